@@ -1,0 +1,2 @@
+//! Digest authentication: nonces, replay windows, verification.
+pub mod window;

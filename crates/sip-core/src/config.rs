@@ -1,0 +1,247 @@
+//! What the core needs to know of the configuration: plain, validated values. The program reads
+//! TOML, reports errors with file, line, key and remedy, and hands this over; the core never
+//! sees a half-valid configuration.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+
+use crate::limits::Limits;
+use crate::transport::Transport;
+
+/// The whole configuration of one endpoint.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Product name for `Server` of responses that we make; empty: no header.
+    pub server_header: Box<[u8]>,
+    /// Listeners; [`crate::id::ListenerId`] indexes them. Wildcard addresses have been expanded
+    /// by the shell: one listener for each address of the machine.
+    pub listeners: Vec<Listener>,
+    /// More hosts that mean this server, lower case: `server.name`, what is advertised.
+    pub own_hosts: Vec<OwnHost>,
+    /// Domains that we serve.
+    pub domains: Vec<Domain>,
+    /// Routing rules for new requests; the first that matches wins.
+    pub routes: Vec<Route>,
+    /// State kept for a request where its route does not say.
+    pub state: StateMode,
+    /// Protocol timers.
+    pub timers: Timers,
+    /// Bounds.
+    pub limits: Limits,
+    /// The registrar's policy.
+    pub registrar: RegistrarPolicy,
+    /// Sources whose asserted identities are believed.
+    pub trust: Vec<Network>,
+    /// How long a request may wait for credentials, milliseconds.
+    pub credentials_deadline_ms: u32,
+    /// Answer when credentials cannot be had: 503 or 504.
+    pub credentials_unavailable: u16,
+    /// Number of workers; a Call-ID belongs to worker `hash(Call-ID) mod workers`.
+    pub workers: u16,
+    /// This node's number among those that share keys; part of each nonce.
+    pub node_id: u16,
+}
+
+/// A socket that we listen on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listener {
+    /// Transport.
+    pub transport: Transport,
+    /// The concrete local address (never a wildcard).
+    pub address: SocketAddr,
+    /// Length of the interface's network prefix, bits; picks the egress listener.
+    pub prefix_len: u8,
+    /// `host[:port]` for Via and Record-Route, as written there.
+    pub sent_by: Box<[u8]>,
+    /// Take Route headers that are not ours in new requests (from `trust` sources only).
+    pub preloaded_route: bool,
+}
+
+/// A host (and port) that means this server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnHost {
+    /// Name or address, lower case; IPv6 without brackets.
+    pub host: Box<[u8]>,
+    /// `None`: any port that we listen on, or none given.
+    pub port: Option<u16>,
+}
+
+/// A domain that we serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Domain {
+    /// Canonical name, lower case.
+    pub name: Box<[u8]>,
+    /// Other names of the same domain, lower case.
+    pub aliases: Vec<Box<[u8]>>,
+    /// Its authentication policy.
+    pub auth: AuthPolicy,
+}
+
+/// Who must authenticate, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuthPolicy {
+    /// Realm of challenges.
+    pub realm: Box<[u8]>,
+    /// Methods that need credentials, upper case; empty: none.
+    pub methods: Vec<Box<[u8]>>,
+    /// Algorithms offered, in order of preference (RFC 8760); never empty.
+    pub algorithms: Vec<Algorithm>,
+    /// How long a nonce is good, seconds.
+    pub nonce_lifetime_s: u32,
+}
+
+/// Digest algorithms (RFC 7616 §3.3, RFC 8760 §2.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// MD5, which every phone speaks.
+    Md5,
+    /// SHA-256.
+    Sha256,
+    /// SHA-512 truncated to 256 bits (FIPS 180-4 §5.3.6).
+    Sha512_256,
+}
+
+/// How much state a relayed request gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateMode {
+    /// RFC 3261 §16.11.
+    Stateless,
+    /// RFC 3261 §16.2 to §16.10.
+    Transaction,
+}
+
+/// A routing rule.
+#[derive(Clone, Debug)]
+pub struct Route {
+    /// All conditions must hold.
+    pub when: When,
+    /// What to do.
+    pub action: Action,
+    /// `None`: the domain's policy; else whether credentials are needed.
+    pub auth: Option<bool>,
+    /// `None`: the configuration's `state`.
+    pub state: Option<StateMode>,
+    /// Stay in the path of the dialog.
+    pub record_route: bool,
+}
+
+/// Conditions of a rule; an empty list or `None` holds for everything.
+#[derive(Clone, Debug, Default)]
+pub struct When {
+    /// Methods, upper case.
+    pub methods: Vec<Box<[u8]>>,
+    /// Pattern on the Request-URI as written.
+    pub uri: Option<regex::bytes::Regex>,
+    /// Domain of the Request-URI: a name or alias, lower case.
+    pub domain: Option<Box<[u8]>>,
+    /// Source networks.
+    pub source: Vec<Network>,
+    /// Header name (lower case) and exact value.
+    pub headers: Vec<(Box<[u8]>, Box<[u8]>)>,
+}
+
+/// What a rule does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Send on.
+    Relay {
+        /// Where to.
+        target: RelayTarget,
+        /// Characters taken from the front of the Request-URI's user part.
+        strip: u16,
+        /// Put before the Request-URI's user part.
+        prefix: Box<[u8]>,
+        /// Put the next hop's host and port into the Request-URI.
+        rewrite_host: bool,
+        /// Seconds until the branch is given up without a final answer; `None`: timer C.
+        timeout_s: Option<u32>,
+    },
+    /// Refuse.
+    Reject {
+        /// 300 to 699.
+        status: u16,
+        /// Reason phrase.
+        reason: Box<[u8]>,
+    },
+}
+
+/// Where a relayed request goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RelayTarget {
+    /// To this SIP URI.
+    Uri(Box<[u8]>),
+    /// To the registered contact of the Request-URI.
+    Location,
+    /// To the Request-URI itself.
+    RequestUri,
+}
+
+/// Protocol timers, milliseconds (RFC 3261 Table 4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timers {
+    /// RTT estimate; 100 to 5,000.
+    pub t1_ms: u32,
+    /// Longest retransmission interval of non-INVITE requests and INVITE responses.
+    pub t2_ms: u32,
+    /// Longest time a message stays in the network.
+    pub t4_ms: u32,
+    /// Proxy INVITE time-out; more than 180,000 by RFC 3261 §16.6 (smaller is allowed here, for trunks).
+    pub c_ms: u32,
+}
+
+impl Default for Timers {
+    fn default() -> Self {
+        Self { t1_ms: 500, t2_ms: 4_000, t4_ms: 5_000, c_ms: 180_000 }
+    }
+}
+
+/// The registrar's policy (RFC 3261 §10.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegistrarPolicy {
+    /// Shorter registrations are refused with 423, seconds.
+    pub min_expires_s: u32,
+    /// Granted where neither Expires nor the `expires` parameter is given, seconds.
+    pub default_expires_s: u32,
+    /// Longer ones are shortened to this, seconds.
+    pub max_expires_s: u32,
+    /// When a REGISTER is answered.
+    pub durability: Durability,
+}
+
+/// When a REGISTER is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// Once its bindings are on disk.
+    Commit,
+    /// At once; the write follows.
+    Async,
+    /// At once; nothing is written.
+    Memory,
+}
+
+/// A network: address and prefix length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// Any address of the network.
+    pub address: IpAddr,
+    /// Prefix length, bits.
+    pub prefix_len: u8,
+}
+
+impl Network {
+    /// Whether `ip` lies in this network. An IPv4-mapped IPv6 address counts as IPv4.
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        match (self.address.to_canonical(), ip.to_canonical()) {
+            (IpAddr::V4(a), IpAddr::V4(b)) => {
+                let shift = 32u32.saturating_sub(u32::from(self.prefix_len));
+                shift >= 32 || (a.to_bits() >> shift) == (b.to_bits() >> shift)
+            }
+            (IpAddr::V6(a), IpAddr::V6(b)) => {
+                let shift = 128u32.saturating_sub(u32::from(self.prefix_len));
+                shift >= 128 || (a.to_bits() >> shift) == (b.to_bits() >> shift)
+            }
+            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! What the core tells of itself: counters, which cost one addition each, and typed events for
+//! call records. The core logs nothing.
+
+use alloc::boxed::Box;
+use core::net::SocketAddr;
+
+/// Defines the counters once: field, Prometheus name and help.
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $field:ident => $name:literal { $($label:literal),* };)+) => {
+        /// Counts since the endpoint was made. One per worker, written only by it.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters { $($(#[doc = $doc])+ pub $field: u64,)+ }
+
+        /// Name, help and label (`key="value"`, or empty) of one counter.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct CounterInfo {
+            /// Metric name without the `trapezoid_` prefix and the `_total` suffix.
+            pub name: &'static str,
+            /// One sentence.
+            pub help: &'static str,
+            /// Labels as Prometheus writes them between the braces; may be empty.
+            pub labels: &'static str,
+        }
+
+        impl Counters {
+            /// Descriptions, in the order of [`Counters::values`].
+            pub const INFO: &'static [CounterInfo] = &[
+                $(CounterInfo { name: $name, help: concat!($($doc),+), labels: concat!($($label),*) },)+
+            ];
+
+            /// All values, in the order of [`Counters::INFO`].
+            pub fn values(&self) -> [u64; Self::INFO.len()] {
+                [$(self.$field,)+]
+            }
+        }
+    };
+}
+
+counters! {
+    /// Requests received.
+    requests_invite => "requests_received" { "method=\"INVITE\"" };
+    /// Requests received.
+    requests_ack => "requests_received" { "method=\"ACK\"" };
+    /// Requests received.
+    requests_bye => "requests_received" { "method=\"BYE\"" };
+    /// Requests received.
+    requests_cancel => "requests_received" { "method=\"CANCEL\"" };
+    /// Requests received.
+    requests_register => "requests_received" { "method=\"REGISTER\"" };
+    /// Requests received.
+    requests_options => "requests_received" { "method=\"OPTIONS\"" };
+    /// Requests received.
+    requests_other => "requests_received" { "method=\"other\"" };
+    /// Responses received.
+    responses_1xx => "responses_received" { "class=\"1xx\"" };
+    /// Responses received.
+    responses_2xx => "responses_received" { "class=\"2xx\"" };
+    /// Responses received.
+    responses_3xx => "responses_received" { "class=\"3xx\"" };
+    /// Responses received.
+    responses_4xx => "responses_received" { "class=\"4xx\"" };
+    /// Responses received.
+    responses_5xx => "responses_received" { "class=\"5xx\"" };
+    /// Responses received.
+    responses_6xx => "responses_received" { "class=\"6xx\"" };
+    /// Requests relayed, by state kept.
+    relayed_stateless => "requests_relayed" { "state=\"stateless\"" };
+    /// Requests relayed, by state kept.
+    relayed_stateful => "requests_relayed" { "state=\"transaction\"" };
+    /// Responses relayed, by state kept.
+    responses_relayed_stateless => "responses_relayed" { "state=\"stateless\"" };
+    /// Responses relayed, by state kept.
+    responses_relayed_stateful => "responses_relayed" { "state=\"transaction\"" };
+    /// Responses made by this server.
+    replies_1xx => "responses_made" { "class=\"1xx\"" };
+    /// Responses made by this server.
+    replies_2xx => "responses_made" { "class=\"2xx\"" };
+    /// Responses made by this server.
+    replies_3xx => "responses_made" { "class=\"3xx\"" };
+    /// Responses made by this server.
+    replies_4xx => "responses_made" { "class=\"4xx\"" };
+    /// Responses made by this server.
+    replies_5xx => "responses_made" { "class=\"5xx\"" };
+    /// Responses made by this server.
+    replies_6xx => "responses_made" { "class=\"6xx\"" };
+    /// Retransmissions received and absorbed by a transaction.
+    retransmissions_absorbed => "retransmissions_absorbed" {};
+    /// Requests and responses sent again by a timer.
+    retransmissions_sent => "retransmissions_sent" {};
+    /// Messages dropped, by cause.
+    dropped_not_sip => "dropped" { "cause=\"not-sip\"" };
+    /// Messages dropped, by cause.
+    dropped_malformed => "dropped" { "cause=\"malformed\"" };
+    /// Messages dropped, by cause.
+    dropped_stray_response => "dropped" { "cause=\"stray-response\"" };
+    /// Messages dropped, by cause.
+    dropped_stray_ack => "dropped" { "cause=\"stray-ack\"" };
+    /// Messages dropped, by cause.
+    dropped_no_route => "dropped" { "cause=\"no-next-hop\"" };
+    /// Messages dropped, by cause.
+    dropped_event => "dropped" { "cause=\"event-queue-full\"" };
+    /// Challenges sent (401 and 407).
+    auth_challenges => "auth" { "result=\"challenged\"" };
+    /// Requests with good credentials.
+    auth_accepted => "auth" { "result=\"accepted\"" };
+    /// Requests with a wrong password or an unknown user.
+    auth_rejected => "auth" { "result=\"rejected\"" };
+    /// Requests whose nonce was too old, foreign or spent.
+    auth_stale => "auth" { "result=\"stale\"" };
+    /// Replayed nonce counts.
+    auth_replayed => "auth" { "result=\"replayed\"" };
+    /// Requests whose credentials could not be looked up in time.
+    auth_unavailable => "auth" { "result=\"unavailable\"" };
+    /// Registrations answered 200.
+    registrations => "registrations" { "result=\"accepted\"" };
+    /// Registrations refused.
+    registrations_refused => "registrations" { "result=\"refused\"" };
+    /// Registrations that could not be stored.
+    registrations_failed => "registrations" { "result=\"store-failed\"" };
+    /// Server transactions begun.
+    transactions_server => "transactions" { "side=\"server\"" };
+    /// Client transactions begun.
+    transactions_client => "transactions" { "side=\"client\"" };
+    /// Client transactions that timed out (timers B, F and C).
+    transactions_timed_out => "transactions_timed_out" {};
+    /// Client transactions whose next hop could not be reached.
+    transactions_unreachable => "transactions_unreachable" {};
+    /// Requests refused because a limit was reached.
+    limited_transactions => "limit_reached" { "limit=\"transactions\"" };
+    /// Requests refused because a limit was reached.
+    limited_parked => "limit_reached" { "limit=\"parked\"" };
+    /// Requests sent to another address of the next hop after the first failed (RFC 3263 §4.3).
+    failovers => "failovers" {};
+    /// Questions asked of a back-end.
+    queries_credentials => "queries" { "kind=\"credentials\"" };
+    /// Questions asked of a back-end.
+    queries_resolve => "queries" { "kind=\"resolve\"" };
+    /// Questions asked of a back-end.
+    queries_save => "queries" { "kind=\"save-bindings\"" };
+    /// Questions without an answer by their deadline.
+    queries_expired => "queries_expired" {};
+}
+
+/// Values that go up and down, read when metrics are scraped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gauges {
+    /// Server transactions held, finished ones included.
+    pub server_transactions: u64,
+    /// Client transactions held, finished ones included.
+    pub client_transactions: u64,
+    /// Requests that wait for a back-end.
+    pub parked_requests: u64,
+    /// Bytes that those requests hold.
+    pub parked_bytes: u64,
+    /// Timers running.
+    pub timers: u64,
+    /// Names in the resolver's cache.
+    pub dns_entries: u64,
+}
+
+/// Something worth a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A REGISTER was answered 200.
+    Registered {
+        /// `user@domain`.
+        aor: Box<[u8]>,
+        /// Source.
+        source: SocketAddr,
+        /// Bindings after it.
+        contacts: u32,
+    },
+    /// An INVITE that we hold state for got its final answer.
+    CallAnswered {
+        /// Call-ID.
+        call_id: Box<[u8]>,
+        /// Status code relayed to the caller.
+        status: u16,
+        /// Microseconds from the INVITE's arrival to the answer.
+        after_us: u64,
+    },
+    /// Wrong credentials, unknown user, or a request in another's name.
+    AuthFailed {
+        /// `username` as sent.
+        user: Box<[u8]>,
+        /// Source.
+        source: SocketAddr,
+        /// Why.
+        reason: AuthFailure,
+    },
+    /// A next hop did not answer, or could not be reached.
+    NextHopFailed {
+        /// Where the request had gone.
+        destination: SocketAddr,
+        /// Time-out, or an error of the transport.
+        timed_out: bool,
+    },
+}
+
+/// Why authentication failed; never told to the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AuthFailure {
+    /// No such subscriber.
+    UnknownUser,
+    /// The response does not match.
+    WrongPassword,
+    /// Good credentials, but another's address in From, To or P-Preferred-Identity.
+    NotOwner,
+    /// A nonce count seen before.
+    Replay,
+}

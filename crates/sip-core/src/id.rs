@@ -1,0 +1,31 @@
+//! Identifiers that name things across the core's boundary.
+
+/// Index of a listener in [`crate::config::Config::listeners`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ListenerId(pub u16);
+
+/// Index of a worker, 0-based.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WorkerId(pub u16);
+
+/// A stream connection: which worker owns it, its slot there, and the slot's generation, so
+/// that a number that outlived its connection names nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConnId {
+    /// The worker whose loop owns the socket.
+    pub worker: WorkerId,
+    /// Slot in that worker's connection table.
+    pub slot: u32,
+    /// Counts the slot's uses.
+    pub generation: u32,
+}
+
+/// A question that the core asked ([`crate::query::Query`]); its answer carries the same id.
+/// The generation makes a late answer to a forgotten question harmless.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct QueryId {
+    /// Slot in the endpoint's table of open questions.
+    pub slot: u32,
+    /// Counts the slot's uses.
+    pub generation: u32,
+}

@@ -1,0 +1,34 @@
+//! The SIP protocol without IO.
+//!
+//! Nothing in this crate opens a socket, reads a clock or draws a random number: bytes, time,
+//! seeds and answers of back-ends come in as values; bytes to send, questions to back-ends and
+//! events go out as values. Same inputs, same outputs, byte for byte.
+//!
+//! [`endpoint::Endpoint`] is the only door. Modules import downwards only, in this order:
+//! `endpoint`, `request_path`, `proxy`, `registrar`, `auth`, `location`, `resolve`,
+//! `transaction`, `transport`, `timer`, `shared`, `config`, `query`, `event`, `limits`, `id`, `time`.
+//!
+//! A panic is a bug; malformed input never causes one.
+#![no_std]
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+extern crate alloc;
+
+pub mod auth;
+pub mod config;
+pub mod endpoint;
+pub mod event;
+pub mod id;
+pub mod limits;
+pub mod location;
+mod proxy;
+pub mod query;
+mod registrar;
+mod request_path;
+pub mod resolve;
+pub mod shared;
+pub mod time;
+pub mod timer;
+pub mod transaction;
+pub mod transport;

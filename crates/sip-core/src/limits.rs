@@ -1,0 +1,51 @@
+//! Every bound of the core, in one place. What happens at each is said beside it and counted.
+
+/// Upper bounds. The defaults suit one worker with a few gigabytes of memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Header fields of one message; more: 400 (or dropped where no answer can be built).
+    pub headers: usize,
+    /// Bytes of start line and headers of one message on a stream; more: 400 and the connection is closed.
+    pub header_bytes: usize,
+    /// Bytes of one body on a stream; more: 413 and the connection is closed.
+    pub body_bytes: usize,
+    /// Live (not yet finished) transactions of one worker; at the limit a new request that needs
+    /// one is answered 503, statelessly.
+    pub transactions: usize,
+    /// Requests of one worker that wait for a back-end; at the limit: 503.
+    pub parked_requests: usize,
+    /// Bytes held by parked requests of one worker; at the limit: 503.
+    pub parked_bytes: usize,
+    /// Contacts of one address-of-record; one more: 403 (the registrar's own policy).
+    pub contacts_per_aor: usize,
+    /// Entries of the resolver's cache of one worker; at the limit the soonest to expire leaves.
+    pub dns_entries: usize,
+    /// Events not yet taken by the shell; at the limit new ones are dropped and counted.
+    pub events: usize,
+    /// Nonces in use whose counts are kept, over all workers; at the limit the oldest of its
+    /// shard leaves, and its user is asked again with `stale=true`.
+    pub nonces: usize,
+    /// Route header values of one request; more: 400.
+    pub route_values: usize,
+    /// Via header values of one message; more: 400.
+    pub via_values: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            headers: 256,
+            header_bytes: 64 * 1024,
+            body_bytes: 1024 * 1024,
+            transactions: 1_000_000,
+            parked_requests: 10_000,
+            parked_bytes: 64 * 1024 * 1024,
+            contacts_per_aor: 10,
+            dns_entries: 10_000,
+            events: 65_536,
+            nonces: 1_000_000,
+            route_values: 64,
+            via_values: 70,
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Questions that the core asks its back-ends, and their answers.
+//!
+//! The core never waits: a request that needs an answer is parked, the question goes out through
+//! [`crate::endpoint::Endpoint::poll_query`], and [`crate::endpoint::Endpoint::handle_answer`]
+//! resumes the request on the same worker. A question without an answer by its deadline is
+//! answered by the core itself, as unavailable.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+use zeroize::Zeroizing;
+
+use crate::id::QueryId;
+
+/// A question to a back-end.
+#[derive(Debug)]
+pub struct Query {
+    /// Comes back with the answer. `None`: the core wants no answer (`durability = "async"`).
+    pub id: Option<QueryId>,
+    /// What is asked.
+    pub kind: QueryKind,
+}
+
+/// What is asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum QueryKind {
+    /// The secrets of `user@domain`, from the subscriber table.
+    Credentials {
+        /// User part, as sent in `username`.
+        user: Box<[u8]>,
+        /// Canonical name of the domain, lower case.
+        domain: Box<[u8]>,
+        /// Realm for which HA1 is wanted (used where the table holds plain passwords).
+        realm: Box<[u8]>,
+    },
+    /// Address records or services of a name (RFC 3263).
+    Resolve {
+        /// Domain name, lower case, without a trailing dot.
+        name: Box<[u8]>,
+        /// Record type.
+        kind: RecordKind,
+    },
+    /// Write this address-of-record's bindings; an empty record deletes them.
+    SaveBindings {
+        /// `user@domain`, canonical.
+        aor: Box<[u8]>,
+        /// [`crate::location::codec`] encoding of the whole record.
+        record: Box<[u8]>,
+        /// The record's version: of two writes the higher wins.
+        version: u64,
+    },
+}
+
+/// DNS record types that the core asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RecordKind {
+    /// IPv4 addresses.
+    A,
+    /// IPv6 addresses.
+    Aaaa,
+    /// Services (RFC 2782).
+    Srv,
+}
+
+/// An answer to a [`Query`].
+#[derive(Debug, Clone)]
+pub enum Answer {
+    /// To [`QueryKind::Credentials`]: the secrets, or `None` where there is no such subscriber.
+    Credentials(Result<Option<Secrets>, Unavailable>),
+    /// To [`QueryKind::Resolve`].
+    Resolved(Result<Records, Unavailable>),
+    /// To [`QueryKind::SaveBindings`]: on disk, or not.
+    Saved(Result<(), Unavailable>),
+}
+
+/// The back-end gave no answer. The cause is for logs and metrics of the back-end itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unavailable;
+
+/// What a subscriber row gives for digest: HA1 values (RFC 7616 §3.4.2), decoded.
+/// Absent where the row has no such column filled.
+#[derive(Debug, Clone, Default)]
+pub struct Secrets {
+    /// `MD5(user:realm:password)`.
+    pub ha1_md5: Option<Zeroizing<[u8; 16]>>,
+    /// `SHA-256(user:realm:password)`.
+    pub ha1_sha256: Option<Zeroizing<[u8; 32]>>,
+    /// `SHA-512-256(user:realm:password)`.
+    pub ha1_sha512_256: Option<Zeroizing<[u8; 32]>>,
+}
+
+/// Records of one name and type. Empty `values` with a TTL is a negative answer (NXDOMAIN, NODATA).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Records {
+    /// Seconds for which the answer may be kept.
+    pub ttl_s: u32,
+    /// The records.
+    pub values: Vec<Record>,
+}
+
+/// One DNS record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Record {
+    /// A or AAAA.
+    Address(IpAddr),
+    /// SRV.
+    Service {
+        /// Lower is tried first.
+        priority: u16,
+        /// Share among equals in priority.
+        weight: u16,
+        /// Port.
+        port: u16,
+        /// Host name, lower case, without a trailing dot.
+        target: Box<[u8]>,
+    },
+}

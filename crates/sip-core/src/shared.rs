@@ -1,0 +1,25 @@
+//! What the workers of one process share on the hot path: bindings, nonce counts and cached
+//! credentials. The shell keeps them in locked shards, the simulator in a plain cell; the data
+//! structures inside are the core's own.
+
+use crate::auth::window::NonceUse;
+use crate::location::AorRecord;
+use crate::query::Secrets;
+
+/// Shared maps, called with short critical sections only; never blocks on IO.
+pub trait SharedState: Send + Sync {
+    /// Runs `f` on the record of `aor` (canonical `user@domain`), made empty where absent; an
+    /// empty record is dropped afterwards.
+    fn update_bindings(&self, aor: &[u8], f: &mut dyn FnMut(&mut AorRecord));
+
+    /// Runs `f` on the record of `aor`, if there is one.
+    fn read_bindings(&self, aor: &[u8], f: &mut dyn FnMut(&AorRecord));
+
+    /// Notes the use of a nonce with a count; see [`crate::auth::window`].
+    /// `request` is a hash of response, branch and source: the same request again is a
+    /// retransmission, not a replay.
+    fn use_nonce(&self, nonce: u64, count: u32, request: u64, expires_unix_s: u64) -> NonceUse;
+
+    /// Cached secrets of `user@domain` for `realm`: `Some(None)` means "known not to exist".
+    fn cached_secrets(&self, user: &[u8], domain: &[u8], realm: &[u8]) -> Option<Option<Secrets>>;
+}

@@ -1,0 +1,155 @@
+//! Where messages come from and go to; stream framing; Via `received` and `rport`.
+
+use alloc::vec::Vec;
+use core::fmt;
+use core::net::SocketAddr;
+use core::ops::Range;
+
+use crate::id::{ConnId, ListenerId};
+
+/// Transport protocols of SIP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// Datagrams (RFC 3261 §18).
+    Udp,
+    /// Stream.
+    Tcp,
+    /// TLS over TCP.
+    Tls,
+    /// WebSocket (RFC 7118).
+    Ws,
+    /// WebSocket over TLS.
+    Wss,
+}
+
+impl Transport {
+    /// As written in Via (`SIP/2.0/UDP`).
+    pub const fn via_name(self) -> &'static str {
+        match self {
+            Self::Udp => "UDP",
+            Self::Tcp => "TCP",
+            Self::Tls => "TLS",
+            Self::Ws => "WS",
+            Self::Wss => "WSS",
+        }
+    }
+
+    /// As written in the `transport` URI parameter and in the configuration.
+    pub const fn uri_name(self) -> &'static str {
+        match self {
+            Self::Udp => "udp",
+            Self::Tcp => "tcp",
+            Self::Tls => "tls",
+            Self::Ws => "ws",
+            Self::Wss => "wss",
+        }
+    }
+
+    /// Whether lower layers deliver in order or say that they could not (no retransmissions then).
+    pub const fn is_reliable(self) -> bool {
+        !matches!(self, Self::Udp)
+    }
+
+    /// Port where a URI or Via gives none (RFC 3261 §19.1.2, RFC 7118 §5.3... 80/443).
+    pub const fn default_port(self) -> u16 {
+        match self {
+            Self::Udp | Self::Tcp => 5060,
+            Self::Tls => 5061,
+            Self::Ws => 80,
+            Self::Wss => 443,
+        }
+    }
+
+    /// Reads a Via transport or a `transport` parameter, in any case.
+    pub fn parse(token: &[u8]) -> Option<Self> {
+        [Self::Udp, Self::Tcp, Self::Tls, Self::Ws, Self::Wss]
+            .into_iter()
+            .find(|t| token.eq_ignore_ascii_case(t.via_name().as_bytes()))
+    }
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.via_name())
+    }
+}
+
+/// Where a message came from: answers to it go back there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Flow {
+    /// Transport.
+    pub transport: Transport,
+    /// The listener that received it (for a connection that we opened: the one it was opened for).
+    pub listener: ListenerId,
+    /// The peer's address.
+    pub remote: SocketAddr,
+    /// The connection; `None` for datagrams.
+    pub conn: Option<ConnId>,
+}
+
+/// One message to send. The bytes lie in the batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// Where to. With `conn` set: on that connection if it still lives and its peer's IP address
+    /// is that of `remote`; else, as without it, on a connection to `remote`, opened if need be.
+    pub to: Flow,
+    /// Place of the message in [`TransmitBatch::bytes`].
+    pub range: Range<usize>,
+}
+
+/// Messages to send, filled by the core into memory lent by the worker and reused.
+#[derive(Debug, Default)]
+pub struct TransmitBatch {
+    bytes: Vec<u8>,
+    items: Vec<Transmit>,
+}
+
+impl TransmitBatch {
+    /// An empty batch.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Messages in the order in which they are to be sent.
+    pub fn items(&self) -> &[Transmit] {
+        &self.items
+    }
+
+    /// All messages' bytes; [`Transmit::range`] points into it.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// One message's bytes.
+    pub fn message(&self, item: &Transmit) -> &[u8] {
+        self.bytes.get(item.range.clone()).unwrap_or_default()
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// Number of messages.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Forgets all messages, keeps the memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.items.clear();
+    }
+
+    /// Appends one message that `write` puts at the end of the buffer.
+    pub fn push_with(&mut self, to: Flow, write: impl FnOnce(&mut Vec<u8>)) {
+        let start = self.bytes.len();
+        write(&mut self.bytes);
+        self.items.push(Transmit { to, range: start..self.bytes.len() });
+    }
+
+    /// Appends a copy of `message`.
+    pub fn push(&mut self, to: Flow, message: &[u8]) {
+        self.push_with(to, |out| out.extend_from_slice(message));
+    }
+}
