@@ -1,0 +1,22 @@
+# Thin on purpose: the logic is in xtask/ (`cargo xtask help`).
+.PHONY: help run test check bench fuzz
+.DEFAULT_GOAL := help
+
+help:   ## this list
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile
+
+run:    ## build the server (release) and start it on the embedded default
+	cargo build --release --package trapezoid
+	exec "$$(cargo xtask target-dir)/release/trapezoid" serve $(ARGS)
+
+test:   ## install what the tests need, run every test
+	cargo xtask test
+
+check:  ## formatting, lints, tidiness, dependency policy, documentation
+	cargo xtask check
+
+bench:  ## figures beside Kamailio (bench/README.md); takes the machine for some minutes
+	cargo xtask bench $(ARGS)
+
+fuzz:   ## fuzz every target until stopped (ARGS='--runs N' for a fixed number)
+	cargo xtask fuzz $(ARGS)
