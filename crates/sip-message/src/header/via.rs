@@ -1,0 +1,156 @@
+//! `Via` (RFC 3261 §20.42, RFC 3581).
+
+use core::net::IpAddr;
+
+use crate::chars::{is_space, is_token_text, split_once, trim};
+use crate::host::Host;
+use crate::number;
+use crate::params::Params;
+use crate::uri::split_port;
+
+/// One Via value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Via<'a> {
+    /// All of it, as written.
+    pub text: &'a [u8],
+    /// `UDP`, `TCP`, … as written.
+    pub transport: &'a [u8],
+    /// `sent-by` host.
+    pub host: Host<'a>,
+    /// `sent-by` host as written, brackets included.
+    pub host_text: &'a [u8],
+    /// `sent-by` port, if given.
+    pub port: Option<u16>,
+    /// Parameters.
+    pub params: Params<'a>,
+}
+
+impl<'a> Via<'a> {
+    /// Reads one value.
+    pub fn parse(text: &'a [u8]) -> Option<Self> {
+        let (protocol, rest) = split_once(text, b'/');
+        let (version, rest) = split_once(rest?, b'/');
+        if !trim(protocol).eq_ignore_ascii_case(b"SIP") || trim(version) != b"2.0" {
+            return None;
+        }
+        let rest = trim_start(rest?);
+        let stop = rest.iter().position(|c| is_space(*c))?;
+        let transport = rest.get(..stop)?;
+        if !is_token_text(transport) {
+            return None;
+        }
+        let rest = trim_start(rest.get(stop..)?);
+        let params_at = memchr::memchr(b';', rest).unwrap_or(rest.len());
+        let sent_by = trim(rest.get(..params_at)?);
+        let (host_text, port) = split_sent_by(sent_by)?;
+        let params = Params::new(rest.get(params_at..)?);
+        if !params.is_valid() {
+            return None;
+        }
+        Some(Self {
+            text,
+            transport,
+            host: Host::parse(host_text)?,
+            host_text,
+            port,
+            params,
+        })
+    }
+
+    /// `branch`; `None` if it is missing or empty.
+    pub fn branch(&self) -> Option<&'a [u8]> {
+        self.params.value(b"branch").filter(|b| !b.is_empty())
+    }
+
+    /// Whether the branch begins with the magic cookie of RFC 3261 §8.1.1.7 and has more.
+    pub fn has_cookie(&self) -> bool {
+        self.branch()
+            .is_some_and(|b| b.len() > 7 && b.get(..7).is_some_and(|c| c.eq_ignore_ascii_case(b"z9hG4bK")))
+    }
+
+    /// `received`, an address, with or without brackets (RFC 5118 §4.5).
+    pub fn received(&self) -> Option<IpAddr> {
+        let text = self.params.get(b"received")?.unquoted();
+        let host = Host::parse(text)?.ip();
+        host.or_else(|| core::str::from_utf8(text).ok()?.parse().ok())
+    }
+
+    /// `received` in any IPv6 spelling, brackets or none.
+    pub fn received_any(&self) -> Option<IpAddr> {
+        self.received().or_else(|| {
+            core::str::from_utf8(self.params.value(b"received")?)
+                .ok()?
+                .parse()
+                .ok()
+        })
+    }
+
+    /// Whether `rport` is there, and its value if it has one (RFC 3581 §3).
+    pub fn rport(&self) -> Option<Option<u16>> {
+        self.params.get(b"rport").map(|p| p.value.and_then(number::port))
+    }
+}
+
+fn trim_start(mut text: &[u8]) -> &[u8] {
+    while let [first, rest @ ..] = text
+        && is_space(*first)
+    {
+        text = rest;
+    }
+    text
+}
+
+/// `host [: port]` with white space round the colon, as COLON allows.
+fn split_sent_by(text: &[u8]) -> Option<(&[u8], Option<u16>)> {
+    if !text.iter().any(|c| is_space(*c)) {
+        return split_port(text).ok();
+    }
+    let from = if text.first() == Some(&b'[') {
+        memchr::memchr(b']', text)?
+    } else {
+        0
+    };
+    let colon = from + memchr::memchr(b':', text.get(from..)?)?;
+    Some((
+        trim(text.get(..colon)?),
+        Some(number::port(trim(text.get(colon + 1..)?))?),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forms() {
+        let v = Via::parse(b"SIP/2.0/UDP 192.0.2.1:5070;branch=z9hG4bKabc;rport;received=10.0.0.1").unwrap();
+        assert_eq!(
+            (v.transport, v.port, v.branch()),
+            (&b"UDP"[..], Some(5070), Some(&b"z9hG4bKabc"[..]))
+        );
+        assert_eq!(v.rport(), Some(None));
+        assert_eq!(v.received(), Some("10.0.0.1".parse().unwrap()));
+        assert!(v.has_cookie());
+        let v =
+            Via::parse(b"SIP  / 2.0\r\n /UDP\r\n    [2001:db8::9:1] : 5060 ;\r\n  branch\r\n =\r\n z9hG4bK1")
+                .unwrap();
+        assert_eq!((v.port, v.branch()), (Some(5060), Some(&b"z9hG4bK1"[..])));
+        let v = Via::parse(b"SIP/2.0/TLS example.com;received=[2001:db8::9:255]").unwrap();
+        assert_eq!(v.received(), Some("2001:db8::9:255".parse().unwrap()));
+        let v = Via::parse(b"SIP/2.0/TLS example.com;received=2001:db8::9:255").unwrap();
+        assert_eq!(v.received_any(), Some("2001:db8::9:255".parse().unwrap()));
+        assert_eq!(v.branch(), None);
+        for bad in [
+            &b"SIP/2.0/UDP"[..],
+            b"SIP/2.0/UDP ",
+            b"SIP/3.0/UDP a",
+            b"SIP/2.0 a",
+            b"SIP/2.0/UDP a:x",
+            b"SIP/2.0/UDP a;;b",
+            b"SIP/2.0/U,P a",
+            b"",
+        ] {
+            assert_eq!(Via::parse(bad), None, "{:?}", core::str::from_utf8(bad));
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! A parsed message: borrowed bytes, an index, and typed values on demand.
+
+use core::ops::Range;
+
+use crate::header::{self, CSeq, HeaderError, NameAddr, Via};
+use crate::method::Method;
+use crate::name::HeaderName;
+use crate::parse::{Defect, Field, HeaderIndex, StartLine};
+use crate::values::ValueIter;
+
+/// A message.
+#[derive(Clone, Copy, Debug)]
+pub struct Message<'a> {
+    bytes: &'a [u8],
+    start: StartLine<'a>,
+    index: &'a HeaderIndex,
+    start_at: usize,
+    body_at: usize,
+    end: usize,
+    defect: Option<Defect>,
+}
+
+impl<'a> Message<'a> {
+    pub(crate) const fn new(
+        bytes: &'a [u8],
+        start: StartLine<'a>,
+        index: &'a HeaderIndex,
+        start_at: usize,
+        body_at: usize,
+        defect: Option<Defect>,
+    ) -> Self {
+        Self {
+            bytes,
+            start,
+            index,
+            start_at,
+            body_at,
+            end: bytes.len(),
+            defect,
+        }
+    }
+
+    /// Cuts the body to Content-Length.
+    pub(crate) fn find_body(&mut self, length: Option<Result<usize, Defect>>) {
+        match length {
+            None => {}
+            Some(Ok(length)) => match self.body_at.checked_add(length) {
+                Some(end) if end <= self.bytes.len() => self.end = end,
+                _ => self.defect = self.defect.or(Some(Defect::Truncated)),
+            },
+            Some(Err(defect)) => self.defect = self.defect.or(Some(defect)),
+        }
+    }
+
+    /// The message's bytes: without empty lines before it and without what follows its body.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes.get(self.start_at..self.end).unwrap_or_default()
+    }
+
+    /// All bytes given to the parser; the offsets of [`Field`] and of every span point into these.
+    pub const fn source(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Where the start line begins in [`Message::source`].
+    pub const fn start_offset(&self) -> usize {
+        self.start_at
+    }
+
+    /// Where the message ends in [`Message::source`].
+    pub const fn end_offset(&self) -> usize {
+        self.end
+    }
+
+    /// Where the first header begins in [`Message::source`].
+    pub fn headers_offset(&self) -> usize {
+        self.index
+            .fields
+            .first()
+            .map_or(self.body_at, |f| f.start as usize)
+    }
+
+    /// Start of the empty line that ends the headers: new fields go before it.
+    pub fn headers_end_offset(&self) -> usize {
+        self.index.fields.last().map_or(self.body_at, |f| f.end as usize)
+    }
+
+    /// The first line.
+    pub const fn start(&self) -> StartLine<'a> {
+        self.start
+    }
+
+    /// What is wrong with it, if anything.
+    pub const fn defect(&self) -> Option<Defect> {
+        self.defect
+    }
+
+    /// Method of a request.
+    pub const fn method(&self) -> Option<Method<'a>> {
+        match self.start {
+            StartLine::Request { method, .. } => Some(method),
+            StartLine::Response { .. } => None,
+        }
+    }
+
+    /// Request-URI of a request, as written.
+    pub const fn request_uri(&self) -> Option<&'a [u8]> {
+        match self.start {
+            StartLine::Request { uri, .. } => Some(uri),
+            StartLine::Response { .. } => None,
+        }
+    }
+
+    /// Status code of a response.
+    pub const fn status(&self) -> Option<u16> {
+        match self.start {
+            StartLine::Response { status, .. } => Some(status),
+            StartLine::Request { .. } => None,
+        }
+    }
+
+    /// The body.
+    pub fn body(&self) -> &'a [u8] {
+        self.bytes.get(self.body_at..self.end).unwrap_or_default()
+    }
+
+    /// All fields in order.
+    pub fn fields(&self) -> &'a [Field] {
+        &self.index.fields
+    }
+
+    /// A span of [`Message::source`].
+    pub fn text(&self, range: Range<usize>) -> &'a [u8] {
+        self.bytes.get(range).unwrap_or_default()
+    }
+
+    /// A field's name as written.
+    pub fn field_name(&self, field: &Field) -> &'a [u8] {
+        self.text(field.start as usize..field.name_end as usize)
+    }
+
+    /// A field's value as written, white space at both ends trimmed.
+    pub fn field_value(&self, field: &Field) -> &'a [u8] {
+        self.text(field.value as usize..field.value_end as usize)
+    }
+
+    /// The fields of a known name, in order.
+    pub fn fields_named(&self, name: HeaderName) -> impl Iterator<Item = &'a Field> + use<'a> {
+        let from = self.index.first(name).unwrap_or(self.index.fields.len());
+        self.index
+            .fields
+            .get(from..)
+            .unwrap_or_default()
+            .iter()
+            .filter(move |f| f.name == name)
+    }
+
+    /// Fields whose name is not known to this crate, compared in any case.
+    pub fn fields_other<'n>(&self, name: &'n [u8]) -> impl Iterator<Item = &'a Field> + use<'a, 'n> {
+        let message = *self;
+        self.index
+            .fields
+            .iter()
+            .filter(move |f| f.name == HeaderName::Other && message.field_name(f).eq_ignore_ascii_case(name))
+    }
+
+    /// Whether there is such a field.
+    pub fn has(&self, name: HeaderName) -> bool {
+        self.index.first(name).is_some()
+    }
+
+    /// Value of the first field of that name, as written.
+    pub fn value(&self, name: HeaderName) -> Option<&'a [u8]> {
+        self.fields_named(name).next().map(|f| self.field_value(f))
+    }
+
+    /// All values of a header that may be repeated or joined by commas (RFC 3261 §7.3.1), in order.
+    pub fn values(&self, name: HeaderName) -> ValueIter<'a> {
+        let from = self.index.first(name).unwrap_or(self.index.fields.len());
+        ValueIter::new(*self, name, from)
+    }
+
+    // Typed values.
+
+    /// Call-ID as written.
+    pub fn call_id(&self) -> Option<&'a [u8]> {
+        self.value(HeaderName::CallId).filter(|v| !v.is_empty())
+    }
+
+    /// CSeq.
+    ///
+    /// # Errors
+    /// Missing or malformed.
+    pub fn cseq(&self) -> Result<CSeq<'a>, HeaderError> {
+        CSeq::parse(
+            self.value(HeaderName::CSeq)
+                .ok_or(HeaderError::Missing(HeaderName::CSeq))?,
+        )
+    }
+
+    /// From.
+    ///
+    /// # Errors
+    /// Missing or malformed.
+    pub fn from(&self) -> Result<NameAddr<'a>, HeaderError> {
+        self.name_addr(HeaderName::From)
+    }
+
+    /// To.
+    ///
+    /// # Errors
+    /// Missing or malformed.
+    pub fn to(&self) -> Result<NameAddr<'a>, HeaderError> {
+        self.name_addr(HeaderName::To)
+    }
+
+    fn name_addr(&self, name: HeaderName) -> Result<NameAddr<'a>, HeaderError> {
+        NameAddr::parse(self.value(name).ok_or(HeaderError::Missing(name))?)
+            .ok_or(HeaderError::Malformed(name))
+    }
+
+    /// The topmost Via.
+    ///
+    /// # Errors
+    /// Missing or malformed.
+    pub fn top_via(&self) -> Result<Via<'a>, HeaderError> {
+        let first = self
+            .values(HeaderName::Via)
+            .next()
+            .ok_or(HeaderError::Missing(HeaderName::Via))?;
+        Via::parse(first.text).ok_or(HeaderError::Malformed(HeaderName::Via))
+    }
+
+    /// Max-Forwards, 0 to 255 (RFC 3261 §20.22).
+    ///
+    /// # Errors
+    /// Malformed.
+    pub fn max_forwards(&self) -> Result<Option<u8>, HeaderError> {
+        match self.value(HeaderName::MaxForwards) {
+            None => Ok(None),
+            Some(text) => crate::number::decimal_u32(text)
+                .and_then(|v| u8::try_from(v).ok())
+                .map(Some)
+                .ok_or(HeaderError::Malformed(HeaderName::MaxForwards)),
+        }
+    }
+
+    /// Expires in seconds (RFC 3261 §20.19).
+    ///
+    /// # Errors
+    /// Malformed.
+    pub fn expires(&self) -> Result<Option<u32>, HeaderError> {
+        match self.value(HeaderName::Expires) {
+            None => Ok(None),
+            Some(text) => crate::number::delta_seconds(text)
+                .map(Some)
+                .ok_or(HeaderError::Malformed(HeaderName::Expires)),
+        }
+    }
+
+    /// Whether an option tag is listed in `name` (Supported, Require, Proxy-Require, …), in any case.
+    pub fn has_option(&self, name: HeaderName, tag: &[u8]) -> bool {
+        self.values(name).any(|v| v.text.eq_ignore_ascii_case(tag))
+    }
+
+    /// What an answer to this message needs: Via, From, To, Call-ID and CSeq that can be read.
+    ///
+    /// # Errors
+    /// The first that is missing or malformed.
+    pub fn check_mandatory(&self) -> Result<(), HeaderError> {
+        header::check_mandatory(self)
+    }
+}

@@ -1,0 +1,203 @@
+//! Header field names: known ones become one byte when the message is indexed.
+
+/// Defines the names once: variant, long form, compact form (RFC 3261 §7.3.3 and the IANA registry).
+macro_rules! names {
+    ($($variant:ident $long:literal $($compact:literal)?;)+) => {
+        /// A header field name. Unknown ones are [`HeaderName::Other`]; their text is in the message.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        #[expect(missing_docs, reason = "the variants are the names")]
+        pub enum HeaderName { $($variant,)+ Other }
+
+        impl HeaderName {
+            /// Number of names, `Other` included.
+            pub const COUNT: usize = Self::Other as usize + 1;
+            const ALL: [Self; Self::COUNT - 1] = [$(Self::$variant,)+];
+            const LONG: [&'static str; Self::COUNT] = [$($long,)+ ""];
+
+            /// Long form in its usual spelling; empty for `Other`.
+            pub const fn as_str(self) -> &'static str {
+                Self::LONG[self as usize]
+            }
+        }
+
+        /// Every spelling with its name.
+        const SPELLINGS: &[(&str, HeaderName)] = &[
+            $(($long, HeaderName::$variant), $(($compact, HeaderName::$variant),)?)+
+        ];
+    };
+}
+
+names! {
+    Via "Via" "v";
+    From "From" "f";
+    To "To" "t";
+    CallId "Call-ID" "i";
+    CSeq "CSeq";
+    MaxForwards "Max-Forwards";
+    Contact "Contact" "m";
+    Route "Route";
+    RecordRoute "Record-Route";
+    Path "Path";
+    ServiceRoute "Service-Route";
+    Expires "Expires";
+    MinExpires "Min-Expires";
+    ContentLength "Content-Length" "l";
+    ContentType "Content-Type" "c";
+    ContentEncoding "Content-Encoding" "e";
+    Authorization "Authorization";
+    ProxyAuthorization "Proxy-Authorization";
+    WwwAuthenticate "WWW-Authenticate";
+    ProxyAuthenticate "Proxy-Authenticate";
+    AuthenticationInfo "Authentication-Info";
+    ProxyAuthenticationInfo "Proxy-Authentication-Info";
+    Supported "Supported" "k";
+    Unsupported "Unsupported";
+    Require "Require";
+    ProxyRequire "Proxy-Require";
+    Allow "Allow";
+    Accept "Accept";
+    Subject "Subject" "s";
+    UserAgent "User-Agent";
+    Server "Server";
+    Date "Date";
+    Timestamp "Timestamp";
+    Warning "Warning";
+    RetryAfter "Retry-After";
+    Reason "Reason";
+    Privacy "Privacy";
+    PAssertedIdentity "P-Asserted-Identity";
+    PPreferredIdentity "P-Preferred-Identity";
+    Event "Event" "o";
+    ReferTo "Refer-To" "r";
+    ReferredBy "Referred-By" "b";
+    SessionExpires "Session-Expires" "x";
+    MinSe "Min-SE";
+    AllowEvents "Allow-Events" "u";
+    SubscriptionState "Subscription-State";
+    RAck "RAck";
+    RSeq "RSeq";
+    MaxBreadth "Max-Breadth";
+    HistoryInfo "History-Info";
+    Identity "Identity" "y";
+    AcceptContact "Accept-Contact" "a";
+    RejectContact "Reject-Contact" "j";
+    RequestDisposition "Request-Disposition" "d";
+    Replaces "Replaces";
+    Join "Join";
+    SecurityClient "Security-Client";
+    SecurityVerify "Security-Verify";
+    MimeVersion "MIME-Version";
+    ContentDisposition "Content-Disposition";
+    ContentLanguage "Content-Language";
+    AcceptEncoding "Accept-Encoding";
+    AcceptLanguage "Accept-Language";
+    AlertInfo "Alert-Info";
+    CallInfo "Call-Info";
+    ErrorInfo "Error-Info";
+    InReplyTo "In-Reply-To";
+    Organization "Organization";
+    Priority "Priority";
+    ReplyTo "Reply-To";
+    ResourcePriority "Resource-Priority";
+    SipETag "SIP-ETag";
+    SipIfMatch "SIP-If-Match";
+}
+
+const SLOTS: usize = 512;
+
+/// Slot of a name by its length and three of its characters, in lower case. The multipliers were
+/// found by search; [`TABLE`] fails to compile if two spellings ever share a slot.
+const fn slot(len: usize, first: u8, middle: u8, last: u8) -> usize {
+    (len * 659
+        + (first | 0x20) as usize * 1587
+        + (last | 0x20) as usize * 1989
+        + (middle | 0x20) as usize * 1944)
+        % SLOTS
+}
+
+const EMPTY: u8 = u8::MAX;
+
+/// Slot → index into [`SPELLINGS`].
+const TABLE: [u8; SLOTS] = {
+    let mut table = [EMPTY; SLOTS];
+    let mut i = 0;
+    while i < SPELLINGS.len() {
+        let name = SPELLINGS[i].0.as_bytes();
+        let slot = slot(name.len(), name[0], name[name.len() / 2], name[name.len() - 1]);
+        assert!(
+            table[slot] == EMPTY,
+            "two header names share a slot: search for other multipliers"
+        );
+        table[slot] = i as u8;
+        i += 1;
+    }
+    table
+};
+
+impl HeaderName {
+    /// Recognises a name in any case, long or compact form.
+    pub fn lookup(name: &[u8]) -> Self {
+        let (Some(&first), Some(&middle), Some(&last)) =
+            (name.first(), name.get(name.len() / 2), name.last())
+        else {
+            return Self::Other;
+        };
+        let index = TABLE
+            .get(slot(name.len(), first, middle, last))
+            .copied()
+            .unwrap_or(EMPTY);
+        match SPELLINGS.get(usize::from(index)) {
+            Some((text, known)) if text.as_bytes().eq_ignore_ascii_case(name) => *known,
+            _ => Self::Other,
+        }
+    }
+
+    /// Every known name.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter()
+    }
+
+    /// Whether a message may carry it once only, as far as a proxy depends on it
+    /// (RFC 3261 §20; two of them are an attack or a fault: RFC 4475 §3.3.8).
+    pub const fn is_single(self) -> bool {
+        matches!(
+            self,
+            Self::From | Self::To | Self::CallId | Self::CSeq | Self::MaxForwards | Self::ContentLength
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::String;
+
+    #[test]
+    fn every_spelling_is_found_in_any_case() {
+        for (text, name) in SPELLINGS {
+            assert_eq!(HeaderName::lookup(text.as_bytes()), *name, "{text}");
+            let upper: String = text.chars().map(|c| c.to_ascii_uppercase()).collect();
+            assert_eq!(HeaderName::lookup(upper.as_bytes()), *name, "{upper}");
+            let lower: String = text.chars().map(|c| c.to_ascii_lowercase()).collect();
+            assert_eq!(HeaderName::lookup(lower.as_bytes()), *name, "{lower}");
+        }
+    }
+
+    #[test]
+    fn near_misses_are_other() {
+        for text in [
+            "",
+            "Vi",
+            "Viaa",
+            "Fron",
+            "Cseq-",
+            "Content-Lengti",
+            "X-Foo",
+            "call_id",
+            "\u{0}",
+        ] {
+            assert_eq!(HeaderName::lookup(text.as_bytes()), HeaderName::Other, "{text}");
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! Bytes to an indexed message: one pass finds the start line and the spans of all headers.
+//! Values are read when they are asked for.
+
+mod start_line;
+
+use alloc::vec::Vec;
+
+pub use start_line::{StartLine, StartLineError};
+
+use crate::chars::is_token;
+use crate::message::Message;
+use crate::name::HeaderName;
+use crate::number;
+
+/// Where one header field lies in the message. Offsets are from the first byte given to the parser.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// Known name, or [`HeaderName::Other`].
+    pub name: HeaderName,
+    /// First byte of the name.
+    pub start: u32,
+    /// Past the name.
+    pub name_end: u32,
+    /// First byte of the value, white space skipped.
+    pub value: u32,
+    /// Past the value, white space trimmed. Folding is left inside.
+    pub value_end: u32,
+    /// Past the line end.
+    pub end: u32,
+}
+
+const NONE: u16 = u16::MAX;
+
+/// Memory for one message's index, reused from message to message: parsing allocates nothing
+/// once it has grown to the traffic's size.
+#[derive(Debug)]
+pub struct HeaderIndex {
+    pub(crate) fields: Vec<Field>,
+    /// First field of each known name.
+    pub(crate) first: [u16; HeaderName::COUNT],
+}
+
+impl Default for HeaderIndex {
+    fn default() -> Self {
+        Self {
+            fields: Vec::with_capacity(32),
+            first: [NONE; HeaderName::COUNT],
+        }
+    }
+}
+
+impl HeaderIndex {
+    /// Empty memory.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn clear(&mut self) {
+        self.fields.clear();
+        self.first = [NONE; HeaderName::COUNT];
+    }
+
+    pub(crate) fn first(&self, name: HeaderName) -> Option<usize> {
+        match self.first.get(name as usize) {
+            Some(&at) if at != NONE => Some(usize::from(at)),
+            _ => None,
+        }
+    }
+}
+
+/// What is wrong with a message that is SIP all the same: it can be told to its sender (400 and
+/// its like) as long as the headers that an answer needs are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Defect {
+    /// The request line: spaces where none may be, or no URI.
+    RequestLine,
+    /// Not SIP/2.0 (505).
+    Version,
+    /// A header line without a name or a colon.
+    HeaderLine,
+    /// A line end that is not CRLF.
+    LineEnd,
+    /// A header that may stand once stands twice.
+    Repeated(HeaderName),
+    /// Content-Length is not a number, or too large a one.
+    ContentLength,
+    /// The body is shorter than Content-Length says.
+    Truncated,
+    /// No empty line after the headers.
+    Unterminated,
+    /// More header fields than the limit.
+    TooManyHeaders,
+}
+
+impl Defect {
+    /// For the reason phrase of the refusal.
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::RequestLine => "Malformed Request-Line",
+            Self::Version => "SIP Version Not Supported",
+            Self::HeaderLine => "Malformed Header Line",
+            Self::LineEnd => "Line End Is Not CRLF",
+            Self::Repeated(_) => "Repeated Header Field",
+            Self::ContentLength => "Bad Content-Length",
+            Self::Truncated => "Body Shorter Than Content-Length",
+            Self::Unterminated => "No Empty Line After Headers",
+            Self::TooManyHeaders => "Too Many Header Fields",
+        }
+    }
+}
+
+/// The bytes are not a SIP message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ParseError {
+    /// No line that could be a SIP request or status line.
+    NotSip,
+    /// A status line that is broken: there is nobody to tell.
+    StatusLine,
+    /// Longer than 4 GiB.
+    TooLong,
+}
+
+/// Indexes one message. On a stream, `bytes` is what framing found to be one message; of a
+/// datagram, what follows the body by Content-Length is not part of the message.
+///
+/// # Errors
+/// [`ParseError`] where nothing can be said of the bytes; lesser faults are in
+/// [`Message::defect`].
+pub fn parse<'a>(
+    bytes: &'a [u8],
+    index: &'a mut HeaderIndex,
+    max_headers: usize,
+) -> Result<Message<'a>, ParseError> {
+    if u32::try_from(bytes.len()).is_err() {
+        return Err(ParseError::TooLong);
+    }
+    index.clear();
+    // RFC 3261 §7.5: empty lines before the start line are ignored.
+    let mut at = 0;
+    while bytes.get(at..at + 2) == Some(b"\r\n") {
+        at += 2;
+    }
+    let start_at = at;
+    let Some(line_len) = bytes.get(at..).and_then(|b| memchr::memchr2(b'\r', b'\n', b)) else {
+        return Err(ParseError::NotSip);
+    };
+    let line = bytes.get(at..at + line_len).unwrap_or_default();
+    let (start, mut defect) = start_line::parse(line).map_err(|e| match e {
+        StartLineError::NotSip => ParseError::NotSip,
+        StartLineError::Status => ParseError::StatusLine,
+    })?;
+    at += line_len;
+    match line_end(bytes, at) {
+        Some(next) => at = next,
+        None => return Err(ParseError::NotSip),
+    }
+    let mut fields = FieldParser {
+        bytes,
+        at,
+        defect: None,
+    };
+    let body_at = fields.run(index, max_headers);
+    defect = defect.or(fields.defect);
+    let mut message = Message::new(bytes, start, index, start_at, body_at, defect);
+    message.find_body(fields_content_length(&message));
+    Ok(message)
+}
+
+/// Past a CRLF at `at`; a bare CR or LF counts as a line end here so that the rest of a broken
+/// message can still be read for the refusal.
+fn line_end(bytes: &[u8], at: usize) -> Option<usize> {
+    match (bytes.get(at)?, bytes.get(at + 1)) {
+        (b'\r', Some(b'\n')) => Some(at + 2),
+        (b'\n', _) => Some(at + 1),
+        (b'\r', _) => Some(at + 1),
+        _ => None,
+    }
+}
+
+fn fields_content_length(message: &Message<'_>) -> Option<Result<usize, Defect>> {
+    message
+        .value(HeaderName::ContentLength)
+        .map(|text| number::content_length(text).ok_or(Defect::ContentLength))
+}
+
+struct FieldParser<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    defect: Option<Defect>,
+}
+
+impl FieldParser<'_> {
+    /// Indexes all fields; returns where the body begins.
+    fn run(&mut self, index: &mut HeaderIndex, max_headers: usize) -> usize {
+        loop {
+            match self.bytes.get(self.at) {
+                None => {
+                    self.note(Defect::Unterminated);
+                    return self.at;
+                }
+                Some(b'\r') if self.bytes.get(self.at + 1) == Some(&b'\n') => return self.at + 2,
+                Some(b'\r' | b'\n') => {
+                    // An empty line with a bare CR or LF: readers differ on whether the headers
+                    // end here, which is how headers are smuggled.
+                    self.note(Defect::LineEnd);
+                    return self.at + 1;
+                }
+                Some(_) => {}
+            }
+            if index.fields.len() >= max_headers.min(usize::from(NONE)) {
+                self.note(Defect::TooManyHeaders);
+                return self.bytes.len();
+            }
+            self.field(index);
+        }
+    }
+
+    fn note(&mut self, defect: Defect) {
+        self.defect = self.defect.or(Some(defect));
+    }
+
+    /// One field, folded lines included.
+    fn field(&mut self, index: &mut HeaderIndex) {
+        let start = self.at;
+        let rest = self.bytes.get(start..).unwrap_or_default();
+        let name_len = rest.iter().position(|c| !is_token(*c)).unwrap_or(rest.len());
+        let mut colon = name_len;
+        while matches!(rest.get(colon), Some(b' ' | b'\t')) {
+            colon += 1;
+        }
+        let named = name_len > 0 && rest.get(colon) == Some(&b':');
+        let value_from = if named { start + colon + 1 } else { start };
+        let (line_stop, end) = self.value_stop(value_from);
+        self.at = end;
+        if !named {
+            self.note(Defect::HeaderLine);
+            return;
+        }
+        let raw = self.bytes.get(value_from..line_stop).unwrap_or_default();
+        let value = crate::chars::trim(raw);
+        let value_at = if value.is_empty() {
+            line_stop
+        } else {
+            crate::chars::span_in(self.bytes, value).map_or(line_stop, |s| s.start)
+        };
+        let name = HeaderName::lookup(rest.get(..name_len).unwrap_or_default());
+        let number = index.fields.len();
+        index.fields.push(Field {
+            name,
+            start: start as u32,
+            name_end: (start + name_len) as u32,
+            value: value_at as u32,
+            value_end: (value_at + value.len()) as u32,
+            end: end as u32,
+        });
+        if name != HeaderName::Other
+            && let Some(first) = index.first.get_mut(name as usize)
+        {
+            if *first == NONE {
+                *first = number as u16;
+            } else if name.is_single() {
+                self.note(Defect::Repeated(name));
+            }
+        }
+    }
+
+    /// Where the value that begins at `from` stops, and where the next field begins.
+    fn value_stop(&mut self, from: usize) -> (usize, usize) {
+        let mut at = from;
+        loop {
+            let rest = self.bytes.get(at..).unwrap_or_default();
+            let Some(found) = memchr::memchr2(b'\r', b'\n', rest) else {
+                self.note(Defect::Unterminated);
+                return (self.bytes.len(), self.bytes.len());
+            };
+            let stop = at + found;
+            let next = line_end(self.bytes, stop).unwrap_or(stop + 1);
+            if next != stop + 2 {
+                self.note(Defect::LineEnd);
+            }
+            // Folding (RFC 3261 §7.3.1): the next line begins with white space.
+            if matches!(self.bytes.get(next), Some(b' ' | b'\t')) {
+                at = next;
+                continue;
+            }
+            return (stop, next);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! `Request-Line` and `Status-Line` (RFC 3261 §7.1, §7.2).
+
+use super::Defect;
+use crate::chars::is_token_text;
+use crate::method::Method;
+
+/// The first line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartLine<'a> {
+    /// A request.
+    Request {
+        /// Method.
+        method: Method<'a>,
+        /// Request-URI as written.
+        uri: &'a [u8],
+    },
+    /// A response.
+    Response {
+        /// 100 to 699.
+        status: u16,
+        /// Reason phrase as written.
+        reason: &'a [u8],
+    },
+}
+
+/// The line is not one of SIP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartLineError {
+    /// Not SIP at all.
+    NotSip,
+    /// A status line with a broken status code.
+    Status,
+}
+
+const VERSION: &[u8] = b"SIP/2.0";
+
+/// Reads a line (without its end).
+pub(super) fn parse(line: &[u8]) -> Result<(StartLine<'_>, Option<Defect>), StartLineError> {
+    match line.get(..4) {
+        Some(head) if head.eq_ignore_ascii_case(b"SIP/") => status_line(line).map(|start| (start, None)),
+        _ => request_line(line),
+    }
+}
+
+fn status_line(line: &[u8]) -> Result<StartLine<'_>, StartLineError> {
+    let (version, rest) = line
+        .split_at_checked(VERSION.len())
+        .ok_or(StartLineError::Status)?;
+    let [b' ', a, b, c, tail @ ..] = rest else {
+        return Err(StartLineError::Status);
+    };
+    let digits = [*a, *b, *c];
+    if !version.eq_ignore_ascii_case(VERSION) || !digits.iter().all(u8::is_ascii_digit) {
+        return Err(StartLineError::Status);
+    }
+    let status = digits.iter().fold(0u16, |sum, d| sum * 10 + u16::from(d - b'0'));
+    let reason = match tail {
+        [] => tail,
+        [b' ', reason @ ..] => reason,
+        _ => return Err(StartLineError::Status),
+    };
+    if !(100..700).contains(&status) {
+        return Err(StartLineError::Status);
+    }
+    Ok(StartLine::Response { status, reason })
+}
+
+fn request_line(line: &[u8]) -> Result<(StartLine<'_>, Option<Defect>), StartLineError> {
+    let method_len = memchr::memchr(b' ', line).ok_or(StartLineError::NotSip)?;
+    let method = line.get(..method_len).unwrap_or_default();
+    if !is_token_text(method) {
+        return Err(StartLineError::NotSip);
+    }
+    let method = Method::parse(method);
+    let after = line.get(method_len + 1..).unwrap_or_default();
+    // The usual line: URI, one space, version.
+    if let Some((uri, tail)) = after.split_at_checked(after.len().saturating_sub(VERSION.len() + 1))
+        && let [b' ', version @ ..] = tail
+        && version.eq_ignore_ascii_case(VERSION)
+    {
+        let broken = uri.is_empty() || uri.iter().any(|c| matches!(c, b' ' | b'\t'));
+        return Ok((
+            StartLine::Request { method, uri },
+            broken.then_some(Defect::RequestLine),
+        ));
+    }
+    // Something else that means to be SIP: trailing space, other versions.
+    let at = rfind_version(after).ok_or(StartLineError::NotSip)?;
+    let uri = crate::chars::trim(after.get(..at).unwrap_or_default());
+    let version = after.get(at..).unwrap_or_default();
+    let defect = if crate::chars::trim(version).eq_ignore_ascii_case(VERSION) {
+        Defect::RequestLine
+    } else {
+        Defect::Version
+    };
+    Ok((StartLine::Request { method, uri }, Some(defect)))
+}
+
+/// Where the last `SIP/` after a space begins.
+fn rfind_version(text: &[u8]) -> Option<usize> {
+    let mut at = text.len();
+    while let Some(space) = text.get(..at).and_then(|t| memchr::memrchr(b' ', t)) {
+        let follows = text.get(space + 1..space + 5).unwrap_or_default();
+        if follows.eq_ignore_ascii_case(b"SIP/") {
+            return Some(space + 1);
+        }
+        at = space;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines() {
+        let request = |uri| StartLine::Request {
+            method: Method::Invite,
+            uri,
+        };
+        assert_eq!(parse(b"INVITE sip:a@b SIP/2.0"), Ok((request(b"sip:a@b"), None)));
+        assert_eq!(parse(b"INVITE sip:a@b sip/2.0"), Ok((request(b"sip:a@b"), None)));
+        assert_eq!(
+            parse(b"INVITE  sip:a@b SIP/2.0"),
+            Ok((request(b" sip:a@b"), Some(Defect::RequestLine)))
+        );
+        assert_eq!(
+            parse(b"INVITE sip:a@b SIP/2.0 "),
+            Ok((request(b"sip:a@b"), Some(Defect::RequestLine)))
+        );
+        assert_eq!(
+            parse(b"INVITE sip:a@b SIP/7.0"),
+            Ok((request(b"sip:a@b"), Some(Defect::Version)))
+        );
+        assert_eq!(parse(b"INVITE sip:a@b"), Err(StartLineError::NotSip));
+        assert_eq!(parse(b"GET / HTTP/1.1"), Err(StartLineError::NotSip));
+        assert_eq!(parse(b""), Err(StartLineError::NotSip));
+        let response = |status, reason| Ok((StartLine::Response { status, reason }, None));
+        assert_eq!(parse(b"SIP/2.0 200 OK"), response(200, b"OK"));
+        assert_eq!(parse(b"SIP/2.0 100 "), response(100, b""));
+        assert_eq!(parse(b"SIP/2.0 100"), response(100, b""));
+        for bad in [
+            &b"SIP/2.0 4294967301 x"[..],
+            b"SIP/2.0 99 x",
+            b"SIP/2.0 700 x",
+            b"SIP/2.0  200 OK",
+            b"SIP/3.0 200 OK",
+            b"SIP/2.0",
+        ] {
+            assert_eq!(parse(bad), Err(StartLineError::Status));
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! URI equality (RFC 3261 §19.1.4, RFC 3966 §4).
+
+use super::{SipUri, TelUri, Uri};
+use crate::chars::hex_value;
+use crate::params::Params;
+
+/// Parameters that make a difference even where only one side has them. `transport` is among
+/// them because without it the URI may resolve to any transport (the RFC's own example).
+const SIGNIFICANT: [&[u8]; 5] = [b"user", b"ttl", b"method", b"maddr", b"transport"];
+
+impl PartialEq for Uri<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Sip(a), Self::Sip(b)) => a == b,
+            (Self::Tel(a), Self::Tel(b)) => a == b,
+            (Self::Other { scheme: a, rest: x }, Self::Other { scheme: b, rest: y }) => {
+                a.eq_ignore_ascii_case(b) && x == y
+            }
+            (Self::Sip(_) | Self::Tel(_) | Self::Other { .. }, _) => false,
+        }
+    }
+}
+
+impl PartialEq for SipUri<'_> {
+    /// Not transitive over unknown parameters, as the RFC itself notes: `a;x=1` equals `a`, and
+    /// `a` equals `a;x=2`.
+    fn eq(&self, other: &Self) -> bool {
+        self.secure == other.secure
+            && same_text(self.user, other.user, false)
+            && same_text(self.password, other.password, false)
+            && self.host == other.host
+            && self.port == other.port
+            && same_params(self.params, other.params)
+            && same_headers(
+                self.headers.unwrap_or_default(),
+                other.headers.unwrap_or_default(),
+            )
+    }
+}
+
+impl PartialEq for TelUri<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        let digits = |n: &'_ [u8]| {
+            let n = n.to_ascii_lowercase();
+            n.into_iter()
+                .filter(|c| !matches!(c, b'-' | b'.' | b'(' | b')'))
+                .collect::<alloc::vec::Vec<u8>>()
+        };
+        digits(self.number) == digits(other.number)
+            && params_within(self.params, other.params, true)
+            && params_within(other.params, self.params, true)
+    }
+}
+
+/// Characters one by one, escapes undone. An escaped reserved character is not the same as the
+/// bare one (RFC 3261 §19.1.4 with RFC 2396 §2.2): the flag keeps them apart.
+fn unescaped(text: &[u8]) -> impl Iterator<Item = (u8, bool)> + '_ {
+    let mut at = 0;
+    core::iter::from_fn(move || {
+        let c = *text.get(at)?;
+        if c == b'%'
+            && let (Some(high), Some(low)) = (
+                text.get(at + 1).copied().and_then(hex_value),
+                text.get(at + 2).copied().and_then(hex_value),
+            )
+        {
+            at += 3;
+            let byte = high << 4 | low;
+            return Some((byte, is_reserved(byte)));
+        }
+        at += 1;
+        Some((c, false))
+    })
+}
+
+const fn is_reserved(c: u8) -> bool {
+    matches!(
+        c,
+        b';' | b'/' | b'?' | b':' | b'@' | b'&' | b'=' | b'+' | b'$' | b','
+    )
+}
+
+fn same_text(a: Option<&[u8]>, b: Option<&[u8]>, any_case: bool) -> bool {
+    match (a, b) {
+        (None, None) => true,
+        (Some(a), Some(b)) => {
+            let fold = move |(c, e): (u8, bool)| (if any_case { c.to_ascii_lowercase() } else { c }, e);
+            unescaped(a).map(fold).eq(unescaped(b).map(fold))
+        }
+        _ => false,
+    }
+}
+
+fn same_params(a: Params<'_>, b: Params<'_>) -> bool {
+    if a.as_bytes() == b.as_bytes() {
+        return true;
+    }
+    params_within(a, b, false) && params_within(b, a, false)
+}
+
+/// Each parameter of `a` that is in `b` too has the same value there, and each that must be in
+/// both is (`all`: every one).
+fn params_within(a: Params<'_>, b: Params<'_>, all: bool) -> bool {
+    a.iter().all(|p| match b.get(p.name) {
+        Some(q) => same_text(p.value, q.value, true),
+        None => !all && !SIGNIFICANT.iter().any(|s| s.eq_ignore_ascii_case(p.name)),
+    })
+}
+
+/// Headers are never ignored: both sides have the same ones, in any order.
+fn same_headers(a: &[u8], b: &[u8]) -> bool {
+    fn parts(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+        text.split(|c| *c == b'&').filter(|p| !p.is_empty())
+    }
+    fn same(x: &[u8], y: &[u8]) -> bool {
+        let (xn, xv) = crate::chars::split_once(x, b'=');
+        let (yn, yv) = crate::chars::split_once(y, b'=');
+        xn.eq_ignore_ascii_case(yn) && same_text(xv, yv, false)
+    }
+    let within = |x: &[u8], y: &[u8]| {
+        parts(x).all(|p| parts(x).filter(|o| same(p, o)).count() == parts(y).filter(|o| same(p, o)).count())
+    };
+    within(a, b) && within(b, a)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn equal(a: &str, b: &str) -> bool {
+        let (x, y) = (
+            Uri::parse(a.as_bytes()).unwrap(),
+            Uri::parse(b.as_bytes()).unwrap(),
+        );
+        assert_eq!(x == y, y == x, "symmetry: {a} {b}");
+        x == y
+    }
+
+    #[test]
+    fn examples_of_rfc_3261_19_1_4() {
+        for (a, b) in [
+            (
+                "sip:%61lice@atlanta.com;transport=TCP",
+                "sip:alice@AtLanTa.CoM;Transport=tcp",
+            ),
+            ("sip:carol@chicago.com", "sip:carol@chicago.com;newparam=5"),
+            ("sip:carol@chicago.com", "sip:carol@chicago.com;security=on"),
+            (
+                "sip:biloxi.com;transport=tcp;method=REGISTER?to=sip:bob%40biloxi.com",
+                "sip:biloxi.com;method=REGISTER;transport=tcp?to=sip:bob%40biloxi.com",
+            ),
+            (
+                "sip:alice@atlanta.com?subject=project%20x&priority=urgent",
+                "sip:alice@atlanta.com?priority=urgent&subject=project%20x",
+            ),
+            ("tel:+1-201-555-0123", "tel:+12015550123"),
+        ] {
+            assert!(equal(a, b), "{a} == {b}");
+        }
+        for (a, b) in [
+            (
+                "SIP:ALICE@AtLanTa.CoM;Transport=udp",
+                "sip:alice@AtLanTa.CoM;Transport=UDP",
+            ),
+            ("sip:bob@biloxi.com", "sip:bob@biloxi.com:5060"),
+            ("sip:bob@biloxi.com", "sip:bob@biloxi.com;transport=udp"),
+            ("sip:bob@biloxi.com", "sip:bob@biloxi.com:6000;transport=tcp"),
+            (
+                "sip:carol@chicago.com",
+                "sip:carol@chicago.com?Subject=next%20meeting",
+            ),
+            ("sip:bob@phone21.boxesbybob.com", "sip:bob@192.0.2.4"),
+            (
+                "sip:carol@chicago.com;security=on",
+                "sip:carol@chicago.com;security=off",
+            ),
+            ("sip:a@b", "sips:a@b"),
+            ("sip:a%3Bb@c", "sip:a;b@c"),
+            ("sip:a@b;maddr=1.2.3.4", "sip:a@b"),
+            ("tel:+12015550123", "tel:12015550123"),
+        ] {
+            assert!(!equal(a, b), "{a} != {b}");
+        }
+    }
+}
