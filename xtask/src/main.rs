@@ -1,1 +1,52 @@
-fn main() {}
+//! Project chores behind the make targets: `cargo xtask help`.
+
+mod setup;
+mod steps;
+mod tidy;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+cargo xtask COMMAND
+
+  setup [--bench]      install what the tests (or the benchmarks) need, where missing
+  test [FILTER…]       setup, gates, doc tests, a short fuzz run, then every test
+  check                formatting, clippy, tidy, cargo-deny where installed, documentation
+  tidy                 the project's own rules (CONTRIBUTING.md)
+  fuzz [--runs N] [TARGET…]
+                       fuzz until stopped, or a fixed number of executions of each target
+  bench [ARGS…]        bench/beside-kamailio.py
+  target-dir           print cargo's target directory
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let (command, rest) = match args.split_first() {
+        Some((command, rest)) => (command.as_str(), rest),
+        None => ("help", &[][..]),
+    };
+    let done = match command {
+        "setup" => setup::run(rest),
+        "test" => steps::test(rest),
+        "check" => steps::check(),
+        "tidy" => tidy::run(&steps::root()),
+        "fuzz" => steps::fuzz(rest),
+        "bench" => steps::bench(rest),
+        "target-dir" => steps::print_target_dir(),
+        "help" | "--help" | "-h" => {
+            eprint!("{HELP}");
+            Ok(())
+        }
+        other => {
+            eprintln!("xtask: no command `{other}`\n\n{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("xtask {command}: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! The make targets: which programs run, in which order.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use crate::setup::{self, find_program};
+use crate::tidy;
+
+/// Done, or what to tell the user.
+pub(crate) type Outcome = Result<(), String>;
+
+/// Executions of each fuzz target within `test`: the same number everywhere, some seconds.
+const FUZZ_RUNS_IN_TEST: u64 = 200_000;
+
+/// The workspace's root.
+pub(crate) fn root() -> PathBuf {
+    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    xtask.parent().unwrap_or(xtask).to_path_buf()
+}
+
+/// Runs a program to its end, in the root, with a line before it and the seconds after it.
+pub(crate) fn run_step(what: &str, command: &mut Command) -> Outcome {
+    eprintln!("── {what}");
+    let began = Instant::now();
+    let status = command
+        .current_dir(root())
+        .status()
+        .map_err(|error| format!("{what}: cannot start {:?}: {error}", command.get_program()))?;
+    let seconds = began.elapsed().as_secs();
+    if status.success() {
+        eprintln!("── {what}: ok, {seconds} s");
+        Ok(())
+    } else {
+        Err(format!("{what} failed after {seconds} s ({status})"))
+    }
+}
+
+fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+fn has_subcommand(name: &str) -> bool {
+    find_program(&format!("cargo-{name}")).is_some()
+        || cargo()
+            .args([name, "--version"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success())
+}
+
+/// Everything: what is needed is installed, the gates are passed, every test runs. The test
+/// runner comes last, so that its summary is the last thing seen.
+pub(crate) fn test(filter: &[String]) -> Outcome {
+    setup::run(&[])?;
+    eprintln!("── tidy");
+    tidy::run(&root())?;
+    clippy()?;
+    run_step(
+        "build the server",
+        cargo().args(["build", "--package", "trapezoid"]),
+    )?;
+    let server = target_dir()?.join("debug").join("trapezoid");
+    run_step(
+        "doc tests",
+        cargo().args(["test", "--workspace", "--doc", "--quiet"]),
+    )?;
+    fuzz(&["--runs".into(), FUZZ_RUNS_IN_TEST.to_string()])?;
+    let mut runner = cargo();
+    if has_subcommand("nextest") {
+        runner.args(["nextest", "run", "--workspace"]);
+        if std::env::var_os("CI").is_some() {
+            runner.args(["--profile", "ci"]);
+        }
+    } else {
+        // Doc tests ran above; naming the other kinds leaves them out here.
+        runner.args([
+            "test",
+            "--workspace",
+            "--no-fail-fast",
+            "--lib",
+            "--bins",
+            "--tests",
+        ]);
+    }
+    run_step("tests", runner.args(filter).env("TRAPEZOID_BIN", server))
+}
+
+/// The quick gate.
+pub(crate) fn check() -> Outcome {
+    run_step("formatting", cargo().args(["fmt", "--all", "--check"]))?;
+    clippy()?;
+    eprintln!("── tidy");
+    tidy::run(&root())?;
+    if has_subcommand("deny") {
+        // The advisory database is not asked: a gate must give the same answer tomorrow.
+        run_step(
+            "cargo-deny",
+            cargo().args(["deny", "check", "bans", "licenses", "sources"]),
+        )?;
+    } else {
+        eprintln!("── cargo-deny is not installed: dependency policy NOT checked (cargo install cargo-deny)");
+    }
+    run_step(
+        "documentation",
+        cargo()
+            .args([
+                "doc",
+                "--workspace",
+                "--no-deps",
+                "--document-private-items",
+                "--quiet",
+            ])
+            .env("RUSTDOCFLAGS", "-D warnings"),
+    )
+}
+
+fn clippy() -> Outcome {
+    run_step(
+        "clippy",
+        cargo().args([
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--quiet",
+            "--",
+            "-D",
+            "warnings",
+        ]),
+    )
+}
+
+/// The measuring script, after what it needs.
+pub(crate) fn bench(args: &[String]) -> Outcome {
+    setup::run(&["--bench".into()])?;
+    run_step(
+        "build the server",
+        cargo().args(["build", "--release", "--package", "trapezoid"]),
+    )?;
+    let server = target_dir()?.join("release").join("trapezoid");
+    run_step(
+        "measurements",
+        Command::new("python3")
+            .arg("bench/beside-kamailio.py")
+            .args(args)
+            .env("TRAPEZOID_BIN", server),
+    )
+}
+
+pub(crate) fn print_target_dir() -> Outcome {
+    writeln!(std::io::stdout(), "{}", target_dir()?.display()).map_err(|error| error.to_string())
+}
+
+fn target_dir() -> Result<PathBuf, String> {
+    let metadata = metadata(&["--no-deps"])?;
+    metadata["target_directory"]
+        .as_str()
+        .map(PathBuf::from)
+        .ok_or_else(|| "cargo metadata: no target directory".into())
+}
+
+/// `cargo metadata` of the workspace.
+pub(crate) fn metadata(args: &[&str]) -> Result<serde_json::Value, String> {
+    let out = cargo()
+        .args(["metadata", "--format-version", "1"])
+        .args(args)
+        .current_dir(root())
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|error| format!("cargo metadata: {error}"))?;
+    serde_json::from_slice(&out.stdout).map_err(|error| format!("cargo metadata: {error}"))
+}
+
+/// Builds the fuzz targets and runs them: each for a fixed number of executions (`--runs`), or
+/// the named ones (default: all, an hour each) until stopped.
+pub(crate) fn fuzz(args: &[String]) -> Outcome {
+    let (runs, wanted) = fuzz_arguments(args)?;
+    let triple = host_triple()?;
+    let manifest = ["--manifest-path", "fuzz/Cargo.toml"];
+    let targets = fuzz_targets(&metadata(&["--no-deps", manifest[0], manifest[1]])?);
+    if targets.is_empty() {
+        return Err("fuzz/Cargo.toml names no target".into());
+    }
+    if let Some(unknown) = wanted.iter().find(|name| !targets.contains(name)) {
+        return Err(format!(
+            "no fuzz target `{unknown}`; there are: {}",
+            targets.join(", ")
+        ));
+    }
+    // A target directory of its own: these flags fit nothing else that we build.
+    let target_dir = target_dir()?.join("fuzz");
+    run_step(
+        "build the fuzz targets",
+        cargo()
+            .args([
+                "build",
+                "--release",
+                "--target",
+                &triple,
+                manifest[0],
+                manifest[1],
+                "--target-dir",
+            ])
+            .arg(&target_dir)
+            // Coverage and sanitizers are unstable flags of the stable compiler.
+            .env("RUSTC_BOOTSTRAP", "1")
+            .env("RUSTFLAGS", FUZZ_FLAGS.join(" ")),
+    )?;
+    for name in targets
+        .iter()
+        .filter(|name| wanted.is_empty() || wanted.contains(name))
+    {
+        let found = root().join("fuzz/artifacts").join(name);
+        let grown = target_dir.join("corpus").join(name);
+        let kept = root().join("fuzz/corpus").join(name);
+        for dir in [&found, &grown] {
+            std::fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+        }
+        let mut run = Command::new(target_dir.join(&triple).join("release").join(name));
+        match runs {
+            // Fixed seed, and the committed corpus only: the same inputs in every run.
+            Some(runs) => run.args(["-seed=1", &format!("-runs={runs}"), "-verbosity=0"]),
+            // New finds go to the first directory.
+            None => run.arg("-max_total_time=3600").arg(&grown),
+        };
+        run.args([
+            "-max_len=4096",
+            "-rss_limit_mb=2048",
+            "-timeout=10",
+            "-print_final_stats=1",
+        ])
+        .arg(format!("-artifact_prefix={}/", found.display()));
+        if kept.is_dir() {
+            run.arg(&kept);
+        }
+        run_step(&format!("fuzz {name}"), &mut run)?;
+    }
+    Ok(())
+}
+
+const FUZZ_FLAGS: &[&str] = &[
+    "--cfg fuzzing",
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+    "-Zsanitizer=address",
+    "-Cdebug-assertions",
+    "-Coverflow-checks",
+    "-Ccodegen-units=1",
+];
+
+fn fuzz_arguments(args: &[String]) -> Result<(Option<u64>, Vec<String>), String> {
+    let (mut runs, mut wanted) = (None, Vec::new());
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        if arg == "--runs" {
+            let number = args.next().and_then(|n| n.parse().ok());
+            runs = Some(number.ok_or("--runs needs a number")?);
+        } else if arg.starts_with('-') {
+            return Err(format!("unknown option {arg}; usage: fuzz [--runs N] [TARGET…]"));
+        } else {
+            wanted.push(arg.clone());
+        }
+    }
+    Ok((runs, wanted))
+}
+
+fn fuzz_targets(metadata: &serde_json::Value) -> Vec<String> {
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let targets = packages.flat_map(|p| p["targets"].as_array().into_iter().flatten());
+    targets
+        .filter(|t| t["kind"][0] == "bin")
+        .filter_map(|t| t["name"].as_str().map(str::to_owned))
+        .collect()
+}
+
+fn host_triple() -> Result<String, String> {
+    let out = Command::new("rustc")
+        .arg("-vV")
+        .output()
+        .map_err(|error| format!("rustc: {error}"))?;
+    let text = String::from_utf8_lossy(&out.stdout);
+    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
+    host.map(str::to_owned)
+        .ok_or_else(|| "rustc -vV names no host".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fuzz_arguments_are_a_number_and_names() {
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(
+            fuzz_arguments(&words("--runs 7 datagram")),
+            Ok((Some(7), words("datagram")))
+        );
+        assert_eq!(fuzz_arguments(&[]), Ok((None, vec![])));
+        assert!(fuzz_arguments(&words("--runs many")).is_err());
+        assert!(fuzz_arguments(&words("--run 3")).is_err());
+    }
+
+    #[test]
+    fn fuzz_targets_are_the_binaries() {
+        let metadata = serde_json::json!({ "packages": [ { "targets": [
+            { "kind": ["bin"], "name": "datagram" }, { "kind": ["lib"], "name": "common" } ] } ] });
+        assert_eq!(fuzz_targets(&metadata), ["datagram"]);
+    }
+}
