@@ -6,7 +6,8 @@
 //!
 //! [`endpoint::Endpoint`] is the only door. Modules import downwards only, in this order:
 //! `endpoint`, `request_path`, `proxy`, `registrar`, `auth`, `location`, `resolve`,
-//! `transaction`, `transport`, `timer`, `shared`, `config`, `query`, `event`, `limits`, `id`, `time`.
+//! `transaction`, `transport`, `timer`, `shared`, `config`, `query`, `event`, `limits`,
+//! `id`, `keys`, `time`.
 //!
 //! A panic is a bug; malformed input never causes one.
 #![no_std]
@@ -20,6 +21,7 @@ pub mod config;
 pub mod endpoint;
 pub mod event;
 pub mod id;
+pub mod keys;
 pub mod limits;
 pub mod location;
 mod proxy;

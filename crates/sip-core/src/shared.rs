@@ -2,6 +2,7 @@
 //! credentials. The shell keeps them in locked shards, the simulator in a plain cell; the data
 //! structures inside are the core's own.
 
+use crate::auth::nonce::NonceId;
 use crate::auth::window::NonceUse;
 use crate::location::AorRecord;
 use crate::query::Secrets;
@@ -15,10 +16,11 @@ pub trait SharedState: Send + Sync {
     /// Runs `f` on the record of `aor`, if there is one.
     fn read_bindings(&self, aor: &[u8], f: &mut dyn FnMut(&AorRecord));
 
-    /// Notes the use of a nonce with a count; see [`crate::auth::window`].
-    /// `request` is a hash of response, branch and source: the same request again is a
+    /// Notes the use of a nonce with a count ([`crate::auth::window::NO_COUNT`]: none given) in a
+    /// request whose response was right; see [`crate::auth::window::Windows::use_nonce`].
+    /// `request` is a keyed hash of response, branch and source: the same request again is a
     /// retransmission, not a replay.
-    fn use_nonce(&self, nonce: u64, count: u32, request: u64, expires_unix_s: u64) -> NonceUse;
+    fn use_nonce(&self, now_unix_ms: u64, nonce: NonceId, count: u32, request: u64) -> NonceUse;
 
     /// Cached secrets of `user@domain` for `realm`: `Some(None)` means "known not to exist".
     fn cached_secrets(&self, user: &[u8], domain: &[u8], realm: &[u8]) -> Option<Option<Secrets>>;

@@ -1,0 +1,285 @@
+//! Self-contained nonces (RFC 7616 §3.3, §5.4): a time, who made it, unique bits, and a MAC over
+//! these and the realm, so that nothing is kept for a challenge that nobody answers.
+//!
+//! Layout, before base64url (RFC 4648 §5, without padding; 43 characters):
+//!
+//! ```text
+//! 0      6     8           16               32
+//! | time | node | unique    | MAC            |
+//! ```
+//!
+//! The time is Unix milliseconds, all numbers are big-endian. The MAC is SipHash-2-4 with 128 bits
+//! under a key derived from the domain's secret. The unique bits are a keyed function of a counter
+//! (no randomness is drawn): they name the nonce in the replay windows ([`super::window`]).
+
+use core::hash::Hasher as _;
+
+use siphasher::sip::SipHasher24;
+use siphasher::sip128::{Hasher128 as _, SipHasher24 as SipHasher24x128};
+use subtle::ConstantTimeEq as _;
+
+use crate::keys::derive_siphash_key;
+
+/// Bytes before encoding.
+const RAW_LEN: usize = 32;
+/// Bytes under the MAC.
+const BODY_LEN: usize = 16;
+/// Characters of a nonce.
+pub const NONCE_LEN: usize = 43;
+
+/// How far in the future a nonce may lie: the wall clock may have been set back a little.
+const FUTURE_SKEW_MS: u64 = 5_000;
+
+/// Which nonce, for the replay windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NonceId {
+    /// Its unique bits.
+    pub id: u64,
+    /// Wall clock of its issue, milliseconds.
+    pub issued_unix_ms: u64,
+    /// The last wall clock second at which it is accepted.
+    pub expires_unix_s: u64,
+}
+
+/// What a nonce in credentials turned out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NonceCheck {
+    /// Ours and young enough; its count remains to be checked.
+    Good(NonceId),
+    /// Made with our key, but too old, from the future, or by another node, whose replay windows
+    /// we do not see.
+    Stale,
+    /// Not made with our key for this realm.
+    Forged,
+}
+
+/// A nonce as sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Nonce([u8; NONCE_LEN]);
+
+impl Nonce {
+    /// The characters.
+    pub const fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl core::fmt::Debug for Nonce {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(core::str::from_utf8(&self.0).unwrap_or_default())
+    }
+}
+
+/// Makes and checks nonces: one per endpoint.
+#[derive(Clone)]
+pub struct NonceSource {
+    mac_key: (u64, u64),
+    unique_key: (u64, u64),
+    issued: u64,
+    node: u16,
+}
+
+impl core::fmt::Debug for NonceSource {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("NonceSource")
+            .field("node", &self.node)
+            .field("issued", &self.issued)
+            .finish_non_exhaustive()
+    }
+}
+
+impl NonceSource {
+    /// `domain_secret` is shared by all that accept each other's keys, `seed` differs between
+    /// endpoints and starts ([`crate::endpoint::Keys`]); `node` is [`crate::config::Config::node_id`].
+    pub fn new(domain_secret: &[u8; 32], seed: &[u8; 32], node: u16) -> Self {
+        Self {
+            mac_key: derive_siphash_key(domain_secret, "nonce mac"),
+            unique_key: derive_siphash_key(seed, "nonce unique bits"),
+            issued: 0,
+            node,
+        }
+    }
+
+    /// A new nonce for `realm`.
+    pub fn issue(&mut self, now_unix_ms: u64, realm: &[u8]) -> Nonce {
+        let mut unique = SipHasher24::new_with_keys(self.unique_key.0, self.unique_key.1);
+        unique.write_u64(self.issued);
+        self.issued = self.issued.wrapping_add(1);
+
+        let mut raw = [0; RAW_LEN];
+        raw[..6].copy_from_slice(&now_unix_ms.to_be_bytes()[2..]);
+        raw[6..8].copy_from_slice(&self.node.to_be_bytes());
+        raw[8..16].copy_from_slice(&unique.finish().to_be_bytes());
+        let mac = self.mac(&raw[..BODY_LEN], realm);
+        raw[BODY_LEN..].copy_from_slice(&mac);
+        Nonce(encode(&raw))
+    }
+
+    /// Checks a nonce that came back for `realm`, whose nonces live for `lifetime_s`.
+    pub fn check(&self, now_unix_ms: u64, nonce: &[u8], realm: &[u8], lifetime_s: u32) -> NonceCheck {
+        let Some(raw) = decode(nonce) else {
+            return NonceCheck::Forged;
+        };
+        if !bool::from(self.mac(&raw[..BODY_LEN], realm).ct_eq(&raw[BODY_LEN..])) {
+            return NonceCheck::Forged;
+        }
+        let number =
+            |from: usize, to: usize| raw[from..to].iter().fold(0u64, |n, &b| (n << 8) | u64::from(b));
+        let issued_unix_ms = number(0, 6);
+        let expires_unix_s = issued_unix_ms / 1000 + u64::from(lifetime_s);
+        let too_old = now_unix_ms / 1000 > expires_unix_s;
+        let too_new = issued_unix_ms > now_unix_ms.saturating_add(FUTURE_SKEW_MS);
+        if too_old || too_new || number(6, 8) != u64::from(self.node) {
+            return NonceCheck::Stale;
+        }
+        NonceCheck::Good(NonceId {
+            id: number(8, 16),
+            issued_unix_ms,
+            expires_unix_s,
+        })
+    }
+
+    /// The body's length is fixed, so that no two pairs of body and realm are the same bytes.
+    fn mac(&self, body: &[u8], realm: &[u8]) -> [u8; 16] {
+        let mut mac = SipHasher24x128::new_with_keys(self.mac_key.0, self.mac_key.1);
+        mac.write(body);
+        mac.write(realm);
+        mac.finish128().as_bytes()
+    }
+}
+
+const BASE64URL: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+fn encode(raw: &[u8; RAW_LEN]) -> [u8; NONCE_LEN] {
+    let mut out = [0; NONCE_LEN];
+    for (chars, bytes) in out.chunks_mut(4).zip(raw.chunks(3)) {
+        let byte = |i: usize| bytes.get(i).copied().map_or(0, u32::from);
+        let word = (byte(0) << 16) | (byte(1) << 8) | byte(2);
+        for (i, c) in chars.iter_mut().enumerate() {
+            *c = BASE64URL[(word >> (18 - 6 * i)) as usize & 63];
+        }
+    }
+    out
+}
+
+/// Strict: one spelling for each nonce.
+fn decode(chars: &[u8]) -> Option<[u8; RAW_LEN]> {
+    if chars.len() != NONCE_LEN {
+        return None;
+    }
+    let mut raw = [0; RAW_LEN];
+    for (bytes, chars) in raw.chunks_mut(3).zip(chars.chunks(4)) {
+        let mut word = 0;
+        for i in 0..4 {
+            word = (word << 6) | chars.get(i).map_or(Some(0), |&c| sextet(c))?;
+        }
+        // The last group of three characters carries two bytes and two bits that must be zero.
+        if bytes.len() == 2 && word & 0xff != 0 {
+            return None;
+        }
+        for (i, b) in bytes.iter_mut().enumerate() {
+            *b = (word >> (16 - 8 * i)) as u8;
+        }
+    }
+    Some(raw)
+}
+
+const fn sextet(c: u8) -> Option<u32> {
+    Some(match c {
+        b'A'..=b'Z' => c - b'A',
+        b'a'..=b'z' => c - b'a' + 26,
+        b'0'..=b'9' => c - b'0' + 52,
+        b'-' => 62,
+        b'_' => 63,
+        _ => return None,
+    } as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const NOW: u64 = 1_800_000_000_123;
+
+    fn source(node: u16) -> NonceSource {
+        NonceSource::new(&[1; 32], &[2; 32], node)
+    }
+
+    #[test]
+    fn a_nonce_is_good_for_its_lifetime() {
+        let mut s = source(3);
+        let n = s.issue(NOW, b"example.com");
+        let NonceCheck::Good(id) = s.check(NOW, n.as_bytes(), b"example.com", 300) else {
+            panic!()
+        };
+        assert_eq!((id.issued_unix_ms, id.expires_unix_s), (NOW, NOW / 1000 + 300));
+        assert_eq!(
+            s.check(NOW + 300_000, n.as_bytes(), b"example.com", 300),
+            NonceCheck::Good(id)
+        );
+        assert_eq!(
+            s.check(NOW + 301_000, n.as_bytes(), b"example.com", 300),
+            NonceCheck::Stale
+        );
+        assert_eq!(
+            s.check(NOW - 5_000, n.as_bytes(), b"example.com", 300),
+            NonceCheck::Good(id)
+        );
+        assert_eq!(
+            s.check(NOW - 5_001, n.as_bytes(), b"example.com", 300),
+            NonceCheck::Stale
+        );
+    }
+
+    #[test]
+    fn nonces_differ_and_so_do_their_ids() {
+        let mut s = source(3);
+        let (a, b) = (s.issue(NOW, b"r"), s.issue(NOW, b"r"));
+        assert_ne!(a, b);
+        let id = |n: Nonce, s: &NonceSource| match s.check(NOW, n.as_bytes(), b"r", 1) {
+            NonceCheck::Good(id) => id.id,
+            NonceCheck::Stale | NonceCheck::Forged => panic!(),
+        };
+        assert_ne!(id(a, &s), id(b, &s));
+        let mut other = NonceSource::new(&[1; 32], &[9; 32], 3);
+        let c = other.issue(NOW, b"r");
+        assert_ne!(id(a, &s), id(c, &s));
+    }
+
+    #[test]
+    fn another_node_is_stale_another_key_or_realm_is_forged() {
+        let n = source(3).issue(NOW, b"r");
+        assert_eq!(source(4).check(NOW, n.as_bytes(), b"r", 300), NonceCheck::Stale);
+        assert_eq!(source(3).check(NOW, n.as_bytes(), b"s", 300), NonceCheck::Forged);
+        let stranger = NonceSource::new(&[7; 32], &[2; 32], 3);
+        assert_eq!(stranger.check(NOW, n.as_bytes(), b"r", 300), NonceCheck::Forged);
+        assert_eq!(source(3).check(NOW, b"", b"r", 300), NonceCheck::Forged);
+    }
+
+    #[test]
+    fn no_character_may_change() {
+        let n = source(3).issue(NOW, b"r");
+        for i in 0..NONCE_LEN {
+            for c in BASE64URL.iter().chain(b"=+/ \"\x00\xff") {
+                let mut changed = n.0;
+                changed[i] = *c;
+                if changed != n.0 {
+                    assert_eq!(source(3).check(NOW, &changed, b"r", 300), NonceCheck::Forged);
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn base64url_round_trip(raw: [u8; 32]) {
+            prop_assert_eq!(decode(&encode(&raw)), Some(raw));
+        }
+
+        #[test]
+        fn any_bytes_are_forged(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+            prop_assert_eq!(source(1).check(NOW, &bytes, b"r", 300), NonceCheck::Forged);
+        }
+    }
+}
