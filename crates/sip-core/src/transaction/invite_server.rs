@@ -1,0 +1,349 @@
+//! The INVITE server transaction: RFC 3261 §17.2.1 as changed by RFC 6026 §7.1.
+
+use super::{Effect, MachineContext, Passed, Sink, Timer};
+
+/// RFC 3261 Figure 7 with RFC 6026 §8.5:
+///
+/// ```text
+///                               | INVITE
+///                               | pass INVITE to TU
+///            INVITE             V
+///            send response +------------+
+///                 +--------|            |--------+ 101-199 from TU
+///                 |        |            |        | send response
+///                 +------->| Proceeding |<-------+
+///                          |            |--------+ transport error
+///                          |            |        | inform TU
+///                          |            |<-------+
+///                          +------------+
+///          300-699 from TU   |        |   2xx from TU
+///          send response     |        |   send response
+///                 +----------+        +-----------+
+///   INVITE,       V                               V      2xx from TU
+///   timer G   +-----------+                 +-----------+ send response
+///   send      |           |--+              |           |---+
+///   response  | Completed |  |              | Accepted  |   | ACK to TU
+///        +----|           |<-+              |           |<--+
+///        +--->|           | transport error |           |--+ INVITE: -
+///             +-----------+ inform TU       +-----------+<-+ transport error:
+///                |     |                          |          inform TU
+///   ACK          |     | timer H fires            |
+///   -            |     | inform TU                | timer L fires
+///                V     +----------------+         | -
+///          +-----------+                |         |
+///     +----| Confirmed | timer I fires  |         |
+///     +--->|           | -              V         V
+///   INVITE,+-----------+          +------------------+
+///   ACK: -       +--------------->|    Terminated    |
+///                                 +------------------+
+/// ```
+///
+/// The 100 (Trying) "unless it knows that the TU will generate a provisional or final response
+/// within 200 ms" (§17.2.1) has no timer here: the proxy sends it as soon as it knows that it
+/// will not answer at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InviteServer {
+    state: State,
+    /// In Proceeding: whether there is a provisional response to send again.
+    responded: bool,
+    /// Times the final response was sent again by timer G.
+    resent: u8,
+}
+
+/// Where the transaction stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum State {
+    /// No final response yet.
+    Proceeding,
+    /// A 3xx to 6xx was sent: it is repeated until the ACK comes.
+    Completed,
+    /// The ACK came: more of them are absorbed.
+    Confirmed,
+    /// A 2xx was sent: retransmitted INVITEs are absorbed, more 2xx let through.
+    Accepted,
+    /// Over.
+    Terminated,
+}
+
+/// What can happen to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// A timer fired.
+    Timer(Timer),
+    /// The INVITE came again.
+    Invite,
+    /// An ACK that matches this transaction came. (The ACK to a 2xx does only from RFC 2543
+    /// elements and from those that reuse the branch.)
+    Ack,
+    /// The transaction user gives a 1xx.
+    SendProvisional,
+    /// The transaction user gives a 2xx.
+    SendSuccess,
+    /// The transaction user gives a 3xx to 6xx.
+    SendFailure,
+    /// The transport could not deliver a response.
+    TransportError,
+}
+
+impl InviteServer {
+    /// Passes the INVITE up (§17.2.1).
+    pub fn new(sink: &mut impl Sink) -> Self {
+        sink.effect(Effect::PassToUser(Passed::Request));
+        Self {
+            state: State::Proceeding,
+            responded: false,
+            resent: 0,
+        }
+    }
+
+    /// Takes one event.
+    pub fn handle(&mut self, event: Event, ctx: &MachineContext, sink: &mut impl Sink) {
+        match (self.state, event) {
+            // §17.2.1: the most recent provisional response, if there is one.
+            (State::Proceeding, Event::Invite) if self.responded => sink.effect(Effect::ResendResponse),
+            (State::Proceeding, Event::SendProvisional) => {
+                self.responded = true;
+                sink.effect(Effect::SendResponse);
+            }
+            // RFC 6026 §7.1: to Accepted, with timer L on all transports.
+            (State::Proceeding, Event::SendSuccess) => {
+                sink.effect(Effect::SendResponse);
+                sink.effect(Effect::Start(Timer::L, ctx.time_out()));
+                self.state = State::Accepted;
+            }
+            // §17.2.1: G on unreliable transports only, H on all.
+            (State::Proceeding, Event::SendFailure) => {
+                sink.effect(Effect::SendResponse);
+                if !ctx.reliable {
+                    sink.effect(Effect::Start(Timer::G, ctx.doubled_to_t2(0)));
+                }
+                sink.effect(Effect::Start(Timer::H, ctx.time_out()));
+                self.state = State::Completed;
+            }
+            // RFC 6026 §8 (for §17.2.4): inform, and remain in the state; a retransmission of the
+            // INVITE is answered again.
+            (State::Proceeding | State::Completed | State::Accepted, Event::TransportError) => {
+                sink.effect(Effect::PassToUser(Passed::TransportFailed));
+            }
+            (State::Completed, Event::Invite) => sink.effect(Effect::ResendResponse),
+            // §17.2.1: "reset with a value of MIN(2*T1, T2)", and so on.
+            (State::Completed, Event::Timer(Timer::G)) => {
+                self.resent = self.resent.saturating_add(1);
+                sink.effect(Effect::ResendResponse);
+                sink.effect(Effect::Start(Timer::G, ctx.doubled_to_t2(self.resent)));
+            }
+            // §17.2.1: the ACK never came.
+            (State::Completed, Event::Timer(Timer::H)) => {
+                sink.effect(Effect::PassToUser(Passed::TimedOut));
+                stop_g(ctx, sink);
+                self.terminate(sink);
+            }
+            // §17.2.1: wait I for more ACKs; zero on reliable transports.
+            (State::Completed, Event::Ack) => {
+                stop_g(ctx, sink);
+                sink.effect(Effect::Stop(Timer::H));
+                if ctx.reliable {
+                    self.terminate(sink);
+                } else {
+                    sink.effect(Effect::Start(Timer::I, ctx.t4));
+                    self.state = State::Confirmed;
+                }
+            }
+            (State::Confirmed, Event::Timer(Timer::I)) => self.terminate(sink),
+            // RFC 6026 §7.1: the 2xx are the transaction user's to repeat, the ACK is its to hear.
+            (State::Accepted, Event::SendSuccess) => sink.effect(Effect::SendResponse),
+            (State::Accepted, Event::Ack) => sink.effect(Effect::PassToUser(Passed::Ack)),
+            (State::Accepted, Event::Timer(Timer::L)) => self.terminate(sink),
+            // Everything else is absorbed: retransmissions, and responses after the final one,
+            // which "MUST be discarded" (§17.2.1).
+            _ => {}
+        }
+    }
+
+    /// Where it stands.
+    pub const fn state(&self) -> State {
+        self.state
+    }
+
+    /// Whether it is over.
+    pub const fn is_terminated(&self) -> bool {
+        matches!(self.state, State::Terminated)
+    }
+
+    fn terminate(&mut self, sink: &mut impl Sink) {
+        self.state = State::Terminated;
+        sink.effect(Effect::Terminated);
+    }
+}
+
+fn stop_g(ctx: &MachineContext, sink: &mut impl Sink) {
+    if !ctx.reliable {
+        sink.effect(Effect::Stop(Timer::G));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::super::testing::{self, Machine, On, Row};
+    use super::*;
+    use crate::time::Millis;
+
+    impl Machine for InviteServer {
+        type State = State;
+        type Event = Event;
+        const TIMERS: &'static [Timer] = &[Timer::G, Timer::H, Timer::I, Timer::L];
+        const STATES: &'static [State] = &[
+            State::Proceeding,
+            State::Completed,
+            State::Confirmed,
+            State::Accepted,
+            State::Terminated,
+        ];
+        const EVENTS: &'static [Event] = &[
+            Event::Invite,
+            Event::Ack,
+            Event::SendProvisional,
+            Event::SendSuccess,
+            Event::SendFailure,
+            Event::TransportError,
+        ];
+
+        fn start(_: &MachineContext, sink: &mut impl Sink) -> Self {
+            Self::new(sink)
+        }
+        fn in_state(state: State) -> Self {
+            Self {
+                state,
+                responded: true,
+                resent: 0,
+            }
+        }
+        fn timer(timer: Timer) -> Event {
+            Event::Timer(timer)
+        }
+        fn take(&mut self, event: Event, ctx: &MachineContext, sink: &mut impl Sink) {
+            self.handle(event, ctx, sink);
+        }
+        fn at(&self) -> State {
+            self.state()
+        }
+        fn over(&self) -> bool {
+            self.is_terminated()
+        }
+    }
+
+    use Effect::{PassToUser, ResendResponse, SendResponse, Start, Stop, Terminated as Over};
+    use Event::{Ack, Invite, SendFailure, SendProvisional, SendSuccess, TransportError};
+    use On::{Both, Reliable, Unreliable};
+    use State::{Accepted, Completed, Confirmed, Proceeding, Terminated};
+    use Timer::{G, H, I, L};
+
+    const TIMED_OUT: Effect = PassToUser(Passed::TimedOut);
+    const FAILED: Effect = PassToUser(Passed::TransportFailed);
+    const H32: Effect = Start(H, Millis(32_000));
+
+    const fn t(timer: Timer) -> Event {
+        Event::Timer(timer)
+    }
+
+    #[rustfmt::skip]
+    const TABLE: &[Row<State, Event>] = &[
+        (Proceeding, t(G), Both, Proceeding, &[]),
+        (Proceeding, t(H), Both, Proceeding, &[]),
+        (Proceeding, t(I), Both, Proceeding, &[]),
+        (Proceeding, t(L), Both, Proceeding, &[]),
+        (Proceeding, Invite, Both, Proceeding, &[ResendResponse]),
+        (Proceeding, Ack, Both, Proceeding, &[]),
+        (Proceeding, SendProvisional, Both, Proceeding, &[SendResponse]),
+        (Proceeding, SendSuccess, Both, Accepted, &[SendResponse, Start(L, Millis(32_000))]),
+        (Proceeding, SendFailure, Unreliable, Completed, &[SendResponse, Start(G, Millis(500)), H32]),
+        (Proceeding, SendFailure, Reliable, Completed, &[SendResponse, H32]),
+        (Proceeding, TransportError, Both, Proceeding, &[FAILED]),
+
+        (Completed, t(G), Both, Completed, &[ResendResponse, Start(G, Millis(1000))]),
+        (Completed, t(H), Unreliable, Terminated, &[TIMED_OUT, Stop(G), Over]),
+        (Completed, t(H), Reliable, Terminated, &[TIMED_OUT, Over]),
+        (Completed, t(I), Both, Completed, &[]),
+        (Completed, t(L), Both, Completed, &[]),
+        (Completed, Invite, Both, Completed, &[ResendResponse]),
+        (Completed, Ack, Unreliable, Confirmed, &[Stop(G), Stop(H), Start(I, Millis(5000))]),
+        (Completed, Ack, Reliable, Terminated, &[Stop(H), Over]),
+        (Completed, SendProvisional, Both, Completed, &[]),
+        (Completed, SendSuccess, Both, Completed, &[]),
+        (Completed, SendFailure, Both, Completed, &[]),
+        (Completed, TransportError, Both, Completed, &[FAILED]),
+
+        (Confirmed, t(G), Both, Confirmed, &[]),
+        (Confirmed, t(H), Both, Confirmed, &[]),
+        (Confirmed, t(I), Both, Terminated, &[Over]),
+        (Confirmed, t(L), Both, Confirmed, &[]),
+        (Confirmed, Invite, Both, Confirmed, &[]),
+        (Confirmed, Ack, Both, Confirmed, &[]),
+        (Confirmed, SendProvisional, Both, Confirmed, &[]),
+        (Confirmed, SendSuccess, Both, Confirmed, &[]),
+        (Confirmed, SendFailure, Both, Confirmed, &[]),
+        (Confirmed, TransportError, Both, Confirmed, &[]),
+
+        (Accepted, t(G), Both, Accepted, &[]),
+        (Accepted, t(H), Both, Accepted, &[]),
+        (Accepted, t(I), Both, Accepted, &[]),
+        (Accepted, t(L), Both, Terminated, &[Over]),
+        (Accepted, Invite, Both, Accepted, &[]),
+        (Accepted, Ack, Both, Accepted, &[PassToUser(Passed::Ack)]),
+        (Accepted, SendProvisional, Both, Accepted, &[]),
+        (Accepted, SendSuccess, Both, Accepted, &[SendResponse]),
+        (Accepted, SendFailure, Both, Accepted, &[]),
+        (Accepted, TransportError, Both, Accepted, &[FAILED]),
+    ];
+
+    #[test]
+    fn every_state_and_event() {
+        testing::check_table::<InviteServer>(TABLE);
+    }
+
+    #[test]
+    fn timers_are_kept_in_order() {
+        testing::check_timers::<InviteServer>();
+    }
+
+    #[test]
+    fn starts_by_passing_the_invite() {
+        testing::check_start::<InviteServer>(Both, Proceeding, &[PassToUser(Passed::Request)]);
+    }
+
+    #[test]
+    fn an_invite_before_any_response_is_absorbed() {
+        let ctx = MachineContext {
+            t1: Millis(500),
+            t2: Millis(4000),
+            t4: Millis(5000),
+            reliable: false,
+        };
+        let mut seen = Vec::new();
+        let mut machine = InviteServer::new(&mut seen);
+        seen.clear();
+        machine.handle(Invite, &ctx, &mut seen);
+        assert_eq!((machine.state(), seen.as_slice()), (Proceeding, [].as_slice()));
+    }
+
+    #[test]
+    fn an_unacknowledged_failure_is_repeated_until_h() {
+        // §17.2.1: T1, 2·T1, 4·T1, then every T2; H fires at 64·T1.
+        let sent = testing::times_from(
+            |ctx, sink| {
+                let mut machine = InviteServer::new(sink);
+                machine.handle(SendFailure, ctx, sink);
+                machine
+            },
+            &[SendResponse, ResendResponse],
+        );
+        assert_eq!(
+            sent,
+            [
+                0, 500, 1500, 3500, 7500, 11_500, 15_500, 19_500, 23_500, 27_500, 31_500
+            ]
+        );
+    }
+}
