@@ -6,6 +6,9 @@ use alloc::vec::Vec;
 
 use crate::transport::Flow;
 
+pub mod codec;
+pub mod shard;
+
 /// One contact of an address-of-record (RFC 3261 §10, RFC 3327, RFC 5626).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Binding {
@@ -35,8 +38,42 @@ pub struct Binding {
 /// All bindings of one address-of-record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AorRecord {
-    /// The bindings, best `q` first.
+    /// The bindings, best `q` first, among equals the most recently registered first
+    /// ([`AorRecord::put`] keeps this order).
     pub bindings: Vec<Binding>,
-    /// Grows with each change; of two writes the higher wins.
+    /// Grows with each change; of two writes the higher wins. It starts from the wall clock
+    /// ([`AorRecord::changed`]), so that a record made anew after its deletion wins over the old.
     pub version: u64,
+}
+
+impl AorRecord {
+    /// The bindings that have not ended, in the order in which they are to be tried
+    /// (RFC 3261 §16.5: by `q`), the most recent first among equals.
+    pub fn live(&self, now_unix_s: u64) -> impl Iterator<Item = &Binding> {
+        self.bindings
+            .iter()
+            .filter(move |b| b.expires_unix_s > now_unix_s)
+    }
+
+    /// Adds a binding as the most recent of its `q`.
+    pub fn put(&mut self, binding: Binding) {
+        let at = self
+            .bindings
+            .iter()
+            .take_while(|b| b.q_milli > binding.q_milli)
+            .count();
+        self.bindings.insert(at, binding);
+    }
+
+    /// Removes what has ended; how many.
+    pub fn remove_expired(&mut self, now_unix_s: u64) -> usize {
+        let before = self.bindings.len();
+        self.bindings.retain(|b| b.expires_unix_s > now_unix_s);
+        before - self.bindings.len()
+    }
+
+    /// Gives the record its next version. To be called once for each change, after it.
+    pub fn changed(&mut self, now_unix_ms: u64) {
+        self.version = self.version.saturating_add(1).max(now_unix_ms);
+    }
 }

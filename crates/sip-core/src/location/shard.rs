@@ -1,0 +1,497 @@
+//! Many addresses-of-record in memory: one lock shard of the location service.
+//!
+//! Each record is kept in its encoded form ([`super::codec`]), in one heap block together with its
+//! address-of-record, because a million registered phones must fit: a record as a struct costs its
+//! 200 bytes, five blocks with their rounding, and the vector's; encoded it is the bytes it needs.
+//! For a usual phone (22 bytes of address-of-record, 38 of Contact, 32 of Call-ID, 24 of
+//! User-Agent; `tests::memory_of_a_usual_phone` counts):
+//!
+//! | part | bytes |
+//! | --- | --- |
+//! | block: earliest end (8), address-of-record (1 + 22), record | 176 |
+//! | the allocator's rounding and header | up to 32 |
+//! | slot: pointer and length, in a vector that is full on average to three quarters | 21 |
+//! | index: 4 + 1, in a table that is full on average to two thirds | 8 |
+//!
+//! A look-up decodes only the bindings that it asks for ([`Shard::view`]).
+//!
+//! Nothing depends on the order of a hash table: slots are visited in their own order, and a free
+//! slot is reused last freed first.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::hash::Hasher as _;
+
+use hashbrown::HashTable;
+use siphasher::sip::SipHasher13;
+
+use super::AorRecord;
+use super::codec::{self, Reader, RecordRef};
+
+/// The keyed hash of an address-of-record; also fit to choose among shards, by other bits.
+pub fn hash_aor(seed: (u64, u64), aor: &[u8]) -> u64 {
+    let mut hasher = SipHasher13::new_with_keys(seed.0, seed.1);
+    hasher.write(aor);
+    hasher.finish()
+}
+
+/// The shard of `shards` (at least 1) that holds `aor`. The seed may be that of the shards.
+pub fn shard_of(seed: (u64, u64), aor: &[u8], shards: usize) -> usize {
+    // The table inside takes its index from the low bits and its tag from the seven highest.
+    ((hash_aor(seed, aor) >> 32) as usize & 0x00ff_ffff) % shards.max(1)
+}
+
+/// What one call of [`Shard::sweep`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Bindings removed.
+    pub bindings: usize,
+    /// Addresses-of-record that have none left and were removed.
+    pub records: usize,
+    /// Whether the end of the shard was reached; the next call begins anew.
+    pub finished: bool,
+}
+
+/// `earliest end (u64 LE) | varint length, address-of-record | record`
+struct Block(Box<[u8]>);
+
+impl Block {
+    fn write(out: &mut Vec<u8>, aor: &[u8], record: &AorRecord) {
+        out.clear();
+        let earliest = record
+            .bindings
+            .iter()
+            .map(|b| b.expires_unix_s)
+            .min()
+            .unwrap_or(0);
+        out.extend_from_slice(&earliest.to_le_bytes());
+        codec::put_varint(out, aor.len() as u64);
+        out.extend_from_slice(aor);
+        codec::encode(record, out);
+    }
+
+    fn earliest_end(&self) -> u64 {
+        self.0.first_chunk().map_or(0, |b| u64::from_le_bytes(*b))
+    }
+
+    /// Address-of-record and encoded record.
+    fn parts(&self) -> (&[u8], &[u8]) {
+        let mut reader = Reader(self.0.get(8..).unwrap_or_default());
+        let aor = reader.bytes().unwrap_or_default();
+        (aor, reader.0)
+    }
+
+    fn aor(&self) -> &[u8] {
+        self.parts().0
+    }
+
+    fn record(&self) -> AorRecord {
+        codec::decode(self.parts().1).unwrap_or_default()
+    }
+}
+
+/// One lock shard: the lock is the caller's.
+pub struct Shard {
+    seed: (u64, u64),
+    /// Slot numbers by address-of-record.
+    index: HashTable<u32>,
+    slots: Vec<Option<Block>>,
+    free: Vec<u32>,
+    /// Where the next sweep goes on.
+    cursor: usize,
+    bindings: usize,
+    /// The highest version among records that were removed: a record made anew starts there, so
+    /// that its write wins over the one that deleted it even if the wall clock is set back.
+    floor: u64,
+    /// Reused for encoding.
+    scratch: Vec<u8>,
+}
+
+impl core::fmt::Debug for Shard {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Shard")
+            .field("records", &self.len())
+            .field("bindings", &self.bindings)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shard {
+    /// An empty shard, whose hashes are keyed with `seed`.
+    pub const fn new(seed: (u64, u64)) -> Self {
+        Self {
+            seed,
+            index: HashTable::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            cursor: 0,
+            bindings: 0,
+            floor: 0,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Addresses-of-record with at least one binding (ended ones included until the sweep).
+    pub fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.index.is_empty()
+    }
+
+    /// Bindings of all records.
+    pub const fn bindings(&self) -> usize {
+        self.bindings
+    }
+
+    /// Runs `f` on the record of `aor`, made empty where absent, and keeps what `f` made of it;
+    /// a record without bindings is dropped.
+    pub fn update<T>(&mut self, aor: &[u8], f: impl FnOnce(&mut AorRecord) -> T) -> T {
+        let slot = self.find(aor);
+        let mut record = match self.block(slot) {
+            Some(block) => block.record(),
+            None => AorRecord {
+                bindings: Vec::new(),
+                version: self.floor,
+            },
+        };
+        let before = record.bindings.len();
+        let result = f(&mut record);
+        self.store(slot, aor, before, &record);
+        result
+    }
+
+    /// The record of `aor`, decoded; `None` if there is none.
+    pub fn read<T>(&self, aor: &[u8], f: impl FnOnce(&AorRecord) -> T) -> Option<T> {
+        self.block(self.find(aor)).map(|block| f(&block.record()))
+    }
+
+    /// The record of `aor`, encoded: to decode only what is needed of it.
+    pub fn view(&self, aor: &[u8]) -> Option<RecordRef<'_>> {
+        self.block(self.find(aor))
+            .and_then(|block| RecordRef::new(block.parts().1).ok())
+    }
+
+    /// Calls `f` with each address-of-record and its encoded record, in the order of the slots.
+    pub fn for_each(&self, mut f: impl FnMut(&[u8], RecordRef<'_>)) {
+        for block in self.slots.iter().flatten() {
+            let (aor, record) = block.parts();
+            if let Ok(record) = RecordRef::new(record) {
+                f(aor, record);
+            }
+        }
+    }
+
+    /// Looks at up to `budget` slots from where the last call ended and removes bindings that
+    /// have ended. `changed` is called with each address-of-record that lost some and its record
+    /// as it is now, version included; an empty one has been dropped.
+    pub fn sweep(
+        &mut self,
+        now_unix_ms: u64,
+        budget: usize,
+        mut changed: impl FnMut(&[u8], &AorRecord),
+    ) -> Swept {
+        let now_unix_s = now_unix_ms / 1000;
+        let mut swept = Swept::default();
+        let end = self.cursor.saturating_add(budget).min(self.slots.len());
+        for slot in self.cursor..end {
+            let Some(block) = self.slots.get(slot).and_then(Option::as_ref) else {
+                continue;
+            };
+            if block.earliest_end() > now_unix_s {
+                continue;
+            }
+            let mut record = block.record();
+            let before = record.bindings.len();
+            let removed = record.remove_expired(now_unix_s);
+            if removed > 0 {
+                record.changed(now_unix_ms);
+            }
+            let aor = Box::<[u8]>::from(block.aor());
+            self.store(Some(slot), &aor, before, &record);
+            swept.bindings += removed;
+            swept.records += usize::from(record.bindings.is_empty());
+            if removed > 0 {
+                changed(&aor, &record);
+            }
+        }
+        swept.finished = end >= self.slots.len();
+        self.cursor = if swept.finished { 0 } else { end };
+        swept
+    }
+
+    fn block(&self, slot: Option<usize>) -> Option<&Block> {
+        self.slots.get(slot?)?.as_ref()
+    }
+
+    fn find(&self, aor: &[u8]) -> Option<usize> {
+        let slots = &self.slots;
+        self.index
+            .find(hash_aor(self.seed, aor), |&slot| {
+                slots
+                    .get(slot as usize)
+                    .and_then(Option::as_ref)
+                    .is_some_and(|b| b.aor() == aor)
+            })
+            .map(|&slot| slot as usize)
+    }
+
+    fn store(&mut self, slot: Option<usize>, aor: &[u8], before: usize, record: &AorRecord) {
+        let after = record.bindings.len();
+        if after == 0 {
+            self.floor = self.floor.max(record.version);
+            if let Some(slot) = slot {
+                self.remove(slot, aor, before);
+            }
+            return;
+        }
+        let mut scratch = core::mem::take(&mut self.scratch);
+        Block::write(&mut scratch, aor, record);
+        match slot.and_then(|slot| self.slots.get_mut(slot)?.as_mut()) {
+            // A refresh usually has the same length: no allocation then.
+            Some(block) if block.0.len() == scratch.len() => block.0.copy_from_slice(&scratch),
+            Some(block) => block.0 = Box::from(scratch.as_slice()),
+            None => self.insert(aor, Block(Box::from(scratch.as_slice()))),
+        }
+        self.scratch = scratch;
+        self.bindings = (self.bindings + after).saturating_sub(before);
+    }
+
+    fn insert(&mut self, aor: &[u8], block: Block) {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            (self.slots.len() - 1) as u32
+        });
+        if let Some(place) = self.slots.get_mut(slot as usize) {
+            *place = Some(block);
+        }
+        let (slots, seed) = (&self.slots, self.seed);
+        self.index.insert_unique(hash_aor(seed, aor), slot, |&slot| {
+            slots
+                .get(slot as usize)
+                .and_then(Option::as_ref)
+                .map_or(0, |b| hash_aor(seed, b.aor()))
+        });
+    }
+
+    fn remove(&mut self, slot: usize, aor: &[u8], bindings: usize) {
+        if let Ok(entry) = self
+            .index
+            .find_entry(hash_aor(self.seed, aor), |&s| s as usize == slot)
+        {
+            entry.remove();
+        }
+        if self.slots.get_mut(slot).and_then(Option::take).is_some() {
+            self.free.push(slot as u32);
+            self.bindings = self.bindings.saturating_sub(bindings);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Binding;
+    use super::super::codec::tests::record;
+    use super::*;
+    use crate::id::ListenerId;
+    use crate::transport::{Flow, Transport};
+    use alloc::collections::BTreeMap;
+    use alloc::format;
+    use alloc::vec;
+    use proptest::prelude::*;
+
+    fn binding(contact: &str, q_milli: u16, expires_unix_s: u64) -> Binding {
+        Binding {
+            contact: contact.as_bytes().into(),
+            received: Flow {
+                transport: Transport::Udp,
+                listener: ListenerId(0),
+                remote: "192.0.2.17:5062".parse().unwrap(),
+                conn: None,
+            },
+            path: Box::default(),
+            instance: Box::default(),
+            reg_id: 0,
+            call_id: b"843817637684230@998sdasdh09.example".as_slice().into(),
+            cseq: 1826,
+            q_milli,
+            expires_unix_s,
+            user_agent: b"Example Phone 2.1 (b4711)".as_slice().into(),
+        }
+    }
+
+    fn contacts(record: &AorRecord, now: u64) -> Vec<&str> {
+        record
+            .live(now)
+            .map(|b| core::str::from_utf8(&b.contact).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn live_bindings_come_by_q_then_most_recent() {
+        let mut record = AorRecord::default();
+        for (contact, q, end) in [
+            ("a", 500, 100),
+            ("b", 1000, 100),
+            ("c", 500, 50),
+            ("d", 500, 100),
+            ("e", 0, 100),
+        ] {
+            record.put(binding(contact, q, end));
+        }
+        assert_eq!(contacts(&record, 49), ["b", "d", "c", "a", "e"]);
+        assert_eq!(contacts(&record, 50), ["b", "d", "a", "e"]);
+        assert_eq!(record.remove_expired(50), 1);
+        assert_eq!(contacts(&record, 0), ["b", "d", "a", "e"]);
+        assert_eq!(contacts(&record, 100), [""; 0]);
+    }
+
+    #[test]
+    fn update_makes_keeps_and_drops() {
+        let mut shard = Shard::new((1, 2));
+        shard.update(b"alice@example.com", |r| {
+            assert_eq!(*r, AorRecord::default());
+            r.put(binding("sip:a", 1000, 10));
+            r.changed(5_000);
+        });
+        assert_eq!((shard.len(), shard.bindings()), (1, 1));
+        assert_eq!(
+            shard.read(b"alice@example.com", |r| (r.version, r.bindings.len())),
+            Some((5_000, 1))
+        );
+        assert_eq!(shard.read(b"bob@example.com", |_| ()), None);
+        assert!(shard.view(b"bob@example.com").is_none());
+        assert_eq!(
+            shard
+                .view(b"alice@example.com")
+                .unwrap()
+                .bindings()
+                .next()
+                .unwrap()
+                .unwrap()
+                .contact,
+            b"sip:a"
+        );
+        shard.update(b"bob@example.com", |_| ());
+        assert_eq!((shard.len(), shard.bindings()), (1, 1));
+        shard.update(b"alice@example.com", |r| {
+            r.bindings.clear();
+            r.changed(4_000);
+        });
+        assert_eq!((shard.len(), shard.bindings()), (0, 0));
+        assert!(shard.is_empty());
+        // The clock was set back: a record made anew still has a higher version.
+        shard.update(b"alice@example.com", |r| {
+            r.put(binding("sip:a", 1000, 10));
+            r.changed(3_000);
+            assert_eq!(r.version, 5_002);
+        });
+    }
+
+    #[test]
+    fn sweep_goes_on_where_it_stopped() {
+        let mut shard = Shard::new((1, 2));
+        for i in 0..10u64 {
+            shard.update(format!("u{i}").as_bytes(), |r| {
+                r.put(binding("sip:short", 1000, if i % 2 == 0 { 100 } else { 200 }));
+                if i == 4 {
+                    r.put(binding("sip:long", 1000, 200));
+                }
+                r.changed(1);
+            });
+        }
+        let mut seen = vec![];
+        let sweep = |shard: &mut Shard, seen: &mut Vec<_>| {
+            shard.sweep(100_000, 4, |aor, r| {
+                seen.push((aor.to_vec(), r.bindings.len(), r.version))
+            })
+        };
+        assert_eq!(
+            sweep(&mut shard, &mut seen),
+            Swept {
+                bindings: 2,
+                records: 2,
+                finished: false
+            }
+        );
+        assert_eq!(
+            sweep(&mut shard, &mut seen),
+            Swept {
+                bindings: 2,
+                records: 1,
+                finished: false
+            }
+        );
+        assert_eq!(
+            sweep(&mut shard, &mut seen),
+            Swept {
+                bindings: 1,
+                records: 1,
+                finished: true
+            }
+        );
+        let expected: Vec<_> = [(0, 0), (2, 0), (4, 1), (6, 0), (8, 0)]
+            .map(|(i, n)| (format!("u{i}").into_bytes(), n, 100_000))
+            .into();
+        assert_eq!(seen, expected);
+        assert_eq!((shard.len(), shard.bindings()), (6, 6));
+        assert_eq!(sweep(&mut shard, &mut seen), Swept::default());
+        assert_eq!(seen.len(), 5);
+        // Freed slots are used again.
+        shard.update(b"new", |r| r.put(binding("sip:a", 1000, 10)));
+        assert_eq!(shard.slots.len(), 10);
+    }
+
+    #[test]
+    fn memory_of_a_usual_phone() {
+        let mut shard = Shard::new((1, 2));
+        for i in 0..1000 {
+            shard.update(format!("user{i:06}@example.com").as_bytes(), |r| {
+                r.put(binding(
+                    "sip:user000001@192.168.178.21:5060;ob",
+                    1000,
+                    1_800_003_600,
+                ));
+                r.changed(1_800_000_000_000);
+            });
+        }
+        let blocks: usize = shard.slots.iter().flatten().map(|b| b.0.len()).sum();
+        assert!(blocks / 1000 <= 176, "{}", blocks / 1000);
+        assert_eq!(size_of::<Option<Block>>(), 16);
+    }
+
+    #[test]
+    fn shards_are_chosen_evenly() {
+        let mut counts = [0; 64];
+        for i in 0..64_000 {
+            counts[shard_of((3, 4), format!("user{i}@example.com").as_bytes(), 64)] += 1;
+        }
+        assert!(counts.iter().all(|&n| (800..1200).contains(&n)), "{counts:?}");
+    }
+
+    proptest! {
+        /// The shard is a map: it does what a map of decoded records does.
+        #[test]
+        fn behaves_as_a_map(steps in prop::collection::vec((0u8..12, record()), 0..60)) {
+            let mut shard = Shard::new((5, 6));
+            let mut model = BTreeMap::<u8, AorRecord>::new();
+            for (key, record) in steps {
+                shard.update(&[key], |r| {
+                    r.bindings.clone_from(&record.bindings);
+                    r.version = record.version;
+                });
+                if record.bindings.is_empty() { model.remove(&key); } else { model.insert(key, record); }
+                prop_assert_eq!(shard.len(), model.len());
+                prop_assert_eq!(shard.bindings(), model.values().map(|r| r.bindings.len()).sum::<usize>());
+            }
+            for key in 0..12 {
+                prop_assert_eq!(shard.read(&[key], Clone::clone), model.get(&key).cloned());
+            }
+            let mut all = BTreeMap::new();
+            shard.for_each(|aor, r| { all.insert(aor[0], r.version()); });
+            prop_assert_eq!(all, model.iter().map(|(k, r)| (*k, r.version)).collect::<BTreeMap<_, _>>());
+        }
+    }
+}
