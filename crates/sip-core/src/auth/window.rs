@@ -35,6 +35,13 @@ pub enum NonceUse {
     Unknown,
 }
 
+impl NonceUse {
+    /// Whether the request may go on; else it is challenged again, `stale=true`.
+    pub const fn is_accepted(self) -> bool {
+        matches!(self, Self::Fresh | Self::Retransmission)
+    }
+}
+
 /// The count of a request that gave no `qop` and so has none (RFC 2069): such a nonce is good
 /// for one request only.
 pub const NO_COUNT: u32 = 0;

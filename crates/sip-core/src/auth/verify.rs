@@ -1,0 +1,324 @@
+//! Whether credentials are good.
+
+use alloc::vec::Vec;
+use core::hash::Hasher as _;
+use core::net::{IpAddr, SocketAddr};
+
+use sip_message::Uri;
+use siphasher::sip::SipHasher24;
+use zeroize::Zeroizing;
+
+use super::challenge::{self, Credentials, Role};
+use super::digest::{Input, response};
+use super::nonce::{NonceCheck, NonceId, NonceSource};
+use crate::config::AuthPolicy;
+use crate::event::AuthFailure;
+use crate::keys::{derive_key, derive_siphash_key};
+use crate::query::Secrets;
+
+/// Why credentials are refused before anybody's secret is looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The nonce is too old, from the future, or another node's: challenge, `stale=true`.
+    Stale,
+    /// The nonce was not made with our key: challenge, `stale=true` as well (see
+    /// [`crate::auth`]); told apart for the counters.
+    Forged,
+    /// `uri` is not the Request-URI: 400 (RFC 7616 §3.4.6).
+    WrongUri,
+}
+
+/// Makes challenges and checks the answers: one per endpoint.
+#[derive(Debug)]
+pub struct Authenticator {
+    nonces: NonceSource,
+    /// HA1 of users who do not exist: what is compared must cost the same.
+    dummy_ha1: Zeroizing<[u8; 32]>,
+    request_key: (u64, u64),
+}
+
+impl Authenticator {
+    /// See [`NonceSource::new`]. Workers that share nonce windows must share `domain_secret`.
+    pub fn new(domain_secret: &[u8; 32], seed: &[u8; 32], node: u16) -> Self {
+        Self {
+            nonces: NonceSource::new(domain_secret, seed, node),
+            dummy_ha1: Zeroizing::new(derive_key(domain_secret, "unknown user")),
+            request_key: derive_siphash_key(domain_secret, "nonce use"),
+        }
+    }
+
+    /// Appends the header lines of a challenge with a new nonce.
+    pub fn challenge(
+        &mut self,
+        out: &mut Vec<u8>,
+        role: Role,
+        policy: &AuthPolicy,
+        now_unix_ms: u64,
+        stale: bool,
+    ) {
+        let nonce = self.nonces.issue(now_unix_ms, &policy.realm);
+        challenge::write(out, role, policy, &nonce, stale);
+    }
+
+    /// Checks what needs no secret; gives the nonce whose use is to be noted once
+    /// [`Authenticator::check`] has passed.
+    ///
+    /// `uri` must be the Request-URI: the same bytes, or an equal URI by RFC 3261 §19.1.4.
+    /// Rule 6 of §22.4 would allow more, for requests whose Request-URI a proxy before us has
+    /// changed; but then anybody on the way could point an authenticated request elsewhere.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn precheck(
+        &self,
+        policy: &AuthPolicy,
+        credentials: &Credentials<'_>,
+        request_uri: &[u8],
+        now_unix_ms: u64,
+    ) -> Result<NonceId, Refusal> {
+        let nonce = match self.nonces.check(
+            now_unix_ms,
+            credentials.nonce,
+            &policy.realm,
+            policy.nonce_lifetime_s,
+        ) {
+            NonceCheck::Good(id) => id,
+            NonceCheck::Stale => return Err(Refusal::Stale),
+            NonceCheck::Forged => return Err(Refusal::Forged),
+        };
+        if !same_uri(credentials.uri, request_uri) {
+            return Err(Refusal::WrongUri);
+        }
+        Ok(nonce)
+    }
+
+    /// Compares the response with the right one. `secrets`: of the user named in the credentials;
+    /// `None`: there is no such user. It costs the same then, and the answer must be the same: a
+    /// challenge without `stale`. So must it be where the row lacks a hash for the algorithm.
+    ///
+    /// # Errors
+    /// [`AuthFailure::UnknownUser`] or [`AuthFailure::WrongPassword`], for our records only.
+    pub fn check(
+        &self,
+        credentials: &Credentials<'_>,
+        method: &[u8],
+        secrets: Option<&Secrets>,
+    ) -> Result<(), AuthFailure> {
+        let algorithm = credentials.algorithm;
+        let ha1 = secrets
+            .and_then(|s| s.ha1(algorithm))
+            .filter(|_| !credentials.userhash);
+        let dummy = self.dummy_ha1.get(..algorithm.digest_len()).unwrap_or_default();
+        let input = Input {
+            algorithm,
+            nonce: credentials.nonce,
+            qop: credentials.qop,
+            method,
+            uri: credentials.uri,
+        };
+        let right = response(&input, ha1.unwrap_or(dummy)) == credentials.response;
+        match (ha1.is_some(), right) {
+            (true, true) => Ok(()),
+            (true, false) => Err(AuthFailure::WrongPassword),
+            (false, _) => Err(AuthFailure::UnknownUser),
+        }
+    }
+
+    /// What makes a request this one, for [`crate::shared::SharedState::use_nonce`]: a
+    /// retransmission has the same response, branch of the top Via, and source. Keyed alike on
+    /// all workers, for any of them may see the retransmission.
+    pub fn request_hash(&self, credentials: &Credentials<'_>, branch: &[u8], source: SocketAddr) -> u64 {
+        let mut hasher = SipHasher24::new_with_keys(self.request_key.0, self.request_key.1);
+        hasher.write(credentials.response.as_bytes());
+        match source.ip() {
+            IpAddr::V4(ip) => hasher.write(&ip.to_ipv6_mapped().octets()),
+            IpAddr::V6(ip) => hasher.write(&ip.octets()),
+        }
+        hasher.write(&source.port().to_be_bytes());
+        hasher.write(branch);
+        hasher.finish()
+    }
+}
+
+fn same_uri(a: &[u8], b: &[u8]) -> bool {
+    a == b
+        || match (Uri::parse(a), Uri::parse(b)) {
+            (Ok(a), Ok(b)) => a == b,
+            (Ok(_) | Err(_), _) => false,
+        }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::challenge::{Found, find};
+    use crate::auth::digest::{self, QopAuth};
+    use crate::config::Algorithm;
+    use alloc::format;
+    use alloc::string::String;
+    use alloc::vec;
+    use sip_message::header::AuthValue;
+    use sip_message::{HeaderIndex, Message};
+
+    const NOW: u64 = 1_800_000_000_000;
+
+    fn policy(algorithm: Algorithm) -> AuthPolicy {
+        AuthPolicy {
+            realm: b"example.com".as_slice().into(),
+            methods: vec![],
+            algorithms: vec![algorithm],
+            nonce_lifetime_s: 300,
+        }
+    }
+
+    /// Answers a challenge line as a user agent does; `with_qop: false` as one of RFC 2069.
+    fn answer(challenge: &[u8], user: &str, password: &str, uri: &str, with_qop: bool) -> String {
+        let line = challenge
+            .strip_prefix(b"WWW-Authenticate: ")
+            .unwrap()
+            .strip_suffix(b"\r\n")
+            .unwrap();
+        let value = AuthValue::parse(line).unwrap();
+        let algorithm = Algorithm::parse(value.params.unquoted(b"algorithm").unwrap()).unwrap();
+        let nonce = value.params.unquoted(b"nonce").unwrap();
+        let qop = with_qop.then_some(QopAuth {
+            qop: b"auth",
+            nc: b"00000001",
+            cnonce: b"abc",
+        });
+        let ha1 = digest::ha1(algorithm, user.as_bytes(), b"example.com", password.as_bytes());
+        let input = Input {
+            algorithm,
+            nonce,
+            qop,
+            method: b"REGISTER",
+            uri: uri.as_bytes(),
+        };
+        format!(
+            "Digest username=\"{user}\", realm=\"example.com\", nonce=\"{}\", uri=\"{uri}\", response=\"{}\", \
+             algorithm={}{}",
+            core::str::from_utf8(nonce).unwrap(),
+            response(&input, ha1.as_bytes()).to_hex().as_str(),
+            algorithm.name(),
+            if with_qop {
+                ", qop=auth, nc=00000001, cnonce=\"abc\""
+            } else {
+                ""
+            }
+        )
+    }
+
+    fn with_credentials<T>(
+        policy: &AuthPolicy,
+        value: &str,
+        f: impl FnOnce(Credentials<'_>, Message<'_>) -> T,
+    ) -> T {
+        let text = format!("REGISTER sip:example.com SIP/2.0\r\nAuthorization: {value}\r\n\r\n");
+        let mut index = HeaderIndex::new();
+        let message = sip_message::parse(text.as_bytes(), &mut index, 64).unwrap();
+        match find(&message, Role::Server, policy) {
+            Found::Credentials(c) => f(c, message),
+            other @ (Found::None | Found::Malformed) => panic!("{other:?}"),
+        }
+    }
+
+    fn authenticator() -> Authenticator {
+        Authenticator::new(&[1; 32], &[2; 32], 1)
+    }
+
+    #[test]
+    fn a_challenge_and_its_answer() {
+        for algorithm in [Algorithm::Md5, Algorithm::Sha256, Algorithm::Sha512_256] {
+            for with_qop in [true, false] {
+                let (mut a, policy) = (authenticator(), policy(algorithm));
+                let mut line = vec![];
+                a.challenge(&mut line, Role::Server, &policy, NOW, false);
+                let value = answer(&line, "alice", "secret", "sip:example.com", with_qop);
+                let secrets = digest::secrets(b"alice", b"example.com", b"secret");
+                let others = digest::secrets(b"alice", b"example.com", b"Secret");
+                with_credentials(&policy, &value, |c, _| {
+                    let nonce = a.precheck(&policy, &c, b"sip:example.com", NOW + 1_000).unwrap();
+                    assert_eq!(nonce.issued_unix_ms, NOW);
+                    assert_eq!(c.count, u32::from(with_qop));
+                    assert_eq!(a.check(&c, b"REGISTER", Some(&secrets)), Ok(()));
+                    assert_eq!(
+                        a.check(&c, b"INVITE", Some(&secrets)),
+                        Err(AuthFailure::WrongPassword)
+                    );
+                    assert_eq!(
+                        a.check(&c, b"REGISTER", Some(&others)),
+                        Err(AuthFailure::WrongPassword)
+                    );
+                    assert_eq!(a.check(&c, b"REGISTER", None), Err(AuthFailure::UnknownUser));
+                    let bare = Secrets::default();
+                    assert_eq!(
+                        a.check(&c, b"REGISTER", Some(&bare)),
+                        Err(AuthFailure::UnknownUser)
+                    );
+                    let hashed = Credentials {
+                        userhash: true,
+                        ..c.clone()
+                    };
+                    assert_eq!(
+                        a.check(&hashed, b"REGISTER", Some(&secrets)),
+                        Err(AuthFailure::UnknownUser)
+                    );
+                });
+            }
+        }
+    }
+
+    #[test]
+    fn refusals_that_need_no_secret() {
+        let (mut a, policy) = (authenticator(), policy(Algorithm::Md5));
+        let mut line = vec![];
+        a.challenge(&mut line, Role::Server, &policy, NOW, false);
+        let value = answer(&line, "alice", "secret", "sip:example.com", true);
+        with_credentials(&policy, &value, |c, _| {
+            let precheck = |uri: &[u8], now| a.precheck(&policy, &c, uri, now);
+            // RFC 3261 §19.1.4: the same URI in another spelling.
+            assert!(precheck(b"SIP:EXAMPLE.com", NOW).is_ok());
+            assert_eq!(precheck(b"sip:example.com:5060", NOW), Err(Refusal::WrongUri));
+            assert_eq!(precheck(b"sip:bob@example.com", NOW), Err(Refusal::WrongUri));
+            assert_eq!(
+                precheck(b"sip:example.com;transport=tcp", NOW),
+                Err(Refusal::WrongUri)
+            );
+            assert_eq!(precheck(b"sip:example.com", NOW + 301_000), Err(Refusal::Stale));
+            let other = Authenticator::new(&[1; 32], &[2; 32], 2);
+            assert_eq!(
+                other.precheck(&policy, &c, b"sip:example.com", NOW),
+                Err(Refusal::Stale)
+            );
+            let stranger = Authenticator::new(&[3; 32], &[2; 32], 1);
+            assert_eq!(
+                stranger.precheck(&policy, &c, b"sip:example.com", NOW),
+                Err(Refusal::Forged)
+            );
+        });
+    }
+
+    #[test]
+    fn a_request_is_told_from_another() {
+        let (mut a, policy) = (authenticator(), policy(Algorithm::Md5));
+        let mut line = vec![];
+        a.challenge(&mut line, Role::Server, &policy, NOW, false);
+        let value = answer(&line, "alice", "secret", "sip:example.com", true);
+        with_credentials(&policy, &value, |c, _| {
+            let source: SocketAddr = "192.0.2.1:5060".parse().unwrap();
+            let first = a.request_hash(&c, b"z9hG4bK1", source);
+            // Another worker of the same process has another seed.
+            let elsewhere = Authenticator::new(&[1; 32], &[9; 32], 1);
+            assert_eq!(first, elsewhere.request_hash(&c, b"z9hG4bK1", source));
+            assert_ne!(first, a.request_hash(&c, b"z9hG4bK2", source));
+            assert_ne!(
+                first,
+                a.request_hash(&c, b"z9hG4bK1", "192.0.2.1:5061".parse().unwrap())
+            );
+            assert_ne!(
+                first,
+                a.request_hash(&c, b"z9hG4bK1", "192.0.2.2:5060".parse().unwrap())
+            );
+        });
+    }
+}
