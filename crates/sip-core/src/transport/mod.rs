@@ -1,5 +1,7 @@
 //! Where messages come from and go to; stream framing; Via `received` and `rport`.
 
+pub mod framing;
+
 use alloc::vec::Vec;
 use core::fmt;
 use core::net::SocketAddr;
