@@ -1,0 +1,139 @@
+//! Where a test takes place: an address of its own, a directory, and the logs in it.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tempfile::TempDir;
+
+/// The port whose listener marks an address as taken, by this process or another.
+const CLAIM: u16 = 4999;
+
+/// One test's loopback address and directory.
+#[derive(Debug)]
+pub struct Scene {
+    ip: Ipv4Addr,
+    _claim: TcpListener,
+    dir: Option<TempDir>,
+}
+
+impl Scene {
+    /// Claims an unused address of 127/8 and makes an empty directory.
+    ///
+    /// # Panics
+    /// When neither can be had.
+    pub fn new() -> Self {
+        let dir = TempDir::with_prefix("trapezoid-test-").expect("a temporary directory");
+        let (ip, claim) = claim_address();
+        Self {
+            ip,
+            _claim: claim,
+            dir: Some(dir),
+        }
+    }
+
+    /// The scene's address.
+    pub fn ip(&self) -> IpAddr {
+        IpAddr::V4(self.ip)
+    }
+
+    /// A port on it.
+    pub fn at(&self, port: u16) -> SocketAddr {
+        SocketAddr::new(self.ip(), port)
+    }
+
+    /// The scene's directory.
+    pub fn dir(&self) -> &Path {
+        self.dir.as_ref().expect("lives as long as the scene").path()
+    }
+
+    /// A file in it.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir().join(name)
+    }
+}
+
+impl Default for Scene {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            print_logs(self.dir());
+        }
+        if std::env::var_os("TRAPEZOID_KEEP").is_some()
+            && let Some(dir) = self.dir.take()
+        {
+            eprintln!("kept: {}", dir.keep().display());
+        }
+    }
+}
+
+/// Loopback addresses are plentiful; the listener keeps other tests off ours.
+fn claim_address() -> (Ipv4Addr, TcpListener) {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    for _ in 0..10_000 {
+        // Spread processes apart: 61 addresses each, then into the next one's, which is no harm.
+        let number = std::process::id()
+            .wrapping_mul(61)
+            .wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let [_, a, b, c] = number.to_be_bytes();
+        let ip = Ipv4Addr::new(127, a | 1, b, c.clamp(1, 254));
+        if let Ok(listener) = TcpListener::bind((ip, CLAIM)) {
+            return (ip, listener);
+        }
+    }
+    panic!("no loopback address is free");
+}
+
+fn print_logs(dir: &Path) {
+    const LINES: usize = 150;
+    let Ok(entries) = std::fs::read_dir(dir) else {
+        return;
+    };
+    let mut logs: Vec<PathBuf> = entries.flatten().map(|e| e.path()).collect();
+    logs.retain(|p| {
+        p.extension()
+            .is_some_and(|e| e == "log" || e == "csv" || e == "toml")
+    });
+    logs.sort();
+    for path in logs {
+        let text = String::from_utf8_lossy(&std::fs::read(&path).unwrap_or_default()).into_owned();
+        let lines: Vec<&str> = text.lines().collect();
+        let skipped = lines.len().saturating_sub(LINES);
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        eprintln!(
+            "──── {name} (last {} of {} lines)",
+            lines.len() - skipped,
+            lines.len()
+        );
+        for line in &lines[skipped..] {
+            eprintln!("{line}");
+        }
+    }
+}
+
+/// The path of a program that tests drive. `None`: it is missing and `TRAPEZOID_SKIP_MISSING=1`
+/// says that the test may be skipped, which is then said.
+///
+/// # Panics
+/// When it is missing otherwise: `cargo xtask setup` installs it.
+pub fn tool(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from))
+        .map(|dir| dir.join(name))
+        .find(|candidate| candidate.is_file());
+    if found.is_none() {
+        let skip = std::env::var("TRAPEZOID_SKIP_MISSING").is_ok_and(|v| v == "1");
+        assert!(
+            skip,
+            "{name} is missing: `cargo xtask setup` installs it; TRAPEZOID_SKIP_MISSING=1 skips this test"
+        );
+        eprintln!("SKIPPED: {name} is missing and TRAPEZOID_SKIP_MISSING=1");
+    }
+    found
+}

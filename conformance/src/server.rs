@@ -1,0 +1,271 @@
+//! The server under test: its configuration, its users, its life.
+
+use std::fmt::Write as _;
+use std::io::{Read, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use crate::child::{Child, wait_until};
+use crate::{Scene, port};
+
+/// The domain that the server serves in every test.
+pub const DOMAIN: &str = "example.com";
+
+/// How long a server may take from its start to being ready, and from SIGTERM to its end.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A configuration file in the making: one domain without authentication, bindings and
+/// subscribers in SQLite, UDP and TCP on the scene's address.
+#[derive(Debug, Clone)]
+pub struct Config {
+    state: &'static str,
+    methods: Vec<&'static str>,
+    workers: u16,
+    users: Vec<(String, String)>,
+    rest: String,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Config {
+    /// `state.mode = "transaction"`, nothing asks for credentials, two workers, no route.
+    pub fn new() -> Self {
+        Self {
+            state: "transaction",
+            methods: vec![],
+            workers: 2,
+            users: vec![],
+            rest: String::new(),
+        }
+    }
+
+    /// Relays without state.
+    pub fn stateless(mut self) -> Self {
+        self.state = "stateless";
+        self
+    }
+
+    /// Methods that need credentials.
+    pub fn auth(mut self, methods: &[&'static str]) -> Self {
+        self.methods = methods.to_vec();
+        self
+    }
+
+    /// A subscriber of [`DOMAIN`], added by the command line before the server starts.
+    pub fn user(mut self, name: &str, password: &str) -> Self {
+        self.users.push((name.to_owned(), password.to_owned()));
+        self
+    }
+
+    /// A rule, as the keys of a `[[route]]` table.
+    pub fn route(self, keys: &str) -> Self {
+        self.table("[[route]]", keys)
+    }
+
+    /// INVITEs that are new go to this URI; `more` holds further keys of the rule.
+    pub fn invites_to(self, uri: &str, more: &str) -> Self {
+        self.route(&format!(
+            "when = {{ method = [\"INVITE\"] }}\ndo = {{ relay = \"{uri}\" }}\n{more}"
+        ))
+    }
+
+    /// Any other table.
+    pub fn table(mut self, header: &str, keys: &str) -> Self {
+        let written = writeln!(self.rest, "\n{header}\n{keys}");
+        assert!(written.is_ok(), "writing to a string");
+        self
+    }
+
+    fn render(&self, scene: &Scene) -> String {
+        let methods: Vec<String> = self.methods.iter().map(|m| format!("\"{m}\"")).collect();
+        format!(
+            "[server]\nworkers = {workers}\ndata_dir = \"data\"\ndrain_s = 1\n\n\
+             [[listen]]\ntransport = \"udp\"\naddress = \"{sip}\"\n\n\
+             [[listen]]\ntransport = \"tcp\"\naddress = \"{sip}\"\n\n\
+             [subscribers]\nurl = \"sqlite:subscribers.db\"\n\n\
+             [location]\nurl = \"sqlite:location.db\"\ndurability = \"commit\"\nmin_expires_s = 10\n\n\
+             [[domain]]\nname = \"{DOMAIN}\"\n[domain.auth]\nmethods = [{methods}]\n\n\
+             [state]\nmode = \"{state}\"\n\n\
+             [admin]\nlisten = \"{admin}\"\n{rest}",
+            workers = self.workers,
+            sip = scene.at(port::SERVER),
+            methods = methods.join(", "),
+            state = self.state,
+            admin = scene.at(port::ADMIN),
+            rest = self.rest,
+        )
+    }
+}
+
+/// A running server. Dropped, it is told to end (SIGTERM) and must do so with exit code 0.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    admin: SocketAddr,
+    log: PathBuf,
+}
+
+impl Server {
+    /// Writes the configuration, checks it, adds the users, starts the server and waits until
+    /// it is ready.
+    ///
+    /// # Panics
+    /// When any of that fails.
+    pub fn start(scene: &Scene, config: &Config) -> Self {
+        let file = scene.path("trapezoid.toml");
+        std::fs::write(&file, config.render(scene)).expect("writing the configuration");
+        run_to_end(scene, &["check"], &file, None);
+        for (name, password) in &config.users {
+            let subscriber = format!("{name}@{DOMAIN}");
+            run_to_end(
+                scene,
+                &["user", "add", &subscriber, "--password-stdin"],
+                &file,
+                Some(password),
+            );
+        }
+        Self::start_again(scene)
+    }
+
+    /// Starts a server on what an earlier one of the same scene left.
+    pub fn start_again(scene: &Scene) -> Self {
+        let log = scene.path("server.log");
+        let file = scene.path("trapezoid.toml");
+        let mut command = Command::new(binary());
+        command
+            .args(["serve", "--config"])
+            .arg(&file)
+            .current_dir(scene.dir());
+        let mut child = Child::start("trapezoid serve", &mut command, &log);
+        let admin = scene.at(port::ADMIN);
+        wait_until("/health/ready answers 200", PATIENCE, || {
+            if let Some(status) = child.ended() {
+                panic!("the server ended at its start: {status}");
+            }
+            get(admin, "/health/ready").is_some_and(|(status, _)| status == 200)
+        });
+        Self { child, admin, log }
+    }
+
+    /// The sum of a counter over its labels that contain `label`.
+    ///
+    /// # Panics
+    /// When `/metrics` does not answer.
+    pub fn metric(&self, name: &str, label: &str) -> f64 {
+        let (status, body) = get(self.admin, "/metrics").expect("/metrics answers");
+        assert_eq!(status, 200, "/metrics");
+        let ours = body.lines().filter(|l| l.starts_with(name) && l.contains(label));
+        ours.filter_map(|l| l.rsplit(' ').next()?.parse::<f64>().ok())
+            .sum()
+    }
+
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Ends it as a power failure would.
+    pub fn kill(mut self) {
+        self.child.signal("KILL");
+        self.child.wait(PATIENCE);
+    }
+
+    fn finish(&mut self) {
+        if let Some(status) = self.child.ended() {
+            use std::os::unix::process::ExitStatusExt;
+            assert_eq!(status.signal(), Some(9), "the server ended by itself: {status}");
+            return;
+        }
+        self.child.signal("TERM");
+        let status = self.child.wait(PATIENCE);
+        assert!(status.success(), "after SIGTERM the server ended with {status}");
+        assert!(!self.log().contains("panicked at"), "the server panicked");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.finish();
+        }
+    }
+}
+
+/// Runs one of the server's other commands; it must succeed.
+fn run_to_end(scene: &Scene, arguments: &[&str], config: &Path, input: Option<&str>) {
+    let mut child = Command::new(binary())
+        .args(arguments)
+        .arg("--config")
+        .arg(config)
+        .current_dir(scene.dir())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starting the server's command");
+    if let (Some(text), Some(mut stdin)) = (input, child.stdin.take()) {
+        writeln!(stdin, "{text}").expect("writing its input");
+    }
+    let out = child.wait_with_output().expect("its output");
+    let (stdout, stderr) = (
+        String::from_utf8_lossy(&out.stdout),
+        String::from_utf8_lossy(&out.stderr),
+    );
+    assert!(
+        out.status.success(),
+        "trapezoid {arguments:?}: {}\n{stdout}{stderr}",
+        out.status
+    );
+}
+
+/// The server's binary: `TRAPEZOID_BIN`, or what cargo builds now (it says so where that is done).
+fn binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| match std::env::var_os("TRAPEZOID_BIN") {
+        Some(path) => PathBuf::from(path),
+        None => build(),
+    })
+}
+
+fn build() -> PathBuf {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let out = Command::new(cargo)
+        .args(["build", "--package", "trapezoid", "--message-format", "json"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .stderr(Stdio::inherit())
+        .output()
+        .expect("running cargo");
+    assert!(out.status.success(), "the server does not build");
+    let messages = String::from_utf8_lossy(&out.stdout);
+    let built = messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let executable = built
+        .filter_map(|m| m["executable"].as_str().map(PathBuf::from))
+        .next_back();
+    executable.expect("cargo names the executable")
+}
+
+/// Status and body of a GET; `None` where nobody listens yet.
+fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+    )
+    .ok()?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).ok()?;
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    let status = answer.split(' ').nth(1)?.parse().ok()?;
+    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    Some((status, body.to_owned()))
+}

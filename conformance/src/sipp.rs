@@ -1,0 +1,324 @@
+//! SIPp as caller and callee: our own scenarios, its exit code and its statistics.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use crate::child::{Child, wait_until};
+use crate::{Scene, Transport, tool};
+
+/// SIPp's own time-out; it then counts its open calls as failed and exits with an error.
+const TIMEOUT_S: u64 = 60;
+
+/// One SIPp to be started.
+#[derive(Debug, Clone)]
+pub struct Sipp<'a> {
+    scene: &'a Scene,
+    scenario: &'static str,
+    transport: Transport,
+    port: u16,
+    remote: Option<SocketAddr>,
+    calls: u32,
+    rate: u32,
+    lost_percent: u8,
+    bounded: bool,
+    values: BTreeMap<&'static str, String>,
+}
+
+impl<'a> Sipp<'a> {
+    /// A caller (or registering phone): `port` is its own, `remote` the server.
+    pub fn client(
+        scene: &'a Scene,
+        scenario: &'static str,
+        transport: Transport,
+        port: u16,
+        remote: SocketAddr,
+    ) -> Self {
+        Self {
+            remote: Some(remote),
+            ..Self::server(scene, scenario, transport, port)
+        }
+    }
+
+    /// A callee.
+    pub fn server(scene: &'a Scene, scenario: &'static str, transport: Transport, port: u16) -> Self {
+        let values = [
+            ("uri", "sip:bob@example.com".to_owned()),
+            ("from", "sip:alice@example.com".to_owned()),
+            ("to", "sip:bob@example.com".to_owned()),
+            ("user", "alice".to_owned()),
+            ("password", "wonderland".to_owned()),
+            ("registrar", "sip:example.com".to_owned()),
+            ("contact", String::new()),
+            ("extra", String::new()),
+            ("max_forwards", "70".to_owned()),
+            ("check", String::new()),
+            ("hold_ms", "0".to_owned()),
+            ("linger_ms", "0".to_owned()),
+            ("or_code", "699".to_owned()),
+            ("cseq", "1".to_owned()),
+            ("cseq_again", "2".to_owned()),
+        ];
+        Self {
+            scene,
+            scenario,
+            transport,
+            port,
+            remote: None,
+            calls: 1,
+            rate: 50,
+            lost_percent: 0,
+            bounded: true,
+            values: values.into_iter().collect(),
+        }
+    }
+
+    /// Fills in a word of the scenario. A line that holds only that word goes away where the
+    /// value is empty.
+    pub fn set(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.values.insert(name, value.into());
+        self
+    }
+
+    /// Adds an action on the answer (or, for a callee, on the INVITE): `header` must match the
+    /// extended regular expression.
+    pub fn expect_header(self, header: &str, pattern: &str) -> Self {
+        self.action(header, pattern, "check_it=\"true\"")
+    }
+
+    /// The opposite.
+    pub fn refuse_header(self, header: &str, pattern: &str) -> Self {
+        self.action(header, pattern, "check_it_inverse=\"true\"")
+    }
+
+    fn action(mut self, header: &str, pattern: &str, check: &str) -> Self {
+        let so_far = self.values.remove("check").unwrap_or_default();
+        let variable = format!("found{}", so_far.matches("<ereg").count());
+        let pattern = pattern
+            .replace('&', "&amp;")
+            .replace('<', "&lt;")
+            .replace('"', "&quot;");
+        let action = format!(
+            "{so_far}<ereg regexp=\"{pattern}\" search_in=\"hdr\" header=\"{header}:\" {check} \
+             assign_to=\"{variable}\"/><log message=\"{header} [${variable}]\"/>"
+        );
+        self.values.insert("check", action);
+        self
+    }
+
+    /// How many calls (1), and how many of them a second (50).
+    pub fn calls(mut self, calls: u32, rate: u32) -> Self {
+        (self.calls, self.rate) = (calls, rate);
+        self
+    }
+
+    /// SIPp loses this share of what it sends and receives, itself.
+    pub fn lost_percent(mut self, percent: u8) -> Self {
+        self.lost_percent = percent;
+        self
+    }
+
+    /// Runs until it is told to quit ([`Running::quit`]).
+    pub fn unbounded(mut self) -> Self {
+        self.bounded = false;
+        self
+    }
+
+    /// Starts it; `None` where SIPp is missing and may be. A callee listens when this returns.
+    pub fn start(self) -> Option<Running> {
+        static CONTROL: AtomicU16 = AtomicU16::new(20_000);
+        let sipp = tool("sipp")?;
+        let number = CONTROL.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{}-{}", self.scenario, number - 20_000);
+        let file = |suffix: &str| self.scene.path(&format!("{name}.{suffix}"));
+        std::fs::write(file("xml"), self.render()).expect("writing the scenario");
+        let ip = self.scene.ip().to_string();
+        let mut command = Command::new(sipp);
+        command.current_dir(self.scene.dir()).arg("-sf").arg(file("xml"));
+        command.args(["-i", &ip, "-mi", &ip, "-ci", &ip, "-bind_local", "-nostdin"]);
+        command.args(["-p", &self.port.to_string(), "-cp", &number.to_string()]);
+        command.args([
+            "-t",
+            if self.transport == Transport::Udp {
+                "u1"
+            } else {
+                "t1"
+            },
+        ]);
+        command.args(["-trace_stat", "-fd", "1", "-stf"]).arg(file("csv"));
+        command
+            .args(["-trace_err", "-error_file"])
+            .arg(file("errors.log"));
+        command
+            .args(["-trace_msg", "-message_file"])
+            .arg(file("messages.log"));
+        command
+            .args(["-trace_logs", "-log_file"])
+            .arg(file("actions.log"));
+        command.args([
+            "-timeout",
+            &TIMEOUT_S.to_string(),
+            "-timeout_error",
+            "-skip_rlimit",
+        ]);
+        if self.bounded {
+            command.args(["-m", &self.calls.to_string()]);
+        }
+        if self.lost_percent > 0 {
+            command.args(["-lost", &self.lost_percent.to_string()]);
+        }
+        if let Some(remote) = self.remote {
+            command.args(["-r", &self.rate.to_string(), &remote.to_string()]);
+        }
+        let mut child = Child::start(&name, &mut command, &file("screen.log"));
+        if self.remote.is_none() {
+            let local = self.scene.at(self.port);
+            wait_until(&format!("{name} listens"), Duration::from_secs(10), || {
+                assert!(child.ended().is_none(), "{name} ended at its start");
+                taken(local, self.transport)
+            });
+        }
+        Some(Running {
+            child,
+            name: name.clone(),
+            stats: file("csv"),
+            messages: file("messages.log"),
+        })
+    }
+
+    fn render(&self) -> String {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("sipp")
+            .join(format!("{}.xml", self.scenario));
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let mut out = String::new();
+        for line in text.lines() {
+            let mut filled = line.to_owned();
+            for (name, value) in &self.values {
+                filled = filled.replace(&format!("{{{{{name}}}}}"), value);
+            }
+            if line.trim().is_empty() || !filled.trim().is_empty() {
+                out.push_str(&filled);
+                out.push('\n');
+            }
+        }
+        out
+    }
+}
+
+fn taken(address: SocketAddr, transport: Transport) -> bool {
+    match transport {
+        Transport::Udp => std::net::UdpSocket::bind(address).is_err(),
+        Transport::Tcp => std::net::TcpListener::bind(address).is_err(),
+    }
+}
+
+/// A SIPp that runs.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    name: String,
+    stats: PathBuf,
+    messages: PathBuf,
+}
+
+impl Running {
+    /// Waits for its end: exit code 0, no failed call, no message that the scenario does not know.
+    pub fn finish(self) -> Stats {
+        let name = self.name.clone();
+        let (code, stats) = self.end();
+        assert_eq!(code, Some(0), "{name}: exit code, with {stats:?}");
+        assert_eq!(stats.failed(), 0, "{name}: failed calls, of {stats:?}");
+        stats
+    }
+
+    /// Waits for its end, whatever it is.
+    pub fn end(mut self) -> (Option<i32>, Stats) {
+        let status = self.child.wait(Duration::from_secs(TIMEOUT_S + 20));
+        (status.code(), Stats::read(&self.stats))
+    }
+
+    /// Tells it to end once its open calls are over, and waits for that.
+    pub fn quit(self) -> Stats {
+        self.child.signal("USR1");
+        self.finish()
+    }
+
+    /// Call-IDs of the INVITEs that it received, each with the branches that they came with.
+    pub fn invites_received(&self) -> BTreeMap<String, BTreeSet<String>> {
+        let log = String::from_utf8_lossy(&std::fs::read(&self.messages).unwrap_or_default()).into_owned();
+        let mut calls: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for message in log.split("message received").skip(1) {
+            let message = message.split("message sent").next().unwrap_or_default();
+            let Some(start) = message.find("INVITE sip:") else {
+                continue;
+            };
+            if message[..start].contains("SIP/2.0") {
+                continue;
+            }
+            let header = |name: &str| {
+                let line = message.lines().find(|l| l.to_ascii_lowercase().starts_with(name));
+                line.and_then(|l| l.split_once(':'))
+                    .map(|(_, v)| v.trim().to_owned())
+                    .unwrap_or_default()
+            };
+            let branch = header("via:")
+                .split(";branch=")
+                .nth(1)
+                .unwrap_or_default()
+                .to_owned();
+            let branch = branch.split([';', ',']).next().unwrap_or_default().to_owned();
+            calls.entry(header("call-id:")).or_default().insert(branch);
+        }
+        calls
+    }
+}
+
+/// The last row of SIPp's statistics: totals by column name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stats(BTreeMap<String, u64>);
+
+impl Stats {
+    fn read(path: &Path) -> Self {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let mut rows = text.lines();
+        let names = rows.next().unwrap_or_default().split(';');
+        let values = rows.last().unwrap_or_default().split(';');
+        let totals = names.zip(values).filter(|(name, _)| name.ends_with("(C)"));
+        Self(
+            totals
+                .filter_map(|(n, v)| Some((n.trim_end_matches("(C)").to_owned(), v.parse().ok()?)))
+                .collect(),
+        )
+    }
+
+    fn total(&self, name: &str) -> u64 {
+        *self
+            .0
+            .get(name)
+            .unwrap_or_else(|| panic!("SIPp's statistics have no column {name}: {self:?}"))
+    }
+
+    /// Calls that went through the whole scenario.
+    pub fn successful(&self) -> u64 {
+        self.total("SuccessfulCall")
+    }
+
+    /// Calls that did not.
+    pub fn failed(&self) -> u64 {
+        self.total("FailedCall")
+    }
+
+    /// Calls that came in.
+    pub fn incoming(&self) -> u64 {
+        self.total("IncomingCall")
+    }
+
+    /// Messages sent again.
+    pub fn retransmissions(&self) -> u64 {
+        self.total("Retransmissions")
+    }
+}

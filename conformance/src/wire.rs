@@ -1,0 +1,176 @@
+//! A client that sends exactly what a test wrote, for what no well-behaved peer would send.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::time::Duration;
+
+use crate::{Scene, Transport};
+
+/// How long an answer may take on loopback.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// One socket to the server.
+#[derive(Debug)]
+pub struct Client {
+    socket: Socket,
+    local: SocketAddr,
+    pending: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum Socket {
+    Udp(UdpSocket),
+    Tcp(TcpStream),
+}
+
+/// A message as text: first line, then headers in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// Request or status line.
+    pub first_line: String,
+    /// Names in lower case, values trimmed.
+    pub headers: Vec<(String, String)>,
+}
+
+impl Message {
+    fn parse(bytes: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(bytes);
+        let head = text.split("\r\n\r\n").next().unwrap_or_default();
+        let mut lines = head.split("\r\n");
+        let first_line = lines.next().unwrap_or_default().to_owned();
+        let headers = lines.filter_map(|l| l.split_once(':'));
+        let headers = headers
+            .map(|(n, v)| (n.trim().to_ascii_lowercase(), v.trim().to_owned()))
+            .collect();
+        Self { first_line, headers }
+    }
+
+    /// Status code of a response; 0 for a request.
+    pub fn status(&self) -> u16 {
+        let code = self
+            .first_line
+            .strip_prefix("SIP/2.0 ")
+            .and_then(|rest| rest.get(..3));
+        code.and_then(|c| c.parse().ok()).unwrap_or(0)
+    }
+
+    /// The first header of this name (lower case); empty where there is none.
+    pub fn header(&self, name: &str) -> &str {
+        self.headers
+            .iter()
+            .find(|(n, _)| n == name)
+            .map_or("", |(_, v)| v.as_str())
+    }
+
+    /// A quoted parameter of a challenge.
+    pub fn challenge(&self, parameter: &str) -> &str {
+        let value = match self.header("www-authenticate") {
+            "" => self.header("proxy-authenticate"),
+            value => value,
+        };
+        value
+            .split(&format!("{parameter}=\""))
+            .nth(1)
+            .and_then(|v| v.split('"').next())
+            .unwrap_or("")
+    }
+}
+
+impl Client {
+    /// Binds (and connects) on the scene's address.
+    ///
+    /// # Panics
+    /// When that fails.
+    pub fn new(scene: &Scene, transport: Transport, port: u16, server: SocketAddr) -> Self {
+        let (socket, local) = match transport {
+            Transport::Udp => {
+                let socket = UdpSocket::bind(scene.at(port)).expect("binding");
+                socket.connect(server).expect("naming the server");
+                socket.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+                (Socket::Udp(socket), scene.at(port))
+            }
+            Transport::Tcp => {
+                let stream = TcpStream::connect(server).expect("connecting");
+                stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+                let local = stream.local_addr().expect("an address");
+                (Socket::Tcp(stream), local)
+            }
+        };
+        Self {
+            socket,
+            local,
+            pending: Vec::new(),
+        }
+    }
+
+    /// The address that it sends from.
+    pub fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Sends a message written with plain line ends and without Via, Content-Length or a body.
+    pub fn send(&mut self, text: &str, branch: &str) {
+        let (first, rest) = text.trim().split_once('\n').expect("a first line and headers");
+        let transport = if matches!(self.socket, Socket::Udp(_)) {
+            "UDP"
+        } else {
+            "TCP"
+        };
+        let via = format!(
+            "Via: SIP/2.0/{transport} {};branch=z9hG4bK{branch};rport",
+            self.local
+        );
+        let headers: String = rest.lines().map(|l| format!("{}\r\n", l.trim())).collect();
+        let message = format!("{}\r\n{via}\r\n{headers}Content-Length: 0\r\n\r\n", first.trim());
+        self.send_bytes(message.as_bytes());
+    }
+
+    /// Sends these bytes.
+    pub fn send_bytes(&mut self, bytes: &[u8]) {
+        let sent = match &mut self.socket {
+            Socket::Udp(socket) => socket.send(bytes).map(|_| ()),
+            Socket::Tcp(stream) => stream.write_all(bytes),
+        };
+        sent.expect("sending");
+    }
+
+    /// The next message.
+    ///
+    /// # Panics
+    /// When none comes within five seconds.
+    pub fn receive(&mut self) -> Message {
+        let mut buffer = [0; 65_536];
+        loop {
+            if let Some(end) = self.pending.windows(4).position(|w| w == b"\r\n\r\n") {
+                let length = Message::parse(&self.pending[..end])
+                    .header("content-length")
+                    .parse()
+                    .unwrap_or(0);
+                let total = end + 4 + length;
+                if self.pending.len() >= total {
+                    let message: Vec<u8> = self.pending.drain(..total).collect();
+                    return Message::parse(&message);
+                }
+            }
+            let read = match &mut self.socket {
+                Socket::Udp(socket) => socket.recv(&mut buffer),
+                Socket::Tcp(stream) => stream.read(&mut buffer),
+            };
+            match read {
+                Ok(0) => panic!("the server closed the connection"),
+                Ok(n) => self.pending.extend_from_slice(&buffer[..n]),
+                Err(error) => panic!("no answer from the server: {error}"),
+            }
+        }
+    }
+
+    /// The next final response.
+    pub fn final_response(&mut self) -> Message {
+        loop {
+            let message = self.receive();
+            if message.status() >= 200 {
+                return message;
+            }
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Requests that the server answers itself.
+
+use std::net::{TcpListener, UdpSocket};
+use std::time::Duration;
+
+use conformance::{Client, Config, Scene, Server, Sipp, Transport, over_udp_and_tcp, port};
+
+over_udp_and_tcp!(
+    options_to_the_server,
+    too_many_hops,
+    unknown_extension,
+    no_route,
+    forged_loose_route_is_no_open_relay,
+    caller_in_anothers_name,
+    wrong_password_of_a_caller,
+    malformed_requests_leave_the_server_alive,
+);
+
+fn client<'a>(scene: &'a Scene, scenario: &'static str, transport: Transport) -> Sipp<'a> {
+    Sipp::client(scene, scenario, transport, port::CALLER, scene.at(port::SERVER))
+}
+
+fn once(sipp: Sipp<'_>) {
+    if let Some(running) = sipp.start() {
+        let stats = running.finish();
+        assert_eq!(stats.successful(), 1, "{stats:?}");
+    }
+}
+
+/// A server whose INVITEs go to a place where nothing may arrive.
+fn guarded(scene: &Scene, config: Config) -> (Server, UdpSocket, TcpListener) {
+    let server = Server::start(scene, &config);
+    let udp = UdpSocket::bind(scene.at(port::CALLEE)).expect("binding");
+    let tcp = TcpListener::bind(scene.at(port::CALLEE)).expect("binding");
+    udp.set_read_timeout(Some(Duration::from_millis(200)))
+        .expect("a time-out");
+    tcp.set_nonblocking(true).expect("non-blocking");
+    (server, udp, tcp)
+}
+
+fn assert_nothing_arrived(udp: &UdpSocket, tcp: &TcpListener) {
+    let mut buffer = [0; 2048];
+    let datagram = udp
+        .recv(&mut buffer)
+        .map(|n| String::from_utf8_lossy(&buffer[..n]).into_owned());
+    assert!(datagram.is_err(), "relayed: {datagram:?}");
+    assert!(
+        tcp.accept().is_err(),
+        "a connection was opened towards the callee"
+    );
+}
+
+fn options_to_the_server(transport: Transport) {
+    let scene = Scene::new();
+    let _server = Server::start(&scene, &Config::new());
+    let uri = format!("sip:{}", scene.at(port::SERVER));
+    let options = client(&scene, "options", transport)
+        .set("to", uri.clone())
+        .set("uri", uri);
+    once(options.expect_header("Allow", "INVITE"));
+}
+
+fn too_many_hops(transport: Transport) {
+    let scene = Scene::new();
+    let (_server, udp, tcp) = guarded(
+        &scene,
+        Config::new().invites_to(&format!("sip:{}", scene.at(port::CALLEE)), ""),
+    );
+    once(
+        client(&scene, "uac_refused", transport)
+            .set("max_forwards", "0")
+            .set("code", "483"),
+    );
+    assert_nothing_arrived(&udp, &tcp);
+}
+
+fn unknown_extension(transport: Transport) {
+    let scene = Scene::new();
+    let (_server, udp, tcp) = guarded(
+        &scene,
+        Config::new().invites_to(&format!("sip:{}", scene.at(port::CALLEE)), ""),
+    );
+    let invite = client(&scene, "uac_refused", transport)
+        .set("extra", "Proxy-Require: foo")
+        .set("code", "420");
+    once(invite.expect_header("Unsupported", "foo"));
+    assert_nothing_arrived(&udp, &tcp);
+}
+
+fn no_route(transport: Transport) {
+    let scene = Scene::new();
+    let _server = Server::start(&scene, &Config::new());
+    let invite = client(&scene, "uac_refused", transport)
+        .set("uri", "sip:someone@elsewhere.example")
+        .set("to", "sip:someone@elsewhere.example")
+        .set("from", "sip:someone@another.example");
+    once(invite.set("code", "403"));
+    // A user of ours who is not registered: RFC 3261 §16.5 has an empty target set.
+    let mut wire = Client::new(&scene, transport, port::CALLER, scene.at(port::SERVER));
+    wire.send(
+        "INVITE sip:bob@example.com SIP/2.0\nMax-Forwards: 70\nFrom: <sip:alice@example.com>;tag=1\n\
+         To: <sip:bob@example.com>\nCall-ID: absent\nCSeq: 1 INVITE\nContact: <sip:alice@192.0.2.1>\n",
+        "absent",
+    );
+    let answer = wire.final_response();
+    assert!([404, 480].contains(&answer.status()), "{answer:?}");
+}
+
+/// A To tag and a Route with our address, but not one that we issued: the request counts as new,
+/// and no rule lets it go where it wants.
+fn forged_loose_route_is_no_open_relay(transport: Transport) {
+    let scene = Scene::new();
+    let (_server, udp, tcp) = guarded(&scene, Config::new());
+    let mut wire = Client::new(&scene, transport, port::CALLER, scene.at(port::SERVER));
+    let routes = [
+        format!("Route: <sip:{};lr>", scene.at(port::SERVER)),
+        format!("Route: <sip:{};lr;m=AAAAAAAAAAAA>", scene.at(port::SERVER)),
+        format!(
+            "Route: <sip:{};lr>, <sip:{};lr>",
+            scene.at(port::SERVER),
+            scene.at(port::CALLEE)
+        ),
+    ];
+    for (number, route) in routes.iter().enumerate() {
+        for method in ["BYE", "INVITE"] {
+            let request = format!(
+                "{method} sip:victim@{} SIP/2.0\nMax-Forwards: 70\n{route}\nFrom: <sip:eve@another.example>;tag=e\n\
+                 To: <sip:victim@another.example>;tag=v\nCall-ID: forged-{number}-{method}\nCSeq: 2 {method}\n\
+                 Contact: <sip:eve@{}>\n",
+                scene.at(port::CALLEE),
+                wire.local(),
+            );
+            wire.send(&request, &format!("forged{number}{method}"));
+            let answer = wire.final_response();
+            assert_eq!(answer.status(), 403, "{method} with {route}: {answer:?}");
+        }
+    }
+    assert_nothing_arrived(&udp, &tcp);
+}
+
+/// Good credentials of alice, From of somebody else in the domain.
+fn caller_in_anothers_name(transport: Transport) {
+    let scene = Scene::new();
+    let config = Config::new()
+        .auth(&["INVITE"])
+        .user("alice", "wonderland")
+        .user("bob", "builder");
+    let target = format!("sip:{}", scene.at(port::CALLEE));
+    let (_server, udp, tcp) = guarded(&scene, config.invites_to(&target, ""));
+    once(
+        client(&scene, "uac_refused_auth", transport)
+            .set("from", "sip:bob@example.com")
+            .set("code", "403"),
+    );
+    assert_nothing_arrived(&udp, &tcp);
+}
+
+fn wrong_password_of_a_caller(transport: Transport) {
+    let scene = Scene::new();
+    let config = Config::new().auth(&["INVITE"]).user("alice", "wonderland");
+    let target = format!("sip:{}", scene.at(port::CALLEE));
+    let (_server, udp, tcp) = guarded(&scene, config.invites_to(&target, ""));
+    once(
+        client(&scene, "uac_refused_auth", transport)
+            .set("password", "looking-glass")
+            .set("code", "407")
+            .set("or_code", "403"),
+    );
+    assert_nothing_arrived(&udp, &tcp);
+}
+
+/// Each on a connection of its own, for a stream may be closed after it; then OPTIONS still works.
+fn malformed_requests_leave_the_server_alive(transport: Transport) {
+    let scene = Scene::new();
+    let _server = Server::start(&scene, &Config::new());
+    let samples: [&[u8]; 6] = [
+        b"INVITE\r\n\r\n",
+        b"INVITE sip:a@b SIP/2.0\r\nContent-Length: 99999999999999999999\r\n\r\n",
+        b"INVITE sip:a@b SIP/2.0\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\nabcd",
+        b"\x00\xff\xfe\r\n\r\n",
+        b"SIP/2.0 200 OK\r\nVia: SIP/2.0/UDP\r\nCSeq: 99999999999 INVITE\r\n\r\n",
+        b"REGISTER sip:example.com SIP/2.0\r\nVia: ;;;\r\nTo: <\r\nFrom: \"\r\nContact: *\r\n\r\n",
+    ];
+    for (number, sample) in (0u16..).zip(samples) {
+        let mut wire = Client::new(&scene, transport, 5200 + number, scene.at(port::SERVER));
+        wire.send_bytes(sample);
+    }
+    let uri = format!("sip:{}", scene.at(port::SERVER));
+    once(
+        client(&scene, "options", transport)
+            .set("to", uri.clone())
+            .set("uri", uri),
+    );
+}
