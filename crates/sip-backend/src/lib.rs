@@ -1,1 +1,37 @@
-//! placeholder
+//! Answers to the core's queries: stores, credentials, DNS.
+//!
+//! The core asks ([`sip_core::query::Query`]) and never waits; [`Backend::submit`] takes the
+//! questions of one worker, gives each to the thread that can answer it and returns at once.
+//! Answers come back through an [`AnswerSink`], in batches. Every queue is bounded: what does not
+//! fit is answered [`sip_core::query::Unavailable`] there and then, and counted.
+//!
+//! - [`location`]: registrations on disk, by an append-only journal folded into SQLite.
+//! - [`subscribers`]: the OpenSER-style `subscriber` table, look-ups in batches, a cache.
+//! - [`shared`]: the sharded maps that the workers share ([`sip_core::shared::SharedState`]).
+//! - [`dns`]: A, AAAA and SRV records.
+//! - [`metrics`]: what all of them count.
+//!
+//! Stores run on plain threads of their own; only [`dns`] is asynchronous.
+#![forbid(unsafe_code)]
+#![warn(missing_docs)]
+
+mod queue;
+mod quiet;
+
+pub mod location;
+pub mod metrics;
+// pub mod subscribers;
+
+use sip_core::id::QueryId;
+use sip_core::query::Answer;
+
+/// Takes answers back to the worker that asked. Called from the threads of the stores, so it must
+/// not block: put the answer into that worker's queue; the queries are bounded by the core, so
+/// the answers are too.
+pub trait AnswerSink: Send + Sync {
+    /// One answer for worker `origin`.
+    fn answer(&self, origin: u16, id: QueryId, answer: Answer);
+
+    /// The batch of answers given so far is complete: wake the workers that got any.
+    fn flush(&self) {}
+}

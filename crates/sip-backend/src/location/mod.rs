@@ -1,0 +1,350 @@
+//! Registrations on disk.
+//!
+//! A save is appended to a journal and answered once `fdatasync` has returned: everything that
+//! waits goes to disk in one write and one sync (group commit). Behind it a second thread folds
+//! ended journal segments into the SQLite table `location`, the newest version of each
+//! address-of-record only, and deletes them. A start reads the table and then the segments that
+//! are left. Neither a kill at any moment nor a loss of power (the disk keeping what it said it
+//! synced) loses an answered registration.
+//!
+//! The table is for operators to read; it lags behind by at most about [`Options::fold_every`].
+
+mod fold;
+mod journal;
+mod open;
+mod socket;
+mod table;
+mod writer;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use sip_core::id::QueryId;
+use sip_core::query::{Answer, Unavailable};
+
+pub use self::open::{FindListener, Load, Loaded};
+pub use self::socket::LocalSocket;
+
+use self::fold::{Backlog, FoldRequest};
+use self::writer::Item;
+use crate::AnswerSink;
+use crate::metrics::{self, Counter, Gauge, Histogram, Sample};
+use crate::queue::Queue;
+
+/// One address-of-record to be written.
+#[derive(Debug)]
+pub struct Save {
+    /// The worker that wants the answer.
+    pub origin: u16,
+    /// The question; `None`: no answer is wanted.
+    pub id: Option<QueryId>,
+    /// `user@domain`, canonical.
+    pub aor: Box<[u8]>,
+    /// The record in [`sip_core::location::codec`]'s encoding; one without bindings deletes.
+    pub record: Box<[u8]>,
+    /// Of two saves of one address-of-record the higher wins, whatever order they come in.
+    pub version: u64,
+}
+
+/// A place where registrations are kept: this module's, or another that passes the same tests.
+pub trait LocationStore: Send + Sync {
+    /// Takes saves without blocking. Every one with an id is answered, at once where the queue is
+    /// full.
+    fn save(&self, batch: Vec<Save>);
+
+    /// From now on the listener ids inside records mean these sockets.
+    fn set_listeners(&self, listeners: Vec<LocalSocket>);
+
+    /// Everything that this store counts.
+    fn metrics(&self) -> Vec<Sample>;
+
+    /// Saves what is queued, answers, and ends. Later saves are refused. A second call does nothing.
+    fn shutdown(&self);
+}
+
+/// How the store on this machine's disk works.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The database; beside it lie `<path>.journal/` and `<path>.lock`.
+    pub path: PathBuf,
+    /// The local sockets of [`sip_core::config::Config::listeners`], in its order.
+    pub listeners: Vec<LocalSocket>,
+    /// Saves that may wait for the disk; one more is answered as unavailable.
+    pub queue_items: usize,
+    /// Bytes that they may hold.
+    pub queue_bytes: usize,
+    /// A journal segment is ended at this size,
+    pub segment_bytes: u64,
+    /// or at this age; then it is folded.
+    pub fold_every: Duration,
+    /// Bytes read into memory for one round of folding; more wait for the next.
+    pub fold_bytes: u64,
+    /// Bytes of journal on disk; past it saves are answered as unavailable until folding has
+    /// caught up.
+    pub journal_bytes: u64,
+}
+
+impl Options {
+    /// The defaults for a database at `path`.
+    pub fn new(path: impl Into<PathBuf>, listeners: Vec<LocalSocket>) -> Self {
+        Self {
+            path: path.into(),
+            listeners,
+            queue_items: 131_072,
+            queue_bytes: 128 * 1024 * 1024,
+            segment_bytes: 32 * 1024 * 1024,
+            fold_every: Duration::from_secs(30),
+            fold_bytes: 128 * 1024 * 1024,
+            journal_bytes: 4 * 1024 * 1024 * 1024,
+        }
+    }
+
+    fn beside(&self, suffix: &str) -> PathBuf {
+        let mut name = self.path.clone().into_os_string();
+        name.push(suffix);
+        name.into()
+    }
+}
+
+/// Why a store could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum LocationError {
+    /// Another process (or this one) has it open.
+    #[error("{} is in use by another process (lock file {})", path.display(), lock.display())]
+    Locked {
+        /// The database.
+        path: PathBuf,
+        /// The lock file.
+        lock: PathBuf,
+    },
+    /// The file system refused.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// What was touched.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// SQLite refused.
+    #[error("{}: {source}", path.display())]
+    Database {
+        /// The database.
+        path: PathBuf,
+        /// Why not.
+        source: rusqlite::Error,
+    },
+}
+
+impl LocationError {
+    fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io {
+            path: path.to_owned(),
+            source,
+        }
+    }
+
+    fn database(path: &Path) -> impl FnOnce(rusqlite::Error) -> Self {
+        move |source| Self::Database {
+            path: path.to_owned(),
+            source,
+        }
+    }
+}
+
+/// What the store counts.
+#[derive(Debug)]
+pub(crate) struct Stats {
+    saved: Counter,
+    failed_write: Counter,
+    refused_queue: Counter,
+    refused_journal: Counter,
+    refused_size: Counter,
+    write_errors: Counter,
+    fold_errors: Counter,
+    undecodable: Counter,
+    folded: Counter,
+    purged: Counter,
+    batch: Histogram,
+    latency: Histogram,
+    sync: Histogram,
+    journal_bytes: Gauge,
+}
+
+impl Stats {
+    fn new() -> Self {
+        Self {
+            saved: Counter::default(),
+            failed_write: Counter::default(),
+            refused_queue: Counter::default(),
+            refused_journal: Counter::default(),
+            refused_size: Counter::default(),
+            write_errors: Counter::default(),
+            fold_errors: Counter::default(),
+            undecodable: Counter::default(),
+            folded: Counter::default(),
+            purged: Counter::default(),
+            batch: Histogram::new(metrics::BATCH),
+            latency: Histogram::new(metrics::LATENCY_US),
+            sync: Histogram::new(metrics::LATENCY_US),
+            journal_bytes: Gauge::default(),
+        }
+    }
+
+    fn samples(&self) -> Vec<Sample> {
+        const SAVES: &str = "Registrations given to the location store, by what became of them.";
+        let saves = |label, counter: &Counter| Sample::counter("location_saves", label, SAVES, counter.get());
+        vec![
+            saves("result=\"saved\"", &self.saved),
+            saves("result=\"write-failed\"", &self.failed_write),
+            saves("result=\"queue-full\"", &self.refused_queue),
+            saves("result=\"journal-full\"", &self.refused_journal),
+            saves("result=\"too-large\"", &self.refused_size),
+            Sample::counter(
+                "location_write_errors",
+                "",
+                "Failed writes or syncs of the location journal.",
+                self.write_errors.get(),
+            ),
+            Sample::counter(
+                "location_fold_errors",
+                "",
+                "Failed rounds of folding the journal into SQLite.",
+                self.fold_errors.get(),
+            ),
+            Sample::counter(
+                "location_undecodable",
+                "",
+                "Journal entries whose record could not be read.",
+                self.undecodable.get(),
+            ),
+            Sample::counter(
+                "location_folded",
+                "",
+                "Addresses-of-record written to the location table.",
+                self.folded.get(),
+            ),
+            Sample::counter(
+                "location_purged",
+                "",
+                "Expired bindings deleted from the location table.",
+                self.purged.get(),
+            ),
+            Sample::histogram(
+                "location_batch_size",
+                "",
+                "Registrations written with one sync (group commit).",
+                &self.batch,
+            ),
+            Sample::histogram(
+                "location_save_microseconds",
+                "",
+                "From a worker's question to its answer.",
+                &self.latency,
+            ),
+            Sample::histogram(
+                "location_sync_microseconds",
+                "",
+                "One write and one fdatasync of the journal.",
+                &self.sync,
+            ),
+            Sample::gauge(
+                "location_journal_bytes",
+                "",
+                "Bytes of journal that wait to be folded.",
+                self.journal_bytes.get(),
+            ),
+        ]
+    }
+}
+
+/// The store on this machine's disk.
+#[derive(Debug)]
+pub struct DiskStore {
+    queue: Arc<Queue<Item>>,
+    backlog: Arc<Backlog>,
+    stats: Arc<Stats>,
+    sink: Arc<dyn AnswerSink>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl std::fmt::Debug for dyn AnswerSink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("AnswerSink(..)")
+    }
+}
+
+impl DiskStore {
+    /// Puts everything saved so far into the table and waits for it, at most `timeout`; whether it
+    /// got there. For tools and tests: the store does it by itself in its own time.
+    pub fn fold_now(&self, timeout: Duration) -> bool {
+        let asked = Arc::new(FoldRequest::default());
+        self.queue.push_control(Item::Fold(asked.clone())) && asked.wait(Instant::now() + timeout)
+    }
+}
+
+impl LocationStore for DiskStore {
+    fn save(&self, batch: Vec<Save>) {
+        let asked = Instant::now();
+        let mut refused = Vec::new();
+        let items = batch.into_iter().map(|save| Item::Save(save, asked));
+        self.queue.push_all(items, Item::weight, &mut refused);
+        if refused.is_empty() {
+            return;
+        }
+        self.stats.refused_queue.add(refused.len() as u64);
+        for item in refused {
+            if let Item::Save(
+                Save {
+                    origin, id: Some(id), ..
+                },
+                _,
+            ) = item
+            {
+                self.sink.answer(origin, id, Answer::Saved(Err(Unavailable)));
+            }
+        }
+        self.sink.flush();
+    }
+
+    fn set_listeners(&self, listeners: Vec<LocalSocket>) {
+        self.queue.push_control(Item::Listeners(listeners));
+    }
+
+    fn metrics(&self) -> Vec<Sample> {
+        let mut samples = self.stats.samples();
+        samples.push(Sample::gauge(
+            "location_queue",
+            "",
+            "Registrations that wait for the disk.",
+            self.queue.len() as u64,
+        ));
+        samples
+    }
+
+    fn shutdown(&self) {
+        self.queue.close();
+        let mut threads = std::mem::take(&mut *self.threads.lock()).into_iter();
+        // The writer first: it hands its last segment to the thread that folds.
+        if let Some(writer) = threads.next()
+            && writer.join().is_err()
+        {
+            tracing::error!("the location store's writer had panicked");
+        }
+        self.backlog.stop();
+        if let Some(fold) = threads.next()
+            && fold.join().is_err()
+        {
+            tracing::error!("the location store's folding thread had panicked");
+        }
+    }
+}
+
+impl Drop for DiskStore {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}

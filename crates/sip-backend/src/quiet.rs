@@ -1,0 +1,49 @@
+//! Logs a recurring failure without flooding.
+
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+/// Lets one message of a cause through per interval, with the number of those held back.
+#[derive(Debug)]
+pub(crate) struct Quiet {
+    every: Duration,
+    state: Mutex<(Option<Instant>, u64)>,
+}
+
+impl Quiet {
+    /// At most one message every `every`.
+    pub(crate) const fn new(every: Duration) -> Self {
+        Self {
+            every,
+            state: Mutex::new((None, 0)),
+        }
+    }
+
+    /// `Some(held back since the last one)` if a message may be written now.
+    pub(crate) fn allow(&self) -> Option<u64> {
+        let mut state = self.state.lock();
+        let now = Instant::now();
+        if state.0.is_some_and(|last| now.duration_since(last) < self.every) {
+            state.1 += 1;
+            return None;
+        }
+        state.0 = Some(now);
+        Some(std::mem::take(&mut state.1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_message_per_interval_with_the_number_held_back() {
+        let quiet = Quiet::new(Duration::from_secs(3600));
+        assert_eq!(quiet.allow(), Some(0));
+        assert_eq!(quiet.allow(), None);
+        assert_eq!(quiet.allow(), None);
+        let eager = Quiet::new(Duration::ZERO);
+        assert_eq!((eager.allow(), eager.allow()), (Some(0), Some(0)));
+    }
+}

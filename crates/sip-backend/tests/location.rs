@@ -1,0 +1,467 @@
+//! The location store on disk.
+
+mod battery;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use battery::location::{Harness, LATER, Records, binding, listeners, record, save};
+use battery::{Answers, PATIENCE};
+use parking_lot::Mutex;
+use sip_backend::AnswerSink;
+use sip_backend::location::{DiskStore, Loaded, LocalSocket, LocationError, LocationStore as _, Options};
+use sip_core::id::{ListenerId, QueryId};
+use sip_core::location::AorRecord;
+use sip_core::query::{Answer, Unavailable};
+use sip_core::transport::Transport;
+
+/// Opens with these options; records by address-of-record.
+fn open(options: Options, sink: Arc<dyn AnswerSink>) -> Result<(DiskStore, Records, Loaded), LocationError> {
+    let table = options.listeners.clone();
+    let find = move |transport: Transport, address: SocketAddr| {
+        let at = table.iter().position(|socket| *socket == (transport, address))?;
+        Some(ListenerId(u16::try_from(at).unwrap()))
+    };
+    let records = Mutex::new(Records::new());
+    let load = |aor: Box<[u8]>, record: AorRecord| {
+        assert!(
+            records.lock().insert(aor.into(), record).is_none(),
+            "handed over twice"
+        );
+    };
+    let (store, loaded) = DiskStore::open(options, sink, &find, &load)?;
+    let records = records.into_inner();
+    assert_eq!(loaded.aors, records.len() as u64);
+    Ok((store, records, loaded))
+}
+
+struct OnDisk {
+    dir: tempfile::TempDir,
+    /// Small: many segments, folded all the time.
+    small: bool,
+}
+
+fn on_disk(small: bool) -> OnDisk {
+    OnDisk {
+        dir: tempfile::tempdir().unwrap(),
+        small,
+    }
+}
+
+impl OnDisk {
+    fn options(&self, listeners: &[LocalSocket]) -> Options {
+        let mut options = Options::new(self.dir.path().join("location.db"), listeners.to_vec());
+        if self.small {
+            options.segment_bytes = 2_000;
+            options.fold_every = Duration::from_millis(5);
+        }
+        options
+    }
+}
+
+impl Harness for OnDisk {
+    type Store = DiskStore;
+
+    fn open(&mut self, listeners: &[LocalSocket], answers: Arc<Answers>) -> (DiskStore, Records) {
+        let (store, records, _) = open(self.options(listeners), answers).unwrap();
+        (store, records)
+    }
+}
+
+mod defaults {
+    crate::location_battery!(crate::on_disk(false));
+}
+
+mod small_segments {
+    crate::location_battery!(crate::on_disk(true));
+}
+
+/// Copies the data directory as a power failure would leave it, with the store still running.
+fn snapshot(from: &Path) -> tempfile::TempDir {
+    let to = tempfile::tempdir().unwrap();
+    let mut dirs = vec![PathBuf::new()];
+    while let Some(dir) = dirs.pop() {
+        fs::create_dir_all(to.path().join(&dir)).unwrap();
+        for entry in fs::read_dir(from.join(&dir)).unwrap() {
+            let entry = entry.unwrap();
+            let name = dir.join(entry.file_name());
+            if entry.file_type().unwrap().is_dir() {
+                dirs.push(name);
+            } else {
+                fs::copy(entry.path(), to.path().join(&name)).unwrap();
+            }
+        }
+    }
+    to
+}
+
+#[test]
+fn an_answered_save_is_on_disk_while_the_store_still_runs() {
+    let harness = on_disk(false);
+    let answers = Arc::new(Answers::default());
+    let (store, _, _) = open(harness.options(&listeners()), answers.clone()).unwrap();
+    store.save(vec![save(Some(1), b"alice@example.com", &record(7))]);
+    assert!(matches!(answers.wait(3, 1), Answer::Saved(Ok(()))));
+    let copy = OnDisk {
+        dir: snapshot(harness.dir.path()),
+        small: false,
+    };
+    let (_copy, records, loaded) = open(copy.options(&listeners()), answers).unwrap();
+    assert_eq!(
+        records,
+        Records::from([(b"alice@example.com".to_vec(), record(7))])
+    );
+    assert_eq!(
+        (loaded.replayed, loaded.torn_bytes, loaded.newest_version),
+        (1, 0, 7)
+    );
+}
+
+#[test]
+fn a_torn_tail_is_cut_off_and_the_rest_kept() {
+    let harness = on_disk(false);
+    let answers = Arc::new(Answers::default());
+    let (store, _, _) = open(harness.options(&listeners()), answers.clone()).unwrap();
+    for n in 1..=3 {
+        store.save(vec![save(
+            Some(n),
+            format!("u{n}@x").as_bytes(),
+            &record(u64::from(n)),
+        )]);
+        assert!(matches!(answers.wait(3, n), Answer::Saved(Ok(()))));
+    }
+    let copy = OnDisk {
+        dir: snapshot(harness.dir.path()),
+        small: false,
+    };
+    let journal = copy.dir.path().join("location.db.journal");
+    let segment = fs::read_dir(&journal).unwrap().next().unwrap().unwrap().path();
+    let length = fs::metadata(&segment).unwrap().len();
+    fs::OpenOptions::new()
+        .write(true)
+        .open(&segment)
+        .unwrap()
+        .set_len(length - 5)
+        .unwrap();
+    // The header of the next was not even finished.
+    fs::write(journal.join("0000000000000099.segment"), b"TZL").unwrap();
+    let (store, records, loaded) = open(copy.options(&listeners()), answers.clone()).unwrap();
+    assert_eq!(records.into_keys().collect::<Vec<_>>(), [b"u1@x", b"u2@x"]);
+    assert!(loaded.torn_bytes > 5);
+    assert!(store.fold_now(PATIENCE));
+    store.shutdown();
+    let (_store, records, loaded) = open(copy.options(&listeners()), answers).unwrap();
+    assert_eq!((records.len(), loaded.torn_bytes), (2, 0));
+}
+
+#[test]
+fn folding_leaves_one_row_for_each_binding_and_no_journal() {
+    let harness = on_disk(false);
+    let answers = Arc::new(Answers::default());
+    let (store, _, _) = open(harness.options(&listeners()), answers.clone()).unwrap();
+    for version in 1..=500 {
+        let mut two = record(version);
+        two.bindings.push(binding("sip:b@198.51.100.8", LATER));
+        two.bindings[1].q_milli = 700;
+        store.save(vec![save(None, b"alice@example.com", &two)]);
+    }
+    assert!(store.fold_now(PATIENCE));
+    assert_eq!(
+        fs::read_dir(harness.dir.path().join("location.db.journal"))
+            .unwrap()
+            .count(),
+        0
+    );
+    let db = rusqlite::Connection::open(harness.dir.path().join("location.db")).unwrap();
+    let rows: Vec<(String, String, String, String, String, i64, f64)> = db
+        .prepare("SELECT username, domain, contact, received, socket, cseq, q FROM location ORDER BY slot")
+        .unwrap()
+        .query_map([], |row| {
+            Ok((
+                row.get(0)?,
+                row.get(1)?,
+                row.get(2)?,
+                row.get(3)?,
+                row.get(4)?,
+                row.get(5)?,
+                row.get(6)?,
+            ))
+        })
+        .unwrap()
+        .map(Result::unwrap)
+        .collect();
+    let row = |contact: &str, cseq, q| {
+        let received = "sip:198.51.100.7:40404;transport=udp".to_owned();
+        let socket = "udp:192.0.2.1:5060".to_owned();
+        (
+            "alice".to_owned(),
+            "example.com".to_owned(),
+            contact.to_owned(),
+            received,
+            socket,
+            cseq,
+            q,
+        )
+    };
+    assert_eq!(
+        rows,
+        [
+            row("sip:a@198.51.100.7", 500, 1.0),
+            row("sip:b@198.51.100.8", 1, 0.7)
+        ]
+    );
+    let folded = store
+        .metrics()
+        .into_iter()
+        .find(|sample| sample.name == "location_folded")
+        .unwrap();
+    assert!(
+        matches!(folded.value, sip_backend::metrics::Value::Counter(1..500)),
+        "coalesced: {folded:?}"
+    );
+}
+
+#[test]
+fn a_second_opening_is_refused_with_a_reason() {
+    let harness = on_disk(false);
+    let sink = Arc::new(Answers::default());
+    let (store, _, _) = open(harness.options(&listeners()), sink.clone()).unwrap();
+    let error = open(harness.options(&listeners()), sink.clone()).err().unwrap();
+    assert!(matches!(error, LocationError::Locked { .. }));
+    assert!(error.to_string().contains("in use by another process"), "{error}");
+    store.shutdown();
+    drop(store);
+    open(harness.options(&listeners()), sink).unwrap();
+}
+
+/// Answers nothing while it is held.
+#[derive(Default)]
+struct Held {
+    gate: Mutex<()>,
+    results: Mutex<Vec<(u32, Result<(), Unavailable>)>>,
+}
+
+impl AnswerSink for Held {
+    fn answer(&self, _origin: u16, id: QueryId, answer: Answer) {
+        let Answer::Saved(result) = answer else {
+            panic!("{answer:?}")
+        };
+        if result.is_ok() {
+            drop(self.gate.lock());
+        }
+        self.results.lock().push((id.slot, result));
+    }
+}
+
+#[test]
+fn a_full_queue_refuses_at_once() {
+    let harness = on_disk(false);
+    let mut options = harness.options(&listeners());
+    options.queue_items = 10;
+    let held = Arc::new(Held::default());
+    let (store, _, _) = open(options, held.clone()).unwrap();
+    let gate = held.gate.lock();
+    store.save(vec![save(Some(0), b"first@x", &record(1))]);
+    // The writer takes the first and waits at the gate; then ten fit.
+    let deadline = SystemTime::now() + PATIENCE;
+    while store
+        .metrics()
+        .iter()
+        .any(|s| s.name == "location_queue" && s.value != sip_backend::metrics::Value::Gauge(0))
+    {
+        assert!(SystemTime::now() < deadline);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    store.save(
+        (1..=15)
+            .map(|n| save(Some(n), b"more@x", &record(u64::from(n))))
+            .collect(),
+    );
+    let refused: Vec<_> = held
+        .results
+        .lock()
+        .iter()
+        .map(|(slot, result)| (*slot, result.is_err()))
+        .collect();
+    assert_eq!(
+        refused,
+        [(11, true), (12, true), (13, true), (14, true), (15, true)]
+    );
+    drop(gate);
+    store.shutdown();
+    assert_eq!(held.results.lock().len(), 16);
+}
+
+#[test]
+fn a_full_journal_refuses_until_it_is_folded() {
+    let harness = on_disk(false);
+    let mut options = harness.options(&listeners());
+    options.journal_bytes = 600;
+    let answers = Arc::new(Answers::default());
+    let (store, _, _) = open(options, answers.clone()).unwrap();
+    let (mut good, mut bad) = (0, 0);
+    for n in 1..=200u32 {
+        store.save(vec![save(
+            Some(n),
+            format!("u{n}@x").as_bytes(),
+            &record(u64::from(n)),
+        )]);
+        match answers.wait(3, n) {
+            Answer::Saved(Ok(())) => good += 1,
+            Answer::Saved(Err(Unavailable)) => bad += 1,
+            other @ (Answer::Credentials(_) | Answer::Resolved(_)) => panic!("{other:?}"),
+        }
+    }
+    assert!(bad > 0, "the bound was never reached");
+    store.shutdown();
+    let (_store, records, _) = open(harness.options(&listeners()), answers).unwrap();
+    assert_eq!(records.len(), good);
+    assert!(good > 3, "folding made room");
+}
+
+/// What version `v` does: to which address-of-record, and whether it deletes.
+fn operation(v: u64) -> (String, bool) {
+    let mixed = v.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (
+        format!("user{}@example.com", (mixed >> 40) % 150),
+        (mixed >> 20) % 7 == 0,
+    )
+}
+
+const CRASH_DIR: &str = "TRAPEZOID_TEST_CRASH_DIR";
+const UNANSWERED: u64 = 200;
+
+/// Prints each answered version.
+#[derive(Default)]
+struct Printer(AtomicU64);
+
+impl AnswerSink for Printer {
+    fn answer(&self, origin: u16, id: QueryId, answer: Answer) {
+        assert!(matches!(answer, Answer::Saved(Ok(()))), "{answer:?}");
+        let version = u64::from(origin) << 32 | u64::from(id.slot);
+        let line = format!("saved {version}\n");
+        std::io::stdout().write_all(line.as_bytes()).unwrap();
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn flush(&self) {
+        std::io::stdout().flush().unwrap();
+    }
+}
+
+/// Run by the test below in a process of its own, until it is killed.
+#[test]
+#[ignore = "the child of answered_saves_survive_kill_9"]
+fn crash_child() {
+    let Some(dir) = std::env::var_os(CRASH_DIR) else {
+        return;
+    };
+    let mut options = Options::new(Path::new(&dir).join("location.db"), listeners());
+    options.segment_bytes = 20_000;
+    options.fold_every = Duration::from_millis(20);
+    let sink = Arc::new(Printer::default());
+    let (store, _, loaded) = open(options, sink.clone()).unwrap();
+    let mut asked = 0;
+    for version in loaded.newest_version + 1.. {
+        while asked - sink.0.load(Ordering::Relaxed) >= UNANSWERED {
+            std::thread::yield_now();
+        }
+        let (aor, delete) = operation(version);
+        let new = if delete {
+            AorRecord {
+                bindings: vec![],
+                version,
+            }
+        } else {
+            record(version)
+        };
+        let mut save = save(Some((version & 0xffff_ffff) as u32), aor.as_bytes(), &new);
+        save.origin = u16::try_from(version >> 32).unwrap();
+        store.save(vec![save]);
+        asked += 1;
+    }
+}
+
+/// Saves until killed; the versions that were answered.
+fn run_until_killed(dir: &Path, after: Duration) -> Vec<u64> {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "crash_child", "--ignored", "--nocapture", "--quiet"])
+        .env(CRASH_DIR, dir)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = BufReader::new(child.stdout.take().unwrap());
+    let reader = std::thread::spawn(move || {
+        let mut versions = Vec::new();
+        for line in output.split(b'\n').map_while(Result::ok) {
+            let version: Option<u64> = line
+                .strip_prefix(b"saved ")
+                .and_then(|n| std::str::from_utf8(n).ok()?.parse().ok());
+            versions.extend(version);
+        }
+        versions
+    });
+    std::thread::sleep(after);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    reader.join().unwrap()
+}
+
+#[test]
+fn answered_saves_survive_kill_9() {
+    let harness = on_disk(false);
+    let mut answered: BTreeMap<String, u64> = BTreeMap::new();
+    let mut total = 0;
+    for round in 0..10u64 {
+        let noise = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap()
+            .subsec_nanos();
+        let versions = run_until_killed(
+            harness.dir.path(),
+            Duration::from_millis(40 + u64::from(noise % 400)),
+        );
+        total += versions.len();
+        let mut newest = 0;
+        for version in versions {
+            newest = newest.max(version);
+            let (aor, _) = operation(version);
+            let held = answered.entry(aor).or_default();
+            *held = version.max(*held);
+        }
+        let (store, records, _) = open(harness.options(&listeners()), Arc::new(Answers::default())).unwrap();
+        for (aor, &version) in &answered {
+            // What was asked but not answered may or may not be there.
+            let (_, deleted) = operation(version);
+            match records.get(aor.as_bytes()) {
+                Some(found) => {
+                    assert!(
+                        found.version >= version,
+                        "round {round}: {aor} is older than answered"
+                    );
+                    assert!(
+                        found.version > version || !deleted,
+                        "round {round}: {aor} came back"
+                    );
+                    assert_eq!(*found, record(found.version));
+                }
+                None => {
+                    let unanswered = version + 1..=newest.max(version) + UNANSWERED;
+                    let later = unanswered
+                        .map(operation)
+                        .any(|(other, deletes)| deletes && other == *aor);
+                    assert!(deleted || later, "round {round}: {aor} is lost");
+                }
+            }
+        }
+        store.shutdown();
+    }
+    assert!(total > 1000, "only {total} saves in ten rounds");
+}
