@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 
 use crate::transport::Flow;
 
+pub mod aor;
 pub mod codec;
 pub mod shard;
 

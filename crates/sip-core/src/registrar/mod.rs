@@ -1,1 +1,325 @@
-//! To come.
+//! The registrar (RFC 3261 §10.3, RFC 3327, matching by RFC 5626 §6): pure logic.
+//!
+//! Three steps, so that the lock on a record is held for the middle one only:
+//! [`Registration::read`] takes the request apart and refuses what no record is needed for,
+//! [`Registration::apply`] changes the record wholly or not at all, and
+//! [`Registration::write_headers`] writes what the 200 says. Who may register what (steps 1 to 5
+//! of §10.3: domain, authentication, authorisation, address-of-record) has been settled before;
+//! storing is the caller's.
+//!
+//! Decisions where the RFCs leave them:
+//! - **Out of order** (steps 6 and 7: "the update MUST be aborted and the request fails"): 500, as
+//!   §12.2.2 answers a CSeq that comes too late.
+//! - **The same CSeq again** for the same contact is the same REGISTER sent again past its
+//!   transaction: it changes nothing and is answered 200.
+//! - **Path without `Supported: path`** (RFC 3327 §5.3 leaves it to the registrar): stored, for an
+//!   edge proxy needs it whether or not the phone knows of it; returned only to who supports it.
+//! - **`reg-id`** names a binding together with `+sip.instance`, as in RFC 5626 §6, so that a phone
+//!   that comes back from another port replaces its binding. The rest of that RFC is not offered:
+//!   no `Require: outbound` in the answer.
+//! - **Contact schemes**: `sip` and `sips`; nothing else can be reached from here.
+
+mod contact;
+mod response;
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use sip_message::header::Contacts;
+use sip_message::{HeaderName, Message};
+use smallvec::SmallVec;
+
+use crate::config::RegistrarPolicy;
+use crate::location::AorRecord;
+use crate::time::Now;
+use crate::transport::Flow;
+use contact::NewContact;
+
+/// Option tags of `Require` that the registrar can honour.
+const EXTENSIONS: [&[u8]; 1] = [b"path"];
+
+/// Longest contact URI, `+sip.instance` and Call-ID that are stored, bytes; longer: 400.
+const MAX_CONTACT: usize = 2_048;
+const MAX_INSTANCE: usize = 256;
+const MAX_CALL_ID: usize = 512;
+/// Longest Path that is stored, bytes; longer: 400.
+const MAX_PATH: usize = 4_096;
+/// Bytes of User-Agent that are stored; the rest is cut off.
+const MAX_USER_AGENT: usize = 128;
+
+/// §10.3 step 7: an interval of an hour or more is never too brief.
+const NEVER_TOO_BRIEF_S: u32 = 3_600;
+/// §10.2.1.1: what a malformed expiration counts as.
+const MALFORMED_EXPIRES_S: u32 = 3_600;
+
+/// A REGISTER that is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rejection {
+    /// 400, with a reason phrase.
+    Bad(&'static str),
+    /// 420: Require names something that we do not do (§10.3 step 2).
+    Extension,
+    /// 423: shorter than this many seconds (§10.3 step 7).
+    TooBrief(u32),
+    /// 500: an older request than one that was served (§10.3 steps 6, 7).
+    OutOfOrder,
+    /// 403: more contacts than an address-of-record may have.
+    TooManyContacts,
+}
+
+/// What [`Registration::apply`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// The record has changed and has its next version: store it.
+    Changed,
+    /// The REGISTER was seen before and the record is as it left it. Where answers wait for the
+    /// store, this one waits too: the first may not have been stored yet.
+    Repeated,
+    /// It only asked.
+    Nothing,
+}
+
+/// What a REGISTER asks for.
+#[derive(Clone, Debug)]
+pub(crate) struct Registration<'a> {
+    message: Message<'a>,
+    received: Flow,
+    now: Now,
+    call_id: &'a [u8],
+    cseq: u32,
+    ask: Ask<'a>,
+}
+
+#[derive(Clone, Debug)]
+enum Ask<'a> {
+    /// No Contact: tell the bindings (§10.2.3).
+    Query,
+    /// `Contact: *`, `Expires: 0` (§10.2.2).
+    RemoveAll,
+    /// Add, refresh, remove.
+    Update(SmallVec<[NewContact<'a>; 2]>),
+}
+
+impl<'a> Registration<'a> {
+    /// Reads a REGISTER that arrived on `received` and may have at most `max_contacts` bindings.
+    ///
+    /// # Errors
+    /// [`Rejection`]; nothing has changed.
+    pub(crate) fn read(
+        message: &Message<'a>,
+        received: Flow,
+        policy: &RegistrarPolicy,
+        max_contacts: usize,
+        now: Now,
+    ) -> Result<Self, Rejection> {
+        if unsupported(message).next().is_some() {
+            return Err(Rejection::Extension);
+        }
+        let call_id = message
+            .call_id()
+            .filter(|id| id.len() <= MAX_CALL_ID)
+            .ok_or(Rejection::Bad("Missing Or Too Long Call-ID"))?;
+        let cseq = message
+            .cseq()
+            .map_err(|_| Rejection::Bad("Malformed CSeq"))?
+            .number;
+        check_path(message)?;
+        let ask = read_contacts(message, policy, max_contacts)?;
+        Ok(Self {
+            message: *message,
+            received,
+            now,
+            call_id,
+            cseq,
+            ask,
+        })
+    }
+
+    /// Changes `record` as asked, or leaves it as it is.
+    ///
+    /// # Errors
+    /// [`Rejection`]; the record has not changed.
+    pub(crate) fn apply(&self, record: &mut AorRecord, max_contacts: usize) -> Result<Effect, Rejection> {
+        match &self.ask {
+            Ask::Query => Ok(Effect::Nothing),
+            Ask::RemoveAll => self.remove_all(record),
+            Ask::Update(contacts) => self.update(record, contacts, max_contacts),
+        }
+    }
+
+    /// §10.3 step 6.
+    fn remove_all(&self, record: &mut AorRecord) -> Result<Effect, Rejection> {
+        let now = self.now.unix_s();
+        if record
+            .live(now)
+            .any(|b| *b.call_id == *self.call_id && b.cseq >= self.cseq)
+        {
+            return Err(Rejection::OutOfOrder);
+        }
+        if record.bindings.is_empty() {
+            return Ok(Effect::Repeated);
+        }
+        record.bindings.clear();
+        record.changed(self.now.unix_ms);
+        Ok(Effect::Changed)
+    }
+
+    /// §10.3 step 7: first every check, then every change.
+    fn update(
+        &self,
+        record: &mut AorRecord,
+        contacts: &[NewContact<'a>],
+        max_contacts: usize,
+    ) -> Result<Effect, Rejection> {
+        let now = self.now.unix_s();
+        let mut repeated: SmallVec<[bool; 2]> = SmallVec::with_capacity(contacts.len());
+        for contact in contacts {
+            let old = record.live(now).find(|b| contact.names(b));
+            repeated.push(match old {
+                Some(b) if *b.call_id == *self.call_id && b.cseq >= self.cseq => {
+                    // Older, or the same number with another wish.
+                    if b.cseq > self.cseq || contact.expires_s == 0 || *b.contact != *contact.uri_text {
+                        return Err(Rejection::OutOfOrder);
+                    }
+                    true
+                }
+                Some(_) | None => false,
+            });
+        }
+        if repeated.iter().all(|&r| r) {
+            return Ok(Effect::Repeated);
+        }
+        if self.count_after(record, contacts) > max_contacts {
+            return Err(Rejection::TooManyContacts);
+        }
+        let path = stored_path(&self.message);
+        let mut changed = record.remove_expired(now) > 0;
+        for (contact, repeated) in contacts.iter().zip(repeated) {
+            if repeated {
+                continue;
+            }
+            let at = record.bindings.iter().position(|b| contact.names(b));
+            changed |= at.is_some() || contact.expires_s > 0;
+            if let Some(at) = at {
+                record.bindings.remove(at);
+            }
+            if contact.expires_s > 0 {
+                record.put(self.binding(contact, &path));
+            }
+        }
+        if !changed {
+            // Contacts were removed that are not there: as after the same request before.
+            return Ok(Effect::Repeated);
+        }
+        record.changed(self.now.unix_ms);
+        Ok(Effect::Changed)
+    }
+
+    /// Bindings that there would be after the update.
+    fn count_after(&self, record: &AorRecord, contacts: &[NewContact<'a>]) -> usize {
+        let kept = record
+            .live(self.now.unix_s())
+            .filter(|b| !contacts.iter().any(|c| c.names(b)))
+            .count();
+        // Of contacts that name the same binding the last counts.
+        let new = contacts.iter().enumerate().filter(|(i, c)| {
+            c.expires_s > 0 && !contacts.iter().skip(i + 1).any(|later| later.same_binding(c))
+        });
+        kept + new.count()
+    }
+
+    fn binding(&self, contact: &NewContact<'a>, path: &[u8]) -> crate::location::Binding {
+        let user_agent = self.message.value(HeaderName::UserAgent).unwrap_or_default();
+        let user_agent = user_agent.get(..MAX_USER_AGENT).unwrap_or(user_agent);
+        crate::location::Binding {
+            contact: Box::from(contact.uri_text),
+            received: self.received,
+            path: Box::from(path),
+            instance: Box::from(contact.instance),
+            reg_id: contact.reg_id,
+            call_id: Box::from(self.call_id),
+            cseq: self.cseq,
+            q_milli: contact.q_milli,
+            expires_unix_s: self.now.unix_s().saturating_add(u64::from(contact.expires_s)),
+            user_agent: user_agent.iter().map(|&c| unfolded(c)).collect(),
+        }
+    }
+}
+
+/// Option tags of Require that we do not know.
+fn unsupported<'a>(message: &Message<'a>) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+    message
+        .values(HeaderName::Require)
+        .map(|v| v.text)
+        .filter(|tag| !EXTENSIONS.iter().any(|known| known.eq_ignore_ascii_case(tag)))
+}
+
+fn read_contacts<'a>(
+    message: &Message<'a>,
+    policy: &RegistrarPolicy,
+    max_contacts: usize,
+) -> Result<Ask<'a>, Rejection> {
+    let header_expires = match message.expires() {
+        Ok(expires) => expires,
+        Err(_) => Some(MALFORMED_EXPIRES_S),
+    };
+    let list = match Contacts::of(message) {
+        // §10.3 step 6: alone, and Expires is 0.
+        Ok(Contacts::Star) if header_expires == Some(0) => return Ok(Ask::RemoveAll),
+        Ok(Contacts::Star) => return Err(Rejection::Bad("Contact * Without Expires 0")),
+        Ok(Contacts::List(list)) => list,
+        Err(_) => return Err(Rejection::Bad("Contact * Beside Other Values")),
+    };
+    let mut contacts = SmallVec::new();
+    for contact in list {
+        // All that there may be removed, and as many put in their place: more is no use, and what
+        // follows compares each with each.
+        if contacts.len() >= max_contacts.saturating_mul(2) {
+            return Err(Rejection::TooManyContacts);
+        }
+        let contact = contact.map_err(|_| Rejection::Bad("Malformed Contact"))?;
+        contacts.push(NewContact::read(&contact, header_expires, policy)?);
+    }
+    Ok(if contacts.is_empty() {
+        Ask::Query
+    } else {
+        Ask::Update(contacts)
+    })
+}
+
+/// RFC 3327 §5.1: Path values are those of Route: name-addr with a SIP URI.
+fn check_path(message: &Message<'_>) -> Result<(), Rejection> {
+    let mut len = 0;
+    for value in message.values(HeaderName::Path) {
+        let addr = sip_message::header::NameAddr::parse(value.text);
+        if !addr.is_some_and(|a| a.bracketed && a.sip_uri().is_some()) {
+            return Err(Rejection::Bad("Malformed Path"));
+        }
+        len += value.text.len() + 2;
+    }
+    if len > MAX_PATH {
+        Err(Rejection::Bad("Path Too Long"))
+    } else {
+        Ok(())
+    }
+}
+
+/// All Path values, comma-joined, on one line.
+fn stored_path(message: &Message<'_>) -> Vec<u8> {
+    let mut out = Vec::new();
+    for value in message.values(HeaderName::Path) {
+        if !out.is_empty() {
+            out.extend_from_slice(b", ");
+        }
+        out.extend(value.text.iter().map(|&c| unfolded(c)));
+    }
+    out
+}
+
+/// Folding and control characters become spaces: what is stored is written into other messages.
+const fn unfolded(c: u8) -> u8 {
+    if c.is_ascii_control() { b' ' } else { c }
+}
+
+#[cfg(test)]
+mod tests;

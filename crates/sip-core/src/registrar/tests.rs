@@ -1,0 +1,506 @@
+use super::*;
+use crate::config::Durability;
+use crate::id::ListenerId;
+use crate::transport::Transport;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
+use proptest::prelude::*;
+use sip_message::HeaderIndex;
+
+const POLICY: RegistrarPolicy = RegistrarPolicy {
+    min_expires_s: 60,
+    default_expires_s: 3600,
+    max_expires_s: 7200,
+    durability: Durability::Memory,
+};
+const MAX: usize = 3;
+const T0: u64 = 1_800_000_000;
+
+fn flow() -> Flow {
+    Flow {
+        transport: Transport::Udp,
+        listener: ListenerId(1),
+        remote: "192.0.2.9:5060".parse().unwrap(),
+        conn: None,
+    }
+}
+
+/// What a REGISTER does: the effect and the 200's lines, or the status and the refusal's lines.
+#[derive(Debug, PartialEq, Eq)]
+enum Did {
+    Ok(Effect, String),
+    Refused(u16, String),
+}
+
+/// Sends a REGISTER with these header lines (`|` ends a line), `at` seconds after T0.
+fn register(record: &mut AorRecord, at: u64, call_id: &str, cseq: u32, lines: &str) -> Did {
+    let lines: String = lines
+        .split('|')
+        .filter(|l| !l.is_empty())
+        .map(|l| format!("{l}\r\n"))
+        .collect();
+    let text = format!(
+        "REGISTER sip:example.com SIP/2.0\r\nTo: <sip:alice@example.com>\r\nCall-ID: {call_id}\r\n\
+         CSeq: {cseq} REGISTER\r\nUser-Agent: Phone 1\r\n{lines}\r\n"
+    );
+    let mut index = HeaderIndex::new();
+    let message = sip_message::parse(text.as_bytes(), &mut index, 256).unwrap();
+    assert_eq!(message.defect(), None);
+    let now = Now {
+        unix_ms: (T0 + at) * 1000,
+        ..Now::default()
+    };
+    let mut out = vec![];
+    let before = record.clone();
+    let result = Registration::read(&message, flow(), &POLICY, MAX, now)
+        .and_then(|r| r.apply(record, MAX).map(|effect| (r, effect)));
+    match result {
+        Ok((registration, effect)) => {
+            registration.write_headers(record, &mut out);
+            assert_eq!(effect == Effect::Changed, record.version > before.version);
+            assert!(effect == Effect::Changed || *record == before);
+            assert!(record.bindings.len() <= MAX);
+            let text = String::from_utf8(out).unwrap();
+            let (rest, date) = text.split_once("Supported: path\r\nDate: ").unwrap();
+            assert!(date.ends_with(" GMT\r\n"));
+            Did::Ok(effect, rest.replace("\r\n", "|"))
+        }
+        Err(rejection) => {
+            assert_eq!(*record, before, "a refused REGISTER changes nothing");
+            rejection.write_headers(&message, &mut out);
+            Did::Refused(
+                rejection.status(),
+                String::from_utf8(out).unwrap().replace("\r\n", "|"),
+            )
+        }
+    }
+}
+
+fn changed(lines: &str) -> Did {
+    Did::Ok(Effect::Changed, lines.into())
+}
+
+fn repeated(lines: &str) -> Did {
+    Did::Ok(Effect::Repeated, lines.into())
+}
+
+fn refused(status: u16) -> Did {
+    Did::Refused(status, String::new())
+}
+
+/// RFC 3261 §10.2.1.1, §10.3 step 7: where the expiration comes from, and its bounds.
+#[test]
+fn expiration() {
+    for (lines, expected) in [
+        ("Contact: <sip:a@h>", Ok(3600)),
+        ("Expires: 600|Contact: <sip:a@h>", Ok(600)),
+        ("Expires: 600|Contact: <sip:a@h>;expires=700", Ok(700)),
+        ("Contact: sip:a@h;expires=60", Ok(60)),
+        ("Contact: <sip:a@h>;expires=59", Err("Min-Expires: 60|")),
+        ("Expires: 1|Contact: <sip:a@h>", Err("Min-Expires: 60|")),
+        ("Contact: <sip:a@h>;expires=7201", Ok(7200)),
+        ("Contact: <sip:a@h>;expires=4294967296", Ok(7200)),
+        ("Contact: <sip:a@h>;expires=soon", Ok(3600)),
+        ("Expires: soon|Contact: <sip:a@h>", Ok(3600)),
+        // 0 is for the other contact only.
+        ("Expires: 0|Contact: <sip:a@h>;expires=100", Ok(100)),
+    ] {
+        let did = register(&mut AorRecord::default(), 0, "c", 1, lines);
+        match expected {
+            Ok(s) => assert_eq!(
+                did,
+                changed(&format!("Contact: <sip:a@h>;expires={s}|")),
+                "{lines}"
+            ),
+            Err(min) => assert_eq!(did, Did::Refused(423, min.into()), "{lines}"),
+        }
+    }
+}
+
+/// §10.3 step 7: an hour is never too brief, whatever the policy.
+#[test]
+fn an_hour_is_never_too_brief() {
+    let text =
+        "REGISTER sip:h SIP/2.0\r\nCall-ID: c\r\nCSeq: 1 REGISTER\r\nContact: <sip:a@h>;expires=3600\r\n\r\n";
+    let policy = RegistrarPolicy {
+        min_expires_s: 5000,
+        ..POLICY
+    };
+    let mut index = HeaderIndex::new();
+    let message = sip_message::parse(text.as_bytes(), &mut index, 9).unwrap();
+    assert!(Registration::read(&message, flow(), &policy, MAX, Now::default()).is_ok());
+}
+
+/// What is stored, all of it.
+#[test]
+fn the_binding_record() {
+    let mut record = AorRecord::default();
+    let lines = "Contact: \"A\" <sip:a@192.0.2.1:5062;ob>;q=0.25;reg-id=2;+sip.instance=\"<urn:uuid:1>\"|\
+        Path: <sip:p1.example.com;lr>,|  <sip:p2.example.com;lr>|Path: <sip:p3;lr>";
+    let lines = lines.replace(",|  ", ",\r\n  ");
+    let did = register(&mut record, 0, "call@h", 77, &lines);
+    let contact =
+        "Contact: <sip:a@192.0.2.1:5062;ob>;q=0.250;expires=3600;+sip.instance=\"<urn:uuid:1>\";reg-id=2|";
+    assert_eq!(did, changed(contact));
+    let expected = crate::location::Binding {
+        contact: b"sip:a@192.0.2.1:5062;ob".as_slice().into(),
+        received: flow(),
+        path: b"<sip:p1.example.com;lr>, <sip:p2.example.com;lr>, <sip:p3;lr>"
+            .as_slice()
+            .into(),
+        instance: b"<urn:uuid:1>".as_slice().into(),
+        reg_id: 2,
+        call_id: b"call@h".as_slice().into(),
+        cseq: 77,
+        q_milli: 250,
+        expires_unix_s: T0 + 3600,
+        user_agent: b"Phone 1".as_slice().into(),
+    };
+    assert_eq!(
+        record,
+        AorRecord {
+            bindings: vec![expected],
+            version: T0 * 1000
+        }
+    );
+}
+
+/// §10.2.3: no Contact asks; §10.3 step 8: all bindings, the seconds that they have left, by q.
+#[test]
+fn query_lists_the_bindings() {
+    let mut record = AorRecord::default();
+    register(
+        &mut record,
+        0,
+        "c",
+        1,
+        "Contact: <sip:a@h>;expires=100|Contact: <sip:b@h>;q=0.5, <sip:c@h>;q=0.7",
+    );
+    assert_eq!(
+        register(&mut record, 40, "other", 1, ""),
+        Did::Ok(
+            Effect::Nothing,
+            "Contact: <sip:a@h>;expires=60|Contact: <sip:c@h>;q=0.700;expires=3560|\
+             Contact: <sip:b@h>;q=0.500;expires=3560|"
+                .into()
+        )
+    );
+    // What has ended is not told.
+    let Did::Ok(Effect::Nothing, text) = register(&mut record, 100, "other", 1, "") else {
+        panic!()
+    };
+    assert!(!text.contains("sip:a@h"));
+}
+
+/// §10.2.2, §10.3 step 6.
+#[test]
+fn star_removes_all() {
+    let mut record = AorRecord::default();
+    register(&mut record, 0, "c", 5, "Contact: <sip:a@h>, <sip:b@h>");
+    for (lines, cseq) in [
+        ("Contact: *", 6),
+        ("Contact: *|Expires: 1", 6),
+        ("Contact: *|Expires: x", 6),
+        ("Contact: *, <sip:a@h>|Expires: 0", 6),
+        ("Contact: *|Contact: *|Expires: 0", 6),
+        ("Contact: *;expires=0", 6),
+    ] {
+        assert_eq!(
+            register(&mut record, 1, "c", cseq, lines),
+            refused(400),
+            "{lines}"
+        );
+    }
+    for cseq in [4, 5] {
+        assert_eq!(
+            register(&mut record, 1, "c", cseq, "Contact: *|Expires: 0"),
+            refused(500)
+        );
+    }
+    assert_eq!(
+        register(&mut record, 1, "c", 6, "Contact: *|Expires: 0"),
+        changed("")
+    );
+    assert!(record.bindings.is_empty());
+    assert_eq!(
+        register(&mut record, 1, "c", 6, "Contact: *|Expires: 0"),
+        repeated("")
+    );
+    // Another Call-ID: no order is known, the request counts.
+    register(&mut record, 2, "c", 7, "Contact: <sip:a@h>");
+    assert_eq!(
+        register(&mut record, 3, "d", 1, "Contact: *|Expires: 0"),
+        changed("")
+    );
+}
+
+/// §10.3 step 7: Call-ID and CSeq.
+#[test]
+fn order() {
+    let mut record = AorRecord::default();
+    register(&mut record, 0, "c", 5, "Contact: <sip:a@h>");
+    let a = |s: u64| format!("Contact: <sip:a@h>;expires={s}|");
+    assert_eq!(
+        register(&mut record, 10, "c", 4, "Contact: <sip:a@h>"),
+        refused(500)
+    );
+    assert_eq!(
+        register(&mut record, 10, "c", 4, "Contact: <sip:a@h>;expires=0"),
+        refused(500)
+    );
+    // The same request again changes nothing and is no error.
+    assert_eq!(
+        register(&mut record, 10, "c", 5, "Contact: <sip:a@h>"),
+        repeated(&a(3590))
+    );
+    // The same number with another wish is no repetition.
+    assert_eq!(
+        register(&mut record, 10, "c", 5, "Contact: <sip:a@h>;expires=0"),
+        refused(500)
+    );
+    assert_eq!(
+        register(&mut record, 10, "c", 5, "Contact: <sip:a@h;x=1>"),
+        refused(500)
+    );
+    assert_eq!(
+        register(&mut record, 10, "c", 6, "Contact: <sip:a@h>"),
+        changed(&a(3600))
+    );
+    assert_eq!(
+        register(&mut record, 10, "d", 1, "Contact: <sip:a@h>"),
+        changed(&a(3600))
+    );
+    assert_eq!(
+        register(&mut record, 10, "d", 2, "Contact: <sip:a@h>;expires=0"),
+        changed("")
+    );
+    assert_eq!(
+        register(&mut record, 10, "d", 2, "Contact: <sip:a@h>;expires=0"),
+        repeated("")
+    );
+    // An old request for a contact that is not there cannot be told from a new one.
+    assert_eq!(
+        register(&mut record, 10, "d", 1, "Contact: <sip:a@h>"),
+        changed(&a(3600))
+    );
+    // What has ended keeps no order.
+    assert_eq!(
+        register(&mut record, 9999, "d", 1, "Contact: <sip:a@h>"),
+        changed(&a(3600))
+    );
+}
+
+/// §10.3: "MUST be committed … all or nothing": one contact fails, none changes (`register`
+/// compares the whole record).
+#[test]
+fn all_or_nothing() {
+    let mut record = AorRecord::default();
+    register(&mut record, 0, "c", 5, "Contact: <sip:a@h>");
+    for (lines, status) in [
+        ("Contact: <sip:b@h>, <sip:a@h>", 500),
+        ("Contact: <sip:b@h>, <mailto:a@h>", 400),
+        ("Contact: <sip:b@h>, <sip:c@h>, <sip:d@h>", 403),
+    ] {
+        assert_eq!(
+            register(&mut record, 1, "c", 4, lines),
+            refused(status),
+            "{lines}"
+        );
+    }
+    assert_eq!(
+        register(&mut record, 1, "c", 4, "Contact: <sip:b@h>, <sip:d@h>;expires=5"),
+        Did::Refused(423, "Min-Expires: 60|".into())
+    );
+}
+
+/// The registrar's own bound: what counts is what there would be.
+#[test]
+fn contacts_are_bounded() {
+    let mut record = AorRecord::default();
+    let three = "Contact: <sip:a@h>, <sip:b@h>, <sip:c@h>";
+    assert!(matches!(
+        register(&mut record, 0, "c", 1, three),
+        Did::Ok(Effect::Changed, _)
+    ));
+    assert_eq!(
+        register(&mut record, 0, "c", 2, "Contact: <sip:d@h>"),
+        refused(403)
+    );
+    let swap = "Contact: <sip:d@h>, <sip:d@h>;q=0.1, <sip:a@h>;expires=0";
+    assert!(matches!(
+        register(&mut record, 0, "c", 3, swap),
+        Did::Ok(Effect::Changed, _)
+    ));
+    let all = "Contact: <sip:x@h>, <sip:y@h>, <sip:z@h>, <sip:b@h>;expires=0, <sip:c@h>;expires=0, <sip:d@h>;expires=0";
+    assert!(matches!(
+        register(&mut record, 0, "c", 4, all),
+        Did::Ok(Effect::Changed, _)
+    ));
+    assert_eq!(
+        register(&mut record, 0, "c", 5, &format!("{all}, <sip:e@h>;expires=0")),
+        refused(403)
+    );
+    // What has ended takes no place.
+    assert!(matches!(
+        register(&mut record, 9999, "c", 6, three),
+        Did::Ok(Effect::Changed, _)
+    ));
+}
+
+/// §10.3 step 7 with §19.1.4; RFC 5626 §6.
+#[test]
+fn which_binding_a_contact_names() {
+    let id = |n: u32, reg: u32| format!(";+sip.instance=\"<urn:uuid:{n}>\";reg-id={reg}");
+    for (first, second, same) in [
+        ("<sip:a@h>".into(), "<SIP:%61@H>".into(), true),
+        ("<sip:a@h>".into(), "<sip:A@h>".into(), false),
+        ("<sip:a@h>".into(), "<sip:a@h:5060>".into(), false),
+        ("<sip:a@h;transport=tcp>".into(), "<sip:a@h>".into(), false),
+        ("<sip:a@h>".into(), "<sips:a@h>".into(), false),
+        (
+            format!("<sip:a@h:1>{}", id(1, 1)),
+            format!("<sip:a@h:2>{}", id(1, 1)),
+            true,
+        ),
+        (
+            format!("<sip:a@h:1>{}", id(1, 1)),
+            format!("<sip:a@h:1>{}", id(1, 2)),
+            false,
+        ),
+        (
+            format!("<sip:a@h:1>{}", id(1, 1)),
+            format!("<sip:a@h:1>{}", id(2, 1)),
+            false,
+        ),
+        // Without a reg-id, or without an instance, the URI decides.
+        (
+            "<sip:a@h:1>;+sip.instance=\"<u>\"".into(),
+            "<sip:a@h:2>;+sip.instance=\"<u>\"".into(),
+            false,
+        ),
+        (
+            "<sip:a@h:1>;reg-id=1".into(),
+            "<sip:a@h:2>;reg-id=1".into(),
+            false,
+        ),
+        (format!("<sip:a@h:1>{}", id(1, 1)), "<sip:a@h:1>".into(), true),
+    ] {
+        let (first, second): (String, String) = (first, second);
+        let mut record = AorRecord::default();
+        register(&mut record, 0, "c", 1, &format!("Contact: {first}"));
+        let did = register(&mut record, 1, "c", 2, &format!("Contact: {second}"));
+        assert!(matches!(did, Did::Ok(Effect::Changed, _)), "{first} {second}");
+        assert_eq!(
+            record.bindings.len(),
+            if same { 1 } else { 2 },
+            "{first} {second}"
+        );
+        assert_eq!(record.bindings[0].cseq, 2, "the most recent first");
+    }
+}
+
+/// What no binding can be made of.
+#[test]
+fn bad_requests() {
+    let long = format!("Contact: <sip:{}@h>", "a".repeat(MAX_CONTACT));
+    let long_path = format!("Path: <sip:{}@h;lr>|Contact: <sip:a@h>", "a".repeat(MAX_PATH));
+    for lines in [
+        "Contact: <tel:+123>",
+        "Contact: <http://h/>",
+        "Contact: <mailto:a@h>",
+        "Contact: <sip:@h>",
+        "Contact: a@h",
+        "Contact: <sip:a@h",
+        "Contact: <sip:a@h>;q=2",
+        "Contact: <sip:a@h>;+sip.instance=\"a\\\"b\"",
+        "Path: sip:p;lr|Contact: <sip:a@h>",
+        "Path: <tel:+1>|Contact: <sip:a@h>",
+        &long,
+        &long_path,
+    ] {
+        assert_eq!(
+            register(&mut AorRecord::default(), 0, "c", 1, lines),
+            refused(400),
+            "{lines}"
+        );
+    }
+}
+
+/// §10.3 step 2, §8.2.2.3.
+#[test]
+fn required_extensions() {
+    let lines = "Require: path, gruu|Require: Outbound|Contact: <sip:a@h>";
+    assert_eq!(
+        register(&mut AorRecord::default(), 0, "c", 1, lines),
+        Did::Refused(420, "Unsupported: gruu|Unsupported: Outbound|".into())
+    );
+    let lines = "Require: path|Contact: <sip:a@h>";
+    assert!(matches!(
+        register(&mut AorRecord::default(), 0, "c", 1, lines),
+        Did::Ok(Effect::Changed, _)
+    ));
+}
+
+/// RFC 3327 §5.3.
+#[test]
+fn path_is_returned_to_who_supports_it() {
+    let lines = "Contact: <sip:a@h>|Path: <sip:p;lr>|Path: <sip:q;lr>";
+    let mut record = AorRecord::default();
+    assert_eq!(
+        register(&mut record, 0, "c", 1, lines),
+        changed("Contact: <sip:a@h>;expires=3600|")
+    );
+    assert_eq!(
+        register(
+            &mut record,
+            0,
+            "c",
+            2,
+            &format!("{lines}|Supported: 100rel, path")
+        ),
+        changed("Contact: <sip:a@h>;expires=3600|Path: <sip:p;lr>, <sip:q;lr>|")
+    );
+    // A refresh without Path forgets it: the way may have changed.
+    register(&mut record, 0, "c", 3, "Contact: <sip:a@h>");
+    assert!(record.bindings[0].path.is_empty());
+}
+
+/// What a user agent writes between quotes or folds must not end a line of ours.
+#[test]
+fn nothing_is_injected() {
+    let mut record = AorRecord::default();
+    let lines = "Contact: <sip:a@h>|Path: \"x\r\n y\" <sip:p;lr>|Supported: path|User-Agent: b\r\n\tc";
+    let Did::Ok(Effect::Changed, text) = register(&mut record, 0, "c", 1, lines) else {
+        panic!()
+    };
+    assert_eq!(
+        text,
+        "Contact: <sip:a@h>;expires=3600|Path: \"x   y\" <sip:p;lr>|"
+    );
+    let bytes = [&record.bindings[0].path[..], &record.bindings[0].user_agent].concat();
+    assert!(!bytes.iter().any(u8::is_ascii_control));
+}
+
+proptest! {
+    /// After any requests: within bounds, ordered, no two bindings of one contact.
+    #[test]
+    fn any_sequence(steps in prop::collection::vec(
+        (0u64..4000, 0u8..3, 0u32..6, prop::collection::vec((0u8..5, 0u16..3, 0u32..3), 0..5)), 0..25)
+    ) {
+        let mut record = AorRecord::default();
+        let mut at = 0;
+        for (wait, call, cseq, contacts) in steps {
+            at += wait;
+            let contacts: Vec<String> = contacts
+                .iter()
+                .map(|(n, q, e)| format!("Contact: <sip:u{n}@h>;q=0.{q};expires={}", e * 1000))
+                .collect();
+            let _ = register(&mut record, at, &format!("c{call}"), cseq, &contacts.join("|"));
+            prop_assert!(record.bindings.is_sorted_by(|a, b| a.q_milli >= b.q_milli));
+            for (i, a) in record.bindings.iter().enumerate() {
+                prop_assert!(record.bindings.iter().skip(i + 1).all(|b| a.contact != b.contact));
+            }
+        }
+    }
+}
