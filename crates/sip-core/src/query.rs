@@ -79,7 +79,7 @@ pub struct Unavailable;
 
 /// What a subscriber row gives for digest: HA1 values (RFC 7616 §3.4.2), decoded.
 /// Absent where the row has no such column filled.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Secrets {
     /// `MD5(user:realm:password)`.
     pub ha1_md5: Option<Zeroizing<[u8; 16]>>,
@@ -87,6 +87,17 @@ pub struct Secrets {
     pub ha1_sha256: Option<Zeroizing<[u8; 32]>>,
     /// `SHA-512-256(user:realm:password)`.
     pub ha1_sha512_256: Option<Zeroizing<[u8; 32]>>,
+}
+
+/// Which secrets there are, never what they are.
+impl core::fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Secrets")
+            .field("md5", &self.ha1_md5.is_some())
+            .field("sha256", &self.ha1_sha256.is_some())
+            .field("sha512_256", &self.ha1_sha512_256.is_some())
+            .finish()
+    }
 }
 
 /// Records of one name and type. Empty `values` with a TTL is a negative answer (NXDOMAIN, NODATA).
