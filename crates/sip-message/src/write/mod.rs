@@ -76,6 +76,11 @@ impl Edits {
         self.replace_with(range, |_| {});
     }
 
+    /// Forgets the edits that begin within `range`.
+    pub fn clear_within(&mut self, range: Range<usize>) {
+        self.edits.retain(|e| !range.contains(&(e.from as usize)));
+    }
+
     /// Appends `source[within]` with the edits applied. Edits outside `within` are ignored.
     pub fn apply(&self, source: &[u8], within: Range<usize>, out: &mut Vec<u8>) {
         let end = within.end.min(source.len());
