@@ -192,7 +192,12 @@ pub struct Timers {
 
 impl Default for Timers {
     fn default() -> Self {
-        Self { t1_ms: 500, t2_ms: 4_000, t4_ms: 5_000, c_ms: 180_000 }
+        Self {
+            t1_ms: 500,
+            t2_ms: 4_000,
+            t4_ms: 5_000,
+            c_ms: 180_000,
+        }
     }
 }
 

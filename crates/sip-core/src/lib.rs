@@ -5,7 +5,7 @@
 //! events go out as values. Same inputs, same outputs, byte for byte.
 //!
 //! [`endpoint::Endpoint`] is the only door. Modules import downwards only, in this order:
-//! `endpoint`, `request_path`, `proxy`, `registrar`, `auth`, `location`, `resolve`,
+//! `endpoint`, `request_path`, `proxy`, `engine`, `registrar`, `auth`, `location`, `resolve`,
 //! `transaction`, `transport`, `timer`, `shared`, `config`, `query`, `event`, `limits`,
 //! `id`, `keys`, `time`.
 //!
@@ -19,6 +19,7 @@ extern crate alloc;
 pub mod auth;
 pub mod config;
 pub mod endpoint;
+mod engine;
 pub mod event;
 pub mod id;
 pub mod keys;

@@ -5,6 +5,7 @@
 use crate::auth::nonce::NonceId;
 use crate::auth::window::NonceUse;
 use crate::location::AorRecord;
+use crate::location::codec::RecordRef;
 use crate::query::Secrets;
 
 /// Shared maps, called with short critical sections only; never blocks on IO.
@@ -13,8 +14,8 @@ pub trait SharedState: Send + Sync {
     /// empty record is dropped afterwards.
     fn update_bindings(&self, aor: &[u8], f: &mut dyn FnMut(&mut AorRecord));
 
-    /// Runs `f` on the record of `aor`, if there is one.
-    fn read_bindings(&self, aor: &[u8], f: &mut dyn FnMut(&AorRecord));
+    /// Runs `f` on the encoded record of `aor`, if there is one: look-ups decode what they need.
+    fn read_bindings(&self, aor: &[u8], f: &mut dyn FnMut(RecordRef<'_>));
 
     /// Notes the use of a nonce with a count ([`crate::auth::window::NO_COUNT`]: none given) in a
     /// request whose response was right; see [`crate::auth::window::Windows::use_nonce`].

@@ -10,30 +10,22 @@
 
 use alloc::sync::Arc;
 
+use sip_message::{HeaderIndex, StartLine};
+
 use crate::shared::SharedState;
 
+pub use crate::engine::Keys;
+
 use crate::config::Config;
+use crate::engine::effects::ServerEvent;
+use crate::engine::{Engine, Wake};
 use crate::event::{Counters, Event, Gauges};
 use crate::id::{QueryId, WorkerId};
+use crate::proxy::response::Outcome;
 use crate::query::{Answer, Query};
+use crate::request_path;
 use crate::time::{Instant, Now};
 use crate::transport::{Flow, TransmitBatch};
-
-/// Secrets of the domain (the same on every node that shares keys, kept in `data_dir`) and this
-/// endpoint's seed.
-#[derive(Clone)]
-pub struct Keys {
-    /// Everything else is derived from it: branches, Record-Route and nonce MACs.
-    pub domain_secret: [u8; 32],
-    /// Differs between endpoints and starts: To tags, unique nonce bits, hash seeds.
-    pub seed: [u8; 32],
-}
-
-impl core::fmt::Debug for Keys {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("Keys(..)")
-    }
-}
 
 /// What became of a message given to the endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,82 +44,147 @@ pub enum Handled {
 /// One worker's protocol engine.
 #[derive(Debug)]
 pub struct Endpoint {
-    config: Arc<Config>,
-    counters: Counters,
+    engine: Engine,
+    /// Index of the message at hand, apart from the engine so that both can be borrowed.
+    index: HeaderIndex,
 }
 
 impl Endpoint {
     /// An endpoint of worker `worker`. `shared` is what the workers of one process share.
-    pub fn new(config: Arc<Config>, keys: Keys, worker: WorkerId, shared: Arc<dyn SharedState>) -> Self {
-        let _ = (keys, worker, shared);
-        Self { config, counters: Counters::default() }
+    pub fn new(config: &Config, keys: &Keys, worker: WorkerId, shared: Arc<dyn SharedState>) -> Self {
+        Self {
+            engine: Engine::new(config, keys, worker, shared),
+            index: HeaderIndex::new(),
+        }
     }
 
     /// A complete message (a datagram, or one message framed from a stream) arrived on `flow`.
     pub fn handle_message(&mut self, now: Now, flow: Flow, bytes: &[u8]) -> Handled {
-        let _ = (now, flow, bytes);
-        Handled::Here
+        let engine = &mut self.engine;
+        engine.now = now;
+        let Ok(message) = sip_message::parse(bytes, &mut self.index, engine.config.limits.headers) else {
+            // RFC 5626 §3.5.1: empty lines keep a NAT's door open and are no message.
+            if !bytes.iter().all(|c| matches!(c, b'\r' | b'\n' | 0)) {
+                engine.counters.dropped_not_sip += 1;
+            }
+            return Handled::Here;
+        };
+        match message.start() {
+            StartLine::Request { .. } => match engine.handle_request(&message, flow) {
+                request_path::Handled::Here => Handled::Here,
+                request_path::Handled::HandOver(worker) => Handled::HandOver(worker),
+                request_path::Handled::Broken if flow.transport.is_reliable() => Handled::Close,
+                request_path::Handled::Broken => Handled::Here,
+            },
+            StartLine::Response { .. } => {
+                let outcome = engine.handle_response(&message, flow);
+                self.follow(outcome)
+            }
+        }
     }
 
     /// `bytes`, sent to `to`, could not be delivered: ICMP error, connection refused or lost.
     pub fn handle_undelivered(&mut self, now: Now, to: Flow, bytes: &[u8]) {
-        let _ = (now, to, bytes);
+        let engine = &mut self.engine;
+        engine.now = now;
+        let Ok(message) = sip_message::parse(bytes, &mut self.index, engine.config.limits.headers) else {
+            return;
+        };
+        let outcome = engine.handle_undelivered(&message, to);
+        let _ = self.follow(outcome);
     }
 
     /// A back-end answered.
     pub fn handle_answer(&mut self, now: Now, id: QueryId, answer: Answer) {
-        let _ = (now, id, answer);
+        self.engine.now = now;
+        self.engine.resume(id, Some(answer));
     }
 
     /// Fires every timer that is due.
     pub fn handle_timeout(&mut self, now: Now) {
-        let _ = now;
+        self.engine.now = now;
+        self.engine.wheel.advance(now.instant);
+        while let Some(wake) = self.engine.wheel.pop_due() {
+            match wake {
+                Wake::Server(key, timer) => self.engine.server_event(key, ServerEvent::Timer(timer), &[]),
+                Wake::Client(key, timer) => {
+                    let outcome = self.engine.client_timer(key, timer);
+                    let _ = self.follow(outcome);
+                }
+                Wake::Query(id) => self.engine.resume(id, None),
+            }
+        }
     }
 
-    /// Moves what is to be sent to the end of `batch`; whether there was anything.
+    fn follow(&mut self, outcome: Outcome) -> Handled {
+        match outcome {
+            Outcome::Done => Handled::Here,
+            Outcome::HandOver(worker) => Handled::HandOver(worker),
+            Outcome::TryNext(server) => {
+                self.engine.try_next(server);
+                Handled::Here
+            }
+        }
+    }
+
+    /// Moves what is to be sent into `batch`, whose old content is lost; whether there is anything.
     pub fn poll_transmit(&mut self, batch: &mut TransmitBatch) -> bool {
-        let _ = batch;
-        false
+        batch.clear();
+        if self.engine.out.is_empty() {
+            return false;
+        }
+        core::mem::swap(batch, &mut self.engine.out);
+        true
     }
 
     /// The next question for a back-end.
     #[must_use]
     pub fn poll_query(&mut self) -> Option<Query> {
-        None
+        self.engine.queries.pop_front()
     }
 
     /// The next event.
     #[must_use]
     pub fn poll_event(&mut self) -> Option<Event> {
-        None
+        self.engine.events.pop_front()
     }
 
     /// When [`Endpoint::handle_timeout`] wants to be called next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        None
+        self.engine.wheel.next_deadline()
     }
 
     /// Takes a new configuration; what is under way goes on by the old route decisions.
-    pub fn reconfigure(&mut self, config: Arc<Config>) {
-        self.config = config;
+    pub fn reconfigure(&mut self, config: &Config) {
+        self.engine.reconfigure(config);
     }
 
     /// From now on new requests outside dialogs are answered 503; the rest goes on.
-    pub fn drain(&mut self) {}
+    pub fn drain(&mut self) {
+        self.engine.draining = true;
+    }
 
     /// Whether no transaction is live (finished ones, kept for retransmissions, do not count).
     pub fn is_quiet(&self) -> bool {
-        true
+        self.engine.live == 0 && self.engine.waiting.requests == 0
     }
 
     /// Counts so far.
     pub fn counters(&self) -> &Counters {
-        &self.counters
+        &self.engine.counters
     }
 
     /// Values of the moment.
     pub fn gauges(&self) -> Gauges {
-        Gauges::default()
+        let engine = &self.engine;
+        Gauges {
+            server_transactions: engine.table.servers() as u64,
+            client_transactions: engine.table.clients() as u64,
+            parked_requests: engine.waiting.requests as u64,
+            parked_bytes: engine.waiting.bytes as u64,
+            timers: engine.wheel.len() as u64,
+            dns_entries: engine.resolver.len() as u64,
+        }
     }
 }

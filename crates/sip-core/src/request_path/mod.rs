@@ -1,1 +1,171 @@
-//! To come.
+//! The way of a request, phase by phase, in the order of the files' names below:
+//!
+//! 1. **transaction**: a retransmission, an ACK or a CANCEL of something known ends here.
+//! 2. **sanity** (RFC 3261 §16.3): what is malformed or demands what we cannot do.
+//! 3. **in_dialog** (§16.4): Route values of ours come off; a valid mark makes it part of a dialog.
+//! 4. **local**: OPTIONS to this server; REGISTER to a domain of ours goes to `register`.
+//! 5. **authorize** (§22): who must prove who he is; may wait for credentials.
+//! 6. **route** (§16.5): rules, location; may wait for name service.
+//! 7. forwarding ([`crate::proxy::forward`], §16.6).
+//!
+//! A request that waits is kept as it came, and runs from phase 3 again when the answer is there.
+
+mod authorize;
+mod in_dialog;
+mod local;
+mod register;
+mod resume;
+mod route;
+mod sanity;
+mod transaction;
+
+use sip_message::{HeaderName, Message, Method, Uri};
+
+use crate::engine::Engine;
+use crate::engine::reply::{Reply, Status};
+use crate::engine::request::Request;
+use crate::id::WorkerId;
+use crate::transaction::table::Key;
+use crate::transport::Flow;
+
+/// Where a request stands when it runs through the phases.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Progress {
+    /// Credentials were checked, or are not needed.
+    pub(crate) authorized: bool,
+    /// Its server transaction.
+    pub(crate) server: Option<Key>,
+    /// Not the first time: to the next address of its next hop.
+    pub(crate) next_address: bool,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Handled {
+    Here,
+    HandOver(WorkerId),
+    /// It cannot be trusted to have ended where framing thinks (a defect of its length).
+    Broken,
+}
+
+impl Engine {
+    /// A request came from the network.
+    pub(crate) fn handle_request(&mut self, message: &Message<'_>, flow: Flow) -> Handled {
+        let request = match Request::read(*message, flow, &self.config.limits) {
+            Ok(request) => request,
+            Err(status) => return self.refuse_unreadable(message, flow, status),
+        };
+        if self.holds_state
+            && request.method != Method::Register
+            && let Some(other) = self.other_owner(request.call_id)
+        {
+            return Handled::HandOver(other);
+        }
+        self.count_request(request.method);
+        if self.find_transaction(&request) {
+            return Handled::Here;
+        }
+        // The ACK to an answer that we made without state is known by the tag that we put there.
+        if request.method == Method::Ack && self.has_own_tag(message) {
+            self.counters.retransmissions_absorbed += 1;
+            return Handled::Here;
+        }
+        self.dispatch(&request, Progress::default());
+        Handled::Here
+    }
+
+    /// Phases 2 to 7.
+    pub(crate) fn dispatch(&mut self, request: &Request<'_>, progress: Progress) {
+        self.edits.clear();
+        if let Err((status, extra)) = self.check_sanity(request) {
+            self.refuse_with(request, progress.server, status, &extra);
+            return;
+        }
+        let (request, position) = match self.take_routes(request) {
+            Ok(found) => found,
+            Err(status) => return self.refuse(request, progress.server, status),
+        };
+        let request = &request;
+        if self.draining && !position.in_dialog && !matches!(request.method, Method::Ack | Method::Cancel) {
+            return self.refuse(request, progress.server, Status::SERVICE_UNAVAILABLE);
+        }
+        if request.method == Method::Register {
+            return self.register(request, progress);
+        }
+        if self.is_for_us(request, &position) {
+            return self.answer_for_us(request, progress);
+        }
+        if let Err(status) = self.check_hops(request) {
+            return self.refuse(request, progress.server, status);
+        }
+        self.route(request, &position, progress);
+    }
+
+    /// Refuses a request that was read.
+    pub(crate) fn refuse(&mut self, request: &Request<'_>, server: Option<Key>, status: Status<'_>) {
+        self.refuse_with(request, server, status, &[]);
+    }
+
+    /// Refuses a request that was read, with header lines.
+    pub(crate) fn refuse_with(
+        &mut self,
+        request: &Request<'_>,
+        server: Option<Key>,
+        status: Status<'_>,
+        extra: &[u8],
+    ) {
+        self.reply(&request.message, request.flow, server, &Reply { status, extra });
+    }
+
+    /// Refuses a request that could not be read, if it can be answered at all.
+    fn refuse_unreadable(&mut self, message: &Message<'_>, flow: Flow, status: Status<'_>) -> Handled {
+        self.counters.requests_other += 1;
+        let answerable = message.top_via().is_ok()
+            && [
+                HeaderName::From,
+                HeaderName::To,
+                HeaderName::CallId,
+                HeaderName::CSeq,
+            ]
+            .iter()
+            .all(|name| message.value(*name).is_some_and(|v| !v.is_empty()));
+        if answerable {
+            self.reply(message, flow, None, &Reply { status, extra: &[] });
+        } else {
+            self.counters.dropped_malformed += 1;
+        }
+        if message.defect().is_some() {
+            Handled::Broken
+        } else {
+            Handled::Here
+        }
+    }
+
+    fn count_request(&mut self, method: Method<'_>) {
+        let c = &mut self.counters;
+        let counter = match method {
+            Method::Invite => &mut c.requests_invite,
+            Method::Ack => &mut c.requests_ack,
+            Method::Bye => &mut c.requests_bye,
+            Method::Cancel => &mut c.requests_cancel,
+            Method::Register => &mut c.requests_register,
+            Method::Options => &mut c.requests_options,
+            Method::Prack
+            | Method::Subscribe
+            | Method::Notify
+            | Method::Publish
+            | Method::Info
+            | Method::Refer
+            | Method::Message
+            | Method::Update
+            | Method::Other(_) => &mut c.requests_other,
+        };
+        *counter += 1;
+    }
+
+    /// The domain of ours that a Request-URI belongs to.
+    fn own_domain_of(&self, uri: &Uri<'_>) -> Option<&crate::config::Domain> {
+        self.directory.domain_of(&self.config, uri.sip()?)
+    }
+}

@@ -2,6 +2,8 @@
 
 pub mod framing;
 
+pub mod via;
+
 use alloc::vec::Vec;
 use core::fmt;
 use core::net::SocketAddr;
@@ -147,7 +149,10 @@ impl TransmitBatch {
     pub fn push_with(&mut self, to: Flow, write: impl FnOnce(&mut Vec<u8>)) {
         let start = self.bytes.len();
         write(&mut self.bytes);
-        self.items.push(Transmit { to, range: start..self.bytes.len() });
+        self.items.push(Transmit {
+            to,
+            range: start..self.bytes.len(),
+        });
     }
 
     /// Appends a copy of `message`.

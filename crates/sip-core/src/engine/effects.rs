@@ -1,0 +1,441 @@
+//! Carries out what the transaction machines want: messages, timers, endings.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use sip_message::{HeaderName, Message};
+use smallvec::SmallVec;
+
+use super::reply::{Reply, Status};
+use super::{ClientUser, Engine, ServerUser, Wake};
+use crate::transaction::table::{Client, ClientMachine, Key, Server, ServerMachine, timer_place};
+use crate::transaction::{
+    Effect, InviteClient, InviteServer, NonInviteClient, NonInviteServer, Passed, Sink, Timer, invite_client,
+    invite_server, non_invite_client, non_invite_server,
+};
+use crate::transport::Flow;
+
+/// Effects of one event, in order.
+#[derive(Debug, Default)]
+struct Effects(SmallVec<[Effect; 8]>);
+
+impl Sink for Effects {
+    fn effect(&mut self, effect: Effect) {
+        self.0.push(effect);
+    }
+}
+
+/// What happened to a server transaction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ServerEvent {
+    Timer(Timer),
+    /// The request came again.
+    Again,
+    Ack,
+    /// A response of this status is at hand.
+    Respond(u16),
+    /// There will be no answer (RFC 4320 §4.2).
+    Abandon,
+}
+
+/// What happened to a client transaction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ClientEvent {
+    Timer(Timer),
+    /// A response of this status came.
+    Response(u16),
+    TransportError,
+    Abandon,
+}
+
+/// What the transaction user is to be told of a client transaction; at most one thing an event.
+pub(crate) type Told = Option<Passed>;
+
+impl Engine {
+    /// Makes a server transaction. The caller has checked the limit.
+    pub(crate) fn begin_server(
+        &mut self,
+        key: u128,
+        invite: bool,
+        source: Flow,
+        reply_to: Flow,
+        request: Box<[u8]>,
+        user: ServerUser,
+    ) -> Key {
+        let ctx = self.machine_context(&source);
+        let mut effects = Effects::default();
+        let machine = if invite {
+            ServerMachine::Invite(InviteServer::new(&mut effects))
+        } else {
+            ServerMachine::NonInvite(NonInviteServer::new(&ctx, &mut effects))
+        };
+        let server = Server {
+            key,
+            machine,
+            source,
+            reply_to,
+            request,
+            response: Vec::new(),
+            timers: [None; 2],
+            user,
+        };
+        let key = self.table.insert_server(server);
+        self.live += 1;
+        self.counters.transactions_server += 1;
+        self.run_server(key, effects, &[]);
+        key
+    }
+
+    /// Sends a response through its server transaction.
+    pub(crate) fn send_response(&mut self, key: Key, code: u16, text: &[u8]) {
+        self.server_event(key, ServerEvent::Respond(code), text);
+    }
+
+    /// Takes an event of a server transaction; `text` is the response at hand.
+    pub(crate) fn server_event(&mut self, key: Key, event: ServerEvent, text: &[u8]) {
+        let Some(server) = self.table.server(key) else {
+            return;
+        };
+        let ctx = self.machine_context(&server.source);
+        let Some(server) = self.table.server_mut(key) else {
+            return;
+        };
+        let mut effects = Effects::default();
+        match &mut server.machine {
+            ServerMachine::Invite(machine) => {
+                use invite_server::Event as E;
+                let event = match event {
+                    ServerEvent::Timer(timer) => E::Timer(timer),
+                    ServerEvent::Again => E::Invite,
+                    ServerEvent::Ack => E::Ack,
+                    ServerEvent::Respond(100..=199) => E::SendProvisional,
+                    ServerEvent::Respond(200..=299) => E::SendSuccess,
+                    ServerEvent::Respond(_) => E::SendFailure,
+                    // §17.2.1 knows no silent end: an INVITE is always answered.
+                    ServerEvent::Abandon => return,
+                };
+                machine.handle(event, &ctx, &mut effects);
+            }
+            ServerMachine::NonInvite(machine) => {
+                use non_invite_server::Event as E;
+                let event = match event {
+                    ServerEvent::Timer(timer) => E::Timer(timer),
+                    ServerEvent::Again => E::Request,
+                    ServerEvent::Ack => return,
+                    ServerEvent::Respond(100..=199) => E::SendTrying,
+                    ServerEvent::Respond(_) => E::SendFinal,
+                    ServerEvent::Abandon => E::Abandon,
+                };
+                machine.handle(event, &ctx, &mut effects);
+            }
+        }
+        if let ServerEvent::Respond(200..) | ServerEvent::Abandon = event {
+            self.settle(key);
+        }
+        self.run_server(key, effects, text);
+    }
+
+    /// A final answer: the request is needed no more, and the transaction no longer counts as live.
+    fn settle(&mut self, key: Key) {
+        if let Some(server) = self.table.server_mut(key)
+            && !server.user.answered
+        {
+            server.user.answered = true;
+            server.user.failover = None;
+            server.request = Box::default();
+            server.response = Vec::new();
+            self.live = self.live.saturating_sub(1);
+        }
+    }
+
+    fn run_server(&mut self, key: Key, effects: Effects, text: &[u8]) {
+        for effect in effects.0 {
+            let Some(server) = self.table.server_mut(key) else {
+                return;
+            };
+            match effect {
+                Effect::SendResponse => {
+                    self.out.push(server.reply_to, text);
+                    keep_response(server, text);
+                }
+                Effect::ResendResponse if server.response.is_empty() => self.send_trying(key),
+                Effect::ResendResponse => {
+                    self.out.push(server.reply_to, &server.response);
+                    self.counters.retransmissions_sent += 1;
+                }
+                Effect::SendTrying => self.send_trying(key),
+                Effect::Start(timer, after) => {
+                    let id = self
+                        .wheel
+                        .start(self.now.instant, after, Wake::Server(key, timer));
+                    if let Some(place) = server.timers.get_mut(timer_place(timer)) {
+                        *place = Some(id);
+                    }
+                }
+                Effect::Stop(timer) => {
+                    if let Some(id) = server.timers.get_mut(timer_place(timer)).and_then(Option::take) {
+                        self.wheel.cancel(id);
+                    }
+                }
+                Effect::Terminated => {
+                    self.forget_server(key);
+                    return;
+                }
+                // The request was passed up before this ran; H without ACK and undeliverable
+                // responses end silently (§17.2.1: "the TU ... SHOULD" only be told).
+                Effect::PassToUser(_) | Effect::SendRequest | Effect::ResendRequest | Effect::SendAck => {}
+            }
+        }
+    }
+
+    /// Takes a server transaction out of the table.
+    pub(crate) fn forget_server(&mut self, key: Key) {
+        if let Some(server) = self.table.remove_server(key) {
+            for id in server.timers.into_iter().flatten() {
+                self.wheel.cancel(id);
+            }
+            if !server.user.answered {
+                self.live = self.live.saturating_sub(1);
+            }
+        }
+    }
+
+    /// 100 (Trying), made of the stored request.
+    fn send_trying(&mut self, key: Key) {
+        let Some(server) = self.table.server_mut(key) else {
+            return;
+        };
+        let (flow, to) = (server.source, server.reply_to);
+        let request = core::mem::take(&mut server.request);
+        let mut text = core::mem::take(&mut self.scratch);
+        text.clear();
+        self.with_message(&request, |engine, message| {
+            engine.write_reply(
+                &mut text,
+                message,
+                flow,
+                &Reply {
+                    status: Status::TRYING,
+                    extra: &[],
+                },
+            );
+            engine.out.push(to, &text);
+            engine.counters.replies_1xx += 1;
+        });
+        self.scratch = text;
+        if let Some(server) = self.table.server_mut(key)
+            && server.request.is_empty()
+        {
+            server.request = request;
+        }
+    }
+
+    /// Makes a client transaction and sends its request.
+    pub(crate) fn begin_client(
+        &mut self,
+        key: u128,
+        invite: bool,
+        to: Flow,
+        request: &[u8],
+        user: ClientUser,
+    ) -> Key {
+        let ctx = self.machine_context(&to);
+        let mut effects = Effects::default();
+        let machine = if invite {
+            ClientMachine::Invite(InviteClient::new(&ctx, &mut effects))
+        } else {
+            ClientMachine::NonInvite(NonInviteClient::new(&ctx, &mut effects))
+        };
+        let c_ms = user.c_ms;
+        let client = Client {
+            key,
+            machine,
+            to,
+            request: Box::from(request),
+            timers: [None; 2],
+            user,
+        };
+        let key = self.table.insert_client(client);
+        self.counters.transactions_client += 1;
+        if invite {
+            let timer = self.wheel.start(
+                self.now.instant,
+                crate::time::Millis(c_ms),
+                Wake::Client(key, Timer::C),
+            );
+            if let Some(client) = self.table.client_mut(key) {
+                client.user.timer_c = Some(timer);
+            }
+        }
+        self.run_client(key, effects, None);
+        key
+    }
+
+    /// Takes an event of a client transaction; says what its user must be told. `response` is the
+    /// response at hand, from which an ACK is made.
+    pub(crate) fn client_event(
+        &mut self,
+        key: Key,
+        event: ClientEvent,
+        response: Option<&Message<'_>>,
+    ) -> Told {
+        let client = self.table.client(key)?;
+        let ctx = self.machine_context(&client.to);
+        let client = self.table.client_mut(key)?;
+        let mut effects = Effects::default();
+        match &mut client.machine {
+            ClientMachine::Invite(machine) => {
+                use invite_client::Event as E;
+                let event = match event {
+                    ClientEvent::Timer(timer) => E::Timer(timer),
+                    ClientEvent::Response(100..=199) => E::Provisional,
+                    ClientEvent::Response(200..=299) => E::Success,
+                    ClientEvent::Response(_) => E::Failure,
+                    ClientEvent::TransportError => E::TransportError,
+                    ClientEvent::Abandon => E::Abandon,
+                };
+                machine.handle(event, &ctx, &mut effects);
+            }
+            ClientMachine::NonInvite(machine) => {
+                use non_invite_client::Event as E;
+                let event = match event {
+                    ClientEvent::Timer(timer) => E::Timer(timer),
+                    ClientEvent::Response(100..=199) => E::Provisional,
+                    ClientEvent::Response(_) => E::Final,
+                    ClientEvent::TransportError => E::TransportError,
+                    ClientEvent::Abandon => return None,
+                };
+                machine.handle(event, &ctx, &mut effects);
+            }
+        }
+        self.run_client(key, effects, response)
+    }
+
+    fn run_client(&mut self, key: Key, effects: Effects, response: Option<&Message<'_>>) -> Told {
+        let mut told = None;
+        for effect in effects.0 {
+            let client = self.table.client_mut(key)?;
+            match effect {
+                Effect::SendRequest => self.out.push(client.to, &client.request),
+                Effect::ResendRequest => {
+                    self.out.push(client.to, &client.request);
+                    self.counters.retransmissions_sent += 1;
+                }
+                Effect::SendAck => self.send_ack(key, response),
+                Effect::PassToUser(what) => told = Some(what),
+                Effect::Start(timer, after) => {
+                    let id = self
+                        .wheel
+                        .start(self.now.instant, after, Wake::Client(key, timer));
+                    if let Some(place) = client.timers.get_mut(timer_place(timer)) {
+                        *place = Some(id);
+                    }
+                }
+                Effect::Stop(timer) => {
+                    if let Some(id) = client.timers.get_mut(timer_place(timer)).and_then(Option::take) {
+                        self.wheel.cancel(id);
+                    }
+                }
+                Effect::Terminated => self.end_client(key, told.is_some()),
+                Effect::SendResponse | Effect::SendTrying | Effect::ResendResponse => {}
+            }
+        }
+        told
+    }
+
+    /// A client transaction is over. Where its user is still to be told something, the user
+    /// takes it out when done ([`Engine::forget_client`]).
+    fn end_client(&mut self, key: Key, user_waits: bool) {
+        if !user_waits {
+            self.forget_client(key);
+        }
+    }
+
+    /// Takes a client transaction out of the table.
+    pub(crate) fn forget_client(&mut self, key: Key) {
+        if let Some(client) = self.table.remove_client(key) {
+            for id in client.timers.into_iter().flatten().chain(client.user.timer_c) {
+                self.wheel.cancel(id);
+            }
+        }
+    }
+
+    /// Whether the machine of this client transaction has ended.
+    pub(crate) fn client_is_over(&self, key: Key) -> bool {
+        self.table.client(key).is_none_or(|client| match &client.machine {
+            ClientMachine::Invite(machine) => machine.is_terminated(),
+            ClientMachine::NonInvite(machine) => machine.is_terminated(),
+        })
+    }
+
+    /// ACK to a 3xx to 6xx (§17.1.1.3): made once, then kept in the INVITE's place.
+    fn send_ack(&mut self, key: Key, response: Option<&Message<'_>>) {
+        let Some(client) = self.table.client_mut(key) else {
+            return;
+        };
+        if !client.request.starts_with(b"ACK ") {
+            let request = core::mem::take(&mut client.request);
+            let to = response.and_then(|r| r.value(HeaderName::To)).unwrap_or_default();
+            let mut text = core::mem::take(&mut self.scratch);
+            text.clear();
+            self.with_message(&request, |_, invite| write_derived(&mut text, invite, b"ACK", to));
+            if let Some(client) = self.table.client_mut(key) {
+                client.request = Box::from(text.as_slice());
+            }
+            self.scratch = text;
+        }
+        if let Some(client) = self.table.client(key) {
+            self.out.push(client.to, &client.request);
+        }
+    }
+}
+
+/// Keeps a response for retransmission where one can be asked for.
+fn keep_response<U>(server: &mut Server<U>, text: &[u8]) {
+    if server.source.transport.is_reliable() {
+        return;
+    }
+    // A 2xx to an INVITE is the callee's to send again (RFC 3261 §13.3.1.4).
+    let accepted =
+        matches!(&server.machine, ServerMachine::Invite(m) if m.state() == invite_server::State::Accepted);
+    if !accepted {
+        server.response.clear();
+        server.response.reserve_exact(text.len());
+        server.response.extend_from_slice(text);
+    }
+}
+
+/// Appends the ACK or CANCEL that belongs to `invite` as we sent it (§17.1.1.3, §9.1): its
+/// Request-URI, topmost Via, Route, From, Call-ID and CSeq number; `to` where not empty.
+pub(crate) fn write_derived(out: &mut Vec<u8>, invite: &Message<'_>, method: &[u8], to: &[u8]) {
+    out.extend_from_slice(method);
+    out.push(b' ');
+    out.extend_from_slice(invite.request_uri().unwrap_or_default());
+    out.extend_from_slice(b" SIP/2.0\r\nVia: ");
+    let via = invite.values(HeaderName::Via).next();
+    out.extend_from_slice(via.map(|v| v.text).unwrap_or_default());
+    out.extend_from_slice(b"\r\nMax-Forwards: 70\r\n");
+    for field in invite.fields_named(HeaderName::Route) {
+        out.extend_from_slice(b"Route: ");
+        out.extend_from_slice(invite.field_value(field));
+        out.extend_from_slice(b"\r\n");
+    }
+    let own_to = invite.value(HeaderName::To).unwrap_or_default();
+    let to = if to.is_empty() { own_to } else { to };
+    let fields: [(&[u8], &[u8]); 3] = [
+        (b"From: ", invite.value(HeaderName::From).unwrap_or_default()),
+        (b"To: ", to),
+        (b"Call-ID: ", invite.value(HeaderName::CallId).unwrap_or_default()),
+    ];
+    for (name, value) in fields {
+        out.extend_from_slice(name);
+        out.extend_from_slice(value);
+        out.extend_from_slice(b"\r\n");
+    }
+    out.extend_from_slice(b"CSeq: ");
+    let number = invite.cseq().map_or(0, |c| c.number);
+    sip_message::number::write_decimal(out, u64::from(number));
+    out.push(b' ');
+    out.extend_from_slice(method);
+    out.extend_from_slice(b"\r\nContent-Length: 0\r\n\r\n");
+}

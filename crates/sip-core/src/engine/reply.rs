@@ -1,0 +1,230 @@
+//! Answers that this server makes itself.
+
+use alloc::vec::Vec;
+
+use sip_message::header::{NameAddr, Via};
+use sip_message::number::write_decimal;
+use sip_message::{HeaderName, Message, Method};
+
+use super::Engine;
+use super::secrets::write_hex;
+use crate::transaction::table::Key;
+use crate::transport::{Flow, via};
+
+/// Prefix of To tags of ours; 16 hexadecimal digits follow.
+pub(crate) const TAG_PREFIX: &[u8] = b"tz";
+
+/// A status with its reason phrase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Status<'a> {
+    pub(crate) code: u16,
+    pub(crate) reason: &'a str,
+}
+
+impl Status<'static> {
+    pub(crate) const TRYING: Self = Self {
+        code: 100,
+        reason: "Trying",
+    };
+    pub(crate) const OK: Self = Self {
+        code: 200,
+        reason: "OK",
+    };
+    pub(crate) const UNAUTHORIZED: Self = Self {
+        code: 401,
+        reason: "Unauthorized",
+    };
+    pub(crate) const FORBIDDEN: Self = Self {
+        code: 403,
+        reason: "Forbidden",
+    };
+    pub(crate) const PROXY_AUTHENTICATION_REQUIRED: Self = Self {
+        code: 407,
+        reason: "Proxy Authentication Required",
+    };
+    pub(crate) const REQUEST_TIMEOUT: Self = Self {
+        code: 408,
+        reason: "Request Timeout",
+    };
+    pub(crate) const UNSUPPORTED_URI_SCHEME: Self = Self {
+        code: 416,
+        reason: "Unsupported URI Scheme",
+    };
+    pub(crate) const BAD_EXTENSION: Self = Self {
+        code: 420,
+        reason: "Bad Extension",
+    };
+    pub(crate) const TEMPORARILY_UNAVAILABLE: Self = Self {
+        code: 480,
+        reason: "Temporarily Unavailable",
+    };
+    pub(crate) const NO_TRANSACTION: Self = Self {
+        code: 481,
+        reason: "Call/Transaction Does Not Exist",
+    };
+    pub(crate) const TOO_MANY_HOPS: Self = Self {
+        code: 483,
+        reason: "Too Many Hops",
+    };
+    pub(crate) const REQUEST_TERMINATED: Self = Self {
+        code: 487,
+        reason: "Request Terminated",
+    };
+    pub(crate) const SERVER_ERROR: Self = Self {
+        code: 500,
+        reason: "Server Internal Error",
+    };
+    pub(crate) const SERVICE_UNAVAILABLE: Self = Self {
+        code: 503,
+        reason: "Service Unavailable",
+    };
+    pub(crate) const VERSION_NOT_SUPPORTED: Self = Self {
+        code: 505,
+        reason: "Version Not Supported",
+    };
+
+    pub(crate) const fn bad_request(reason: &'static str) -> Self {
+        Self { code: 400, reason }
+    }
+}
+
+/// Appends `SIP/2.0 200 OK\r\n`.
+fn write_status_line(out: &mut Vec<u8>, status: Status<'_>) {
+    out.extend_from_slice(b"SIP/2.0 ");
+    write_decimal(out, u64::from(status.code));
+    out.push(b' ');
+    // A reason from the configuration must not break the line.
+    out.extend(status.reason.bytes().filter(|c| !c.is_ascii_control()));
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends all Via values of the request, the topmost with `received` and `rport`.
+fn write_vias(out: &mut Vec<u8>, message: &Message<'_>, flow: Flow) {
+    for (i, value) in message.values(HeaderName::Via).enumerate() {
+        out.extend_from_slice(b"Via: ");
+        match Via::parse(value.text) {
+            Some(top) if i == 0 => via::write_received(out, &top, flow.remote),
+            _ => out.extend_from_slice(value.text),
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+fn write_field(out: &mut Vec<u8>, message: &Message<'_>, name: HeaderName) {
+    if let Some(value) = message.value(name) {
+        out.extend_from_slice(name.as_str().as_bytes());
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(value);
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// What an answer is made of, beside the request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reply<'a> {
+    pub(crate) status: Status<'a>,
+    /// Whole header lines.
+    pub(crate) extra: &'a [u8],
+}
+
+impl Engine {
+    /// Appends an answer to `message` (RFC 3261 §8.2.6). The message may be a broken one: what is
+    /// there is copied.
+    pub(crate) fn write_reply(
+        &self,
+        out: &mut Vec<u8>,
+        message: &Message<'_>,
+        flow: Flow,
+        reply: &Reply<'_>,
+    ) {
+        write_status_line(out, reply.status);
+        write_vias(out, message, flow);
+        write_field(out, message, HeaderName::From);
+        self.write_to(out, message, reply.status.code);
+        write_field(out, message, HeaderName::CallId);
+        write_field(out, message, HeaderName::CSeq);
+        if reply.status.code == 100 {
+            // §8.2.6.1: the Timestamp goes back in a 100.
+            write_field(out, message, HeaderName::Timestamp);
+        } else if !self.config.server_header.is_empty() {
+            out.extend_from_slice(b"Server: ");
+            out.extend_from_slice(&self.config.server_header);
+            out.extend_from_slice(b"\r\n");
+        }
+        out.extend_from_slice(reply.extra);
+        out.extend_from_slice(b"Content-Length: 0\r\n\r\n");
+    }
+
+    /// To, with our tag where it has none and the answer is not a 100 (§8.2.6.2).
+    fn write_to(&self, out: &mut Vec<u8>, message: &Message<'_>, code: u16) {
+        let Some(value) = message.value(HeaderName::To) else {
+            return;
+        };
+        out.extend_from_slice(b"To: ");
+        out.extend_from_slice(value);
+        let tagged = NameAddr::parse(value).is_none_or(|to| to.tag().is_some());
+        if code != 100 && !tagged {
+            out.extend_from_slice(b";tag=");
+            out.extend_from_slice(TAG_PREFIX);
+            write_hex(out, u128::from(self.own_tag(message)), 16);
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+
+    fn own_tag(&self, message: &Message<'_>) -> u64 {
+        let from_tag = message.from().ok().and_then(|f| f.tag()).unwrap_or_default();
+        self.secrets
+            .to_tag(message.call_id().unwrap_or_default(), from_tag)
+    }
+
+    /// Whether the To tag of this request is one that we put into an answer to its INVITE.
+    pub(crate) fn has_own_tag(&self, message: &Message<'_>) -> bool {
+        let Some(tag) = message.to().ok().and_then(|to| to.tag()) else {
+            return false;
+        };
+        let Some(digits) = tag.strip_prefix(TAG_PREFIX) else {
+            return false;
+        };
+        super::secrets::read_hex(digits, 16) == Some(u128::from(self.own_tag(message)))
+    }
+
+    /// Answers a request: through its server transaction where it has one, else statelessly.
+    /// An ACK is never answered.
+    pub(crate) fn reply(
+        &mut self,
+        message: &Message<'_>,
+        flow: Flow,
+        server: Option<Key>,
+        reply: &Reply<'_>,
+    ) {
+        if message.method() == Some(Method::Ack) {
+            return;
+        }
+        self.count_reply(reply.status.code);
+        let mut text = core::mem::take(&mut self.scratch);
+        text.clear();
+        self.write_reply(&mut text, message, flow, reply);
+        match server {
+            Some(key) => self.send_response(key, reply.status.code, &text),
+            None => {
+                if let Ok(top) = message.top_via() {
+                    self.out.push(via::reply_to(flow, &top), &text);
+                }
+            }
+        }
+        self.scratch = text;
+    }
+
+    fn count_reply(&mut self, code: u16) {
+        let c = &mut self.counters;
+        let counter = match code / 100 {
+            1 => &mut c.replies_1xx,
+            2 => &mut c.replies_2xx,
+            3 => &mut c.replies_3xx,
+            4 => &mut c.replies_4xx,
+            5 => &mut c.replies_5xx,
+            _ => &mut c.replies_6xx,
+        };
+        *counter += 1;
+    }
+}

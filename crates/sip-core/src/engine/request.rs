@@ -1,0 +1,121 @@
+//! A request whose parts that routing needs have been read: parse, don't validate.
+
+use sip_message::header::{CSeq, NameAddr, Via};
+use sip_message::{Defect, HeaderName, Message, Method, Uri};
+
+use super::reply::Status;
+use super::secrets::BranchInput;
+use crate::limits::Limits;
+use crate::transport::{Flow, via};
+
+/// A request that can be routed and answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request<'a> {
+    pub(crate) message: Message<'a>,
+    pub(crate) method: Method<'a>,
+    pub(crate) uri: Uri<'a>,
+    pub(crate) uri_text: &'a [u8],
+    pub(crate) via: Via<'a>,
+    pub(crate) from: NameAddr<'a>,
+    pub(crate) to: NameAddr<'a>,
+    pub(crate) call_id: &'a [u8],
+    pub(crate) cseq: CSeq<'a>,
+    /// Where it came from.
+    pub(crate) flow: Flow,
+}
+
+impl<'a> Request<'a> {
+    /// Reads a request (RFC 3261 §8.1.1, §16.3 step 1).
+    ///
+    /// # Errors
+    /// What to answer.
+    pub(crate) fn read(message: Message<'a>, flow: Flow, limits: &Limits) -> Result<Self, Status<'static>> {
+        match message.defect() {
+            None => {}
+            Some(Defect::Version) => return Err(Status::VERSION_NOT_SUPPORTED),
+            Some(defect) => return Err(Status::bad_request(defect.reason())),
+        }
+        let bad = Status::bad_request;
+        let (Some(method), Some(uri_text)) = (message.method(), message.request_uri()) else {
+            return Err(bad("Not A Request"));
+        };
+        message
+            .check_mandatory()
+            .map_err(|e| bad(mandatory_reason(e.name())))?;
+        let (Ok(via), Ok(from), Ok(to), Ok(cseq), Some(call_id)) = (
+            message.top_via(),
+            message.from(),
+            message.to(),
+            message.cseq(),
+            message.call_id(),
+        ) else {
+            return Err(bad("Missing Header Field"));
+        };
+        if cseq.method != method {
+            return Err(bad("CSeq Method Does Not Match"));
+        }
+        let uri = Uri::parse(uri_text).map_err(|_| bad("Malformed Request-URI"))?;
+        if let Uri::Sip(uri) = &uri
+            && uri.headers.is_some()
+        {
+            // RFC 3261 §19.1.1, Table 1: headers are not allowed in a Request-URI.
+            return Err(bad("Headers In Request-URI"));
+        }
+        if message.values(HeaderName::Via).nth(limits.via_values).is_some() {
+            return Err(bad("Too Many Via Values"));
+        }
+        if message
+            .values(HeaderName::Route)
+            .nth(limits.route_values)
+            .is_some()
+        {
+            return Err(bad("Too Many Route Values"));
+        }
+        Ok(Self {
+            message,
+            method,
+            uri,
+            uri_text,
+            via,
+            from,
+            to,
+            call_id,
+            cseq,
+            flow,
+        })
+    }
+
+    /// From tag; empty where an RFC 2543 peer sent none.
+    pub(crate) fn from_tag(&self) -> &'a [u8] {
+        self.from.tag().unwrap_or_default()
+    }
+
+    /// What its branch is made of.
+    pub(crate) fn branch_input(&self) -> BranchInput<'a> {
+        BranchInput {
+            received_branch: self.via.branch().unwrap_or_default(),
+            sent_by: self.via.host_text,
+            port: self.via.port.unwrap_or(0),
+            source: self.flow.remote.ip().to_canonical(),
+            call_id: self.call_id,
+            from_tag: self.from_tag(),
+            cseq: self.cseq.number,
+        }
+    }
+
+    /// Where answers to it go.
+    pub(crate) fn reply_to(&self) -> Flow {
+        via::reply_to(self.flow, &self.via)
+    }
+}
+
+const fn mandatory_reason(name: HeaderName) -> &'static str {
+    match name {
+        HeaderName::Via => "Missing Or Malformed Via",
+        HeaderName::From => "Missing Or Malformed From",
+        HeaderName::To => "Missing Or Malformed To",
+        HeaderName::CallId => "Missing Or Malformed Call-ID",
+        HeaderName::CSeq => "Missing Or Malformed CSeq",
+        _ => "Missing Or Malformed Header Field",
+    }
+}

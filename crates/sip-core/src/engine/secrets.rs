@@ -1,0 +1,150 @@
+//! Keyed hashes: branches, Record-Route marks, To tags, and which worker owns a Call-ID.
+//!
+//! SipHash-2-4 is a pseudo-random function made for short inputs; with 128 bits of output a
+//! branch cannot be guessed nor met by accident. Fields are hashed as length and bytes, so that
+//! no two field lists encode alike.
+
+use core::hash::Hasher as _;
+
+use siphasher::sip::SipHasher24;
+use siphasher::sip128::{Hasher128 as _, SipHasher24 as SipHasher24x128};
+
+use crate::keys::derive_siphash_key;
+
+type Key = (u64, u64);
+
+/// All keys of one endpoint. The domain's are the same on each node that shares its secret.
+#[derive(Clone)]
+pub(crate) struct Secrets {
+    branch: Key,
+    route: Key,
+    tag: Key,
+    owner: Key,
+    /// For maps keyed by what a peer chooses; differs between starts.
+    map: Key,
+}
+
+impl core::fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Secrets(..)")
+    }
+}
+
+impl Secrets {
+    pub(crate) fn new(domain_secret: &[u8; 32], seed: &[u8; 32]) -> Self {
+        Self {
+            branch: derive_siphash_key(domain_secret, "client branch"),
+            route: derive_siphash_key(domain_secret, "record-route mark"),
+            tag: derive_siphash_key(domain_secret, "to tag"),
+            owner: derive_siphash_key(domain_secret, "call-id owner"),
+            map: derive_siphash_key(seed, "transaction keys"),
+        }
+    }
+
+    /// The branch that a request gets from us: the same for each copy of it, on each node and
+    /// after a restart (RFC 3261 §16.11).
+    pub(crate) fn branch(&self, of: &BranchInput<'_>, target: u8) -> u128 {
+        let mut h = SipHasher24x128::new_with_keys(self.branch.0, self.branch.1);
+        for field in [of.received_branch, of.sent_by, of.call_id, of.from_tag] {
+            put(&mut h, field);
+        }
+        match of.source {
+            core::net::IpAddr::V4(ip) => h.write(&ip.octets()),
+            core::net::IpAddr::V6(ip) => h.write(&ip.octets()),
+        }
+        h.write_u16(of.port);
+        h.write_u32(of.cseq);
+        h.write_u8(target);
+        h.finish128().as_u128()
+    }
+
+    /// Marks a Record-Route as ours: over Call-ID and the tag of the dialog's initiator.
+    pub(crate) fn route_mark(&self, call_id: &[u8], initiator_tag: &[u8]) -> u64 {
+        hash64(self.route, &[call_id, initiator_tag])
+    }
+
+    /// The To tag of answers that we make; their ACK is known by it (RFC 3261 §8.2.6.2, §8.2.7).
+    pub(crate) fn to_tag(&self, call_id: &[u8], from_tag: &[u8]) -> u64 {
+        hash64(self.tag, &[call_id, from_tag])
+    }
+
+    /// Which of `workers` holds the state of this Call-ID.
+    pub(crate) fn owner(&self, call_id: &[u8], workers: u16) -> u16 {
+        if workers <= 1 {
+            return 0;
+        }
+        (hash64(self.owner, &[call_id]) % u64::from(workers)) as u16
+    }
+
+    /// Key of a table entry made of what a peer chose.
+    pub(crate) fn map_key(&self, fields: &[&[u8]], class: u8) -> u128 {
+        let mut h = SipHasher24x128::new_with_keys(self.map.0, self.map.1);
+        for field in fields {
+            put(&mut h, field);
+        }
+        h.write_u8(class);
+        h.finish128().as_u128()
+    }
+
+    /// A reproducible number for choices among equals (RFC 2782 weights).
+    pub(crate) fn dice(&self, call_id: &[u8]) -> u64 {
+        hash64(self.map, &[call_id])
+    }
+}
+
+/// What a branch is made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BranchInput<'a> {
+    /// Branch of the topmost Via as received; empty where it has none (RFC 2543): the other
+    /// fields tell its requests apart.
+    pub(crate) received_branch: &'a [u8],
+    /// `sent-by` host of that Via as written.
+    pub(crate) sent_by: &'a [u8],
+    /// Its port; 0: none given.
+    pub(crate) port: u16,
+    /// Where the request came from.
+    pub(crate) source: core::net::IpAddr,
+    pub(crate) call_id: &'a [u8],
+    pub(crate) from_tag: &'a [u8],
+    pub(crate) cseq: u32,
+}
+
+fn put(h: &mut impl core::hash::Hasher, field: &[u8]) {
+    h.write_u32(field.len() as u32);
+    h.write(field);
+}
+
+fn hash64(key: Key, fields: &[&[u8]]) -> u64 {
+    let mut h = SipHasher24::new_with_keys(key.0, key.1);
+    for field in fields {
+        put(&mut h, field);
+    }
+    h.finish()
+}
+
+const HEX: &[u8; 16] = b"0123456789abcdef";
+
+/// Appends `digits` hexadecimal digits of `value`, the highest first.
+pub(crate) fn write_hex(out: &mut alloc::vec::Vec<u8>, value: u128, digits: u32) {
+    for i in (0..digits).rev() {
+        let nibble = (value >> (i * 4)) as usize & 15;
+        out.push(HEX.get(nibble).copied().unwrap_or(b'0'));
+    }
+}
+
+/// Reads exactly `digits` lower-case hexadecimal digits.
+pub(crate) fn read_hex(text: &[u8], digits: usize) -> Option<u128> {
+    if text.len() != digits {
+        return None;
+    }
+    let mut value = 0u128;
+    for &c in text {
+        let nibble = match c {
+            b'0'..=b'9' => c - b'0',
+            b'a'..=b'f' => c - b'a' + 10,
+            _ => return None,
+        };
+        value = value << 4 | u128::from(nibble);
+    }
+    Some(value)
+}

@@ -1,0 +1,206 @@
+//! Questions under way and the requests that wait for their answers.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use super::{Engine, Wake};
+use crate::id::QueryId;
+use crate::query::{Query, QueryKind, RecordKind};
+use crate::time::Millis;
+use crate::timer::wheel::TimerId;
+use crate::transaction::table::{Key, Slab};
+use crate::transport::Flow;
+
+/// How long the core waits for name service, milliseconds.
+const RESOLVE_DEADLINE_MS: u32 = 5_000;
+/// How long it waits for the location store, milliseconds.
+const SAVE_DEADLINE_MS: u32 = 5_000;
+/// The most requests that join one look-up of a name; more count as not parked (503).
+const MAX_JOINED: usize = 10_000;
+
+/// A request that waits.
+#[derive(Debug)]
+pub(crate) struct Parked {
+    /// Where it came from.
+    pub(crate) flow: Flow,
+    /// Its bytes, where no transaction holds them.
+    pub(crate) bytes: Box<[u8]>,
+    /// Its server transaction, where it has one.
+    pub(crate) server: Option<Key>,
+    /// Whether credentials were checked already.
+    pub(crate) authorized: bool,
+}
+
+impl Parked {
+    fn size(&self) -> usize {
+        self.bytes.len() + core::mem::size_of::<Self>()
+    }
+}
+
+/// What a question is for.
+#[derive(Debug)]
+pub(crate) enum Purpose {
+    /// Check the credentials of this request.
+    Credentials(Parked),
+    /// Route these requests once the name is known.
+    Resolve {
+        name: Box<[u8]>,
+        kind: RecordKind,
+        waiters: Vec<Parked>,
+    },
+    /// Answer this REGISTER once its bindings are on disk.
+    Save {
+        parked: Parked,
+        /// The 200 to send.
+        response: Box<[u8]>,
+        /// Undo, if it cannot be stored.
+        aor: Box<[u8]>,
+        /// Encoded record before the change.
+        before: Box<[u8]>,
+        /// Version after it.
+        version: u64,
+        /// Bindings after it.
+        contacts: usize,
+    },
+}
+
+#[derive(Debug)]
+struct Open {
+    purpose: Purpose,
+    timer: TimerId,
+}
+
+/// All questions under way.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    open: Slab<Open>,
+    /// Look-ups of names under way, so that equal ones join; few at any time.
+    names: Vec<QueryId>,
+    pub(crate) requests: usize,
+    pub(crate) bytes: usize,
+}
+
+fn slab_key(id: QueryId) -> Key {
+    Key {
+        slot: id.slot,
+        generation: id.generation,
+    }
+}
+
+impl Engine {
+    /// Whether one more request may wait. Counts the refusal.
+    pub(crate) fn may_park(&mut self, bytes: usize) -> bool {
+        let limits = &self.config.limits;
+        let fits = self.waiting.requests < limits.parked_requests
+            && self.waiting.bytes.saturating_add(bytes) <= limits.parked_bytes;
+        if !fits {
+            self.counters.limited_parked += 1;
+        }
+        fits
+    }
+
+    /// Asks a back-end; `purpose` comes back with the answer or when the deadline passes.
+    pub(crate) fn ask(&mut self, kind: QueryKind, purpose: Purpose) -> QueryId {
+        let deadline_ms = match &purpose {
+            Purpose::Credentials(_) => self.config.credentials_deadline_ms,
+            Purpose::Resolve { .. } => RESOLVE_DEADLINE_MS,
+            Purpose::Save { .. } => SAVE_DEADLINE_MS,
+        };
+        match kind {
+            QueryKind::Credentials { .. } => self.counters.queries_credentials += 1,
+            QueryKind::Resolve { .. } => self.counters.queries_resolve += 1,
+            QueryKind::SaveBindings { .. } => self.counters.queries_save += 1,
+        }
+        self.account(&purpose, true);
+        // The slot is needed for the timer's key: it is taken first.
+        let placeholder = self.wheel.start(
+            self.now.instant,
+            Millis(deadline_ms),
+            Wake::Query(QueryId {
+                slot: 0,
+                generation: 0,
+            }),
+        );
+        let key = self.waiting.open.insert(Open {
+            purpose,
+            timer: placeholder,
+        });
+        let id = QueryId {
+            slot: key.slot,
+            generation: key.generation,
+        };
+        self.wheel.cancel(placeholder);
+        let timer = self
+            .wheel
+            .start(self.now.instant, Millis(deadline_ms), Wake::Query(id));
+        if let Some(open) = self.waiting.open.get_mut(key) {
+            open.timer = timer;
+            if matches!(open.purpose, Purpose::Resolve { .. }) {
+                self.waiting.names.push(id);
+            }
+        }
+        self.queries.push_back(Query { id: Some(id), kind });
+        id
+    }
+
+    /// Joins a look-up of this name that is under way. Gives the request back if there is none.
+    pub(crate) fn join_resolve(
+        &mut self,
+        name: &[u8],
+        kind: RecordKind,
+        parked: Parked,
+    ) -> Result<QueryId, Parked> {
+        for &id in &self.waiting.names {
+            let Some(open) = self.waiting.open.get_mut(slab_key(id)) else {
+                continue;
+            };
+            if let Purpose::Resolve {
+                name: n,
+                kind: k,
+                waiters,
+            } = &mut open.purpose
+                && **n == *name
+                && *k == kind
+                && waiters.len() < MAX_JOINED
+            {
+                self.waiting.requests += 1;
+                self.waiting.bytes += parked.size();
+                waiters.push(parked);
+                return Ok(id);
+            }
+        }
+        Err(parked)
+    }
+
+    /// Takes a question out, because it was answered or its deadline passed.
+    pub(crate) fn take_question(&mut self, id: QueryId) -> Option<Purpose> {
+        let open = self.waiting.open.remove(slab_key(id))?;
+        self.wheel.cancel(open.timer);
+        if matches!(open.purpose, Purpose::Resolve { .. }) {
+            self.waiting.names.retain(|other| *other != id);
+        }
+        self.account(&open.purpose, false);
+        Some(open.purpose)
+    }
+
+    fn account(&mut self, purpose: &Purpose, add: bool) {
+        let (requests, bytes) = match purpose {
+            Purpose::Credentials(parked) => (1, parked.size()),
+            Purpose::Save {
+                parked,
+                response,
+                before,
+                ..
+            } => (1, parked.size() + response.len() + before.len()),
+            Purpose::Resolve { waiters, .. } => (waiters.len(), waiters.iter().map(Parked::size).sum()),
+        };
+        let waiting = &mut self.waiting;
+        if add {
+            waiting.requests += requests;
+            waiting.bytes += bytes;
+        } else {
+            waiting.requests = waiting.requests.saturating_sub(requests);
+            waiting.bytes = waiting.bytes.saturating_sub(bytes);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! CANCEL (RFC 3261 §9, §16.10).
+
+use sip_message::Method;
+
+use super::forward::client_key;
+use crate::engine::effects::write_derived;
+use crate::engine::reply::{Reply, Status};
+use crate::engine::{ClientUser, Engine, Wake};
+use crate::time::Millis;
+use crate::transaction::Timer;
+use crate::transaction::table::Key;
+
+impl Engine {
+    /// A CANCEL came for this INVITE transaction: cancels what is pending.
+    pub(crate) fn cancel_server(&mut self, server: Key) {
+        let Some(found) = self.table.server_mut(server) else {
+            return;
+        };
+        if found.user.answered || found.user.cancelled {
+            return;
+        }
+        found.user.cancelled = true;
+        found.user.failover = None;
+        let branches = found.user.branches.clone();
+        // Nothing was sent yet (it waits for a back-end): the answer is ours at once.
+        if branches.is_empty() {
+            self.answer_stored(server, Status::REQUEST_TERMINATED);
+            return;
+        }
+        for client in branches {
+            self.cancel_client(client);
+        }
+    }
+
+    /// Cancels one branch: now if a provisional response came, else as soon as one does (§9.1).
+    pub(crate) fn cancel_client(&mut self, key: Key) {
+        let Some(client) = self.table.client_mut(key) else {
+            return;
+        };
+        if client.user.cancel_sent {
+            return;
+        }
+        if !client.user.provisional {
+            client.user.cancel_wanted = true;
+            return;
+        }
+        client.user.cancel_sent = true;
+        let (to, cancel_key) = (client.to, client_key(client.key, Method::Cancel));
+        let request = core::mem::take(&mut client.request);
+        let mut text = core::mem::take(&mut self.scratch);
+        text.clear();
+        self.with_message(&request, |_, invite| {
+            write_derived(&mut text, invite, b"CANCEL", &[])
+        });
+        // §9.1: no final response within 64·T1 and the INVITE counts as cancelled.
+        let patience = Millis(self.config.timers.t1_ms.saturating_mul(64));
+        if let Some(client) = self.table.client_mut(key) {
+            client.request = request;
+            client.user.c_ms = patience.0;
+        }
+        self.restart_timer_c(key);
+        let user = ClientUser {
+            server: None,
+            timer_c: None,
+            c_ms: 0,
+            provisional: false,
+            cancel_wanted: false,
+            cancel_sent: false,
+        };
+        if !text.is_empty() && self.table.find_client(cancel_key).is_none() {
+            self.begin_client(cancel_key, false, to, &text, user);
+        }
+        self.scratch = text;
+    }
+
+    /// Starts timer C of a branch anew (§16.7 step 2).
+    pub(crate) fn restart_timer_c(&mut self, key: Key) {
+        let now = self.now.instant;
+        let Some(client) = self.table.client_mut(key) else {
+            return;
+        };
+        if let Some(timer) = client.user.timer_c.take() {
+            self.wheel.cancel(timer);
+        }
+        let after = Millis(client.user.c_ms);
+        client.user.timer_c = Some(self.wheel.start(now, after, Wake::Client(key, Timer::C)));
+    }
+
+    /// Stops timer C of a branch.
+    pub(crate) fn stop_timer_c(&mut self, key: Key) {
+        if let Some(timer) = self.table.client_mut(key).and_then(|c| c.user.timer_c.take()) {
+            self.wheel.cancel(timer);
+        }
+    }
+
+    /// Answers the stored request of a server transaction.
+    pub(crate) fn answer_stored(&mut self, server: Key, status: Status<'_>) {
+        let Some(found) = self.table.server_mut(server) else {
+            return;
+        };
+        let flow = found.source;
+        let request = core::mem::take(&mut found.request);
+        self.with_message(&request, |engine, message| {
+            engine.reply(message, flow, Some(server), &Reply { status, extra: &[] });
+        });
+    }
+}

@@ -1,0 +1,84 @@
+//! Record-Route values of ours, and how we know them again (RFC 3261 §16.6 step 4, RFC 5658).
+//!
+//! Each carries `tz=` and a keyed MAC over the Call-ID and the tag of the dialog's initiator, so
+//! that loose routing serves dialogs that came through here and no others: no open relay.
+
+use alloc::vec::Vec;
+
+use sip_message::SipUri;
+
+use crate::config::Listener;
+use crate::engine::Engine;
+use crate::engine::request::Request;
+use crate::engine::secrets::{read_hex, write_hex};
+use crate::transport::Transport;
+
+/// The parameter that holds the mark.
+const MARK: &[u8] = b"tz";
+
+/// What a Route value is to us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RouteOwner {
+    /// Another's.
+    Foreign,
+    /// Names this server, without a valid mark.
+    OwnHost,
+    /// Made by us for this dialog.
+    Marked {
+        /// The request comes from who began the dialog.
+        from_initiator: bool,
+    },
+}
+
+impl Engine {
+    /// Says whose this Route URI is, for a request of this dialog.
+    pub(crate) fn route_owner(&self, request: &Request<'_>, uri: &SipUri<'_>) -> RouteOwner {
+        if !self.directory.is_own(&uri.host, uri.port) {
+            return RouteOwner::Foreign;
+        }
+        let Some(mark) = uri.params.value(MARK).and_then(|m| read_hex(m, 16)) else {
+            return RouteOwner::OwnHost;
+        };
+        let made_with = |tag: Option<&[u8]>| {
+            tag.is_some_and(|tag| u128::from(self.secrets.route_mark(request.call_id, tag)) == mark)
+        };
+        if made_with(request.from.tag()) {
+            RouteOwner::Marked { from_initiator: true }
+        } else if made_with(request.to.tag()) {
+            RouteOwner::Marked {
+                from_initiator: false,
+            }
+        } else {
+            RouteOwner::OwnHost
+        }
+    }
+}
+
+/// Appends the Record-Route lines for a request that came in at `ingress` and leaves at `egress`:
+/// one, or two where they differ (RFC 5658 §5), the egress side on top.
+pub(crate) fn write(out: &mut Vec<u8>, mark: u64, ingress: &Listener, egress: &Listener) {
+    let two = ingress.transport != egress.transport
+        || ingress.address.is_ipv4() != egress.address.is_ipv4()
+        || ingress.sent_by != egress.sent_by;
+    write_one(out, mark, egress, two);
+    if two {
+        write_one(out, mark, ingress, two);
+    }
+}
+
+fn write_one(out: &mut Vec<u8>, mark: u64, listener: &Listener, two: bool) {
+    out.extend_from_slice(b"Record-Route: <sip:");
+    out.extend_from_slice(&listener.sent_by);
+    if listener.transport != Transport::Udp {
+        out.extend_from_slice(b";transport=");
+        out.extend_from_slice(listener.transport.uri_name().as_bytes());
+    }
+    out.extend_from_slice(b";lr");
+    if two {
+        // Understood by nobody but us; others write it too, so traces read alike.
+        out.extend_from_slice(b";r2=on");
+    }
+    out.extend_from_slice(b";tz=");
+    write_hex(out, u128::from(mark), 16);
+    out.extend_from_slice(b">\r\n");
+}

@@ -1,0 +1,419 @@
+//! Response processing (RFC 3261 §16.7, §16.8, §16.11).
+
+use alloc::boxed::Box;
+
+use sip_message::header::Via;
+use sip_message::{HeaderName, Message, Method};
+
+use super::forward::{client_key, read_branch, read_ingress, remove_values};
+use crate::engine::Engine;
+use crate::engine::directory::egress;
+use crate::engine::effects::{ClientEvent, ServerEvent};
+use crate::engine::reply::Status;
+use crate::engine::secrets::BranchInput;
+use crate::event::Event;
+use crate::id::WorkerId;
+use crate::transaction::table::{Key, ServerMachine};
+use crate::transaction::{Passed, Timer};
+use crate::transport::{Flow, via};
+
+/// What became of a response or of a branch's failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Outcome {
+    /// Dealt with.
+    Done,
+    /// Its transaction lives on another worker.
+    HandOver(WorkerId),
+    /// The request of this server transaction is to be sent to its next address.
+    TryNext(Key),
+}
+
+impl Engine {
+    /// A response came.
+    pub(crate) fn handle_response(&mut self, message: &Message<'_>, flow: Flow) -> Outcome {
+        let status = message.status().unwrap_or(0);
+        if message.defect().is_some() || message.check_mandatory().is_err() {
+            self.counters.dropped_malformed += 1;
+            return Outcome::Done;
+        }
+        let (Ok(top), Ok(cseq)) = (message.top_via(), message.cseq()) else {
+            self.counters.dropped_malformed += 1;
+            return Outcome::Done;
+        };
+        let Some((branch, target)) = top.branch().and_then(read_branch) else {
+            return self.stray();
+        };
+        // §18.1.2: sent-by must be ours.
+        if !self.directory.is_own(&top.host, top.port) && !self.is_advertised(&top) {
+            return self.stray();
+        }
+        if let Some(key) = self.table.find_client(client_key(branch, cseq.method)) {
+            self.count_response(status);
+            return self.client_response(key, status, message);
+        }
+        if self.holds_state
+            && let Some(other) = self.other_owner(message.call_id().unwrap_or_default())
+        {
+            return Outcome::HandOver(other);
+        }
+        self.count_response(status);
+        self.relay_response_statelessly(message, flow, &top, branch, target)
+    }
+
+    fn stray(&mut self) -> Outcome {
+        self.counters.dropped_stray_response += 1;
+        Outcome::Done
+    }
+
+    /// Whether sent-by is the text that one of our listeners writes.
+    fn is_advertised(&self, top: &Via<'_>) -> bool {
+        self.config.listeners.iter().any(|l| {
+            l.sent_by.len() >= top.host_text.len()
+                && l.sent_by
+                    .get(..top.host_text.len())
+                    .is_some_and(|h| h.eq_ignore_ascii_case(top.host_text))
+        })
+    }
+
+    fn count_response(&mut self, status: u16) {
+        let c = &mut self.counters;
+        let counter = match status / 100 {
+            1 => &mut c.responses_1xx,
+            2 => &mut c.responses_2xx,
+            3 => &mut c.responses_3xx,
+            4 => &mut c.responses_4xx,
+            5 => &mut c.responses_5xx,
+            _ => &mut c.responses_6xx,
+        };
+        *counter += 1;
+    }
+
+    /// §16.11: to the next Via, if the topmost is one that we wrote for that request. A branch
+    /// that does not follow from the rest of the message is not ours, and nothing is sent on.
+    fn relay_response_statelessly(
+        &mut self,
+        message: &Message<'_>,
+        flow: Flow,
+        top: &Via<'_>,
+        branch: u128,
+        target: u8,
+    ) -> Outcome {
+        let next = message
+            .values(HeaderName::Via)
+            .nth(1)
+            .and_then(|v| Via::parse(v.text));
+        let (Some(next), Ok(from), Ok(cseq)) = (next, message.from(), message.cseq()) else {
+            return self.stray();
+        };
+        let Some((transport, remote)) = via::response_target(&next) else {
+            return self.stray();
+        };
+        let input = BranchInput {
+            received_branch: next.branch().unwrap_or_default(),
+            sent_by: next.host_text,
+            port: next.port.unwrap_or(0),
+            source: remote.ip().to_canonical(),
+            call_id: message.call_id().unwrap_or_default(),
+            from_tag: from.tag().unwrap_or_default(),
+            cseq: cseq.number,
+        };
+        if self.secrets.branch(&input, target) != branch {
+            return self.stray();
+        }
+        let ingress = top.params.value(b"tz").and_then(read_ingress);
+        let ingress = ingress.filter(|(listener, _)| {
+            self.config
+                .listeners
+                .get(usize::from(listener.0))
+                .is_some_and(|l| l.transport == transport)
+        });
+        let listener = match ingress {
+            Some((listener, _)) => Some(listener),
+            None => egress(&self.config, transport, remote.ip(), Some(flow.listener)),
+        };
+        let Some(listener) = listener else {
+            self.counters.dropped_no_route += 1;
+            return Outcome::Done;
+        };
+        let to = Flow {
+            transport,
+            listener,
+            remote,
+            conn: ingress.and_then(|(_, conn)| conn),
+        };
+        self.edits.clear();
+        remove_values(&mut self.edits, message, HeaderName::Via, 1);
+        let span = message.start_offset()..message.end_offset();
+        self.out
+            .push_with(to, |out| self.edits.apply(message.source(), span, out));
+        self.counters.responses_relayed_stateless += 1;
+        Outcome::Done
+    }
+
+    /// A response of a client transaction.
+    fn client_response(&mut self, key: Key, status: u16, message: &Message<'_>) -> Outcome {
+        if status >= 200
+            && let Some(client) = self.table.client_mut(key)
+            && client.user.timer_c.is_some()
+        {
+            self.stop_timer_c(key);
+        }
+        let told = self.client_event(key, ClientEvent::Response(status), Some(message));
+        let outcome = match told {
+            Some(Passed::Response) => self.branch_response(key, status, message),
+            _ => {
+                self.counters.retransmissions_absorbed += 1;
+                Outcome::Done
+            }
+        };
+        self.forget_if_over(key);
+        outcome
+    }
+
+    fn forget_if_over(&mut self, key: Key) {
+        if self.client_is_over(key) {
+            self.forget_client(key);
+        }
+    }
+
+    /// §16.7: a response that the client transaction passed up.
+    fn branch_response(&mut self, key: Key, status: u16, message: &Message<'_>) -> Outcome {
+        let Some(client) = self.table.client_mut(key) else {
+            return Outcome::Done;
+        };
+        // A CANCEL of ours was answered; the INVITE's answer is what counts.
+        let Some(server) = client.user.server else {
+            return Outcome::Done;
+        };
+        let failed_at = client.to.remote;
+        if status < 200 {
+            client.user.provisional = true;
+            let (cancel, has_c) = (client.user.cancel_wanted, client.user.timer_c.is_some());
+            if cancel {
+                self.cancel_client(key);
+            } else if status > 100 && has_c {
+                self.restart_timer_c(key);
+            }
+            return self.relay_provisional(server, status, message);
+        }
+        // What it was sent as is needed no more; an INVITE that failed keeps its ACK there.
+        if status < 300 || message.cseq().is_ok_and(|c| c.method != Method::Invite) {
+            client.request = Box::default();
+        }
+        let Some(found) = self.table.server(server) else {
+            return self.relay_late_success(status, message);
+        };
+        if status == 503 && !found.user.cancelled && found.user.failover.is_some() && !found.user.answered {
+            self.event(Event::NextHopFailed {
+                destination: failed_at,
+                timed_out: false,
+            });
+            return Outcome::TryNext(server);
+        }
+        self.relay_final(server, status, message);
+        Outcome::Done
+    }
+
+    /// §16.7 step 5: 1xx other than 100 go on, for INVITE; RFC 4320 §4.1 has none for others.
+    fn relay_provisional(&mut self, server: Key, status: u16, message: &Message<'_>) -> Outcome {
+        let invite = self
+            .table
+            .server(server)
+            .is_some_and(|s| matches!(s.machine, ServerMachine::Invite(_)) && !s.user.answered);
+        if status > 100 && invite {
+            self.relay_through(server, status, message);
+        }
+        Outcome::Done
+    }
+
+    fn relay_final(&mut self, server: Key, status: u16, message: &Message<'_>) {
+        let Some(found) = self.table.server(server) else {
+            return;
+        };
+        let (answered, started) = (found.user.answered, found.user.started);
+        let invite = matches!(found.machine, ServerMachine::Invite(_));
+        if answered {
+            // More than one 2xx to an INVITE: each goes on (§16.7 step 5, RFC 6026 §8.3).
+            if invite && (200..300).contains(&status) {
+                self.relay_through(server, status, message);
+            }
+            return;
+        }
+        if invite {
+            let call_id = Box::from(message.call_id().unwrap_or_default());
+            let after_us = self.now.instant.micros_since(started);
+            self.event(Event::CallAnswered {
+                call_id,
+                status,
+                after_us,
+            });
+        }
+        if status == 503 {
+            // §16.7 step 6: a 503 would say that this proxy can serve nothing.
+            self.answer_stored(server, Status::SERVER_ERROR);
+            return;
+        }
+        self.relay_through(server, status, message);
+    }
+
+    /// A 2xx whose server transaction is gone (its timer L fired): the caller still needs it.
+    fn relay_late_success(&mut self, status: u16, message: &Message<'_>) -> Outcome {
+        let next = message
+            .values(HeaderName::Via)
+            .nth(1)
+            .and_then(|v| Via::parse(v.text));
+        let invite = message.cseq().is_ok_and(|c| c.method == Method::Invite);
+        let Some((transport, remote)) = next.as_ref().and_then(via::response_target) else {
+            return self.stray();
+        };
+        let listener = egress(&self.config, transport, remote.ip(), None);
+        let (true, true, Some(listener)) = (invite, (200..300).contains(&status), listener) else {
+            return self.stray();
+        };
+        self.edits.clear();
+        remove_values(&mut self.edits, message, HeaderName::Via, 1);
+        let span = message.start_offset()..message.end_offset();
+        let to = Flow {
+            transport,
+            listener,
+            remote,
+            conn: None,
+        };
+        self.out
+            .push_with(to, |out| self.edits.apply(message.source(), span, out));
+        Outcome::Done
+    }
+
+    /// Without our Via (§16.7 step 3), through the server transaction.
+    fn relay_through(&mut self, server: Key, status: u16, message: &Message<'_>) {
+        self.edits.clear();
+        remove_values(&mut self.edits, message, HeaderName::Via, 1);
+        let mut text = core::mem::take(&mut self.scratch);
+        text.clear();
+        self.edits.apply(
+            message.source(),
+            message.start_offset()..message.end_offset(),
+            &mut text,
+        );
+        self.counters.responses_relayed_stateful += 1;
+        self.send_response(server, status, &text);
+        self.scratch = text;
+    }
+
+    /// A client transaction's timer fired, or its request could not be delivered.
+    pub(crate) fn client_failure(&mut self, key: Key, event: ClientEvent) -> Outcome {
+        let Some(client) = self.table.client(key) else {
+            return Outcome::Done;
+        };
+        let (server, remote) = (client.user.server, client.to.remote);
+        let told = self.client_event(key, event, None);
+        let timed_out = match told {
+            Some(Passed::TimedOut) => true,
+            Some(Passed::TransportFailed) => false,
+            _ => {
+                self.forget_if_over(key);
+                return Outcome::Done;
+            }
+        };
+        self.forget_if_over(key);
+        if timed_out {
+            self.counters.transactions_timed_out += 1;
+        } else {
+            self.counters.transactions_unreachable += 1;
+        }
+        let Some(server) = server else {
+            return Outcome::Done;
+        };
+        self.event(Event::NextHopFailed {
+            destination: remote,
+            timed_out,
+        });
+        self.branch_failed(server, timed_out)
+    }
+
+    /// §16.8, §16.9, RFC 3263 §4.3: the next address, else the answer that the failure stands for.
+    fn branch_failed(&mut self, server: Key, timed_out: bool) -> Outcome {
+        let Some(found) = self.table.server(server) else {
+            return Outcome::Done;
+        };
+        if found.user.answered {
+            return Outcome::Done;
+        }
+        if found.user.failover.is_some() && !found.user.cancelled {
+            return Outcome::TryNext(server);
+        }
+        self.answer_failure(server, timed_out);
+        Outcome::Done
+    }
+
+    /// Nothing is left to try.
+    pub(crate) fn answer_failure(&mut self, server: Key, timed_out: bool) {
+        let Some(found) = self.table.server(server) else {
+            return;
+        };
+        let invite = matches!(found.machine, ServerMachine::Invite(_));
+        match (found.user.cancelled, timed_out) {
+            (true, _) if invite => self.answer_stored(server, Status::REQUEST_TERMINATED),
+            (_, true) if invite => self.answer_stored(server, Status::REQUEST_TIMEOUT),
+            // RFC 4320 §4.2: no 408 to a non-INVITE; its sender has timed out as well.
+            (_, true) => self.server_event(server, ServerEvent::Abandon, &[]),
+            (_, false) => self.answer_stored(server, Status::SERVER_ERROR),
+        }
+    }
+
+    /// Timer C fired (§16.8): a branch that rings is cancelled; one that was cancelled, or from
+    /// which nothing came, is given up.
+    pub(crate) fn timer_c(&mut self, key: Key) -> Outcome {
+        let Some(client) = self.table.client_mut(key) else {
+            return Outcome::Done;
+        };
+        client.user.timer_c = None;
+        let server = client.user.server;
+        if client.user.provisional && !client.user.cancel_sent {
+            self.cancel_client(key);
+            return Outcome::Done;
+        }
+        let _ = self.client_event(key, ClientEvent::Abandon, None);
+        self.forget_client(key);
+        self.counters.transactions_timed_out += 1;
+        match server {
+            Some(server) => self.branch_failed(server, true),
+            None => Outcome::Done,
+        }
+    }
+
+    /// Which event a client timer is.
+    pub(crate) fn client_timer(&mut self, key: Key, timer: Timer) -> Outcome {
+        if timer == Timer::C {
+            return self.timer_c(key);
+        }
+        self.client_failure(key, ClientEvent::Timer(timer))
+    }
+
+    /// A message of ours did not reach its peer. A request fails as if its transport had said so
+    /// (RFC 3261 §8.1.3.1, §18.4). For a response nothing is done: its transaction stays
+    /// (RFC 6026 §8), and the shell has tried the address of sent-by already (§18.2.2).
+    pub(crate) fn handle_undelivered(&mut self, message: &Message<'_>, to: Flow) -> Outcome {
+        let (Ok(top), Ok(cseq)) = (message.top_via(), message.cseq()) else {
+            return Outcome::Done;
+        };
+        if message.status().is_some() {
+            return Outcome::Done;
+        }
+        let Some((branch, _)) = top.branch().and_then(read_branch) else {
+            return Outcome::Done;
+        };
+        let method = if message.method() == Some(Method::Ack) {
+            Method::Invite
+        } else {
+            cseq.method
+        };
+        match self.table.find_client(client_key(branch, method)) {
+            Some(key) if self.table.client(key).is_some_and(|c| c.to.remote == to.remote) => {
+                self.client_failure(key, ClientEvent::TransportError)
+            }
+            _ => Outcome::Done,
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! Phase 5: who must prove who he is (RFC 3261 §22, RFC 7616).
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use sip_message::header::NameAddr;
+use sip_message::{HeaderName, Method, Uri};
+
+use super::Progress;
+use crate::auth::challenge::{self, Credentials, Found, Role};
+use crate::auth::verify::Refusal;
+use crate::auth::window::NonceUse;
+use crate::config::{AuthPolicy, Config, Domain};
+use crate::engine::Engine;
+use crate::engine::directory::{address_of_record, in_networks};
+use crate::engine::reply::Status;
+use crate::engine::request::Request;
+use crate::engine::waiting::{Parked, Purpose};
+use crate::event::{AuthFailure, Event};
+use crate::location::aor::unescape;
+use crate::query::{QueryKind, Secrets};
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Authorized {
+    /// Go on.
+    Yes,
+    /// It was answered, or waits.
+    No,
+}
+
+impl Engine {
+    /// The domain whose policy holds for a request: that of From when ours, else that of the
+    /// Request-URI.
+    pub(crate) fn policy_domain<'c>(&self, config: &'c Config, request: &Request<'_>) -> Option<&'c Domain> {
+        let from = request
+            .from
+            .sip_uri()
+            .and_then(|uri| self.directory.domain_of_host(config, &uri.host));
+        from.or_else(|| match &request.uri {
+            Uri::Sip(uri) => self.directory.domain_of(config, uri),
+            Uri::Tel(_) | Uri::Other { .. } => None,
+        })
+    }
+
+    /// Whether `domain` wants credentials for this request where no rule says otherwise.
+    pub(crate) fn needs_credentials(domain: &Domain, method: Method<'_>) -> bool {
+        domain.auth.methods.iter().any(|m| **m == *method.as_bytes())
+    }
+
+    /// Checks the credentials for `domain`; challenges where there are none that are good.
+    pub(crate) fn authorize(
+        &mut self,
+        request: &Request<'_>,
+        progress: Progress,
+        domain: &Domain,
+    ) -> Authorized {
+        // §22.1: an ACK cannot be challenged, a CANCEL must not be.
+        if progress.authorized || matches!(request.method, Method::Ack | Method::Cancel) {
+            return Authorized::Yes;
+        }
+        let role = role_of(request.method);
+        let credentials = match challenge::find(&request.message, role, &domain.auth) {
+            Found::Credentials(credentials) => credentials,
+            Found::None => return self.challenge(request, progress, &domain.auth, false),
+            Found::Malformed => {
+                self.refuse(
+                    request,
+                    progress.server,
+                    Status::bad_request("Malformed Credentials"),
+                );
+                return Authorized::No;
+            }
+        };
+        if let Some(done) = self.precheck(request, progress, domain, &credentials) {
+            return done;
+        }
+        let mut user = Vec::with_capacity(credentials.username.len());
+        unquote(credentials.username, &mut user);
+        match self
+            .shared
+            .cached_secrets(&user, &domain.name, &domain.auth.realm)
+        {
+            Some(secrets) => self.judge(request, progress, domain, &credentials, secrets.as_ref()),
+            None => self.park_for_credentials(request, progress, domain, user),
+        }
+    }
+
+    /// What needs no secret. `None`: go on.
+    fn precheck(
+        &mut self,
+        request: &Request<'_>,
+        progress: Progress,
+        domain: &Domain,
+        credentials: &Credentials<'_>,
+    ) -> Option<Authorized> {
+        let now = self.now.unix_ms;
+        match self
+            .authenticator
+            .precheck(&domain.auth, credentials, original_uri(request), now)
+        {
+            Ok(_) => None,
+            Err(Refusal::Stale | Refusal::Forged) => {
+                self.counters.auth_stale += 1;
+                Some(self.challenge(request, progress, &domain.auth, true))
+            }
+            Err(Refusal::WrongUri) => {
+                self.refuse(
+                    request,
+                    progress.server,
+                    Status::bad_request("Digest uri Is Not The Request-URI"),
+                );
+                Some(Authorized::No)
+            }
+        }
+    }
+
+    /// Compares the answer with the secrets (`None`: no such user).
+    fn judge(
+        &mut self,
+        request: &Request<'_>,
+        progress: Progress,
+        domain: &Domain,
+        credentials: &Credentials<'_>,
+        secrets: Option<&Secrets>,
+    ) -> Authorized {
+        let verdict = self
+            .authenticator
+            .check(credentials, request.method.as_bytes(), secrets);
+        if let Err(reason) = verdict {
+            self.counters.auth_rejected += 1;
+            self.note_failure(request, credentials, reason);
+            return self.challenge(request, progress, &domain.auth, false);
+        }
+        let now = self.now.unix_ms;
+        let Ok(nonce) = self
+            .authenticator
+            .precheck(&domain.auth, credentials, original_uri(request), now)
+        else {
+            return self.challenge(request, progress, &domain.auth, true);
+        };
+        let branch = request.via.branch().unwrap_or_default();
+        let this = self
+            .authenticator
+            .request_hash(credentials, branch, request.flow.remote);
+        match self.shared.use_nonce(now, nonce, credentials.count, this) {
+            NonceUse::Fresh | NonceUse::Retransmission => {}
+            NonceUse::Replay => {
+                self.counters.auth_replayed += 1;
+                self.note_failure(request, credentials, AuthFailure::Replay);
+                return self.challenge(request, progress, &domain.auth, true);
+            }
+            NonceUse::Unknown => {
+                self.counters.auth_stale += 1;
+                return self.challenge(request, progress, &domain.auth, true);
+            }
+        }
+        if !self.owns(request, domain, credentials.username) {
+            self.counters.auth_rejected += 1;
+            self.note_failure(request, credentials, AuthFailure::NotOwner);
+            self.refuse(request, progress.server, Status::FORBIDDEN);
+            return Authorized::No;
+        }
+        self.counters.auth_accepted += 1;
+        Authorized::Yes
+    }
+
+    fn note_failure(&mut self, request: &Request<'_>, credentials: &Credentials<'_>, reason: AuthFailure) {
+        let user = Box::from(credentials.username);
+        self.event(Event::AuthFailed {
+            user,
+            source: request.flow.remote,
+            reason,
+        });
+    }
+
+    /// Whether who authenticated as `username` may speak as this request does: From, and
+    /// P-Preferred-Identity if there; To for REGISTER (RFC 3261 §10.3 step 4, RFC 3325 §9.1).
+    fn owns(&self, request: &Request<'_>, domain: &Domain, username: &[u8]) -> bool {
+        let mut user = Vec::with_capacity(username.len());
+        unquote(username, &mut user);
+        let mut wanted = user;
+        wanted.push(b'@');
+        wanted.extend_from_slice(&domain.name);
+        let is_his = |addr: &NameAddr<'_>| {
+            addr.sip_uri().is_some_and(|uri| {
+                self.directory
+                    .domain_of_host(&self.config, &uri.host)
+                    .is_some_and(|d| *address_of_record(uri.user.unwrap_or_default(), d) == *wanted)
+            })
+        };
+        if request.method == Method::Register {
+            return is_his(&request.to);
+        }
+        is_his(&request.from)
+            && request.message.values(HeaderName::PPreferredIdentity).all(|v| {
+                NameAddr::parse(v.text)
+                    .is_some_and(|addr| matches!(addr.parsed_uri(), Ok(Uri::Tel(_))) || is_his(&addr))
+            })
+    }
+
+    /// 401 or 407 (§22.2, §22.3), without state where the request has none.
+    fn challenge(
+        &mut self,
+        request: &Request<'_>,
+        progress: Progress,
+        policy: &AuthPolicy,
+        stale: bool,
+    ) -> Authorized {
+        self.counters.auth_challenges += 1;
+        let role = role_of(request.method);
+        let mut lines = Vec::with_capacity(160 * policy.algorithms.len());
+        self.authenticator
+            .challenge(&mut lines, role, policy, self.now.unix_ms, stale);
+        let status = match role {
+            Role::Server => Status::UNAUTHORIZED,
+            Role::Proxy => Status::PROXY_AUTHENTICATION_REQUIRED,
+        };
+        self.refuse_with(request, progress.server, status, &lines);
+        Authorized::No
+    }
+
+    fn park_for_credentials(
+        &mut self,
+        request: &Request<'_>,
+        progress: Progress,
+        domain: &Domain,
+        user: Vec<u8>,
+    ) -> Authorized {
+        let kind = QueryKind::Credentials {
+            user: user.into_boxed_slice(),
+            domain: domain.name.clone(),
+            realm: domain.auth.realm.clone(),
+        };
+        if let Some(parked) = self.park(request, progress) {
+            let server = parked.server;
+            let id = self.ask(kind, Purpose::Credentials(parked));
+            self.note_parked(server, id);
+        }
+        Authorized::No
+    }
+
+    /// Makes a request wait: in a server transaction, so that nobody retransmits; a REGISTER,
+    /// which is repeated harmlessly, as plain bytes. `None`: it was refused.
+    pub(crate) fn park(&mut self, request: &Request<'_>, progress: Progress) -> Option<Parked> {
+        let bytes = request.message.bytes();
+        if !self.may_park(bytes.len()) {
+            self.refuse(request, progress.server, Status::SERVICE_UNAVAILABLE);
+            return None;
+        }
+        let plain = matches!(request.method, Method::Register | Method::Ack | Method::Cancel);
+        let server = match progress.server {
+            Some(key) => Some(key),
+            None if plain => None,
+            None => match self.begin(request) {
+                Some(key) => Some(key),
+                None => {
+                    self.refuse(request, None, Status::SERVICE_UNAVAILABLE);
+                    return None;
+                }
+            },
+        };
+        let bytes = if server.is_some() {
+            Box::default()
+        } else {
+            Box::from(bytes)
+        };
+        Some(Parked {
+            flow: request.flow,
+            bytes,
+            server,
+            authorized: progress.authorized,
+        })
+    }
+
+    /// Credentials came for a request that waited.
+    pub(crate) fn judge_parked(
+        &mut self,
+        request: &Request<'_>,
+        progress: Progress,
+        secrets: Option<&Secrets>,
+    ) -> Authorized {
+        let config = self.config.clone();
+        let Some(domain) = self.auth_domain(request, &config) else {
+            // The configuration changed while it waited: the domain is no longer ours.
+            self.refuse(request, progress.server, Status::FORBIDDEN);
+            return Authorized::No;
+        };
+        match challenge::find(&request.message, role_of(request.method), &domain.auth) {
+            Found::Credentials(credentials) => self.judge(request, progress, domain, &credentials, secrets),
+            // The configuration changed while it waited.
+            Found::None | Found::Malformed => self.challenge(request, progress, &domain.auth, false),
+        }
+    }
+
+    /// The domain whose credentials a request was asked for.
+    fn auth_domain<'c>(&self, request: &Request<'_>, config: &'c Config) -> Option<&'c Domain> {
+        if request.method == Method::Register {
+            return self.directory.domain_of(config, request.uri.sip()?);
+        }
+        self.policy_domain(config, request)
+    }
+
+    /// Removes what our authentication has used up, and identities that only trusted peers may
+    /// assert (RFC 3261 §22.3, RFC 3325 §5).
+    pub(crate) fn strip_identity(&mut self, request: &Request<'_>) {
+        let message = &request.message;
+        if message.has(HeaderName::ProxyAuthorization) || message.has(HeaderName::Authorization) {
+            for domain in &self.config.domains {
+                for line in challenge::own_credentials(message, &domain.auth.realm) {
+                    self.edits.delete(line);
+                }
+            }
+        }
+        if message.has(HeaderName::PAssertedIdentity)
+            && !in_networks(&self.config.trust, request.flow.remote.ip())
+        {
+            for field in message.fields_named(HeaderName::PAssertedIdentity) {
+                self.edits.delete(field.start as usize..field.end as usize);
+            }
+        }
+    }
+}
+
+/// A registrar asks as a server, everything else here as a proxy.
+fn role_of(method: Method<'_>) -> Role {
+    if method == Method::Register {
+        Role::Server
+    } else {
+        Role::Proxy
+    }
+}
+
+/// The Request-URI as it came, which is what the client computed its answer over.
+fn original_uri<'a>(request: &Request<'a>) -> &'a [u8] {
+    request.message.request_uri().unwrap_or_default()
+}
+
+/// `username` without the escapes of a quoted string.
+fn unquote(text: &[u8], out: &mut Vec<u8>) {
+    let mut bytes = text.iter();
+    while let Some(&c) = bytes.next() {
+        match c {
+            b'\\' => out.extend(bytes.next()),
+            _ => out.push(c),
+        }
+    }
+    // Some phones escape what From escapes.
+    if out.contains(&b'%') {
+        let text = core::mem::take(out);
+        unescape(&text, out);
+    }
+}

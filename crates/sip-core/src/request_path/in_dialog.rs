@@ -1,0 +1,118 @@
+//! Phase 3: Route values of ours come off; a valid mark makes the request part of a dialog
+//! (RFC 3261 §16.4).
+
+use sip_message::header::NameAddr;
+use sip_message::{HeaderName, Uri};
+
+use crate::engine::Engine;
+use crate::engine::directory::in_networks;
+use crate::engine::reply::Status;
+use crate::engine::request::Request;
+use crate::proxy::forward::remove_values;
+use crate::proxy::record_route::RouteOwner;
+
+/// Where a request stands in its route.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Position<'a> {
+    /// It has a To tag and a Route that we issued for its dialog.
+    pub(crate) in_dialog: bool,
+    /// It comes from who began the dialog. Meaningless outside one.
+    pub(crate) from_initiator: bool,
+    /// The next Route value, another's.
+    pub(crate) next_route: Option<NameAddr<'a>>,
+}
+
+impl Engine {
+    /// Reads and removes our Route values. The request may change its URI (a strict router sent it).
+    ///
+    /// # Errors
+    /// What to answer.
+    pub(crate) fn take_routes<'a>(
+        &mut self,
+        request: &Request<'a>,
+    ) -> Result<(Request<'a>, Position<'a>), Status<'static>> {
+        let message = &request.message;
+        let mut position = Position::default();
+        let mut request = *request;
+        if !message.has(HeaderName::Route) {
+            return Ok((request, position));
+        }
+        let mut marked = self.undo_strict_route(&mut request)?;
+        let mut count = 0;
+        for value in message.values(HeaderName::Route) {
+            let bad = Status::bad_request("Malformed Route");
+            let addr = NameAddr::parse(value.text).ok_or(bad)?;
+            let Ok(uri) = addr.parsed_uri() else {
+                return Err(bad);
+            };
+            let owner = match &uri {
+                Uri::Sip(uri) => self.route_owner(&request, uri),
+                Uri::Tel(_) | Uri::Other { .. } => RouteOwner::Foreign,
+            };
+            match owner {
+                RouteOwner::Foreign => {
+                    position.next_route = Some(addr);
+                    break;
+                }
+                RouteOwner::OwnHost => {}
+                RouteOwner::Marked { from_initiator } => marked = Some(from_initiator),
+            }
+            count += 1;
+        }
+        remove_values(&mut self.edits, message, HeaderName::Route, count);
+        if request.to.tag().is_some()
+            && let Some(from_initiator) = marked
+        {
+            position.in_dialog = true;
+            position.from_initiator = from_initiator;
+        }
+        if !position.in_dialog && position.next_route.is_some() && !self.may_preload(&request) {
+            return Err(Status::FORBIDDEN);
+        }
+        Ok((request, position))
+    }
+
+    /// Whether a new request from there may name its own route.
+    fn may_preload(&self, request: &Request<'_>) -> bool {
+        let listener = self.config.listeners.get(usize::from(request.flow.listener.0));
+        listener.is_some_and(|l| l.preloaded_route)
+            && in_networks(&self.config.trust, request.flow.remote.ip())
+    }
+
+    /// §16.4, first step: a strict router before us put our Record-Route into the Request-URI and
+    /// the real one at the end of Route. Says whether our mark was there, and whose.
+    fn undo_strict_route(&mut self, request: &mut Request<'_>) -> Result<Option<bool>, Status<'static>> {
+        let Uri::Sip(uri) = &request.uri else {
+            return Ok(None);
+        };
+        if !uri.is_loose_route() || uri.user.is_some() {
+            return Ok(None);
+        }
+        let RouteOwner::Marked { from_initiator } = self.route_owner(request, uri) else {
+            return Ok(None);
+        };
+        let message = request.message;
+        let Some(last) = message.values(HeaderName::Route).last() else {
+            return Ok(None);
+        };
+        let bad = Status::bad_request("Malformed Route");
+        let addr = NameAddr::parse(last.text).ok_or(bad)?;
+        let uri = addr.parsed_uri().map_err(|_| bad)?;
+        let field = message.fields().get(last.field).ok_or(bad)?;
+        if let Some(span) = sip_message::chars::span_in(message.source(), request.uri_text) {
+            self.edits.replace(span, addr.uri);
+        }
+        if last.first {
+            self.edits.delete(field.start as usize..field.end as usize);
+        } else {
+            // The comma before it goes too.
+            let value = last.span(&message);
+            let before = message.text(field.value as usize..value.start);
+            let comma = before.iter().rposition(|c| *c == b',').unwrap_or(before.len());
+            self.edits.delete(field.value as usize + comma..value.end);
+        }
+        request.uri = uri;
+        request.uri_text = addr.uri;
+        Ok(Some(from_initiator))
+    }
+}

@@ -1,0 +1,56 @@
+//! Phase 4: requests to this server itself.
+
+use sip_message::{HeaderName, Method, Uri};
+
+use super::Progress;
+use super::in_dialog::Position;
+use crate::engine::Engine;
+use crate::engine::reply::Status;
+use crate::engine::request::Request;
+
+/// RFC 3261 §11.2: what an answer to OPTIONS tells.
+const CAPABILITIES: &[u8] = b"Allow: INVITE, ACK, BYE, CANCEL, REGISTER, OPTIONS, PRACK, SUBSCRIBE, NOTIFY, PUBLISH, INFO, REFER, MESSAGE, UPDATE\r\nAccept: */*\r\nSupported: path\r\n";
+
+impl Engine {
+    /// Whether the Request-URI is this server: a host of ours without a user.
+    pub(crate) fn is_for_us(&self, request: &Request<'_>, position: &Position<'_>) -> bool {
+        match &request.uri {
+            Uri::Sip(uri) => {
+                position.next_route.is_none()
+                    && uri.user.is_none()
+                    && self.directory.is_own(&uri.host, uri.port)
+            }
+            Uri::Tel(_) | Uri::Other { .. } => false,
+        }
+    }
+
+    /// OPTIONS is answered; an ACK or a CANCEL of something that we answered ends here; there is
+    /// nobody here for anything else.
+    pub(crate) fn answer_for_us(&mut self, request: &Request<'_>, progress: Progress) {
+        match request.method {
+            Method::Options => {
+                if let Some(extra) = unsupported(request) {
+                    return self.refuse_with(request, progress.server, Status::BAD_EXTENSION, &extra);
+                }
+                self.refuse_with(request, progress.server, Status::OK, CAPABILITIES);
+            }
+            Method::Ack => self.counters.dropped_stray_ack += 1,
+            Method::Cancel => self.refuse(request, progress.server, Status::NO_TRANSACTION),
+            _ if request.to.tag().is_some() => self.refuse(request, progress.server, Status::NO_TRANSACTION),
+            _ => self.refuse(request, progress.server, Status::TEMPORARILY_UNAVAILABLE),
+        }
+    }
+}
+
+/// RFC 3261 §8.2.2.3: as a server we support no extension that may be required of OPTIONS.
+fn unsupported(request: &Request<'_>) -> Option<alloc::vec::Vec<u8>> {
+    let mut lines = alloc::vec::Vec::new();
+    for value in request.message.values(HeaderName::Require) {
+        if !value.text.eq_ignore_ascii_case(b"path") {
+            lines.extend_from_slice(b"Unsupported: ");
+            lines.extend_from_slice(value.text);
+            lines.extend_from_slice(b"\r\n");
+        }
+    }
+    (!lines.is_empty()).then_some(lines)
+}

@@ -1,0 +1,194 @@
+//! REGISTER: who may, then [`crate::registrar`], then the store (RFC 3261 §10.3).
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use super::Progress;
+use super::authorize::Authorized;
+use crate::config::Durability;
+use crate::engine::Engine;
+use crate::engine::directory::address_of_record;
+use crate::engine::reply::{Reply, Status};
+use crate::engine::request::Request;
+use crate::engine::waiting::{Parked, Purpose};
+use crate::event::Event;
+use crate::location::{AorRecord, codec};
+use crate::query::{Query, QueryKind};
+use crate::registrar::{Effect, Registration, Rejection};
+
+/// What came of the record under its lock.
+struct Applied {
+    effect: Effect,
+    /// Encoded record before the change, for undoing.
+    before: Vec<u8>,
+    /// After it.
+    after: Vec<u8>,
+    version: u64,
+    contacts: usize,
+}
+
+impl Engine {
+    /// Phases 4 to the end for a REGISTER.
+    pub(crate) fn register(&mut self, request: &Request<'_>, progress: Progress) {
+        let config = self.config.clone();
+        // §10.3 step 1: the Request-URI names a domain of ours. We relay no registrations.
+        let named = request
+            .uri
+            .sip()
+            .and_then(|uri| self.directory.domain_of(&config, uri));
+        let Some(domain) = named else {
+            return self.refuse(request, progress.server, Status::FORBIDDEN);
+        };
+        if Self::needs_credentials(domain, request.method)
+            && self.authorize(request, progress, domain) == Authorized::No
+        {
+            return;
+        }
+        // §10.3 step 5: To names the address-of-record, in the same domain.
+        let record_of = request.to.sip_uri().and_then(|uri| {
+            let its_domain = self.directory.domain_of_host(&config, &uri.host)?;
+            let user = uri.user?;
+            (its_domain.name == domain.name).then(|| address_of_record(user, domain))
+        });
+        let Some(aor) = record_of else {
+            self.counters.registrations_refused += 1;
+            let status = Status {
+                code: 404,
+                reason: "Not Found",
+            };
+            return self.refuse(request, progress.server, status);
+        };
+        if let Err(rejection) = self.register_aor(request, progress, &aor) {
+            self.counters.registrations_refused += 1;
+            let mut extra = Vec::new();
+            rejection.write_headers(&request.message, &mut extra);
+            let status = Status {
+                code: rejection.status(),
+                reason: rejection.reason(),
+            };
+            self.refuse_with(request, progress.server, status, &extra);
+        }
+    }
+
+    fn register_aor(
+        &mut self,
+        request: &Request<'_>,
+        progress: Progress,
+        aor: &[u8],
+    ) -> Result<(), Rejection> {
+        let limit = self.config.limits.contacts_per_aor;
+        let policy = self.config.registrar;
+        let registration = Registration::read(&request.message, request.flow, &policy, limit, self.now)?;
+        let mut headers = Vec::with_capacity(256);
+        let durable = policy.durability == Durability::Commit;
+        let mut outcome = Err(Rejection::Bad("Not Registered"));
+        self.shared.update_bindings(aor, &mut |record: &mut AorRecord| {
+            let mut before = Vec::new();
+            if durable {
+                codec::encode(record, &mut before);
+            }
+            headers.clear();
+            outcome = registration.apply(record, limit).map(|effect| {
+                registration.write_headers(record, &mut headers);
+                let mut after = Vec::new();
+                if effect != Effect::Nothing && policy.durability != Durability::Memory {
+                    codec::encode(record, &mut after);
+                }
+                Applied {
+                    effect,
+                    before,
+                    after,
+                    version: record.version,
+                    contacts: record.bindings.len(),
+                }
+            });
+        });
+        let applied = outcome?;
+        let reply = Reply {
+            status: Status::OK,
+            extra: &headers,
+        };
+        match (applied.effect, policy.durability) {
+            (Effect::Nothing, _) => self.reply(&request.message, request.flow, progress.server, &reply),
+            (_, Durability::Commit) => self.save_then_answer(request, progress, aor, applied, &reply),
+            (_, Durability::Memory) => {
+                self.registered(request, aor, applied.contacts);
+                self.reply(&request.message, request.flow, progress.server, &reply);
+            }
+            (_, Durability::Async) => {
+                let kind = QueryKind::SaveBindings {
+                    aor: Box::from(aor),
+                    record: applied.after.into_boxed_slice(),
+                    version: applied.version,
+                };
+                self.queries.push_back(Query { id: None, kind });
+                self.counters.queries_save += 1;
+                self.registered(request, aor, applied.contacts);
+                self.reply(&request.message, request.flow, progress.server, &reply);
+            }
+        }
+        Ok(())
+    }
+
+    fn registered(&mut self, request: &Request<'_>, aor: &[u8], contacts: usize) {
+        self.counters.registrations += 1;
+        let contacts = contacts as u32;
+        self.event(Event::Registered {
+            aor: Box::from(aor),
+            source: request.flow.remote,
+            contacts,
+        });
+    }
+
+    /// The answer waits until the record is on disk.
+    fn save_then_answer(
+        &mut self,
+        request: &Request<'_>,
+        progress: Progress,
+        aor: &[u8],
+        applied: Applied,
+        reply: &Reply<'_>,
+    ) {
+        let bytes = request.message.bytes();
+        if !self.may_park(bytes.len()) {
+            self.undo(aor, &applied.before, applied.version);
+            self.refuse(request, progress.server, Status::SERVICE_UNAVAILABLE);
+            return;
+        }
+        let mut response = Vec::with_capacity(512 + reply.extra.len());
+        self.write_reply(&mut response, &request.message, request.flow, reply);
+        let parked = Parked {
+            flow: request.flow,
+            bytes: Box::from(bytes),
+            server: progress.server,
+            authorized: true,
+        };
+        let kind = QueryKind::SaveBindings {
+            aor: Box::from(aor),
+            record: applied.after.into_boxed_slice(),
+            version: applied.version,
+        };
+        let purpose = Purpose::Save {
+            parked,
+            response: response.into_boxed_slice(),
+            aor: Box::from(aor),
+            before: applied.before.into_boxed_slice(),
+            version: applied.version,
+            contacts: applied.contacts,
+        };
+        self.ask(kind, purpose);
+    }
+
+    /// Takes back a change that could not be stored, unless another came after it
+    /// (§10.3: "it MUST ... leave the bindings as they were").
+    pub(crate) fn undo(&mut self, aor: &[u8], before: &[u8], version: u64) {
+        let Ok(before) = codec::decode(before) else { return };
+        let now = self.now.unix_ms;
+        self.shared.update_bindings(aor, &mut |record: &mut AorRecord| {
+            if record.version == version {
+                record.bindings.clone_from(&before.bindings);
+                record.changed(now);
+            }
+        });
+    }
+}

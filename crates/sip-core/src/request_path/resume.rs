@@ -1,0 +1,204 @@
+//! Requests that waited go on with the answer.
+
+use sip_message::Message;
+
+use super::Progress;
+use super::authorize::Authorized;
+use crate::engine::Engine;
+use crate::engine::reply::Status;
+use crate::engine::request::Request;
+use crate::engine::waiting::{Parked, Purpose};
+use crate::event::Event;
+use crate::id::QueryId;
+use crate::query::{Answer, Records, Unavailable};
+use crate::transaction::table::Key;
+use crate::transport::via;
+
+impl Engine {
+    /// A back-end answered, or its time is over (`None`).
+    pub(crate) fn resume(&mut self, id: QueryId, answer: Option<Answer>) {
+        let Some(purpose) = self.take_question(id) else {
+            return;
+        };
+        if answer.is_none() {
+            self.counters.queries_expired += 1;
+        }
+        match purpose {
+            Purpose::Credentials(parked) => {
+                let secrets = match answer {
+                    Some(Answer::Credentials(result)) => result,
+                    _ => Err(Unavailable),
+                };
+                self.with_parked(&parked, |engine, request, progress| match &secrets {
+                    Ok(secrets) => {
+                        if engine.judge_parked(request, progress, secrets.as_ref()) == Authorized::Yes {
+                            engine.go_on(request, progress);
+                        }
+                    }
+                    Err(Unavailable) => engine.credentials_unavailable(request, progress),
+                });
+            }
+            Purpose::Resolve { name, kind, waiters } => {
+                let records: Result<Records, Unavailable> = match answer {
+                    Some(Answer::Resolved(result)) => result,
+                    _ => Err(Unavailable),
+                };
+                self.resolver.store(self.now.instant, &name, kind, records);
+                for parked in waiters {
+                    self.with_parked(&parked, |engine, request, progress| {
+                        engine.dispatch(request, progress)
+                    });
+                }
+            }
+            Purpose::Save {
+                parked,
+                response,
+                aor,
+                before,
+                version,
+                contacts,
+            } => match answer {
+                Some(Answer::Saved(Ok(()))) => self.saved(&parked, &response, aor, contacts),
+                _ => {
+                    self.counters.registrations_failed += 1;
+                    self.undo(&aor, &before, version);
+                    self.with_parked(&parked, |engine, request, progress| {
+                        engine.refuse(request, progress.server, Status::SERVER_ERROR);
+                    });
+                }
+            },
+        }
+    }
+
+    /// Credentials were good: the phases after them, from the start of the route.
+    fn go_on(&mut self, request: &Request<'_>, progress: Progress) {
+        if let Some(server) = progress.server.and_then(|key| self.table.server_mut(key)) {
+            server.user.authorized = true;
+        }
+        self.dispatch(
+            request,
+            Progress {
+                authorized: true,
+                ..progress
+            },
+        );
+    }
+
+    fn credentials_unavailable(&mut self, request: &Request<'_>, progress: Progress) {
+        self.counters.auth_unavailable += 1;
+        let status = match self.config.credentials_unavailable {
+            504 => Status {
+                code: 504,
+                reason: "Server Time-out",
+            },
+            _ => Status::SERVICE_UNAVAILABLE,
+        };
+        // §21.5.4: when to try again, for user agents; jittered, so that they do not come together.
+        let seconds = 2 + (self.secrets.dice(request.call_id) % 6) as u8;
+        let extra = [b"Retry-After: ".as_slice(), &[b'0' + seconds], b"\r\n"].concat();
+        self.refuse_with(request, progress.server, status, &extra);
+    }
+
+    /// Its bindings are on disk.
+    fn saved(&mut self, parked: &Parked, response: &[u8], aor: alloc::boxed::Box<[u8]>, contacts: usize) {
+        self.counters.registrations += 1;
+        self.counters.replies_2xx += 1;
+        let flow = parked.flow;
+        self.event(Event::Registered {
+            aor,
+            source: flow.remote,
+            contacts: contacts as u32,
+        });
+        match parked.server {
+            Some(key) => self.send_response(key, 200, response),
+            None => {
+                let to = self.with_message(&parked.bytes, |_, message| {
+                    message.top_via().ok().map(|top| via::reply_to(flow, &top))
+                });
+                if let Some(Some(to)) = to {
+                    self.out.push(to, response);
+                }
+            }
+        }
+    }
+
+    /// Reads a parked request again and hands it on.
+    fn with_parked(&mut self, parked: &Parked, go: impl FnOnce(&mut Self, &Request<'_>, Progress)) {
+        let Some(server) = parked.server else {
+            self.with_message(&parked.bytes, |engine, message| {
+                if let Ok(request) = Request::read(*message, parked.flow, &engine.config.limits) {
+                    go(
+                        engine,
+                        &request,
+                        Progress {
+                            authorized: parked.authorized,
+                            server: None,
+                            next_address: false,
+                        },
+                    );
+                }
+            });
+            return;
+        };
+        if let Some(found) = self.table.server_mut(server) {
+            found.user.parked = None;
+        }
+        let authorized = parked.authorized;
+        self.with_server_request(server, |engine, request| {
+            go(
+                engine,
+                request,
+                Progress {
+                    authorized,
+                    server: Some(server),
+                    next_address: false,
+                },
+            );
+        });
+    }
+
+    /// Hands on the stored request of a server transaction that has no final answer yet.
+    fn with_server_request(&mut self, server: Key, go: impl FnOnce(&mut Self, &Request<'_>)) {
+        let Some(found) = self.table.server_mut(server) else {
+            return;
+        };
+        if found.user.answered {
+            return;
+        }
+        let flow = found.source;
+        let bytes = core::mem::take(&mut found.request);
+        self.with_message(&bytes, |engine, message: &Message<'_>| {
+            if let Ok(request) = Request::read(*message, flow, &engine.config.limits) {
+                go(engine, &request);
+            }
+        });
+        // It stays for the next address, and for answers that we make.
+        if let Some(found) = self.table.server_mut(server)
+            && !found.user.answered
+        {
+            found.request = bytes;
+        }
+    }
+
+    /// Sends the request of a server transaction to the next address of its next hop.
+    pub(crate) fn try_next(&mut self, server: Key) {
+        let authorized = self.table.server(server).is_some_and(|s| s.user.authorized);
+        self.with_server_request(server, |engine, request| {
+            engine.dispatch(
+                request,
+                Progress {
+                    authorized,
+                    server: Some(server),
+                    next_address: true,
+                },
+            );
+        });
+    }
+
+    /// Notes which question a server transaction waits for.
+    pub(crate) fn note_parked(&mut self, server: Option<Key>, id: QueryId) {
+        if let Some(found) = server.and_then(|key| self.table.server_mut(key)) {
+            found.user.parked = Some(id);
+        }
+    }
+}

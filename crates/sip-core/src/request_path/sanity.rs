@@ -1,0 +1,52 @@
+//! Phase 2: demands that we cannot meet (RFC 3261 §16.3).
+
+use alloc::vec::Vec;
+
+use sip_message::{HeaderName, Method, Uri};
+
+use crate::engine::Engine;
+use crate::engine::reply::Status;
+use crate::engine::request::Request;
+
+/// Option tags that a proxy may be required to understand, and we do.
+const PROXY_OPTIONS: [&[u8]; 1] = [b"path"];
+
+impl Engine {
+    /// §16.3 steps 2 and 5. The refusal's header lines come with it.
+    pub(crate) fn check_sanity(&self, request: &Request<'_>) -> Result<(), (Status<'static>, Vec<u8>)> {
+        if let Uri::Other { .. } = request.uri {
+            return Err((Status::UNSUPPORTED_URI_SCHEME, Vec::new()));
+        }
+        if request.message.max_forwards().is_err() {
+            return Err((Status::bad_request("Malformed Max-Forwards"), Vec::new()));
+        }
+        // §20.29: in ACK and CANCEL there is nobody to tell.
+        if !matches!(request.method, Method::Ack | Method::Cancel)
+            && request.message.has(HeaderName::ProxyRequire)
+        {
+            let mut unsupported = Vec::new();
+            for value in request.message.values(HeaderName::ProxyRequire) {
+                if !PROXY_OPTIONS
+                    .iter()
+                    .any(|known| known.eq_ignore_ascii_case(value.text))
+                {
+                    unsupported.extend_from_slice(b"Unsupported: ");
+                    unsupported.extend_from_slice(value.text);
+                    unsupported.extend_from_slice(b"\r\n");
+                }
+            }
+            if !unsupported.is_empty() {
+                return Err((Status::BAD_EXTENSION, unsupported));
+            }
+        }
+        Ok(())
+    }
+
+    /// §16.3 step 3, for what is to be sent on.
+    pub(crate) fn check_hops(&self, request: &Request<'_>) -> Result<(), Status<'static>> {
+        match request.message.max_forwards() {
+            Ok(Some(0)) => Err(Status::TOO_MANY_HOPS),
+            _ => Ok(()),
+        }
+    }
+}

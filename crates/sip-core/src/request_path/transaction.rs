@@ -1,0 +1,137 @@
+//! Phase 1: what belongs to a transaction that we hold (RFC 3261 §17.2.3, §9.2).
+
+use alloc::boxed::Box;
+
+use sip_message::Method;
+
+use crate::engine::effects::ServerEvent;
+use crate::engine::reply::{Reply, Status};
+use crate::engine::request::Request;
+use crate::engine::{Engine, ServerUser};
+use crate::transaction::invite_server;
+use crate::transaction::table::{Key, ServerMachine};
+
+/// Classes of server transactions: an ACK belongs to its INVITE's, a CANCEL to its own.
+const INVITE: u8 = 1;
+const OTHER: u8 = 2;
+
+impl Engine {
+    /// Whether the request was dealt with by a transaction that we hold.
+    pub(crate) fn find_transaction(&mut self, request: &Request<'_>) -> bool {
+        if self.table.servers() == 0 {
+            return false;
+        }
+        match request.method {
+            Method::Ack => self.ack(request),
+            Method::Cancel => self.cancel(request),
+            _ => match self.table.find_server(self.server_key(request, request.method)) {
+                Some(key) => {
+                    self.counters.retransmissions_absorbed += 1;
+                    self.server_event(key, ServerEvent::Again, &[]);
+                    true
+                }
+                None => false,
+            },
+        }
+    }
+
+    /// An ACK to a final answer that we sent ends here; one to a 2xx goes on.
+    fn ack(&mut self, request: &Request<'_>) -> bool {
+        let Some(key) = self.table.find_server(self.server_key(request, Method::Invite)) else {
+            return false;
+        };
+        let accepted = self
+            .table
+            .server(key)
+            .is_some_and(|server| match &server.machine {
+                ServerMachine::Invite(machine) => machine.state() == invite_server::State::Accepted,
+                ServerMachine::NonInvite(_) => false,
+            });
+        if !accepted {
+            self.server_event(key, ServerEvent::Ack, &[]);
+        }
+        !accepted
+    }
+
+    /// §9.2, §16.10: 200 to the CANCEL whatever becomes of the INVITE. Each copy of the CANCEL
+    /// gets the same answer, so it needs no transaction of its own.
+    fn cancel(&mut self, request: &Request<'_>) -> bool {
+        let Some(key) = self.table.find_server(self.server_key(request, Method::Invite)) else {
+            return false;
+        };
+        self.reply(
+            &request.message,
+            request.flow,
+            None,
+            &Reply {
+                status: Status::OK,
+                extra: &[],
+            },
+        );
+        self.cancel_server(key);
+        true
+    }
+
+    /// Index key of the server transaction that `request` belongs to as `method`: branch, sent-by
+    /// and method (§17.2.3); for RFC 2543 peers, without the cookie, what that section lists
+    /// (save the To tag, which an ACK has and its INVITE has not).
+    pub(crate) fn server_key(&self, request: &Request<'_>, method: Method<'_>) -> u128 {
+        let via = &request.via;
+        let port = via.port.unwrap_or(0).to_be_bytes();
+        let class = if method == Method::Invite { INVITE } else { OTHER };
+        let name: &[u8] = if method == Method::Invite {
+            &[]
+        } else {
+            method.as_bytes()
+        };
+        match via.branch().filter(|_| via.has_cookie()) {
+            Some(branch) => self.secrets.map_key(&[branch, via.host_text, &port, name], class),
+            None => {
+                let number = request.cseq.number.to_be_bytes();
+                let fields = [
+                    via.text,
+                    request.uri_text,
+                    request.from_tag(),
+                    request.call_id,
+                    &number,
+                    name,
+                ];
+                self.secrets.map_key(&fields, class)
+            }
+        }
+    }
+
+    /// Makes the server transaction of a request, and answers an INVITE with 100 at once. `None`:
+    /// the limit is reached.
+    pub(crate) fn begin(&mut self, request: &Request<'_>) -> Option<Key> {
+        if self.live >= self.config.limits.transactions {
+            self.counters.limited_transactions += 1;
+            return None;
+        }
+        let user = ServerUser {
+            branches: smallvec::SmallVec::new(),
+            cancelled: false,
+            answered: false,
+            authorized: false,
+            parked: None,
+            started: self.now.instant,
+            failover: None,
+        };
+        let invite = request.method == Method::Invite;
+        let key = self.server_key(request, request.method);
+        let bytes = Box::from(request.message.bytes());
+        let key = self.begin_server(key, invite, request.flow, request.reply_to(), bytes, user);
+        if invite {
+            self.reply(
+                &request.message,
+                request.flow,
+                Some(key),
+                &Reply {
+                    status: Status::TRYING,
+                    extra: &[],
+                },
+            );
+        }
+        Some(key)
+    }
+}

@@ -1,0 +1,177 @@
+//! `received` and `rport` (RFC 3261 §18.2.1, RFC 3581 §4), and where responses go (§18.2.2).
+
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+
+use sip_message::header::Via;
+use sip_message::number::write_decimal;
+
+use super::{Flow, Transport};
+
+/// Whether the topmost Via of a request from `remote` leaves as it came.
+pub fn is_final(via: &Via<'_>, remote: SocketAddr) -> bool {
+    via.rport().is_none() && !via.params.has(b"received") && via.host.ip() == Some(remote.ip().to_canonical())
+}
+
+/// Appends the topmost Via value with `received` and `rport` set from where the request came.
+/// A `received` that the sender wrote himself is replaced: only we know.
+pub fn write_received(out: &mut Vec<u8>, via: &Via<'_>, remote: SocketAddr) {
+    if is_final(via, remote) {
+        out.extend_from_slice(via.text);
+        return;
+    }
+    let params = via.params.as_bytes();
+    let head = via.text.len() - params.len().min(via.text.len());
+    out.extend_from_slice(via.text.get(..head).unwrap_or_default());
+    let rport = via.rport().is_some();
+    for param in via.params.iter() {
+        if param.name.eq_ignore_ascii_case(b"received") || param.name.eq_ignore_ascii_case(b"rport") {
+            continue;
+        }
+        out.push(b';');
+        out.extend_from_slice(param.name);
+        if let Some(value) = param.value {
+            out.push(b'=');
+            out.extend_from_slice(value);
+        }
+    }
+    let ip = remote.ip().to_canonical();
+    // RFC 3581 §4: with rport, received is there even where it equals sent-by.
+    if rport || via.host.ip() != Some(ip) {
+        out.extend_from_slice(b";received=");
+        write_ip(out, ip);
+    }
+    if rport {
+        out.extend_from_slice(b";rport=");
+        write_decimal(out, u64::from(remote.port()));
+    }
+}
+
+/// Appends an address without brackets: `via-received` of RFC 3261 §25.1.
+pub fn write_ip(out: &mut Vec<u8>, ip: IpAddr) {
+    match ip {
+        IpAddr::V4(ip) => {
+            for (i, octet) in ip.octets().into_iter().enumerate() {
+                if i > 0 {
+                    out.push(b'.');
+                }
+                write_decimal(out, u64::from(octet));
+            }
+        }
+        IpAddr::V6(ip) => out.extend_from_slice(alloc::format!("{ip}").as_bytes()),
+    }
+}
+
+/// Where responses to a request go that came on `flow` with this topmost Via: on a stream, to the
+/// connection (and, should it be gone, to the port of sent-by); over UDP, to the source address
+/// and, with `rport`, the source port, else the port of sent-by (RFC 3261 §18.2.2, RFC 3581 §4).
+pub fn reply_to(flow: Flow, via: &Via<'_>) -> Flow {
+    if flow.transport == Transport::Udp && via.rport().is_some() {
+        return flow;
+    }
+    let port = via.port.unwrap_or(flow.transport.default_port());
+    Flow {
+        remote: SocketAddr::new(flow.remote.ip(), port),
+        ..flow
+    }
+}
+
+/// Where a response goes whose next Via is `via`, one that we did not keep state for.
+/// `None`: it names no address (we put `received` wherever sent-by was none).
+pub fn response_target(via: &Via<'_>) -> Option<(Transport, SocketAddr)> {
+    let transport = Transport::parse(via.transport)?;
+    let ip = via.received_any().or_else(|| via.host.ip())?;
+    let port = via
+        .rport()
+        .flatten()
+        .or(via.port)
+        .unwrap_or(transport.default_port());
+    Some((transport, SocketAddr::new(ip, port)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::ListenerId;
+    use alloc::string::String;
+
+    fn written(via: &str, remote: &str) -> String {
+        let mut out = Vec::new();
+        write_received(
+            &mut out,
+            &Via::parse(via.as_bytes()).unwrap(),
+            remote.parse().unwrap(),
+        );
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn received_and_rport() {
+        for (via, remote, expected) in [
+            (
+                "SIP/2.0/UDP 192.0.2.1:5070;branch=z9hG4bK1",
+                "192.0.2.1:5070",
+                "SIP/2.0/UDP 192.0.2.1:5070;branch=z9hG4bK1",
+            ),
+            (
+                "SIP/2.0/UDP 10.0.0.1;branch=z9hG4bK1",
+                "192.0.2.1:5070",
+                "SIP/2.0/UDP 10.0.0.1;branch=z9hG4bK1;received=192.0.2.1",
+            ),
+            (
+                "SIP/2.0/UDP 192.0.2.1;rport;branch=z9hG4bK1",
+                "192.0.2.1:9",
+                "SIP/2.0/UDP 192.0.2.1;branch=z9hG4bK1;received=192.0.2.1;rport=9",
+            ),
+            (
+                "SIP/2.0/UDP a.example;branch=z9hG4bK1;received=8.8.8.8",
+                "192.0.2.1:9",
+                "SIP/2.0/UDP a.example;branch=z9hG4bK1;received=192.0.2.1",
+            ),
+            (
+                "SIP/2.0/UDP [2001:db8::1];branch=z9hG4bK1",
+                "[2001:db8::2]:9",
+                "SIP/2.0/UDP [2001:db8::1];branch=z9hG4bK1;received=2001:db8::2",
+            ),
+        ] {
+            assert_eq!(written(via, remote), expected);
+        }
+    }
+
+    #[test]
+    fn answers_follow_18_2_2() {
+        let flow = |transport| Flow {
+            transport,
+            listener: ListenerId(0),
+            remote: "192.0.2.9:7777".parse().unwrap(),
+            conn: None,
+        };
+        let to = |via: &str, t| reply_to(flow(t), &Via::parse(via.as_bytes()).unwrap()).remote;
+        assert_eq!(
+            to("SIP/2.0/UDP 10.0.0.1:5080;branch=z9hG4bK1", Transport::Udp),
+            "192.0.2.9:5080".parse().unwrap()
+        );
+        assert_eq!(
+            to("SIP/2.0/UDP 10.0.0.1;branch=z9hG4bK1", Transport::Udp),
+            "192.0.2.9:5060".parse().unwrap()
+        );
+        assert_eq!(
+            to("SIP/2.0/UDP 10.0.0.1;branch=z9hG4bK1;rport", Transport::Udp),
+            "192.0.2.9:7777".parse().unwrap()
+        );
+        assert_eq!(
+            to("SIP/2.0/TCP 10.0.0.1:5080;branch=z9hG4bK1", Transport::Tcp),
+            "192.0.2.9:5080".parse().unwrap()
+        );
+        let target = |via: &str| response_target(&Via::parse(via.as_bytes()).unwrap()).map(|(_, a)| a);
+        assert_eq!(
+            target("SIP/2.0/UDP 10.0.0.1;received=192.0.2.9;rport=7777"),
+            Some("192.0.2.9:7777".parse().unwrap())
+        );
+        assert_eq!(
+            target("SIP/2.0/UDP 10.0.0.1:5080"),
+            Some("10.0.0.1:5080".parse().unwrap())
+        );
+        assert_eq!(target("SIP/2.0/UDP a.example"), None);
+    }
+}
