@@ -1,41 +1,88 @@
-//! Character classes of RFC 3261 §25.1.
+//! Character classes of RFC 3261 §25.1, and the scans built on them.
 
 const TOKEN: u8 = 1;
-const DIGIT: u8 = 2;
-const HEX: u8 = 4;
-const SPACE: u8 = 8;
+const SPACE: u8 = 2;
+/// May stand in a URI as it is: no white space, no control character, none of `<>"`, no `%`.
+const URI: u8 = 4;
+/// May stand in a host name, dots included.
+const HOST: u8 = 8;
+/// May stand in a header parameter's bare value: a token, a host, and what senders take for one.
+const VALUE: u8 = 16;
+/// The same in a URI, and in names: everything but what ends or quotes a parameter.
+const LOOSE: u8 = 32;
+/// May stand in a display name without quotes, or in an address without angle brackets.
+const WORD: u8 = 64;
 
 const CLASS: [u8; 256] = {
     let mut table = [0u8; 256];
     let mut i = 0;
     while i < 256 {
         let c = i as u8;
-        if c.is_ascii_alphanumeric() {
+        let control = c < b' ' || c == 0x7f;
+        let space = matches!(c, b' ' | b'\t' | b'\r' | b'\n');
+        if c.is_ascii_alphanumeric()
+            || matches!(
+                c,
+                b'-' | b'.' | b'!' | b'%' | b'*' | b'_' | b'+' | b'`' | b'\'' | b'~'
+            )
+        {
             table[i] |= TOKEN;
         }
-        if c.is_ascii_digit() {
-            table[i] |= DIGIT;
+        if space {
+            table[i] |= SPACE;
         }
-        if c.is_ascii_hexdigit() {
-            table[i] |= HEX;
+        if !control && !space && !matches!(c, b'<' | b'>' | b'"' | b'%') {
+            table[i] |= URI;
+        }
+        if c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.') {
+            table[i] |= HOST;
+        }
+        if !control && !space && !matches!(c, b'<' | b'>' | b'"' | b',' | b';') {
+            table[i] |= VALUE;
+        }
+        if !space && !matches!(c, b'"' | b';' | b'=') {
+            table[i] |= LOOSE;
+        }
+        if (!control || space) && !matches!(c, b'<' | b'>' | b'"' | b',' | b';') {
+            table[i] |= WORD;
         }
         i += 1;
     }
-    let marks = b"-.!%*_+`'~";
-    let mut j = 0;
-    while j < marks.len() {
-        table[marks[j] as usize] |= TOKEN;
-        j += 1;
-    }
-    table[b' ' as usize] |= SPACE;
-    table[b'\t' as usize] |= SPACE;
-    table[b'\r' as usize] |= SPACE;
-    table[b'\n' as usize] |= SPACE;
     table
 };
 
 const fn has(c: u8, class: u8) -> bool {
     CLASS[c as usize] & class != 0
+}
+
+/// Length of the run of a class at the front of `text`.
+fn run(text: &[u8], class: u8) -> usize {
+    text.iter().position(|&c| !has(c, class)).unwrap_or(text.len())
+}
+
+pub(crate) fn token_len(text: &[u8]) -> usize {
+    run(text, TOKEN)
+}
+
+/// Up to what may not stand in a URI, or a `%`.
+pub(crate) fn uri_len(text: &[u8]) -> usize {
+    run(text, URI)
+}
+
+pub(crate) fn host_len(text: &[u8]) -> usize {
+    run(text, HOST)
+}
+
+pub(crate) fn value_len(text: &[u8]) -> usize {
+    run(text, VALUE)
+}
+
+pub(crate) fn loose_len(text: &[u8]) -> usize {
+    run(text, LOOSE)
+}
+
+pub(crate) fn word_len(text: &[u8]) -> usize {
+    run(text, WORD)
 }
 
 /// `token` characters.
@@ -50,16 +97,22 @@ pub const fn is_space(c: u8) -> bool {
 
 /// Whether all of `text` is a token, and there is some.
 pub fn is_token_text(text: &[u8]) -> bool {
-    !text.is_empty() && text.iter().all(|&c| is_token(c))
+    !text.is_empty() && token_len(text) == text.len()
 }
 
-/// Without white space (folding included) at both ends.
-pub fn trim(mut text: &[u8]) -> &[u8] {
+/// Without white space (folding included) at the front.
+pub fn trim_start(mut text: &[u8]) -> &[u8] {
     while let [first, rest @ ..] = text
         && is_space(*first)
     {
         text = rest;
     }
+    text
+}
+
+/// Without white space (folding included) at both ends.
+pub fn trim(text: &[u8]) -> &[u8] {
+    let mut text = trim_start(text);
     while let [rest @ .., last] = text
         && is_space(*last)
     {
@@ -78,7 +131,7 @@ pub const fn hex_value(c: u8) -> Option<u8> {
     }
 }
 
-/// Splits at the first `separator` outside quotes: (before, after).
+/// Splits at the first `separator`: (before, after).
 pub fn split_once(text: &[u8], separator: u8) -> (&[u8], Option<&[u8]>) {
     match memchr::memchr(separator, text) {
         Some(at) => match (text.get(..at), text.get(at + 1..)) {
@@ -102,9 +155,52 @@ pub fn quoted_len(text: &[u8]) -> Option<usize> {
     }
 }
 
+/// Where the first CR or LF at or after `from` is.
+pub(crate) fn find_line_end(bytes: &[u8], from: usize) -> Option<usize> {
+    // Lines are short: most of a call to a general search would be its preparation. Blocks without
+    // control characters are skipped (the compiler makes a few vector instructions of the fold).
+    let mut at = from;
+    let mut rest = bytes.get(from..)?;
+    while let Some((block, tail)) = rest.split_first_chunk::<16>() {
+        if block.iter().fold(false, |any, &c| any | (c < b' '))
+            && let Some(found) = block.iter().position(|c| matches!(c, b'\r' | b'\n'))
+        {
+            return Some(at + found);
+        }
+        at += 16;
+        rest = tail;
+    }
+    rest.iter()
+        .position(|c| matches!(c, b'\r' | b'\n'))
+        .map(|found| at + found)
+}
+
 /// Where `inner`, a part of `outer`, lies in it. `None` if it is no part of it.
 pub fn span_in(outer: &[u8], inner: &[u8]) -> Option<core::ops::Range<usize>> {
     let start = (inner.as_ptr() as usize).checked_sub(outer.as_ptr() as usize)?;
     let end = start.checked_add(inner.len())?;
     (end <= outer.len()).then_some(start..end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    #[test]
+    fn line_ends_are_found_wherever_they_are() {
+        for len in 0..70 {
+            for at in 0..len {
+                for end in [b'\r', b'\n'] {
+                    let mut text = vec![b'x'; len];
+                    text[at] = end;
+                    for from in 0..=len {
+                        let expected = (from <= at).then_some(at);
+                        assert_eq!(find_line_end(&text, from), expected, "{len} {at} {from}");
+                    }
+                }
+            }
+        }
+        assert_eq!(find_line_end(b"x", 2), None);
+    }
 }

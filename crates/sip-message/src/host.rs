@@ -3,7 +3,7 @@
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::chars::hex_value;
+use crate::chars::{hex_value, host_len};
 
 /// A host.
 #[derive(Clone, Copy, Debug)]
@@ -65,47 +65,50 @@ impl fmt::Display for Host<'_> {
 
 /// `hostname`, with the underscore that real networks use and the trailing dot.
 fn name(text: &[u8]) -> Option<Host<'_>> {
-    let label_ok = |label: &[u8]| {
-        !label.is_empty()
-            && label
-                .iter()
-                .all(|c| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_'))
-    };
+    if text.len() > 255 || host_len(text) != text.len() {
+        return None;
+    }
     let body = text.strip_suffix(b".").unwrap_or(text);
-    if text.len() > 255 || !body.split(|c| *c == b'.').all(label_ok) {
-        return None;
+    // No empty label, and no last label of digits only: that would be a broken IPv4 address
+    // (RFC 3696 §2).
+    let (mut label_len, mut digits) = (0, true);
+    for &c in body {
+        if c == b'.' {
+            if label_len == 0 {
+                return None;
+            }
+            (label_len, digits) = (0, true);
+        } else {
+            label_len += 1;
+            digits &= c.is_ascii_digit();
+        }
     }
-    // An all-digit last label would be a broken IPv4 address (RFC 3696 §2).
-    let last = body.rsplit(|c| *c == b'.').next()?;
-    if last.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    Some(Host::Name(text))
+    (label_len > 0 && !digits).then_some(Host::Name(text))
 }
 
 /// Dotted quad, decimal only.
 fn parse_v4(text: &[u8]) -> Option<Ipv4Addr> {
     let mut octets = [0u8; 4];
-    let mut parts = text.split(|c| *c == b'.');
-    for slot in &mut octets {
-        let part = parts.next()?;
-        if part.is_empty() || part.len() > 3 {
-            return None;
-        }
-        let mut value: u16 = 0;
-        for c in part {
-            if !c.is_ascii_digit() {
+    let (mut at, mut len, mut value) = (0, 0, 0u16);
+    for &c in text {
+        if c == b'.' {
+            *octets.get_mut(at)? = u8::try_from(value).ok().filter(|_| len > 0)?;
+            at += 1;
+            (len, value) = (0, 0);
+        } else {
+            if !c.is_ascii_digit() || len == 3 {
                 return None;
             }
+            len += 1;
             value = value * 10 + u16::from(c - b'0');
         }
-        *slot = u8::try_from(value).ok()?;
     }
-    parts.next().is_none().then(|| Ipv4Addr::from(octets))
+    *octets.get_mut(at)? = u8::try_from(value).ok().filter(|_| len > 0)?;
+    (at == 3).then(|| Ipv4Addr::from(octets))
 }
 
 /// IPv6 text form (RFC 4291 §2.2), without a zone.
-fn parse_v6(text: &[u8]) -> Option<Ipv6Addr> {
+pub(crate) fn parse_v6(text: &[u8]) -> Option<Ipv6Addr> {
     let mut groups = [0u16; 8];
     let mut count = 0;
     let mut gap = None;
@@ -230,6 +233,14 @@ mod tests {
             "a..b",
             "192.0.2.256",
             "1.2.3",
+            "1.2.3.",
+            "1.2.3.4.5",
+            ".1.2.3",
+            "1..2.3",
+            "0001.2.3.4",
+            "1.2.3.4444",
+            "a.1",
+            ".a",
             "a b",
             "a:b",
             "[::1",

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use crate::header::{self, CSeq, HeaderError, NameAddr, Via};
+use crate::header::{self, CSeq, HeaderError, Mandatory, NameAddr, Via};
 use crate::method::Method;
 use crate::name::HeaderName;
 use crate::parse::{Defect, Field, HeaderIndex, StartLine};
@@ -171,7 +171,8 @@ impl<'a> Message<'a> {
 
     /// Value of the first field of that name, as written.
     pub fn value(&self, name: HeaderName) -> Option<&'a [u8]> {
-        self.fields_named(name).next().map(|f| self.field_value(f))
+        let field = self.index.fields.get(self.index.first(name)?)?;
+        Some(self.field_value(field))
     }
 
     /// All values of a header that may be repeated or joined by commas (RFC 3261 §7.3.1), in order.
@@ -182,9 +183,11 @@ impl<'a> Message<'a> {
 
     // Typed values.
 
-    /// Call-ID as written.
+    /// Call-ID as written; `None` if it is missing, empty, or has white space inside, which no
+    /// `callid` has (RFC 3261 §25.1) and which others would read as something else.
     pub fn call_id(&self) -> Option<&'a [u8]> {
-        self.value(HeaderName::CallId).filter(|v| !v.is_empty())
+        self.value(HeaderName::CallId)
+            .filter(|v| !v.is_empty() && !v.iter().any(|c| crate::chars::is_space(*c)))
     }
 
     /// CSeq.
@@ -268,6 +271,14 @@ impl<'a> Message<'a> {
     /// # Errors
     /// The first that is missing or malformed.
     pub fn check_mandatory(&self) -> Result<(), HeaderError> {
-        header::check_mandatory(self)
+        self.mandatory().map(|_| ())
+    }
+
+    /// As [`Message::check_mandatory`], with what was read: cheaper than reading it again.
+    ///
+    /// # Errors
+    /// The first that is missing or malformed.
+    pub fn mandatory(&self) -> Result<Mandatory<'a>, HeaderError> {
+        header::mandatory(self)
     }
 }

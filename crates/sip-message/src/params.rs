@@ -1,6 +1,6 @@
 //! Parameters: `;name`, `;name=value`, `;name="quoted value"`.
 
-use crate::chars::{is_space, is_token_text, quoted_len, trim};
+use crate::chars::{loose_len, quoted_len, token_len, trim_start, value_len};
 
 /// A borrowed list of parameters, read on demand. Begins at the first `;` or is empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,17 +62,46 @@ impl<'a> Params<'a> {
         self.get(name).is_some()
     }
 
-    /// Whether all of the text is well-formed parameters.
+    /// Whether all of the text is well-formed header parameters (`generic-param` of RFC 3261 §25.1),
+    /// none of them twice (§7.3.1), and at most 64.
     pub fn is_valid(&self) -> bool {
-        let mut iter = self.iter();
-        while let Some(param) = iter.next() {
-            if !is_token_text(param.name) {
+        let mut rest = self.text;
+        // Which names were seen, by length and first letter: only where two agree in those need
+        // all names be compared.
+        let mut seen: u64 = 0;
+        for count in 0..=MAX_PARAMS {
+            let (param, tail) = match one(rest, token_len, value_len) {
+                One::Param(param, tail) => (param, tail),
+                One::End => return true,
+                One::Broken => return false,
+            };
+            let first = param.name.first().copied().unwrap_or_default() | 0x20;
+            let bit = 1 << ((usize::from(first) + param.name.len() * 7) % 64);
+            if seen & bit != 0
+                && self
+                    .iter()
+                    .take(count)
+                    .any(|p| p.name.eq_ignore_ascii_case(param.name))
+            {
                 return false;
             }
+            seen |= bit;
+            rest = tail;
         }
-        !iter.failed
+        false
+    }
+
+    /// How many there are, and whether all of the text is parameters, as far as a URI's separators
+    /// go (`uri-parameters` of RFC 3261 §25.1).
+    pub(crate) fn count_loose(&self) -> Option<usize> {
+        let mut iter = self.iter();
+        let count = iter.by_ref().count();
+        (!iter.failed).then_some(count)
     }
 }
+
+/// Most parameters that one value may have.
+pub(crate) const MAX_PARAMS: usize = 64;
 
 /// Iterator over [`Params`].
 #[derive(Clone, Debug)]
@@ -85,61 +114,94 @@ impl<'a> Iterator for ParamIter<'a> {
     type Item = Param<'a>;
 
     fn next(&mut self) -> Option<Param<'a>> {
-        let text = trim(self.rest);
-        if text.is_empty() {
-            self.rest = &[];
-            return None;
-        }
-        let [b';', after @ ..] = text else {
-            return self.fail();
-        };
-        // Name up to '=', ';' or the end.
-        let stop = after
-            .iter()
-            .position(|c| matches!(c, b'=' | b';'))
-            .unwrap_or(after.len());
-        let name = trim(after.get(..stop)?);
-        if name.is_empty() {
-            return self.fail();
-        }
-        if after.get(stop) != Some(&b'=') {
-            self.rest = after.get(stop..)?;
-            return Some(Param { name, value: None });
-        }
-        let mut value_text = after.get(stop + 1..)?;
-        while let [first, rest @ ..] = value_text
-            && is_space(*first)
-        {
-            value_text = rest;
-        }
-        let len = if value_text.first() == Some(&b'"') {
-            match quoted_len(value_text) {
-                Some(len) => len,
-                None => return self.fail(),
+        match one(self.rest, loose_len, loose_value_len) {
+            One::Param(param, rest) => {
+                self.rest = rest;
+                Some(param)
             }
-        } else {
-            memchr::memchr(b';', value_text).unwrap_or(value_text.len())
-        };
-        let value = trim(value_text.get(..len)?);
-        self.rest = value_text.get(len..)?;
-        Some(Param {
-            name,
-            value: Some(value),
-        })
+            One::End => {
+                self.rest = &[];
+                None
+            }
+            One::Broken => {
+                self.rest = &[];
+                self.failed = true;
+                None
+            }
+        }
     }
 }
 
-impl<'a> ParamIter<'a> {
-    fn fail(&mut self) -> Option<Param<'a>> {
-        self.rest = &[];
-        self.failed = true;
-        None
+enum One<'a> {
+    /// A parameter, and what follows it.
+    Param(Param<'a>, &'a [u8]),
+    /// Nothing but white space is left.
+    End,
+    /// No parameter.
+    Broken,
+}
+
+/// A value may hold further `=`, as encoded data does.
+fn loose_value_len(text: &[u8]) -> usize {
+    let mut len = loose_len(text);
+    while text.get(len) == Some(&b'=') {
+        len += 1;
+        len += text.get(len..).map_or(0, loose_len);
     }
+    len
+}
+
+/// Reads one parameter, `;` included. The functions tell how much of a text is a name or a bare value.
+#[inline]
+fn one<'a>(text: &'a [u8], name_len: impl Fn(&[u8]) -> usize, bare_len: impl Fn(&[u8]) -> usize) -> One<'a> {
+    let after = match trim_start(text) {
+        [] => return One::End,
+        [b';', after @ ..] => trim_start(after),
+        _ => return One::Broken,
+    };
+    let Some((name, rest)) = after.split_at_checked(name_len(after)) else {
+        return One::Broken;
+    };
+    if name.is_empty() {
+        return One::Broken;
+    }
+    let rest = trim_start(rest);
+    let [b'=', value @ ..] = rest else {
+        return if matches!(rest, [] | [b';', ..]) {
+            One::Param(Param { name, value: None }, rest)
+        } else {
+            One::Broken
+        };
+    };
+    let value = trim_start(value);
+    let len = match value.first() {
+        Some(b'"') => match quoted_len(value) {
+            Some(len) => len,
+            None => return One::Broken,
+        },
+        _ => bare_len(value),
+    };
+    let Some((value, rest)) = value.split_at_checked(len) else {
+        return One::Broken;
+    };
+    let rest = trim_start(rest);
+    if !matches!(rest, [] | [b';', ..]) {
+        return One::Broken;
+    }
+    One::Param(
+        Param {
+            name,
+            value: Some(value),
+        },
+        rest,
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::format;
+    use alloc::vec::Vec;
 
     #[test]
     fn reads_flags_values_and_quotes() {
@@ -154,9 +216,35 @@ mod tests {
 
     #[test]
     fn what_is_no_parameter_is_noticed() {
-        for text in [&b";;a"[..], b"a", b";a=\"x", b";=1", b"; a b=1", b";a;"] {
+        for text in [
+            &b";;a"[..],
+            b"a",
+            b";a=\"x",
+            b";=1",
+            b"; a b=1",
+            b";a;",
+            b";a=b c",
+            b";a=\"x\"y",
+            b";a=1, <sip:b>;b",
+            b";a=<x>",
+            b";a=x\"y\"",
+            b";tag=1;x;TAG=2",
+            b";a\0",
+        ] {
             assert!(!Params::new(text).is_valid(), "{:?}", core::str::from_utf8(text));
         }
-        assert!(Params::new(b"").is_valid());
+        for text in [
+            &b""[..],
+            b" ",
+            b";a=",
+            b";a=b==;c",
+            b" ; a = \r\n b ;c",
+            b";a=1;b=1;ab",
+        ] {
+            assert!(Params::new(text).is_valid(), "{:?}", core::str::from_utf8(text));
+        }
+        let many = |n: usize| -> Vec<u8> { (0..n).flat_map(|i| format!(";p{i}").into_bytes()).collect() };
+        assert!(Params::new(&many(64)).is_valid());
+        assert!(!Params::new(&many(65)).is_valid());
     }
 }

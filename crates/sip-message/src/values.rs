@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use crate::chars::{quoted_len, trim};
+use crate::chars::{quoted_len, trim, trim_start};
 use crate::message::Message;
 use crate::name::HeaderName;
 
@@ -13,9 +13,9 @@ pub struct Value<'a> {
     pub text: &'a [u8],
     /// Which field of the message ([`Message::fields`]) holds it.
     pub field: usize,
-    /// First value of its field.
+    /// First value of its field (empty list elements are no values).
     pub first: bool,
-    /// Last value of its field.
+    /// Last value of its field (empty list elements are no values).
     pub last: bool,
 }
 
@@ -60,29 +60,39 @@ impl<'a> Iterator for ValueIter<'a> {
                     self.field += 1;
                     continue;
                 }
-                self.rest = Some(self.message.field_value(field));
+                // Empty elements of a list ("a,,b") mean nothing: they are skipped before a value
+                // is looked for, so that `first` and `last` tell of values only.
+                self.rest = skip_empty(self.message.field_value(field));
                 self.first = true;
+                if self.rest.is_none() {
+                    self.field += 1;
+                }
                 continue;
             };
             let (value, tail) = split_value(rest);
+            self.rest = tail.and_then(skip_empty);
             let item = Value {
                 text: trim(value),
                 field: self.field,
                 first: self.first,
-                last: tail.is_none(),
+                last: self.rest.is_none(),
             };
             self.first = false;
-            self.rest = tail;
-            if tail.is_none() {
+            if item.last {
                 self.field += 1;
-            }
-            // Empty elements of a list mean nothing ("a,,b").
-            if item.text.is_empty() {
-                continue;
             }
             return Some(item);
         }
     }
+}
+
+/// Without commas and white space at the front; `None` if nothing is left.
+fn skip_empty(text: &[u8]) -> Option<&[u8]> {
+    let mut text = trim_start(text);
+    while let [b',', rest @ ..] = text {
+        text = trim_start(rest);
+    }
+    (!text.is_empty()).then_some(text)
 }
 
 /// Splits at the first comma outside quotes and angle brackets.
@@ -112,4 +122,29 @@ pub fn split_value(text: &[u8]) -> (&[u8], Option<&[u8]>) {
         at += 1;
     }
     (text, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{HeaderIndex, HeaderName, parse};
+    use alloc::vec::Vec;
+
+    #[test]
+    fn empty_elements_are_no_values_and_hide_neither_end() {
+        let text = b"SIP/2.0 200 OK\r\nVia: ,\r\nv: , a ,, b,\r\nX: y\r\nVIA:c\r\nVia:\r\n\r\n";
+        let mut index = HeaderIndex::new();
+        let message = parse(text, &mut index, 8).unwrap();
+        let values: Vec<_> = message
+            .values(HeaderName::Via)
+            .map(|v| (v.text, v.field, v.first, v.last))
+            .collect();
+        assert_eq!(
+            values,
+            [
+                (&b"a"[..], 1, true, false),
+                (&b"b"[..], 1, false, true),
+                (&b"c"[..], 3, true, true)
+            ]
+        );
+    }
 }

@@ -44,21 +44,52 @@ impl fmt::Display for HeaderError {
     }
 }
 
-/// See [`Message::check_mandatory`].
-pub(crate) fn check_mandatory(message: &Message<'_>) -> Result<(), HeaderError> {
-    message.top_via()?;
+/// The headers that every message has (RFC 3261 §8.1.1), read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mandatory<'a> {
+    /// The topmost Via.
+    pub via: Via<'a>,
+    /// From.
+    pub from: NameAddr<'a>,
+    /// From's tag; `None`: an RFC 2543 peer sent none.
+    pub from_tag: Option<&'a [u8]>,
+    /// To.
+    pub to: NameAddr<'a>,
+    /// To's tag, if it has one.
+    pub to_tag: Option<&'a [u8]>,
+    /// Call-ID.
+    pub call_id: &'a [u8],
+    /// CSeq.
+    pub cseq: CSeq<'a>,
+}
+
+/// See [`Message::mandatory`].
+pub(crate) fn mandatory<'a>(message: &Message<'a>) -> Result<Mandatory<'a>, HeaderError> {
+    let via = message.top_via()?;
     let from = message.from()?;
-    message.to()?;
-    if message.call_id().is_none() {
-        return Err(HeaderError::Missing(HeaderName::CallId));
+    let to = message.to()?;
+    let call_id = match message.value(HeaderName::CallId) {
+        None | Some([]) => return Err(HeaderError::Missing(HeaderName::CallId)),
+        Some(_) => message
+            .call_id()
+            .ok_or(HeaderError::Malformed(HeaderName::CallId))?,
+    };
+    Ok(Mandatory {
+        via,
+        from,
+        from_tag: tag(&from, HeaderName::From)?,
+        to,
+        to_tag: tag(&to, HeaderName::To)?,
+        call_id,
+        cseq: message.cseq()?,
+    })
+}
+
+/// A tag must be a token where there is one; an unquoted, unparsable tail would be copied into
+/// answers (RFC 3261 §19.3).
+fn tag<'a>(addr: &NameAddr<'a>, name: HeaderName) -> Result<Option<&'a [u8]>, HeaderError> {
+    match addr.tag() {
+        Some(tag) if !crate::chars::is_token_text(tag) => Err(HeaderError::Malformed(name)),
+        tag => Ok(tag),
     }
-    message.cseq()?;
-    // A tag must be a token where there is one; an unquoted, unparsable tail would be copied
-    // into answers (RFC 3261 §19.3).
-    for (addr, name) in [(from, HeaderName::From), (message.to()?, HeaderName::To)] {
-        if addr.tag().is_some_and(|tag| !crate::chars::is_token_text(tag)) {
-            return Err(HeaderError::Malformed(name));
-        }
-    }
-    Ok(())
 }

@@ -1,6 +1,6 @@
 //! `name-addr` and `addr-spec` with header parameters: From, To, Route, Record-Route, Path, …
 
-use crate::chars::{quoted_len, trim};
+use crate::chars::{quoted_len, trim, trim_start, uri_len, word_len};
 use crate::params::Params;
 use crate::uri::{SipUri, Uri, UriError};
 
@@ -18,36 +18,48 @@ pub struct NameAddr<'a> {
 }
 
 impl<'a> NameAddr<'a> {
-    /// Reads all of `text`. The URI itself is not examined.
+    /// Reads all of `text`. Of the URI only the characters are examined.
     pub fn parse(text: &'a [u8]) -> Option<Self> {
-        let open = find_open(text)?;
-        let parsed = match open {
-            Some(open) => {
-                let close = open + 1 + memchr::memchr(b'>', text.get(open + 1..)?)?;
-                let display = trim(text.get(..open)?);
-                if !display_ok(display) {
-                    return None;
-                }
-                Self {
-                    display,
-                    uri: text.get(open + 1..close)?,
-                    params: Params::new(text.get(close + 1..)?),
-                    bracketed: true,
-                }
+        // A display name: a quoted string, or words. Senders put more than tokens there, so only
+        // what would be read differently by others is refused.
+        let (display, rest) = match text.first()? {
+            b'"' => {
+                let (display, rest) = text.split_at_checked(quoted_len(text)?)?;
+                (display, trim_start(rest))
             }
-            None => {
-                // RFC 3261 §20.10: without brackets, parameters belong to the header, and the URI
-                // may hold no comma, question mark or semicolon.
-                let stop = memchr::memchr(b';', text).unwrap_or(text.len());
-                Self {
-                    display: &[],
-                    uri: trim(text.get(..stop)?),
-                    params: Params::new(text.get(stop..)?),
-                    bracketed: false,
-                }
-            }
+            _ => text.split_at_checked(word_len(text))?,
         };
-        (!parsed.uri.is_empty() && parsed.params.is_valid()).then_some(parsed)
+        let [b'<', inner @ ..] = rest else {
+            return Self::without_brackets(display, rest);
+        };
+        let (uri, rest) = inner.split_at_checked(uri_text_len(inner))?;
+        let [b'>', params @ ..] = rest else {
+            return None;
+        };
+        let params = Params::new(params);
+        (!uri.is_empty() && params.is_valid()).then_some(Self {
+            display: trim(display),
+            uri,
+            params,
+            bracketed: true,
+        })
+    }
+
+    /// RFC 3261 §20.10: without brackets, parameters belong to the header, and the URI may hold
+    /// no comma, question mark or semicolon.
+    fn without_brackets(uri: &'a [u8], params: &'a [u8]) -> Option<Self> {
+        let uri = trim(uri);
+        let params = Params::new(params);
+        let ok = !uri.is_empty()
+            && uri_text_len(uri) == uri.len()
+            && memchr::memchr(b'?', uri).is_none()
+            && params.is_valid();
+        ok.then_some(Self {
+            display: &[],
+            uri,
+            params,
+            bracketed: false,
+        })
     }
 
     /// The `tag` parameter.
@@ -72,27 +84,14 @@ impl<'a> NameAddr<'a> {
     }
 }
 
-/// Where the `<` outside quotes is; `None` (outer) if a quoted string never ends.
-fn find_open(text: &[u8]) -> Option<Option<usize>> {
-    let mut at = 0;
-    while let Some(&c) = text.get(at) {
-        match c {
-            b'"' => at += quoted_len(text.get(at..)?)?,
-            b'<' => return Some(Some(at)),
-            b';' => return Some(None),
-            _ => at += 1,
-        }
+/// Up to what may not stand in a URI.
+fn uri_text_len(text: &[u8]) -> usize {
+    let mut len = uri_len(text);
+    while text.get(len) == Some(&b'%') {
+        len += 1;
+        len += text.get(len..).map_or(0, uri_len);
     }
-    Some(None)
-}
-
-/// A quoted string, or words. Senders put more than tokens there, so only what would be read
-/// differently by others is refused.
-fn display_ok(display: &[u8]) -> bool {
-    match display.first() {
-        Some(b'"') => quoted_len(display) == Some(display.len()),
-        _ => !display.iter().any(|c| matches!(c, b'"' | b'>' | b',' | b';')),
-    }
+    len
 }
 
 #[cfg(test)]
@@ -122,6 +121,19 @@ mod tests {
             b"<sip:a@b> tag=1",
             b"<sip:a@b>;;",
             b";tag=1",
+            b"< sip:a@b >",
+            b"<sip:a@b >",
+            b"<sip:a\r\n @b>",
+            b"<sip:a@b<>",
+            b"sip:a@b?x=y",
+            b"sip:a@b, sip:c@d",
+            b"sip:a@b c",
+            b"\"x\" sip:a@b",
+            b"\"x\" y <sip:a@b>",
+            b"Bell, A <sip:a@b>",
+            b"<sip:a@b>;x=1, <sip:c@d>;tag=2",
+            b"<sip:a@b>;tag=1;tag=2",
+            b"a <sip:a@b> <sip:c@d>",
         ] {
             assert_eq!(NameAddr::parse(bad), None, "{:?}", core::str::from_utf8(bad));
         }

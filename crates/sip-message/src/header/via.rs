@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 
-use crate::chars::{is_space, is_token_text, split_once, trim};
+use crate::chars::{is_space, split_once, token_len, trim, trim_start};
 use crate::host::Host;
 use crate::number;
 use crate::params::Params;
@@ -28,32 +28,23 @@ pub struct Via<'a> {
 impl<'a> Via<'a> {
     /// Reads one value.
     pub fn parse(text: &'a [u8]) -> Option<Self> {
-        let (protocol, rest) = split_once(text, b'/');
-        let (version, rest) = split_once(rest?, b'/');
-        if !trim(protocol).eq_ignore_ascii_case(b"SIP") || trim(version) != b"2.0" {
+        let rest = after_protocol(text)?;
+        let (transport, rest) = rest.split_at_checked(token_len(rest))?;
+        let sent_by = trim_start(rest);
+        if transport.is_empty() || sent_by.len() == rest.len() {
             return None;
         }
-        let rest = trim_start(rest?);
-        let stop = rest.iter().position(|c| is_space(*c))?;
-        let transport = rest.get(..stop)?;
-        if !is_token_text(transport) {
-            return None;
-        }
-        let rest = trim_start(rest.get(stop..)?);
-        let params_at = memchr::memchr(b';', rest).unwrap_or(rest.len());
-        let sent_by = trim(rest.get(..params_at)?);
-        let (host_text, port) = split_sent_by(sent_by)?;
-        let params = Params::new(rest.get(params_at..)?);
-        if !params.is_valid() {
-            return None;
-        }
+        let params_at = memchr::memchr(b';', sent_by).unwrap_or(sent_by.len());
+        let (sent_by, params) = sent_by.split_at_checked(params_at)?;
+        let (host_text, port) = split_sent_by(trim(sent_by))?;
+        let params = Params::new(params);
         Some(Self {
             text,
             transport,
             host: Host::parse(host_text)?,
             host_text,
             port,
-            params,
+            params: params.is_valid().then_some(params)?,
         })
     }
 
@@ -68,21 +59,18 @@ impl<'a> Via<'a> {
             .is_some_and(|b| b.len() > 7 && b.get(..7).is_some_and(|c| c.eq_ignore_ascii_case(b"z9hG4bK")))
     }
 
-    /// `received`, an address, with or without brackets (RFC 5118 §4.5).
+    /// `received`, an address; IPv6 with or without brackets (RFC 5118 §4.5).
     pub fn received(&self) -> Option<IpAddr> {
         let text = self.params.get(b"received")?.unquoted();
-        let host = Host::parse(text)?.ip();
-        host.or_else(|| core::str::from_utf8(text).ok()?.parse().ok())
+        match Host::parse(text) {
+            Some(host) => host.ip(),
+            None => crate::host::parse_v6(text).map(IpAddr::V6),
+        }
     }
 
-    /// `received` in any IPv6 spelling, brackets or none.
+    /// The same as [`Via::received`].
     pub fn received_any(&self) -> Option<IpAddr> {
-        self.received().or_else(|| {
-            core::str::from_utf8(self.params.value(b"received")?)
-                .ok()?
-                .parse()
-                .ok()
-        })
+        self.received()
     }
 
     /// Whether `rport` is there, and its value if it has one (RFC 3581 §3).
@@ -91,13 +79,15 @@ impl<'a> Via<'a> {
     }
 }
 
-fn trim_start(mut text: &[u8]) -> &[u8] {
-    while let [first, rest @ ..] = text
-        && is_space(*first)
-    {
-        text = rest;
+/// What follows `SIP/2.0/`, with white space where SLASH allows it.
+fn after_protocol(text: &[u8]) -> Option<&[u8]> {
+    if let Some(rest) = text.strip_prefix(b"SIP/2.0/") {
+        return Some(trim_start(rest));
     }
-    text
+    let (protocol, rest) = split_once(text, b'/');
+    let (version, rest) = split_once(rest?, b'/');
+    let ours = trim(protocol).eq_ignore_ascii_case(b"SIP") && trim(version) == b"2.0";
+    ours.then(|| rest.map(trim_start))?
 }
 
 /// `host [: port]` with white space round the colon, as COLON allows.
@@ -138,6 +128,7 @@ mod tests {
         let v = Via::parse(b"SIP/2.0/TLS example.com;received=[2001:db8::9:255]").unwrap();
         assert_eq!(v.received(), Some("2001:db8::9:255".parse().unwrap()));
         let v = Via::parse(b"SIP/2.0/TLS example.com;received=2001:db8::9:255").unwrap();
+        assert_eq!(v.received(), v.received_any());
         assert_eq!(v.received_any(), Some("2001:db8::9:255".parse().unwrap()));
         assert_eq!(v.branch(), None);
         for bad in [
@@ -148,6 +139,11 @@ mod tests {
             b"SIP/2.0/UDP a:x",
             b"SIP/2.0/UDP a;;b",
             b"SIP/2.0/U,P a",
+            b"SIP/2.0/UDP a;branch=z9hG4bK1;branch=z9hG4bK2",
+            b"SIP/2.0/UDP a;branch=z9hG4bK1 x",
+            b"SIP/2.0/UDP a b",
+            b"SIP/2.0/UDP [::1] b",
+            b"SIP/2.0/UDP a b:1",
             b"",
         ] {
             assert_eq!(Via::parse(bad), None, "{:?}", core::str::from_utf8(bad));

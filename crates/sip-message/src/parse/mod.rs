@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 pub use start_line::{StartLine, StartLineError};
 
-use crate::chars::is_token;
+use crate::chars::{find_line_end, token_len, trim, trim_start};
 use crate::message::Message;
 use crate::name::HeaderName;
 use crate::number;
@@ -141,18 +141,15 @@ pub fn parse<'a>(
         at += 2;
     }
     let start_at = at;
-    let Some(line_len) = bytes.get(at..).and_then(|b| memchr::memchr2(b'\r', b'\n', b)) else {
-        return Err(ParseError::NotSip);
-    };
-    let line = bytes.get(at..at + line_len).unwrap_or_default();
+    let line_stop = find_line_end(bytes, at).ok_or(ParseError::NotSip)?;
+    let line = bytes.get(at..line_stop).unwrap_or_default();
     let (start, mut defect) = start_line::parse(line).map_err(|e| match e {
         StartLineError::NotSip => ParseError::NotSip,
         StartLineError::Status => ParseError::StatusLine,
     })?;
-    at += line_len;
-    match line_end(bytes, at) {
-        Some(next) => at = next,
-        None => return Err(ParseError::NotSip),
+    at = line_end(bytes, line_stop).ok_or(ParseError::NotSip)?;
+    if at != line_stop + 2 {
+        defect = defect.or(Some(Defect::LineEnd));
     }
     let mut fields = FieldParser {
         bytes,
@@ -223,34 +220,32 @@ impl FieldParser<'_> {
     fn field(&mut self, index: &mut HeaderIndex) {
         let start = self.at;
         let rest = self.bytes.get(start..).unwrap_or_default();
-        let name_len = rest.iter().position(|c| !is_token(*c)).unwrap_or(rest.len());
+        let name_len = token_len(rest);
         let mut colon = name_len;
         while matches!(rest.get(colon), Some(b' ' | b'\t')) {
             colon += 1;
         }
-        let named = name_len > 0 && rest.get(colon) == Some(&b':');
-        let value_from = if named { start + colon + 1 } else { start };
-        let (line_stop, end) = self.value_stop(value_from);
-        self.at = end;
-        if !named {
+        if name_len == 0 || rest.get(colon) != Some(&b':') {
             self.note(Defect::HeaderLine);
+            self.at = self.value_stop(start).1;
             return;
         }
-        let raw = self.bytes.get(value_from..line_stop).unwrap_or_default();
-        let value = crate::chars::trim(raw);
-        let value_at = if value.is_empty() {
-            line_stop
-        } else {
-            crate::chars::span_in(self.bytes, value).map_or(line_stop, |s| s.start)
-        };
+        let from = start + colon + 1;
+        let (stop, end) = self.value_stop(from);
+        self.at = end;
+        // White space at both ends, folding included, is not part of the value.
+        let raw = self.bytes.get(from..stop).unwrap_or_default();
+        let kept = trim_start(raw);
+        let value = stop - kept.len();
+        let value_end = value + trim(kept).len();
         let name = HeaderName::lookup(rest.get(..name_len).unwrap_or_default());
         let number = index.fields.len();
         index.fields.push(Field {
             name,
             start: start as u32,
             name_end: (start + name_len) as u32,
-            value: value_at as u32,
-            value_end: (value_at + value.len()) as u32,
+            value: value as u32,
+            value_end: value_end as u32,
             end: end as u32,
         });
         if name != HeaderName::Other
@@ -268,12 +263,10 @@ impl FieldParser<'_> {
     fn value_stop(&mut self, from: usize) -> (usize, usize) {
         let mut at = from;
         loop {
-            let rest = self.bytes.get(at..).unwrap_or_default();
-            let Some(found) = memchr::memchr2(b'\r', b'\n', rest) else {
+            let Some(stop) = find_line_end(self.bytes, at) else {
                 self.note(Defect::Unterminated);
                 return (self.bytes.len(), self.bytes.len());
             };
-            let stop = at + found;
             let next = line_end(self.bytes, stop).unwrap_or(stop + 1);
             if next != stop + 2 {
                 self.note(Defect::LineEnd);

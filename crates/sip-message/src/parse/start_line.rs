@@ -67,18 +67,19 @@ fn status_line(line: &[u8]) -> Result<StartLine<'_>, StartLineError> {
 
 fn request_line(line: &[u8]) -> Result<(StartLine<'_>, Option<Defect>), StartLineError> {
     let method_len = memchr::memchr(b' ', line).ok_or(StartLineError::NotSip)?;
-    let method = line.get(..method_len).unwrap_or_default();
-    if !is_token_text(method) {
+    let method = Method::parse(line.get(..method_len).unwrap_or_default());
+    if let Method::Other(text) = method
+        && !is_token_text(text)
+    {
         return Err(StartLineError::NotSip);
     }
-    let method = Method::parse(method);
     let after = line.get(method_len + 1..).unwrap_or_default();
     // The usual line: URI, one space, version.
     if let Some((uri, tail)) = after.split_at_checked(after.len().saturating_sub(VERSION.len() + 1))
         && let [b' ', version @ ..] = tail
         && version.eq_ignore_ascii_case(VERSION)
     {
-        let broken = uri.is_empty() || uri.iter().any(|c| matches!(c, b' ' | b'\t'));
+        let broken = uri.is_empty() || memchr::memchr2(b' ', b'\t', uri).is_some();
         return Ok((
             StartLine::Request { method, uri },
             broken.then_some(Defect::RequestLine),
@@ -88,12 +89,20 @@ fn request_line(line: &[u8]) -> Result<(StartLine<'_>, Option<Defect>), StartLin
     let at = rfind_version(after).ok_or(StartLineError::NotSip)?;
     let uri = crate::chars::trim(after.get(..at).unwrap_or_default());
     let version = after.get(at..).unwrap_or_default();
-    let defect = if crate::chars::trim(version).eq_ignore_ascii_case(VERSION) {
-        Defect::RequestLine
-    } else {
+    let defect = if is_other_version(version) {
         Defect::Version
+    } else {
+        Defect::RequestLine
     };
     Ok((StartLine::Request { method, uri }, Some(defect)))
+}
+
+/// `SIP/` digits `.` digits, and not 2.0: a sender of another version (RFC 3261 §21.5.6), not a
+/// broken line.
+fn is_other_version(version: &[u8]) -> bool {
+    let digits = |text: &[u8]| !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    let (major, minor) = crate::chars::split_once(version.get(4..).unwrap_or_default(), b'.');
+    digits(major) && minor.is_some_and(digits) && !version.eq_ignore_ascii_case(VERSION)
 }
 
 /// Where the last `SIP/` after a space begins.
@@ -133,6 +142,13 @@ mod tests {
             parse(b"INVITE sip:a@b SIP/7.0"),
             Ok((request(b"sip:a@b"), Some(Defect::Version)))
         );
+        for text in [
+            &b"INVITE sip:a@b SIP/2.0 x"[..],
+            b"INVITE sip:a@b SIP/x.0",
+            b"INVITE sip:a@b SIP/3",
+        ] {
+            assert_eq!(parse(text), Ok((request(b"sip:a@b"), Some(Defect::RequestLine))));
+        }
         assert_eq!(parse(b"INVITE sip:a@b"), Err(StartLineError::NotSip));
         assert_eq!(parse(b"GET / HTTP/1.1"), Err(StartLineError::NotSip));
         assert_eq!(parse(b""), Err(StartLineError::NotSip));

@@ -2,7 +2,7 @@
 
 use super::{SipUri, TelUri, Uri};
 use crate::chars::hex_value;
-use crate::params::Params;
+use crate::params::{Param, Params};
 
 /// Parameters that make a difference even where only one side has them. `transport` is among
 /// them because without it the URI may resolve to any transport (the RFC's own example).
@@ -22,8 +22,10 @@ impl PartialEq for Uri<'_> {
 }
 
 impl PartialEq for SipUri<'_> {
-    /// Not transitive over unknown parameters, as the RFC itself notes: `a;x=1` equals `a`, and
-    /// `a` equals `a;x=2`.
+    /// Reflexive and symmetric, but by the RFC's own rules no equivalence: a parameter that it
+    /// does not name counts only where both sides have it, so `a;x=1` equals `a`, `a` equals
+    /// `a;x=2`, and yet `a;x=1` does not equal `a;x=2`. Among URIs without such parameters it is
+    /// transitive. Of a parameter that stands twice the first counts.
     fn eq(&self, other: &Self) -> bool {
         self.secure == other.secure
             && same_text(self.user, other.user, false)
@@ -40,13 +42,13 @@ impl PartialEq for SipUri<'_> {
 
 impl PartialEq for TelUri<'_> {
     fn eq(&self, other: &Self) -> bool {
-        let digits = |n: &'_ [u8]| {
-            let n = n.to_ascii_lowercase();
-            n.into_iter()
+        fn digits(number: &[u8]) -> impl Iterator<Item = u8> {
+            number
+                .iter()
                 .filter(|c| !matches!(c, b'-' | b'.' | b'(' | b')'))
-                .collect::<alloc::vec::Vec<u8>>()
-        };
-        digits(self.number) == digits(other.number)
+                .map(u8::to_ascii_lowercase)
+        }
+        digits(self.number).eq(digits(other.number))
             && params_within(self.params, other.params, true)
             && params_within(other.params, self.params, true)
     }
@@ -98,12 +100,20 @@ fn same_params(a: Params<'_>, b: Params<'_>) -> bool {
     params_within(a, b, false) && params_within(b, a, false)
 }
 
+/// The first parameter of this name, escapes and case apart.
+pub(super) fn find_param<'a>(params: Params<'a>, name: &[u8]) -> Option<Param<'a>> {
+    params.iter().find(|p| same_text(Some(p.name), Some(name), true))
+}
+
 /// Each parameter of `a` that is in `b` too has the same value there, and each that must be in
 /// both is (`all`: every one).
 fn params_within(a: Params<'_>, b: Params<'_>, all: bool) -> bool {
-    a.iter().all(|p| match b.get(p.name) {
-        Some(q) => same_text(p.value, q.value, true),
-        None => !all && !SIGNIFICANT.iter().any(|s| s.eq_ignore_ascii_case(p.name)),
+    a.iter().all(|p| match find_param(b, p.name) {
+        Some(q) => {
+            let value = find_param(a, p.name).map_or(p.value, |first| first.value);
+            same_text(value, q.value, true)
+        }
+        None => !all && !SIGNIFICANT.iter().any(|s| same_text(Some(s), Some(p.name), true)),
     })
 }
 
@@ -115,7 +125,7 @@ fn same_headers(a: &[u8], b: &[u8]) -> bool {
     fn same(x: &[u8], y: &[u8]) -> bool {
         let (xn, xv) = crate::chars::split_once(x, b'=');
         let (yn, yv) = crate::chars::split_once(y, b'=');
-        xn.eq_ignore_ascii_case(yn) && same_text(xv, yv, false)
+        same_text(Some(xn), Some(yn), true) && same_text(xv, yv, false)
     }
     let within = |x: &[u8], y: &[u8]| {
         parts(x).all(|p| parts(x).filter(|o| same(p, o)).count() == parts(y).filter(|o| same(p, o)).count())
@@ -153,7 +163,16 @@ mod tests {
                 "sip:alice@atlanta.com?subject=project%20x&priority=urgent",
                 "sip:alice@atlanta.com?priority=urgent&subject=project%20x",
             ),
+            ("sip:a@b;%74ransport=%74cp", "sip:a@b;transport=TCP"),
+            ("sip:a@b;x=1;x=2", "sip:a@b;X=1"),
+            ("sip:a@b;x=1;x=2", "sip:a@b;x=%31;X=3"),
+            ("sip:a@b?%53ubject=x", "sip:a@b?subject=x"),
+            ("sip:[2001:db8::1]", "sip:[2001:DB8:0::1]"),
             ("tel:+1-201-555-0123", "tel:+12015550123"),
+            (
+                "tel:7042;phone-context=example.com",
+                "tel:70-42;Phone-Context=EXAMPLE.com",
+            ),
         ] {
             assert!(equal(a, b), "{a} == {b}");
         }
@@ -176,6 +195,9 @@ mod tests {
             ),
             ("sip:a@b", "sips:a@b"),
             ("sip:a%3Bb@c", "sip:a;b@c"),
+            ("sip:a@b;%74ransport=tcp", "sip:a@b"),
+            ("sip:a@b?x=1", "sip:a@b?x=1&x=1"),
+            ("tel:7042;phone-context=example.com", "tel:7042"),
             ("sip:a@b;maddr=1.2.3.4", "sip:a@b"),
             ("tel:+12015550123", "tel:12015550123"),
         ] {

@@ -4,10 +4,10 @@ mod compare;
 
 use core::fmt;
 
-use crate::chars::{split_once, trim};
+use crate::chars::{split_once, trim, uri_len};
 use crate::host::Host;
 use crate::number;
-use crate::params::Params;
+use crate::params::{MAX_PARAMS, Param, Params};
 
 /// A URI as far as a proxy needs to understand it.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +72,7 @@ pub enum UriError {
     Host,
     /// Not a port.
     Port,
-    /// Malformed parameters.
+    /// Malformed parameters, or more than 64 of them or of headers.
     Params,
     /// A broken `%HH`.
     Escape,
@@ -101,6 +101,11 @@ impl<'a> Uri<'a> {
     /// # Errors
     /// Says which part is wrong.
     pub fn parse(text: &'a [u8]) -> Result<Self, UriError> {
+        // The usual scheme first.
+        if let [b's' | b'S', b'i' | b'I', b'p' | b'P', b':', rest @ ..] = text {
+            check_characters(rest)?;
+            return SipUri::parse_rest(text, rest, false).map(Uri::Sip);
+        }
         let (scheme, rest) = split_once(text, b':');
         let Some(rest) = rest else {
             return Err(UriError::Scheme);
@@ -113,9 +118,7 @@ impl<'a> Uri<'a> {
             return Err(UriError::Scheme);
         }
         check_characters(rest)?;
-        if scheme.eq_ignore_ascii_case(b"sip") {
-            SipUri::parse_rest(text, rest, false).map(Uri::Sip)
-        } else if scheme.eq_ignore_ascii_case(b"sips") {
+        if scheme.eq_ignore_ascii_case(b"sips") {
             SipUri::parse_rest(text, rest, true).map(Uri::Sip)
         } else if scheme.eq_ignore_ascii_case(b"tel") {
             TelUri::parse_rest(text, rest).map(Uri::Tel)
@@ -135,21 +138,15 @@ impl<'a> Uri<'a> {
 
 /// Nothing that would end or reopen the URI where it stands, and only whole escapes.
 fn check_characters(text: &[u8]) -> Result<(), UriError> {
-    let mut at = 0;
-    while let Some(&c) = text.get(at) {
-        match c {
-            0..=b' ' | 0x7f | b'<' | b'>' | b'"' => return Err(UriError::Character),
-            b'%' => {
-                let digits = text.get(at + 1..at + 3).unwrap_or_default();
-                if digits.len() != 2 || !digits.iter().all(u8::is_ascii_hexdigit) {
-                    return Err(UriError::Escape);
-                }
-                at += 3;
-            }
-            _ => at += 1,
+    let mut rest = text;
+    loop {
+        rest = match rest.get(uri_len(rest)..) {
+            None | Some([]) => return Ok(()),
+            Some([b'%', a, b, tail @ ..]) if a.is_ascii_hexdigit() && b.is_ascii_hexdigit() => tail,
+            Some([b'%', ..]) => return Err(UriError::Escape),
+            Some(_) => return Err(UriError::Character),
         }
     }
-    Ok(())
 }
 
 impl<'a> SipUri<'a> {
@@ -171,7 +168,8 @@ impl<'a> SipUri<'a> {
         let params_at = memchr::memchr(b';', before_headers).unwrap_or(before_headers.len());
         let hostport = before_headers.get(..params_at).unwrap_or_default();
         let params = Params::new(before_headers.get(params_at..).unwrap_or_default());
-        if !params.iter().all(|p| !p.name.is_empty()) || !uri_params_ok(params) {
+        let too_many_headers = |text: &[u8]| memchr::memchr_iter(b'&', text).nth(MAX_PARAMS - 1).is_some();
+        if !uri_params_ok(params) || headers.is_some_and(too_many_headers) {
             return Err(UriError::Params);
         }
         let (host_text, port) = split_port(hostport)?;
@@ -189,14 +187,23 @@ impl<'a> SipUri<'a> {
         })
     }
 
+    /// The first parameter of this name, in any case, even if the name was written with escapes
+    /// (RFC 4475 §3.1.1.3). The value is as written.
+    pub fn param(&self, name: &[u8]) -> Option<Param<'a>> {
+        self.params.get(name).or_else(|| {
+            memchr::memchr(b'%', self.params.as_bytes())?;
+            compare::find_param(self.params, name)
+        })
+    }
+
     /// `transport` parameter, as written.
     pub fn transport(&self) -> Option<&'a [u8]> {
-        self.params.value(b"transport")
+        self.param(b"transport").and_then(|p| p.value)
     }
 
     /// Whether it has the `lr` parameter (RFC 3261 §19.1.1).
     pub fn is_loose_route(&self) -> bool {
-        self.params.has(b"lr")
+        self.param(b"lr").is_some()
     }
 }
 
@@ -207,15 +214,10 @@ fn userinfo_is_host(userinfo: &[u8]) -> bool {
     userinfo.first() == Some(&b'[')
 }
 
-/// URI parameters must be well-formed as far as separators go; `;;` and empty names are not.
+/// URI parameters must be well-formed as far as separators go; `;;` and empty names are not. There
+/// is a bound to them because comparing two URIs takes the product of their numbers.
 fn uri_params_ok(params: Params<'_>) -> bool {
-    let text = params.as_bytes();
-    text.is_empty()
-        || text
-            .get(1..)
-            .unwrap_or_default()
-            .split(|c| *c == b';')
-            .all(|p| !p.is_empty() && p.first() != Some(&b'='))
+    params.count_loose().is_some_and(|count| count <= MAX_PARAMS)
 }
 
 /// Splits `host:port`; an IPv6 reference keeps its colons.
@@ -284,6 +286,10 @@ mod tests {
         assert_eq!(u.user, Some(&b"+12125551212;isub=9"[..]));
         let u = sip("sip:sip%3Auser%40example.com@company.com;other-param=summit");
         assert_eq!(u.user, Some(&b"sip%3Auser%40example.com"[..]));
+        let u = sip("sip:a@b;%6C%72;n%61me=v;TRANS%50ort=tcp");
+        assert!(u.is_loose_route());
+        assert_eq!(u.param(b"name").unwrap().value, Some(&b"v"[..]));
+        assert_eq!(u.transport(), Some(&b"tcp"[..]));
         let u = sip("sip:1234@10.0.0.1:5060");
         assert_eq!(u.host.ip(), Some("10.0.0.1".parse().unwrap()));
     }
@@ -301,6 +307,11 @@ mod tests {
             ("sip:a@b:", UriError::Port),
             ("sip:a@b;;x", UriError::Params),
             ("sip:a@b;=x", UriError::Params),
+            ("sip:a@b;", UriError::Params),
+            ("sip:a@b;x=1;;?y", UriError::Params),
+            ("sip:a\0@c", UriError::Character),
+            ("sip:a@b@c", UriError::Host),
+            ("sip:%", UriError::Escape),
             ("sip:a b@c", UriError::Character),
             ("sip:a@b>", UriError::Character),
             ("sip:%4@b", UriError::Escape),
@@ -311,6 +322,19 @@ mod tests {
         ] {
             assert_eq!(Uri::parse(text.as_bytes()).err(), Some(error), "{text}");
         }
+    }
+
+    #[test]
+    fn there_is_a_bound_to_parameters_and_headers() {
+        let with = |n: usize, first: char, next: char| {
+            let mut text = alloc::format!("sip:b{first}x=1");
+            (1..n).for_each(|_| text.extend([next, 'x', '=', '1']));
+            Uri::parse(text.as_bytes()).map(|_| ())
+        };
+        assert_eq!(with(64, ';', ';'), Ok(()));
+        assert_eq!(with(65, ';', ';'), Err(UriError::Params));
+        assert_eq!(with(64, '?', '&'), Ok(()));
+        assert_eq!(with(65, '?', '&'), Err(UriError::Params));
     }
 
     #[test]

@@ -10,17 +10,17 @@ use sip_message::write::Edits;
 use sip_message::{HeaderIndex, HeaderName, Host, Message, Params, StartLine, Uri, Value, parse};
 
 /// Most header fields that the tests let a message have.
-pub const MAX_HEADERS: usize = 256;
+pub(crate) const MAX_HEADERS: usize = 256;
 
 /// Parses `bytes` and reads all of the result.
-pub fn exercise_bytes(bytes: &[u8], index: &mut HeaderIndex) {
+pub(crate) fn exercise_bytes(bytes: &[u8], index: &mut HeaderIndex) {
     if let Ok(message) = parse(bytes, index, MAX_HEADERS) {
         exercise(&message);
     }
 }
 
 /// Every accessor, typed value and iterator of a message, with the invariants that hold of any.
-pub fn exercise(message: &Message<'_>) {
+pub(crate) fn exercise(message: &Message<'_>) {
     layout(message);
     fields(message);
     start_line(message);
@@ -131,7 +131,7 @@ fn each_value(message: &Message<'_>, name: HeaderName) {
 }
 
 /// One value read as each kind of value.
-pub fn as_anything(text: &[u8]) {
+pub(crate) fn as_anything(text: &[u8]) {
     if let Some(via) = Via::parse(text) {
         assert_eq!(via.text, text);
         black_box((
@@ -159,7 +159,7 @@ pub fn as_anything(text: &[u8]) {
 }
 
 /// Credentials or a challenge.
-pub fn auth(text: &[u8]) {
+pub(crate) fn auth(text: &[u8]) {
     if let Some(value) = AuthValue::parse(text) {
         black_box(value.is_digest());
         for (count, param) in value.params.iter().enumerate() {
@@ -183,7 +183,7 @@ fn name_addr(addr: &NameAddr<'_>) {
 }
 
 /// A URI and whatever is in it.
-pub fn uri(text: &[u8]) {
+pub(crate) fn uri(text: &[u8]) {
     match Uri::parse(text) {
         Err(error) => assert!(!error.to_string().is_empty()),
         Ok(parsed) => {
@@ -214,7 +214,7 @@ fn params(list: &Params<'_>) {
 }
 
 /// Parse, then write without edits: the identity.
-pub fn unedited(message: &Message<'_>) {
+pub(crate) fn unedited(message: &Message<'_>) {
     let mut out = Vec::new();
     Edits::new().apply(
         message.source(),
