@@ -1,1 +1,26 @@
-//! placeholder
+//! Sockets in batches and the workers' event loop. Linux only.
+//!
+//! - [`udp`]: datagrams by `recvmmsg` and `sendmmsg`, ICMP errors with what they are about.
+//! - [`tcp`]: connections, framed into messages.
+//! - [`epoll`], [`clock`]: waiting, and the one reading of the clocks in each turn.
+//! - [`mailbox`], [`hub`]: what other threads give to a worker.
+//! - [`bind`], [`interfaces`]: making all sockets before any thread starts.
+//! - [`worker`]: the loop.
+//! - [`settings`], [`counters`]: every bound, and what is counted.
+//!
+//! All `unsafe` code is in the private module `sys`.
+#![warn(missing_docs)]
+
+mod addr;
+pub mod bind;
+pub mod clock;
+pub mod counters;
+pub mod epoll;
+pub mod hub;
+pub mod interfaces;
+pub mod mailbox;
+pub mod settings;
+mod sys;
+pub mod tcp;
+pub mod udp;
+pub mod worker;

@@ -1,0 +1,150 @@
+//! Making all sockets of all workers, before any thread starts: what cannot be bound is reported
+//! with its listener and the cause, and nothing half-started has to be taken back.
+
+use std::io;
+use std::net::SocketAddr;
+
+use sip_core::config::{Config, Listener};
+use sip_core::id::ListenerId;
+use sip_core::transport::Transport;
+
+use crate::settings::Settings;
+use crate::tcp::{TcpListener, TcpOptions};
+use crate::udp::{UdpOptions, UdpSocket};
+
+/// The sockets of one worker.
+#[derive(Debug)]
+pub struct WorkerSockets {
+    pub(crate) udp: Vec<(ListenerId, UdpSocket)>,
+    pub(crate) tcp: Vec<TcpListener>,
+    addresses: Vec<SocketAddr>,
+}
+
+impl WorkerSockets {
+    /// The address of each listener of the configuration, in its order, with the port that was
+    /// chosen where port 0 was asked for. The same for all workers.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// The smallest receive buffer that the kernel granted to one of the datagram sockets, bytes;
+    /// `None`: there are none.
+    pub fn receive_buffer(&self) -> Option<usize> {
+        self.udp.iter().map(|(_, socket)| socket.receive_buffer()).min()
+    }
+}
+
+/// A listener that cannot be bound.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen at {address} ({transport}): {}", remedy(.source))]
+pub struct BindError {
+    /// Which one.
+    pub listener: ListenerId,
+    /// Its transport.
+    pub transport: Transport,
+    /// Its address.
+    pub address: SocketAddr,
+    /// Why.
+    pub source: io::Error,
+}
+
+fn remedy(error: &io::Error) -> String {
+    let hint = match error.raw_os_error() {
+        Some(libc::EADDRINUSE) => "; another process listens there",
+        Some(libc::EADDRNOTAVAIL) => "; no interface of this machine has that address",
+        Some(libc::EACCES) => "; ports below 1024 need the capability CAP_NET_BIND_SERVICE",
+        _ => "",
+    };
+    format!("{error}{hint}")
+}
+
+/// Binds every listener of `config` once for each of `workers` workers (at least one). All share
+/// an address by `SO_REUSEPORT`, also one whose port the kernel chose.
+pub fn bind_all(config: &Config, settings: &Settings, workers: u16) -> Result<Vec<WorkerSockets>, BindError> {
+    let mut addresses = Vec::with_capacity(config.listeners.len());
+    let mut all: Vec<WorkerSockets> = (0..workers.max(1))
+        .map(|_| WorkerSockets {
+            udp: Vec::new(),
+            tcp: Vec::new(),
+            addresses: Vec::new(),
+        })
+        .collect();
+    for (listener, number) in config.listeners.iter().zip(0..=u16::MAX) {
+        let id = ListenerId(number);
+        let mut address = listener.address;
+        bind_listener(listener, id, settings, &mut all, &mut address).map_err(|source| BindError {
+            listener: id,
+            transport: listener.transport,
+            address: listener.address,
+            source,
+        })?;
+        addresses.push(address);
+    }
+    for sockets in &mut all {
+        sockets.addresses.clone_from(&addresses);
+    }
+    Ok(all)
+}
+
+fn bind_listener(
+    listener: &Listener,
+    id: ListenerId,
+    settings: &Settings,
+    all: &mut [WorkerSockets],
+    address: &mut SocketAddr,
+) -> io::Result<()> {
+    if settings.exclusive && address.port() != 0 {
+        // Sharing an address with ourselves also shares it with any other process of this user,
+        // say the instance that was forgotten: half of the messages would go there. A socket that
+        // does not share finds out.
+        bind_one(listener.transport, id, *address, settings, false)?;
+    }
+    for sockets in all {
+        match bind_one(listener.transport, id, *address, settings, true)? {
+            Bound::Udp(socket) => {
+                *address = socket.local_address();
+                sockets.udp.push((id, socket));
+            }
+            Bound::Tcp(socket) => {
+                *address = socket.local_address();
+                sockets.tcp.push(socket);
+            }
+        }
+    }
+    Ok(())
+}
+
+enum Bound {
+    Udp(UdpSocket),
+    Tcp(TcpListener),
+}
+
+fn bind_one(
+    transport: Transport,
+    id: ListenerId,
+    address: SocketAddr,
+    settings: &Settings,
+    share: bool,
+) -> io::Result<Bound> {
+    match transport {
+        Transport::Udp => {
+            let options = UdpOptions {
+                receive_buffer: settings.udp_receive_buffer,
+                send_buffer: settings.udp_send_buffer,
+                share,
+            };
+            UdpSocket::bind(address, options).map(Bound::Udp)
+        }
+        Transport::Tcp => {
+            let options = TcpOptions {
+                backlog: settings.accept_backlog,
+                share,
+            };
+            TcpListener::bind(transport, id, address, options).map(Bound::Tcp)
+        }
+        Transport::Tls | Transport::Ws | Transport::Wss => Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "this build listens by UDP and TCP only",
+        )),
+    }
+}

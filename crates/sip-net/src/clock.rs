@@ -1,0 +1,78 @@
+//! The worker's clock: read once a turn.
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use sip_core::time::{Instant as CoreInstant, Now};
+
+/// How long a reading of the wall clock is extrapolated by the monotonic one, microseconds.
+const WALL_READ_INTERVAL_US: u64 = 100_000;
+
+/// Reads the monotonic clock, and now and then the wall clock beside it: between those readings
+/// the wall clock is the last one plus what the monotonic clock has moved since. A step of the
+/// wall clock is therefore seen within 100 ms.
+#[derive(Clone, Debug)]
+pub struct Clock {
+    origin: Instant,
+    wall_ms: u64,
+    wall_read_us: u64,
+}
+
+impl Clock {
+    /// A clock that counts from `origin`. Workers of one process share it, so that their instants
+    /// mean the same.
+    pub fn new(origin: Instant) -> Self {
+        let wall_read_us = micros_since(origin);
+        Self {
+            origin,
+            wall_ms: wall_ms(),
+            wall_read_us,
+        }
+    }
+
+    /// Both clocks. Not before `origin` plus one second: instants near the core's own origin are
+    /// left free, so that "long ago" can be written.
+    pub fn read(&mut self) -> Now {
+        let us = micros_since(self.origin);
+        if us.saturating_sub(self.wall_read_us) >= WALL_READ_INTERVAL_US {
+            self.wall_ms = wall_ms();
+            self.wall_read_us = us;
+        }
+        let moved_ms = us.saturating_sub(self.wall_read_us) / 1000;
+        Now {
+            instant: CoreInstant::from_micros(us),
+            unix_ms: self.wall_ms.saturating_add(moved_ms),
+        }
+    }
+}
+
+fn micros_since(origin: Instant) -> u64 {
+    const HEAD_START_US: u64 = 1_000_000;
+    u64::try_from(origin.elapsed().as_micros())
+        .unwrap_or(u64::MAX)
+        .saturating_add(HEAD_START_US)
+}
+
+fn wall_ms() -> u64 {
+    // A wall clock before 1970 reads as 1970.
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_does_not_run_backwards_and_the_wall_clock_is_the_systems() {
+        let mut clock = Clock::new(Instant::now());
+        let mut last = clock.read();
+        assert!(last.instant.as_micros() >= 1_000_000);
+        for _ in 0..1000 {
+            let now = clock.read();
+            assert!(now.instant >= last.instant);
+            last = now;
+        }
+        assert!(wall_ms().abs_diff(last.unix_ms) < 1000);
+    }
+}

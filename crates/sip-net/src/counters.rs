@@ -1,0 +1,125 @@
+//! What the sockets count: one addition each, one set per worker, written only by it.
+
+use sip_core::event::CounterInfo;
+
+/// Defines the counters once: field, Prometheus name, labels and help.
+macro_rules! net_counters {
+    ($($(#[doc = $doc:literal])+ $field:ident => $name:literal { $($label:literal),* };)+) => {
+        /// Counts of one worker's sockets since it started.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct NetCounters { $($(#[doc = $doc])+ pub $field: u64,)+ }
+
+        impl NetCounters {
+            /// Descriptions, in the order of [`NetCounters::values`].
+            pub const INFO: &'static [CounterInfo] = &[
+                $(CounterInfo { name: $name, help: concat!($($doc),+), labels: concat!($($label),*) },)+
+            ];
+
+            /// All values, in the order of [`NetCounters::INFO`].
+            pub fn values(&self) -> [u64; Self::INFO.len()] {
+                [$(self.$field,)+]
+            }
+        }
+    };
+}
+
+net_counters! {
+    /// Turns of the worker's loop.
+    turns => "net_turns" {};
+    /// Datagrams received.
+    udp_received => "net_udp_datagrams" { "direction=\"in\"" };
+    /// Datagrams sent.
+    udp_sent => "net_udp_datagrams" { "direction=\"out\"" };
+    /// Bytes of datagrams received.
+    udp_received_bytes => "net_udp_bytes" { "direction=\"in\"" };
+    /// Bytes of datagrams sent.
+    udp_sent_bytes => "net_udp_bytes" { "direction=\"out\"" };
+    /// Datagrams lost here, by cause.
+    udp_truncated => "net_udp_dropped" { "cause=\"truncated\"" };
+    /// Datagrams lost here, by cause.
+    udp_kernel_drops => "net_udp_dropped" { "cause=\"receive-buffer-full\"" };
+    /// Datagrams lost here, by cause.
+    udp_send_drops => "net_udp_dropped" { "cause=\"send-buffer-full\"" };
+    /// Datagrams lost here, by cause.
+    udp_send_errors => "net_udp_dropped" { "cause=\"send-error\"" };
+    /// Datagrams that waited for room in the send buffer.
+    udp_delayed => "net_udp_delayed" {};
+    /// ICMP errors received.
+    icmp_errors => "net_icmp_errors" {};
+    /// Errors of datagram sockets when receiving.
+    udp_receive_errors => "net_udp_receive_errors" {};
+    /// Messages handed to the worker that holds their state.
+    handed_over => "net_handed_over" {};
+    /// Messages dropped because another worker's mailbox was full.
+    hand_over_drops => "net_hand_over_drops" {};
+    /// Messages given to the worker that owns their connection.
+    forwarded_sends => "net_forwarded_sends" {};
+    /// Messages received on connections.
+    stream_received => "net_stream_messages" { "direction=\"in\"" };
+    /// Messages put on connections.
+    stream_sent => "net_stream_messages" { "direction=\"out\"" };
+    /// Bytes read from connections.
+    stream_received_bytes => "net_stream_bytes" { "direction=\"in\"" };
+    /// Bytes written to connections.
+    stream_sent_bytes => "net_stream_bytes" { "direction=\"out\"" };
+    /// Keep-alive pings answered on connections.
+    stream_pings => "net_stream_pings" {};
+    /// Connections that came to stand, by who opened them.
+    tcp_accepted => "net_connections" { "opened_by=\"peer\"" };
+    /// Connections that came to stand, by who opened them.
+    tcp_opened => "net_connections" { "opened_by=\"server\"" };
+    /// Connections that could not be opened.
+    tcp_open_failed => "net_connections_failed" {};
+    /// Connections refused because the limit was reached.
+    tcp_refused_limit => "net_connections_refused" { "cause=\"limit\"" };
+    /// Connections refused because the limit was reached.
+    tcp_refused_files => "net_connections_refused" { "cause=\"file-descriptors\"" };
+    /// Connections closed, by cause.
+    tcp_closed_by_peer => "net_connections_closed" { "cause=\"peer\"" };
+    /// Connections closed, by cause.
+    tcp_closed_error => "net_connections_closed" { "cause=\"error\"" };
+    /// Connections closed, by cause.
+    tcp_closed_framing => "net_connections_closed" { "cause=\"framing\"" };
+    /// Connections closed, by cause.
+    tcp_closed_by_core => "net_connections_closed" { "cause=\"protocol\"" };
+    /// Connections closed, by cause.
+    tcp_closed_idle => "net_connections_closed" { "cause=\"idle\"" };
+    /// Connections closed, by cause.
+    tcp_closed_incomplete => "net_connections_closed" { "cause=\"incomplete-message\"" };
+    /// Connections closed, by cause.
+    tcp_closed_slow => "net_connections_closed" { "cause=\"slow-reader\"" };
+    /// Connections closed, by cause.
+    tcp_closed_memory => "net_connections_closed" { "cause=\"memory-limit\"" };
+    /// Messages that came back because their connection was lost or not to be had.
+    stream_undelivered => "net_stream_undelivered" {};
+}
+
+/// Values of one worker's sockets that go up and down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NetGauges {
+    /// Connections open or being opened.
+    pub connections: u64,
+    /// Bytes that connections hold, unsent or incomplete.
+    pub stream_bytes: u64,
+    /// Datagrams that wait for room in a send buffer.
+    pub udp_waiting: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_counter_has_one_name_and_label_of_its_own() {
+        let mut seen = std::collections::BTreeSet::new();
+        for info in NetCounters::INFO {
+            assert!(
+                seen.insert((info.name, info.labels)),
+                "{} {}",
+                info.name,
+                info.labels
+            );
+            assert!(info.help.trim().ends_with('.'));
+        }
+    }
+}

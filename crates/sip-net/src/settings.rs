@@ -1,0 +1,81 @@
+//! Every bound and time-out of the sockets and the workers' loop, in one place. What happens at
+//! each is said beside it and counted in [`crate::counters::NetCounters`].
+
+/// Bounds and time-outs. Each worker has its own share: nothing here is a total over workers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Datagrams taken from, or given to, the kernel in one system call.
+    pub udp_batch: usize,
+    /// Receive buffer asked for each datagram socket, bytes. Default buffers overflow at stalls
+    /// of a few milliseconds; the kernel then drops, which it counts and we report.
+    pub udp_receive_buffer: usize,
+    /// Send buffer asked for each datagram socket, bytes.
+    pub udp_send_buffer: usize,
+    /// Bytes of datagrams that wait, for each socket, while its send buffer is full; more are
+    /// dropped, as a network would.
+    pub udp_backlog_bytes: usize,
+    /// Refuse to start where another process listens on the same address, even if it shares it.
+    pub exclusive: bool,
+    /// Open connections; one more from a peer is closed at once, one more from us not opened.
+    pub connections: usize,
+    /// Connections accepted from one listener in one turn; the rest wait in the kernel.
+    pub accepts_per_turn: usize,
+    /// Connections that the kernel keeps waiting for us, for each listener.
+    pub accept_backlog: i32,
+    /// Bytes read from one connection in one turn; the rest waits in the kernel.
+    pub read_bytes: usize,
+    /// Messages taken from connections in one turn; the rest waits in the kernel.
+    pub stream_messages_per_turn: usize,
+    /// Bytes that wait for one slow reader; at the bound its connection is cut.
+    pub write_queue_bytes: usize,
+    /// Bytes that all connections together hold, unsent or incomplete; at the bound the
+    /// connection that would exceed it is cut.
+    pub stream_bytes: usize,
+    /// Milliseconds until a connection that we open must stand.
+    pub connect_timeout_ms: u32,
+    /// Milliseconds within which a message that has begun to arrive must be complete.
+    pub message_timeout_ms: u32,
+    /// Milliseconds within which a reader must take at least something of what waits for it.
+    pub write_timeout_ms: u32,
+    /// Milliseconds after which a connection without traffic is closed. Keep-alives are traffic
+    /// (RFC 5626 §3.5.1: clients send them every 2 minutes or less).
+    pub idle_timeout_ms: u32,
+    /// Milliseconds that a connection which we close may take to end in order.
+    pub close_timeout_ms: u32,
+    /// Messages that wait in a worker's mailbox; more are refused to their sender.
+    pub mailbox_messages: usize,
+    /// Bytes of those messages.
+    pub mailbox_bytes: usize,
+    /// Answers and orders that wait in a worker's mailbox; more are refused to their sender.
+    pub mailbox_items: usize,
+    /// Milliseconds between two publications of a busy worker's counters.
+    pub publish_interval_ms: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            udp_batch: 64,
+            udp_receive_buffer: 4 << 20,
+            udp_send_buffer: 4 << 20,
+            udp_backlog_bytes: 1 << 20,
+            exclusive: true,
+            connections: 100_000,
+            accepts_per_turn: 64,
+            accept_backlog: 1024,
+            read_bytes: 32 << 10,
+            stream_messages_per_turn: 1024,
+            write_queue_bytes: 1 << 20,
+            stream_bytes: 256 << 20,
+            connect_timeout_ms: 4_000,
+            message_timeout_ms: 10_000,
+            write_timeout_ms: 32_000,
+            idle_timeout_ms: 3_600_000,
+            close_timeout_ms: 2_000,
+            mailbox_messages: 16_384,
+            mailbox_bytes: 32 << 20,
+            mailbox_items: 65_536,
+            publish_interval_ms: 200,
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! `epoll` and `eventfd`.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::check;
+
+/// Events that a wait returned.
+pub(crate) struct Events {
+    list: Vec<libc::epoll_event>,
+    count: usize,
+}
+
+impl Events {
+    /// Room for `capacity` events (at least 1).
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self {
+            list: vec![libc::epoll_event { events: 0, u64: 0 }; capacity.max(1)],
+            count: 0,
+        }
+    }
+
+    /// Number of events of the last wait.
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there may be more than fitted.
+    pub(crate) fn is_full(&self) -> bool {
+        self.count == self.list.len()
+    }
+
+    /// Event `index` as (flags, data).
+    pub(crate) fn get(&self, index: usize) -> Option<(u32, u64)> {
+        self.list
+            .get(..self.count)?
+            .get(index)
+            .map(|event| (event.events, event.u64))
+    }
+}
+
+pub(crate) fn epoll_create() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers are passed.
+    let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+    // SAFETY: the kernel just gave us this descriptor; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// `operation` is one of `EPOLL_CTL_*`; `flags` of `EPOLL*`.
+pub(crate) fn epoll_ctl(
+    epoll: BorrowedFd<'_>,
+    operation: libc::c_int,
+    fd: BorrowedFd<'_>,
+    flags: u32,
+    data: u64,
+) -> io::Result<()> {
+    let mut event = libc::epoll_event {
+        events: flags,
+        u64: data,
+    };
+    // SAFETY: the kernel reads the event, which lives on this stack frame; both descriptors are
+    // open while borrowed.
+    check(unsafe { libc::epoll_ctl(epoll.as_raw_fd(), operation, fd.as_raw_fd(), &raw mut event) })
+        .map(|_| ())
+}
+
+/// The kernel's 64-bit `timespec`, whatever the C library's is.
+#[repr(C)]
+struct KernelTimespec {
+    seconds: i64,
+    nanoseconds: i64,
+}
+
+/// Whether `epoll_pwait2` (Linux 5.11) turned out not to be there, or a sandbox refuses it.
+static NO_PWAIT2: AtomicBool = AtomicBool::new(false);
+
+/// Waits for events, at most `timeout_us` microseconds (`None`: without end). Rounded up to
+/// milliseconds on kernels without `epoll_pwait2`. An interrupted wait returns no events.
+pub(crate) fn epoll_wait(
+    epoll: BorrowedFd<'_>,
+    events: &mut Events,
+    timeout_us: Option<u64>,
+) -> io::Result<()> {
+    events.count = 0;
+    let capacity = libc::c_int::try_from(events.list.len()).unwrap_or(libc::c_int::MAX);
+    let precise = timeout_us.is_some_and(|us| us > 0);
+    let result = if precise && !NO_PWAIT2.load(Ordering::Relaxed) {
+        let us = timeout_us.unwrap_or(0);
+        let timeout = KernelTimespec {
+            seconds: i64::try_from(us / 1_000_000).unwrap_or(i64::MAX),
+            nanoseconds: ((us % 1_000_000) * 1000) as i64,
+        };
+        // SAFETY: the kernel writes at most `capacity` events to the list, which is that long,
+        // and reads the time-out, which lives on this stack frame; the signal mask is absent.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_epoll_pwait2,
+                epoll.as_raw_fd(),
+                events.list.as_mut_ptr(),
+                capacity,
+                &raw const timeout,
+                ptr::null::<libc::sigset_t>(),
+                0usize,
+            )
+        };
+        check(result as libc::c_int)
+    } else {
+        let timeout_ms = timeout_us.map_or(-1, |us| i32::try_from(us.div_ceil(1000)).unwrap_or(i32::MAX));
+        // SAFETY: as above, the list is `capacity` long.
+        check(unsafe { libc::epoll_wait(epoll.as_raw_fd(), events.list.as_mut_ptr(), capacity, timeout_ms) })
+    };
+    match result {
+        Ok(count) => {
+            events.count = count as usize;
+            Ok(())
+        }
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+        Err(error) if precise && matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
+            // The caller comes again at once and takes the other branch.
+            if NO_PWAIT2.swap(true, Ordering::Relaxed) {
+                Err(error)
+            } else {
+                Ok(())
+            }
+        }
+        Err(error) => Err(error),
+    }
+}
+
+pub(crate) fn eventfd() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers are passed.
+    let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
+    // SAFETY: the kernel just gave us this descriptor; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}

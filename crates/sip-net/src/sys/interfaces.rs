@@ -1,0 +1,71 @@
+//! `getifaddrs`.
+
+use std::ffi::CStr;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::ptr;
+
+use super::check;
+use crate::addr::RawAddr;
+
+/// One address of an interface.
+#[derive(Debug)]
+pub(crate) struct RawInterface {
+    pub(crate) name: String,
+    /// The port is 0; an IPv6 link-local address carries its scope.
+    pub(crate) address: SocketAddr,
+    /// The network mask, as an address of the same family.
+    pub(crate) mask: Option<IpAddr>,
+    pub(crate) is_loopback: bool,
+}
+
+/// Every internet address of every interface that is up.
+pub(crate) fn interface_addresses() -> io::Result<Vec<RawInterface>> {
+    let mut list: *mut libc::ifaddrs = ptr::null_mut();
+    // SAFETY: the C library writes one pointer to `list`.
+    check(unsafe { libc::getifaddrs(&raw mut list) })?;
+    let mut found = Vec::new();
+    let mut next = list;
+    while !next.is_null() {
+        // SAFETY: a non-null pointer of the list is a whole `ifaddrs`, alive until `freeifaddrs`.
+        let entry = unsafe { &*next };
+        next = entry.ifa_next;
+        if entry.ifa_flags & libc::IFF_UP as libc::c_uint == 0 {
+            continue;
+        }
+        // SAFETY: address and mask are null or point to a `sockaddr` of their family.
+        let (address, mask) = unsafe { (socket_address(entry.ifa_addr), socket_address(entry.ifa_netmask)) };
+        let Some(address) = address else { continue };
+        // SAFETY: the name is a C string of the list.
+        let name = unsafe { CStr::from_ptr(entry.ifa_name) }
+            .to_string_lossy()
+            .into_owned();
+        let is_loopback = entry.ifa_flags & libc::IFF_LOOPBACK as libc::c_uint != 0;
+        found.push(RawInterface {
+            name,
+            address,
+            mask: mask.map(|mask| mask.ip()),
+            is_loopback,
+        });
+    }
+    // SAFETY: the list came from `getifaddrs`; nothing borrowed from it is kept.
+    unsafe { libc::freeifaddrs(list) };
+    Ok(found)
+}
+
+/// # Safety
+/// `address` is null, or points to a `sockaddr` as long as its family's.
+unsafe fn socket_address(address: *const libc::sockaddr) -> Option<SocketAddr> {
+    if address.is_null() {
+        return None;
+    }
+    // SAFETY: not null, so at least a `sockaddr` header, by the caller's word.
+    let len = match libc::c_int::from(unsafe { (*address).sa_family }) {
+        libc::AF_INET => size_of::<libc::sockaddr_in>(),
+        libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
+        _ => return None,
+    };
+    // SAFETY: a `sockaddr` of this family is `len` bytes, by the caller's word.
+    let bytes = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), len) };
+    RawAddr::from_bytes(bytes).decode(len)
+}

@@ -1,0 +1,73 @@
+//! The system calls that no safe library offers in the form needed here: messages in batches,
+//! the socket error queue, epoll with microsecond time-outs, interface addresses.
+//!
+//! All `unsafe` code of the workspace is in this module. Each function is safe to call: it owns
+//! or borrows every buffer that the kernel writes to, and passes that buffer's own length.
+#![expect(
+    unsafe_code,
+    reason = "system calls take raw pointers; each block says why it is sound"
+)]
+
+mod epoll;
+mod error_queue;
+mod interfaces;
+mod message;
+
+pub(crate) use epoll::{Events, epoll_create, epoll_ctl, epoll_wait, eventfd};
+pub(crate) use error_queue::{ErrorQueue, SocketError};
+pub(crate) use interfaces::{RawInterface, interface_addresses};
+pub(crate) use message::{RawDatagram, RecvSlots, SendSlots};
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// The result of a system call that returns -1 and sets `errno` on failure.
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+/// Sets a socket option whose value is a C `int`.
+pub(crate) fn set_option(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    // SAFETY: the pointer is to a live `int` on this stack frame and the length is its size; the
+    // kernel only reads it. The descriptor is open for as long as it is borrowed.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            name,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    })
+    .map(|_| ())
+}
+
+/// Datagrams that the kernel dropped on this socket because its receive buffer was full
+/// (`SO_MEMINFO`, since Linux 4.12). Wraps at 32 bits.
+pub(crate) fn receive_drops(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    // `SK_MEMINFO_DROPS` of <linux/sock_diag.h>; the kernel fills as many values as fit.
+    const DROPS: usize = 8;
+    let mut values = [0u32; DROPS + 1];
+    let mut length = size_of_val(&values) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to `values`, and the length to `length`;
+    // both live on this stack frame.
+    check(unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            values.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    })?;
+    Ok(values[DROPS])
+}

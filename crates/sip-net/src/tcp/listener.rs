@@ -1,0 +1,99 @@
+//! A listening stream socket.
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use sip_core::id::ListenerId;
+use sip_core::transport::Transport;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::udp::local_address;
+
+/// How to make a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpOptions {
+    /// Connections that the kernel keeps waiting.
+    pub backlog: i32,
+    /// Let other sockets of this user share the address (`SO_REUSEPORT`); the kernel then spreads
+    /// connections over them.
+    pub share: bool,
+}
+
+/// A bound, listening stream socket that never blocks.
+#[derive(Debug)]
+pub struct TcpListener {
+    socket: Socket,
+    transport: Transport,
+    id: ListenerId,
+    local: SocketAddr,
+}
+
+impl TcpListener {
+    /// Listens at `address` (port 0: one that is free). `transport` and `id` are those of the
+    /// connections accepted here.
+    pub fn bind(
+        transport: Transport,
+        id: ListenerId,
+        address: SocketAddr,
+        options: TcpOptions,
+    ) -> io::Result<Self> {
+        let domain = Domain::for_address(address);
+        let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
+        // Connections of an earlier process that are in TIME-WAIT do not stand in the way.
+        socket.set_reuse_address(true)?;
+        if options.share {
+            socket.set_reuse_port(true)?;
+        }
+        if address.is_ipv6() {
+            socket.set_only_v6(true)?;
+        }
+        // Accepted connections inherit it. A turn's messages leave in one write already.
+        socket.set_tcp_nodelay(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(options.backlog)?;
+        let local = local_address(&socket)?;
+        Ok(Self {
+            socket,
+            transport,
+            id,
+            local,
+        })
+    }
+
+    /// The address bound to, with the port that was chosen.
+    pub fn local_address(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Transport of its connections.
+    pub fn transport(&self) -> Transport {
+        self.transport
+    }
+
+    /// Its number in the configuration.
+    pub fn id(&self) -> ListenerId {
+        self.id
+    }
+
+    /// The next connection that waits, made non-blocking.
+    pub(super) fn accept(&self) -> io::Result<Option<(TcpStream, SocketAddr)>> {
+        match self.socket.accept() {
+            Ok((socket, remote)) => {
+                socket.set_nonblocking(true)?;
+                let remote = remote
+                    .as_socket()
+                    .ok_or_else(|| io::Error::other("not an internet address"))?;
+                Ok(Some((socket.into(), remote)))
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl AsFd for TcpListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,15 @@
+//! Connections: listening, opening, framing, sending, ending.
+//!
+//! A worker owns its connections alone. Those that peers open belong to the worker whose listener
+//! the kernel chose; those that we open to worker `hash(peer) mod N`, so that a process has one
+//! to each peer. A [`sip_core::id::ConnId`] names worker, slot and generation.
+
+mod conn;
+mod listener;
+mod queue;
+mod streams;
+mod table;
+mod wheel;
+
+pub use listener::{TcpListener, TcpOptions};
+pub use streams::{Arrival, Naming, Streams, Verdict};

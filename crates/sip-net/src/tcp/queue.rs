@@ -1,0 +1,152 @@
+//! What waits to be sent on a connection, and which messages it is.
+
+use std::collections::VecDeque;
+
+use sip_core::id::WorkerId;
+use sip_core::transport::Flow;
+
+/// A message in an [`OutQueue`], by its place among all bytes of the connection.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    start: u64,
+    end: u64,
+    to: Flow,
+    origin: WorkerId,
+}
+
+/// Bytes to be sent, and which messages they are.
+#[derive(Debug, Default)]
+pub(super) struct OutQueue {
+    bytes: Vec<u8>,
+    /// Bytes at the front that were written.
+    written: usize,
+    marks: VecDeque<Mark>,
+    /// Bytes of the connection before the first of `bytes`.
+    base: u64,
+}
+
+/// Written bytes that may stay at the front of a queue before they are cleared away.
+const COMPACT_BYTES: usize = 64 << 10;
+
+/// A queue that grew beyond this is not kept for reuse.
+const KEPT_BYTES: usize = 64 << 10;
+
+impl OutQueue {
+    /// Bytes that wait.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len() - self.written
+    }
+
+    /// The bytes that wait.
+    pub(super) fn waiting(&self) -> &[u8] {
+        self.bytes.get(self.written..).unwrap_or_default()
+    }
+
+    /// Appends a message to `to`, made by worker `origin`.
+    pub(super) fn push(&mut self, to: Flow, origin: WorkerId, message: &[u8]) {
+        let start = self.base + self.bytes.len() as u64;
+        self.bytes.extend_from_slice(message);
+        self.marks.push_back(Mark {
+            start,
+            end: start + message.len() as u64,
+            to,
+            origin,
+        });
+    }
+
+    /// Appends bytes that are no message: nobody asks for them back.
+    pub(super) fn push_unmarked(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Notes that `count` more bytes were written; the number of messages now complete.
+    pub(super) fn advance(&mut self, count: usize) -> u64 {
+        self.written = (self.written + count).min(self.bytes.len());
+        let done = self.base + self.written as u64;
+        let mut messages = 0;
+        while self.marks.front().is_some_and(|mark| mark.end <= done) {
+            self.marks.pop_front();
+            messages += 1;
+        }
+        if self.len() == 0 {
+            self.clear();
+        } else if self.written >= COMPACT_BYTES && self.written > self.len() {
+            // The beginning of a message that is partly written stays: it may come back whole.
+            let keep = self.marks.front().map_or(done, |mark| mark.start.min(done));
+            let cut = keep.saturating_sub(self.base) as usize;
+            self.bytes.drain(..cut.min(self.written));
+            self.base += cut as u64;
+            self.written -= cut;
+        }
+        messages
+    }
+
+    /// Forgets everything, keeps the memory.
+    pub(super) fn clear(&mut self) {
+        self.bytes.clear();
+        self.marks.clear();
+        (self.written, self.base) = (0, 0);
+    }
+
+    /// Whether its memory is worth keeping.
+    pub(super) fn is_usual(&self) -> bool {
+        self.bytes.capacity() <= KEPT_BYTES
+    }
+
+    /// The messages that were not wholly written. Of a message cut in two the peer has nothing
+    /// that it could use.
+    pub(super) fn unsent(&self) -> impl Iterator<Item = (Flow, WorkerId, &[u8])> {
+        self.marks.iter().map(|mark| {
+            let range = mark.start.saturating_sub(self.base) as usize..(mark.end - self.base) as usize;
+            (mark.to, mark.origin, self.bytes.get(range).unwrap_or_default())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use sip_core::id::ListenerId;
+    use sip_core::transport::Transport;
+
+    fn flow(port: u16) -> Flow {
+        let remote = ([127, 0, 0, 1], port).into();
+        Flow {
+            transport: Transport::Tcp,
+            listener: ListenerId(0),
+            remote,
+            conn: None,
+        }
+    }
+
+    proptest! {
+        /// However messages and writes alternate: what is written is the messages in order, and
+        /// what is unsent is those not wholly written, each whole.
+        #[test]
+        fn nothing_is_lost_between_written_and_unsent(
+            steps in prop::collection::vec((0usize..3000, 0usize..200_000, any::<bool>()), 1..100),
+        ) {
+            let mut queue = OutQueue::default();
+            let (mut pushed, mut all, mut wire) = (Vec::new(), Vec::new(), Vec::new());
+            let mut sent = 0;
+            for (number, (len, write, ping)) in steps.into_iter().enumerate() {
+                if ping && number % 5 == 0 {
+                    queue.push_unmarked(b"\r\n");
+                    all.extend_from_slice(b"\r\n");
+                }
+                let message = vec![number as u8; len * 40 + 1];
+                queue.push(flow(number as u16), WorkerId(1), &message);
+                all.extend_from_slice(&message);
+                pushed.push(message);
+                let count = write.min(queue.len());
+                wire.extend_from_slice(&queue.waiting()[..count]);
+                sent += queue.advance(count) as usize;
+                let unsent: Vec<_> = queue.unsent().map(|(_, _, bytes)| bytes.to_vec()).collect();
+                prop_assert_eq!(&unsent, &pushed[sent..]);
+                prop_assert_eq!(wire.len() + queue.len(), all.len());
+            }
+            prop_assert_eq!(&wire[..], &all[..wire.len()]);
+        }
+    }
+}

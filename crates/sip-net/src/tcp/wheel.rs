@@ -1,0 +1,152 @@
+//! When to look at which connection: a wheel of coarse ticks.
+//!
+//! A connection whose deadline moves later (every message moves the idle time-out) is left where
+//! it is, and moved when its old place comes up: at most once for each time-out, not once for
+//! each message. A deadline that moves earlier gets a second place; the first is then ignored.
+
+use sip_core::id::ConnId;
+
+/// Milliseconds of one tick.
+pub(super) const TICK_MS: u64 = 100;
+
+/// Ticks of one round. A deadline further off is looked at once a round (409.6 s).
+const SLOTS: u64 = 4096;
+
+/// "No place in the wheel."
+pub(super) const NEVER: u64 = u64::MAX;
+
+#[derive(Debug)]
+pub(super) struct Wheel {
+    slots: Vec<Vec<ConnId>>,
+    /// The next tick to be looked at.
+    tick: u64,
+    /// No place before this tick is taken.
+    first: u64,
+}
+
+impl Wheel {
+    pub(super) fn new(now_ms: u64) -> Self {
+        Self {
+            slots: (0..SLOTS).map(|_| Vec::new()).collect(),
+            tick: now_ms / TICK_MS,
+            first: NEVER,
+        }
+    }
+
+    /// Sees to it that `id` is looked at once `deadline_ms` has passed, or earlier. `placed` is
+    /// the tick at which it is looked at already ([`NEVER`] for a new one); the new value is to
+    /// be kept with the connection.
+    pub(super) fn place(&mut self, id: ConnId, deadline_ms: u64, placed: u64) -> u64 {
+        let tick = (deadline_ms / TICK_MS + 1).clamp(self.tick, self.tick + SLOTS - 1);
+        if placed <= tick {
+            return placed;
+        }
+        if let Some(slot) = self.slots.get_mut((tick % SLOTS) as usize) {
+            slot.push(id);
+        }
+        self.first = self.first.min(tick);
+        tick
+    }
+
+    /// Moves the connections of ticks that have passed to `due`, each with its tick.
+    pub(super) fn advance(&mut self, now_ms: u64, due: &mut Vec<(ConnId, u64)>) {
+        let now = now_ms / TICK_MS;
+        if now < self.first {
+            self.tick = self.tick.max(now);
+            return;
+        }
+        // Nothing lies before `first`, and nothing more than a round ahead of `tick`.
+        let mut tick = self.first;
+        while tick <= now && tick < self.tick + SLOTS {
+            if let Some(slot) = self.slots.get_mut((tick % SLOTS) as usize) {
+                due.extend(slot.drain(..).map(|id| (id, tick)));
+                if slot.capacity() > 64 {
+                    *slot = Vec::new();
+                }
+            }
+            tick += 1;
+        }
+        self.tick = self.tick.max(now + 1);
+        self.first = (0..SLOTS)
+            .map(|ahead| self.tick + ahead)
+            .find(|tick| {
+                self.slots
+                    .get((tick % SLOTS) as usize)
+                    .is_some_and(|slot| !slot.is_empty())
+            })
+            .unwrap_or(NEVER);
+    }
+
+    /// When [`Wheel::advance`] may have something to do, in milliseconds.
+    pub(super) fn next_ms(&self) -> Option<u64> {
+        (self.first != NEVER).then(|| self.first * TICK_MS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sip_core::id::WorkerId;
+
+    fn id(slot: u32) -> ConnId {
+        ConnId {
+            worker: WorkerId(0),
+            slot,
+            generation: 1,
+        }
+    }
+
+    fn due(wheel: &mut Wheel, now_ms: u64) -> Vec<u32> {
+        let mut due = Vec::new();
+        wheel.advance(now_ms, &mut due);
+        due.into_iter().map(|(id, _)| id.slot).collect()
+    }
+
+    #[test]
+    fn a_place_comes_up_after_its_deadline_and_not_before() {
+        let mut wheel = Wheel::new(1_000);
+        let placed = wheel.place(id(1), 5_050, NEVER);
+        wheel.place(id(2), 2_000, NEVER);
+        assert_eq!(wheel.next_ms(), Some(2_100));
+        assert_eq!(due(&mut wheel, 2_099), Vec::<u32>::new());
+        assert_eq!(due(&mut wheel, 2_100), vec![2]);
+        assert_eq!(
+            wheel.place(id(1), 9_000, placed),
+            placed,
+            "a later deadline waits for the earlier place"
+        );
+        assert_eq!(due(&mut wheel, 5_050), Vec::<u32>::new());
+        assert_eq!(due(&mut wheel, 5_100), vec![1]);
+        assert_eq!(wheel.next_ms(), None);
+    }
+
+    #[test]
+    fn an_earlier_deadline_gets_a_place_of_its_own() {
+        let mut wheel = Wheel::new(0);
+        let late = wheel.place(id(1), 60_000, NEVER);
+        let early = wheel.place(id(1), 1_000, late);
+        assert!(early < late);
+        assert_eq!(due(&mut wheel, 1_100), vec![1]);
+        assert_eq!(wheel.next_ms(), Some(late * TICK_MS));
+    }
+
+    #[test]
+    fn a_far_deadline_is_looked_at_within_a_round() {
+        let mut wheel = Wheel::new(0);
+        let placed = wheel.place(id(1), u64::MAX / 2, NEVER);
+        assert_eq!(placed, SLOTS - 1);
+        assert_eq!(due(&mut wheel, SLOTS * TICK_MS), vec![1]);
+    }
+
+    #[test]
+    fn a_long_pause_loses_nothing() {
+        let mut wheel = Wheel::new(0);
+        for slot in 0..100 {
+            wheel.place(id(slot), u64::from(slot) * 3_000, NEVER);
+        }
+        assert_eq!(due(&mut wheel, 10_000_000).len(), 100);
+        assert_eq!(due(&mut wheel, 10_000_000), Vec::<u32>::new());
+        wheel.place(id(7), 10_000_500, NEVER);
+        assert_eq!(due(&mut wheel, 10_000_700), vec![7]);
+    }
+}

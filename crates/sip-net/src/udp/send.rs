@@ -1,0 +1,264 @@
+//! Sending in batches.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+
+use super::PENDING_ERRORS;
+use crate::sys::SendSlots;
+
+/// What became of the messages given to [`SendBatch::send`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendReport {
+    /// Datagrams that the kernel took.
+    pub sent: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Datagrams that the kernel refused for good.
+    pub errors: u64,
+    /// Datagrams that wait for room in the socket's send buffer.
+    pub delayed: u64,
+    /// Datagrams dropped because too many wait already.
+    pub dropped: u64,
+}
+
+/// Arguments of `sendmmsg`, reused from call to call. One serves any number of sockets.
+#[derive(Debug)]
+pub struct SendBatch {
+    slots: SendSlots,
+}
+
+impl SendBatch {
+    /// At most `capacity` messages a system call.
+    pub fn new(capacity: usize) -> Self {
+        Self {
+            slots: SendSlots::new(capacity),
+        }
+    }
+
+    /// Sends `count` messages on `socket`, in order; `message` gives the one of an index.
+    ///
+    /// While the socket's send buffer is full, messages wait in `backlog`, in order, and beyond
+    /// its bound are dropped, as a network would. A message that the kernel refuses (no route,
+    /// too long, forbidden) is reported to `failed` by its index and does not hold up the rest.
+    pub fn send<'a>(
+        &mut self,
+        socket: &impl AsFd,
+        backlog: &mut Backlog,
+        count: usize,
+        message: impl Fn(usize) -> (SocketAddr, &'a [u8]),
+        mut failed: impl FnMut(usize),
+    ) -> SendReport {
+        let mut report = SendReport::default();
+        let mut next = 0;
+        if backlog.is_empty() {
+            next = self.send_until_full(socket, count, &message, &mut failed, &mut report);
+        }
+        for index in next..count {
+            let (to, bytes) = message(index);
+            if backlog.push(to, bytes) {
+                report.delayed += 1
+            } else {
+                report.dropped += 1
+            }
+        }
+        report
+    }
+
+    /// Sends what waits, as far as there is room. `failed` gets those that the kernel refuses.
+    pub fn flush(
+        &mut self,
+        socket: &impl AsFd,
+        backlog: &mut Backlog,
+        mut failed: impl FnMut(SocketAddr, &[u8]),
+    ) -> SendReport {
+        let mut report = SendReport::default();
+        let waiting = &backlog.messages;
+        let mut refused = Vec::new();
+        let done = self.send_until_full(
+            socket,
+            waiting.len(),
+            &|index| {
+                waiting
+                    .get(index)
+                    .map_or((NOWHERE, &[][..]), |(to, bytes)| (*to, &**bytes))
+            },
+            &mut |index| refused.push(index),
+            &mut report,
+        );
+        for index in refused {
+            if let Some((to, bytes)) = backlog.messages.get(index) {
+                failed(*to, bytes);
+            }
+        }
+        backlog.remove_first(done);
+        report
+    }
+
+    /// Sends from the first on; the index of the first that there was no room for, or `count`.
+    fn send_until_full<'a>(
+        &mut self,
+        socket: &impl AsFd,
+        count: usize,
+        message: &impl Fn(usize) -> (SocketAddr, &'a [u8]),
+        failed: &mut impl FnMut(usize),
+        report: &mut SendReport,
+    ) -> usize {
+        let mut next = 0;
+        let mut tries = 0;
+        while next < count {
+            match self.slots.send(socket.as_fd(), (next..count).map(message)) {
+                Ok(sent) => {
+                    let sent = sent.clamp(1, count - next);
+                    report.sent += sent as u64;
+                    report.bytes += (next..next + sent)
+                        .map(|index| message(index).1.len() as u64)
+                        .sum::<u64>();
+                    next += sent;
+                    tries = 0;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_full(&error) => return next,
+                // An ICMP error that waits at the socket is reported by the next call, whatever
+                // that sends (udp(7)), and only once: it is no verdict on this message.
+                Err(_) if tries < PENDING_ERRORS => tries += 1,
+                Err(_) => {
+                    report.errors += 1;
+                    failed(next);
+                    next += 1;
+                    tries = 0;
+                }
+            }
+        }
+        next
+    }
+}
+
+pub(crate) const NOWHERE: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
+
+/// No room: in the socket's buffer, or in the kernel's memory.
+fn is_full(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::ENOBUFS)
+}
+
+/// Datagrams that wait for room in a socket's send buffer, bounded in bytes.
+#[derive(Debug)]
+pub struct Backlog {
+    messages: VecDeque<(SocketAddr, Box<[u8]>)>,
+    bytes: usize,
+    limit: usize,
+}
+
+impl Backlog {
+    /// At most `limit` bytes wait.
+    pub fn new(limit: usize) -> Self {
+        Self {
+            messages: VecDeque::new(),
+            bytes: 0,
+            limit,
+        }
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    /// Number of datagrams that wait.
+    pub fn len(&self) -> usize {
+        self.messages.len()
+    }
+
+    fn push(&mut self, to: SocketAddr, bytes: &[u8]) -> bool {
+        if self.bytes + bytes.len() > self.limit {
+            return false;
+        }
+        self.bytes += bytes.len();
+        self.messages.push_back((to, bytes.into()));
+        true
+    }
+
+    fn remove_first(&mut self, count: usize) {
+        for (_, bytes) in self.messages.drain(..count) {
+            self.bytes -= bytes.len();
+        }
+        if self.messages.is_empty() {
+            // Congestion is rare; its memory is not kept.
+            self.messages = VecDeque::new();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::udp::{RecvBatch, UdpOptions, UdpSocket};
+
+    fn socket() -> UdpSocket {
+        let options = UdpOptions {
+            receive_buffer: 1 << 20,
+            send_buffer: 1 << 20,
+            share: false,
+        };
+        UdpSocket::bind("127.0.0.1:0".parse().unwrap(), options).unwrap()
+    }
+
+    /// Loopback never fills a send buffer, so the backlog is filled by hand.
+    #[test]
+    fn what_waits_goes_first_and_the_bound_drops_the_last() {
+        let (from, to) = (socket(), socket());
+        let address = to.local_address();
+        let mut backlog = Backlog::new(9);
+        assert!(backlog.push(address, b"one"));
+        let mut batch = SendBatch::new(2);
+        let messages: [&[u8]; 3] = [b"two", b"three", b"four"];
+        let report = batch.send(
+            &from,
+            &mut backlog,
+            3,
+            |index| (address, messages[index]),
+            |_| unreachable!(),
+        );
+        assert_eq!(
+            report,
+            SendReport {
+                delayed: 1,
+                dropped: 2,
+                ..SendReport::default()
+            }
+        );
+        let report = batch.flush(&from, &mut backlog, |_, _| unreachable!());
+        assert_eq!(
+            report,
+            SendReport {
+                sent: 2,
+                bytes: 6,
+                ..SendReport::default()
+            }
+        );
+        assert!(backlog.is_empty());
+        let mut received = RecvBatch::new(8);
+        assert_eq!(received.receive(&to).unwrap(), 2);
+        assert_eq!(received.datagram(0).unwrap().bytes, b"one");
+        assert_eq!(received.datagram(1).unwrap().bytes, b"two");
+    }
+
+    #[test]
+    fn a_refused_message_of_the_backlog_does_not_hold_up_the_rest() {
+        let (from, to) = (socket(), socket());
+        let address = to.local_address();
+        let mut backlog = Backlog::new(1 << 20);
+        let too_long = vec![0; 65_508];
+        for bytes in [&b"a"[..], &too_long, b"b"] {
+            assert!(backlog.push(address, bytes));
+        }
+        let mut refused = Vec::new();
+        let report =
+            SendBatch::new(4).flush(&from, &mut backlog, |to, bytes| refused.push((to, bytes.len())));
+        assert_eq!((report.sent, report.errors), (2, 1));
+        assert_eq!(refused, [(address, 65_508)]);
+        assert!(backlog.is_empty());
+    }
+}

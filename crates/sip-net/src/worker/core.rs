@@ -1,0 +1,119 @@
+//! What the loop needs of the protocol engine, and of the program.
+
+use std::sync::Arc;
+
+use sip_core::config::Config;
+use sip_core::endpoint::{Endpoint, Handled};
+use sip_core::event::{Counters, Event, Gauges};
+use sip_core::id::{QueryId, WorkerId};
+use sip_core::query::{Answer, Query};
+use sip_core::time::{Instant, Now};
+use sip_core::transport::framing::FramingError;
+use sip_core::transport::{Flow, TransmitBatch};
+
+/// The protocol engine of one worker: [`Endpoint`], or a stand-in for tests of the loop. See
+/// [`sip_core::endpoint`] for what the methods mean and for their order.
+pub trait Core {
+    /// See [`Endpoint::handle_message`].
+    fn handle_message(&mut self, now: Now, flow: Flow, bytes: &[u8]) -> Handled;
+    /// The peer's stream cannot be followed; the connection is closed after what this queues.
+    fn handle_framing_error(&mut self, now: Now, flow: Flow, error: FramingError<'_>);
+    /// See [`Endpoint::handle_undelivered`].
+    fn handle_undelivered(&mut self, now: Now, to: Flow, bytes: &[u8]);
+    /// See [`Endpoint::handle_answer`].
+    fn handle_answer(&mut self, now: Now, id: QueryId, answer: Answer);
+    /// See [`Endpoint::handle_timeout`].
+    fn handle_timeout(&mut self, now: Now);
+    /// See [`Endpoint::poll_transmit`].
+    fn poll_transmit(&mut self, batch: &mut TransmitBatch) -> bool;
+    /// See [`Endpoint::poll_query`].
+    fn poll_query(&mut self) -> Option<Query>;
+    /// See [`Endpoint::poll_event`].
+    fn poll_event(&mut self) -> Option<Event>;
+    /// See [`Endpoint::poll_timeout`].
+    fn poll_timeout(&self) -> Option<Instant>;
+    /// See [`Endpoint::reconfigure`].
+    fn reconfigure(&mut self, config: Arc<Config>);
+    /// See [`Endpoint::drain`].
+    fn drain(&mut self);
+    /// See [`Endpoint::is_quiet`].
+    fn is_quiet(&self) -> bool;
+    /// See [`Endpoint::counters`].
+    fn counters(&self) -> Counters;
+    /// See [`Endpoint::gauges`].
+    fn gauges(&self) -> Gauges;
+}
+
+impl Core for Endpoint {
+    fn handle_message(&mut self, now: Now, flow: Flow, bytes: &[u8]) -> Handled {
+        Self::handle_message(self, now, flow, bytes)
+    }
+
+    fn handle_framing_error(&mut self, _now: Now, _flow: Flow, _error: FramingError<'_>) {
+        // The endpoint has no refusal for these yet: the connection is closed without one.
+    }
+
+    fn handle_undelivered(&mut self, now: Now, to: Flow, bytes: &[u8]) {
+        Self::handle_undelivered(self, now, to, bytes);
+    }
+
+    fn handle_answer(&mut self, now: Now, id: QueryId, answer: Answer) {
+        Self::handle_answer(self, now, id, answer);
+    }
+
+    fn handle_timeout(&mut self, now: Now) {
+        Self::handle_timeout(self, now);
+    }
+
+    fn poll_transmit(&mut self, batch: &mut TransmitBatch) -> bool {
+        Self::poll_transmit(self, batch)
+    }
+
+    fn poll_query(&mut self) -> Option<Query> {
+        Self::poll_query(self)
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        Self::poll_event(self)
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        Self::poll_timeout(self)
+    }
+
+    fn reconfigure(&mut self, config: Arc<Config>) {
+        Self::reconfigure(self, config);
+    }
+
+    fn drain(&mut self) {
+        Self::drain(self);
+    }
+
+    fn is_quiet(&self) -> bool {
+        Self::is_quiet(self)
+    }
+
+    fn counters(&self) -> Counters {
+        *Self::counters(self)
+    }
+
+    fn gauges(&self) -> Gauges {
+        Self::gauges(self)
+    }
+}
+
+/// Takes the questions of the workers to the back-ends. An answer comes back by the worker's
+/// mailbox, [`crate::mailbox::Item::Answer`].
+pub trait QuerySink: Send {
+    /// Takes all of `queries`, a turn's worth, and leaves it empty. Must not block; a question
+    /// that cannot be taken on is answered `Unavailable`, or not at all (the core gives it up at
+    /// its deadline).
+    fn submit(&mut self, worker: WorkerId, queries: &mut Vec<Query>);
+}
+
+/// Takes the workers' events to logs, metrics and call records.
+pub trait EventSink: Send {
+    /// Takes all of `events`, a turn's worth, and leaves it empty. Must not block; what it cannot
+    /// take it drops and counts.
+    fn record(&mut self, worker: WorkerId, events: &mut Vec<Event>);
+}

@@ -1,0 +1,410 @@
+//! The loop of one worker.
+//!
+//! Each turn: wait; read the clock; receive (datagrams in one batch for each socket, connections
+//! up to a bound, the mailbox); fire timers; send what the core wants sent; pass on questions and
+//! events; give other workers what is theirs. Nothing that other threads read is written for a
+//! message: counters are published a few times a second.
+
+mod core;
+mod receive;
+mod transmit;
+
+pub use self::core::{Core, EventSink, QuerySink};
+
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use sip_core::config::Config;
+use sip_core::event::{Counters, Event, Gauges};
+use sip_core::id::{ListenerId, WorkerId};
+use sip_core::query::Query;
+use sip_core::time::{Instant, Millis, Now};
+use sip_core::transport::{TransmitBatch, Transport};
+
+use crate::bind::WorkerSockets;
+use crate::clock::Clock;
+use crate::counters::{NetCounters, NetGauges};
+use crate::epoll::{Epoll, EventList, Interest};
+use crate::hub::Hub;
+use crate::mailbox::{Block, Inbox, MailboxReceiver};
+use crate::settings::Settings;
+use crate::tcp::{Naming, Streams};
+use crate::udp::{Backlog, IcmpErrors, RecvBatch, SendBatch, UdpSocket};
+
+/// Events taken from the kernel in one turn.
+const EVENTS_PER_TURN: usize = 128;
+
+/// Kinds of tokens, in their highest byte; what is below depends on the kind.
+mod token {
+    pub(super) const KIND: u64 = 0xff << 56;
+    pub(super) const WAKER: u64 = 1 << 56;
+    pub(super) const UDP: u64 = 2 << 56;
+    pub(super) const LISTENER: u64 = 3 << 56;
+    pub(super) const CONNECTION: u64 = 4 << 56;
+}
+
+/// What a worker tells of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// When it was taken.
+    pub at: Now,
+    /// The core's counts.
+    pub counters: Counters,
+    /// The core's values of the moment.
+    pub gauges: Gauges,
+    /// The sockets' counts.
+    pub net: NetCounters,
+    /// The sockets' values of the moment.
+    pub net_gauges: NetGauges,
+}
+
+/// The worker's latest [`Snapshot`], for any thread; at most the publish interval old while the
+/// worker is busy.
+#[derive(Clone, Debug, Default)]
+pub struct Published(Arc<Mutex<Snapshot>>);
+
+impl Published {
+    /// A copy of the latest.
+    pub fn get(&self) -> Snapshot {
+        *self.0.lock()
+    }
+}
+
+/// Why a worker returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It was told to drain, and all its work came to an end.
+    Quiet,
+    /// It was told to drain, and the deadline came first.
+    Deadline,
+    /// It was told to stop.
+    Stopped,
+}
+
+/// What a worker is made of.
+#[derive(Debug)]
+pub struct Parts<C, Q, E> {
+    /// Its number.
+    pub worker: WorkerId,
+    /// Its protocol engine.
+    pub core: C,
+    /// The configuration that the engine and the sockets were made from.
+    pub config: Arc<Config>,
+    /// Bounds and time-outs.
+    pub settings: Settings,
+    /// Its sockets.
+    pub sockets: WorkerSockets,
+    /// Its mailbox.
+    pub mailbox: MailboxReceiver,
+    /// Everybody's mailboxes.
+    pub hub: Hub,
+    /// Its clock; all workers' clocks have one origin.
+    pub clock: Clock,
+    /// Takes the core's questions.
+    pub queries: Q,
+    /// Takes the core's events.
+    pub events: E,
+    /// Differs between processes: makes connection numbers of an earlier one name nothing.
+    pub seed: u32,
+}
+
+/// A datagram socket and what belongs to it.
+#[derive(Debug)]
+struct Udp {
+    listener: ListenerId,
+    socket: UdpSocket,
+    backlog: Backlog,
+    waits_for_room: bool,
+    kernel_drops: u32,
+    /// Messages of the batch under way that go out here, by their index.
+    outgoing: Vec<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Running,
+    Draining { until: Instant },
+    Stopping,
+}
+
+/// One worker: sockets, connections, protocol engine. [`Worker::run`] is its thread.
+#[derive(Debug)]
+pub struct Worker<C, Q, E> {
+    id: WorkerId,
+    core: C,
+    settings: Settings,
+    epoll: Arc<Epoll>,
+    ready: EventList,
+    clock: Clock,
+    udp: Vec<Udp>,
+    /// For each listener of the configuration: its place in `udp`.
+    udp_of: Vec<Option<usize>>,
+    received: RecvBatch,
+    sending: SendBatch,
+    icmp: IcmpErrors,
+    streams: Streams,
+    mailbox: MailboxReceiver,
+    inbox: Inbox,
+    hub: Hub,
+    /// For each worker: what this turn has for it.
+    outboxes: Vec<Block>,
+    out: TransmitBatch,
+    /// Messages of `out` that could not be sent.
+    failed: Vec<u32>,
+    lost: Block,
+    queries: Vec<Query>,
+    query_sink: Q,
+    events: Vec<Event>,
+    event_sink: E,
+    counters: NetCounters,
+    published: Published,
+    publish_at: Instant,
+    /// Something happened since the last publication.
+    is_unpublished: bool,
+    /// There is something to do that no event will tell.
+    again: bool,
+    phase: Phase,
+}
+
+impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
+    /// Puts a worker together and registers its sockets.
+    pub fn new(parts: Parts<C, Q, E>) -> io::Result<Self> {
+        let Parts {
+            worker,
+            core,
+            config,
+            settings,
+            sockets,
+            mailbox,
+            hub,
+            mut clock,
+            queries,
+            events,
+            seed,
+        } = parts;
+        let epoll = Arc::new(Epoll::new()?);
+        epoll.add(mailbox.waker(), token::WAKER, Interest::Read)?;
+        let mut udp_of = vec![None; config.listeners.len()];
+        let mut udp = Vec::new();
+        for (listener, socket) in sockets.udp {
+            epoll.add(&socket, token::UDP | udp.len() as u64, Interest::Read)?;
+            if let Some(place) = udp_of.get_mut(usize::from(listener.0)) {
+                *place = Some(udp.len());
+            }
+            udp.push(Udp {
+                listener,
+                socket,
+                backlog: Backlog::new(settings.udp_backlog_bytes),
+                waits_for_room: false,
+                kernel_drops: 0,
+                outgoing: Vec::new(),
+            });
+        }
+        for (listener, index) in sockets.tcp.iter().zip(0u64..) {
+            epoll.add(listener, token::LISTENER | index, Interest::Read)?;
+        }
+        let now = clock.read();
+        let streams = Streams::new(
+            Naming {
+                worker,
+                token: token::CONNECTION,
+                seed,
+            },
+            &config,
+            &settings,
+            sockets.tcp,
+            Arc::clone(&epoll),
+            now.instant.as_millis(),
+        );
+        Ok(Self {
+            id: worker,
+            core,
+            epoll,
+            ready: EventList::new(EVENTS_PER_TURN),
+            clock,
+            udp,
+            udp_of,
+            received: RecvBatch::new(settings.udp_batch),
+            sending: SendBatch::new(settings.udp_batch),
+            icmp: IcmpErrors::new(),
+            streams,
+            mailbox,
+            inbox: Inbox::default(),
+            outboxes: (0..hub.workers()).map(|_| Block::default()).collect(),
+            hub,
+            out: TransmitBatch::new(),
+            failed: Vec::new(),
+            lost: Block::default(),
+            queries: Vec::new(),
+            query_sink: queries,
+            events: Vec::new(),
+            event_sink: events,
+            counters: NetCounters::default(),
+            published: Published::default(),
+            publish_at: now.instant,
+            is_unpublished: true,
+            again: true,
+            phase: Phase::Running,
+            settings,
+        })
+    }
+
+    /// Where this worker's counters can be read.
+    pub fn published(&self) -> Published {
+        self.published.clone()
+    }
+
+    /// Works until told to stop or drain. An error is one of the event loop itself, after which
+    /// nothing can go on.
+    pub fn run(mut self) -> io::Result<Ended> {
+        let mut now = self.clock.read();
+        loop {
+            self.wait(now)?;
+            now = self.clock.read();
+            if let Some(ended) = self.turn(now) {
+                return Ok(ended);
+            }
+        }
+    }
+
+    /// Sleeps until there is something to do.
+    fn wait(&mut self, now: Now) -> io::Result<()> {
+        let mut timeout_us = self.sleep_us(now);
+        if timeout_us != Some(0) && !self.mailbox.prepare_sleep() {
+            timeout_us = Some(0);
+        }
+        let result = self.epoll.wait(&mut self.ready, timeout_us);
+        self.mailbox.awake();
+        result
+    }
+
+    /// Microseconds until something is due; `None`: nothing is.
+    fn sleep_us(&self, now: Now) -> Option<u64> {
+        if self.again {
+            return Some(0);
+        }
+        let publish = self.is_unpublished.then_some(self.publish_at);
+        let streams = self
+            .streams
+            .next_ms()
+            .map(|ms| Instant::from_micros(ms.saturating_mul(1000)));
+        let drained = match self.phase {
+            Phase::Running => None,
+            Phase::Draining { until } => Some(until),
+            Phase::Stopping => Some(now.instant),
+        };
+        let next = [self.core.poll_timeout(), streams, publish, drained]
+            .into_iter()
+            .flatten()
+            .min()?;
+        Some(next.micros_since(now.instant))
+    }
+
+    /// Everything after the wait.
+    fn turn(&mut self, now: Now) -> Option<Ended> {
+        self.again = false;
+        self.counters.turns += 1;
+        self.receive_ready(now);
+        self.receive_mail(now);
+        if self.core.poll_timeout().is_some_and(|due| due <= now.instant) {
+            self.core.handle_timeout(now);
+        }
+        let now_ms = now.instant.as_millis();
+        if self.streams.next_ms().is_some_and(|due| due <= now_ms) {
+            self.streams.advance(now_ms, &mut self.counters);
+        }
+        self.transmit(now);
+        self.pass_on();
+        self.post_outboxes(now);
+        let ended = self.ended(now);
+        if ended.is_some() || now.instant >= self.publish_at {
+            self.publish(now);
+        } else {
+            self.is_unpublished = true;
+        }
+        ended
+    }
+
+    /// Gives questions and events to the program.
+    fn pass_on(&mut self) {
+        while let Some(query) = self.core.poll_query() {
+            self.queries.push(query);
+        }
+        if !self.queries.is_empty() {
+            self.query_sink.submit(self.id, &mut self.queries);
+            self.queries.clear();
+        }
+        while let Some(event) = self.core.poll_event() {
+            self.events.push(event);
+        }
+        if !self.events.is_empty() {
+            self.event_sink.record(self.id, &mut self.events);
+            self.events.clear();
+        }
+    }
+
+    fn begin_drain(&mut self, now: Now, deadline_ms: u32) {
+        self.core.drain();
+        for listener in self.streams.listeners() {
+            // Closing it does the same, later.
+            let _ = self.epoll.remove(listener);
+        }
+        self.streams.stop_accepting();
+        let until = now.instant + Millis(deadline_ms);
+        self.phase = match self.phase {
+            Phase::Running => Phase::Draining { until },
+            Phase::Draining { until: earlier } => Phase::Draining {
+                until: earlier.min(until),
+            },
+            Phase::Stopping => Phase::Stopping,
+        };
+    }
+
+    fn ended(&self, now: Now) -> Option<Ended> {
+        match self.phase {
+            Phase::Running => None,
+            Phase::Stopping => Some(Ended::Stopped),
+            Phase::Draining { until } => {
+                let waits = self.again || self.udp.iter().any(|udp| !udp.backlog.is_empty());
+                if !waits && self.core.is_quiet() && !self.streams.has_unsent() {
+                    Some(Ended::Quiet)
+                } else {
+                    (now.instant >= until).then_some(Ended::Deadline)
+                }
+            }
+        }
+    }
+
+    fn publish(&mut self, now: Now) {
+        for udp in &mut self.udp {
+            if let Ok(drops) = udp.socket.receive_drops() {
+                self.counters.udp_kernel_drops += u64::from(drops.wrapping_sub(udp.kernel_drops));
+                udp.kernel_drops = drops;
+            }
+        }
+        self.counters.udp_truncated = self.received.truncated();
+        let (connections, stream_bytes) = self.streams.load();
+        *self.published.0.lock() = Snapshot {
+            at: now,
+            counters: self.core.counters(),
+            gauges: self.core.gauges(),
+            net: self.counters,
+            net_gauges: NetGauges {
+                connections: connections as u64,
+                stream_bytes: stream_bytes as u64,
+                udp_waiting: self.udp.iter().map(|udp| udp.backlog.len() as u64).sum(),
+            },
+        };
+        self.publish_at = now.instant + Millis(self.settings.publish_interval_ms);
+        self.is_unpublished = false;
+    }
+}
+
+/// Whether messages of this transport go through [`Streams`].
+fn is_stream(transport: Transport) -> bool {
+    match transport {
+        Transport::Tcp | Transport::Tls | Transport::Ws | Transport::Wss => true,
+        Transport::Udp => false,
+    }
+}

@@ -1,0 +1,203 @@
+//! What comes in: datagrams, ICMP errors, connections, the mailbox.
+
+use std::mem;
+
+use sip_core::endpoint::Handled;
+use sip_core::id::WorkerId;
+use sip_core::time::Now;
+use sip_core::transport::{Flow, Transport};
+
+use super::core::{Core, EventSink, QuerySink};
+use super::{Phase, Worker, token};
+use crate::counters::NetCounters;
+use crate::epoll::Readiness;
+use crate::mailbox::{Block, Control, Item, Task};
+use crate::tcp::{Arrival, Verdict};
+
+/// ICMP errors taken from one socket in one turn; the rest waits in the kernel.
+const ICMP_PER_TURN: usize = 64;
+
+impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
+    /// Deals with all that the wait returned.
+    pub(super) fn receive_ready(&mut self, now: Now) {
+        let now_ms = now.instant.as_millis();
+        let stream_messages = self.counters.stream_received;
+        let mut saw_udp = false;
+        for index in 0..self.ready.len() {
+            let Some(event) = self.ready.get(index) else { break };
+            let number = (event.token & !token::KIND) as usize;
+            match event.token & token::KIND {
+                token::WAKER => self.mailbox.waker().reset(),
+                token::UDP => {
+                    saw_udp = true;
+                    self.udp_ready(number, event, now);
+                }
+                token::LISTENER => self.streams.accept(number, now_ms, &mut self.counters),
+                // What is over the bound is still ready at the next turn.
+                _ if self.counters.stream_received - stream_messages
+                    >= self.settings.stream_messages_per_turn as u64 => {}
+                _ => self.stream_ready(event, now),
+            }
+        }
+        if self.ready.is_full() && !saw_udp {
+            // Busy connections must not hide the datagram sockets.
+            for number in 0..self.udp.len() {
+                self.receive_datagrams(number, now);
+            }
+        }
+    }
+
+    fn udp_ready(&mut self, number: usize, event: Readiness, now: Now) {
+        if event.error {
+            self.receive_icmp(number, now);
+        }
+        if event.writable {
+            self.flush_backlog(number, now);
+        }
+        if event.readable {
+            self.receive_datagrams(number, now);
+        }
+    }
+
+    /// One batch from one socket.
+    fn receive_datagrams(&mut self, number: usize, now: Now) {
+        let Some(udp) = self.udp.get(number) else { return };
+        if self.received.receive(&udp.socket).is_err() {
+            self.counters.udp_receive_errors += 1;
+            return;
+        }
+        self.counters.udp_received += self.received.len() as u64;
+        for index in 0..self.received.len() {
+            let Some(datagram) = self.received.datagram(index) else {
+                continue;
+            };
+            self.counters.udp_received_bytes += datagram.bytes.len() as u64;
+            let flow = Flow {
+                transport: Transport::Udp,
+                listener: udp.listener,
+                remote: datagram.source,
+                conn: None,
+            };
+            let handled = self.core.handle_message(now, flow, datagram.bytes);
+            dispatch(
+                handled,
+                &mut self.outboxes,
+                &mut self.counters,
+                flow,
+                datagram.bytes,
+            );
+        }
+    }
+
+    /// ICMP errors reach the socket that the kernel chooses by the addresses, not the one that
+    /// sent: every worker is told, and the one that holds the transaction knows it.
+    fn receive_icmp(&mut self, number: usize, now: Now) {
+        let Some(udp) = self.udp.get(number) else { return };
+        let (core, outboxes, own) = (&mut self.core, &mut self.outboxes, self.id);
+        let taken = self.icmp.drain(&udp.socket, ICMP_PER_TURN, |remote, bytes| {
+            let to = Flow {
+                transport: Transport::Udp,
+                listener: udp.listener,
+                remote,
+                conn: None,
+            };
+            core.handle_undelivered(now, to, bytes);
+            for (outbox, worker) in outboxes.iter_mut().zip(0..) {
+                if WorkerId(worker) != own {
+                    outbox.push(Task::Undelivered, to, bytes);
+                }
+            }
+        });
+        match taken {
+            Ok(taken) => self.counters.icmp_errors += taken as u64,
+            Err(_) => self.counters.udp_receive_errors += 1,
+        }
+    }
+
+    fn stream_ready(&mut self, event: Readiness, now: Now) {
+        let (core, outboxes) = (&mut self.core, &mut self.outboxes);
+        let mut handed_over = NetCounters::default();
+        let now_ms = now.instant.as_millis();
+        self.streams
+            .ready(event, now_ms, &mut self.counters, |flow, arrival| match arrival {
+                Arrival::Message(bytes) => {
+                    let handled = core.handle_message(now, flow, bytes);
+                    dispatch(handled, outboxes, &mut handed_over, flow, bytes)
+                }
+                Arrival::Fault(error) => {
+                    core.handle_framing_error(now, flow, error);
+                    Verdict::Close
+                }
+            });
+        self.counters.handed_over += handed_over.handed_over;
+        self.counters.hand_over_drops += handed_over.hand_over_drops;
+    }
+
+    /// Takes all that other threads have posted.
+    pub(super) fn receive_mail(&mut self, now: Now) {
+        let mut inbox = mem::take(&mut self.inbox);
+        if self.mailbox.take(&mut inbox) {
+            for block in &inbox.blocks {
+                self.receive_block(block, now);
+            }
+            for item in inbox.items.drain(..) {
+                match item {
+                    Item::Answer { id, answer } => self.core.handle_answer(now, id, answer),
+                    Item::Control(control) => self.obey(control, now),
+                }
+            }
+        }
+        self.inbox = inbox;
+    }
+
+    fn receive_block(&mut self, block: &Block, now: Now) {
+        for (entry, bytes) in block.iter() {
+            match entry.task {
+                Task::Handle => match self.core.handle_message(now, entry.flow, bytes) {
+                    Handled::Here => {}
+                    // Whoever received it let it pass; its connection is not ours to close.
+                    Handled::Close => {}
+                    // Workers that do not agree on who owns a call must not throw it to and fro.
+                    Handled::HandOver(_) => self.counters.hand_over_drops += 1,
+                },
+                Task::Send { origin } => self.send_on_stream(entry.flow, origin, bytes, now),
+                Task::Undelivered => self.core.handle_undelivered(now, entry.flow, bytes),
+            }
+        }
+    }
+
+    fn obey(&mut self, control: Control, now: Now) {
+        match control {
+            Control::Reconfigure(config) => {
+                self.streams.reconfigure(&config);
+                self.core.reconfigure(config);
+            }
+            Control::Drain { deadline_ms } => self.begin_drain(now, deadline_ms),
+            Control::Stop => self.phase = Phase::Stopping,
+            Control::Publish => self.publish_at = now.instant,
+        }
+    }
+}
+
+/// Does with a message what the core said.
+fn dispatch(
+    handled: Handled,
+    outboxes: &mut [Block],
+    counters: &mut NetCounters,
+    flow: Flow,
+    bytes: &[u8],
+) -> Verdict {
+    match handled {
+        Handled::Here => Verdict::Keep,
+        Handled::Close => Verdict::Close,
+        Handled::HandOver(worker) => {
+            if let Some(outbox) = outboxes.get_mut(usize::from(worker.0)) {
+                outbox.push(Task::Handle, flow, bytes);
+                counters.handed_over += 1;
+            } else {
+                counters.hand_over_drops += 1;
+            }
+            Verdict::Keep
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! What goes out: datagrams, messages on connections, what other workers are given.
+
+use std::mem;
+
+use sip_core::id::WorkerId;
+use sip_core::time::Now;
+use sip_core::transport::{Flow, Transport};
+
+use super::core::{Core, EventSink, QuerySink};
+use super::{Worker, is_stream, token};
+use crate::epoll::Interest;
+use crate::mailbox::{Block, Task};
+use crate::udp::SendReport;
+
+/// Rounds of sending in one turn: a message that cannot be sent makes the core send others.
+const ROUNDS: usize = 4;
+
+impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
+    /// Sends all that the core wants sent, and tells it what could not be.
+    pub(super) fn transmit(&mut self, now: Now) {
+        let now_ms = now.instant.as_millis();
+        for _ in 0..ROUNDS {
+            let mut out = mem::take(&mut self.out);
+            out.clear();
+            let sent = self.core.poll_transmit(&mut out);
+            for (item, index) in out.items().iter().zip(0u32..) {
+                let udp = self
+                    .udp_of
+                    .get(usize::from(item.to.listener.0))
+                    .copied()
+                    .flatten();
+                if is_stream(item.to.transport) {
+                    self.send_on_stream(item.to, self.id, out.message(item), now);
+                } else if let Some(udp) = udp.and_then(|number| self.udp.get_mut(number)) {
+                    udp.outgoing.push(index);
+                } else {
+                    self.counters.udp_send_errors += 1;
+                    self.failed.push(index);
+                }
+            }
+            self.send_datagrams(&out);
+            let mut failed = mem::take(&mut self.failed);
+            for item in failed
+                .drain(..)
+                .filter_map(|index| out.items().get(index as usize))
+            {
+                self.core.handle_undelivered(now, item.to, out.message(item));
+            }
+            self.failed = failed;
+            self.out = out;
+            self.streams.flush(now_ms, &mut self.counters);
+            self.return_lost(now);
+            if !sent {
+                return;
+            }
+        }
+        self.again = true;
+    }
+
+    fn send_datagrams(&mut self, out: &sip_core::transport::TransmitBatch) {
+        let items = out.items();
+        for (udp, number) in self.udp.iter_mut().zip(0u64..) {
+            if udp.outgoing.is_empty() {
+                continue;
+            }
+            let (outgoing, failed) = (&udp.outgoing, &mut self.failed);
+            let report = self.sending.send(
+                &udp.socket,
+                &mut udp.backlog,
+                outgoing.len(),
+                |position| {
+                    let item = outgoing
+                        .get(position)
+                        .and_then(|index| items.get(*index as usize));
+                    item.map_or((crate::udp::NOWHERE, &[][..]), |item| {
+                        (item.to.remote, out.message(item))
+                    })
+                },
+                |position| failed.extend(outgoing.get(position)),
+            );
+            udp.outgoing.clear();
+            count(&mut self.counters, report);
+            if !udp.backlog.is_empty() && !udp.waits_for_room {
+                let token = token::UDP | number;
+                udp.waits_for_room = self.epoll.modify(&udp.socket, token, Interest::ReadWrite).is_ok();
+            }
+        }
+    }
+
+    /// The socket has room again.
+    pub(super) fn flush_backlog(&mut self, number: usize, now: Now) {
+        let Some(udp) = self.udp.get_mut(number) else {
+            return;
+        };
+        let (core, listener) = (&mut self.core, udp.listener);
+        let report = self
+            .sending
+            .flush(&udp.socket, &mut udp.backlog, |remote, bytes| {
+                core.handle_undelivered(
+                    now,
+                    Flow {
+                        transport: Transport::Udp,
+                        listener,
+                        remote,
+                        conn: None,
+                    },
+                    bytes,
+                );
+            });
+        count(&mut self.counters, report);
+        if udp.backlog.is_empty() && udp.waits_for_room {
+            let token = token::UDP | number as u64;
+            udp.waits_for_room = self.epoll.modify(&udp.socket, token, Interest::Read).is_err();
+        }
+    }
+
+    /// Sends on a connection of ours, or gives the message to the worker that owns it.
+    pub(super) fn send_on_stream(&mut self, mut to: Flow, origin: WorkerId, message: &[u8], now: Now) {
+        let owner = match to.conn {
+            Some(id) if id.worker != self.id && id.worker.0 < self.hub.workers() => id.worker,
+            Some(_) if self.streams.has(&to) => self.id,
+            Some(_) | None => {
+                // RFC 3261 §18.2.2: where the connection has gone, a new one is opened.
+                to.conn = None;
+                self.hub.owner_of(&to.remote)
+            }
+        };
+        if owner == self.id {
+            self.streams
+                .send(to, origin, message, now.instant.as_millis(), &mut self.counters);
+        } else if let Some(outbox) = self.outboxes.get_mut(usize::from(owner.0)) {
+            outbox.push(Task::Send { origin }, to, message);
+            self.counters.forwarded_sends += 1;
+        }
+    }
+
+    /// Tells whoever made them of the messages that connections could not deliver.
+    fn return_lost(&mut self, now: Now) {
+        let mut lost = mem::take(&mut self.lost);
+        if self.streams.take_lost(&mut lost) {
+            self.return_block(&lost, now);
+        }
+        lost.clear();
+        self.lost = lost;
+    }
+
+    /// Returns the messages of a block that were to be sent to their origins.
+    fn return_block(&mut self, block: &Block, now: Now) {
+        for (entry, bytes) in block.iter() {
+            match entry.task {
+                Task::Send { origin } if origin == self.id => {
+                    self.core.handle_undelivered(now, entry.flow, bytes);
+                    self.again = true;
+                }
+                Task::Send { origin } => {
+                    if let Some(outbox) = self.outboxes.get_mut(usize::from(origin.0)) {
+                        outbox.push(Task::Undelivered, entry.flow, bytes);
+                    }
+                }
+                Task::Handle | Task::Undelivered => {}
+            }
+        }
+    }
+
+    /// Posts what this turn has collected for other workers. What does not fit is dropped and
+    /// counted; of messages to be sent, the core hears that they were not.
+    pub(super) fn post_outboxes(&mut self, now: Now) {
+        let mut outboxes = mem::take(&mut self.outboxes);
+        let mut refused = Vec::new();
+        for (outbox, worker) in outboxes.iter_mut().zip(0..) {
+            if outbox.is_empty() {
+                continue;
+            }
+            let mailbox = self.hub.mailbox(WorkerId(worker));
+            if mailbox.is_none_or(|mailbox| mailbox.post_block(outbox).is_err()) {
+                self.counters.hand_over_drops += outbox.len() as u64;
+                refused.push(mem::take(outbox));
+            }
+        }
+        self.outboxes = outboxes;
+        for block in refused {
+            self.return_block(&block, now);
+        }
+    }
+}
+
+fn count(counters: &mut crate::counters::NetCounters, report: SendReport) {
+    counters.udp_sent += report.sent;
+    counters.udp_sent_bytes += report.bytes;
+    counters.udp_send_errors += report.errors;
+    counters.udp_delayed += report.delayed;
+    counters.udp_send_drops += report.dropped;
+}
