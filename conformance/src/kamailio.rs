@@ -87,7 +87,7 @@ listen={local}
 debug=1
 log_stderror=yes
 children=2
-tcpchildren=2
+tcp_children=2
 auto_aliases=no
 dns=no
 loadmodule "kex.so"

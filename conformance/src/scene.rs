@@ -95,10 +95,7 @@ fn print_logs(dir: &Path) {
         return;
     };
     let mut logs: Vec<PathBuf> = entries.flatten().map(|e| e.path()).collect();
-    logs.retain(|p| {
-        p.extension()
-            .is_some_and(|e| e == "log" || e == "csv" || e == "toml")
-    });
+    logs.retain(|p| p.extension().is_some_and(|e| e == "log" || e == "toml"));
     logs.sort();
     for path in logs {
         let text = String::from_utf8_lossy(&std::fs::read(&path).unwrap_or_default()).into_owned();

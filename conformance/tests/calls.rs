@@ -173,25 +173,18 @@ fn call_under_loss(config: Config) {
         &scene,
         &config.invites_to(&callee_uri(&scene, Transport::Udp), ""),
     );
-    let Some(callee) = callee(&scene, "uas_call", Transport::Udp)
+    let callee = callee(&scene, "uas_call_lossy", Transport::Udp)
         .lost_percent(10)
-        .set("linger_ms", "6000")
-        .unbounded()
-        .start()
-    else {
-        return;
-    };
-    let caller = caller(&scene, "uac_call", Transport::Udp)
+        .unbounded();
+    let Some(callee) = callee.start() else { return };
+    let caller = caller(&scene, "uac_call_lossy", Transport::Udp)
         .calls(MANY, 50)
-        .lost_percent(10)
-        .set("hold_ms", "1000")
-        .set("linger_ms", "1000")
-        .start()
-        .expect("SIPp, as above");
+        .lost_percent(10);
+    let caller = caller.start().expect("SIPp, as above");
     let calling = caller.finish();
     assert_eq!(calling.successful(), u64::from(MANY), "{calling:?}");
     let branches = callee.invites_received();
-    let called = callee.quit();
+    let called = callee.stop();
     assert_eq!(called.incoming(), u64::from(MANY), "{called:?}");
     assert_eq!(branches.len(), MANY as usize, "calls at the callee");
     let doubled: Vec<_> = branches.iter().filter(|(_, b)| b.len() != 1).collect();
