@@ -1,0 +1,294 @@
+//! An endpoint on a table: virtual time, messages in as text, messages out as text.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use sip_core::auth::nonce::NonceId;
+use sip_core::auth::window::{NonceUse, Windows};
+use sip_core::config::{
+    Action, Algorithm, AuthPolicy, Config, Domain, Durability, Listener, OwnHost, RegistrarPolicy,
+    RelayTarget, Route, StateMode, Timers, When,
+};
+use sip_core::endpoint::{Endpoint, Handled, Keys};
+use sip_core::id::{ListenerId, WorkerId};
+use sip_core::limits::Limits;
+use sip_core::location::AorRecord;
+use sip_core::location::codec::RecordRef;
+use sip_core::location::shard::Shard;
+use sip_core::query::{Answer, Query, QueryKind, Secrets};
+use sip_core::shared::SharedState;
+use sip_core::time::{Instant, Now};
+use sip_core::transport::{Flow, TransmitBatch, Transport};
+
+pub const PROXY: &str = "192.0.2.1:5060";
+pub const CALLER: &str = "192.0.2.10:5060";
+pub const CALLEE: &str = "192.0.2.20:5060";
+
+/// Shared state of one process, in one cell.
+pub struct Shared {
+    shard: Mutex<Shard>,
+    windows: Mutex<Windows>,
+    pub cached: Mutex<HashMap<(Vec<u8>, Vec<u8>), Option<Secrets>>>,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self {
+            shard: Mutex::new(Shard::new((1, 2))),
+            windows: Mutex::new(Windows::new(1000, 0)),
+            cached: Mutex::default(),
+        }
+    }
+}
+
+impl SharedState for Shared {
+    fn update_bindings(&self, aor: &[u8], f: &mut dyn FnMut(&mut AorRecord)) {
+        self.shard.lock().unwrap().update(aor, f);
+    }
+    fn read_bindings(&self, aor: &[u8], f: &mut dyn FnMut(RecordRef<'_>)) {
+        if let Some(view) = self.shard.lock().unwrap().view(aor) {
+            f(view);
+        }
+    }
+    fn use_nonce(&self, now_unix_ms: u64, nonce: NonceId, count: u32, request: u64) -> NonceUse {
+        self.windows
+            .lock()
+            .unwrap()
+            .use_nonce(now_unix_ms, nonce, count, request)
+    }
+    fn cached_secrets(&self, user: &[u8], domain: &[u8], _realm: &[u8]) -> Option<Option<Secrets>> {
+        self.cached
+            .lock()
+            .unwrap()
+            .get(&(user.to_vec(), domain.to_vec()))
+            .cloned()
+    }
+}
+
+pub fn listener(transport: Transport, address: &str) -> Listener {
+    Listener {
+        transport,
+        address: address.parse().unwrap(),
+        prefix_len: 24,
+        sent_by: address.as_bytes().into(),
+        preloaded_route: false,
+    }
+}
+
+/// One UDP and one TCP listener, one domain without authentication, everything to `CALLEE`.
+pub fn config() -> Config {
+    Config {
+        server_header: Box::default(),
+        listeners: vec![listener(Transport::Udp, PROXY), listener(Transport::Tcp, PROXY)],
+        own_hosts: vec![OwnHost {
+            host: b"proxy.example.com"[..].into(),
+            port: None,
+        }],
+        domains: vec![Domain {
+            name: b"example.com"[..].into(),
+            aliases: vec![],
+            auth: AuthPolicy {
+                realm: b"example.com"[..].into(),
+                methods: vec![],
+                algorithms: vec![Algorithm::Md5],
+                nonce_lifetime_s: 300,
+            },
+        }],
+        routes: vec![relay("sip:192.0.2.20:5060")],
+        state: StateMode::Transaction,
+        timers: Timers::default(),
+        limits: Limits::default(),
+        registrar: RegistrarPolicy {
+            min_expires_s: 60,
+            default_expires_s: 3600,
+            max_expires_s: 7200,
+            durability: Durability::Memory,
+        },
+        trust: vec![],
+        credentials_deadline_ms: 3000,
+        credentials_unavailable: 503,
+        workers: 1,
+        node_id: 1,
+    }
+}
+
+/// A rule that sends everything to `uri`.
+pub fn relay(uri: &str) -> Route {
+    Route {
+        when: When::default(),
+        action: Action::Relay {
+            target: RelayTarget::Uri(uri.as_bytes().into()),
+            strip: 0,
+            prefix: Box::default(),
+            rewrite_host: false,
+            timeout_s: None,
+        },
+        auth: None,
+        state: None,
+        record_route: true,
+    }
+}
+
+/// A message that left.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    pub to: Flow,
+    pub text: String,
+}
+
+impl Sent {
+    pub fn address(&self) -> String {
+        self.to.remote.to_string()
+    }
+    pub fn first_line(&self) -> &str {
+        self.text.lines().next().unwrap_or_default()
+    }
+    /// Values of a header, one a line.
+    pub fn headers(&self, name: &str) -> Vec<&str> {
+        let head = self.text.split("\r\n\r\n").next().unwrap_or_default();
+        head.split("\r\n")
+            .filter_map(|l| l.split_once(':'))
+            .filter(|(n, _)| n.trim().eq_ignore_ascii_case(name))
+            .map(|(_, v)| v.trim())
+            .collect()
+    }
+    pub fn header(&self, name: &str) -> &str {
+        self.headers(name).first().copied().unwrap_or_default()
+    }
+}
+
+/// The table.
+pub struct Bench {
+    pub endpoint: Endpoint,
+    pub shared: Arc<Shared>,
+    pub now_us: u64,
+    batch: TransmitBatch,
+}
+
+impl Bench {
+    pub fn new(config: &Config) -> Self {
+        let shared = Arc::new(Shared::default());
+        let keys = Keys {
+            domain_secret: [7; 32],
+            seed: [9; 32],
+        };
+        let endpoint = Endpoint::new(config, &keys, WorkerId(0), shared.clone());
+        Self {
+            endpoint,
+            shared,
+            now_us: 1_000_000,
+            batch: TransmitBatch::new(),
+        }
+    }
+
+    pub fn now(&self) -> Now {
+        Now {
+            instant: Instant::from_micros(self.now_us),
+            unix_ms: 1_700_000_000_000 + self.now_us / 1000,
+        }
+    }
+
+    pub fn drain(&mut self) -> Vec<Sent> {
+        let mut out = vec![];
+        while self.endpoint.poll_transmit(&mut self.batch) {
+            for item in self.batch.items() {
+                let text = String::from_utf8_lossy(self.batch.message(item)).into_owned();
+                out.push(Sent { to: item.to, text });
+            }
+        }
+        out
+    }
+
+    pub fn udp(&mut self, from: &str, text: &str) -> Vec<Sent> {
+        self.receive(udp_flow(from), text)
+    }
+
+    pub fn receive(&mut self, flow: Flow, text: &str) -> Vec<Sent> {
+        let now = self.now();
+        let handled = self.endpoint.handle_message(now, flow, text.as_bytes());
+        assert_ne!(handled, Handled::HandOver(WorkerId(0)));
+        self.drain()
+    }
+
+    /// Lets `ms` pass, firing timers as the shell would.
+    pub fn pass(&mut self, ms: u64) -> Vec<Sent> {
+        let end = self.now_us + ms * 1000;
+        let mut out = vec![];
+        while let Some(next) = self.endpoint.poll_timeout() {
+            if next.as_micros() > end {
+                break;
+            }
+            self.now_us = self.now_us.max(next.as_micros());
+            let now = self.now();
+            self.endpoint.handle_timeout(now);
+            out.extend(self.drain());
+        }
+        self.now_us = end;
+        out
+    }
+
+    pub fn query(&mut self) -> Query {
+        self.endpoint.poll_query().expect("a question")
+    }
+
+    pub fn answer(&mut self, query: &Query, answer: Answer) -> Vec<Sent> {
+        let now = self.now();
+        self.endpoint.handle_answer(now, query.id.unwrap(), answer);
+        self.drain()
+    }
+
+    pub fn no_query(&mut self) {
+        assert!(self.endpoint.poll_query().is_none());
+    }
+
+    /// Answers a question for name service from `zone`.
+    pub fn resolve_kind(query: &Query) -> String {
+        match &query.kind {
+            QueryKind::Resolve { name, kind } => format!("{} {kind:?}", String::from_utf8_lossy(name)),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+pub fn udp_flow(from: &str) -> Flow {
+    let remote: SocketAddr = from.parse().unwrap();
+    Flow {
+        transport: Transport::Udp,
+        listener: ListenerId(0),
+        remote,
+        conn: None,
+    }
+}
+
+/// A request with CRLF line ends; `extra` lines end in `\n`.
+pub fn request(method: &str, uri: &str, branch: &str, extra: &str) -> String {
+    let text = format!(
+        "{method} {uri} SIP/2.0\nVia: SIP/2.0/UDP 192.0.2.10:5060;branch=z9hG4bK{branch}\nMax-Forwards: 70\n\
+         From: <sip:alice@example.com>;tag=f1\nTo: <sip:bob@example.com>\nCall-ID: c1@192.0.2.10\nCSeq: 1 {method}\n\
+         {extra}Content-Length: 0\n\n"
+    );
+    text.replace('\n', "\r\n")
+}
+
+/// A response to a request that left the proxy, as the callee makes it.
+pub fn response(request: &Sent, status: &str, extra: &str) -> String {
+    let mut text = format!("SIP/2.0 {status}\r\n");
+    for name in ["Via", "Record-Route", "From", "Call-ID", "CSeq"] {
+        for value in request.headers(name) {
+            text += &format!("{name}: {value}\r\n");
+        }
+    }
+    let to = request.header("To");
+    let tag = if to.contains("tag=") || status.starts_with("100") {
+        ""
+    } else {
+        ";tag=t1"
+    };
+    text += &format!(
+        "To: {to}{tag}\r\n{}Content-Length: 0\r\n\r\n",
+        extra.replace('\n', "\r\n")
+    );
+    text
+}
