@@ -390,9 +390,15 @@ impl Engine {
         let flow = target
             .flow
             .filter(|f| self.config.listeners.get(usize::from(f.listener.0)).is_some());
-        match flow {
-            Some(flow) => self.send(request, progress, plan, Candidates::new(), Some(flow)),
-            None => self.refuse(request, progress.server, Status::TEMPORARILY_UNAVAILABLE),
+        // A stream that ended with an earlier start of this server: the contact's own address.
+        let lost = flow.is_some_and(|f| f.transport.is_reliable() && f.conn.is_none());
+        let contact = Uri::parse(&target.contact);
+        match (flow, contact) {
+            (Some(_), Ok(Uri::Sip(contact))) if lost => {
+                self.locate_and_send(request, progress, plan, Hop::of(&contact));
+            }
+            (Some(flow), _) => self.send(request, progress, plan, Candidates::new(), Some(flow)),
+            (None, _) => self.refuse(request, progress.server, Status::TEMPORARILY_UNAVAILABLE),
         }
     }
 
