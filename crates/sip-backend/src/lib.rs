@@ -20,7 +20,7 @@ mod quiet;
 
 pub mod location;
 pub mod metrics;
-// pub mod subscribers;
+pub mod subscribers;
 
 use sip_core::id::QueryId;
 use sip_core::query::Answer;

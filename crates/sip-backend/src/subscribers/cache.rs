@@ -1,0 +1,310 @@
+//! Secrets kept for a while, so that most requests need no look-up.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use hashbrown::HashTable;
+use parking_lot::Mutex;
+use sip_core::query::Secrets;
+
+use crate::metrics::{Counter, Sample};
+
+const SHARDS: usize = 64;
+
+/// Secrets of subscribers by user, domain and realm, for a limited time and number; also that a
+/// subscriber does not exist, for a shorter time. Read by workers; a full shard evicts what was
+/// not used lately.
+#[derive(Debug)]
+pub struct CredentialCache {
+    shards: Vec<Mutex<Shard>>,
+    per_shard: usize,
+    ttl: Duration,
+    negative_ttl: Duration,
+    /// Entries made before the last change of the store are as if they were not there.
+    generation: AtomicU64,
+    keys: RandomState,
+    hits: Counter,
+    misses: Counter,
+    invalidations: Counter,
+    evictions: Counter,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    index: HashTable<usize>,
+    slots: Vec<Slot>,
+    hand: usize,
+}
+
+struct Slot {
+    hash: u64,
+    /// User, domain and realm, one after the other.
+    key: Box<[u8]>,
+    user_len: usize,
+    domain_len: usize,
+    secrets: Option<Secrets>,
+    until: Instant,
+    generation: u64,
+    used: bool,
+}
+
+impl std::fmt::Debug for Slot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Slot(..)")
+    }
+}
+
+/// What an entry is about.
+#[derive(Clone, Copy)]
+struct Key<'a>(&'a [u8], &'a [u8], &'a [u8]);
+
+impl Slot {
+    fn is(&self, key: Key<'_>) -> bool {
+        let Key(user, domain, realm) = key;
+        let domain_at = self.user_len;
+        let realm_at = domain_at + self.domain_len;
+        self.key.get(..domain_at) == Some(user)
+            && self.key.get(domain_at..realm_at) == Some(domain)
+            && self.key.get(realm_at..) == Some(realm)
+    }
+}
+
+impl CredentialCache {
+    /// Room for about `entries` (0: nothing is kept). Secrets are kept for `ttl`, that there are
+    /// none for `negative_ttl`.
+    pub fn new(entries: usize, ttl: Duration, negative_ttl: Duration) -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::new(Shard::default())).collect(),
+            per_shard: entries.div_ceil(SHARDS),
+            ttl,
+            negative_ttl,
+            generation: AtomicU64::new(0),
+            keys: RandomState::new(),
+            hits: Counter::default(),
+            misses: Counter::default(),
+            invalidations: Counter::default(),
+            evictions: Counter::default(),
+        }
+    }
+
+    /// The secrets of `user@domain` for `realm`: `Some(None)` where there is known to be none,
+    /// `None` where nothing is known.
+    pub fn get(&self, user: &[u8], domain: &[u8], realm: &[u8]) -> Option<Option<Secrets>> {
+        let found = self.peek(user, domain, realm);
+        if found.is_some() {
+            self.hits.inc();
+        } else if self.per_shard > 0 {
+            self.misses.inc();
+        }
+        found
+    }
+
+    /// [`CredentialCache::get`], not counted.
+    pub(super) fn peek(&self, user: &[u8], domain: &[u8], realm: &[u8]) -> Option<Option<Secrets>> {
+        if self.per_shard == 0 {
+            return None;
+        }
+        let key = Key(user, domain, realm);
+        let (hash, shard) = self.place(key)?;
+        let mut shard = shard.lock();
+        let Shard { index, slots, .. } = &mut *shard;
+        let at = *index.find(hash, |at| slots.get(*at).is_some_and(|slot| slot.is(key)))?;
+        let slot = slots.get_mut(at)?;
+        if slot.generation != self.generation() || slot.until <= Instant::now() {
+            return None;
+        }
+        slot.used = true;
+        Some(slot.secrets.clone())
+    }
+
+    /// To be read before the store is: what is read goes in with it, and counts for nothing if
+    /// the store changed in between.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// The store changed: forgets everything.
+    pub fn invalidate(&self) {
+        self.generation.fetch_add(1, Ordering::AcqRel);
+        self.invalidations.inc();
+    }
+
+    /// Keeps what a look-up found, begun at `generation`.
+    pub fn insert(&self, user: &[u8], domain: &[u8], realm: &[u8], generation: u64, secrets: Option<Secrets>) {
+        let key = Key(user, domain, realm);
+        let Some((hash, shard)) = self.place(key).filter(|_| self.per_shard > 0) else { return };
+        let until = Instant::now() + if secrets.is_some() { self.ttl } else { self.negative_ttl };
+        let slot = Slot {
+            hash,
+            key: [user, domain, realm].concat().into(),
+            user_len: user.len(),
+            domain_len: domain.len(),
+            secrets,
+            until,
+            generation,
+            used: false,
+        };
+        let mut shard = shard.lock();
+        let Shard { index, slots, hand } = &mut *shard;
+        if let Some(at) = index.find(hash, |at| slots.get(*at).is_some_and(|slot| slot.is(key))).copied() {
+            if let Some(old) = slots.get_mut(at) {
+                *old = slot;
+            }
+        } else if slots.len() < self.per_shard {
+            slots.push(slot);
+            let at = slots.len() - 1;
+            index.insert_unique(hash, at, |at| slots.get(*at).map_or(0, |slot| slot.hash));
+        } else {
+            let at = victim(slots, hand, self.generation());
+            let Some(old) = slots.get_mut(at) else { return };
+            if let Ok(entry) = index.find_entry(old.hash, |held| *held == at) {
+                entry.remove();
+            }
+            *old = slot;
+            index.insert_unique(hash, at, |at| slots.get(*at).map_or(0, |slot| slot.hash));
+            self.evictions.inc();
+        }
+    }
+
+    /// Entries held, outdated ones included.
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().slots.len()).sum()
+    }
+
+    /// Whether nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Everything that the cache counts.
+    pub fn metrics(&self) -> Vec<Sample> {
+        const GETS: &str = "Look-ups in the cache of credentials.";
+        vec![
+            Sample::counter("credential_cache", "result=\"hit\"", GETS, self.hits.get()),
+            Sample::counter("credential_cache", "result=\"miss\"", GETS, self.misses.get()),
+            Sample::counter(
+                "credential_cache_invalidations",
+                "",
+                "Times that everything was forgotten because the store had changed.",
+                self.invalidations.get(),
+            ),
+            Sample::counter(
+                "credential_cache_evictions",
+                "",
+                "Entries that made room for others.",
+                self.evictions.get(),
+            ),
+            Sample::gauge(
+                "credential_cache_entries",
+                "",
+                "Entries in the cache of credentials.",
+                self.len() as u64,
+            ),
+        ]
+    }
+
+    fn place(&self, key: Key<'_>) -> Option<(u64, &Mutex<Shard>)> {
+        let hash = self.keys.hash_one((key.0, key.1, key.2));
+        // The table takes its index from the low bits and its tag from the seven highest.
+        let shard = self.shards.get((hash >> 40) as usize % SHARDS)?;
+        Some((hash, shard))
+    }
+}
+
+/// Second chance: the first from `hand` on that is outdated or was not used since the hand last
+/// came by. `slots` is not empty.
+fn victim(slots: &mut [Slot], hand: &mut usize, generation: u64) -> usize {
+    let now = Instant::now();
+    for _ in 0..=slots.len() {
+        let at = *hand % slots.len();
+        *hand = at + 1;
+        if let Some(slot) = slots.get_mut(at) {
+            if !slot.used || slot.until <= now || slot.generation != generation {
+                return at;
+            }
+            slot.used = false;
+        }
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    fn secrets(n: u8) -> Secrets {
+        Secrets { ha1_md5: Some([n; 16].into()), ..Secrets::default() }
+    }
+
+    fn md5(found: Option<Option<Secrets>>) -> Option<Option<u8>> {
+        found.map(|secrets| secrets.map(|secrets| secrets.ha1_md5.unwrap()[0]))
+    }
+
+    #[test]
+    fn entries_are_told_apart_by_all_three_names() {
+        let cache = CredentialCache::new(1000, LONG, LONG);
+        cache.insert(b"ab", b"c", b"d", 0, Some(secrets(1)));
+        cache.insert(b"a", b"bc", b"d", 0, Some(secrets(2)));
+        cache.insert(b"a", b"b", b"cd", 0, None);
+        assert_eq!(md5(cache.get(b"ab", b"c", b"d")), Some(Some(1)));
+        assert_eq!(md5(cache.get(b"a", b"bc", b"d")), Some(Some(2)));
+        assert_eq!(md5(cache.get(b"a", b"b", b"cd")), Some(None));
+        assert_eq!(md5(cache.get(b"abc", b"", b"d")), None);
+        cache.insert(b"ab", b"c", b"d", 0, Some(secrets(3)));
+        assert_eq!(md5(cache.get(b"ab", b"c", b"d")), Some(Some(3)));
+        assert_eq!(cache.len(), 3);
+    }
+
+    #[test]
+    fn secrets_and_their_absence_end_at_different_times() {
+        let cache = CredentialCache::new(1000, LONG, Duration::ZERO);
+        cache.insert(b"known", b"d", b"r", 0, Some(secrets(1)));
+        cache.insert(b"unknown", b"d", b"r", 0, None);
+        assert_eq!(md5(cache.get(b"known", b"d", b"r")), Some(Some(1)));
+        assert_eq!(md5(cache.get(b"unknown", b"d", b"r")), None);
+    }
+
+    #[test]
+    fn a_change_of_the_store_outdates_what_was_read_before() {
+        let cache = CredentialCache::new(1000, LONG, LONG);
+        let before = cache.generation();
+        cache.insert(b"u", b"d", b"r", before, Some(secrets(1)));
+        cache.invalidate();
+        assert_eq!(md5(cache.get(b"u", b"d", b"r")), None);
+        cache.insert(b"u", b"d", b"r", before, Some(secrets(1)));
+        assert_eq!(md5(cache.get(b"u", b"d", b"r")), None, "read before the change");
+        cache.insert(b"u", b"d", b"r", cache.generation(), Some(secrets(2)));
+        assert_eq!(md5(cache.get(b"u", b"d", b"r")), Some(Some(2)));
+    }
+
+    #[test]
+    fn the_bound_holds_and_what_is_used_stays() {
+        let cache = CredentialCache::new(640, LONG, LONG);
+        cache.insert(b"busy", b"d", b"r", 0, Some(secrets(9)));
+        for n in 0..20_000u32 {
+            cache.insert(&n.to_le_bytes(), b"d", b"r", 0, Some(secrets(1)));
+            assert_eq!(md5(cache.get(b"busy", b"d", b"r")), Some(Some(9)));
+        }
+        assert_eq!(cache.len(), 640);
+        let hits = (0..20_000u32).filter(|n| cache.get(&n.to_le_bytes(), b"d", b"r").is_some()).count();
+        assert_eq!(hits, 639);
+    }
+
+    #[test]
+    fn without_room_nothing_is_kept() {
+        let cache = CredentialCache::new(0, LONG, LONG);
+        cache.insert(b"u", b"d", b"r", 0, None);
+        assert_eq!(md5(cache.get(b"u", b"d", b"r")), None);
+        assert!(cache.is_empty());
+    }
+
+    #[test]
+    fn debug_output_shows_no_secret() {
+        let cache = CredentialCache::new(64, LONG, LONG);
+        cache.insert(b"u", b"d", b"r", 0, Some(secrets(171)));
+        assert!(!format!("{cache:?}").contains("171"));
+    }
+}
