@@ -1,0 +1,45 @@
+//! Whether this process should be given traffic.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What has to be so before traffic comes, and what ends it.
+#[derive(Debug, Default)]
+pub(crate) struct Health {
+    loaded: AtomicBool,
+    listening: AtomicBool,
+    draining: AtomicBool,
+}
+
+impl Health {
+    /// The registrations are in memory.
+    pub(crate) fn set_loaded(&self) {
+        self.loaded.store(true, Ordering::Relaxed);
+    }
+
+    /// Every listener is bound and its workers run.
+    pub(crate) fn set_listening(&self) {
+        self.listening.store(true, Ordering::Relaxed);
+    }
+
+    /// No new traffic, please; there is no way back.
+    pub(crate) fn set_draining(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Why it is not ready; empty: it is.
+    pub(crate) fn reasons(&self) -> Vec<&'static str> {
+        let states = [
+            (
+                !self.loaded.load(Ordering::Relaxed),
+                "registrations are not loaded",
+            ),
+            (!self.listening.load(Ordering::Relaxed), "listeners are not bound"),
+            (self.draining.load(Ordering::Relaxed), "draining"),
+        ];
+        states
+            .into_iter()
+            .filter(|(holds, _)| *holds)
+            .map(|(_, reason)| reason)
+            .collect()
+    }
+}

@@ -1,0 +1,439 @@
+//! `/metrics`: everything that is counted, in the OpenMetrics text format, which Prometheus reads.
+//!
+//! Nothing is counted here. The parts of the program count for themselves; a [`Source`] reads them when
+//! somebody asks, and the collector below puts the readings of one name together.
+
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use sip_backend::metrics::{HistogramValue, Sample, Value};
+use sip_core::event::{Counters, Gauges};
+use sip_net::counters::{NetCounters, NetGauges};
+
+use super::process;
+
+/// Media type of [`Metrics::text`].
+pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Where readings come from.
+pub(crate) trait Source: Send + Sync + 'static {
+    /// Reads everything now.
+    fn read(&self) -> Reading;
+}
+
+/// One reading of everything that counts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reading {
+    /// The workers, in order.
+    pub workers: Vec<WorkerReading>,
+    /// What belongs to no worker.
+    pub samples: Vec<Sample>,
+}
+
+/// One worker.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WorkerReading {
+    pub counters: Counters,
+    pub gauges: Gauges,
+    pub net: NetCounters,
+    pub net_gauges: NetGauges,
+}
+
+/// The page.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    registry: Registry,
+}
+
+impl Metrics {
+    /// A page of what `source` reads and of the process itself.
+    pub(crate) fn new(source: Arc<dyn Source>) -> Self {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(All(source)));
+        Self { registry }
+    }
+
+    /// The page as text.
+    ///
+    /// # Errors
+    /// A reading could not be written, which is a fault of this program.
+    pub(crate) fn text(&self) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}
+
+struct All(Arc<dyn Source>);
+
+impl fmt::Debug for All {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("All(..)")
+    }
+}
+
+/// A reading with the labels that it is written with.
+struct Series {
+    labels: Vec<(String, String)>,
+    value: Value,
+}
+
+/// All series of one name.
+struct Family {
+    name: String,
+    help: &'static str,
+    series: Vec<Series>,
+}
+
+/// Families in the order in which their names came up.
+#[derive(Default)]
+struct Families(Vec<Family>);
+
+impl Families {
+    fn add(&mut self, name: String, help: &'static str, labels: Vec<(String, String)>, value: Value) {
+        let series = Series { labels, value };
+        match self.0.iter_mut().find(|family| family.name == name) {
+            Some(family) => family.series.push(series),
+            None => self.0.push(Family {
+                name,
+                help,
+                series: vec![series],
+            }),
+        }
+    }
+
+    fn worker(&mut self, number: usize, worker: &WorkerReading) {
+        let core = Counters::INFO.iter().zip(worker.counters.values());
+        let net = NetCounters::INFO.iter().zip(worker.net.values());
+        for (info, value) in core.chain(net) {
+            let mut labels = parse_labels(info.labels);
+            labels.push(("worker".to_owned(), number.to_string()));
+            self.add(
+                format!("trapezoid_{}", info.name),
+                info.help.trim(),
+                labels,
+                Value::Counter(value),
+            );
+        }
+        for (name, help, value) in gauges(worker) {
+            let labels = vec![("worker".to_owned(), number.to_string())];
+            self.add(format!("trapezoid_{name}"), help, labels, Value::Gauge(value));
+        }
+    }
+}
+
+fn gauges(worker: &WorkerReading) -> [(&'static str, &'static str, u64); 9] {
+    let WorkerReading {
+        gauges, net_gauges, ..
+    } = worker;
+    [
+        (
+            "server_transactions",
+            "Server transactions held, finished ones included",
+            gauges.server_transactions,
+        ),
+        (
+            "client_transactions",
+            "Client transactions held, finished ones included",
+            gauges.client_transactions,
+        ),
+        (
+            "parked_requests",
+            "Requests that wait for a back-end",
+            gauges.parked_requests,
+        ),
+        (
+            "parked_bytes",
+            "Bytes that those requests hold",
+            gauges.parked_bytes,
+        ),
+        ("timers", "Timers running", gauges.timers),
+        ("dns_entries", "Names in the resolver's cache", gauges.dns_entries),
+        (
+            "connections",
+            "Connections open or being opened",
+            net_gauges.connections,
+        ),
+        (
+            "connection_bytes",
+            "Bytes that connections hold, unsent or incomplete",
+            net_gauges.stream_bytes,
+        ),
+        (
+            "udp_waiting",
+            "Datagrams that wait for room in a send buffer",
+            net_gauges.udp_waiting,
+        ),
+    ]
+}
+
+/// `a="x",b="y"` to pairs; the values are words of this program, without escapes.
+fn parse_labels(text: &str) -> Vec<(String, String)> {
+    let pairs = text.split(',').filter_map(|pair| pair.split_once('='));
+    pairs
+        .map(|(key, value)| (key.trim().to_owned(), value.trim_matches('"').to_owned()))
+        .collect()
+}
+
+impl Collector for All {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let mut families = Families::default();
+        let reading = self.0.read();
+        for (number, worker) in reading.workers.iter().enumerate() {
+            families.worker(number, worker);
+        }
+        for sample in reading.samples {
+            let name = format!("trapezoid_{}", sample.name);
+            families.add(name, sample.help, parse_labels(sample.labels), sample.value);
+        }
+        for (name, help, value) in process::read() {
+            encode_process(&mut encoder, name, help, value)?;
+        }
+        let build = vec![("version".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
+        let help = "The program's version; always 1";
+        families.add("trapezoid_build_info".to_owned(), help, build, Value::Gauge(1));
+        families
+            .0
+            .iter()
+            .try_for_each(|family| encode_family(&mut encoder, family))
+    }
+}
+
+fn encode_process(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    value: process::Value,
+) -> Result<(), fmt::Error> {
+    match value {
+        process::Value::Counter(value) => {
+            let metric = ConstCounter::new(value);
+            metric.encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)
+        }
+        process::Value::Gauge(value) => {
+            let metric = ConstGauge::new(value);
+            metric.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
+        }
+    }
+}
+
+fn encode_family(encoder: &mut DescriptorEncoder<'_>, family: &Family) -> Result<(), fmt::Error> {
+    let kind = match family.series.first().map(|series| &series.value) {
+        Some(Value::Counter(_)) => MetricType::Counter,
+        Some(Value::Gauge(_)) => MetricType::Gauge,
+        Some(Value::Histogram(_)) => MetricType::Histogram,
+        None => return Ok(()),
+    };
+    // Back-ends count microseconds; the convention for what is read is seconds.
+    let (name, divisor) = match (&kind, family.name.strip_suffix("_microseconds")) {
+        (MetricType::Histogram, Some(stem)) => (format!("{stem}_seconds"), 1e6),
+        _ => (family.name.clone(), 1.0),
+    };
+    let help = family.help.trim().trim_end_matches('.');
+    let mut metrics = encoder.encode_descriptor(&name, help, None, kind)?;
+    for series in &family.series {
+        let labels = series.labels.as_slice();
+        if labels.is_empty() {
+            encode_value(&mut metrics, &series.value, divisor)?;
+        } else {
+            encode_value(&mut metrics.encode_family(&labels)?, &series.value, divisor)?;
+        }
+    }
+    Ok(())
+}
+
+fn encode_value(encoder: &mut MetricEncoder<'_>, value: &Value, divisor: f64) -> Result<(), fmt::Error> {
+    match value {
+        Value::Counter(value) => encoder.encode_counter::<NoLabelSet, _, u64>(value, None),
+        Value::Gauge(value) => encoder.encode_gauge(&i64::try_from(*value).unwrap_or(i64::MAX)),
+        Value::Histogram(value) => encode_histogram(encoder, value, divisor),
+    }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "sums and bounds of a histogram need not be exact to the last digit"
+)]
+fn encode_histogram(
+    encoder: &mut MetricEncoder<'_>,
+    value: &HistogramValue,
+    divisor: f64,
+) -> Result<(), fmt::Error> {
+    let bounds = value
+        .bounds
+        .iter()
+        .map(|bound| *bound as f64 / divisor)
+        .chain([f64::INFINITY]);
+    let buckets: Vec<(f64, u64)> = bounds.zip(value.counts.iter().copied()).collect();
+    let count = value.counts.iter().sum();
+    encoder.encode_histogram::<NoLabelSet>(value.sum as f64 / divisor, count, &buckets, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Fixed(Reading);
+
+    impl Source for Fixed {
+        fn read(&self) -> Reading {
+            self.0.clone()
+        }
+    }
+
+    fn page(reading: Reading) -> String {
+        Metrics::new(Arc::new(Fixed(reading))).text().expect("text")
+    }
+
+    /// Every line of the page as name with labels and value, after checking its form.
+    fn parse(page: &str) -> HashMap<String, f64> {
+        let mut out = HashMap::new();
+        let mut described: Vec<String> = Vec::new();
+        for line in page.lines() {
+            if let Some(rest) = line.strip_prefix("# TYPE ") {
+                let (name, kind) = rest.split_once(' ').expect("a type");
+                assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
+                assert!(!described.iter().any(|other| other == name), "{name} twice");
+                described.push(name.to_owned());
+            } else if !line.starts_with('#') {
+                let (series, value) = line.rsplit_once(' ').expect("a value");
+                let name = series.split('{').next().expect("a name");
+                let of = described.last().expect("a description before it");
+                assert!(name.starts_with(of.as_str()), "{name} below {of}");
+                let value = value.parse().unwrap_or_else(|_| panic!("{line}"));
+                assert!(out.insert(series.to_owned(), value).is_none(), "{series} twice");
+            }
+        }
+        assert_eq!(page.lines().last(), Some("# EOF"));
+        out
+    }
+
+    #[test]
+    fn workers_are_told_apart() {
+        let worker = |n| {
+            let counters = Counters {
+                requests_invite: n,
+                relayed_stateful: 2 * n,
+                ..Counters::default()
+            };
+            let net = NetCounters {
+                udp_received: 3 * n,
+                ..NetCounters::default()
+            };
+            let gauges = Gauges {
+                parked_requests: n,
+                ..Gauges::default()
+            };
+            WorkerReading {
+                counters,
+                net,
+                gauges,
+                ..WorkerReading::default()
+            }
+        };
+        let page = parse(&page(Reading {
+            workers: vec![worker(5), worker(7)],
+            samples: Vec::new(),
+        }));
+        let value = |series: &str| {
+            page.get(series)
+                .copied()
+                .unwrap_or_else(|| panic!("{series} in {page:?}"))
+        };
+        assert_eq!(
+            value("trapezoid_requests_received_total{method=\"INVITE\",worker=\"0\"}"),
+            5.0
+        );
+        assert_eq!(
+            value("trapezoid_requests_received_total{method=\"INVITE\",worker=\"1\"}"),
+            7.0
+        );
+        assert_eq!(
+            value("trapezoid_requests_relayed_total{state=\"transaction\",worker=\"1\"}"),
+            14.0
+        );
+        assert_eq!(
+            value("trapezoid_net_udp_datagrams_total{direction=\"in\",worker=\"0\"}"),
+            15.0
+        );
+        assert_eq!(value("trapezoid_parked_requests{worker=\"1\"}"), 7.0);
+    }
+
+    #[test]
+    fn back_ends_are_shown_in_seconds() {
+        let bounds: &'static [u64] = &[100, 1000];
+        let histogram = HistogramValue {
+            bounds,
+            counts: vec![1, 2, 3],
+            sum: 5_000_000,
+        };
+        let samples = vec![
+            Sample {
+                name: "things",
+                help: "Things.",
+                labels: "kind=\"a\"",
+                value: Value::Counter(1),
+            },
+            Sample {
+                name: "wait_microseconds",
+                help: "Waiting.",
+                labels: "",
+                value: Value::Histogram(histogram),
+            },
+            Sample {
+                name: "things",
+                help: "Things.",
+                labels: "kind=\"b\"",
+                value: Value::Counter(2),
+            },
+        ];
+        let text = page(Reading {
+            workers: Vec::new(),
+            samples,
+        });
+        assert!(text.contains("# HELP trapezoid_things Things\n"), "{text}");
+        let page = parse(&text);
+        let value = |series: &str| {
+            page.get(series)
+                .copied()
+                .unwrap_or_else(|| panic!("{series} in {text}"))
+        };
+        assert_eq!(value("trapezoid_things_total{kind=\"b\"}"), 2.0);
+        assert_eq!(value("trapezoid_wait_seconds_sum"), 5.0);
+        assert_eq!(value("trapezoid_wait_seconds_count"), 6.0);
+        assert_eq!(value("trapezoid_wait_seconds_bucket{le=\"0.001\"}"), 3.0);
+        assert_eq!(value("trapezoid_wait_seconds_bucket{le=\"+Inf\"}"), 6.0);
+    }
+
+    #[test]
+    fn the_process_shows_itself() {
+        let page = parse(&page(Reading::default()));
+        let value = |series: &str| {
+            page.get(series)
+                .copied()
+                .unwrap_or_else(|| panic!("{series} in {page:?}"))
+        };
+        assert!(value("process_resident_memory_bytes") > 100_000.0);
+        assert!(value("process_cpu_seconds_total") >= 0.0);
+        assert!(value("process_open_fds") >= 3.0);
+        let started = value("process_start_time_seconds");
+        let now = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .expect("after 1970");
+        assert!(started > 1.6e9 && started <= now.as_secs_f64() + 2.0, "{started}");
+        let version = env!("CARGO_PKG_VERSION");
+        assert_eq!(
+            value(&format!("trapezoid_build_info{{version=\"{version}\"}}")),
+            1.0
+        );
+    }
+}

@@ -1,0 +1,114 @@
+//! The command line: one file for each command.
+//!
+//! Data goes to standard output, text for people to standard error.
+
+mod check;
+mod completions;
+mod schema;
+pub(crate) mod user;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::settings::{Loaded, Machine, load};
+
+/// A SIP server: proxy and registrar.
+#[derive(Debug, Parser)]
+#[command(name = "trapezoid", version, about, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Read a configuration file and tell what is wrong with it.
+    Check(check::Args),
+    /// Add, change, list and delete subscribers.
+    User(user::Args),
+    /// Print the JSON Schema of the configuration file.
+    ConfigSchema,
+    /// Print the completion script of a shell.
+    Completions(completions::Args),
+}
+
+/// Why a command did not do what it was asked to.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// It tried and failed: exit code 1.
+    Failed(String),
+    /// The command line or the configuration is wrong: exit code 2.
+    Usage(String),
+}
+
+impl Failure {
+    /// Exit code 1, with what was tried and what came of it.
+    pub(crate) fn failed(what: &str, cause: impl std::fmt::Display) -> Self {
+        Self::Failed(format!("{what}: {cause}"))
+    }
+}
+
+/// Reads the command line and does what it says.
+pub(crate) fn run() -> ExitCode {
+    // A wrong command line ends here, with exit code 2.
+    let cli = Cli::parse();
+    let done = match cli.command {
+        Command::Check(args) => check::run(&args),
+        Command::User(args) => user::run(&args),
+        Command::ConfigSchema => schema::run(),
+        Command::Completions(args) => completions::run(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Failed(text)) => {
+            say(&text);
+            ExitCode::from(1)
+        }
+        Err(Failure::Usage(text)) => {
+            say(&text);
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Reads the configuration; what is wrong with it is a usage failure.
+pub(crate) fn configuration(file: Option<&Path>, machine: &Machine) -> Result<Loaded, Failure> {
+    load(file, machine).map_err(|problems| Failure::Usage(problems.to_string()))
+}
+
+/// The `--config` option of commands that can do without a file.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct ConfigOption {
+    /// Configuration file; without it the built-in configuration holds, with its files in ./data.
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub config: Option<PathBuf>,
+}
+
+/// A line for people. Nobody can be told that standard error is closed, so that is not an error.
+pub(crate) fn say(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Data. A reader that has gone away (`| head`) is none of our failures.
+pub(crate) fn print(data: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(data.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::failed("cannot write to standard output", error))
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Cli::command().debug_assert();
+    }
+}

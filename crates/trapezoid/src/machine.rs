@@ -1,0 +1,28 @@
+//! What the program needs to know of the machine that it runs on.
+
+use crate::cli::Failure;
+use crate::settings::Machine;
+
+/// Reads it.
+pub(crate) fn read() -> Result<Machine, Failure> {
+    Ok(Machine {
+        addresses: addresses()
+            .map_err(|error| Failure::failed("cannot list the network interfaces", error))?,
+        host_name: host_name(),
+        processors: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        variable: |name| std::env::var(name).ok(),
+    })
+}
+
+fn addresses() -> std::io::Result<Vec<(std::net::IpAddr, u8)>> {
+    let found = sip_net::interfaces::addresses()?;
+    Ok(found
+        .into_iter()
+        .map(|interface| (interface.address, interface.prefix_len))
+        .collect())
+}
+
+fn host_name() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    Some(text.trim().to_owned()).filter(|name| !name.is_empty())
+}

@@ -1,0 +1,3 @@
+//! The server.
+
+pub(crate) mod data_dir;

@@ -1,0 +1,309 @@
+//! What the settings mean: checks across keys, and the values that core and shell work with.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sip_core::config::{Config, Network, Timers};
+use sip_core::limits::Limits;
+
+use super::hosts::{network, socket_address};
+use super::model::{OnUnavailable, Settings, Transport};
+use super::problems::Problems;
+use super::tree::{Node, Value};
+use super::{Loaded, Machine, Shell, domains, listeners, routes, stores};
+
+/// What conversions need beside their own table.
+pub(super) struct Cx<'a> {
+    pub machine: &'a Machine,
+    tree: &'a Node,
+    base: PathBuf,
+    problems: &'a mut Problems,
+}
+
+impl Cx<'_> {
+    /// Reports a problem of the key at `path` (`table[index].key`, as in the settings read), at the place
+    /// of the key or of the nearest table around it.
+    pub(super) fn problem(&mut self, path: &str, what: impl Into<String>, remedy: impl Into<String>) {
+        let mut node = self.tree;
+        let mut shown = String::new();
+        let mut rest = path;
+        while let Some((below, after)) = step(node, rest) {
+            node = below;
+            rest = after;
+        }
+        shown.push_str(&node.path);
+        if !rest.is_empty() {
+            let dot = if shown.is_empty() || rest.starts_with('[') {
+                ""
+            } else {
+                "."
+            };
+            shown.push_str(dot);
+            shown.push_str(rest);
+        }
+        self.problems.add(&node.span, &shown, what, remedy);
+    }
+
+    /// Whether the file gives `key` in `table`.
+    pub(super) fn has(&self, table: &str, key: &str) -> bool {
+        self.tree
+            .get(table)
+            .is_some_and(|entry| entry.node.get(key).is_some())
+    }
+
+    /// A path of the file, relative to its directory.
+    pub(super) fn path(&self, text: &str) -> PathBuf {
+        self.base.join(text)
+    }
+}
+
+/// The value that the first part of `path` names in `node`, and the rest of the path.
+fn step<'n, 'p>(node: &'n Node, path: &'p str) -> Option<(&'n Node, &'p str)> {
+    match &node.value {
+        Value::Array(nodes) => {
+            let (index, rest) = path.strip_prefix('[')?.split_once(']')?;
+            let below = nodes.get(index.parse::<usize>().ok()?)?;
+            Some((below, rest.strip_prefix('.').unwrap_or(rest)))
+        }
+        Value::Table(entries) => {
+            // Names of header fields may contain dots, so the longest key that fits is taken.
+            let fits = |key: &str| {
+                let rest = path.strip_prefix(key)?;
+                (rest.is_empty() || rest.starts_with(['.', '['])).then_some(rest)
+            };
+            let found = entries
+                .iter()
+                .filter_map(|entry| Some((entry, fits(&entry.key)?)));
+            let (entry, rest) = found.max_by_key(|(entry, _)| entry.key.len())?;
+            Some((&entry.node, rest.strip_prefix('.').unwrap_or(rest)))
+        }
+        Value::String { .. }
+        | Value::Integer(_)
+        | Value::Float(_)
+        | Value::Boolean(_)
+        | Value::Datetime
+        | Value::Wrong => None,
+    }
+}
+
+/// Converts everything; where a part is wrong, says so and goes on with something in its place.
+pub(super) fn convert(
+    settings: &Settings,
+    tree: &Node,
+    file: Option<&Path>,
+    machine: &Machine,
+    problems: &mut Problems,
+) -> Loaded {
+    let base = file.and_then(Path::parent).unwrap_or(Path::new("")).to_owned();
+    let mut cx = Cx {
+        machine,
+        tree,
+        base,
+        problems,
+    };
+    if settings.server.data_dir.is_empty() {
+        cx.problem("server.data_dir", "empty", "write the name of a directory");
+    }
+    let data_dir = cx.path(&settings.server.data_dir);
+    let subscribers = stores::subscribers(settings, &data_dir, &mut cx);
+    let (location, registrar) = stores::location(settings, &data_dir, &mut cx);
+    if location
+        .as_ref()
+        .is_some_and(|location| *location == subscribers.path)
+    {
+        cx.problem(
+            "location.url",
+            "the same file as subscribers.url",
+            "name another file",
+        );
+    }
+    let listening = listeners::listeners(settings, &mut cx);
+    let domains = domains::domains(settings, &listening, &mut cx);
+    let rules = settings.route.iter().enumerate();
+    let routes = rules
+        .filter_map(|(i, route)| routes::route(i, route, &mut cx))
+        .collect();
+    let processors = u16::try_from(machine.processors).unwrap_or(256).clamp(1, 256);
+    let core = Config {
+        server_header: b"Trapezoid".as_slice().into(),
+        listeners: listening.listeners,
+        own_hosts: listening.own_hosts,
+        domains,
+        routes,
+        state: routes::state_mode(settings.state.mode),
+        timers: timers(settings, &mut cx),
+        limits: limits(settings),
+        registrar,
+        trust: trust(settings, &mut cx),
+        credentials_deadline_ms: settings.credentials.deadline_ms,
+        credentials_unavailable: match settings.credentials.on_unavailable {
+            OnUnavailable::Unavailable503 => 503,
+            OnUnavailable::Timeout504 => 504,
+        },
+        workers: if settings.server.workers == 0 {
+            processors
+        } else {
+            settings.server.workers
+        },
+        node_id: 0,
+    };
+    let admin = admin(settings, &mut cx);
+    let shell = Shell {
+        file: file.map(Path::to_owned),
+        data_dir,
+        drain: Duration::from_secs(settings.server.drain_s.into()),
+        subscribers,
+        location,
+        cache_entries: settings.credentials.cache_entries,
+        cache_ttl: Duration::from_secs(settings.credentials.cache_ttl_s.into()),
+        sockets: sockets(&settings.transport),
+        nameservers: nameservers(settings, &mut cx),
+        dns_timeout: Duration::from_millis(settings.dns.timeout_ms.into()),
+        log: settings.log.clone(),
+        admin,
+    };
+    let warnings = warnings(settings, &core, &shell);
+    Loaded {
+        core,
+        shell,
+        warnings,
+    }
+}
+
+fn timers(settings: &Settings, cx: &mut Cx<'_>) -> Timers {
+    let timers = &settings.timers;
+    if timers.t2_ms < timers.t1_ms {
+        let key = if cx.has("timers", "t2_ms") {
+            "t2_ms"
+        } else {
+            "t1_ms"
+        };
+        let what = format!("t2_ms = {} is less than t1_ms = {}", timers.t2_ms, timers.t1_ms);
+        cx.problem(&format!("timers.{key}"), what, "make t2_ms at least t1_ms");
+    }
+    Timers {
+        t1_ms: timers.t1_ms,
+        t2_ms: timers.t2_ms,
+        t4_ms: timers.t4_ms,
+        c_ms: timers.c_s.saturating_mul(1000),
+    }
+}
+
+fn limits(settings: &Settings) -> Limits {
+    let limits = &settings.limits;
+    Limits {
+        headers: limits.headers,
+        header_bytes: settings.transport.max_header_bytes,
+        body_bytes: settings.transport.max_body_bytes,
+        transactions: limits.transactions,
+        parked_requests: limits.parked_requests,
+        parked_bytes: limits.parked_bytes,
+        contacts_per_aor: settings.location.max_contacts,
+        dns_entries: limits.dns_entries,
+        events: limits.events,
+        nonces: limits.nonces,
+        route_values: limits.route_values,
+        via_values: limits.via_values,
+    }
+}
+
+fn sockets(transport: &Transport) -> sip_net::settings::Settings {
+    sip_net::settings::Settings {
+        udp_receive_buffer: transport.udp_receive_buffer_bytes,
+        udp_send_buffer: transport.udp_send_buffer_bytes,
+        udp_backlog_bytes: transport.udp_backlog_bytes,
+        connections: transport.max_connections,
+        write_queue_bytes: transport.write_buffer_bytes,
+        stream_bytes: transport.connection_bytes,
+        connect_timeout_ms: transport.connect_timeout_ms,
+        message_timeout_ms: transport.message_timeout_ms,
+        write_timeout_ms: transport.write_timeout_ms,
+        idle_timeout_ms: transport.idle_s.saturating_mul(1000),
+        mailbox_messages: transport.handover_messages,
+        mailbox_bytes: transport.handover_bytes,
+        ..sip_net::settings::Settings::default()
+    }
+}
+
+fn trust(settings: &Settings, cx: &mut Cx<'_>) -> Vec<Network> {
+    let mut out = Vec::new();
+    for (i, text) in settings.trust.peers.iter().enumerate() {
+        let path = format!("trust.peers[{i}]");
+        match network(text) {
+            Some(network) => out.push(network),
+            None if text.starts_with("san:") => {
+                let what = "names in certificates are not supported by this version";
+                cx.problem(&path, what, "name the peer's network, as \"10.0.0.0/24\"");
+            }
+            None => cx.problem(
+                &path,
+                format!("{text:?} is not a network"),
+                "write it as \"10.0.0.0/24\"",
+            ),
+        }
+    }
+    out
+}
+
+fn nameservers(settings: &Settings, cx: &mut Cx<'_>) -> Vec<SocketAddr> {
+    let mut out = Vec::new();
+    for (i, text) in settings.dns.nameservers.iter().enumerate() {
+        match socket_address(text, 53) {
+            Some(address) if address.port() > 0 && !address.ip().is_unspecified() => out.push(address),
+            _ => {
+                let what = format!("{text:?} is not the address of a name server");
+                cx.problem(
+                    &format!("dns.nameservers[{i}]"),
+                    what,
+                    "write it as \"192.0.2.53\"",
+                );
+            }
+        }
+    }
+    out
+}
+
+fn admin(settings: &Settings, cx: &mut Cx<'_>) -> Option<SocketAddr> {
+    let text = settings.admin.listen.as_str();
+    if text == "off" {
+        return None;
+    }
+    let address = text.parse::<SocketAddr>().ok();
+    if address.is_none() {
+        let remedy = match text.parse::<IpAddr>() {
+            Ok(ip) => format!("add the port: \"{}\"", SocketAddr::new(ip, 8080)),
+            Err(_) => "write it as \"127.0.0.1:8080\", or \"off\"".to_owned(),
+        };
+        cx.problem(
+            "admin.listen",
+            format!("{text:?} is not an address and port"),
+            remedy,
+        );
+    }
+    address
+}
+
+/// What is allowed and may still not be meant.
+fn warnings(settings: &Settings, core: &Config, shell: &Shell) -> Vec<String> {
+    let mut out = Vec::new();
+    if let Some(admin) = shell.admin.filter(|admin| !admin.ip().is_loopback()) {
+        out.push(format!(
+            "admin.listen: whoever reaches {admin} can read the metrics"
+        ));
+    }
+    if settings.listen.iter().any(|listen| listen.preloaded_route) && core.trust.is_empty() {
+        out.push("listen.preloaded_route has no effect without trust.peers".to_owned());
+    }
+    for domain in core
+        .domains
+        .iter()
+        .filter(|domain| !domain.auth.methods.iter().any(|m| **m == *b"REGISTER"))
+    {
+        let name = String::from_utf8_lossy(&domain.name);
+        out.push(format!(
+            "{name}: REGISTER is not in auth.methods, so anybody may take anybody's calls"
+        ));
+    }
+    out
+}

@@ -1,0 +1,248 @@
+//! `[[listen]]`: addresses to bind, wildcards expanded, and the name each is known by.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use sip_core::config::{Listener, OwnHost};
+use sip_core::transport::Transport;
+use sip_message::host::Host;
+
+use super::convert::Cx;
+use super::hosts::{canonical, host_port};
+use super::model::{Listen, ListenTransport, Settings};
+
+/// Listeners that one configuration may expand to.
+const MAX_LISTENERS: usize = 1024;
+
+/// The listeners and, beside their addresses, the hosts that mean this server.
+#[derive(Debug, Default)]
+pub(super) struct Listening {
+    pub listeners: Vec<Listener>,
+    pub own_hosts: Vec<OwnHost>,
+}
+
+/// `server.name` and `[[listen]]`.
+pub(super) fn listeners(settings: &Settings, cx: &mut Cx<'_>) -> Listening {
+    let mut out = Listening::default();
+    let name = server_name(settings, cx);
+    out.own_hosts.extend(name.iter().map(|name| OwnHost {
+        host: name.clone(),
+        port: None,
+    }));
+    if settings.listen.is_empty() {
+        let wildcards = [
+            IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        ];
+        for transport in [ListenTransport::Udp, ListenTransport::Tcp] {
+            for ip in wildcards {
+                let address = SocketAddr::new(ip, 5060);
+                let entry = Listen {
+                    transport,
+                    address: address.to_string(),
+                    advertise: None,
+                    preloaded_route: false,
+                };
+                out.expand(&entry, address, name.as_deref(), cx);
+            }
+        }
+        return out;
+    }
+    let addresses: Vec<Option<SocketAddr>> = settings
+        .listen
+        .iter()
+        .enumerate()
+        .map(|(i, entry)| address(i, entry, cx))
+        .collect();
+    // Concrete addresses first: they may say more (advertise) than a wildcard that covers them.
+    let mut order: Vec<usize> = (0..settings.listen.len()).collect();
+    order.sort_by_key(|&i| {
+        addresses
+            .get(i)
+            .is_some_and(|a| a.is_some_and(|a| a.ip().is_unspecified()))
+    });
+    for i in order {
+        let (Some(entry), Some(Some(address))) = (settings.listen.get(i), addresses.get(i)) else {
+            continue;
+        };
+        advertised(i, entry, &mut out.own_hosts, cx);
+        duplicate(i, &settings.listen, &addresses, cx);
+        if !out.expand(entry, *address, name.as_deref(), cx) {
+            let what = "this machine has no address of that family";
+            cx.problem(
+                &format!("listen[{i}].address"),
+                what,
+                "name an address that it has",
+            );
+        }
+    }
+    if out.listeners.len() > MAX_LISTENERS {
+        let what = format!("{} addresses in all", out.listeners.len());
+        cx.problem(
+            "listen",
+            what,
+            format!("name those to listen on, {MAX_LISTENERS} at most"),
+        );
+    }
+    out
+}
+
+/// `server.name`, checked.
+fn server_name(settings: &Settings, cx: &mut Cx<'_>) -> Option<Box<[u8]>> {
+    let name = settings.server.name.as_ref()?;
+    let host = Host::parse(name.as_bytes());
+    if host.is_none() {
+        let what = format!("{name:?} is not a host name");
+        cx.problem(
+            "server.name",
+            what,
+            "write a name as \"sip.example.com\", without a port",
+        );
+    }
+    host.map(|host| canonical(&host))
+}
+
+fn address(i: usize, entry: &Listen, cx: &mut Cx<'_>) -> Option<SocketAddr> {
+    let path = format!("listen[{i}].address");
+    match entry.address.parse::<SocketAddr>() {
+        Ok(address) if address.port() > 0 => Some(address),
+        Ok(_) => {
+            cx.problem(
+                &path,
+                "port 0 would be another port at each start",
+                "write a port from 1 to 65535",
+            );
+            None
+        }
+        Err(_) => {
+            let remedy = match entry.address.parse::<IpAddr>() {
+                Ok(ip) => format!("add the port: \"{}\"", SocketAddr::new(ip, 5060)),
+                Err(_) => "write it as \"192.0.2.1:5060\" or \"[2001:db8::1]:5060\"".to_owned(),
+            };
+            cx.problem(
+                &path,
+                format!("{:?} is not an address and port", entry.address),
+                remedy,
+            );
+            None
+        }
+    }
+}
+
+fn advertised(i: usize, entry: &Listen, own_hosts: &mut Vec<OwnHost>, cx: &mut Cx<'_>) {
+    let Some(text) = &entry.advertise else { return };
+    match host_port(text) {
+        Some((host, port)) => {
+            let own = OwnHost {
+                host: canonical(&host),
+                port,
+            };
+            if !own_hosts.contains(&own) {
+                own_hosts.push(own);
+            }
+        }
+        None => cx.problem(
+            &format!("listen[{i}].advertise"),
+            format!("{text:?} is not a host with or without a port"),
+            "write it as \"sip.example.com\", \"203.0.113.5:5060\" or \"[2001:db8::1]:5060\"",
+        ),
+    }
+}
+
+fn duplicate(i: usize, entries: &[Listen], addresses: &[Option<SocketAddr>], cx: &mut Cx<'_>) {
+    let Some(entry) = entries.get(i) else { return };
+    let same = |j: &usize| {
+        entries
+            .get(*j)
+            .is_some_and(|other| other.transport == entry.transport)
+            && addresses.get(*j) == addresses.get(i)
+    };
+    if let Some(j) = (0..i).find(same) {
+        let what = format!("the same transport and address as listen[{j}]");
+        cx.problem(&format!("listen[{i}].address"), what, "remove one of them");
+    }
+}
+
+impl Listening {
+    /// Adds the listener of `entry`, or one for each address that its wildcard stands for; whether
+    /// there was any.
+    fn expand(&mut self, entry: &Listen, address: SocketAddr, name: Option<&[u8]>, cx: &Cx<'_>) -> bool {
+        let wildcard = address.ip().is_unspecified();
+        let of_machine = cx.machine.addresses.iter().copied();
+        let places: Vec<(IpAddr, u8)> = if wildcard {
+            of_machine
+                .filter(|(ip, _)| ip.is_ipv4() == address.ip().is_ipv4() && !is_link_local(*ip))
+                .collect()
+        } else {
+            let whole = if address.is_ipv4() { 32 } else { 128 };
+            let prefix_len = of_machine
+                .filter(|(ip, _)| *ip == address.ip())
+                .map(|(_, len)| len)
+                .next();
+            vec![(address.ip(), prefix_len.unwrap_or(whole))]
+        };
+        let transport = match entry.transport {
+            ListenTransport::Udp => Transport::Udp,
+            ListenTransport::Tcp => Transport::Tcp,
+        };
+        for (ip, prefix_len) in &places {
+            let address = SocketAddr::new(*ip, address.port());
+            if self
+                .listeners
+                .iter()
+                .any(|other| other.transport == transport && other.address == address)
+            {
+                continue;
+            }
+            self.listeners.push(Listener {
+                transport,
+                address,
+                prefix_len: *prefix_len,
+                sent_by: sent_by(entry.advertise.as_deref(), name, transport, address),
+                preloaded_route: entry.preloaded_route,
+            });
+        }
+        !places.is_empty()
+    }
+}
+
+/// What Via and Record-Route name for a listener: `advertise` as it stands; else `server.name` with
+/// the port; else the address, with the port where it is not the transport's own.
+///
+/// A sent-by without a port means the transport's default (RFC 3261 §18.1.1, §20.42). For an address
+/// nothing is lost by that. Behind a name, RFC 3263 §4.2 and §5 make the lack of a port a question for SRV
+/// records, whose answer may be another server of the same name: a port says that this one is meant.
+/// Whoever wants SRV leaves the port out of `advertise`.
+fn sent_by(
+    advertise: Option<&str>,
+    name: Option<&[u8]>,
+    transport: Transport,
+    address: SocketAddr,
+) -> Box<[u8]> {
+    let port = address.port();
+    let text = match (advertise, name) {
+        (Some(text), _) => text.to_owned(),
+        (None, Some(name)) => {
+            let name = String::from_utf8_lossy(name);
+            // `server.name` may be an IPv6 address, kept without its brackets.
+            if name.contains(':') {
+                format!("[{name}]:{port}")
+            } else {
+                format!("{name}:{port}")
+            }
+        }
+        (None, None) if port != transport.default_port() => address.to_string(),
+        (None, None) => match address.ip() {
+            IpAddr::V4(ip) => ip.to_string(),
+            IpAddr::V6(ip) => format!("[{ip}]"),
+        },
+    };
+    text.into_bytes().into()
+}
+
+/// Link-local addresses need a zone that SIP cannot write (RFC 5118 §4.2 ff. knows none).
+fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    }
+}

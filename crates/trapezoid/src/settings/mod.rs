@@ -1,0 +1,143 @@
+//! The configuration: reads TOML, tells everything that is wrong with it, and makes what the core
+//! ([`sip_core::config::Config`]) and the shell ([`Shell`]) work with.
+//!
+//! The way of a file: `tree` (text to values with places, variables replaced), `shape` (against the
+//! schema of `model`), serde, `convert` and its neighbours (meaning). Each reports into
+//! [`Problems`] and passes on what is right.
+
+mod convert;
+mod domains;
+mod hosts;
+mod listeners;
+mod model;
+mod problems;
+mod routes;
+mod shape;
+mod stores;
+mod tree;
+mod unsupported;
+
+#[cfg(test)]
+mod reference;
+#[cfg(test)]
+mod tests;
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sip_backend::subscribers::TableOptions;
+use sip_core::config::Config;
+
+use model::Settings;
+pub(crate) use model::{Log, LogFormat, LogLevel};
+pub(crate) use problems::Problems;
+
+/// Largest file that is read, bytes.
+const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;
+
+/// What the configuration depends on besides its file; a value, so that tests can have their own.
+#[derive(Debug, Clone)]
+pub(crate) struct Machine {
+    /// Addresses of the network interfaces that are up, with their prefix lengths.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// Host name, if it has one.
+    pub host_name: Option<String>,
+    /// Processors that this process may use.
+    pub processors: usize,
+    /// Looks up an environment variable.
+    pub variable: fn(&str) -> Option<String>,
+}
+
+/// A valid configuration.
+#[derive(Debug, Clone)]
+pub(crate) struct Loaded {
+    /// For the core.
+    pub core: Config,
+    /// For the rest of the program.
+    pub shell: Shell,
+    /// What is allowed but worth a word.
+    pub warnings: Vec<String>,
+}
+
+/// What the shell needs to know.
+#[derive(Debug, Clone)]
+pub(crate) struct Shell {
+    /// The configuration file; `None`: the built-in configuration.
+    pub file: Option<PathBuf>,
+    /// Directory of the server's own files.
+    pub data_dir: PathBuf,
+    /// How long draining may take.
+    pub drain: Duration,
+    /// The subscriber table.
+    pub subscribers: TableOptions,
+    /// File of the registrations; `None`: memory only.
+    pub location: Option<PathBuf>,
+    /// Users whose secrets are cached; 0: none.
+    pub cache_entries: usize,
+    /// How long they are.
+    pub cache_ttl: Duration,
+    /// Sockets and connections.
+    pub sockets: sip_net::settings::Settings,
+    /// Name servers; empty: those of the system.
+    pub nameservers: Vec<SocketAddr>,
+    /// How long to wait for one.
+    pub dns_timeout: Duration,
+    /// Logs.
+    pub log: Log,
+    /// Admin address; `None`: off.
+    pub admin: Option<SocketAddr>,
+}
+
+/// The JSON Schema of the configuration file.
+pub(crate) fn schema() -> serde_json::Value {
+    shape::schema()
+}
+
+/// Reads `file`, or takes the built-in configuration.
+pub(crate) fn load(file: Option<&Path>, machine: &Machine) -> Result<Loaded, Problems> {
+    let Some(file) = file else {
+        return read_text("", "the built-in configuration", None, machine);
+    };
+    let name = file.display().to_string();
+    let unreadable = |what: String, remedy: &str| {
+        let mut problems = Problems::new(&name, "");
+        problems.add_whole(what, remedy);
+        problems
+    };
+    let length = std::fs::metadata(file).map(|metadata| metadata.len());
+    if length.is_ok_and(|length| length > MAX_FILE_BYTES) {
+        return Err(unreadable(
+            "larger than 16 MiB".to_owned(),
+            "name a configuration file",
+        ));
+    }
+    match std::fs::read_to_string(file) {
+        Ok(text) => read_text(&text, &name, Some(file), machine),
+        Err(error) => Err(unreadable(
+            error.to_string(),
+            "name a readable TOML file with --config",
+        )),
+    }
+}
+
+/// Reads `text`, which messages call `name`; `file` says where relative paths begin.
+fn read_text(text: &str, name: &str, file: Option<&Path>, machine: &Machine) -> Result<Loaded, Problems> {
+    let mut problems = Problems::new(name, text);
+    let tree = tree::parse(text, &machine.variable, &mut problems);
+    let tree = shape::check(tree, &shape::schema(), &mut problems).unwrap_or_else(tree::Node::empty);
+    let settings: Settings = match serde_json::from_value(tree.to_json()) {
+        Ok(settings) => settings,
+        Err(error) => {
+            // The shape has been checked, so this is a difference between schema and model.
+            problems.add_whole(error.to_string(), "");
+            return Err(problems);
+        }
+    };
+    let loaded = convert::convert(&settings, &tree, file, machine, &mut problems);
+    if problems.is_empty() {
+        Ok(loaded)
+    } else {
+        Err(problems)
+    }
+}

@@ -1,0 +1,673 @@
+//! The configuration file as serde and schemars see it: one struct for each table.
+//!
+//! This is the only list of keys, defaults and ranges. The JSON Schema made from it checks the
+//! file (`shape`), is printed by `config-schema`, and writes the tables of
+//! `docs/configuration.md`; the comments below are the descriptions in both.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Configuration of the SIP server Trapezoid. Every table and key is optional.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Settings {
+    pub server: Server,
+    /// Sockets to listen on. Absent: UDP and TCP, port 5060 of every address of the machine.
+    #[schemars(length(max = 256))]
+    pub listen: Vec<Listen>,
+    pub subscribers: Subscribers,
+    pub location: Location,
+    /// Domains served here. Absent: the built-in domain `trapezoid` with realm `trapezoid`, default policy and
+    /// `own_hosts = true`.
+    #[schemars(length(max = 10_000))]
+    pub domain: Vec<Domain>,
+    pub credentials: Credentials,
+    pub state: State,
+    /// Routing rules for new requests other than REGISTER; the first that matches wins. No match:
+    /// the registered contacts for our own domains, else 403.
+    #[schemars(length(max = 10_000))]
+    pub route: Vec<Route>,
+    pub trust: Trust,
+    pub timers: Timers,
+    pub transport: Transport,
+    pub limits: Limits,
+    pub dns: Dns,
+    pub log: Log,
+    pub admin: Admin,
+}
+
+/// The process as a whole.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Server {
+    /// Host name of this server, as written in Via and Record-Route. Other servers and phones
+    /// must be able to resolve it to this machine.
+    #[schemars(extend("x-default" = "none: each listener's own address"))]
+    pub name: Option<String>,
+    /// Worker threads; 0: one for each processor.
+    #[schemars(range(max = 256))]
+    pub workers: u16,
+    /// Directory of the server's own files: keys, and the databases whose place is not given.
+    /// Created if absent, with access for its owner only.
+    pub data_dir: String,
+    /// How long calls in progress may go on after SIGTERM before the process ends; new requests
+    /// are answered 503 meanwhile.
+    #[schemars(range(max = 3600))]
+    pub drain_s: u32,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Self {
+            name: None,
+            workers: 0,
+            data_dir: "data".to_owned(),
+            drain_s: 32,
+        }
+    }
+}
+
+/// A socket to listen on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Listen {
+    /// Transport protocol.
+    pub transport: ListenTransport,
+    /// Address and port, as `192.0.2.1:5060` or `[2001:db8::1]:5060`. `0.0.0.0` and `[::]` stand for
+    /// every address of that family that the machine has at start (link-local ones excepted), each
+    /// with a listener of its own.
+    pub address: String,
+    /// `host` or `host:port` written in Via and Record-Route instead, exactly as given; for a server behind a
+    /// translating firewall.
+    #[serde(default)]
+    #[schemars(extend("x-default" = "`server.name` with the port; else the address"))]
+    pub advertise: Option<String>,
+    /// Follow Route headers that are not ours in new requests from sources in `trust.peers`; from
+    /// others, and without this, they are refused with 403.
+    #[serde(default)]
+    pub preloaded_route: bool,
+}
+
+/// Transports of this version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ListenTransport {
+    Udp,
+    Tcp,
+}
+
+/// Who may register and call: a table in the way of OpenSER's `subscriber`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Subscribers {
+    /// Where the table is: `sqlite:FILE`.
+    #[schemars(extend("x-default" = "`sqlite:` and `subscribers.db` in `server.data_dir`"))]
+    pub url: Option<String>,
+    /// A file whose first line is the `url`, to keep it out of this one.
+    #[schemars(extend("x-default" = "none"))]
+    pub url_file: Option<String>,
+    /// Name of the table. It is made where it is absent, and never altered.
+    pub table: String,
+    /// `true`: the table holds plain passwords (column `password`), and the hashes are computed
+    /// from them. `false`: it holds the hashes.
+    pub calculate_ha1: bool,
+    pub columns: Columns,
+}
+
+impl Default for Subscribers {
+    fn default() -> Self {
+        Self {
+            url: None,
+            url_file: None,
+            table: "subscriber".to_owned(),
+            calculate_ha1: false,
+            columns: Columns::default(),
+        }
+    }
+}
+
+/// Names of the table's columns. Columns of secrets that a table lacks count as empty, except the one that is
+/// needed: `password` with `calculate_ha1`, else `ha1`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Columns {
+    /// The user part of the address-of-record.
+    pub user: String,
+    /// The domain of the address-of-record.
+    pub domain: String,
+    /// `MD5(user:realm:password)`, hexadecimal.
+    pub ha1: String,
+    /// `MD5(user@domain:realm:password)`, hexadecimal; written for other servers, not read.
+    pub ha1b: String,
+    /// The plain password, with `calculate_ha1`.
+    pub password: String,
+    /// `SHA-256(user:realm:password)`, hexadecimal.
+    pub ha1_sha256: String,
+    /// `SHA-512-256(user:realm:password)`, hexadecimal.
+    pub ha1_sha512t256: String,
+}
+
+impl Default for Columns {
+    fn default() -> Self {
+        Self {
+            user: "username".to_owned(),
+            domain: "domain".to_owned(),
+            ha1: "ha1".to_owned(),
+            ha1b: "ha1b".to_owned(),
+            password: "password".to_owned(),
+            ha1_sha256: "ha1_sha256".to_owned(),
+            ha1_sha512t256: "ha1_sha512t256".to_owned(),
+        }
+    }
+}
+
+/// Registrations: where a user can be reached.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Location {
+    /// Where registrations are kept: `sqlite:FILE`, or `memory:` (forgotten at a restart).
+    #[schemars(extend("x-default" = "`sqlite:` and `location.db` in `server.data_dir`"))]
+    pub url: Option<String>,
+    /// When a REGISTER is answered. `commit`: once its binding is on disk; `async`: at once, the
+    /// write follows; `memory`: at once, nothing is written.
+    #[schemars(extend("x-default" = "`commit`; with `memory:`, `memory`"))]
+    pub durability: Option<Durability>,
+    /// A shorter registration is refused with 423 (RFC 3261 §10.2.8).
+    #[schemars(range(min = 1, max = 86_400))]
+    pub min_expires_s: u32,
+    /// Granted where a REGISTER names no time.
+    #[schemars(range(min = 1, max = 31_536_000))]
+    pub default_expires_s: u32,
+    /// A longer registration is shortened to this.
+    #[schemars(range(min = 1, max = 31_536_000))]
+    pub max_expires_s: u32,
+    /// Contacts of one address-of-record. One more: the REGISTER is refused with 403.
+    #[schemars(range(min = 1, max = 1000))]
+    pub max_contacts: usize,
+}
+
+impl Default for Location {
+    fn default() -> Self {
+        Self {
+            url: None,
+            durability: None,
+            min_expires_s: 60,
+            default_expires_s: 3600,
+            max_expires_s: 7200,
+            max_contacts: 10,
+        }
+    }
+}
+
+/// When a REGISTER is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Durability {
+    Commit,
+    Async,
+    Memory,
+}
+
+/// A domain served here.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Domain {
+    /// Its name; subscribers are stored under it.
+    pub name: String,
+    /// Other names of the same domain.
+    #[serde(default)]
+    #[schemars(length(max = 1000))]
+    pub aliases: Vec<String>,
+    /// Count every address that this server listens on, every advertised name, `server.name`, `localhost`
+    /// and the machine's host name (also with `.local`) as aliases, so that a phone may use any of them as
+    /// its domain. For one domain at most.
+    #[serde(default)]
+    pub own_hosts: bool,
+    #[serde(default)]
+    pub auth: Auth,
+}
+
+/// Who must authenticate, and how.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Auth {
+    /// Realm of challenges. Stored hashes contain it: changing it makes them useless.
+    #[schemars(extend("x-default" = "the domain's `name`"))]
+    pub realm: Option<String>,
+    /// Methods that need credentials; `[]`: none. In-dialog requests are asked only for the methods named
+    /// here, so keep BYE out of it: the callee of another domain could not answer.
+    #[schemars(length(max = 32))]
+    pub methods: Vec<String>,
+    /// Authentication schemes offered.
+    #[schemars(length(min = 1, max = 1))]
+    pub schemes: Vec<Scheme>,
+    /// Digest algorithms offered, in order of preference (RFC 8760). Many phones give up on a
+    /// challenge whose first algorithm is not MD5.
+    #[schemars(length(min = 1, max = 3))]
+    pub algorithms: Vec<Algorithm>,
+    /// How long a nonce is good; then the phone is challenged again with `stale=true`, which it
+    /// answers without asking its user.
+    #[schemars(range(min = 10, max = 86_400))]
+    pub nonce_lifetime_s: u32,
+}
+
+impl Default for Auth {
+    fn default() -> Self {
+        let methods = ["REGISTER", "INVITE", "MESSAGE", "SUBSCRIBE", "PUBLISH", "REFER"];
+        Self {
+            realm: None,
+            methods: methods.map(str::to_owned).to_vec(),
+            schemes: vec![Scheme::Digest],
+            algorithms: vec![Algorithm::Md5],
+            nonce_lifetime_s: 300,
+        }
+    }
+}
+
+/// Authentication schemes of this version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Scheme {
+    Digest,
+}
+
+/// Digest algorithms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub(crate) enum Algorithm {
+    #[serde(rename = "SHA-512-256")]
+    Sha512_256,
+    #[serde(rename = "SHA-256")]
+    Sha256,
+    #[serde(rename = "MD5")]
+    Md5,
+}
+
+/// Looking up the secrets that credentials are checked against.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Credentials {
+    /// How long a request may wait for its look-up; then it is answered as `on_unavailable` says.
+    #[schemars(range(min = 100, max = 30_000))]
+    pub deadline_ms: u32,
+    /// Status code where the look-up failed or took too long.
+    pub on_unavailable: OnUnavailable,
+    /// Users whose secrets are kept in memory; 0: none. At the limit the oldest leaves.
+    #[schemars(range(max = 10_000_000))]
+    pub cache_entries: usize,
+    /// How long they are kept at most. A change of the table empties the cache within a second.
+    #[schemars(range(min = 1, max = 86_400))]
+    pub cache_ttl_s: u32,
+}
+
+impl Default for Credentials {
+    fn default() -> Self {
+        Self {
+            deadline_ms: 3000,
+            on_unavailable: OnUnavailable::Unavailable503,
+            cache_entries: 100_000,
+            cache_ttl_s: 300,
+        }
+    }
+}
+
+/// Answer without credentials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub(crate) enum OnUnavailable {
+    #[serde(rename = "503")]
+    Unavailable503,
+    #[serde(rename = "504")]
+    Timeout504,
+}
+
+/// What is remembered of a request that is passed on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct State {
+    /// `stateless`: nothing (RFC 3261 §16.11); `transaction`: its transaction, so that retransmissions stay
+    /// here and another address is tried when one fails.
+    pub mode: StateMode,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            mode: StateMode::Transaction,
+        }
+    }
+}
+
+/// State kept for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum StateMode {
+    Stateless,
+    Transaction,
+}
+
+/// A routing rule: what to do with requests for which all conditions hold.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Route {
+    #[serde(default)]
+    pub when: When,
+    pub r#do: Do,
+    /// `true`, `false`: whether credentials are needed.
+    #[serde(default)]
+    #[schemars(extend("x-default" = "the domain's policy"))]
+    pub auth: Option<bool>,
+    /// As `state.mode`, for this rule.
+    #[serde(default)]
+    #[schemars(extend("x-default" = "`state.mode`"))]
+    pub state: Option<StateMode>,
+    /// Stay in the path of the dialog.
+    #[serde(default = "yes")]
+    pub record_route: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// Conditions of a rule; what is absent holds for every request.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct When {
+    /// Methods; one of them.
+    #[schemars(length(max = 32))]
+    pub method: Vec<String>,
+    /// Regular expression on the Request-URI as written. Matched in linear time; at most 1 MiB compiled.
+    #[schemars(extend("x-default" = "none"), length(max = 4096))]
+    pub uri: Option<String>,
+    /// Domain of the Request-URI.
+    #[schemars(extend("x-default" = "none"))]
+    pub domain: Option<String>,
+    /// Networks of the source address, as `10.0.0.0/8`; one of them.
+    #[schemars(length(max = 1000))]
+    pub source: Vec<String>,
+    /// Header fields and their exact values, as `{ "X-Trunk" = "a" }`; all of them.
+    #[schemars(extend("maxProperties" = 32))]
+    pub header: BTreeMap<String, String>,
+}
+
+/// What a rule does: either `relay` or `reject`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Do {
+    /// Send on: to a SIP URI (the next hop; the Request-URI stays), `"location"` (the registered contact),
+    /// or `"request-uri"` (where the Request-URI points).
+    #[schemars(extend("x-default" = "none"))]
+    pub relay: Option<String>,
+    /// Characters taken from the front of the Request-URI's user part.
+    #[schemars(range(max = 255))]
+    pub strip: u16,
+    /// Put before the Request-URI's user part, after `strip`.
+    #[schemars(length(max = 255))]
+    pub prefix: String,
+    /// Put the next hop's host and port into the Request-URI.
+    pub rewrite_host: bool,
+    /// Give up without a final answer after this.
+    #[schemars(extend("x-default" = "`timers.c_s`"), range(min = 1, max = 3600))]
+    pub timeout_s: Option<u32>,
+    /// Refuse with this status code.
+    #[schemars(extend("x-default" = "none"), range(min = 300, max = 699))]
+    pub reject: Option<u16>,
+    /// Reason phrase of the refusal.
+    #[schemars(extend("x-default" = "that of the code"), length(max = 255))]
+    pub reason: Option<String>,
+}
+
+/// Peers that are believed.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Trust {
+    /// Networks whose P-Asserted-Identity is kept, as `10.0.0.0/24` or a single address. From any other
+    /// source the header is removed.
+    #[schemars(length(max = 1000))]
+    pub peers: Vec<String>,
+}
+
+/// Protocol timers (RFC 3261 table 4). The others follow from these.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Timers {
+    /// T1, the estimate of a round trip: first retransmission; time-outs are 64 times it.
+    #[schemars(range(min = 100, max = 5000))]
+    pub t1_ms: u32,
+    /// T2, the longest interval between retransmissions of requests other than INVITE and of
+    /// responses to INVITE.
+    #[schemars(range(min = 100, max = 60_000))]
+    pub t2_ms: u32,
+    /// T4, the longest time that a message stays in the network.
+    #[schemars(range(min = 100, max = 60_000))]
+    pub t4_ms: u32,
+    /// Timer C: an INVITE without a final answer is cancelled after this. RFC 3261 §16.6 asks for more
+    /// than 180.
+    #[schemars(range(min = 1, max = 3600))]
+    pub c_s: u32,
+}
+
+impl Default for Timers {
+    fn default() -> Self {
+        let core = sip_core::config::Timers::default();
+        Self {
+            t1_ms: core.t1_ms,
+            t2_ms: core.t2_ms,
+            t4_ms: core.t4_ms,
+            c_s: core.c_ms / 1000,
+        }
+    }
+}
+
+/// Sockets and connections. Each worker has its own: nothing here is a total over workers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Transport {
+    /// A connection on which nothing came or went for this long is closed. Keep-alives count.
+    #[schemars(range(min = 10, max = 86_400))]
+    pub idle_s: u32,
+    /// Time to open a connection; then the next hop counts as unreachable.
+    #[schemars(range(min = 100, max = 60_000))]
+    pub connect_timeout_ms: u32,
+    /// Time in which a message that has begun to arrive on a connection must be complete; then the connection
+    /// is closed.
+    #[schemars(range(min = 100, max = 600_000))]
+    pub message_timeout_ms: u32,
+    /// Time in which a peer must take at least some of what waits for it; then the connection is closed, and
+    /// what waited counts as undelivered.
+    #[schemars(range(min = 1000, max = 600_000))]
+    pub write_timeout_ms: u32,
+    /// Open connections. At the limit new ones of peers are closed at once and counted, and none is opened from
+    /// here.
+    #[schemars(range(min = 1, max = 10_000_000))]
+    pub max_connections: usize,
+    /// Start line and header fields of one message on a stream. Larger: 400, and the connection is closed.
+    #[schemars(range(min = 1024, max = 1_048_576))]
+    pub max_header_bytes: usize,
+    /// Body of one message on a stream. Larger: 413, and the connection is closed.
+    #[schemars(range(max = 67_108_864))]
+    pub max_body_bytes: usize,
+    /// What waits to be written on one connection. At the limit it is closed, and what waited counts as
+    /// undelivered.
+    #[schemars(range(min = 65_536, max = 268_435_456))]
+    pub write_buffer_bytes: usize,
+    /// What all connections together hold, unsent or incomplete. The connection that would exceed it is closed.
+    #[schemars(range(min = 1_048_576, max = 68_719_476_736_u64))]
+    pub connection_bytes: usize,
+    /// Receive buffer asked of the kernel for each UDP socket; it may give less (`net.core.rmem_max`). When it
+    /// is full the kernel drops datagrams; they are counted.
+    #[schemars(range(min = 65_536, max = 1_073_741_824))]
+    pub udp_receive_buffer_bytes: usize,
+    /// Send buffer asked of the kernel for each UDP socket.
+    #[schemars(range(min = 65_536, max = 1_073_741_824))]
+    pub udp_send_buffer_bytes: usize,
+    /// Datagrams that wait for room in that buffer. At the limit they are dropped and counted.
+    #[schemars(range(min = 65_536, max = 1_073_741_824))]
+    pub udp_backlog_bytes: usize,
+    /// Messages on their way from one worker to another. At the limit they are dropped and counted.
+    #[schemars(range(min = 16, max = 1_048_576))]
+    pub handover_messages: usize,
+    /// Bytes of those messages. At the limit they are dropped and counted.
+    #[schemars(range(min = 1_048_576, max = 1_073_741_824))]
+    pub handover_bytes: usize,
+}
+
+impl Default for Transport {
+    fn default() -> Self {
+        let core = sip_core::limits::Limits::default();
+        let net = sip_net::settings::Settings::default();
+        Self {
+            idle_s: net.idle_timeout_ms / 1000,
+            connect_timeout_ms: net.connect_timeout_ms,
+            message_timeout_ms: net.message_timeout_ms,
+            write_timeout_ms: net.write_timeout_ms,
+            max_connections: net.connections,
+            max_header_bytes: core.header_bytes,
+            max_body_bytes: core.body_bytes,
+            write_buffer_bytes: net.write_queue_bytes,
+            connection_bytes: net.stream_bytes,
+            udp_receive_buffer_bytes: net.udp_receive_buffer,
+            udp_send_buffer_bytes: net.udp_send_buffer,
+            udp_backlog_bytes: net.udp_backlog_bytes,
+            handover_messages: net.mailbox_messages,
+            handover_bytes: net.mailbox_bytes,
+        }
+    }
+}
+
+/// Upper bounds on what the server holds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Limits {
+    /// Header fields of one message. More: 400.
+    #[schemars(range(min = 16, max = 4096))]
+    pub headers: usize,
+    /// Live transactions of one worker. At the limit a new request that needs one is answered 503.
+    #[schemars(range(min = 100, max = 100_000_000))]
+    pub transactions: usize,
+    /// Requests of one worker that wait for a look-up. At the limit: 503.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub parked_requests: usize,
+    /// Bytes of those requests. At the limit: 503.
+    #[schemars(range(min = 65_536, max = 17_179_869_184_u64))]
+    pub parked_bytes: usize,
+    /// DNS answers that one worker keeps. At the limit the one that expires soonest leaves.
+    #[schemars(range(min = 16, max = 1_000_000))]
+    pub dns_entries: usize,
+    /// Events that wait to be recorded, of one worker. At the limit new ones are dropped and counted.
+    #[schemars(range(min = 1, max = 10_000_000))]
+    pub events: usize,
+    /// Nonces whose use is remembered against replay. At the limit the oldest leaves, and its user is
+    /// asked again with `stale=true`.
+    #[schemars(range(min = 1000, max = 100_000_000))]
+    pub nonces: usize,
+    /// Route values of one request. More: 400.
+    #[schemars(range(min = 1, max = 1000))]
+    pub route_values: usize,
+    /// Via values of one message. More: 400.
+    #[schemars(range(min = 1, max = 1000))]
+    pub via_values: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let core = sip_core::limits::Limits::default();
+        Self {
+            headers: core.headers,
+            transactions: core.transactions,
+            parked_requests: core.parked_requests,
+            parked_bytes: core.parked_bytes,
+            dns_entries: core.dns_entries,
+            events: core.events,
+            nonces: core.nonces,
+            route_values: core.route_values,
+            via_values: core.via_values,
+        }
+    }
+}
+
+/// Name resolution.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Dns {
+    /// Addresses of name servers, as `192.0.2.53` or `192.0.2.53:5353`; `[]`: those of the system.
+    #[schemars(length(max = 16))]
+    pub nameservers: Vec<String>,
+    /// How long to wait for an answer.
+    #[schemars(range(min = 100, max = 30_000))]
+    pub timeout_ms: u32,
+}
+
+impl Default for Dns {
+    fn default() -> Self {
+        Self {
+            nameservers: Vec::new(),
+            timeout_ms: 2000,
+        }
+    }
+}
+
+/// Logs, on standard error.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Log {
+    /// The least level that is written.
+    pub level: LogLevel,
+    /// `text` for people, `json` for machines: one object a line.
+    pub format: LogFormat,
+    /// Lines of one cause written in `interval_s`; what is more is counted, and the number is
+    /// written at the end of the interval.
+    #[schemars(range(min = 1, max = 10_000))]
+    pub burst: u32,
+    /// Length of that interval.
+    #[schemars(range(min = 1, max = 3600))]
+    pub interval_s: u32,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            level: LogLevel::Info,
+            format: LogFormat::Text,
+            burst: 10,
+            interval_s: 10,
+        }
+    }
+}
+
+/// Log levels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+/// HTTP for operators: `/metrics`, `/health/live`, `/health/ready`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Admin {
+    /// Address and port, or `off`. Anyone who reaches it can read the metrics: keep it on the loopback address
+    /// or a network of your own.
+    pub listen: String,
+}
+
+impl Default for Admin {
+    fn default() -> Self {
+        Self {
+            listen: "127.0.0.1:8080".to_owned(),
+        }
+    }
+}

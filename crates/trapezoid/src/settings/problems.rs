@@ -1,0 +1,111 @@
+//! What is wrong with a configuration file, each with its place and its remedy.
+
+use std::fmt;
+use std::ops::Range;
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Problem {
+    /// Line in the file, from 1; 0: the file as a whole.
+    pub line: usize,
+    /// `table[index].key`, indices from 0; empty: not about a key.
+    pub path: String,
+    /// What is wrong.
+    pub what: String,
+    /// What would be right.
+    pub remedy: String,
+}
+
+/// Everything that is wrong with one file, in the order of its lines.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Problems {
+    file: String,
+    line_starts: Vec<usize>,
+    list: Vec<Problem>,
+}
+
+/// Problems that are told of one file; a longer list helps nobody.
+const MAX_PROBLEMS: usize = 100;
+
+impl Problems {
+    /// None yet, of `file` with this text.
+    pub(crate) fn new(file: &str, text: &str) -> Self {
+        let line_starts = std::iter::once(0)
+            .chain(text.match_indices('\n').map(|(at, _)| at + 1))
+            .collect();
+        Self {
+            file: file.to_owned(),
+            line_starts,
+            list: Vec::new(),
+        }
+    }
+
+    /// Notes one at byte range `span` of the text.
+    pub(crate) fn add(
+        &mut self,
+        span: &Range<usize>,
+        path: &str,
+        what: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
+        let line = self.line_starts.partition_point(|&start| start <= span.start);
+        self.add_at(line, path, what, remedy);
+    }
+
+    /// Notes one about the file as a whole.
+    pub(crate) fn add_whole(&mut self, what: impl Into<String>, remedy: impl Into<String>) {
+        self.add_at(0, "", what, remedy);
+    }
+
+    fn add_at(&mut self, line: usize, path: &str, what: impl Into<String>, remedy: impl Into<String>) {
+        if self.list.len() < MAX_PROBLEMS {
+            let problem = Problem {
+                line,
+                path: path.to_owned(),
+                what: what.into(),
+                remedy: remedy.into(),
+            };
+            let at = self.list.partition_point(|other| other.line <= line);
+            self.list.insert(at, problem);
+        }
+    }
+
+    /// Whether nothing is wrong.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// One line for each: `FILE:LINE: key.path: what is wrong; what would be right`.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.list.iter().map(|problem| self.line(problem)).collect()
+    }
+
+    fn line(&self, problem: &Problem) -> String {
+        let Problem {
+            line,
+            path,
+            what,
+            remedy,
+        } = problem;
+        let mut out = self.file.clone();
+        if *line > 0 {
+            out.push_str(&format!(":{line}"));
+        }
+        if !path.is_empty() {
+            out.push_str(&format!(": {path}"));
+        }
+        out.push_str(&format!(": {what}"));
+        if !remedy.is_empty() {
+            out.push_str(&format!("; {remedy}"));
+        }
+        out
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.lines().join("\n"))
+    }
+}
+
+impl std::error::Error for Problems {}

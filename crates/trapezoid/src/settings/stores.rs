@@ -1,0 +1,194 @@
+//! `[subscribers]` and `[location]`: where things are kept.
+
+use std::path::{Path, PathBuf};
+
+use sip_backend::subscribers::{Columns, TableOptions};
+use sip_core::config::{Durability, RegistrarPolicy};
+
+use super::convert::Cx;
+use super::model::{self, Settings};
+
+/// Most characters of a name in SQL.
+const MAX_IDENTIFIER: usize = 64;
+
+/// `[subscribers]`.
+pub(super) fn subscribers(settings: &Settings, data_dir: &Path, cx: &mut Cx<'_>) -> TableOptions {
+    let entry = &settings.subscribers;
+    let file = subscriber_file(entry, cx).unwrap_or_else(|| data_dir.join("subscribers.db"));
+    let columns = &entry.columns;
+    let names = [
+        ("user", &columns.user),
+        ("domain", &columns.domain),
+        ("ha1", &columns.ha1),
+        ("ha1b", &columns.ha1b),
+        ("password", &columns.password),
+        ("ha1_sha256", &columns.ha1_sha256),
+        ("ha1_sha512t256", &columns.ha1_sha512t256),
+    ];
+    for (at, (key, name)) in names.iter().enumerate() {
+        let path = format!("subscribers.columns.{key}");
+        identifier(&path, name, "column", cx);
+        let same = names
+            .iter()
+            .take(at)
+            .find(|(_, other)| other.eq_ignore_ascii_case(name));
+        if let Some((other, _)) = same {
+            cx.problem(
+                &path,
+                format!("the same column as {other}"),
+                "name another column",
+            );
+        }
+    }
+    identifier("subscribers.table", &entry.table, "table", cx);
+    TableOptions {
+        path: file,
+        table: entry.table.clone(),
+        columns: Columns {
+            user: columns.user.clone(),
+            domain: columns.domain.clone(),
+            password: columns.password.clone(),
+            ha1: columns.ha1.clone(),
+            ha1b: columns.ha1b.clone(),
+            ha1_sha256: columns.ha1_sha256.clone(),
+            ha1_sha512t256: columns.ha1_sha512t256.clone(),
+        },
+        calculate_ha1: entry.calculate_ha1,
+    }
+}
+
+/// Names go into SQL text, so they are letters, digits and underscores only.
+fn identifier(path: &str, name: &str, of: &str, cx: &mut Cx<'_>) {
+    let fits = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name.len() <= MAX_IDENTIFIER
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    if !fits {
+        let remedy = "use letters, digits and underscores, 64 at most";
+        cx.problem(path, format!("{name:?} is not the name of a {of}"), remedy);
+    }
+}
+
+fn subscriber_file(entry: &model::Subscribers, cx: &mut Cx<'_>) -> Option<PathBuf> {
+    let read;
+    let (path, url) = match (&entry.url, &entry.url_file) {
+        (Some(url), None) => ("subscribers.url", url),
+        (None, Some(file)) => {
+            read = secret_file("subscribers.url_file", file, cx)?;
+            ("subscribers.url_file", &read)
+        }
+        (Some(_), Some(_)) => {
+            cx.problem(
+                "subscribers.url_file",
+                "both url and url_file",
+                "keep one of them",
+            );
+            return None;
+        }
+        (None, None) => return None,
+    };
+    match scheme(url) {
+        Some(("sqlite", rest)) => sqlite(path, rest, cx),
+        Some((other @ ("mysql" | "mariadb" | "postgres" | "postgresql"), _)) => {
+            let what = format!("{other}: is not supported by this version");
+            cx.problem(path, what, "use \"sqlite:subscribers.db\"");
+            None
+        }
+        _ => {
+            cx.problem(
+                path,
+                "not the URL of a subscriber store",
+                "write \"sqlite:subscribers.db\"",
+            );
+            None
+        }
+    }
+}
+
+/// The first line of a file that holds a secret.
+fn secret_file(path: &str, file: &str, cx: &mut Cx<'_>) -> Option<String> {
+    let file = cx.path(file);
+    match std::fs::read_to_string(&file) {
+        Ok(text) => Some(text.lines().next().unwrap_or_default().trim().to_owned()),
+        Err(error) => {
+            let what = format!("cannot read {}: {error}", file.display());
+            cx.problem(path, what, "name a readable file");
+            None
+        }
+    }
+}
+
+/// `[location]`: the file, `None` for memory, and the registrar's policy.
+pub(super) fn location(
+    settings: &Settings,
+    data_dir: &Path,
+    cx: &mut Cx<'_>,
+) -> (Option<PathBuf>, RegistrarPolicy) {
+    let entry = &settings.location;
+    let file = location_file(entry, data_dir, cx);
+    let durability = match (entry.durability, &file) {
+        (Some(model::Durability::Memory), _) | (None, None) => Durability::Memory,
+        (Some(model::Durability::Commit) | None, Some(_)) => Durability::Commit,
+        (Some(model::Durability::Async), Some(_)) => Durability::Async,
+        (Some(model::Durability::Commit | model::Durability::Async), None) => {
+            let what = "a memory: store writes nothing to disk";
+            cx.problem("location.durability", what, "remove it, or name a sqlite: store");
+            Durability::Memory
+        }
+    };
+    if entry.min_expires_s > entry.default_expires_s || entry.default_expires_s > entry.max_expires_s {
+        let given = ["default_expires_s", "min_expires_s", "max_expires_s"];
+        let key = given
+            .into_iter()
+            .find(|key| cx.has("location", key))
+            .unwrap_or("default_expires_s");
+        let what = format!(
+            "min_expires_s = {}, default_expires_s = {}, max_expires_s = {} are not in this order",
+            entry.min_expires_s, entry.default_expires_s, entry.max_expires_s
+        );
+        cx.problem(
+            &format!("location.{key}"),
+            what,
+            "let none be smaller than the one before it",
+        );
+    }
+    let policy = RegistrarPolicy {
+        min_expires_s: entry.min_expires_s,
+        default_expires_s: entry.default_expires_s,
+        max_expires_s: entry.max_expires_s,
+        durability,
+    };
+    (file, policy)
+}
+
+fn location_file(entry: &model::Location, data_dir: &Path, cx: &mut Cx<'_>) -> Option<PathBuf> {
+    let beside = || Some(data_dir.join("location.db"));
+    let Some(url) = &entry.url else { return beside() };
+    match scheme(url) {
+        Some(("sqlite", rest)) => sqlite("location.url", rest, cx).or_else(beside),
+        Some(("memory", "")) => None,
+        Some((other @ ("redis" | "rediss" | "valkey"), _)) => {
+            let what = format!("{other}: is not supported by this version");
+            cx.problem("location.url", what, "use \"sqlite:location.db\" or \"memory:\"");
+            beside()
+        }
+        _ => {
+            let remedy = "write \"sqlite:location.db\" or \"memory:\"";
+            cx.problem("location.url", "not the URL of a location store", remedy);
+            beside()
+        }
+    }
+}
+
+fn scheme(url: &str) -> Option<(&str, &str)> {
+    url.split_once(':')
+}
+
+/// The file of an `sqlite:` URL: what follows the colon, or the path of `sqlite:///…`.
+fn sqlite(path: &str, rest: &str, cx: &mut Cx<'_>) -> Option<PathBuf> {
+    let file = rest.strip_prefix("//").unwrap_or(rest);
+    if file.is_empty() || file == ":memory:" || file.contains(['?', '\0']) {
+        cx.problem(path, "names no file", "write \"sqlite:FILE\"");
+        return None;
+    }
+    Some(cx.path(file))
+}

@@ -1,0 +1,527 @@
+//! Configuration files and exactly what is said of them.
+
+use std::path::Path;
+
+use sip_core::config::{Action, Durability, RelayTarget, StateMode};
+
+use super::*;
+
+fn machine() -> Machine {
+    let ip = |text: &str| text.parse().expect("test address");
+    Machine {
+        addresses: vec![
+            (ip("127.0.0.1"), 8),
+            (ip("192.0.2.10"), 24),
+            (ip("::1"), 128),
+            (ip("2001:db8::10"), 64),
+            (ip("fe80::1"), 64),
+        ],
+        host_name: Some("Bench".to_owned()),
+        processors: 3,
+        variable: |name| match name {
+            "REALM" => Some("from the environment".to_owned()),
+            "PASSWORD" => Some("hunter2".to_owned()),
+            _ => None,
+        },
+    }
+}
+
+fn read(text: &str) -> Result<Loaded, Vec<String>> {
+    read_text(text, "f", Some(Path::new("/etc/trapezoid/f")), &machine()).map_err(|problems| problems.lines())
+}
+
+fn valid(text: &str) -> Loaded {
+    match read(text) {
+        Ok(loaded) => loaded,
+        Err(lines) => panic!("{text}\n{}", lines.join("\n")),
+    }
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("text")
+}
+
+/// Input and every line of the answer.
+const WRONG: &[(&str, &[&str])] = &[
+    // Syntax, several errors at once.
+    (
+        "[server\n",
+        &["f:1: unclosed table, expected `]`; see https://toml.io for the syntax"],
+    ),
+    (
+        "[server]\nworkers = 1\nworkers = 2\n",
+        &["f:3: duplicate key; see https://toml.io for the syntax"],
+    ),
+    // Unknown keys, with what was probably meant.
+    (
+        "[server]\nnmae = \"a\"\ndrain = 5\nfoo = 1\n[servers]\n",
+        &[
+            "f:2: server.nmae: unknown key; did you mean \"name\"?",
+            "f:3: server.drain: unknown key; did you mean \"drain_s\"?",
+            "f:4: server.foo: unknown key; known here: name, workers, data_dir, drain_s",
+            "f:5: servers: unknown key; did you mean \"server\"?",
+        ],
+    ),
+    // Types.
+    (
+        "server = 3\nlisten = []\n[limits]\nheaders = \"many\"\n[log]\nlevel = 3\n[dns]\nnameservers = \"192.0.2.1\"\n",
+        &[
+            "f:1: server: 3 is not a table; write { key = value }",
+            "f:4: limits.headers: \"many\" is not a whole number; write a number from 16 to 4096",
+            "f:6: log.level: 3 is not a string; write one of \"error\", \"warn\", \"info\", \"debug\", \"trace\"",
+            "f:8: dns.nameservers: \"192.0.2.1\" is not an array; write [\"192.0.2.1\"]",
+        ],
+    ),
+    (
+        "[domain]\nname = \"a\"\n[[server]]\n[subscribers]\ncalculate_ha1 = \"yes\"\nurl = 2026-01-01\n",
+        &[
+            "f:1: domain: one table where a list of tables belongs; write [[domain]]",
+            "f:3: server: a list of tables where one table belongs; write [server]",
+            "f:5: subscribers.calculate_ha1: \"yes\" is not true or false; write true or false, without quotes",
+            "f:6: subscribers.url: the date is not a string; write text in quotes",
+        ],
+    ),
+    // Ranges, choices.
+    (
+        "[server]\nworkers = -1\ndrain_s = 99999999999999999999\n[log]\nlevel = \"warning\"\nformat = \"xml\"\n",
+        &[
+            "f:2: server.workers: -1 is out of range; 0 to 256",
+            "f:3: server.drain_s: the number is out of range; 0 to 3600",
+            "f:5: log.level: \"warning\" is not known; did you mean \"warn\"? One of \"error\", \"warn\", \"info\", \"debug\", \"trace\"",
+            "f:6: log.format: \"xml\" is not known; one of \"text\", \"json\"",
+        ],
+    ),
+    // What later versions have.
+    (
+        "[[listen]]\ntransport = \"tls\"\naddress = \"0.0.0.0:5061\"\ntls = { certificate = \"c\" }\n[[group]]\nname = \"g\"\n",
+        &[
+            "f:2: listen[0].transport: \"tls\" is not supported by this version; use \"udp\" or \"tcp\"",
+            "f:4: listen[0].tls: not supported by this version; this version speaks udp and tcp; remove it",
+            "f:5: group: not supported by this version; relay to one URI: do = { relay = \"sip:gw1.example.net\" }",
+        ],
+    ),
+    (
+        "[state]\nmode = \"distributed\"\n[credentials]\nmode = \"adaptive\"\non_unavailable = \"backup\"\n\
+         [subscribers]\nurl = \"mysql://u:${PASSWORD}@h/d\"\n[location]\nurl = \"redis://h\"\n\
+         [[domain]]\nname = \"a\"\nauth = { schemes = [\"proxychain\"] }\n[trust]\npeers = [\"san:a\"]\n\
+         [admin]\ntoken_file = \"t\"\n",
+        &[
+            "f:2: state.mode: \"distributed\" is not supported by this version; use \"transaction\" or \"stateless\"",
+            "f:4: credentials.mode: not supported by this version; a SQLite store has one connection; remove it",
+            "f:5: credentials.on_unavailable: \"backup\" is not supported by this version; use \"503\" or \"504\"",
+            "f:7: subscribers.url: mysql: is not supported by this version; use \"sqlite:subscribers.db\"",
+            "f:9: location.url: redis: is not supported by this version; use \"sqlite:location.db\" or \"memory:\"",
+            "f:12: domain[0].auth.schemes[0]: \"proxychain\" is not supported by this version; use \"digest\"",
+            "f:14: trust.peers[0]: names in certificates are not supported by this version; name the peer's network, as \"10.0.0.0/24\"",
+            "f:16: admin.token_file: not supported by this version; nothing on the admin address needs a token yet; remove it",
+        ],
+    ),
+    // Missing.
+    (
+        "[[listen]]\n[[domain]]\n[[route]]\n",
+        &[
+            "f:1: listen[0].transport: missing; write transport = \"udp\" or \"tcp\"",
+            "f:1: listen[0].address: missing; write address = \"…\"",
+            "f:2: domain[0].name: missing; write name = \"…\"",
+            "f:3: route[0].do: missing; write do = { … }",
+        ],
+    ),
+    // Variables.
+    (
+        "[server]\nname = \"${NOT_SET}\"\n[[domain]]\nname = \"${1}\"\n[[domain]]\nname = \"a${\"\n",
+        &[
+            "f:2: server.name: the environment variable NOT_SET is not set; set it before the start, or write the value here",
+            "f:4: domain[0].name: \"${\" begins the name of an environment variable, and none follows; write \"${NAME}\", or \"$${\" for the characters themselves",
+            "f:6: domain[1].name: \"${\" begins the name of an environment variable, and none follows; write \"${NAME}\", or \"$${\" for the characters themselves",
+        ],
+    ),
+    (
+        "[log]\nlevel = \"${PASSWORD}\"\n",
+        &[
+            "f:2: log.level: the string is not known; one of \"error\", \"warn\", \"info\", \"debug\", \"trace\"",
+        ],
+    ),
+    // Listeners.
+    (
+        "[server]\nname = \"a:5060\"\n[[listen]]\ntransport = \"udp\"\naddress = \"10.0.0.1\"\n\
+         [[listen]]\ntransport = \"udp\"\naddress = \"10.0.0.1:0\"\n\
+         [[listen]]\ntransport = \"udp\"\naddress = \"localhost:5060\"\nadvertise = \"sip:a\"\n\
+         [[listen]]\ntransport = \"udp\"\naddress = \"10.0.0.1:5060\"\nadvertise = \"2001:db8::1\"\n\
+         [[listen]]\ntransport = \"udp\"\naddress = \"10.0.0.1:5060\"\n",
+        &[
+            "f:2: server.name: \"a:5060\" is not a host name; write a name as \"sip.example.com\", without a port",
+            "f:5: listen[0].address: \"10.0.0.1\" is not an address and port; add the port: \"10.0.0.1:5060\"",
+            "f:8: listen[1].address: port 0 would be another port at each start; write a port from 1 to 65535",
+            "f:11: listen[2].address: \"localhost:5060\" is not an address and port; write it as \"192.0.2.1:5060\" or \"[2001:db8::1]:5060\"",
+            "f:16: listen[3].advertise: \"2001:db8::1\" is not a host with or without a port; write it as \"sip.example.com\", \"203.0.113.5:5060\" or \"[2001:db8::1]:5060\"",
+            "f:19: listen[4].address: the same transport and address as listen[3]; remove one of them",
+        ],
+    ),
+    // An element that fell out does not shift the numbers of the others.
+    (
+        "[[listen]]\ntransport = \"ws\"\naddress = \"0.0.0.0:80\"\n[[listen]]\ntransport = \"udp\"\naddress = \"x\"\n",
+        &[
+            "f:2: listen[0].transport: \"ws\" is not supported by this version; use \"udp\" or \"tcp\"",
+            "f:6: listen[1].address: \"x\" is not an address and port; write it as \"192.0.2.1:5060\" or \"[2001:db8::1]:5060\"",
+        ],
+    ),
+    // Domains.
+    (
+        "[[domain]]\nname = \"sip:a\"\n[[domain]]\nname = \"B\"\naliases = [\"c\", \"b\"]\nown_hosts = true\n\
+         [[domain]]\nname = \"C\"\nown_hosts = true\n[domain.auth]\nrealm = 'a\"b'\nalgorithms = [\"MD5\", \"MD5\"]\n\
+         methods = [\"invite\", \"ACK\", \"A B\", \"FOO\"]\n",
+        &[
+            "f:2: domain[0].name: \"sip:a\" is not a domain name; write it as \"example.com\", without \"sip:\" and port",
+            "f:5: domain[1].aliases[1]: \"b\" is already domain[1].name; remove one of them",
+            "f:8: domain[2].name: \"C\" is already domain[1].aliases[0]; remove one of them",
+            "f:9: domain[2].own_hosts: domain[1] has them already; set it for one domain",
+            "f:11: domain[2].auth.realm: \"a\\\"b\" cannot be a realm; write 1 to 255 characters without quotes and backslashes",
+            "f:12: domain[2].auth.algorithms[1]: named twice; remove it",
+            "f:13: domain[2].auth.methods[0]: \"invite\" is not a method; write \"INVITE\"",
+            "f:13: domain[2].auth.methods[1]: ACK cannot be challenged; remove it",
+            "f:13: domain[2].auth.methods[2]: \"A B\" is not a method; write a name as \"INVITE\"",
+        ],
+    ),
+    (
+        "[[domain]]\nname = \"a\"\nauth = { algorithms = [] }\n",
+        &[
+            "f:3: domain[0].auth.algorithms: empty; write at least one of \"SHA-512-256\", \"SHA-256\", \"MD5\"",
+        ],
+    ),
+    (
+        "[[domain]]\nname = \"a\"\nauth = { algorithms = [\"SHA-1\"] }\n",
+        &[
+            "f:3: domain[0].auth.algorithms[0]: \"SHA-1\" is not known; one of \"SHA-512-256\", \"SHA-256\", \"MD5\"",
+        ],
+    ),
+    // Stores.
+    (
+        "[subscribers]\nurl = \"file.db\"\nurl_file = \"x\"\ncolumns = { ha1 = \"a b\", ha1b = \"HA1_SHA256\" }\n\
+         [location]\nurl = \"memory:\"\ndurability = \"commit\"\nmin_expires_s = 4000\n",
+        &[
+            "f:3: subscribers.url_file: both url and url_file; keep one of them",
+            "f:4: subscribers.columns.ha1: \"a b\" is not the name of a column; use letters, digits and underscores, 64 at most",
+            "f:4: subscribers.columns.ha1_sha256: the same column as ha1b; name another column",
+            "f:7: location.durability: a memory: store writes nothing to disk; remove it, or name a sqlite: store",
+            "f:8: location.min_expires_s: min_expires_s = 4000, default_expires_s = 3600, max_expires_s = 7200 are not in this order; let none be smaller than the one before it",
+        ],
+    ),
+    (
+        "[subscribers]\nurl = \"sqlite:a.db\"\n[location]\nurl = \"sqlite:a.db\"\n",
+        &["f:4: location.url: the same file as subscribers.url; name another file"],
+    ),
+    (
+        "[subscribers]\nurl_file = \"nowhere\"\n",
+        &[
+            "f:2: subscribers.url_file: cannot read /etc/trapezoid/nowhere: No such file or directory (os error 2); name a readable file",
+        ],
+    ),
+    // Routes.
+    (
+        "[[route]]\ndo = {}\n[[route]]\ndo = { relay = \"location\", reject = 403 }\n\
+         [[route]]\ndo = { relay = \"group:carriers\" }\n[[route]]\ndo = { redirect = \"location\" }\n\
+         [[route]]\ndo = { relay = \"sips:a\" }\n[[route]]\ndo = { relay = \"tel:1\" }\n\
+         [[route]]\ndo = { relay = \"sip:a;transport=tls\" }\n[[route]]\ndo = { reject = 200 }\n\
+         [[route]]\ndo = { reject = 403, strip = 1, timeout_s = 3 }\n\
+         [[route]]\ndo = { relay = \"location\", rewrite_host = true, prefix = \"a@\", reason = \"x\" }\n",
+        &[
+            "f:2: route[0].do: neither relay nor reject; write { relay = \"sip:192.0.2.1\" }, { relay = \"location\" } or { reject = 403 }",
+            "f:4: route[1].do: both relay and reject; keep one of them",
+            "f:6: route[2].do.relay: groups are not supported by this version; relay to one URI, as \"sip:gw1.example.net\"",
+            "f:8: route[3].do.redirect: not supported by this version; use relay = \"location\", or reject with a status code",
+            "f:8: route[3].do: neither relay nor reject; write { relay = \"sip:192.0.2.1\" }, { relay = \"location\" } or { reject = 403 }",
+            "f:10: route[4].do.relay: sips: is not supported by this version; use a sip: URI",
+            "f:12: route[5].do.relay: \"tel:1\" is not a SIP URI; write \"location\", \"request-uri\" or a URI as \"sip:192.0.2.1:5060;transport=tcp\"",
+            "f:14: route[6].do.relay: transport=tls is not supported by this version; use udp or tcp",
+            "f:16: route[7].do.reject: 200 is out of range; 300 to 699",
+            "f:16: route[7].do: neither relay nor reject; write { relay = \"sip:192.0.2.1\" }, { relay = \"location\" } or { reject = 403 }",
+            "f:18: route[8].do.strip: belongs to relay; remove it",
+            "f:18: route[8].do.timeout_s: belongs to relay; remove it",
+            "f:20: route[9].do.reason: belongs to reject; remove it",
+            "f:20: route[9].do.rewrite_host: there is no host to take; remove it, or relay to a URI",
+            "f:20: route[9].do.prefix: \"a@\" cannot stand in the user part of a URI; use letters, digits and -_.!~*'()&=+$,;?/",
+        ],
+    ),
+    (
+        "[[route]]\ndo = { reject = 403 }\n[route.when]\nuri = '^sip:(+'\nmethod = [\"REGISTER\", \"ACK\"]\n\
+         domain = \"a b\"\nsource = [\"10.0.0.0/33\"]\nheader = { \"X Y\" = \"a\", \"X.Z\" = \" a\" }\n\
+         [[route]]\ndo = { reject = 403 }\nwhen = { uri = 'a{1000}{1000}' }\n",
+        &[
+            "f:4: route[0].when.uri: not a regular expression: repetition operator missing expression; in TOML write patterns in 'single quotes'",
+            "f:5: route[0].when.method[0]: routes are not asked for REGISTER; remove it",
+            "f:5: route[0].when.method[1]: ACK takes the path of its INVITE; remove it",
+            "f:6: route[0].when.domain: \"a b\" is not a domain name; write it as \"example.com\"",
+            "f:7: route[0].when.source[0]: \"10.0.0.0/33\" is not a network; write it as \"10.0.0.0/8\"",
+            "f:8: route[0].when.header.\"X Y\": not the name of a header field; write it as \"X-Trunk\"",
+            "f:8: route[0].when.header.\"X.Z\": no header field has this value; remove line ends and outer blanks",
+            "f:11: route[1].when.uri: the pattern compiles to more than 1 MiB; lower its repetition counts",
+        ],
+    ),
+    // The rest.
+    (
+        "[trust]\npeers = [\"x\"]\n[timers]\nt1_ms = 5000\n[dns]\nnameservers = [\"dns.example.com\"]\n[admin]\nlisten = \"127.0.0.1\"\n[server]\ndata_dir = \"\"\n",
+        &[
+            "f:2: trust.peers[0]: \"x\" is not a network; write it as \"10.0.0.0/24\"",
+            "f:4: timers.t1_ms: t2_ms = 4000 is less than t1_ms = 5000; make t2_ms at least t1_ms",
+            "f:6: dns.nameservers[0]: \"dns.example.com\" is not the address of a name server; write it as \"192.0.2.53\"",
+            "f:8: admin.listen: \"127.0.0.1\" is not an address and port; add the port: \"127.0.0.1:8080\"",
+            "f:10: server.data_dir: empty; write the name of a directory",
+        ],
+    ),
+];
+
+#[test]
+fn wrong_files_and_what_is_said_of_them() {
+    let mut differences = Vec::new();
+    for (input, expected) in WRONG {
+        let lines = read(input).map(|_| "valid").expect_err(input);
+        if lines != *expected {
+            differences.push(format!(
+                "{input}\nsaid:\n{}\nexpected:\n{}\n",
+                lines.join("\n"),
+                expected.join("\n")
+            ));
+        }
+    }
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
+#[test]
+fn the_empty_file_is_the_built_in_configuration() {
+    let from_file = valid("");
+    let Ok(built_in) = load(None, &machine()) else {
+        panic!("the built-in configuration is wrong")
+    };
+    assert_eq!(format!("{:?}", from_file.core), format!("{:?}", built_in.core));
+    assert_eq!(built_in.shell.data_dir, Path::new("data"));
+    assert_eq!(from_file.shell.data_dir, Path::new("/etc/trapezoid/data"));
+    assert_eq!(
+        built_in.shell.location.as_deref(),
+        Some(Path::new("data/location.db"))
+    );
+    assert_eq!(built_in.shell.subscribers.path, Path::new("data/subscribers.db"));
+    assert_eq!(built_in.core.workers, 3);
+    let listeners: Vec<String> = built_in
+        .core
+        .listeners
+        .iter()
+        .map(|l| {
+            format!(
+                "{} {}/{} {}",
+                l.transport.uri_name(),
+                l.address,
+                l.prefix_len,
+                text(&l.sent_by)
+            )
+        })
+        .collect();
+    // Link-local addresses are left out, the default port is not written.
+    let expected = [
+        "udp 127.0.0.1:5060/8 127.0.0.1",
+        "udp 192.0.2.10:5060/24 192.0.2.10",
+        "udp [::1]:5060/128 [::1]",
+        "udp [2001:db8::10]:5060/64 [2001:db8::10]",
+        "tcp 127.0.0.1:5060/8 127.0.0.1",
+        "tcp 192.0.2.10:5060/24 192.0.2.10",
+        "tcp [::1]:5060/128 [::1]",
+        "tcp [2001:db8::10]:5060/64 [2001:db8::10]",
+    ];
+    assert_eq!(listeners, expected);
+    let [domain] = built_in.core.domains.as_slice() else {
+        panic!("one domain")
+    };
+    assert_eq!(text(&domain.name), "trapezoid");
+    assert_eq!(text(&domain.auth.realm), "trapezoid");
+    assert!(domain.auth.methods.iter().any(|method| text(method) == "INVITE"));
+    let aliases: Vec<&str> = domain.aliases.iter().map(|alias| text(alias)).collect();
+    assert_eq!(
+        aliases,
+        [
+            "127.0.0.1",
+            "192.0.2.10",
+            "2001:db8::10",
+            "::1",
+            "bench",
+            "bench.local",
+            "localhost"
+        ]
+    );
+}
+
+#[test]
+fn a_machine_without_ipv6_listens_on_ipv4_only() {
+    let mut machine = machine();
+    machine.addresses.retain(|(ip, _)| ip.is_ipv4());
+    let loaded = read_text("", "f", None, &machine).expect("valid");
+    assert_eq!(loaded.core.listeners.len(), 4);
+    let asked = "[[listen]]\ntransport = \"udp\"\naddress = \"[::]:5060\"\n";
+    let lines = read_text(asked, "f", None, &machine)
+        .map(|_| ())
+        .expect_err("no IPv6")
+        .lines();
+    assert_eq!(
+        lines,
+        ["f:3: listen[0].address: this machine has no address of that family; name an address that it has"]
+    );
+}
+
+#[test]
+fn names_in_via() {
+    let sent_by = |input: &str| -> Vec<String> {
+        valid(input)
+            .core
+            .listeners
+            .iter()
+            .map(|listener| text(&listener.sent_by).to_owned())
+            .collect()
+    };
+    let udp = |address: &str| format!("[[listen]]\ntransport = \"udp\"\naddress = \"{address}\"\n");
+    assert_eq!(sent_by(&udp("192.0.2.10:5070")), ["192.0.2.10:5070"]);
+    assert_eq!(sent_by(&udp("[::1]:5070")), ["[::1]:5070"]);
+    let named = |name: &str| format!("{}[server]\nname = \"{name}\"\n", udp("192.0.2.10:5060"));
+    assert_eq!(sent_by(&named("Sip.Example.com.")), ["sip.example.com:5060"]);
+    assert_eq!(sent_by(&named("[2001:DB8::1]")), ["[2001:db8::1]:5060"]);
+    let advertised = format!(
+        "{}advertise = \"Gw.example.com\"\n[server]\nname = \"n\"\n",
+        udp("0.0.0.0:5060")
+    );
+    assert_eq!(sent_by(&advertised), ["Gw.example.com", "Gw.example.com"]);
+    let core = valid(&advertised).core;
+    let own: Vec<(&str, Option<u16>)> = core
+        .own_hosts
+        .iter()
+        .map(|own| (text(&own.host), own.port))
+        .collect();
+    assert_eq!(own, [("n", None), ("gw.example.com", None)]);
+}
+
+#[test]
+fn a_concrete_address_goes_before_the_wildcard_that_covers_it() {
+    let core = valid(
+        "[[listen]]\ntransport = \"udp\"\naddress = \"0.0.0.0:5060\"\n\
+         [[listen]]\ntransport = \"udp\"\naddress = \"192.0.2.10:5060\"\nadvertise = \"203.0.113.5\"\n",
+    )
+    .core;
+    let listeners: Vec<(String, &str)> = core
+        .listeners
+        .iter()
+        .map(|l| (l.address.to_string(), text(&l.sent_by)))
+        .collect();
+    assert_eq!(
+        listeners,
+        [
+            ("192.0.2.10:5060".to_owned(), "203.0.113.5"),
+            ("127.0.0.1:5060".to_owned(), "127.0.0.1")
+        ]
+    );
+}
+
+#[test]
+fn a_whole_file() {
+    let loaded = valid(include_str!("example.toml"));
+    let core = &loaded.core;
+    assert_eq!(core.workers, 2);
+    assert_eq!(core.state, StateMode::Stateless);
+    assert_eq!(core.timers.c_ms, 200_000);
+    assert_eq!(core.credentials_unavailable, 504);
+    assert_eq!(core.registrar.durability, Durability::Async);
+    assert_eq!(core.limits.contacts_per_aor, 5);
+    assert_eq!(core.limits.header_bytes, 32_768);
+    assert_eq!(core.trust.len(), 2);
+    let [domain] = core.domains.as_slice() else {
+        panic!("one domain")
+    };
+    assert_eq!(text(&domain.auth.realm), "from the environment");
+    assert_eq!(
+        domain.aliases.len(),
+        1,
+        "own hosts are aliases only where asked for"
+    );
+    let [trunk, deny] = core.routes.as_slice() else {
+        panic!("two routes")
+    };
+    assert!(
+        trunk
+            .when
+            .uri
+            .as_ref()
+            .is_some_and(|uri| uri.is_match(b"sip:+4930123@example.com"))
+    );
+    assert_eq!(
+        trunk.when.headers,
+        [(b"x-trunk".as_slice().into(), b"a".as_slice().into())]
+    );
+    assert_eq!(trunk.auth, Some(false));
+    assert_eq!(trunk.state, Some(StateMode::Transaction));
+    assert!(!trunk.record_route);
+    let Action::Relay {
+        target,
+        strip,
+        timeout_s,
+        ..
+    } = &trunk.action
+    else {
+        panic!("relay")
+    };
+    assert_eq!(*target, RelayTarget::Uri(b"sip:127.0.0.1:5070".as_slice().into()));
+    assert_eq!((*strip, *timeout_s), (1, Some(30)));
+    assert_eq!(
+        deny.action,
+        Action::Reject {
+            status: 403,
+            reason: b"No ${thanks}".as_slice().into()
+        }
+    );
+    assert!(deny.record_route);
+    let shell = &loaded.shell;
+    assert_eq!(shell.data_dir, Path::new("/var/lib/trapezoid"));
+    assert_eq!(shell.subscribers.path, Path::new("/etc/trapezoid/subscribers.db"));
+    assert_eq!(shell.nameservers, ["192.0.2.53:53".parse().expect("address")]);
+    assert_eq!(shell.admin, None);
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+}
+
+#[test]
+fn warnings() {
+    let loaded = valid(
+        "[[listen]]\ntransport = \"udp\"\naddress = \"192.0.2.10:5060\"\npreloaded_route = true\n\
+         [admin]\nlisten = \"0.0.0.0:8080\"\n[[domain]]\nname = \"a\"\nauth = { methods = [] }\n",
+    );
+    assert_eq!(
+        loaded.warnings,
+        [
+            "admin.listen: whoever reaches 0.0.0.0:8080 can read the metrics",
+            "listen.preloaded_route has no effect without trust.peers",
+            "a: REGISTER is not in auth.methods, so anybody may take anybody's calls",
+        ]
+    );
+}
+
+#[test]
+fn unreadable_files() {
+    let lines = load(Some(Path::new("/nonexistent/f.toml")), &machine())
+        .map(|_| ())
+        .expect_err("none")
+        .lines();
+    assert_eq!(
+        lines,
+        [
+            "/nonexistent/f.toml: No such file or directory (os error 2); name a readable TOML file with --config"
+        ]
+    );
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_text_is_too_strange(text in "(\\PC|\n){0,200}") {
+        let _ = read(&text);
+    }
+
+    /// Pieces of real files in any order, so that the deeper checks are reached too.
+    #[test]
+    fn no_file_is_too_strange(lines in proptest::collection::vec(
+        proptest::sample::select(include_str!("example.toml").lines().collect::<Vec<_>>()), 0..40,
+    )) {
+        let _ = read(&lines.join("\n"));
+    }
+}

@@ -1,0 +1,107 @@
+//! What the configuration of later versions has and this one has not: refused by name, so that nobody
+//! believes in a setting that does nothing.
+
+/// A key that this version does not know yet, and what to do instead. Paths are without indices.
+const KEYS: &[(&str, &str)] = &[
+    ("listen.tls", "this version speaks udp and tcp; remove it"),
+    (
+        "listen.connection",
+        "connections are one for each peer; remove it",
+    ),
+    (
+        "group",
+        "relay to one URI: do = { relay = \"sip:gw1.example.net\" }",
+    ),
+    (
+        "route.do.redirect",
+        "use relay = \"location\", or reject with a status code",
+    ),
+    (
+        "credentials.connections",
+        "a SQLite store has one connection; remove it",
+    ),
+    ("credentials.mode", "a SQLite store has one connection; remove it"),
+    (
+        "credentials.max_batch",
+        "a SQLite store has one connection; remove it",
+    ),
+    (
+        "credentials.max_wait_ms",
+        "a SQLite store has one connection; remove it",
+    ),
+    (
+        "transport.udp_mtu",
+        "requests stay on the transport of their URI; remove it",
+    ),
+    ("transport.handshake_s", "this version has no TLS; remove it"),
+    (
+        "admin.token_file",
+        "nothing on the admin address needs a token yet; remove it",
+    ),
+    ("authd", "authentication is done by this process; remove it"),
+];
+
+/// A value that this version does not know yet: path without indices, value, remedy.
+const VALUES: &[(&str, &str, &str)] = &[
+    ("listen.transport", "tls", "use \"udp\" or \"tcp\""),
+    ("listen.transport", "ws", "use \"udp\" or \"tcp\""),
+    ("listen.transport", "wss", "use \"udp\" or \"tcp\""),
+    ("state.mode", "dialog", "use \"transaction\" or \"stateless\""),
+    (
+        "state.mode",
+        "distributed",
+        "use \"transaction\" or \"stateless\"",
+    ),
+    ("route.state", "dialog", "use \"transaction\" or \"stateless\""),
+    (
+        "route.state",
+        "distributed",
+        "use \"transaction\" or \"stateless\"",
+    ),
+    ("credentials.on_unavailable", "backup", "use \"503\" or \"504\""),
+    ("domain.auth.schemes", "proxychain", "use \"digest\""),
+];
+
+/// What to do instead of the key at `path`, if a later version has it.
+pub(crate) fn key(path: &str) -> Option<&'static str> {
+    let path = without_indices(path);
+    KEYS.iter()
+        .find(|(key, _)| *key == path)
+        .map(|(_, remedy)| *remedy)
+}
+
+/// What to do instead of `value` at `path`, if a later version has it.
+pub(crate) fn value(path: &str, value: &str) -> Option<&'static str> {
+    let path = without_indices(path);
+    VALUES
+        .iter()
+        .find(|(key, text, _)| *key == path && *text == value)
+        .map(|(_, _, remedy)| *remedy)
+}
+
+fn without_indices(path: &str) -> String {
+    let mut inside = false;
+    path.chars()
+        .filter(|&c| {
+            let keep = !inside && c != '[';
+            inside = (inside || c == '[') && c != ']';
+            keep
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn indices_do_not_matter() {
+        assert_eq!(
+            without_indices("domain[3].auth.schemes[0]"),
+            "domain.auth.schemes"
+        );
+        assert!(key("listen[0].tls").is_some());
+        assert!(value("route[12].state", "dialog").is_some());
+        assert!(value("route[12].state", "transaction").is_none());
+    }
+}
