@@ -1,5 +1,7 @@
 //! Datagrams over loopback: batches, sizes, errors.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 use std::net::{SocketAddr, UdpSocket as StdSocket};
 use std::time::{Duration, Instant};
 

@@ -374,7 +374,16 @@ impl Streams {
         }
         if self.is_over(id, message.len()) {
             self.lose(to, origin, message, counters);
-            return self.close(id, Why::Slow, counters);
+            // One that does not stand yet is no slow reader; to cut it would only mean to open
+            // the next one for the next message.
+            if self
+                .table
+                .get_mut(id)
+                .is_some_and(|conn| conn.state != State::Connecting)
+            {
+                self.close(id, Why::Slow, counters);
+            }
+            return;
         }
         let Some(conn) = self.table.get_mut(id) else {
             return self.lose(to, origin, message, counters);

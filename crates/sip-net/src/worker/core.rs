@@ -1,7 +1,5 @@
 //! What the loop needs of the protocol engine, and of the program.
 
-use std::sync::Arc;
-
 use sip_core::config::Config;
 use sip_core::endpoint::{Endpoint, Handled};
 use sip_core::event::{Counters, Event, Gauges};
@@ -33,7 +31,7 @@ pub trait Core {
     /// See [`Endpoint::poll_timeout`].
     fn poll_timeout(&self) -> Option<Instant>;
     /// See [`Endpoint::reconfigure`].
-    fn reconfigure(&mut self, config: Arc<Config>);
+    fn reconfigure(&mut self, config: &Config);
     /// See [`Endpoint::drain`].
     fn drain(&mut self);
     /// See [`Endpoint::is_quiet`].
@@ -81,7 +79,7 @@ impl Core for Endpoint {
         Self::poll_timeout(self)
     }
 
-    fn reconfigure(&mut self, config: Arc<Config>) {
+    fn reconfigure(&mut self, config: &Config) {
         Self::reconfigure(self, config);
     }
 

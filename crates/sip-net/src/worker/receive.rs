@@ -170,7 +170,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         match control {
             Control::Reconfigure(config) => {
                 self.streams.reconfigure(&config);
-                self.core.reconfigure(config);
+                self.core.reconfigure(&config);
             }
             Control::Drain { deadline_ms } => self.begin_drain(now, deadline_ms),
             Control::Stop => self.phase = Phase::Stopping,

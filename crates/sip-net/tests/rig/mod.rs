@@ -1,0 +1,431 @@
+//! Workers with a stand-in for the protocol engine, which does what the first word of a message
+//! says and reports what it was told.
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    missing_debug_implementations,
+    reason = "each test file uses a part of the rig"
+)]
+
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant as StdInstant};
+
+use sip_core::config::{Config, Durability, Listener, RegistrarPolicy, StateMode, Timers};
+use sip_core::endpoint::Handled;
+use sip_core::event::{Counters, Event, Gauges};
+use sip_core::id::{ListenerId, QueryId, WorkerId};
+use sip_core::limits::Limits;
+use sip_core::query::{Answer, Query, QueryKind, RecordKind};
+use sip_core::time::{Instant, Millis, Now};
+use sip_core::transport::framing::{FramingError, FramingFault};
+use sip_core::transport::{Flow, TransmitBatch, Transport};
+use sip_net::bind::bind_all;
+use sip_net::clock::Clock;
+use sip_net::hub::Hub;
+use sip_net::mailbox::Control;
+use sip_net::settings::Settings;
+use sip_net::worker::{Core, Ended, EventSink, Parts, Published, QuerySink, Worker};
+
+/// Long enough for anything that should happen.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What an engine was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    Message { worker: u16, flow: Flow, text: String },
+    Undelivered { worker: u16, to: Flow, text: String },
+    Fault { worker: u16, fault: FramingFault },
+    Answer { worker: u16, id: QueryId },
+    Timeout { worker: u16 },
+    Reconfigured { worker: u16 },
+    Drained { worker: u16 },
+}
+
+/// The stand-in. First words (of a datagram, or of the start line of a framed message):
+/// - `ECHO`: sends the message back on its flow.
+/// - `OWNER n rest`: hands the message to worker n, which sends `rest` back, preceded by its number.
+/// - `CLOSE`: sends `BYE` back and closes.
+/// - `SEND address text`: sends text by listener 1 (TCP) to the address.
+/// - `STALE address text`: the same on a connection that is long gone.
+/// - `FLOOD n`: sends the flow n messages of 1,000 bytes.
+/// - `ASK`: asks a back-end. `TIMER ms`: starts a timer. `BUSY`, `QUIET`: has work, has none.
+pub struct Fake {
+    worker: WorkerId,
+    told: Sender<Told>,
+    out: VecDeque<(Flow, Vec<u8>)>,
+    queries: u32,
+    due: Option<Instant>,
+    busy: bool,
+}
+
+impl Fake {
+    fn obey(&mut self, now: Now, flow: Flow, text: &str) -> Handled {
+        let mut words = text.splitn(3, ' ');
+        let (verb, one, rest) = (
+            words.next().unwrap_or(""),
+            words.next().unwrap_or(""),
+            words.next().unwrap_or(""),
+        );
+        match verb {
+            "ECHO" => self.out.push_back((flow, text.as_bytes().to_vec())),
+            "OWNER" => {
+                let owner = WorkerId(one.parse().unwrap());
+                if owner != self.worker {
+                    return Handled::HandOver(owner);
+                }
+                self.out
+                    .push_back((flow, format!("{} {rest}", owner.0).into_bytes()));
+            }
+            "CLOSE" => {
+                self.out.push_back((flow, b"BYE".to_vec()));
+                return Handled::Close;
+            }
+            "SEND" | "STALE" => {
+                let conn = (verb == "STALE").then_some(sip_core::id::ConnId {
+                    worker: WorkerId(0),
+                    slot: 7,
+                    generation: 7,
+                });
+                let remote = one.parse().unwrap();
+                let to = Flow {
+                    transport: Transport::Tcp,
+                    listener: ListenerId(1),
+                    remote,
+                    conn,
+                };
+                self.out.push_back((to, rest.as_bytes().to_vec()));
+            }
+            "FLOOD" => {
+                let count: usize = one.trim().parse().unwrap();
+                self.out
+                    .extend((0..count).map(|number| (flow, format!("{number:-<1000}").into_bytes())));
+            }
+            "ASK" => self.queries += 1,
+            "TIMER" => self.due = Some(now.instant + Millis(one.parse().unwrap())),
+            "BUSY" => self.busy = true,
+            "QUIET" => self.busy = false,
+            _ => {}
+        }
+        Handled::Here
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes)
+        .lines()
+        .next()
+        .unwrap_or("")
+        .to_owned()
+}
+
+impl Core for Fake {
+    fn handle_message(&mut self, now: Now, flow: Flow, bytes: &[u8]) -> Handled {
+        let text = text(bytes);
+        let handled = self.obey(now, flow, &text);
+        if !matches!(handled, Handled::HandOver(_)) {
+            let _ = self.told.send(Told::Message {
+                worker: self.worker.0,
+                flow,
+                text,
+            });
+        }
+        handled
+    }
+
+    fn handle_framing_error(&mut self, _: Now, _: Flow, error: FramingError<'_>) {
+        let _ = self.told.send(Told::Fault {
+            worker: self.worker.0,
+            fault: error.fault,
+        });
+    }
+
+    fn handle_undelivered(&mut self, _: Now, to: Flow, bytes: &[u8]) {
+        let _ = self.told.send(Told::Undelivered {
+            worker: self.worker.0,
+            to,
+            text: text(bytes),
+        });
+    }
+
+    fn handle_answer(&mut self, _: Now, id: QueryId, _: Answer) {
+        let _ = self.told.send(Told::Answer {
+            worker: self.worker.0,
+            id,
+        });
+    }
+
+    fn handle_timeout(&mut self, now: Now) {
+        assert!(
+            self.due.take().is_some_and(|due| due <= now.instant),
+            "a timer fires when due, not before"
+        );
+        let _ = self.told.send(Told::Timeout {
+            worker: self.worker.0,
+        });
+    }
+
+    fn poll_transmit(&mut self, batch: &mut TransmitBatch) -> bool {
+        let any = !self.out.is_empty();
+        for (to, message) in self.out.drain(..) {
+            batch.push(to, &message);
+        }
+        any
+    }
+
+    fn poll_query(&mut self) -> Option<Query> {
+        let slot = self.queries.checked_sub(1)?;
+        self.queries = slot;
+        let kind = QueryKind::Resolve {
+            name: b"example.com".as_slice().into(),
+            kind: RecordKind::A,
+        };
+        Some(Query {
+            id: Some(QueryId { slot, generation: 9 }),
+            kind,
+        })
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        None
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.due
+    }
+
+    fn reconfigure(&mut self, _: &Config) {
+        let _ = self.told.send(Told::Reconfigured {
+            worker: self.worker.0,
+        });
+    }
+
+    fn drain(&mut self) {
+        let _ = self.told.send(Told::Drained {
+            worker: self.worker.0,
+        });
+    }
+
+    fn is_quiet(&self) -> bool {
+        !self.busy
+    }
+
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
+
+    fn gauges(&self) -> Gauges {
+        Gauges::default()
+    }
+}
+
+pub struct Queries(Sender<(WorkerId, Query)>);
+
+impl QuerySink for Queries {
+    fn submit(&mut self, worker: WorkerId, queries: &mut Vec<Query>) {
+        for query in queries.drain(..) {
+            let _ = self.0.send((worker, query));
+        }
+    }
+}
+
+pub struct NoEvents;
+
+impl EventSink for NoEvents {
+    fn record(&mut self, _: WorkerId, events: &mut Vec<Event>) {
+        events.clear();
+    }
+}
+
+/// Running workers. Listener 0 is UDP, listener 1 TCP, both on 127.0.0.1.
+pub struct Rig {
+    pub udp: SocketAddr,
+    pub tcp: SocketAddr,
+    pub hub: Hub,
+    pub told: Receiver<Told>,
+    pub asked: Receiver<(WorkerId, Query)>,
+    pub published: Vec<Published>,
+    pub threads: Vec<JoinHandle<Ended>>,
+    pub config: Arc<Config>,
+}
+
+pub fn config(workers: u16) -> Config {
+    let listener = |transport| Listener {
+        transport,
+        address: (Ipv4Addr::LOCALHOST, 0).into(),
+        prefix_len: 8,
+        sent_by: b"127.0.0.1".as_slice().into(),
+        preloaded_route: false,
+    };
+    Config {
+        server_header: Box::default(),
+        listeners: vec![listener(Transport::Udp), listener(Transport::Tcp)],
+        own_hosts: Vec::new(),
+        domains: Vec::new(),
+        routes: Vec::new(),
+        state: StateMode::Transaction,
+        timers: Timers::default(),
+        limits: Limits {
+            body_bytes: 10_000,
+            ..Limits::default()
+        },
+        registrar: RegistrarPolicy {
+            min_expires_s: 60,
+            default_expires_s: 3600,
+            max_expires_s: 7200,
+            durability: Durability::Memory,
+        },
+        trust: Vec::new(),
+        credentials_deadline_ms: 3000,
+        credentials_unavailable: 503,
+        workers,
+        node_id: 0,
+    }
+}
+
+impl Rig {
+    pub fn start(workers: u16, settings: Settings) -> Self {
+        let config = Arc::new(config(workers));
+        let all = bind_all(&config, &settings, workers).unwrap();
+        let (udp, tcp) = (all[0].addresses()[0], all[0].addresses()[1]);
+        let (hub, mailboxes) = Hub::new(workers, &settings).unwrap();
+        let (tell, told) = channel();
+        let (ask, asked) = channel();
+        let clock = Clock::new(StdInstant::now());
+        let (mut published, mut threads) = (Vec::new(), Vec::new());
+        for ((sockets, mailbox), number) in all.into_iter().zip(mailboxes).zip(0..) {
+            let id = WorkerId(number);
+            let core = Fake {
+                worker: id,
+                told: tell.clone(),
+                out: VecDeque::new(),
+                queries: 0,
+                due: None,
+                busy: false,
+            };
+            let worker = Worker::new(Parts {
+                worker: id,
+                core,
+                config: Arc::clone(&config),
+                settings: settings.clone(),
+                sockets,
+                mailbox,
+                hub: hub.clone(),
+                clock: clock.clone(),
+                queries: Queries(ask.clone()),
+                events: NoEvents,
+                seed: 1000,
+            })
+            .unwrap();
+            published.push(worker.published());
+            threads.push(std::thread::spawn(move || worker.run().unwrap()));
+        }
+        Self {
+            udp,
+            tcp,
+            hub,
+            told,
+            asked,
+            published,
+            threads,
+            config,
+        }
+    }
+
+    /// The next thing that an engine was told.
+    pub fn next(&self) -> Told {
+        self.told.recv_timeout(PATIENCE).unwrap()
+    }
+
+    /// A counter, summed over workers, once it has reached `least`.
+    pub fn counter(&self, least: u64, read: impl Fn(&sip_net::counters::NetCounters) -> u64) -> u64 {
+        let end = StdInstant::now() + PATIENCE;
+        loop {
+            self.hub.order(&Control::Publish);
+            let sum = self
+                .published
+                .iter()
+                .map(|published| read(&published.get().net))
+                .sum();
+            if sum >= least || StdInstant::now() > end {
+                return sum;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Stops all workers; how each ended.
+    pub fn end(self, control: Control) -> Vec<Ended> {
+        self.hub.order(&control);
+        self.threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
+    }
+
+    pub fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.tcp).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream
+    }
+}
+
+pub fn udp_client() -> UdpSocket {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket
+}
+
+pub fn receive(socket: &UdpSocket) -> String {
+    let mut buffer = [0; 2000];
+    let (len, _) = socket.recv_from(&mut buffer).unwrap();
+    String::from_utf8_lossy(&buffer[..len]).into_owned()
+}
+
+/// A framed message whose start line is `text`.
+pub fn framed(text: &str, body: usize) -> Vec<u8> {
+    let mut message = format!("{text}\r\nContent-Length: {body}\r\n\r\n").into_bytes();
+    message.resize(message.len() + body, b'x');
+    message
+}
+
+/// Reads exactly as many bytes as `expected` has, and compares.
+pub fn expect(stream: &mut TcpStream, expected: &[u8]) {
+    let mut buffer = vec![0; expected.len()];
+    stream.read_exact(&mut buffer).unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&buffer),
+        String::from_utf8_lossy(expected)
+    );
+}
+
+/// Whether the peer ends the connection; the bytes before that.
+pub fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
+    let mut buffer = Vec::new();
+    match stream.read_to_end(&mut buffer) {
+        Ok(_) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}
+        Err(error) => panic!("{error}"),
+    }
+    buffer
+}
+
+pub fn write(stream: &mut TcpStream, bytes: &[u8]) {
+    stream.write_all(bytes).unwrap();
+}
+
+/// An address at which nobody listens.
+pub fn closed_tcp() -> SocketAddr {
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    listener.local_addr().unwrap()
+}
+
+pub fn loopback() -> IpAddr {
+    IpAddr::from(Ipv4Addr::LOCALHOST)
+}

@@ -1,0 +1,358 @@
+//! Connections: framing, bounds, time-outs, who owns them, what comes back.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "a test that cannot go on fails"
+)]
+
+mod rig;
+
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::net::TcpListener;
+use std::time::Duration;
+
+use rig::{PATIENCE, Rig, Told, closed_tcp, expect, framed, loopback, read_to_end, udp_client, write};
+use sip_core::transport::Transport;
+use sip_core::transport::framing::FramingFault;
+use sip_net::mailbox::Control;
+use sip_net::settings::Settings;
+
+#[test]
+fn messages_are_framed_however_they_are_cut() {
+    let rig = Rig::start(1, Settings::default());
+    let mut stream = rig.connect();
+    // Byte by byte.
+    for byte in framed("ECHO one", 20) {
+        write(&mut stream, &[byte]);
+    }
+    expect(&mut stream, b"ECHO one");
+    // Three in one write, the third cut.
+    let mut bytes = [
+        framed("ECHO two", 0),
+        framed("ECHO three", 5),
+        framed("ECHO four", 100),
+    ]
+    .concat();
+    let rest = bytes.split_off(bytes.len() - 50);
+    write(&mut stream, &bytes);
+    expect(&mut stream, b"ECHO twoECHO three");
+    write(&mut stream, &rest);
+    expect(&mut stream, b"ECHO four");
+    // Longer than what is read at once.
+    let big = framed("ECHO big", 9_000);
+    write(&mut stream, &big.repeat(40));
+    expect(&mut stream, &b"ECHO big".repeat(40));
+    assert_eq!(rig.counter(44, |c| c.stream_received), 44);
+    let Told::Message { flow, .. } = rig.next() else {
+        panic!()
+    };
+    assert_eq!((flow.transport, flow.listener.0), (Transport::Tcp, 1));
+    assert_eq!(flow.remote, stream.local_addr().unwrap());
+    assert!(flow.conn.is_some());
+    rig.end(Control::Stop);
+}
+
+#[test]
+fn a_ping_is_answered() {
+    let rig = Rig::start(1, Settings::default());
+    let mut stream = rig.connect();
+    write(&mut stream, b"\r\n\r\n");
+    expect(&mut stream, b"\r\n");
+    write(
+        &mut stream,
+        &[b"\r\n\r\n".repeat(3), framed("ECHO x", 0)].concat(),
+    );
+    expect(&mut stream, b"\r\n\r\n\r\nECHO x");
+    assert_eq!(rig.counter(4, |c| c.stream_pings), 4);
+    rig.end(Control::Stop);
+}
+
+#[test]
+fn a_connection_that_the_core_closes_sends_its_last_message_first() {
+    let rig = Rig::start(1, Settings::default());
+    let mut stream = rig.connect();
+    // What comes after is not read as messages any more.
+    write(
+        &mut stream,
+        &[framed("CLOSE", 0), framed("ECHO never", 0)].concat(),
+    );
+    assert_eq!(read_to_end(&mut stream), b"BYE");
+    drop(stream);
+    assert_eq!(rig.counter(1, |c| c.tcp_closed_by_core), 1);
+    assert_eq!(rig.counter(1, |c| c.stream_received), 1);
+    rig.end(Control::Stop);
+}
+
+#[test]
+fn a_stream_that_cannot_be_followed_is_closed() {
+    let rig = Rig::start(1, Settings::default());
+    let mut stream = rig.connect();
+    write(&mut stream, b"ECHO x\r\nContent-Length: 10001\r\n\r\n");
+    assert_eq!(
+        rig.next(),
+        Told::Fault {
+            worker: 0,
+            fault: FramingFault::BodyTooLarge
+        }
+    );
+    assert!(read_to_end(&mut stream).is_empty());
+    assert_eq!(rig.counter(1, |c| c.tcp_closed_framing), 1);
+    rig.end(Control::Stop);
+}
+
+#[test]
+fn a_slow_reader_is_cut_at_the_bound_and_the_core_hears_of_what_it_missed() {
+    let rig = Rig::start(
+        1,
+        Settings {
+            write_queue_bytes: 64 << 10,
+            ..Settings::default()
+        },
+    );
+    let mut stream = rig.connect();
+    let mut undelivered = BTreeSet::new();
+    // Until the buffers of both ends are full.
+    'cut: for _ in 0..200 {
+        write(&mut stream, &framed("FLOOD 1000", 0));
+        assert!(matches!(rig.next(), Told::Message { .. }));
+        while let Ok(told) = rig.told.recv_timeout(Duration::from_millis(20)) {
+            let Told::Undelivered { text, to, .. } = told else {
+                panic!("{told:?}")
+            };
+            assert_eq!(to.remote, stream.local_addr().unwrap());
+            undelivered.insert(text);
+        }
+        if !undelivered.is_empty() {
+            break 'cut;
+        }
+    }
+    assert!(
+        undelivered.len() >= 64,
+        "all that waited came back: {}",
+        undelivered.len()
+    );
+    assert_eq!(rig.counter(1, |c| c.tcp_closed_slow), 1);
+    let least = undelivered.len() as u64;
+    assert!(rig.counter(least, |c| c.stream_undelivered) >= least);
+    rig.end(Control::Stop);
+}
+
+#[test]
+fn a_reader_that_is_only_late_gets_everything() {
+    let rig = Rig::start(
+        1,
+        Settings {
+            write_queue_bytes: 64 << 20,
+            ..Settings::default()
+        },
+    );
+    let mut stream = rig.connect();
+    write(&mut stream, &framed("FLOOD 20000", 0));
+    rig.next();
+    let expected: Vec<u8> = (0..20_000)
+        .flat_map(|number| format!("{number:-<1000}").into_bytes())
+        .collect();
+    let mut got = vec![0; expected.len()];
+    stream.read_exact(&mut got).unwrap();
+    assert!(got == expected);
+    assert_eq!(rig.counter(20_000, |c| c.stream_sent), 20_000);
+    assert_eq!(rig.published[0].get().net_gauges.stream_bytes, 0);
+    rig.end(Control::Stop);
+}
+
+#[test]
+fn silence_ends_a_connection_and_traffic_keeps_it() {
+    let rig = Rig::start(
+        1,
+        Settings {
+            idle_timeout_ms: 400,
+            ..Settings::default()
+        },
+    );
+    let (mut silent, mut lively) = (rig.connect(), rig.connect());
+    let talker = std::thread::spawn(move || {
+        for _ in 0..20 {
+            std::thread::sleep(Duration::from_millis(50));
+            write(&mut lively, b"\r\n\r\n");
+            expect(&mut lively, b"\r\n");
+        }
+        lively
+    });
+    assert!(read_to_end(&mut silent).is_empty());
+    let _lively = talker.join().unwrap();
+    assert_eq!(rig.counter(1, |c| c.tcp_closed_idle), 1);
+    assert_eq!(rig.published[0].get().net_gauges.connections, 1);
+    rig.end(Control::Stop);
+}
+
+#[test]
+fn a_message_that_does_not_end_ends_the_connection() {
+    let rig = Rig::start(
+        1,
+        Settings {
+            message_timeout_ms: 200,
+            ..Settings::default()
+        },
+    );
+    let mut stream = rig.connect();
+    write(&mut stream, b"ECHO x\r\nContent-Le");
+    assert!(read_to_end(&mut stream).is_empty());
+    assert_eq!(rig.counter(1, |c| c.tcp_closed_incomplete), 1);
+    rig.end(Control::Stop);
+}
+
+#[test]
+fn one_connection_too_many_is_refused() {
+    let rig = Rig::start(
+        1,
+        Settings {
+            connections: 2,
+            ..Settings::default()
+        },
+    );
+    let mut standing: Vec<_> = (0..2).map(|_| rig.connect()).collect();
+    for stream in &mut standing {
+        write(stream, &framed("ECHO", 0));
+        expect(stream, b"ECHO");
+    }
+    assert!(read_to_end(&mut rig.connect()).is_empty());
+    assert_eq!(rig.counter(1, |c| c.tcp_refused_limit), 1);
+    // One that we would open counts, too.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let order = format!("SEND {} hello", listener.local_addr().unwrap());
+    udp_client().send_to(order.as_bytes(), rig.udp).unwrap();
+    let undelivered = std::iter::from_fn(|| Some(rig.next())).find(|t| matches!(t, Told::Undelivered { .. }));
+    assert!(matches!(undelivered, Some(Told::Undelivered { text, .. }) if text == "hello"));
+    drop(standing.pop());
+    assert_eq!(rig.counter(1, |c| c.tcp_closed_by_peer), 1);
+    write(&mut standing[0], &framed("ECHO", 0));
+    expect(&mut standing[0], b"ECHO");
+    rig.end(Control::Stop);
+}
+
+#[test]
+fn what_cannot_be_delivered_comes_back_to_the_worker_that_made_it() {
+    let rig = Rig::start(2, Settings::default());
+    // Different peers, so that either worker owns some of the connections.
+    let peers: Vec<_> = (0..16).map(|_| closed_tcp()).collect();
+    let mut made_by = std::collections::BTreeMap::new();
+    let mut came_back = std::collections::BTreeMap::new();
+    for peer in &peers {
+        udp_client()
+            .send_to(format!("SEND {peer} for-{peer}").as_bytes(), rig.udp)
+            .unwrap();
+    }
+    while came_back.len() < peers.len() {
+        match rig.next() {
+            Told::Message { worker, text, .. } => {
+                made_by.insert(text.split(' ').nth(2).unwrap().to_owned(), worker);
+            }
+            Told::Undelivered { worker, to, text } => {
+                assert_eq!(text, format!("for-{}", to.remote));
+                assert_eq!(came_back.insert(text, worker), None);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(came_back, made_by);
+    assert_eq!(rig.counter(16, |c| c.tcp_open_failed), 16);
+    assert_eq!(rig.counter(16, |c| c.stream_undelivered), 16);
+    rig.end(Control::Stop);
+}
+
+#[test]
+fn a_process_has_one_connection_to_each_peer() {
+    let rig = Rig::start(3, Settings::default());
+    let peer = TcpListener::bind("127.0.0.1:0").unwrap();
+    for number in 10..40 {
+        // Each from a port of its own, so that all workers get some.
+        let order = format!("SEND {} {number}", peer.local_addr().unwrap());
+        udp_client().send_to(order.as_bytes(), rig.udp).unwrap();
+    }
+    let (mut stream, from) = peer.accept().unwrap();
+    assert_eq!(from.ip(), loopback());
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut got = [0; 60];
+    stream.read_exact(&mut got).unwrap();
+    let got: BTreeSet<_> = got
+        .chunks(2)
+        .map(|n| String::from_utf8_lossy(n).into_owned())
+        .collect();
+    assert_eq!(got.len(), 30);
+    let workers: BTreeSet<_> = (0..30)
+        .map(|_| match rig.next() {
+            Told::Message { worker, .. } => worker,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert!(workers.len() > 1);
+    assert_eq!(rig.counter(1, |c| c.tcp_opened), 1);
+    peer.set_nonblocking(true).unwrap();
+    assert!(peer.accept().is_err(), "no second connection");
+    // What the peer sends on it is read, and answered there.
+    write(&mut stream, &framed("ECHO back", 0));
+    expect(&mut stream, b"ECHO back");
+    rig.end(Control::Stop);
+}
+
+#[test]
+fn an_answer_made_by_another_worker_returns_on_the_requests_connection() {
+    let rig = Rig::start(2, Settings::default());
+    let mut stream = rig.connect();
+    for number in 0..20 {
+        write(
+            &mut stream,
+            &framed(&format!("OWNER {} n{:02}", number % 2, number), 0),
+        );
+        expect(&mut stream, format!("{} n{:02}", number % 2, number).as_bytes());
+    }
+    assert_eq!(rig.counter(10, |c| c.handed_over), 10);
+    assert_eq!(rig.counter(10, |c| c.forwarded_sends), 10);
+    rig.end(Control::Stop);
+}
+
+#[test]
+fn where_the_connection_has_gone_a_new_one_is_opened() {
+    let rig = Rig::start(2, Settings::default());
+    for _ in 0..4 {
+        let peer = TcpListener::bind("127.0.0.1:0").unwrap();
+        let order = format!("STALE {} answer", peer.local_addr().unwrap());
+        udp_client().send_to(order.as_bytes(), rig.udp).unwrap();
+        let (mut stream, _) = peer.accept().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        expect(&mut stream, b"answer");
+    }
+    rig.end(Control::Stop);
+}
+
+#[test]
+fn what_waits_for_a_connection_that_never_stands_comes_back() {
+    let rig = Rig::start(
+        1,
+        Settings {
+            connect_timeout_ms: 200,
+            ..Settings::default()
+        },
+    );
+    // A listener whose queue is full: the kernel ignores further attempts.
+    let listener = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    listener
+        .bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into())
+        .unwrap();
+    listener.listen(0).unwrap();
+    let address = listener.local_addr().unwrap().as_socket().unwrap();
+    let mut fill = Vec::new();
+    while let Ok(stream) = std::net::TcpStream::connect_timeout(&address, Duration::from_millis(300)) {
+        fill.push(stream);
+        assert!(fill.len() < 10);
+    }
+    udp_client()
+        .send_to(format!("SEND {address} hello").as_bytes(), rig.udp)
+        .unwrap();
+    assert!(matches!(rig.next(), Told::Message { .. }));
+    assert!(matches!(rig.next(), Told::Undelivered { to, .. } if to.remote == address));
+    assert_eq!(rig.counter(1, |c| c.tcp_open_failed), 1);
+    rig.end(Control::Stop);
+}

@@ -1,0 +1,263 @@
+//! The worker's loop: datagrams, hand-over, the mailbox, timers, the end.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "a test that cannot go on fails"
+)]
+
+mod rig;
+
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use rig::{PATIENCE, Rig, Told, config, receive, udp_client};
+use sip_core::id::{QueryId, WorkerId};
+use sip_core::query::Answer;
+use sip_core::transport::Transport;
+use sip_net::bind::bind_all;
+use sip_net::mailbox::{Control, Item};
+use sip_net::settings::Settings;
+use sip_net::worker::Ended;
+
+#[test]
+fn datagrams_are_answered_where_they_came_from() {
+    let rig = Rig::start(1, Settings::default());
+    let client = udp_client();
+    for number in 0..100 {
+        client
+            .send_to(format!("ECHO {number}").as_bytes(), rig.udp)
+            .unwrap();
+    }
+    for number in 0..100 {
+        assert_eq!(receive(&client), format!("ECHO {number}"));
+    }
+    let Told::Message { flow, .. } = rig.next() else {
+        panic!()
+    };
+    assert_eq!(
+        (flow.transport, flow.remote, flow.conn),
+        (Transport::Udp, client.local_addr().unwrap(), None)
+    );
+    assert_eq!(rig.counter(100, |c| c.udp_received), 100);
+    assert_eq!(rig.counter(100, |c| c.udp_sent), 100);
+    assert_eq!(rig.end(Control::Stop), [Ended::Stopped]);
+}
+
+#[test]
+fn one_source_port_is_served_by_all_workers() {
+    let rig = Rig::start(2, Settings::default());
+    let client = udp_client();
+    const COUNT: usize = 400;
+    for number in 0..COUNT {
+        client
+            .send_to(format!("OWNER {} {number}", number % 2).as_bytes(), rig.udp)
+            .unwrap();
+    }
+    let mut next = [0, 1];
+    for _ in 0..COUNT {
+        let answer = receive(&client);
+        let (worker, number) = answer.split_once(' ').unwrap();
+        let worker: usize = worker.parse().unwrap();
+        assert_eq!(
+            number,
+            next[worker].to_string(),
+            "each worker answers its own, in order"
+        );
+        next[worker] += 2;
+    }
+    assert_eq!(rig.counter(1, |c| c.hand_over_drops), 0);
+    assert_eq!(
+        rig.counter(COUNT as u64 / 2, |c| c.handed_over),
+        COUNT as u64 / 2,
+        "half came to the wrong one"
+    );
+    rig.end(Control::Stop);
+}
+
+#[test]
+fn a_full_mailbox_drops_and_counts() {
+    let rig = Rig::start(
+        2,
+        Settings {
+            mailbox_messages: 0,
+            ..Settings::default()
+        },
+    );
+    let client = udp_client();
+    for number in 0..20 {
+        client
+            .send_to(format!("OWNER {} x", number % 2).as_bytes(), rig.udp)
+            .unwrap();
+    }
+    assert_eq!(rig.counter(10, |c| c.hand_over_drops), 10);
+    rig.end(Control::Stop);
+}
+
+#[test]
+fn an_icmp_error_reaches_every_worker() {
+    let rig = Rig::start(2, Settings::default());
+    let gone = udp_client();
+    let address = gone.local_addr().unwrap();
+    // Answered once its sender has gone.
+    gone.send_to(b"OWNER 0 BUSY", rig.udp).unwrap();
+    rig.next();
+    receive(&gone);
+    gone.send_to(b"FLOOD 1", rig.udp).unwrap();
+    drop(gone);
+    let mut workers = Vec::new();
+    while workers.len() < 2 {
+        match rig.next() {
+            Told::Undelivered { worker, to, text } => {
+                assert_eq!((to.remote, to.transport), (address, Transport::Udp));
+                assert!(text.starts_with("0----"));
+                workers.push(worker);
+            }
+            Told::Message { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    workers.sort_unstable();
+    assert_eq!(workers, [0, 1]);
+    assert_eq!(rig.counter(1, |c| c.icmp_errors), 1);
+    rig.end(Control::Stop);
+}
+
+#[test]
+fn questions_go_out_and_answers_come_back_to_the_same_worker() {
+    let rig = Rig::start(2, Settings::default());
+    udp_client().send_to(b"ASK", rig.udp).unwrap();
+    let Told::Message { worker, .. } = rig.next() else {
+        panic!()
+    };
+    let (asked_by, query) = rig.asked.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(asked_by, WorkerId(worker));
+    let id = query.id.unwrap();
+    let item = Item::Answer {
+        id,
+        answer: Answer::Saved(Ok(())),
+    };
+    rig.hub.mailbox(asked_by).unwrap().post(item).unwrap();
+    assert_eq!(
+        rig.next(),
+        Told::Answer {
+            worker,
+            id: QueryId {
+                slot: 0,
+                generation: 9
+            }
+        }
+    );
+    rig.end(Control::Stop);
+}
+
+#[test]
+fn a_timer_wakes_a_sleeping_worker() {
+    let rig = Rig::start(1, Settings::default());
+    udp_client().send_to(b"TIMER 30", rig.udp).unwrap();
+    assert!(matches!(rig.next(), Told::Message { .. }));
+    assert_eq!(rig.next(), Told::Timeout { worker: 0 });
+    rig.end(Control::Stop);
+}
+
+#[test]
+fn counters_are_published_without_being_asked_for_and_then_the_worker_sleeps() {
+    let rig = Rig::start(
+        1,
+        Settings {
+            publish_interval_ms: 10,
+            ..Settings::default()
+        },
+    );
+    udp_client().send_to(b"hello", rig.udp).unwrap();
+    rig.next();
+    let end = std::time::Instant::now() + PATIENCE;
+    while rig.published[0].get().net.udp_received == 0 {
+        assert!(std::time::Instant::now() < end);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // A worker that kept publishing, or turned round and round, would take many turns.
+    std::thread::sleep(Duration::from_millis(100));
+    let turns = rig.counter(1, |c| c.turns);
+    assert!(turns < 20, "{turns} turns");
+    rig.end(Control::Stop);
+}
+
+#[test]
+fn a_new_configuration_reaches_the_engine() {
+    let rig = Rig::start(1, Settings::default());
+    rig.hub.order(&Control::Reconfigure(rig.config.clone()));
+    assert_eq!(rig.next(), Told::Reconfigured { worker: 0 });
+    rig.end(Control::Stop);
+}
+
+#[test]
+fn draining_ends_when_work_ends_or_at_the_deadline() {
+    let rig = Rig::start(1, Settings::default());
+    assert_eq!(rig.end(Control::Drain { deadline_ms: 60_000 }), [Ended::Quiet]);
+
+    let rig = Rig::start(1, Settings::default());
+    udp_client().send_to(b"BUSY", rig.udp).unwrap();
+    rig.next();
+    assert_eq!(rig.end(Control::Drain { deadline_ms: 50 }), [Ended::Deadline]);
+
+    let rig = Rig::start(1, Settings::default());
+    let client = udp_client();
+    client.send_to(b"BUSY", rig.udp).unwrap();
+    rig.next();
+    rig.hub.order(&Control::Drain { deadline_ms: 60_000 });
+    assert_eq!(rig.next(), Told::Drained { worker: 0 });
+    assert!(
+        std::net::TcpStream::connect(rig.tcp).is_err(),
+        "no new connections"
+    );
+    client.send_to(b"ECHO still served", rig.udp).unwrap();
+    assert_eq!(receive(&client), "ECHO still served");
+    client.send_to(b"QUIET", rig.udp).unwrap();
+    for thread in rig.threads {
+        assert_eq!(thread.join().unwrap(), Ended::Quiet);
+    }
+}
+
+#[test]
+fn an_address_in_use_is_reported_with_its_listener() {
+    let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut config = config(2);
+    config.listeners[0].address = taken.local_addr().unwrap();
+    let error = bind_all(&config, &Settings::default(), 2).unwrap_err();
+    assert_eq!(error.listener.0, 0);
+    let text = error.to_string();
+    assert!(text.contains(&taken.local_addr().unwrap().to_string()), "{text}");
+    assert!(text.contains("another process listens there"), "{text}");
+}
+
+#[test]
+fn an_address_that_another_instance_shares_is_in_use_too() {
+    let settings = Settings::default();
+    let mut config = config(1);
+    let first = bind_all(&config, &settings, 1).unwrap();
+    for listener in 0..2 {
+        config.listeners[listener].address = first[0].addresses()[listener];
+        let error = bind_all(&config, &settings, 1).unwrap_err();
+        assert_eq!(usize::from(error.listener.0), listener);
+        config.listeners[listener].address.set_port(0);
+    }
+    config.listeners[0].address = first[0].addresses()[0];
+    let shared = Settings {
+        exclusive: false,
+        ..settings
+    };
+    assert!(bind_all(&config, &shared, 1).is_ok());
+}
+
+#[test]
+fn workers_share_a_port_that_the_kernel_chose() {
+    let all = bind_all(&config(3), &Settings::default(), 3).unwrap();
+    assert_eq!(all.len(), 3);
+    assert!(all[0].addresses().iter().all(|address| address.port() != 0));
+    assert!(
+        all.iter()
+            .all(|sockets| sockets.addresses() == all[0].addresses())
+    );
+    assert!(all[0].receive_buffer().unwrap() > 0);
+}
