@@ -197,6 +197,7 @@ pub(crate) fn fuzz(args: &[String]) -> Outcome {
             .args([
                 "build",
                 "--release",
+                "--locked",
                 "--target",
                 &triple,
                 manifest[0],
@@ -204,42 +205,62 @@ pub(crate) fn fuzz(args: &[String]) -> Outcome {
                 "--target-dir",
             ])
             .arg(&target_dir)
-            // Coverage and sanitizers are unstable flags of the stable compiler.
-            .env("RUSTC_BOOTSTRAP", "1")
             .env("RUSTFLAGS", FUZZ_FLAGS.join(" ")),
     )?;
     for name in targets
         .iter()
         .filter(|name| wanted.is_empty() || wanted.contains(name))
     {
-        let found = root().join("fuzz/artifacts").join(name);
-        let grown = target_dir.join("corpus").join(name);
-        let kept = root().join("fuzz/corpus").join(name);
-        for dir in [&found, &grown] {
-            std::fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
-        }
-        let mut run = Command::new(target_dir.join(&triple).join("release").join(name));
-        match runs {
-            // Fixed seed, and the committed corpus only: the same inputs in every run.
-            Some(runs) => run.args(["-seed=1", &format!("-runs={runs}"), "-verbosity=0"]),
-            // New finds go to the first directory.
-            None => run.arg("-max_total_time=3600").arg(&grown),
-        };
-        run.args([
-            "-max_len=4096",
-            "-rss_limit_mb=2048",
-            "-timeout=10",
-            "-print_final_stats=1",
-        ])
-        .arg(format!("-artifact_prefix={}/", found.display()));
-        if kept.is_dir() {
-            run.arg(&kept);
-        }
-        run_step(&format!("fuzz {name}"), &mut run)?;
+        fuzz_one(
+            name,
+            runs,
+            &target_dir,
+            &target_dir.join(&triple).join("release").join(name),
+        )?;
     }
     Ok(())
 }
 
+fn fuzz_one(name: &str, runs: Option<u64>, target_dir: &Path, program: &Path) -> Outcome {
+    let found = root().join("fuzz/artifacts").join(name);
+    let made =
+        |dir: &Path| std::fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()));
+    made(&found)?;
+    let mut run = Command::new(program);
+    // libFuzzer writes what it discovers into the first directory and only reads the others.
+    if let Some(runs) = runs {
+        // Fixed seed, nothing from earlier runs: the same inputs everywhere, every time.
+        let fresh = target_dir.join("fresh").join(name);
+        if fresh.exists() {
+            std::fs::remove_dir_all(&fresh).map_err(|error| format!("{}: {error}", fresh.display()))?;
+        }
+        made(&fresh)?;
+        run.arg(fresh)
+            .args(["-seed=1", &format!("-runs={runs}"), "-verbosity=0"]);
+    } else {
+        let kept = root().join("fuzz/corpus").join(name);
+        made(&kept)?;
+        run.arg(kept).arg("-max_total_time=3600");
+    }
+    let seeds = root().join("fuzz/seeds").join(name);
+    if seeds.is_dir() {
+        run.arg(seeds);
+    }
+    let dictionary = root().join("fuzz/sip.dict");
+    if dictionary.is_file() {
+        run.arg(format!("-dict={}", dictionary.display()));
+    }
+    run.args([
+        "-max_len=4096",
+        "-rss_limit_mb=2048",
+        "-timeout=10",
+        "-print_final_stats=1",
+    ])
+    .arg(format!("-artifact_prefix={}/", found.display()));
+    run_step(&format!("fuzz {name}"), &mut run)
+}
+
+/// libFuzzer's coverage passes; plain options of the stable compiler.
 const FUZZ_FLAGS: &[&str] = &[
     "--cfg fuzzing",
     "-Cpasses=sancov-module",
@@ -247,10 +268,7 @@ const FUZZ_FLAGS: &[&str] = &[
     "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
     "-Cllvm-args=-sanitizer-coverage-pc-table",
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
-    "-Zsanitizer=address",
-    "-Cdebug-assertions",
-    "-Coverflow-checks",
-    "-Ccodegen-units=1",
+    "-Cllvm-args=-simplifycfg-branch-fold-threshold=0",
 ];
 
 fn fuzz_arguments(args: &[String]) -> Result<(Option<u64>, Vec<String>), String> {

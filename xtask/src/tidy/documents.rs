@@ -1,6 +1,6 @@
 //! Documents name files that exist; the changelog has a place for what comes next.
 
-use super::{File, Violation};
+use super::{File, NOT_OURS, Violation};
 
 const EXTENSIONS: &[&str] = &[
     ".rs", ".md", ".toml", ".sh", ".py", ".xml", ".cfg", ".yml", ".yaml", ".txt", ".c", ".lock", ".sql",
@@ -64,6 +64,16 @@ fn links(line: &str) -> impl Iterator<Item = &str> {
 /// Whether a quoted word reads like a file of ours and is none.
 fn is_missing(paths: &[String], document: &str, quoted: &str) -> bool {
     let name = quoted.split(':').next().unwrap_or_default(); // `file.rs:12`
+    // What a run leaves behind, and places named by a stand-in such as `seeds/NAME/`.
+    let made = NOT_OURS
+        .iter()
+        .any(|dir| name == *dir || name.starts_with(&format!("{dir}/")));
+    let stand_in = name
+        .split('/')
+        .any(|part| !part.is_empty() && part.chars().all(|c| c.is_ascii_uppercase()));
+    if made || stand_in && name.contains('/') {
+        return false;
+    }
     let plain = |c: char| c.is_ascii_alphanumeric() || "_./-*".contains(c);
     if name.is_empty()
         || !name.chars().all(plain)
@@ -149,7 +159,7 @@ mod tests {
         assert_eq!(
             found(
                 "README.md",
-                "`INVITE` `text/plain` `application/sdp` `sip:a@b` `location.db` `/etc/x.toml` `a.b()`"
+                "`INVITE` `text/plain` `application/sdp` `sip:a@b` `location.db` `/etc/x.toml` `a.b()` `docs/T/` `target/x/`"
             ),
             [""; 0]
         );
