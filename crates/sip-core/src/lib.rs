@@ -5,8 +5,8 @@
 //! events go out as values. Same inputs, same outputs, byte for byte.
 //!
 //! [`endpoint::Endpoint`] is the only door. Modules import downwards only, in this order:
-//! `endpoint`, `request_path`, `proxy`, `engine`, `registrar`, `auth`, `location`, `resolve`,
-//! `transaction`, `transport`, `timer`, `shared`, `config`, `query`, `event`, `limits`,
+//! `endpoint`, `request_path`, `proxy`, `engine`, `registrar`, `shared`, `auth`, `location`,
+//! `resolve`, `transaction`, `timer`, `config`, `transport`, `query`, `event`, `limits`,
 //! `id`, `keys`, `time`.
 //!
 //! A panic is a bug; malformed input never causes one.
