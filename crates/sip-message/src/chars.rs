@@ -155,24 +155,60 @@ pub fn quoted_len(text: &[u8]) -> Option<usize> {
     }
 }
 
+/// The high bit of each byte of `word` that is zero, exact up to the first one.
+const fn zero_bytes(word: u64) -> u64 {
+    word.wrapping_sub(u64::from_le_bytes([1; 8])) & !word & u64::from_le_bytes([0x80; 8])
+}
+
+/// Index of the first byte of `block` that equals `c`.
+pub(crate) fn find_in_block(block: &[u8; 16], c: u8) -> Option<usize> {
+    let both = u128::from_le_bytes(*block);
+    let wanted = u64::from_le_bytes([c; 8]);
+    let low = zero_bytes(both as u64 ^ wanted);
+    if low != 0 {
+        return Some(low.trailing_zeros() as usize / 8);
+    }
+    let high = zero_bytes((both >> 64) as u64 ^ wanted);
+    (high != 0).then(|| 8 + high.trailing_zeros() as usize / 8)
+}
+
+/// Index of the first byte of `block` below the space, given that there is one.
+fn first_control(block: &[u8; 16]) -> usize {
+    let both = u128::from_le_bytes(*block);
+    let below =
+        |word: u64| word.wrapping_sub(u64::from_le_bytes([b' '; 8])) & !word & u64::from_le_bytes([0x80; 8]);
+    let low = below(both as u64);
+    if low != 0 {
+        low.trailing_zeros() as usize / 8
+    } else {
+        8 + below((both >> 64) as u64).trailing_zeros() as usize / 8
+    }
+}
+
 /// Where the first CR or LF at or after `from` is.
+#[inline]
 pub(crate) fn find_line_end(bytes: &[u8], from: usize) -> Option<usize> {
     // Lines are short: most of a call to a general search would be its preparation. Blocks without
     // control characters are skipped (the compiler makes a few vector instructions of the fold).
-    let mut at = from;
     let mut rest = bytes.get(from..)?;
     while let Some((block, tail)) = rest.split_first_chunk::<16>() {
-        if block.iter().fold(false, |any, &c| any | (c < b' '))
-            && let Some(found) = block.iter().position(|c| matches!(c, b'\r' | b'\n'))
-        {
-            return Some(at + found);
+        if block.iter().fold(false, |any, &c| any | (c < b' ')) {
+            let at = bytes.len() - rest.len() + first_control(block);
+            return match bytes.get(at) {
+                Some(b'\r' | b'\n') => Some(at),
+                _ => find_line_end_slowly(bytes, at),
+            };
         }
-        at += 16;
         rest = tail;
     }
-    rest.iter()
-        .position(|c| matches!(c, b'\r' | b'\n'))
-        .map(|found| at + found)
+    find_line_end_slowly(bytes, bytes.len() - rest.len())
+}
+
+/// The same for what is rare: the last bytes of a message without a body, control characters.
+#[cold]
+#[inline(never)]
+fn find_line_end_slowly(bytes: &[u8], from: usize) -> Option<usize> {
+    memchr::memchr2(b'\r', b'\n', bytes.get(from..)?).map(|found| from + found)
 }
 
 /// Where `inner`, a part of `outer`, lies in it. `None` if it is no part of it.
@@ -202,5 +238,18 @@ mod tests {
             }
         }
         assert_eq!(find_line_end(b"x", 2), None);
+        assert_eq!(find_line_end(b"a\tb\0c\x1f\x80\xff\rdefghijklmnop", 0), Some(8));
+    }
+
+    #[test]
+    fn bytes_are_found_in_a_block() {
+        for at in 0..16 {
+            let mut block = *b"Aa;;9 \xba\x39\x3b--zzzz\n";
+            assert_eq!(find_in_block(&block, b':'), None);
+            block[at] = b':';
+            assert_eq!(find_in_block(&block, b':'), Some(at));
+            block[15] = b':';
+            assert_eq!(find_in_block(&block, b':'), Some(at));
+        }
     }
 }

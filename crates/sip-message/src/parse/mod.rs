@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 pub use start_line::{StartLine, StartLineError};
 
-use crate::chars::{find_line_end, token_len, trim, trim_start};
+use crate::chars::{find_in_block, find_line_end, is_space, token_len, trim, trim_start};
 use crate::message::Message;
 use crate::name::HeaderName;
 use crate::number;
@@ -163,6 +163,14 @@ pub fn parse<'a>(
     Ok(message)
 }
 
+#[cold]
+#[inline(never)]
+fn trimmed_slowly(raw: &[u8], stop: usize) -> (usize, usize) {
+    let kept = trim_start(raw);
+    let value = stop - kept.len();
+    (value, value + trim(kept).len())
+}
+
 /// Past a CRLF at `at`; a bare CR or LF counts as a line end here so that the rest of a broken
 /// message can still be read for the refusal.
 fn line_end(bytes: &[u8], at: usize) -> Option<usize> {
@@ -219,26 +227,15 @@ impl FieldParser<'_> {
     /// One field, folded lines included.
     fn field(&mut self, index: &mut HeaderIndex) {
         let start = self.at;
-        let rest = self.bytes.get(start..).unwrap_or_default();
-        let name_len = token_len(rest);
-        let mut colon = name_len;
-        while matches!(rest.get(colon), Some(b' ' | b'\t')) {
-            colon += 1;
-        }
-        if name_len == 0 || rest.get(colon) != Some(&b':') {
+        let Some((name, name_len, colon)) = self.name(start) else {
             self.note(Defect::HeaderLine);
-            self.at = self.value_stop(start).1;
+            self.at = self.folded_value_stop(start).1;
             return;
-        }
+        };
         let from = start + colon + 1;
         let (stop, end) = self.value_stop(from);
         self.at = end;
-        // White space at both ends, folding included, is not part of the value.
-        let raw = self.bytes.get(from..stop).unwrap_or_default();
-        let kept = trim_start(raw);
-        let value = stop - kept.len();
-        let value_end = value + trim(kept).len();
-        let name = HeaderName::lookup(rest.get(..name_len).unwrap_or_default());
+        let (value, value_end) = self.trimmed(from, stop);
         let number = index.fields.len();
         index.fields.push(Field {
             name,
@@ -259,8 +256,67 @@ impl FieldParser<'_> {
         }
     }
 
+    /// The name of the field at `start`, its length, and where the colon is, from `start`.
+    #[inline]
+    fn name(&self, start: usize) -> Option<(HeaderName, usize, usize)> {
+        let rest = self.bytes.get(start..)?;
+        if let Some(block) = rest.first_chunk::<16>()
+            && let Some(colon) = find_in_block(block, b':')
+            && let Some(name) = HeaderName::lookup_usual(block, colon)
+        {
+            return Some((name, colon, colon));
+        }
+        Self::unusual_name(rest)
+    }
+
+    /// The same for a name that is unknown, long, spelled unusually or followed by white space.
+    #[cold]
+    #[inline(never)]
+    fn unusual_name(rest: &[u8]) -> Option<(HeaderName, usize, usize)> {
+        let len = token_len(rest);
+        let mut colon = len;
+        while matches!(rest.get(colon), Some(b' ' | b'\t')) {
+            colon += 1;
+        }
+        (len > 0 && rest.get(colon) == Some(&b':')).then(|| {
+            (
+                HeaderName::lookup(rest.get(..len).unwrap_or_default()),
+                len,
+                colon,
+            )
+        })
+    }
+
+    /// `from..stop` without white space at both ends, folding included.
+    #[inline]
+    fn trimmed(&self, from: usize, stop: usize) -> (usize, usize) {
+        let raw = self.bytes.get(from..stop).unwrap_or_default();
+        // One space in front, none behind: what nearly all senders write.
+        if let [b' ', first, .., last] = raw
+            && !is_space(*first)
+            && !is_space(*last)
+        {
+            return (from + 1, stop);
+        }
+        trimmed_slowly(raw, stop)
+    }
+
     /// Where the value that begins at `from` stops, and where the next field begins.
+    #[inline]
     fn value_stop(&mut self, from: usize) -> (usize, usize) {
+        // Nearly always: a whole line end, and no folding after it.
+        if let Some(stop) = find_line_end(self.bytes, from)
+            && let Some([b'\r', b'\n', next]) = self.bytes.get(stop..stop + 3)
+            && !matches!(next, b' ' | b'\t')
+        {
+            return (stop, stop + 2);
+        }
+        self.folded_value_stop(from)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn folded_value_stop(&mut self, from: usize) -> (usize, usize) {
         let mut at = from;
         loop {
             let Some(stop) = find_line_end(self.bytes, at) else {
