@@ -277,11 +277,11 @@ impl MailboxReceiver {
     /// atomic load when nothing waits.
     pub fn take(&self, inbox: &mut Inbox) -> bool {
         inbox.items.clear();
-        if !self.shared.pending.load(Ordering::SeqCst) {
-            return false;
-        }
         for block in &mut inbox.blocks {
             block.clear();
+        }
+        if !self.shared.pending.load(Ordering::SeqCst) {
+            return false;
         }
         let mut queue = self.shared.queue.lock();
         // Before looking: what is queued after this lock is given back sets it again.

@@ -345,12 +345,12 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
     }
 
     fn begin_drain(&mut self, now: Now, deadline_ms: u32) {
-        self.core.drain();
         for listener in self.streams.listeners() {
             // Closing it does the same, later.
             let _ = self.epoll.remove(listener);
         }
         self.streams.stop_accepting();
+        self.core.drain();
         let until = now.instant + Millis(deadline_ms);
         self.phase = match self.phase {
             Phase::Running => Phase::Draining { until },

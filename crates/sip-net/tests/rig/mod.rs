@@ -51,6 +51,7 @@ pub enum Told {
 /// - `ECHO`: sends the message back on its flow.
 /// - `OWNER n rest`: hands the message to worker n, which sends `rest` back, preceded by its number.
 /// - `CLOSE`: sends `BYE` back and closes.
+/// - `DATAGRAM address text`: sends text by the listener that the message came by.
 /// - `SEND address text`: sends text by listener 1 (TCP) to the address.
 /// - `STALE address text`: the same on a connection that is long gone.
 /// - `FLOOD n`: sends the flow n messages of 1,000 bytes.
@@ -85,6 +86,13 @@ impl Fake {
             "CLOSE" => {
                 self.out.push_back((flow, b"BYE".to_vec()));
                 return Handled::Close;
+            }
+            "DATAGRAM" => {
+                let to = Flow {
+                    remote: one.parse().unwrap(),
+                    ..flow
+                };
+                self.out.push_back((to, rest.as_bytes().to_vec()));
             }
             "SEND" | "STALE" => {
                 let conn = (verb == "STALE").then_some(sip_core::id::ConnId {
