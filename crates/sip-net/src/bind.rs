@@ -9,6 +9,7 @@ use sip_core::id::ListenerId;
 use sip_core::transport::Transport;
 
 use crate::settings::Settings;
+use crate::sys;
 use crate::tcp::{TcpListener, TcpOptions};
 use crate::udp::{UdpOptions, UdpSocket};
 
@@ -56,6 +57,12 @@ fn remedy(error: &io::Error) -> String {
         _ => "",
     };
     format!("{error}{hint}")
+}
+
+/// Raises the number of files (sockets among them) that this process may open from its soft to
+/// its hard limit; the new number. Many systems start processes with 1,024.
+pub fn raise_open_files() -> io::Result<u64> {
+    sys::raise_open_files()
 }
 
 /// Binds every listener of `config` once for each of `workers` workers (at least one). All share
@@ -114,6 +121,7 @@ fn bind_listener(
     Ok(())
 }
 
+/// A socket of either kind.
 enum Bound {
     Udp(UdpSocket),
     Tcp(TcpListener),
@@ -146,5 +154,17 @@ fn bind_one(
             io::ErrorKind::Unsupported,
             "this build listens by UDP and TCP only",
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_of_open_files_only_rises() {
+        let first = raise_open_files().unwrap();
+        assert!(first >= 256);
+        assert_eq!(raise_open_files().unwrap(), first);
     }
 }

@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use sip_core::id::WorkerId;
 
@@ -14,6 +15,8 @@ use crate::settings::Settings;
 #[derive(Clone, Debug)]
 pub struct Hub {
     mailboxes: Arc<[MailboxSender]>,
+    /// For each worker: it drains, and has nothing left to do.
+    done: Arc<[AtomicBool]>,
     hasher: RandomState,
 }
 
@@ -27,6 +30,7 @@ impl Hub {
         let (senders, receivers): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
         Ok((
             Self {
+                done: senders.iter().map(|_| AtomicBool::new(false)).collect(),
                 mailboxes: senders.into(),
                 hasher: RandomState::new(),
             },
@@ -49,6 +53,22 @@ impl Hub {
     /// their addresses.
     pub fn owner_of(&self, peer: &SocketAddr) -> WorkerId {
         WorkerId((self.hasher.hash_one(peer) % u64::from(self.workers())) as u16)
+    }
+
+    /// Notes whether a draining worker has nothing left to do; whether that holds for all.
+    ///
+    /// None may leave before: others still receive messages whose state it holds.
+    pub(crate) fn is_done(&self, worker: WorkerId, done: bool) -> bool {
+        let Some(own) = self.done.get(usize::from(worker.0)) else {
+            return done;
+        };
+        let news = own.swap(done, Ordering::SeqCst) != done;
+        let all = self.done.iter().all(|done| done.load(Ordering::SeqCst));
+        if all && news {
+            // The others may be asleep. One whose mailbox is full is not.
+            self.order(&Control::Publish);
+        }
+        all
     }
 
     /// Gives an order to all workers; how many took it.

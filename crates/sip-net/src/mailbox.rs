@@ -110,8 +110,8 @@ impl Block {
 pub enum Control {
     /// Take this configuration. Its listeners must be those that the sockets were bound for.
     Reconfigure(Arc<Config>),
-    /// Refuse new work, finish what is under way, then return; at the latest after this many
-    /// milliseconds.
+    /// Refuse new work, finish what is under way, then return together with all other workers
+    /// (which are to be told, too); at the latest after this many milliseconds.
     Drain {
         /// Milliseconds.
         deadline_ms: u32,

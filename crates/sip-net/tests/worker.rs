@@ -216,6 +216,30 @@ fn draining_ends_when_work_ends_or_at_the_deadline() {
 }
 
 #[test]
+fn a_worker_without_work_waits_for_those_that_may_still_need_it() {
+    let rig = Rig::start(2, Settings::default());
+    let client = udp_client();
+    client.send_to(b"BUSY", rig.udp).unwrap();
+    let Told::Message { worker: busy, .. } = rig.next() else {
+        panic!()
+    };
+    rig.hub.order(&Control::Drain { deadline_ms: 60_000 });
+    let drained: Vec<_> = (0..2).map(|_| rig.next()).collect();
+    assert!(drained.contains(&Told::Drained { worker: 1 - busy }));
+    std::thread::sleep(Duration::from_millis(50));
+    for number in 0..4 {
+        client
+            .send_to(format!("OWNER {} x", number % 2).as_bytes(), rig.udp)
+            .unwrap();
+        assert_eq!(receive(&client), format!("{} x", number % 2));
+    }
+    client.send_to(b"QUIET", rig.udp).unwrap();
+    for thread in rig.threads {
+        assert_eq!(thread.join().unwrap(), Ended::Quiet);
+    }
+}
+
+#[test]
 fn an_address_in_use_is_reported_with_its_listener() {
     let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut config = config(2);

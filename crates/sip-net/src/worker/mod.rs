@@ -74,7 +74,7 @@ impl Published {
 /// Why a worker returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It was told to drain, and all its work came to an end.
+    /// It was told to drain, as all workers were, and the work of all came to an end.
     Quiet,
     /// It was told to drain, and the deadline came first.
     Deadline,
@@ -367,7 +367,8 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             Phase::Stopping => Some(Ended::Stopped),
             Phase::Draining { until } => {
                 let waits = self.again || self.udp.iter().any(|udp| !udp.backlog.is_empty());
-                if !waits && self.core.is_quiet() && !self.streams.has_unsent() {
+                let done = !waits && self.core.is_quiet() && !self.streams.has_unsent();
+                if self.hub.is_done(self.id, done) {
                     Some(Ended::Quiet)
                 } else {
                     (now.instant >= until).then_some(Ended::Deadline)
