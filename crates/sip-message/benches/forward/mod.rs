@@ -2,7 +2,8 @@
 //! INVITE as phones send it, and what a stateless proxy does with it.
 #![allow(dead_code, reason = "each user of this file takes what it needs")]
 
-use sip_message::header::{Mandatory, NameAddr};
+use sip_message::chars::span_in;
+use sip_message::header::{Mandatory, NameAddr, Via};
 use sip_message::number::write_decimal;
 use sip_message::write::Edits;
 use sip_message::{HeaderIndex, HeaderName, Message, Uri, parse};
@@ -81,8 +82,12 @@ pub(crate) fn forward(message: &Message<'_>, edits: &mut Edits, out: &mut Vec<u8
         write_decimal(text, 0x0123_4567_89ab_cdef);
         text.extend_from_slice(b"\r\nRecord-Route: <sip:198.51.100.1:5060;lr>\r\n");
     });
-    let end = top.span(message).end;
-    edits.insert(end, b";received=192.0.2.47;rport=5060");
+    let via = Via::parse(top.text).expect("checked");
+    let rport = via.params.get(b"rport").expect("the message has it");
+    let at = span_in(message.source(), rport.name)
+        .expect("borrowed from it")
+        .end;
+    edits.insert(at, b"=5060;received=192.0.2.47");
     let hops = message
         .fields_named(HeaderName::MaxForwards)
         .next()
