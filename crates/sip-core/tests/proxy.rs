@@ -5,12 +5,6 @@ mod common;
 use common::*;
 use sip_core::config::StateMode;
 
-fn lines(sent: &[Sent]) -> Vec<String> {
-    sent.iter()
-        .map(|s| format!("{} {}", s.address(), s.first_line()))
-        .collect()
-}
-
 #[test]
 fn a_stateless_call_goes_through_and_keeps_its_bytes() {
     let mut config = config();

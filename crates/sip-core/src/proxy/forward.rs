@@ -280,11 +280,16 @@ fn span(request: &Request<'_>) -> core::ops::Range<usize> {
     request.message.start_offset()..request.message.end_offset()
 }
 
-/// Key of a client transaction: branch and method class (§17.1.3).
+/// Key of a client transaction: branch and method (§17.1.3), an INVITE's being the branch itself.
+/// Branches are keyed hashes, so that any difference will do.
 pub(crate) fn client_key(branch: u128, method: Method<'_>) -> u128 {
     match method {
+        Method::Invite | Method::Ack => branch,
         Method::Cancel => branch ^ 1,
-        _ => branch,
+        _ => method
+            .as_bytes()
+            .iter()
+            .fold(branch, |key, c| key.rotate_left(5) ^ u128::from(*c)),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-use sip_message::header::Via;
+use sip_message::header::{Mandatory, Via};
 use sip_message::{HeaderName, Message, Method};
 
 use super::forward::{client_key, read_branch, read_ingress, remove_values};
@@ -33,32 +33,34 @@ impl Engine {
     /// A response came.
     pub(crate) fn handle_response(&mut self, message: &Message<'_>, flow: Flow) -> Outcome {
         let status = message.status().unwrap_or(0);
-        if message.defect().is_some() || message.check_mandatory().is_err() {
-            self.counters.dropped_malformed += 1;
-            return Outcome::Done;
-        }
-        let (Ok(top), Ok(cseq)) = (message.top_via(), message.cseq()) else {
+        let (None, Ok(parts)) = (message.defect(), message.mandatory()) else {
             self.counters.dropped_malformed += 1;
             return Outcome::Done;
         };
+        let top = &parts.via;
         let Some((branch, target)) = top.branch().and_then(read_branch) else {
             return self.stray();
         };
         // §18.1.2: sent-by must be ours.
-        if !self.directory.is_own(&top.host, top.port) && !self.is_advertised(&top) {
+        if !self.is_sent_by(top) {
             return self.stray();
         }
-        if let Some(key) = self.table.find_client(client_key(branch, cseq.method)) {
+        if let Some(key) = self.table.find_client(client_key(branch, parts.cseq.method)) {
+            // §16.7 step 3: without a Via beside ours it is for nobody behind us.
+            let serves = self.table.client(key).is_some_and(|c| c.user.server.is_some());
+            if serves && message.values(HeaderName::Via).nth(1).is_none() {
+                return self.stray();
+            }
             self.count_response(status);
             return self.client_response(key, status, message);
         }
         if self.holds_state
-            && let Some(other) = self.other_owner(message.call_id().unwrap_or_default())
+            && let Some(other) = self.other_owner(parts.call_id)
         {
             return Outcome::HandOver(other);
         }
         self.count_response(status);
-        self.relay_response_statelessly(message, flow, &top, branch, target)
+        self.relay_response_statelessly(message, &parts, flow, branch, target)
     }
 
     fn stray(&mut self) -> Outcome {
@@ -66,14 +68,21 @@ impl Engine {
         Outcome::Done
     }
 
-    /// Whether sent-by is the text that one of our listeners writes.
-    fn is_advertised(&self, top: &Via<'_>) -> bool {
-        self.config.listeners.iter().any(|l| {
-            l.sent_by.len() >= top.host_text.len()
-                && l.sent_by
-                    .get(..top.host_text.len())
-                    .is_some_and(|h| h.eq_ignore_ascii_case(top.host_text))
-        })
+    /// Whether sent-by is what one of our listeners writes, or means this server all the same.
+    fn is_sent_by(&self, top: &Via<'_>) -> bool {
+        let written = |sent_by: &[u8]| {
+            let Some((host, rest)) = sent_by.split_at_checked(top.host_text.len()) else {
+                return false;
+            };
+            let port = match rest {
+                [] => None,
+                [b':', digits @ ..] => sip_message::number::port(digits),
+                _ => return false,
+            };
+            host.eq_ignore_ascii_case(top.host_text) && port == top.port
+        };
+        self.config.listeners.iter().any(|l| written(&l.sent_by))
+            || self.directory.is_own(&top.host, top.port)
     }
 
     fn count_response(&mut self, status: u16) {
@@ -94,8 +103,8 @@ impl Engine {
     fn relay_response_statelessly(
         &mut self,
         message: &Message<'_>,
+        parts: &Mandatory<'_>,
         flow: Flow,
-        top: &Via<'_>,
         branch: u128,
         target: u8,
     ) -> Outcome {
@@ -103,7 +112,7 @@ impl Engine {
             .values(HeaderName::Via)
             .nth(1)
             .and_then(|v| Via::parse(v.text));
-        let (Some(next), Ok(from), Ok(cseq)) = (next, message.from(), message.cseq()) else {
+        let Some(next) = next else {
             return self.stray();
         };
         let Some((transport, remote)) = via::response_target(&next) else {
@@ -114,19 +123,21 @@ impl Engine {
             sent_by: next.host_text,
             port: next.port.unwrap_or(0),
             source: remote.ip().to_canonical(),
-            call_id: message.call_id().unwrap_or_default(),
-            from_tag: from.tag().unwrap_or_default(),
-            cseq: cseq.number,
+            call_id: parts.call_id,
+            from_tag: parts.from_tag.unwrap_or_default(),
+            cseq: parts.cseq.number,
         };
         if self.secrets.branch(&input, target) != branch {
             return self.stray();
         }
-        let ingress = top.params.value(b"tz").and_then(read_ingress);
+        // The token is not under the branch's hash: what it says must at least be possible. (Whose
+        // connection it names, the shell compares with `remote`.)
+        let ingress = parts.via.params.value(b"tz").and_then(read_ingress);
         let ingress = ingress.filter(|(listener, _)| {
             self.config
                 .listeners
                 .get(usize::from(listener.0))
-                .is_some_and(|l| l.transport == transport)
+                .is_some_and(|l| l.transport == transport && l.address.is_ipv4() == remote.is_ipv4())
         });
         let listener = match ingress {
             Some((listener, _)) => Some(listener),

@@ -19,7 +19,7 @@ mod route;
 mod sanity;
 mod transaction;
 
-use sip_message::{HeaderName, Message, Method, Uri};
+use sip_message::{Defect, HeaderName, Message, Method, Uri};
 
 use crate::engine::Engine;
 use crate::engine::reply::{Reply, Status};
@@ -135,7 +135,7 @@ impl Engine {
         } else {
             self.counters.dropped_malformed += 1;
         }
-        if message.defect().is_some() {
+        if message.defect().is_some_and(breaks_framing) {
             Handled::Broken
         } else {
             Handled::Here
@@ -167,5 +167,19 @@ impl Engine {
     /// The domain of ours that a Request-URI belongs to.
     fn own_domain_of(&self, uri: &Uri<'_>) -> Option<&crate::config::Domain> {
         self.directory.domain_of(&self.config, uri.sip()?)
+    }
+}
+
+/// Whether a message with this defect may have ended elsewhere than its sender meant.
+const fn breaks_framing(defect: Defect) -> bool {
+    match defect {
+        Defect::RequestLine | Defect::Version => false,
+        Defect::Repeated(name) => matches!(name, HeaderName::ContentLength),
+        Defect::HeaderLine
+        | Defect::LineEnd
+        | Defect::ContentLength
+        | Defect::Truncated
+        | Defect::Unterminated
+        | Defect::TooManyHeaders => true,
     }
 }

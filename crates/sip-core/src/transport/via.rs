@@ -81,11 +81,9 @@ pub fn reply_to(flow: Flow, via: &Via<'_>) -> Flow {
 pub fn response_target(via: &Via<'_>) -> Option<(Transport, SocketAddr)> {
     let transport = Transport::parse(via.transport)?;
     let ip = via.received_any().or_else(|| via.host.ip())?;
-    let port = via
-        .rport()
-        .flatten()
-        .or(via.port)
-        .unwrap_or(transport.default_port());
+    // RFC 3581 is about datagrams: a stream's source port is no port to connect to (§18.2.2).
+    let rport = via.rport().flatten().filter(|_| !transport.is_reliable());
+    let port = rport.or(via.port).unwrap_or(transport.default_port());
     Some((transport, SocketAddr::new(ip, port)))
 }
 
@@ -167,6 +165,10 @@ mod tests {
         assert_eq!(
             target("SIP/2.0/UDP 10.0.0.1;received=192.0.2.9;rport=7777"),
             Some("192.0.2.9:7777".parse().unwrap())
+        );
+        assert_eq!(
+            target("SIP/2.0/TCP 10.0.0.1:5080;received=192.0.2.9;rport=7777"),
+            Some("192.0.2.9:5080".parse().unwrap())
         );
         assert_eq!(
             target("SIP/2.0/UDP 10.0.0.1:5080"),

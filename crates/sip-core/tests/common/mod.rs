@@ -1,5 +1,5 @@
 //! An endpoint on a table: virtual time, messages in as text, messages out as text.
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -12,7 +12,7 @@ use sip_core::config::{
     RelayTarget, Route, StateMode, Timers, When,
 };
 use sip_core::endpoint::{Endpoint, Handled, Keys};
-use sip_core::id::{ListenerId, WorkerId};
+use sip_core::id::{ConnId, ListenerId, WorkerId};
 use sip_core::limits::Limits;
 use sip_core::location::AorRecord;
 use sip_core::location::codec::RecordRef;
@@ -169,12 +169,12 @@ pub struct Bench {
 
 impl Bench {
     pub fn new(config: &Config) -> Self {
-        let shared = Arc::new(Shared::default());
-        let keys = Keys {
-            domain_secret: [7; 32],
-            seed: [9; 32],
-        };
-        let endpoint = Endpoint::new(config, &keys, WorkerId(0), shared.clone());
+        Self::worker(config, 0, Arc::new(Shared::default()))
+    }
+
+    /// Worker number `worker`, which shares `shared` with the others.
+    pub fn worker(config: &Config, worker: u16, shared: Arc<Shared>) -> Self {
+        let endpoint = Endpoint::new(config, &keys(worker as u8 + 9), WorkerId(worker), shared.clone());
         Self {
             endpoint,
             shared,
@@ -206,10 +206,43 @@ impl Bench {
     }
 
     pub fn receive(&mut self, flow: Flow, text: &str) -> Vec<Sent> {
-        let now = self.now();
-        let handled = self.endpoint.handle_message(now, flow, text.as_bytes());
-        assert_ne!(handled, Handled::HandOver(WorkerId(0)));
+        let handled = self.handle(flow, text);
+        assert!(!matches!(handled, Handled::HandOver(_)), "{handled:?}: {text}");
         self.drain()
+    }
+
+    /// What the endpoint says of a message; what it sends stays for [`Bench::drain`].
+    pub fn handle(&mut self, flow: Flow, text: &str) -> Handled {
+        let now = self.now();
+        self.endpoint.handle_message(now, flow, text.as_bytes())
+    }
+
+    /// The transport says that `sent` could not be delivered.
+    pub fn undelivered(&mut self, sent: &Sent) -> Vec<Sent> {
+        let now = self.now();
+        self.endpoint
+            .handle_undelivered(now, sent.to, sent.text.as_bytes());
+        self.drain()
+    }
+
+    pub fn counters(&self) -> sip_core::event::Counters {
+        *self.endpoint.counters()
+    }
+
+    /// Nothing is left: no transaction, no timer, nothing parked, nobody live.
+    pub fn assert_idle(&self) {
+        let g = self.endpoint.gauges();
+        assert_eq!(
+            (
+                g.server_transactions,
+                g.client_transactions,
+                g.timers,
+                g.parked_requests,
+                g.parked_bytes
+            ),
+            (0, 0, 0, 0, 0)
+        );
+        assert!(self.endpoint.is_quiet());
     }
 
     /// Lets `ms` pass, firing timers as the shell would.
@@ -250,6 +283,47 @@ impl Bench {
             other => panic!("{other:?}"),
         }
     }
+}
+
+/// Keys of a worker: the domain's secret is common, the seed its own.
+pub fn keys(seed: u8) -> Keys {
+    Keys {
+        domain_secret: [7; 32],
+        seed: [seed; 32],
+    }
+}
+
+/// Address and first line of each message.
+pub fn lines(sent: &[Sent]) -> Vec<String> {
+    sent.iter()
+        .map(|s| format!("{} {}", s.address(), s.first_line()))
+        .collect()
+}
+
+/// The one message of `sent`.
+#[track_caller]
+pub fn one(sent: Vec<Sent>) -> Sent {
+    assert_eq!(sent.len(), 1, "{:?}", lines(&sent));
+    sent.into_iter().next().unwrap()
+}
+
+/// A connection to listener 1 of [`config`], in slot `slot` of worker 0.
+pub fn tcp_flow(from: &str, slot: u32) -> Flow {
+    Flow {
+        transport: Transport::Tcp,
+        listener: ListenerId(1),
+        remote: from.parse().unwrap(),
+        conn: Some(ConnId {
+            worker: WorkerId(0),
+            slot,
+            generation: 7,
+        }),
+    }
+}
+
+/// Text with CRLF line ends.
+pub fn crlf(text: &str) -> String {
+    text.replace('\n', "\r\n")
 }
 
 pub fn udp_flow(from: &str) -> Flow {
