@@ -6,8 +6,7 @@ help:   ## this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile
 
 run:    ## build the server (release) and start it on the embedded default
-	cargo build --release --package trapezoid
-	exec "$$(cargo xtask target-dir)/release/trapezoid" serve $(ARGS)
+	cargo run --release --package trapezoid -- serve $(ARGS)
 
 test:   ## install what the tests need, run every test
 	cargo xtask test

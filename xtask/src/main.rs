@@ -16,7 +16,6 @@ cargo xtask COMMAND
   fuzz [--runs N] [TARGET…]
                        fuzz until stopped, or a fixed number of executions of each target
   bench [ARGS…]        bench/beside-kamailio.py
-  target-dir           print cargo's target directory
 ";
 
 fn main() -> ExitCode {
@@ -32,7 +31,6 @@ fn main() -> ExitCode {
         "tidy" => tidy::run(&steps::root()),
         "fuzz" => steps::fuzz(rest),
         "bench" => steps::bench(rest),
-        "target-dir" => steps::print_target_dir(),
         "help" | "--help" | "-h" => {
             eprint!("{HELP}");
             Ok(())

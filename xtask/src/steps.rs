@@ -1,6 +1,5 @@
 //! The make targets: which programs run, in which order.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -147,10 +146,6 @@ pub(crate) fn bench(args: &[String]) -> Outcome {
             .args(args)
             .env("TRAPEZOID_BIN", server),
     )
-}
-
-pub(crate) fn print_target_dir() -> Outcome {
-    writeln!(std::io::stdout(), "{}", target_dir()?.display()).map_err(|error| error.to_string())
 }
 
 fn target_dir() -> Result<PathBuf, String> {
