@@ -71,19 +71,17 @@ fn name(text: &[u8]) -> Option<Host<'_>> {
     let body = text.strip_suffix(b".").unwrap_or(text);
     // No empty label, and no last label of digits only: that would be a broken IPv4 address
     // (RFC 3696 §2).
-    let (mut label_len, mut digits) = (0, true);
+    let last = body.iter().rposition(|c| *c == b'.').map_or(0, |dot| dot + 1);
+    let last = body.get(last..).unwrap_or_default();
+    let mut dot_before = true;
     for &c in body {
-        if c == b'.' {
-            if label_len == 0 {
-                return None;
-            }
-            (label_len, digits) = (0, true);
-        } else {
-            label_len += 1;
-            digits &= c.is_ascii_digit();
+        let dot = c == b'.';
+        if dot && dot_before {
+            return None;
         }
+        dot_before = dot;
     }
-    (label_len > 0 && !digits).then_some(Host::Name(text))
+    (!dot_before && !last.iter().all(u8::is_ascii_digit)).then_some(Host::Name(text))
 }
 
 /// Dotted quad, decimal only.

@@ -65,6 +65,13 @@ impl<'a> Params<'a> {
     /// Whether all of the text is well-formed header parameters (`generic-param` of RFC 3261 §25.1),
     /// none of them twice (§7.3.1), and at most 64.
     pub fn is_valid(&self) -> bool {
+        self.check(|_| {})
+    }
+
+    /// As [`Params::is_valid`], and shows each parameter to `visit` on the way, so that what is
+    /// asked for often need not be searched for again.
+    #[inline]
+    pub(crate) fn check(&self, mut visit: impl FnMut(&Param<'a>)) -> bool {
         let mut rest = self.text;
         // Which names were seen, by length and first letter: only where two agree in those need
         // all names be compared.
@@ -77,18 +84,21 @@ impl<'a> Params<'a> {
             };
             let first = param.name.first().copied().unwrap_or_default() | 0x20;
             let bit = 1 << ((usize::from(first) + param.name.len() * 7) % 64);
-            if seen & bit != 0
-                && self
-                    .iter()
-                    .take(count)
-                    .any(|p| p.name.eq_ignore_ascii_case(param.name))
-            {
+            if seen & bit != 0 && self.repeats(param.name, count) {
                 return false;
             }
             seen |= bit;
+            visit(&param);
             rest = tail;
         }
         false
+    }
+
+    /// Whether one of the first `count` parameters has this name.
+    #[cold]
+    #[inline(never)]
+    fn repeats(&self, name: &[u8], count: usize) -> bool {
+        self.iter().take(count).any(|p| p.name.eq_ignore_ascii_case(name))
     }
 
     /// How many there are, and whether all of the text is parameters, as far as a URI's separators
@@ -152,7 +162,7 @@ fn loose_value_len(text: &[u8]) -> usize {
 }
 
 /// Reads one parameter, `;` included. The functions tell how much of a text is a name or a bare value.
-#[inline]
+#[inline(always)]
 fn one<'a>(text: &'a [u8], name_len: impl Fn(&[u8]) -> usize, bare_len: impl Fn(&[u8]) -> usize) -> One<'a> {
     let after = match trim_start(text) {
         [] => return One::End,

@@ -15,6 +15,8 @@ pub struct NameAddr<'a> {
     pub params: Params<'a>,
     /// Whether the URI stood in angle brackets.
     pub bracketed: bool,
+    /// The `tag` parameter, found when the parameters were checked.
+    tag: Option<&'a [u8]>,
 }
 
 impl<'a> NameAddr<'a> {
@@ -36,12 +38,13 @@ impl<'a> NameAddr<'a> {
         let [b'>', params @ ..] = rest else {
             return None;
         };
-        let params = Params::new(params);
-        (!uri.is_empty() && params.is_valid()).then_some(Self {
+        let mut tag = None;
+        (!uri.is_empty() && check_params(params, &mut tag)).then(|| Self {
             display: trim(display),
             uri,
-            params,
+            params: Params::new(params),
             bracketed: true,
+            tag,
         })
     }
 
@@ -49,22 +52,23 @@ impl<'a> NameAddr<'a> {
     /// no comma, question mark or semicolon.
     fn without_brackets(uri: &'a [u8], params: &'a [u8]) -> Option<Self> {
         let uri = trim(uri);
-        let params = Params::new(params);
+        let mut tag = None;
         let ok = !uri.is_empty()
             && uri_text_len(uri) == uri.len()
             && memchr::memchr(b'?', uri).is_none()
-            && params.is_valid();
-        ok.then_some(Self {
+            && check_params(params, &mut tag);
+        ok.then(|| Self {
             display: &[],
             uri,
-            params,
+            params: Params::new(params),
             bracketed: false,
+            tag,
         })
     }
 
-    /// The `tag` parameter.
-    pub fn tag(&self) -> Option<&'a [u8]> {
-        self.params.get(b"tag").map(|p| p.value.unwrap_or_default())
+    /// The `tag` parameter; empty if it has no value.
+    pub const fn tag(&self) -> Option<&'a [u8]> {
+        self.tag
     }
 
     /// The URI, read.
@@ -82,6 +86,15 @@ impl<'a> NameAddr<'a> {
             _ => None,
         }
     }
+}
+
+/// Whether `text` is parameters; finds the tag among them.
+fn check_params<'a>(text: &'a [u8], tag: &mut Option<&'a [u8]>) -> bool {
+    Params::new(text).check(|param| {
+        if param.name.len() == 3 && param.name.eq_ignore_ascii_case(b"tag") {
+            *tag = Some(param.value.unwrap_or_default());
+        }
+    })
 }
 
 /// Up to what may not stand in a URI.

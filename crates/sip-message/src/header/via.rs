@@ -5,7 +5,7 @@ use core::net::IpAddr;
 use crate::chars::{is_space, split_once, token_len, trim, trim_start};
 use crate::host::Host;
 use crate::number;
-use crate::params::Params;
+use crate::params::{Param, Params};
 use crate::uri::split_port;
 
 /// One Via value.
@@ -23,6 +23,28 @@ pub struct Via<'a> {
     pub port: Option<u16>,
     /// Parameters.
     pub params: Params<'a>,
+    /// What is asked for often, found when the parameters were checked.
+    known: Known<'a>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Known<'a> {
+    branch: Option<&'a [u8]>,
+    received: Option<&'a [u8]>,
+    rport: Option<Option<u16>>,
+}
+
+impl<'a> Known<'a> {
+    fn note(&mut self, param: &Param<'a>) {
+        match param.name.len() {
+            5 if param.name.eq_ignore_ascii_case(b"rport") => {
+                self.rport = Some(param.value.and_then(number::port));
+            }
+            6 if param.name.eq_ignore_ascii_case(b"branch") => self.branch = param.value,
+            8 if param.name.eq_ignore_ascii_case(b"received") => self.received = Some(param.unquoted()),
+            _ => {}
+        }
+    }
 }
 
 impl<'a> Via<'a> {
@@ -37,20 +59,23 @@ impl<'a> Via<'a> {
         let params_at = memchr::memchr(b';', sent_by).unwrap_or(sent_by.len());
         let (sent_by, params) = sent_by.split_at_checked(params_at)?;
         let (host_text, port) = split_sent_by(trim(sent_by))?;
+        let host = Host::parse(host_text)?;
         let params = Params::new(params);
-        Some(Self {
+        let mut known = Known::default();
+        params.check(|param| known.note(param)).then_some(Self {
             text,
             transport,
-            host: Host::parse(host_text)?,
+            host,
             host_text,
             port,
-            params: params.is_valid().then_some(params)?,
+            params,
+            known,
         })
     }
 
     /// `branch`; `None` if it is missing or empty.
     pub fn branch(&self) -> Option<&'a [u8]> {
-        self.params.value(b"branch").filter(|b| !b.is_empty())
+        self.known.branch.filter(|b| !b.is_empty())
     }
 
     /// Whether the branch begins with the magic cookie of RFC 3261 §8.1.1.7 and has more.
@@ -61,7 +86,7 @@ impl<'a> Via<'a> {
 
     /// `received`, an address; IPv6 with or without brackets (RFC 5118 §4.5).
     pub fn received(&self) -> Option<IpAddr> {
-        let text = self.params.get(b"received")?.unquoted();
+        let text = self.known.received?;
         match Host::parse(text) {
             Some(host) => host.ip(),
             None => crate::host::parse_v6(text).map(IpAddr::V6),
@@ -74,8 +99,8 @@ impl<'a> Via<'a> {
     }
 
     /// Whether `rport` is there, and its value if it has one (RFC 3581 §3).
-    pub fn rport(&self) -> Option<Option<u16>> {
-        self.params.get(b"rport").map(|p| p.value.and_then(number::port))
+    pub const fn rport(&self) -> Option<Option<u16>> {
+        self.known.rport
     }
 }
 
