@@ -18,6 +18,7 @@ pub use crate::engine::Keys;
 
 use crate::config::Config;
 use crate::engine::effects::ServerEvent;
+use crate::engine::reply::Status;
 use crate::engine::{Engine, Wake};
 use crate::event::{Counters, Event, Gauges};
 use crate::id::{QueryId, WorkerId};
@@ -25,6 +26,7 @@ use crate::proxy::response::Outcome;
 use crate::query::{Answer, Query};
 use crate::request_path;
 use crate::time::{Instant, Now};
+use crate::transport::framing::FramingError;
 use crate::transport::{Flow, TransmitBatch};
 
 /// What became of a message given to the endpoint.
@@ -80,6 +82,27 @@ impl Endpoint {
                 let outcome = engine.handle_response(&message, flow);
                 self.follow(outcome)
             }
+        }
+    }
+
+    /// A stream cannot be followed further: refuses the request at fault, if it is one and can be
+    /// answered (RFC 3261 §18.3, §21.4.11). The shell closes the connection after sending that.
+    pub fn handle_framing_error(&mut self, now: Now, flow: Flow, error: FramingError<'_>) {
+        let engine = &mut self.engine;
+        engine.now = now;
+        let Ok(message) = sip_message::parse(error.head, &mut self.index, engine.config.limits.headers)
+        else {
+            engine.counters.dropped_not_sip += 1;
+            return;
+        };
+        if message.method().is_some() {
+            let status = Status {
+                code: error.fault.status(),
+                reason: error.fault.reason(),
+            };
+            let _ = engine.refuse_unreadable(&message, flow, status);
+        } else {
+            engine.counters.dropped_malformed += 1;
         }
     }
 

@@ -119,7 +119,7 @@ impl Engine {
     }
 
     /// Refuses a request that could not be read, if it can be answered at all.
-    fn refuse_unreadable(&mut self, message: &Message<'_>, flow: Flow, status: Status<'_>) -> Handled {
+    pub(crate) fn refuse_unreadable(&mut self, message: &Message<'_>, flow: Flow, status: Status<'_>) -> Handled {
         self.counters.requests_other += 1;
         let answerable = message.top_via().is_ok()
             && [

@@ -14,7 +14,7 @@ use sip_core::transport::{Flow, TransmitBatch};
 pub trait Core {
     /// See [`Endpoint::handle_message`].
     fn handle_message(&mut self, now: Now, flow: Flow, bytes: &[u8]) -> Handled;
-    /// The peer's stream cannot be followed; the connection is closed after what this queues.
+    /// See [`Endpoint::handle_framing_error`].
     fn handle_framing_error(&mut self, now: Now, flow: Flow, error: FramingError<'_>);
     /// See [`Endpoint::handle_undelivered`].
     fn handle_undelivered(&mut self, now: Now, to: Flow, bytes: &[u8]);
@@ -47,8 +47,8 @@ impl Core for Endpoint {
         Self::handle_message(self, now, flow, bytes)
     }
 
-    fn handle_framing_error(&mut self, _now: Now, _flow: Flow, _error: FramingError<'_>) {
-        // The endpoint has no refusal for these yet: the connection is closed without one.
+    fn handle_framing_error(&mut self, now: Now, flow: Flow, error: FramingError<'_>) {
+        Self::handle_framing_error(self, now, flow, error);
     }
 
     fn handle_undelivered(&mut self, now: Now, to: Flow, bytes: &[u8]) {
