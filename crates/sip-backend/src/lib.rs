@@ -15,12 +15,17 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod front;
 mod queue;
 mod quiet;
 
+pub mod dns;
 pub mod location;
 pub mod metrics;
+pub mod shared;
 pub mod subscribers;
+
+pub use self::front::Backend;
 
 use sip_core::id::QueryId;
 use sip_core::query::Answer;

@@ -13,8 +13,8 @@ use battery::{Answers, PATIENCE};
 use rusqlite::Connection;
 use sip_backend::metrics::Value;
 use sip_backend::subscribers::{
-    CredentialCache, CredentialStore as _, LookupOptions, SqliteCredentials, SubscriberError, SubscriberTable,
-    TableOptions,
+    CredentialCache, CredentialStore as _, LookupOptions, SqliteCredentials, SubscriberError,
+    SubscriberTable, TableOptions,
 };
 use sip_core::query::Unavailable;
 
@@ -25,7 +25,11 @@ struct OnDisk {
 }
 
 fn on_disk(calculate_ha1: bool, renamed: bool) -> OnDisk {
-    OnDisk { dir: tempfile::tempdir().unwrap(), calculate_ha1, renamed }
+    OnDisk {
+        dir: tempfile::tempdir().unwrap(),
+        calculate_ha1,
+        renamed,
+    }
 }
 
 impl OnDisk {
@@ -57,11 +61,15 @@ impl Harness for OnDisk {
     }
 
     fn add(&mut self, user: &str, domain: &str, realm: &str, password: &str) {
-        self.table().add(user, domain, realm, password.as_bytes()).unwrap();
+        self.table()
+            .add(user, domain, realm, password.as_bytes())
+            .unwrap();
     }
 
     fn set_password(&mut self, user: &str, domain: &str, realm: &str, password: &str) {
-        self.table().set_password(user, domain, realm, password.as_bytes()).unwrap();
+        self.table()
+            .set_password(user, domain, realm, password.as_bytes())
+            .unwrap();
     }
 
     fn delete(&mut self, user: &str, domain: &str) {
@@ -69,9 +77,19 @@ impl Harness for OnDisk {
     }
 
     fn put(&mut self, user: &str, domain: &str, column: &str, value: &str) {
-        let (table, name) = if self.renamed { ("accounts", "login") } else { ("subscriber", "username") };
+        let (table, name) = if self.renamed {
+            ("accounts", "login")
+        } else {
+            ("subscriber", "username")
+        };
         let sql = format!("UPDATE {table} SET {column} = ? WHERE {name} = ? AND domain = ?");
-        assert_eq!(Connection::open(self.path()).unwrap().execute(&sql, [value, user, domain]).unwrap(), 1);
+        assert_eq!(
+            Connection::open(self.path())
+                .unwrap()
+                .execute(&sql, [value, user, domain])
+                .unwrap(),
+            1
+        );
     }
 
     fn calculates(&self) -> bool {
@@ -102,19 +120,37 @@ fn commands_say_what_is_wrong() {
     let again = table.add("bob", "example.com", "r", b"y").unwrap_err();
     assert!(matches!(again, SubscriberError::Exists { .. }));
     assert_eq!(again.to_string(), "bob@example.com exists already");
-    for nobody in [table.set_password("eve", "example.com", "r", b"y"), table.delete("eve", "example.com")] {
+    for nobody in [
+        table.set_password("eve", "example.com", "r", b"y"),
+        table.delete("eve", "example.com"),
+    ] {
         assert!(matches!(nobody.unwrap_err(), SubscriberError::NotFound { .. }));
     }
-    for (user, domain) in [("", "x"), ("a:b", "x"), ("a b", "x"), ("a\"", "x"), ("a", ""), ("a", "x\n")] {
+    for (user, domain) in [
+        ("", "x"),
+        ("a:b", "x"),
+        ("a b", "x"),
+        ("a\"", "x"),
+        ("a", ""),
+        ("a", "x\n"),
+    ] {
         let bad = table.add(user, domain, "r", b"y").unwrap_err();
-        assert!(matches!(bad, SubscriberError::BadName { .. }), "{user:?}@{domain:?}");
+        assert!(
+            matches!(bad, SubscriberError::BadName { .. }),
+            "{user:?}@{domain:?}"
+        );
     }
     let list = |domain| {
         let mut names = Vec::new();
-        table.list(domain, &mut |user, domain| names.push(format!("{user}@{domain}"))).unwrap();
+        table
+            .list(domain, &mut |user, domain| names.push(format!("{user}@{domain}")))
+            .unwrap();
         names
     };
-    assert_eq!(list(None), ["alice@example.com", "bob@example.com", "alice@example.org"]);
+    assert_eq!(
+        list(None),
+        ["alice@example.com", "bob@example.com", "alice@example.org"]
+    );
     assert_eq!(list(Some("EXAMPLE.org")), ["alice@example.org"]);
     assert_eq!(table.count().unwrap(), 3);
 }
@@ -123,20 +159,37 @@ fn commands_say_what_is_wrong() {
 #[test]
 fn the_row_is_what_other_servers_expect() {
     let disk = on_disk(false, false);
-    disk.table().add("Mufasa", "example.org", "http-auth@example.org", b"Circle of Life").unwrap();
+    disk.table()
+        .add(
+            "Mufasa",
+            "example.org",
+            "http-auth@example.org",
+            b"Circle of Life",
+        )
+        .unwrap();
     let db = Connection::open(disk.path()).unwrap();
     let row: [String; 5] = db
-        .query_row("SELECT password, ha1, ha1b, ha1_sha256, ha1_sha512t256 FROM subscriber", [], |row| {
-            Ok([row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?])
-        })
+        .query_row(
+            "SELECT password, ha1, ha1b, ha1_sha256, ha1_sha512t256 FROM subscriber",
+            [],
+            |row| Ok([row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?]),
+        )
         .unwrap();
     let [password, ha1, ha1b, sha256, sha512t256] = row;
     assert_eq!(password, "", "the plain password is nowhere");
     assert_eq!(ha1, "3d78807defe7de2157e2b0b6573a855f");
-    assert_eq!(sha256, "7987c64c30e25f1b74be53f966b49b90f2808aa92faf9a00262392d7b4794232");
+    assert_eq!(
+        sha256,
+        "7987c64c30e25f1b74be53f966b49b90f2808aa92faf9a00262392d7b4794232"
+    );
     assert_eq!((ha1b.len(), sha512t256.len()), (32, 64));
-    let version: i64 =
-        db.query_row("SELECT table_version FROM version WHERE table_name='subscriber'", [], |r| r.get(0)).unwrap();
+    let version: i64 = db
+        .query_row(
+            "SELECT table_version FROM version WHERE table_name='subscriber'",
+            [],
+            |r| r.get(0),
+        )
+        .unwrap();
     assert_eq!(version, 7);
     let mode = fs::metadata(disk.path()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
@@ -146,12 +199,14 @@ fn the_row_is_what_other_servers_expect() {
 fn a_foreign_table_is_used_as_it_is_or_refused() {
     let disk = on_disk(false, false);
     let db = Connection::open(disk.path()).unwrap();
-    db.execute_batch("CREATE TABLE subscriber (username TEXT, domain TEXT, ha1 TEXT, extra TEXT)").unwrap();
+    db.execute_batch("CREATE TABLE subscriber (username TEXT, domain TEXT, ha1 TEXT, extra TEXT)")
+        .unwrap();
     let before: String = schema(&db);
     disk.table().add("alice", "example.com", "r", b"x").unwrap();
     assert_eq!(schema(&db), before, "never altered");
     let answers = Arc::new(Answers::default());
-    let store = SqliteCredentials::open(disk.options(), LookupOptions::default(), cache(), answers.clone()).unwrap();
+    let store =
+        SqliteCredentials::open(disk.options(), LookupOptions::default(), cache(), answers.clone()).unwrap();
     store.ask(vec![query(0, b"alice", "example.com", "r")]);
     let found = answer(&answers, 0).unwrap().unwrap();
     assert!(found.ha1_md5.is_some() && found.ha1_sha256.is_none() && found.ha1_sha512_256.is_none());
@@ -160,14 +215,25 @@ fn a_foreign_table_is_used_as_it_is_or_refused() {
     let mut options = disk.options();
     options.calculate_ha1 = true;
     let error = SubscriberTable::open(options).unwrap_err();
-    assert!(error.to_string().contains("table \"subscriber\" has no column \"password\""), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("table \"subscriber\" has no column \"password\""),
+        "{error}"
+    );
     let mut options = disk.options();
     options.columns.ha1 = "ha1\"; DROP TABLE subscriber; --".into();
-    assert!(matches!(SubscriberTable::open(options).unwrap_err(), SubscriberError::BadColumn { .. }));
+    assert!(matches!(
+        SubscriberTable::open(options).unwrap_err(),
+        SubscriberError::BadColumn { .. }
+    ));
 }
 
 fn schema(db: &Connection) -> String {
-    db.query_row("SELECT group_concat(sql) FROM sqlite_master", [], |row| row.get(0)).unwrap()
+    db.query_row("SELECT group_concat(sql) FROM sqlite_master", [], |row| {
+        row.get(0)
+    })
+    .unwrap()
 }
 
 #[test]
@@ -176,8 +242,13 @@ fn a_database_that_goes_and_comes_back_is_used_again() {
     disk.table().add("alice", "example.com", "r", b"one").unwrap();
     let answers = Arc::new(Answers::default());
     let cache = cache();
-    let store =
-        SqliteCredentials::open(disk.options(), LookupOptions::default(), cache.clone(), answers.clone()).unwrap();
+    let store = SqliteCredentials::open(
+        disk.options(),
+        LookupOptions::default(),
+        cache.clone(),
+        answers.clone(),
+    )
+    .unwrap();
     store.ask(vec![query(0, b"alice", "example.com", "r")]);
     assert!(are_of(answer(&answers, 0).unwrap().as_ref(), "alice", "r", "one"));
     // A backup is put in its place.
@@ -210,17 +281,31 @@ fn a_database_that_goes_and_comes_back_is_used_again() {
 fn a_full_queue_and_a_question_too_old_are_unavailable() {
     let disk = on_disk(false, false);
     let answers = Arc::new(Answers::default());
-    let options = LookupOptions { queue_items: 4, ..LookupOptions::default() };
+    let options = LookupOptions {
+        queue_items: 4,
+        ..LookupOptions::default()
+    };
     let store = SqliteCredentials::open(disk.options(), options, cache(), answers.clone()).unwrap();
-    store.ask((0..20).map(|slot| query(slot, b"alice", "example.com", "r")).collect());
+    store.ask(
+        (0..20)
+            .map(|slot| query(slot, b"alice", "example.com", "r"))
+            .collect(),
+    );
     let refused = (0..20).filter(|slot| answer(&answers, *slot).is_err()).count();
     assert_eq!(refused, 16);
     store.shutdown();
 
-    let options = LookupOptions { deadline: Duration::ZERO, ..LookupOptions::default() };
+    let options = LookupOptions {
+        deadline: Duration::ZERO,
+        ..LookupOptions::default()
+    };
     let store = SqliteCredentials::open(disk.options(), options, cache(), answers.clone()).unwrap();
     store.ask(vec![query(30, b"alice", "example.com", "r")]);
     assert_eq!(answer(&answers, 30).unwrap_err(), Unavailable);
-    let unavailable = store.metrics().into_iter().find(|s| s.labels == "result=\"unavailable\"").unwrap();
+    let unavailable = store
+        .metrics()
+        .into_iter()
+        .find(|s| s.labels == "result=\"unavailable\"")
+        .unwrap();
     assert_eq!(unavailable.value, Value::Counter(1));
 }

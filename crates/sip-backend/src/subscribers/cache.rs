@@ -131,10 +131,24 @@ impl CredentialCache {
     }
 
     /// Keeps what a look-up found, begun at `generation`.
-    pub fn insert(&self, user: &[u8], domain: &[u8], realm: &[u8], generation: u64, secrets: Option<Secrets>) {
+    pub fn insert(
+        &self,
+        user: &[u8],
+        domain: &[u8],
+        realm: &[u8],
+        generation: u64,
+        secrets: Option<Secrets>,
+    ) {
         let key = Key(user, domain, realm);
-        let Some((hash, shard)) = self.place(key).filter(|_| self.per_shard > 0) else { return };
-        let until = Instant::now() + if secrets.is_some() { self.ttl } else { self.negative_ttl };
+        let Some((hash, shard)) = self.place(key).filter(|_| self.per_shard > 0) else {
+            return;
+        };
+        let until = Instant::now()
+            + if secrets.is_some() {
+                self.ttl
+            } else {
+                self.negative_ttl
+            };
         let slot = Slot {
             hash,
             key: [user, domain, realm].concat().into(),
@@ -147,7 +161,10 @@ impl CredentialCache {
         };
         let mut shard = shard.lock();
         let Shard { index, slots, hand } = &mut *shard;
-        if let Some(at) = index.find(hash, |at| slots.get(*at).is_some_and(|slot| slot.is(key))).copied() {
+        if let Some(at) = index
+            .find(hash, |at| slots.get(*at).is_some_and(|slot| slot.is(key)))
+            .copied()
+        {
             if let Some(old) = slots.get_mut(at) {
                 *old = slot;
             }
@@ -236,7 +253,10 @@ mod tests {
     const LONG: Duration = Duration::from_secs(3600);
 
     fn secrets(n: u8) -> Secrets {
-        Secrets { ha1_md5: Some([n; 16].into()), ..Secrets::default() }
+        Secrets {
+            ha1_md5: Some([n; 16].into()),
+            ..Secrets::default()
+        }
     }
 
     fn md5(found: Option<Option<Secrets>>) -> Option<Option<u8>> {
@@ -289,7 +309,9 @@ mod tests {
             assert_eq!(md5(cache.get(b"busy", b"d", b"r")), Some(Some(9)));
         }
         assert_eq!(cache.len(), 640);
-        let hits = (0..20_000u32).filter(|n| cache.get(&n.to_le_bytes(), b"d", b"r").is_some()).count();
+        let hits = (0..20_000u32)
+            .filter(|n| cache.get(&n.to_le_bytes(), b"d", b"r").is_some())
+            .count();
         assert_eq!(hits, 639);
     }
 

@@ -87,7 +87,12 @@ impl SqliteCredentials {
             .name("subscribers".into())
             .spawn(move || lookup.run())
             .map_err(SubscriberError::io(&path))?;
-        Ok(Self { queue, stats, sink, thread: Mutex::new(Some(thread)) })
+        Ok(Self {
+            queue,
+            stats,
+            sink,
+            thread: Mutex::new(Some(thread)),
+        })
     }
 }
 
@@ -95,14 +100,16 @@ impl CredentialStore for SqliteCredentials {
     fn ask(&self, batch: Vec<CredentialQuery>) {
         let asked = Instant::now();
         let mut refused = Vec::new();
-        self.queue.push_all(batch.into_iter().map(|query| (query, asked)), |_| 1, &mut refused);
+        self.queue
+            .push_all(batch.into_iter().map(|query| (query, asked)), |_| 1, &mut refused);
         if refused.is_empty() {
             return;
         }
         self.stats.refused.add(refused.len() as u64);
         for (query, _) in refused {
             if let Some(id) = query.id {
-                self.sink.answer(query.origin, id, Answer::Credentials(Err(Unavailable)));
+                self.sink
+                    .answer(query.origin, id, Answer::Credentials(Err(Unavailable)));
             }
         }
         self.sink.flush();
@@ -184,12 +191,17 @@ impl Source {
     fn new(db: Connection, path: &std::path::Path) -> rusqlite::Result<Self> {
         db.pragma_update(None, "query_only", true)?;
         let version = data_version(&db)?;
-        Ok(Self { db, file: file_of(path), version })
+        Ok(Self {
+            db,
+            file: file_of(path),
+            version,
+        })
     }
 }
 
 fn data_version(db: &Connection) -> rusqlite::Result<i64> {
-    db.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))
+    db.prepare_cached("PRAGMA data_version")?
+        .query_row([], |row| row.get(0))
 }
 
 /// `ha1, ha1_sha256, ha1_sha512t256, password` of a user and domain.
@@ -323,7 +335,13 @@ impl Lookup {
                 Ok(known)
             } else {
                 let found = self.find(&mut statement, query)?;
-                self.cache.insert(&query.user, &query.domain, &query.realm, generation, found.clone());
+                self.cache.insert(
+                    &query.user,
+                    &query.domain,
+                    &query.realm,
+                    generation,
+                    found.clone(),
+                );
                 Ok(found)
             };
             self.reply(query, *asked, result);
@@ -350,11 +368,15 @@ impl Lookup {
         query: &CredentialQuery,
     ) -> rusqlite::Result<Option<Secrets>> {
         // A name that is no text is in no table.
-        let (Ok(user), Ok(domain)) = (std::str::from_utf8(&query.user), std::str::from_utf8(&query.domain))
-        else {
+        let (Ok(user), Ok(domain)) = (
+            std::str::from_utf8(&query.user),
+            std::str::from_utf8(&query.domain),
+        ) else {
             return Ok(None);
         };
-        statement.query_row([user, domain], |row| self.secrets(row, query)).optional()
+        statement
+            .query_row([user, domain], |row| self.secrets(row, query))
+            .optional()
     }
 
     fn secrets(&self, row: &Row<'_>, query: &CredentialQuery) -> rusqlite::Result<Secrets> {
@@ -367,7 +389,9 @@ impl Lookup {
         }
         let long = |value: Option<Hash>| value.and_then(|hash| array(&hash));
         Ok(Secrets {
-            ha1_md5: self.hash(row.get_ref(0)?, Algorithm::Md5).and_then(|hash| array(&hash)),
+            ha1_md5: self
+                .hash(row.get_ref(0)?, Algorithm::Md5)
+                .and_then(|hash| array(&hash)),
             ha1_sha256: long(self.hash(row.get_ref(1)?, Algorithm::Sha256)),
             ha1_sha512_256: long(self.hash(row.get_ref(2)?, Algorithm::Sha512_256)),
         })
@@ -384,7 +408,11 @@ impl Lookup {
             self.stats.broken.inc();
             if let Some(more) = self.log_broken.allow() {
                 let algorithm = algorithm.name();
-                tracing::warn!(algorithm, more, "subscriber table: a hash column does not hold a hash; ignored");
+                tracing::warn!(
+                    algorithm,
+                    more,
+                    "subscriber table: a hash column does not hold a hash; ignored"
+                );
             }
         }
         hash

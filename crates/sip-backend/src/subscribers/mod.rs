@@ -122,11 +122,17 @@ pub enum SubscriberError {
 
 impl SubscriberError {
     fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self::Io { path: path.to_owned(), source }
+        move |source| Self::Io {
+            path: path.to_owned(),
+            source,
+        }
     }
 
     fn database(path: &Path) -> impl FnOnce(rusqlite::Error) -> Self {
-        move |source| Self::Database { path: path.to_owned(), source }
+        move |source| Self::Database {
+            path: path.to_owned(),
+            source,
+        }
     }
 }
 

@@ -48,7 +48,11 @@ pub(super) struct Shape {
 impl Shape {
     /// The column as SQL, `NULL` where the table has none.
     pub(super) fn or_null(&self, column: &str) -> String {
-        if self.has(column) { quoted(column) } else { "NULL".into() }
+        if self.has(column) {
+            quoted(column)
+        } else {
+            "NULL".into()
+        }
     }
 
     fn has(&self, column: &str) -> bool {
@@ -79,8 +83,25 @@ pub(super) fn connect(path: &Path) -> rusqlite::Result<Connection> {
 
 /// Makes file and table where they are absent, and looks whether the table can be used.
 pub(super) fn prepare(options: &TableOptions) -> Result<(Connection, Shape), SubscriberError> {
-    let Columns { user, domain, password, ha1, ha1b, ha1_sha256, ha1_sha512t256 } = &options.columns;
-    for name in [&options.table, user, domain, password, ha1, ha1b, ha1_sha256, ha1_sha512t256] {
+    let Columns {
+        user,
+        domain,
+        password,
+        ha1,
+        ha1b,
+        ha1_sha256,
+        ha1_sha512t256,
+    } = &options.columns;
+    for name in [
+        &options.table,
+        user,
+        domain,
+        password,
+        ha1,
+        ha1b,
+        ha1_sha256,
+        ha1_sha512t256,
+    ] {
         check_identifier(name)?;
     }
     let path = &options.path;
@@ -101,7 +122,11 @@ pub(super) fn prepare(options: &TableOptions) -> Result<(Connection, Shape), Sub
     for column in [user, domain, secret] {
         if !shape.has(column) {
             let (table, column) = (options.table.clone(), column.clone());
-            return Err(SubscriberError::MissingColumn { path: path.clone(), table, column });
+            return Err(SubscriberError::MissingColumn {
+                path: path.clone(),
+                table,
+                column,
+            });
         }
     }
     Ok((db, shape))
@@ -122,7 +147,9 @@ fn read_or_create(db: &mut Connection, options: &TableOptions) -> rusqlite::Resu
 
 fn read_shape(db: &Connection, table: &str) -> rusqlite::Result<Shape> {
     let mut select = db.prepare("SELECT lower(name) FROM pragma_table_info(?)")?;
-    let present = select.query_map([table], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    let present = select
+        .query_map([table], |row| row.get(0))?
+        .collect::<rusqlite::Result<_>>()?;
     Ok(Shape { present })
 }
 
@@ -175,7 +202,8 @@ impl SubscriberTable {
     pub fn open(options: TableOptions) -> Result<Self, SubscriberError> {
         let (db, shape) = prepare(&options)?;
         // What a changed or deleted row held is overwritten, not only unlinked.
-        db.pragma_update(None, "secure_delete", true).map_err(SubscriberError::database(&options.path))?;
+        db.pragma_update(None, "secure_delete", true)
+            .map_err(SubscriberError::database(&options.path))?;
         Ok(Self { db, shape, options })
     }
 
@@ -215,7 +243,11 @@ impl SubscriberTable {
     /// [`SubscriberError::NotFound`], or SQLite's.
     pub fn delete(&mut self, user: &str, domain: &str) -> Result<(), SubscriberError> {
         let key = Key::new(user, domain)?;
-        let sql = format!("DELETE FROM {} WHERE {}", quoted(&self.options.table), self.by_key());
+        let sql = format!(
+            "DELETE FROM {} WHERE {}",
+            quoted(&self.options.table),
+            self.by_key()
+        );
         let deleted = self.db.execute(&sql, params![key.user, key.domain]);
         match deleted.map_err(SubscriberError::database(&self.options.path))? {
             0 => Err(key.not_found()),
@@ -233,7 +265,8 @@ impl SubscriberTable {
         domain: Option<&str>,
         each: &mut dyn FnMut(&str, &str),
     ) -> Result<(), SubscriberError> {
-        self.list_rows(domain, each).map_err(SubscriberError::database(&self.options.path))
+        self.list_rows(domain, each)
+            .map_err(SubscriberError::database(&self.options.path))
     }
 
     /// Number of subscribers.
@@ -243,16 +276,16 @@ impl SubscriberTable {
     pub fn count(&self) -> Result<u64, SubscriberError> {
         let sql = format!("SELECT count(*) FROM {}", quoted(&self.options.table));
         let count: rusqlite::Result<i64> = self.db.query_row(&sql, [], |row| row.get(0));
-        Ok(count.map_err(SubscriberError::database(&self.options.path))?.cast_unsigned())
+        Ok(count
+            .map_err(SubscriberError::database(&self.options.path))?
+            .cast_unsigned())
     }
 
-    fn list_rows(
-        &self,
-        domain: Option<&str>,
-        each: &mut dyn FnMut(&str, &str),
-    ) -> rusqlite::Result<()> {
-        let (user_column, domain_column) =
-            (quoted(&self.options.columns.user), quoted(&self.options.columns.domain));
+    fn list_rows(&self, domain: Option<&str>, each: &mut dyn FnMut(&str, &str)) -> rusqlite::Result<()> {
+        let (user_column, domain_column) = (
+            quoted(&self.options.columns.user),
+            quoted(&self.options.columns.domain),
+        );
         let mut select = self.db.prepare(&format!(
             "SELECT {user_column}, {domain_column} FROM {} WHERE ?1 IS NULL OR {domain_column} = ?1 \
              ORDER BY {domain_column}, {user_column}",
@@ -268,7 +301,11 @@ impl SubscriberTable {
 
     fn by_key(&self) -> String {
         let columns = &self.options.columns;
-        format!("{} = ?1 AND {} = ?2", quoted(&columns.user), quoted(&columns.domain))
+        format!(
+            "{} = ?1 AND {} = ?2",
+            quoted(&columns.user),
+            quoted(&columns.domain)
+        )
     }
 
     /// The secret columns that the table has, with their new values.
@@ -292,7 +329,10 @@ impl SubscriberTable {
         put(&columns.ha1, ha1(Algorithm::Md5, &key.user).as_str());
         put(&columns.ha1b, ha1(Algorithm::Md5, &full).as_str());
         put(&columns.ha1_sha256, ha1(Algorithm::Sha256, &key.user).as_str());
-        put(&columns.ha1_sha512t256, ha1(Algorithm::Sha512_256, &key.user).as_str());
+        put(
+            &columns.ha1_sha512t256,
+            ha1(Algorithm::Sha512_256, &key.user).as_str(),
+        );
         let plain = if self.options.calculate_ha1 {
             std::str::from_utf8(password).map_err(|_| SubscriberError::BadPassword)?
         } else {
@@ -314,7 +354,9 @@ impl SubscriberTable {
         let find = format!("SELECT 1 FROM {table} WHERE {}", self.by_key());
         let numbered = (3..).zip(&secrets);
         let sql = if exists {
-            let set: Vec<_> = numbered.map(|(n, (column, _))| format!("{column} = ?{n}")).collect();
+            let set: Vec<_> = numbered
+                .map(|(n, (column, _))| format!("{column} = ?{n}"))
+                .collect();
             format!("UPDATE {table} SET {} WHERE {}", set.join(", "), self.by_key())
         } else {
             let columns = &self.options.columns;
@@ -332,8 +374,12 @@ impl SubscriberTable {
             .into_iter()
             .chain(secrets.iter().map(|(_, value)| value.as_str()));
         let mut run = || -> rusqlite::Result<bool> {
-            let tx = self.db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let found = tx.query_row(&find, params![key.user, key.domain], |_| Ok(())).optional()?;
+            let tx = self
+                .db
+                .transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let found = tx
+                .query_row(&find, params![key.user, key.domain], |_| Ok(()))
+                .optional()?;
             if found.is_some() != exists {
                 return Ok(false);
             }
@@ -344,7 +390,10 @@ impl SubscriberTable {
         match run().map_err(SubscriberError::database(&self.options.path))? {
             true => Ok(()),
             false if exists => Err(key.not_found()),
-            false => Err(SubscriberError::Exists { user: key.user.clone(), domain: key.domain.clone() }),
+            false => Err(SubscriberError::Exists {
+                user: key.user.clone(),
+                domain: key.domain.clone(),
+            }),
         }
     }
 }
@@ -360,15 +409,23 @@ impl Key {
         let bad = |c: char| c.is_control() || c.is_whitespace() || c == ':' || c == '"';
         // A colon separates the parts of what is hashed; an IPv6 domain has its own.
         if user.is_empty() || user.contains(bad) {
-            return Err(SubscriberError::BadName { what: "the user name" });
+            return Err(SubscriberError::BadName {
+                what: "the user name",
+            });
         }
         if domain.is_empty() || domain.contains(|c| bad(c) && c != ':') {
             return Err(SubscriberError::BadName { what: "the domain" });
         }
-        Ok(Self { user: user.to_owned(), domain: domain.to_ascii_lowercase() })
+        Ok(Self {
+            user: user.to_owned(),
+            domain: domain.to_ascii_lowercase(),
+        })
     }
 
     fn not_found(&self) -> SubscriberError {
-        SubscriberError::NotFound { user: self.user.clone(), domain: self.domain.clone() }
+        SubscriberError::NotFound {
+            user: self.user.clone(),
+            domain: self.domain.clone(),
+        }
     }
 }

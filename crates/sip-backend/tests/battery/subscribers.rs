@@ -53,7 +53,13 @@ pub fn answer(answers: &Answers, slot: u32) -> Result<Option<Secrets>, Unavailab
     }
 }
 
-fn ask(store: &impl CredentialStore, answers: &Answers, user: &str, domain: &str, realm: &str) -> Option<Secrets> {
+fn ask(
+    store: &impl CredentialStore,
+    answers: &Answers,
+    user: &str,
+    domain: &str,
+    realm: &str,
+) -> Option<Secrets> {
     store.ask(vec![query(0, user.as_bytes(), domain, realm)]);
     answer(answers, 0).unwrap()
 }
@@ -76,11 +82,31 @@ pub fn subscribers_are_found_by_user_and_domain<H: Harness>(mut harness: H) {
     harness.add("alice", "example.org", "the realm", "other");
     harness.add("o'hara;DROP", "EXAMPLE.com", "example.com", "x\u{e9}\u{1f511}");
     let found = |user: &str, domain: &str, realm: &str| ask(&store, &answers, user, domain, realm);
-    assert!(are_of(found("alice", "example.com", "example.com").as_ref(), "alice", "example.com", "secret"));
-    assert!(are_of(found("alice", "example.org", "the realm").as_ref(), "alice", "the realm", "other"));
+    assert!(are_of(
+        found("alice", "example.com", "example.com").as_ref(),
+        "alice",
+        "example.com",
+        "secret"
+    ));
+    assert!(are_of(
+        found("alice", "example.org", "the realm").as_ref(),
+        "alice",
+        "the realm",
+        "other"
+    ));
     let odd = found("o'hara;DROP", "example.com", "example.com");
-    assert!(are_of(odd.as_ref(), "o'hara;DROP", "example.com", "x\u{e9}\u{1f511}"));
-    for (user, domain) in [("bob", "example.com"), ("alice", "example.net"), ("ALICE", "example.com"), ("", "")] {
+    assert!(are_of(
+        odd.as_ref(),
+        "o'hara;DROP",
+        "example.com",
+        "x\u{e9}\u{1f511}"
+    ));
+    for (user, domain) in [
+        ("bob", "example.com"),
+        ("alice", "example.net"),
+        ("ALICE", "example.com"),
+        ("", ""),
+    ] {
         assert!(found(user, domain, "example.com").is_none(), "{user}@{domain}");
     }
     store.ask(vec![query(7, b"\xff\xfe\x00", "example.com", "r")]);
@@ -108,11 +134,20 @@ pub fn every_question_of_a_batch_is_answered<H: Harness>(mut harness: H) {
         harness.add(&format!("user{n}"), "example.com", "r", &format!("pass{n}"));
     }
     let name = |slot: u32| format!("user{}", slot % 25);
-    store.ask((0..500).map(|slot| query(slot, name(slot).as_bytes(), "example.com", "r")).collect());
+    store.ask(
+        (0..500)
+            .map(|slot| query(slot, name(slot).as_bytes(), "example.com", "r"))
+            .collect(),
+    );
     for slot in 0..500 {
         let found = answer(&answers, slot).unwrap();
         if slot % 25 < 20 {
-            assert!(are_of(found.as_ref(), &name(slot), "r", &format!("pass{}", slot % 25)));
+            assert!(are_of(
+                found.as_ref(),
+                &name(slot),
+                "r",
+                &format!("pass{}", slot % 25)
+            ));
         } else {
             assert!(found.is_none());
         }
@@ -142,7 +177,10 @@ pub fn changes_by_others_take_effect<H: Harness>(mut harness: H) {
         }
     };
     assert!(found().is_none());
-    assert!(cache.get(b"alice", b"example.com", b"r").is_some(), "absence is remembered");
+    assert!(
+        cache.get(b"alice", b"example.com", b"r").is_some(),
+        "absence is remembered"
+    );
     harness.add("alice", "example.com", "r", "one");
     until(&|secrets| are_of(secrets, "alice", "r", "one"));
     harness.set_password("alice", "example.com", "r", "two");
@@ -156,7 +194,16 @@ pub fn changes_by_others_take_effect<H: Harness>(mut harness: H) {
 pub fn broken_hashes_count_as_absent<H: Harness>(mut harness: H) {
     let answers = Arc::new(Answers::default());
     let store = harness.open(cache(), answers.clone());
-    for (n, bad) in ["nothex", "0123", &"g".repeat(32), &"a".repeat(33), &"a".repeat(128)].iter().enumerate() {
+    for (n, bad) in [
+        "nothex",
+        "0123",
+        &"g".repeat(32),
+        &"a".repeat(33),
+        &"a".repeat(128),
+    ]
+    .iter()
+    .enumerate()
+    {
         let user = format!("user{n}");
         harness.add(&user, "example.com", "r", "secret");
         if harness.calculates() {

@@ -1,0 +1,304 @@
+//! A, AAAA and SRV records, for the core's RFC 3263 machine.
+//!
+//! The resolver underneath keeps nothing: the core caches, each answer for the records' own time
+//! to live, so a change of TTL is seen with the next look-up. `/etc/hosts` is read once, when the
+//! resolver is made.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hickory_resolver::TokioResolver;
+use hickory_resolver::config::{
+    ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
+};
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::net::{DnsError, NetError};
+use hickory_resolver::proto::rr::{Name, RData, Record as DnsRecord, RecordType};
+use sip_core::id::QueryId;
+use sip_core::query::{Answer, Record, RecordKind, Records, Unavailable};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+
+use crate::AnswerSink;
+use crate::metrics::{self, Counter, Histogram, Sample};
+use crate::quiet::Quiet;
+
+/// That there are no records is kept at least and at most this long, seconds (RFC 2308 §5 allows
+/// hours; a new gateway should not wait for them),
+const NEGATIVE_TTL_S: std::ops::RangeInclusive<u32> = 1..=300;
+/// and this long where the server gave no SOA.
+const NEGATIVE_TTL_WITHOUT_SOA_S: u32 = 30;
+/// Longest time that records are kept, seconds.
+const MAX_TTL_S: u32 = 86_400;
+
+/// How names are resolved.
+#[derive(Clone, Debug)]
+pub struct DnsOptions {
+    /// Name servers; empty: those of the system (`/etc/resolv.conf`).
+    pub servers: Vec<SocketAddr>,
+    /// Whether `/etc/hosts` is asked first.
+    pub hosts_file: bool,
+    /// A question without an answer after this is answered as unavailable.
+    pub timeout: Duration,
+    /// Questions under way; one more is answered as unavailable at once.
+    pub in_flight: usize,
+}
+
+impl Default for DnsOptions {
+    fn default() -> Self {
+        Self {
+            servers: Vec::new(),
+            hosts_file: true,
+            timeout: Duration::from_secs(5),
+            in_flight: 1_024,
+        }
+    }
+}
+
+/// The resolver could not be set up.
+#[derive(Debug, thiserror::Error)]
+#[error("name resolution cannot be set up: {0}")]
+pub struct DnsSetupError(#[from] NetError);
+
+#[derive(Debug)]
+struct Stats {
+    found: Counter,
+    negative: Counter,
+    failed: Counter,
+    timed_out: Counter,
+    refused: Counter,
+    latency: Histogram,
+    log: Quiet,
+}
+
+/// Answers questions for DNS records on a tokio runtime.
+#[derive(Debug)]
+pub struct Dns {
+    runtime: Handle,
+    resolver: Resolver,
+    permits: Arc<Semaphore>,
+    options: DnsOptions,
+    stats: Arc<Stats>,
+    sink: Arc<dyn AnswerSink>,
+}
+
+#[derive(Clone)]
+struct Resolver(Arc<TokioResolver>);
+
+impl std::fmt::Debug for Resolver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Resolver(..)")
+    }
+}
+
+impl Dns {
+    /// A resolver whose work is done on `runtime`.
+    ///
+    /// # Errors
+    /// The system's configuration cannot be read.
+    pub fn new(
+        runtime: Handle,
+        options: DnsOptions,
+        sink: Arc<dyn AnswerSink>,
+    ) -> Result<Self, DnsSetupError> {
+        let _in_runtime = runtime.enter();
+        let mut builder = if options.servers.is_empty() {
+            TokioResolver::builder_tokio()?
+        } else {
+            let servers = options.servers.iter().map(name_server).collect();
+            let config = ResolverConfig::from_name_servers(servers);
+            TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
+        };
+        tune(builder.options_mut(), &options);
+        let stats = Stats {
+            found: Counter::default(),
+            negative: Counter::default(),
+            failed: Counter::default(),
+            timed_out: Counter::default(),
+            refused: Counter::default(),
+            latency: Histogram::new(metrics::LATENCY_US),
+            log: Quiet::new(Duration::from_secs(5)),
+        };
+        let resolver = Resolver(Arc::new(builder.build()?));
+        let permits = Arc::new(Semaphore::new(options.in_flight));
+        Ok(Self {
+            runtime: runtime.clone(),
+            resolver,
+            permits,
+            options,
+            stats: Arc::new(stats),
+            sink,
+        })
+    }
+
+    /// Looks `name` up; does not block. Always answers where `id` is given.
+    pub fn resolve(&self, origin: u16, id: Option<QueryId>, name: Box<[u8]>, kind: RecordKind) {
+        let answer = move |sink: &dyn AnswerSink, result| {
+            if let Some(id) = id {
+                sink.answer(origin, id, Answer::Resolved(result));
+                sink.flush();
+            }
+        };
+        let Ok(permit) = self.permits.clone().try_acquire_owned() else {
+            self.stats.refused.inc();
+            answer(&*self.sink, Err(Unavailable));
+            return;
+        };
+        let (resolver, stats, sink) = (self.resolver.clone(), self.stats.clone(), self.sink.clone());
+        let timeout = self.options.timeout;
+        self.runtime.spawn(async move {
+            let start = Instant::now();
+            let result = tokio::time::timeout(timeout, look_up(&resolver.0, &name, kind)).await;
+            stats.latency.observe_duration(start.elapsed(), 1);
+            let name = String::from_utf8_lossy(&name);
+            let result = match result {
+                Ok(Ok(records)) => {
+                    if records.values.is_empty() {
+                        &stats.negative
+                    } else {
+                        &stats.found
+                    }
+                    .inc();
+                    Ok(records)
+                }
+                Ok(Err(error)) => {
+                    stats.failed.inc();
+                    if let Some(more) = stats.log.allow() {
+                        tracing::warn!(name = ?name, kind = ?kind, %error, more, "name cannot be resolved");
+                    }
+                    Err(Unavailable)
+                }
+                Err(_elapsed) => {
+                    stats.timed_out.inc();
+                    if let Some(more) = stats.log.allow() {
+                        tracing::warn!(name = ?name, kind = ?kind, more, "name servers do not answer");
+                    }
+                    Err(Unavailable)
+                }
+            };
+            // Room for the next first: who gets the answer may ask again at once.
+            drop(permit);
+            answer(&*sink, result);
+        });
+    }
+
+    /// Everything that name resolution counts.
+    pub fn metrics(&self) -> Vec<Sample> {
+        const LOOKUPS: &str = "Look-ups of DNS records, by what came of them.";
+        let stats = &self.stats;
+        let lookups =
+            |label, counter: &Counter| Sample::counter("dns_lookups", label, LOOKUPS, counter.get());
+        let busy = self
+            .options
+            .in_flight
+            .saturating_sub(self.permits.available_permits());
+        vec![
+            lookups("result=\"found\"", &stats.found),
+            lookups("result=\"negative\"", &stats.negative),
+            lookups("result=\"failed\"", &stats.failed),
+            lookups("result=\"timed-out\"", &stats.timed_out),
+            lookups("result=\"too-many\"", &stats.refused),
+            Sample::histogram(
+                "dns_lookup_microseconds",
+                "",
+                "From a worker's question to its answer.",
+                &stats.latency,
+            ),
+            Sample::gauge("dns_in_flight", "", "Look-ups under way.", busy as u64),
+        ]
+    }
+}
+
+fn name_server(address: &SocketAddr) -> NameServerConfig {
+    let connections = [ConnectionConfig::udp(), ConnectionConfig::tcp()].map(|mut connection| {
+        connection.port = address.port();
+        connection
+    });
+    // A negative answer is an answer; another server is asked when there is none.
+    NameServerConfig::new(address.ip(), true, connections.into())
+}
+
+fn tune(resolver: &mut ResolverOpts, options: &DnsOptions) {
+    resolver.cache_size = 0;
+    resolver.use_hosts_file = if options.hosts_file {
+        ResolveHosts::Always
+    } else {
+        ResolveHosts::Never
+    };
+    // Three attempts fit into the time that there is.
+    resolver.timeout = resolver
+        .timeout
+        .min(options.timeout / 3)
+        .max(Duration::from_millis(10));
+    resolver.attempts = 2;
+    resolver.max_active_requests = resolver.max_active_requests.max(options.in_flight);
+}
+
+async fn look_up(resolver: &TokioResolver, name: &[u8], kind: RecordKind) -> Result<Records, NetError> {
+    // What is no domain name has no records; nobody needs to be asked.
+    let nothing = Records {
+        ttl_s: *NEGATIVE_TTL_S.end(),
+        values: Vec::new(),
+    };
+    let Some(mut host) = std::str::from_utf8(name)
+        .ok()
+        .and_then(|name| Name::from_ascii(name).ok())
+    else {
+        return Ok(nothing);
+    };
+    if host.is_root() {
+        return Ok(nothing);
+    }
+    // No search list: names in SIP are complete.
+    host.set_fqdn(true);
+    let kind = match kind {
+        RecordKind::A => RecordType::A,
+        RecordKind::Aaaa => RecordType::AAAA,
+        RecordKind::Srv => RecordType::SRV,
+    };
+    match resolver.lookup(host, kind).await {
+        Ok(found) => Ok(records(found.answers(), kind)),
+        Err(NetError::Dns(DnsError::NoRecordsFound(none))) => {
+            let ttl = none.negative_ttl.unwrap_or(NEGATIVE_TTL_WITHOUT_SOA_S);
+            Ok(Records {
+                ttl_s: ttl.clamp(*NEGATIVE_TTL_S.start(), *NEGATIVE_TTL_S.end()),
+                values: Vec::new(),
+            })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The records of the kind that was asked for; aliases on the way count for the TTL only.
+fn records(answers: &[DnsRecord], kind: RecordType) -> Records {
+    let values: Vec<_> = answers
+        .iter()
+        .filter(|r| r.record_type() == kind)
+        .filter_map(record)
+        .collect();
+    let ttl = answers.iter().map(|record| record.ttl).min();
+    let ttl_s = if values.is_empty() {
+        NEGATIVE_TTL_WITHOUT_SOA_S
+    } else {
+        ttl.unwrap_or(0).min(MAX_TTL_S)
+    };
+    Records { ttl_s, values }
+}
+
+fn record(record: &DnsRecord) -> Option<Record> {
+    if let Some(address) = record.data.ip_addr() {
+        return Some(Record::Address(address));
+    }
+    let RData::SRV(service) = &record.data else {
+        return None;
+    };
+    // A target of "." (no such service here, RFC 2782) becomes the empty name.
+    let target = service.target.to_ascii().to_ascii_lowercase();
+    Some(Record::Service {
+        priority: service.priority,
+        weight: service.weight,
+        port: service.port,
+        target: target.trim_end_matches('.').as_bytes().into(),
+    })
+}

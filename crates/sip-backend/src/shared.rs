@@ -1,0 +1,313 @@
+//! What the workers of one process share on the hot path, in locked shards: bindings, nonce
+//! counts, cached credentials. Each lock is held for one look-up or change, never over IO.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use sip_core::auth::nonce::NonceId;
+use sip_core::auth::window::{NonceUse, Windows};
+use sip_core::location::AorRecord;
+use sip_core::location::codec::RecordRef;
+use sip_core::location::shard::{Shard, Swept, shard_of};
+use sip_core::query::Secrets;
+use sip_core::shared::SharedState;
+
+use crate::metrics::{Counter, Sample};
+use crate::subscribers::CredentialCache;
+
+/// Shards of bindings.
+const BINDING_SHARDS: usize = 256;
+/// Shards of nonce windows.
+const NONCE_SHARDS: usize = 64;
+/// Slots swept under one lock: some tens of microseconds.
+const SWEEP_SLICE: usize = 256;
+
+/// Neighbouring locks must not share a cache line.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Line<T>(Mutex<T>);
+
+/// The shared maps of one process.
+#[derive(Debug)]
+pub struct Shared {
+    seed: (u64, u64),
+    bindings: Vec<Line<Shard>>,
+    nonces: Vec<Line<Windows>>,
+    credentials: Arc<CredentialCache>,
+    /// The shard that the next sweep begins with.
+    sweeping: Mutex<usize>,
+    swept: Counter,
+}
+
+impl Shared {
+    /// Empty maps. `seed` keys the hashes of addresses-of-record and must be secret; at most about
+    /// `nonces` nonces are watched ([`sip_core::limits::Limits::nonces`]); nonces issued before
+    /// `started_unix_ms` are not accepted.
+    pub fn new(
+        seed: (u64, u64),
+        nonces: usize,
+        started_unix_ms: u64,
+        credentials: Arc<CredentialCache>,
+    ) -> Self {
+        let per_shard = nonces.div_ceil(NONCE_SHARDS);
+        Self {
+            seed,
+            bindings: (0..BINDING_SHARDS)
+                .map(|_| Line(Mutex::new(Shard::new(seed))))
+                .collect(),
+            nonces: (0..NONCE_SHARDS)
+                .map(|_| Line(Mutex::new(Windows::new(per_shard, started_unix_ms))))
+                .collect(),
+            credentials,
+            sweeping: Mutex::new(0),
+            swept: Counter::default(),
+        }
+    }
+
+    /// Puts a record in its place: for what a store held at the start.
+    pub fn load(&self, aor: &[u8], record: AorRecord) {
+        self.shard(aor).update(aor, |held| *held = record);
+    }
+
+    /// Records made anew from now on get versions above `newest_version`, even if the clock was
+    /// set back since that was written.
+    pub fn versions_from(&self, newest_version: u64) {
+        for shard in &self.bindings {
+            // A record that ends empty is dropped, and leaves its version behind.
+            shard
+                .0
+                .lock()
+                .update(b"", |record| record.version = newest_version);
+        }
+    }
+
+    /// Removes bindings that have ended, looking at about `budget` records from where the last
+    /// call left off. `finished` means that the last shard was done; the next call begins anew.
+    /// Nothing is written: what has ended is not loaded at a start either.
+    pub fn sweep(&self, now_unix_ms: u64, budget: usize) -> Swept {
+        let mut total = Swept::default();
+        let mut left = budget;
+        let mut at = self.sweeping.lock();
+        while left > 0 && !total.finished {
+            let Some(shard) = self.bindings.get(*at) else {
+                *at = 0;
+                continue;
+            };
+            let slice = left.min(SWEEP_SLICE);
+            let swept = shard.0.lock().sweep(now_unix_ms, slice, |_, _| {});
+            total.bindings += swept.bindings;
+            total.records += swept.records;
+            left -= slice;
+            if swept.finished {
+                *at = (*at + 1) % self.bindings.len();
+                total.finished = *at == 0;
+            }
+        }
+        self.swept.add(total.bindings as u64);
+        total
+    }
+
+    /// Calls `f` with every address-of-record and its encoded record, one shard's lock after the
+    /// other. For operators; `f` must be quick.
+    pub fn for_each_record(&self, mut f: impl FnMut(&[u8], RecordRef<'_>)) {
+        for shard in &self.bindings {
+            shard.0.lock().for_each(&mut f);
+        }
+    }
+
+    /// Addresses-of-record and bindings held, ended ones included until they are swept.
+    pub fn held(&self) -> (usize, usize) {
+        self.bindings.iter().fold((0, 0), |(aors, bindings), shard| {
+            let shard = shard.0.lock();
+            (aors + shard.len(), bindings + shard.bindings())
+        })
+    }
+
+    /// Everything that the maps count, the cache of credentials included.
+    pub fn metrics(&self) -> Vec<Sample> {
+        let (aors, bindings) = self.held();
+        let (nonces, evicted) = self.nonces.iter().fold((0, 0), |(nonces, evicted), shard| {
+            let shard = shard.0.lock();
+            (nonces + shard.len(), evicted + shard.evicted())
+        });
+        let mut samples = vec![
+            Sample::gauge(
+                "location_aors",
+                "",
+                "Addresses-of-record with a binding.",
+                aors as u64,
+            ),
+            Sample::gauge("location_bindings", "", "Bindings.", bindings as u64),
+            Sample::counter(
+                "location_expired",
+                "",
+                "Bindings that ended by time.",
+                self.swept.get(),
+            ),
+            Sample::gauge("nonces", "", "Nonces whose counts are watched.", nonces as u64),
+            Sample::counter(
+                "nonces_evicted",
+                "",
+                "Nonces forgotten at the limit, before their end.",
+                evicted,
+            ),
+        ];
+        samples.extend(self.credentials.metrics());
+        samples
+    }
+
+    fn shard(&self, aor: &[u8]) -> parking_lot::MutexGuard<'_, Shard> {
+        // `shard_of` is below the number that it is given.
+        self.bindings[shard_of(self.seed, aor, BINDING_SHARDS)].0.lock()
+    }
+}
+
+impl SharedState for Shared {
+    fn update_bindings(&self, aor: &[u8], f: &mut dyn FnMut(&mut AorRecord)) {
+        self.shard(aor).update(aor, f);
+    }
+
+    fn read_bindings(&self, aor: &[u8], f: &mut dyn FnMut(RecordRef<'_>)) {
+        if let Some(record) = self.shard(aor).view(aor) {
+            f(record);
+        }
+    }
+
+    fn use_nonce(&self, now_unix_ms: u64, nonce: NonceId, count: u32, request: u64) -> NonceUse {
+        // Ids are the output of a keyed function; any bits will do.
+        let shard = &self.nonces[(nonce.id >> 48) as usize % NONCE_SHARDS];
+        shard.0.lock().use_nonce(now_unix_ms, nonce, count, request)
+    }
+
+    fn cached_secrets(&self, user: &[u8], domain: &[u8], realm: &[u8]) -> Option<Option<Secrets>> {
+        self.credentials.get(user, domain, realm)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sip_core::id::ListenerId;
+    use sip_core::location::Binding;
+    use sip_core::transport::{Flow, Transport};
+    use std::time::Duration;
+
+    fn shared() -> Shared {
+        let cache = CredentialCache::new(100, Duration::from_secs(60), Duration::from_secs(60));
+        Shared::new((1, 2), 1_000, 1_000_000, Arc::new(cache))
+    }
+
+    fn binding(expires_unix_s: u64) -> Binding {
+        Binding {
+            contact: b"sip:a@192.0.2.1"[..].into(),
+            received: Flow {
+                transport: Transport::Udp,
+                listener: ListenerId(0),
+                remote: "192.0.2.1:5060".parse().unwrap(),
+                conn: None,
+            },
+            path: [].into(),
+            instance: [].into(),
+            reg_id: 0,
+            call_id: b"c"[..].into(),
+            cseq: 1,
+            q_milli: 1000,
+            expires_unix_s,
+            user_agent: [].into(),
+        }
+    }
+
+    #[test]
+    fn bindings_are_shared_and_swept_within_the_budget() {
+        let shared = shared();
+        for n in 0..2_000u64 {
+            let record = AorRecord {
+                bindings: vec![binding(100 + n % 2 * 100)],
+                version: n,
+            };
+            shared.load(format!("u{n}@x").as_bytes(), record);
+        }
+        assert_eq!(shared.held(), (2_000, 2_000));
+        let (mut rounds, mut removed) = (0, 0);
+        loop {
+            let swept = shared.sweep(150_000, 64);
+            removed += swept.bindings;
+            rounds += 1;
+            if swept.finished {
+                break;
+            }
+        }
+        assert!(rounds >= 2_000 / 64, "the budget bounds a call: {rounds}");
+        assert_eq!((removed, shared.held()), (1_000, (1_000, 1_000)));
+        let mut seen = 0;
+        shared.for_each_record(|_, record| seen += record.len());
+        assert_eq!(seen, 1_000);
+        let mut contact = None;
+        shared.read_bindings(b"u1@x", &mut |record| {
+            contact = record
+                .bindings()
+                .next()
+                .map(|binding| binding.unwrap().contact.to_vec());
+        });
+        assert_eq!(contact.as_deref(), Some(&b"sip:a@192.0.2.1"[..]));
+        shared.read_bindings(b"u0@x", &mut |_| panic!("it was swept"));
+    }
+
+    #[test]
+    fn new_records_start_above_the_versions_of_before() {
+        let shared = shared();
+        shared.versions_from(5_000_000);
+        assert_eq!(shared.held(), (0, 0));
+        shared.update_bindings(b"a@x", &mut |record| {
+            record.bindings.push(binding(9_999));
+            record.changed(1_000_000);
+        });
+        let mut version = 0;
+        shared.read_bindings(b"a@x", &mut |record| version = record.version());
+        assert!(version > 5_000_000, "{version}");
+    }
+
+    #[test]
+    fn nonce_counts_are_shared() {
+        let shared = shared();
+        for id in [7, u64::MAX] {
+            let nonce = NonceId {
+                id,
+                issued_unix_ms: 1_000_500,
+                expires_unix_s: 2_000,
+            };
+            assert_eq!(shared.use_nonce(1_001_000, nonce, 1, 11), NonceUse::Fresh);
+            assert_eq!(
+                shared.use_nonce(1_001_000, nonce, 1, 11),
+                NonceUse::Retransmission
+            );
+            assert_eq!(shared.use_nonce(1_001_000, nonce, 1, 12), NonceUse::Replay);
+            assert_eq!(shared.use_nonce(1_001_000, nonce, 2, 12), NonceUse::Fresh);
+        }
+    }
+
+    #[test]
+    fn many_threads_change_one_record_one_after_the_other() {
+        let shared = shared();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..500 {
+                        shared.update_bindings(b"a@x", &mut |record| {
+                            if record.bindings.is_empty() {
+                                record.bindings.push(binding(9_999));
+                                record.bindings[0].cseq = 0;
+                            }
+                            record.bindings[0].cseq += 1;
+                        });
+                    }
+                });
+            }
+        });
+        let mut cseq = 0;
+        shared.read_bindings(b"a@x", &mut |record| {
+            cseq = record.bindings().next().unwrap().unwrap().cseq
+        });
+        assert_eq!(cseq, 2_000);
+    }
+}

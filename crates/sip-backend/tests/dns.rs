@@ -1,0 +1,412 @@
+//! Name resolution against a name server of our own, on loopback.
+
+use std::collections::HashMap;
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hickory_resolver::proto::op::{Message, OpCode, ResponseCode};
+use hickory_resolver::proto::rr::rdata::{A, AAAA, CNAME, SOA, SRV};
+use hickory_resolver::proto::rr::{Name, RData, Record as DnsRecord, RecordType};
+use parking_lot::Mutex;
+use sip_backend::AnswerSink;
+use sip_backend::dns::{Dns, DnsOptions};
+use sip_backend::metrics::Value;
+use sip_core::id::QueryId;
+use sip_core::query::{Answer, Record, RecordKind, Records, Unavailable};
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+
+#[derive(Clone)]
+enum Reply {
+    Records(Vec<DnsRecord>),
+    /// No such name, or no such records; with the SOA's TTL and minimum.
+    Negative(ResponseCode, Option<(u32, u32)>),
+    Failure,
+    Silence,
+    /// Truncated over UDP, whole over TCP.
+    Large(Vec<DnsRecord>),
+}
+
+type Zone = Arc<Mutex<HashMap<(String, RecordType), Reply>>>;
+
+fn name(text: &str) -> Name {
+    Name::from_ascii(text).unwrap()
+}
+
+fn record(owner: &str, ttl: u32, data: RData) -> DnsRecord {
+    DnsRecord::from_rdata(name(owner), ttl, data)
+}
+
+fn respond(zone: &Zone, request: &[u8], udp: bool) -> Option<Vec<u8>> {
+    let request = Message::from_vec(request).ok()?;
+    let query = request.queries.first()?.clone();
+    let key = (query.name().to_ascii().to_ascii_lowercase(), query.query_type());
+    let mut response = Message::response(request.metadata.id, OpCode::Query);
+    response.add_query(query);
+    let reply = zone.lock().get(&key).cloned();
+    match reply.unwrap_or(Reply::Negative(ResponseCode::NXDomain, None)) {
+        Reply::Records(records) => response.answers = records,
+        Reply::Negative(code, soa) => {
+            response.metadata.response_code = code;
+            if let Some((ttl, minimum)) = soa {
+                let soa = SOA::new(name("ns.test."), name("admin.test."), 1, 1, 1, 1, minimum);
+                response.add_authority(record("test.", ttl, RData::SOA(soa)));
+            }
+        }
+        Reply::Failure => response.metadata.response_code = ResponseCode::ServFail,
+        Reply::Silence => return None,
+        Reply::Large(_) if udp => response.metadata.truncation = true,
+        Reply::Large(records) => response.answers = records,
+    }
+    response.to_vec().ok()
+}
+
+/// Serves `zone` over UDP and TCP until the test program ends.
+fn serve(zone: Zone) -> SocketAddr {
+    let (udp, tcp) = loop {
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        if let Ok(tcp) = TcpListener::bind(udp.local_addr().unwrap()) {
+            break (udp, tcp);
+        }
+    };
+    let address = udp.local_addr().unwrap();
+    let over_tcp = zone.clone();
+    std::thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while let Ok((length, peer)) = udp.recv_from(&mut buffer) {
+            if let Some(response) = respond(&zone, &buffer[..length], true) {
+                udp.send_to(&response, peer).unwrap();
+            }
+        }
+    });
+    std::thread::spawn(move || {
+        for stream in tcp.incoming() {
+            let mut stream = stream.unwrap();
+            let mut length = [0; 2];
+            while stream.read_exact(&mut length).is_ok() {
+                let mut request = vec![0; usize::from(u16::from_be_bytes(length))];
+                stream.read_exact(&mut request).unwrap();
+                if let Some(response) = respond(&over_tcp, &request, false) {
+                    stream
+                        .write_all(&u16::try_from(response.len()).unwrap().to_be_bytes())
+                        .unwrap();
+                    stream.write_all(&response).unwrap();
+                }
+            }
+        }
+    });
+    address
+}
+
+struct Channel(mpsc::UnboundedSender<(u16, QueryId, Result<Records, Unavailable>)>);
+
+impl AnswerSink for Channel {
+    fn answer(&self, origin: u16, id: QueryId, answer: Answer) {
+        let Answer::Resolved(result) = answer else {
+            panic!("{answer:?}")
+        };
+        self.0.send((origin, id, result)).unwrap();
+    }
+}
+
+struct Lab {
+    zone: Zone,
+    dns: Dns,
+    answers: mpsc::UnboundedReceiver<(u16, QueryId, Result<Records, Unavailable>)>,
+    runtime: Runtime,
+}
+
+fn lab(change: impl FnOnce(&mut DnsOptions)) -> Lab {
+    let zone = Zone::default();
+    let mut options = DnsOptions {
+        servers: vec![serve(zone.clone())],
+        ..DnsOptions::default()
+    };
+    change(&mut options);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let (sender, answers) = mpsc::unbounded_channel();
+    let dns = Dns::new(runtime.handle().clone(), options, Arc::new(Channel(sender))).unwrap();
+    Lab {
+        zone,
+        dns,
+        answers,
+        runtime,
+    }
+}
+
+impl Lab {
+    fn put(&self, owner: &str, kind: RecordType, reply: Reply) {
+        self.zone.lock().insert((owner.to_owned(), kind), reply);
+    }
+
+    fn ask(&self, slot: u32, name: &str, kind: RecordKind) {
+        let id = QueryId { slot, generation: 5 };
+        self.dns.resolve(4, Some(id), name.as_bytes().into(), kind);
+    }
+
+    fn next(&mut self) -> (u32, Result<Records, Unavailable>) {
+        let waiting = async { tokio::time::timeout(Duration::from_secs(30), self.answers.recv()).await };
+        let (origin, id, result) = self.runtime.block_on(waiting).unwrap().unwrap();
+        assert_eq!((origin, id.generation), (4, 5));
+        (id.slot, result)
+    }
+
+    fn resolve(&mut self, name: &str, kind: RecordKind) -> Result<Records, Unavailable> {
+        self.ask(0, name, kind);
+        self.next().1
+    }
+
+    fn count(&self, label: &str) -> u64 {
+        let sample = self
+            .dns
+            .metrics()
+            .into_iter()
+            .find(|s| s.labels == format!("result=\"{label}\""))
+            .unwrap();
+        let Value::Counter(count) = sample.value else {
+            panic!()
+        };
+        count
+    }
+}
+
+fn address(text: &str) -> Record {
+    Record::Address(text.parse::<IpAddr>().unwrap())
+}
+
+#[test]
+fn addresses_come_with_the_shortest_time_to_live() {
+    let mut lab = lab(|_| {});
+    lab.put(
+        "gw.test.",
+        RecordType::A,
+        Reply::Records(vec![
+            record("gw.test.", 300, RData::A(A::new(192, 0, 2, 1))),
+            record("gw.test.", 120, RData::A(A::new(192, 0, 2, 2))),
+        ]),
+    );
+    let v6 = AAAA("2001:db8::1".parse().unwrap());
+    lab.put(
+        "gw.test.",
+        RecordType::AAAA,
+        Reply::Records(vec![record("gw.test.", 1_000_000, RData::AAAA(v6))]),
+    );
+    let found = lab.resolve("gw.test", RecordKind::A).unwrap();
+    assert_eq!(found.ttl_s, 120);
+    assert_eq!(found.values.len(), 2);
+    assert!(found.values.contains(&address("192.0.2.1")) && found.values.contains(&address("192.0.2.2")));
+    let found = lab.resolve("GW.test", RecordKind::Aaaa).unwrap();
+    assert_eq!(
+        found,
+        Records {
+            ttl_s: 86_400,
+            values: vec![address("2001:db8::1")]
+        }
+    );
+    assert_eq!(lab.count("found"), 2);
+}
+
+#[test]
+fn a_changed_answer_and_its_ttl_are_seen_at_once() {
+    let mut lab = lab(|_| {});
+    for (ttl, last) in [(3600, 1), (5, 2), (0, 3), (60, 4)] {
+        let answer = record("gw.test.", ttl, RData::A(A::new(192, 0, 2, last)));
+        lab.put("gw.test.", RecordType::A, Reply::Records(vec![answer]));
+        let found = lab.resolve("gw.test", RecordKind::A).unwrap();
+        assert_eq!(
+            found,
+            Records {
+                ttl_s: ttl,
+                values: vec![address(&format!("192.0.2.{last}"))]
+            }
+        );
+    }
+}
+
+#[test]
+fn services_come_with_priority_weight_port_and_target() {
+    let mut lab = lab(|_| {});
+    let owner = "_sip._udp.example.test.";
+    let service = |priority, weight, port, target: &str| {
+        record(
+            owner,
+            60,
+            RData::SRV(SRV::new(priority, weight, port, name(target))),
+        )
+    };
+    let answers = vec![
+        service(10, 60, 5060, "GW1.example.test."),
+        service(20, 0, 5070, "."),
+    ];
+    lab.put(owner, RecordType::SRV, Reply::Records(answers));
+    let mut found = lab.resolve("_sip._udp.example.test", RecordKind::Srv).unwrap();
+    found.values.sort_by_key(|record| match record {
+        Record::Service { priority, .. } => *priority,
+        Record::Address(_) => 0,
+    });
+    let expected = |priority, weight, port, target: &[u8]| Record::Service {
+        priority,
+        weight,
+        port,
+        target: target.into(),
+    };
+    assert_eq!(found.ttl_s, 60);
+    assert_eq!(
+        found.values,
+        [
+            expected(10, 60, 5060, b"gw1.example.test"),
+            expected(20, 0, 5070, b"")
+        ]
+    );
+}
+
+#[test]
+fn an_alias_is_followed_and_bounds_the_time_to_live() {
+    let mut lab = lab(|_| {});
+    lab.put(
+        "alias.test.",
+        RecordType::A,
+        Reply::Records(vec![
+            record("alias.test.", 30, RData::CNAME(CNAME(name("gw.test.")))),
+            record("gw.test.", 300, RData::A(A::new(192, 0, 2, 1))),
+        ]),
+    );
+    let found = lab.resolve("alias.test", RecordKind::A).unwrap();
+    assert_eq!(
+        found,
+        Records {
+            ttl_s: 30,
+            values: vec![address("192.0.2.1")]
+        }
+    );
+}
+
+#[test]
+fn negative_answers_are_kept_for_a_bounded_time() {
+    let mut lab = lab(|_| {});
+    let cases = [
+        ("nxdomain.test.", ResponseCode::NXDomain, Some((90, 3600)), 90),
+        ("minimum.test.", ResponseCode::NXDomain, Some((3600, 45)), 45),
+        ("nodata.test.", ResponseCode::NoError, Some((120, 120)), 120),
+        ("long.test.", ResponseCode::NXDomain, Some((86_400, 86_400)), 300),
+        ("zero.test.", ResponseCode::NXDomain, Some((0, 0)), 1),
+        ("nosoa.test.", ResponseCode::NXDomain, None, 30),
+    ];
+    for (owner, code, soa, ttl_s) in cases {
+        lab.put(owner, RecordType::A, Reply::Negative(code, soa));
+        let found = lab.resolve(owner.trim_end_matches('.'), RecordKind::A).unwrap();
+        assert_eq!(
+            found,
+            Records {
+                ttl_s,
+                values: vec![]
+            },
+            "{owner}"
+        );
+    }
+    assert_eq!(lab.count("negative"), cases.len() as u64);
+}
+
+#[test]
+fn what_is_no_name_has_no_records() {
+    let mut lab = lab(|_| {});
+    for bad in ["", ".", &"a".repeat(64), "a..b", "\u{fffd}"] {
+        let found = lab.resolve(bad, RecordKind::A).unwrap();
+        assert!(found.values.is_empty(), "{bad}");
+    }
+    let long = format!("{}test", "label.".repeat(60));
+    assert!(lab.resolve(&long, RecordKind::Srv).unwrap().values.is_empty());
+    lab.dns.resolve(
+        4,
+        Some(QueryId {
+            slot: 1,
+            generation: 5,
+        }),
+        b"\xff\xfe"[..].into(),
+        RecordKind::A,
+    );
+    assert!(lab.next().1.unwrap().values.is_empty());
+}
+
+#[test]
+fn failures_and_silence_are_unavailable() {
+    let mut lab = lab(|options| options.timeout = Duration::from_millis(600));
+    lab.put("broken.test.", RecordType::A, Reply::Failure);
+    lab.put("silent.test.", RecordType::A, Reply::Silence);
+    assert_eq!(lab.resolve("broken.test", RecordKind::A), Err(Unavailable));
+    assert_eq!(lab.resolve("silent.test", RecordKind::A), Err(Unavailable));
+    assert_eq!(lab.count("failed") + lab.count("timed-out"), 2);
+    // And then it works again.
+    let answer = record("silent.test.", 60, RData::A(A::new(192, 0, 2, 9)));
+    lab.put("silent.test.", RecordType::A, Reply::Records(vec![answer]));
+    assert_eq!(
+        lab.resolve("silent.test", RecordKind::A).unwrap().values,
+        [address("192.0.2.9")]
+    );
+}
+
+#[test]
+fn one_question_too_many_is_refused_at_once_and_the_rest_go_on() {
+    let mut lab = lab(|options| {
+        options.in_flight = 3;
+        options.timeout = Duration::from_millis(600);
+    });
+    lab.put("silent.test.", RecordType::A, Reply::Silence);
+    for slot in 0..5 {
+        lab.ask(slot, "silent.test", RecordKind::A);
+    }
+    let first: Vec<_> = (0..2).map(|_| lab.next()).collect();
+    assert_eq!(first, [(3, Err(Unavailable)), (4, Err(Unavailable))]);
+    assert_eq!(lab.count("too-many"), 2);
+    let mut rest: Vec<_> = (0..3).map(|_| lab.next().0).collect();
+    rest.sort_unstable();
+    assert_eq!(rest, [0, 1, 2]);
+    let answer = record("gw.test.", 60, RData::A(A::new(192, 0, 2, 9)));
+    lab.put("gw.test.", RecordType::A, Reply::Records(vec![answer]));
+    assert!(lab.resolve("gw.test", RecordKind::A).is_ok(), "permits come back");
+}
+
+#[test]
+fn an_answer_too_long_for_a_datagram_is_fetched_over_tcp() {
+    let mut lab = lab(|_| {});
+    let many = (1..=200)
+        .map(|n| record("many.test.", 60, RData::A(A::new(192, 0, 2, n))))
+        .collect();
+    lab.put("many.test.", RecordType::A, Reply::Large(many));
+    assert_eq!(lab.resolve("many.test", RecordKind::A).unwrap().values.len(), 200);
+}
+
+#[test]
+fn the_hosts_file_comes_first_where_it_is_wanted() {
+    let Ok(hosts) = std::fs::read_to_string("/etc/hosts") else {
+        return;
+    };
+    // A name of this machine, other than the one that has a meaning of its own (RFC 6761 §6.3).
+    let entry = hosts.lines().find_map(|line| {
+        let mut words = line.split('#').next()?.split_whitespace();
+        let address: IpAddr = words.next()?.parse().ok().filter(IpAddr::is_ipv4)?;
+        let name = words.find(|word| !word.contains("localhost"))?;
+        Some((address, name.to_ascii_lowercase()))
+    });
+    let Some((listed, host)) = entry else { return };
+    let mut with = lab(|_| {});
+    assert!(
+        with.resolve(&host, RecordKind::A)
+            .unwrap()
+            .values
+            .contains(&Record::Address(listed))
+    );
+    let mut without = lab(|options| options.hosts_file = false);
+    let answer = record(&format!("{host}."), 60, RData::A(A::new(192, 0, 2, 77)));
+    without.put(&format!("{host}."), RecordType::A, Reply::Records(vec![answer]));
+    assert_eq!(
+        without.resolve(&host, RecordKind::A).unwrap().values,
+        [address("192.0.2.77")]
+    );
+}
