@@ -185,22 +185,9 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         } = parts;
         let epoll = Arc::new(Epoll::new()?);
         epoll.add(mailbox.waker(), token::WAKER, Interest::Read)?;
-        let mut udp_of = vec![None; config.listeners.len()];
-        let mut udp = Vec::new();
-        for (listener, socket) in sockets.udp {
-            epoll.add(&socket, token::UDP | udp.len() as u64, Interest::Read)?;
-            if let Some(place) = udp_of.get_mut(usize::from(listener.0)) {
-                *place = Some(udp.len());
-            }
-            udp.push(Udp {
-                listener,
-                socket,
-                backlog: Backlog::new(settings.udp_backlog_bytes),
-                waits_for_room: false,
-                kernel_drops: 0,
-                outgoing: Vec::new(),
-            });
-        }
+        let udp = register_udp(sockets.udp, &epoll, &settings)?;
+        let place = |listener| udp.iter().position(|udp| udp.listener == ListenerId(listener));
+        let udp_of = (0..=u16::MAX).take(config.listeners.len()).map(place).collect();
         for (listener, index) in sockets.tcp.iter().zip(0u64..) {
             epoll.add(listener, token::LISTENER | index, Interest::Read)?;
         }
@@ -400,6 +387,26 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         self.publish_at = now.instant + Millis(self.settings.publish_interval_ms);
         self.is_unpublished = false;
     }
+}
+
+fn register_udp(
+    sockets: Vec<(ListenerId, UdpSocket)>,
+    epoll: &Epoll,
+    settings: &Settings,
+) -> io::Result<Vec<Udp>> {
+    let numbered = sockets.into_iter().zip(0u64..);
+    let register = |((listener, socket), number): ((ListenerId, UdpSocket), u64)| {
+        epoll.add(&socket, token::UDP | number, Interest::Read)?;
+        Ok(Udp {
+            listener,
+            socket,
+            backlog: Backlog::new(settings.udp_backlog_bytes),
+            waits_for_room: false,
+            kernel_drops: 0,
+            outgoing: Vec::new(),
+        })
+    };
+    numbered.map(register).collect()
 }
 
 /// Whether messages of this transport go through [`Streams`].
