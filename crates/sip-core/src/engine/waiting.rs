@@ -29,6 +29,8 @@ pub(crate) struct Parked {
     pub(crate) server: Option<Key>,
     /// Whether credentials were checked already.
     pub(crate) authorized: bool,
+    /// How often it waited for name service, this time included.
+    pub(crate) asked: u8,
 }
 
 impl Parked {

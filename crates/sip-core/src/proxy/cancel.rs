@@ -8,7 +8,8 @@ use crate::engine::reply::{Reply, Status};
 use crate::engine::{ClientUser, Engine, Wake};
 use crate::time::Millis;
 use crate::transaction::Timer;
-use crate::transaction::table::Key;
+use crate::transaction::invite_client::State;
+use crate::transaction::table::{ClientMachine, Key};
 
 impl Engine {
     /// A CANCEL came for this INVITE transaction: cancels what is pending.
@@ -37,7 +38,12 @@ impl Engine {
         let Some(client) = self.table.client_mut(key) else {
             return;
         };
-        if client.user.cancel_sent {
+        // One that has its final answer (another address is being tried) is left alone.
+        let pending = matches!(
+            &client.machine,
+            ClientMachine::Invite(m) if matches!(m.state(), State::Calling | State::Proceeding)
+        );
+        if client.user.cancel_sent || !pending {
             return;
         }
         if !client.user.provisional {

@@ -3,6 +3,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use sip_message::number::write_decimal;
 use sip_message::write::Edits;
@@ -75,18 +76,26 @@ impl Engine {
             Some(key) => key,
             None => self.begin(request).ok_or(NotSent::Full)?,
         };
+        // What came so far need not prove itself again on its way to another address.
+        if let Some(found) = self.table.server_mut(server) {
+            found.user.authorized = true;
+        }
         self.start_branch(request, server, decision, to);
         self.counters.relayed_stateful += 1;
-        if decision.flow.is_none() && at + 1 < decision.candidates.len() {
-            self.keep_failover(server, decision, at + 1);
-        }
+        self.keep_failover(request, server, decision, at + 1);
         Ok(())
     }
 
-    fn keep_failover(&mut self, server: Key, decision: &Decision, next: usize) {
-        if let Some(server) = self.table.server_mut(server)
-            && server.user.failover.is_none()
-        {
+    /// Notes the candidates from `from` on, if one of them can be reached: where there is a
+    /// [`Failover`], there is something left to try.
+    fn keep_failover(&mut self, request: &Request<'_>, server: Key, decision: &Decision, from: usize) {
+        if decision.flow.is_some() {
+            return;
+        }
+        let Some((next, _)) = self.first_reachable(request, decision, from) else {
+            return;
+        };
+        if let Some(server) = self.table.server_mut(server) {
             let candidates = decision.candidates.iter().copied().collect();
             server.user.failover = Some(Box::new(Failover { candidates, next }));
         }
@@ -207,51 +216,57 @@ impl Engine {
     /// Next address of a failed next hop (RFC 3263 §4.3): the same request with a new branch.
     /// `false`: there is none.
     pub(crate) fn fail_over(&mut self, request: &Request<'_>, server: Key, decision: &mut Decision) -> bool {
-        let Some(failover) = self
-            .table
-            .server_mut(server)
-            .and_then(|s| s.user.failover.as_mut())
-        else {
+        let Some(failover) = self.table.server_mut(server).and_then(|s| s.user.failover.take()) else {
             return false;
         };
         decision.candidates = failover.candidates.iter().copied().collect();
-        let from = failover.next;
-        let Some((at, to)) = self.first_reachable(request, decision, from) else {
+        decision.flow = None;
+        let Some((at, to)) = self.first_reachable(request, decision, failover.next) else {
             return false;
         };
-        if let Some(failover) = self
-            .table
-            .server_mut(server)
-            .and_then(|s| s.user.failover.as_mut())
-        {
-            failover.next = at + 1;
-        }
         self.counters.failovers += 1;
         self.start_branch(request, server, decision, to);
+        self.keep_failover(request, server, decision, at + 1);
         true
     }
 }
 
 /// Removes the first `count` values of a header whose values may share lines (Via, Route).
 pub(crate) fn remove_values(edits: &mut Edits, message: &Message<'_>, name: HeaderName, count: usize) {
-    let mut values = message.values(name).peekable();
-    // Where the cut on the current line ends so far.
-    for _ in 0..count {
-        let Some(value) = values.next() else { return };
-        let Some(field) = message.fields().get(value.field) else {
-            return;
-        };
-        match values.peek() {
-            // More values on this line. They may be removed in turn: edits that follow each other
-            // join without a gap.
-            Some(next) if next.field == value.field => {
-                edits.delete(value.span(message).start..next.span(message).start);
+    keep_values(edits, message, name, count..usize::MAX);
+}
+
+/// Removes all values of a header but those whose numbers, from the top, lie in `keep`.
+pub(crate) fn keep_values(edits: &mut Edits, message: &Message<'_>, name: HeaderName, keep: Range<usize>) {
+    // Of the line at hand: where its values begin, and what of it stays.
+    let mut from = 0;
+    let mut kept: Option<Range<usize>> = None;
+    for (number, value) in message.values(name).enumerate() {
+        if value.first {
+            if number >= keep.start && keep.end == usize::MAX {
+                return;
             }
-            // The last of its line. A line that has lost its first value loses the rest as well.
-            _ if value.first => edits.delete(field.start as usize..field.end as usize),
-            _ => {
-                edits.clear_within(field.start as usize..field.end as usize);
-                edits.delete(field.start as usize..field.end as usize);
+            from = value.span(message).start;
+            kept = None;
+        }
+        let keep_this = keep.contains(&number);
+        if keep_this {
+            let span = value.span(message);
+            let start = kept.map_or(span.start, |k| k.start);
+            kept = Some(start..span.end);
+        }
+        let Some(field) = message.fields().get(value.field).filter(|_| value.last) else {
+            continue;
+        };
+        match kept.take() {
+            None => edits.delete(field.start as usize..field.end as usize),
+            Some(kept) => {
+                if from < kept.start {
+                    edits.delete(from..kept.start);
+                }
+                if !keep_this {
+                    edits.delete(kept.end..field.value_end as usize);
+                }
             }
         }
     }
@@ -276,7 +291,7 @@ fn lower_max_forwards(edits: &mut Edits, request: &Request<'_>) {
 }
 
 /// The message's place in the bytes given to the parser.
-fn span(request: &Request<'_>) -> core::ops::Range<usize> {
+fn span(request: &Request<'_>) -> Range<usize> {
     request.message.start_offset()..request.message.end_offset()
 }
 

@@ -200,7 +200,9 @@ impl Engine {
         let failed_at = client.to.remote;
         if status < 200 {
             client.user.provisional = true;
-            let (cancel, has_c) = (client.user.cancel_wanted, client.user.timer_c.is_some());
+            // After a CANCEL the wait is not prolonged (§9.1).
+            let has_c = client.user.timer_c.is_some() && !client.user.cancel_sent;
+            let cancel = client.user.cancel_wanted;
             if cancel {
                 self.cancel_client(key);
             } else if status > 100 && has_c {
@@ -382,6 +384,10 @@ impl Engine {
         client.user.timer_c = None;
         let server = client.user.server;
         if client.user.provisional && !client.user.cancel_sent {
+            // It was reached, and has had its time: no other address gets as much again.
+            if let Some(found) = server.and_then(|s| self.table.server_mut(s)) {
+                found.user.failover = None;
+            }
             self.cancel_client(key);
             return Outcome::Done;
         }

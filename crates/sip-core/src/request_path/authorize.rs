@@ -271,6 +271,7 @@ impl Engine {
             bytes,
             server,
             authorized: progress.authorized,
+            asked: progress.asked,
         })
     }
 

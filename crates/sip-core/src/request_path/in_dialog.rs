@@ -8,7 +8,7 @@ use crate::engine::Engine;
 use crate::engine::directory::in_networks;
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
-use crate::proxy::forward::remove_values;
+use crate::proxy::forward::keep_values;
 use crate::proxy::record_route::RouteOwner;
 
 /// Where a request stands in its route.
@@ -20,6 +20,11 @@ pub(crate) struct Position<'a> {
     pub(crate) from_initiator: bool,
     /// The next Route value, another's.
     pub(crate) next_route: Option<NameAddr<'a>>,
+    /// Numbers of the Route values that go on: from `next_route` to the end, or to the one before
+    /// if the last has become the Request-URI.
+    pub(crate) kept_from: usize,
+    /// See `kept_from`.
+    pub(crate) kept_to: usize,
 }
 
 impl Engine {
@@ -38,8 +43,12 @@ impl Engine {
             return Ok((request, position));
         }
         let mut marked = self.undo_strict_route(&mut request)?;
+        let end = match marked {
+            Some(_) => message.values(HeaderName::Route).count() - 1,
+            None => usize::MAX,
+        };
         let mut count = 0;
-        for value in message.values(HeaderName::Route) {
+        for value in message.values(HeaderName::Route).take(end) {
             let bad = Status::bad_request("Malformed Route");
             let addr = NameAddr::parse(value.text).ok_or(bad)?;
             let Ok(uri) = addr.parsed_uri() else {
@@ -59,7 +68,8 @@ impl Engine {
             }
             count += 1;
         }
-        remove_values(&mut self.edits, message, HeaderName::Route, count);
+        keep_values(&mut self.edits, message, HeaderName::Route, count..end);
+        (position.kept_from, position.kept_to) = (count, end);
         if request.to.tag().is_some()
             && let Some(from_initiator) = marked
         {
@@ -80,7 +90,8 @@ impl Engine {
     }
 
     /// §16.4, first step: a strict router before us put our Record-Route into the Request-URI and
-    /// the real one at the end of Route. Says whether our mark was there, and whose.
+    /// the real one at the end of Route, which the caller removes. Says whether our mark was
+    /// there, and whose.
     fn undo_strict_route(&mut self, request: &mut Request<'_>) -> Result<Option<bool>, Status<'static>> {
         let Uri::Sip(uri) = &request.uri else {
             return Ok(None);
@@ -98,18 +109,8 @@ impl Engine {
         let bad = Status::bad_request("Malformed Route");
         let addr = NameAddr::parse(last.text).ok_or(bad)?;
         let uri = addr.parsed_uri().map_err(|_| bad)?;
-        let field = message.fields().get(last.field).ok_or(bad)?;
         if let Some(span) = sip_message::chars::span_in(message.source(), request.uri_text) {
             self.edits.replace(span, addr.uri);
-        }
-        if last.first {
-            self.edits.delete(field.start as usize..field.end as usize);
-        } else {
-            // The comma before it goes too.
-            let value = last.span(&message);
-            let before = message.text(field.value as usize..value.start);
-            let comma = before.iter().rposition(|c| *c == b',').unwrap_or(before.len());
-            self.edits.delete(field.value as usize + comma..value.end);
         }
         request.uri = uri;
         request.uri_text = addr.uri;

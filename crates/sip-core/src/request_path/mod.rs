@@ -37,6 +37,8 @@ pub(crate) struct Progress {
     pub(crate) server: Option<Key>,
     /// Not the first time: to the next address of its next hop.
     pub(crate) next_address: bool,
+    /// How often it waited for name service.
+    pub(crate) asked: u8,
 }
 
 /// What became of a request.
@@ -87,7 +89,8 @@ impl Engine {
             Err(status) => return self.refuse(request, progress.server, status),
         };
         let request = &request;
-        if self.draining && !position.in_dialog && !matches!(request.method, Method::Ack | Method::Cancel) {
+        let is_new = progress.server.is_none() && !progress.authorized && !position.in_dialog;
+        if self.draining && is_new && !matches!(request.method, Method::Ack | Method::Cancel) {
             return self.refuse(request, progress.server, Status::SERVICE_UNAVAILABLE);
         }
         if request.method == Method::Register {
@@ -119,7 +122,12 @@ impl Engine {
     }
 
     /// Refuses a request that could not be read, if it can be answered at all.
-    pub(crate) fn refuse_unreadable(&mut self, message: &Message<'_>, flow: Flow, status: Status<'_>) -> Handled {
+    pub(crate) fn refuse_unreadable(
+        &mut self,
+        message: &Message<'_>,
+        flow: Flow,
+        status: Status<'_>,
+    ) -> Handled {
         self.counters.requests_other += 1;
         let answerable = message.top_via().is_ok()
             && [

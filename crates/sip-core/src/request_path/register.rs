@@ -162,6 +162,7 @@ impl Engine {
             bytes: Box::from(bytes),
             server: progress.server,
             authorized: true,
+            asked: 0,
         };
         let kind = QueryKind::SaveBindings {
             aor: Box::from(aor),

@@ -134,6 +134,7 @@ impl Engine {
                             authorized: parked.authorized,
                             server: None,
                             next_address: false,
+                            asked: parked.asked,
                         },
                     );
                 }
@@ -143,7 +144,7 @@ impl Engine {
         if let Some(found) = self.table.server_mut(server) {
             found.user.parked = None;
         }
-        let authorized = parked.authorized;
+        let (authorized, asked) = (parked.authorized, parked.asked);
         self.with_server_request(server, |engine, request| {
             go(
                 engine,
@@ -152,6 +153,7 @@ impl Engine {
                     authorized,
                     server: Some(server),
                     next_address: false,
+                    asked,
                 },
             );
         });
@@ -190,6 +192,7 @@ impl Engine {
                     authorized,
                     server: Some(server),
                     next_address: true,
+                    asked: 0,
                 },
             );
         });

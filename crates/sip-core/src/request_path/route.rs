@@ -2,7 +2,6 @@
 
 use sip_message::header::NameAddr;
 use sip_message::{HeaderName, Host, Method, SipUri, Uri};
-use smallvec::SmallVec;
 
 use super::Progress;
 use super::authorize::Authorized;
@@ -13,10 +12,15 @@ use crate::engine::directory::{address_of_record, in_networks};
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
 use crate::engine::waiting::Purpose;
-use crate::proxy::forward::{Decision, NotSent};
+use crate::proxy::forward::{Decision, NotSent, keep_values};
 use crate::query::QueryKind;
 use crate::resolve::{Candidates, HostRef, Located, Question};
 use crate::transport::{Flow, Transport};
+
+/// The most record sets that one request waits for: services of two transports, both address
+/// families of each candidate, and some to spare. Answers that end before the next one is there
+/// would else be asked for in turns.
+const MAX_ASKED: u8 = 40;
 
 /// The next hop, before name service.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +75,11 @@ impl Engine {
         if self.authorize_routed(&config, request, position, progress, rule) == Authorized::No {
             return;
         }
+        // Should it wait now, it need not prove itself again.
+        let progress = Progress {
+            authorized: true,
+            ..progress
+        };
         self.strip_identity(request);
         let plan = Plan {
             rule,
@@ -78,8 +87,12 @@ impl Engine {
             record_route: !position.in_dialog && rule.is_none_or(|r| r.record_route),
             c_ms: config.timers.c_ms,
         };
+        // §9.2: a CANCEL that matched nothing, where its INVITE would have left a transaction.
+        if request.method == Method::Cancel && plan.state == StateMode::Transaction {
+            return self.refuse(request, progress.server, Status::NO_TRANSACTION);
+        }
         if let Some(next) = &position.next_route {
-            return self.follow_route(request, progress, &plan, next);
+            return self.follow_route(request, position, progress, &plan, next);
         }
         if position.in_dialog {
             return self.follow_target(request, progress, &plan);
@@ -157,6 +170,7 @@ impl Engine {
     fn follow_route(
         &mut self,
         request: &Request<'_>,
+        position: &Position<'_>,
         progress: Progress,
         plan: &Plan<'_>,
         next: &NameAddr<'_>,
@@ -165,14 +179,14 @@ impl Engine {
             return self.refuse(request, progress.server, Status::UNSUPPORTED_URI_SCHEME);
         };
         if !uri.is_loose_route() {
-            self.make_strict_route(request, next);
+            self.make_strict_route(request, position, next);
         }
         self.locate_and_send(request, progress, plan, Hop::of(&uri));
     }
 
     /// §16.6 step 6: the next hop is a strict router. It gets itself as Request-URI, and what was
     /// the Request-URI at the end of Route.
-    fn make_strict_route(&mut self, request: &Request<'_>, next: &NameAddr<'_>) {
+    fn make_strict_route(&mut self, request: &Request<'_>, position: &Position<'_>, next: &NameAddr<'_>) {
         let message = &request.message;
         if let Some(span) = message
             .request_uri()
@@ -181,19 +195,12 @@ impl Engine {
             self.edits.clear_within(span.clone());
             self.edits.replace(span, next.uri);
         }
-        // The next Route value goes, and with it all of ours before it.
-        let target = sip_message::chars::span_in(message.source(), next.uri);
-        let values: SmallVec<[_; 8]> = message.values(HeaderName::Route).collect();
-        let count = values.iter().position(|v| {
-            sip_message::chars::span_in(message.source(), v.text)
-                .zip(target.clone())
-                .is_some_and(|(v, t)| v.start <= t.start && t.end <= v.end)
-        });
+        // The next Route value goes too, and with it all of ours before it.
         for field in message.fields_named(HeaderName::Route) {
             self.edits.clear_within(field.start as usize..field.end as usize);
         }
-        let count = count.map_or(0, |at| at + 1);
-        crate::proxy::forward::remove_values(&mut self.edits, message, HeaderName::Route, count);
+        let kept = position.kept_from + 1..position.kept_to;
+        keep_values(&mut self.edits, message, HeaderName::Route, kept);
         self.edits.insert_with(message.headers_end_offset(), |out| {
             out.extend_from_slice(b"Route: <");
             out.extend_from_slice(request.uri_text);
@@ -372,7 +379,8 @@ impl Engine {
             sip_message::chars::span_in(message.source(), message.request_uri().unwrap_or_default())
         {
             self.edits.clear_within(span.clone());
-            self.edits.replace(span, &target.contact);
+            self.edits
+                .replace_with(span, |out| write_request_uri(out, &target.contact));
         }
         if !target.path.is_empty() {
             self.edits.insert_with(message.headers_offset(), |out| {
@@ -422,11 +430,11 @@ impl Engine {
             Located::Done(candidates) if !candidates.is_empty() => {
                 self.send(request, progress, plan, candidates, None);
             }
-            Located::Ask { name, kind } => {
-                if matches!(request.method, Method::Ack | Method::Cancel) && progress.server.is_none() {
-                    // Its INVITE went another way, or none; nobody waits for it.
-                    self.counters.dropped_no_route += 1;
-                }
+            Located::Ask { name, kind } if progress.asked < MAX_ASKED => {
+                let progress = Progress {
+                    asked: progress.asked + 1,
+                    ..progress
+                };
                 let Some(parked) = self.park(request, progress) else {
                     return;
                 };
@@ -447,7 +455,7 @@ impl Engine {
                 self.note_parked(server, id);
             }
             // RFC 3263 §4.3 with RFC 3261 §16.7 step 6: as a 503 from there, which goes on as 500.
-            Located::Done(_) | Located::Unavailable => {
+            Located::Done(_) | Located::Unavailable | Located::Ask { .. } => {
                 self.counters.dropped_no_route += 1;
                 self.refuse(
                     request,
@@ -469,13 +477,6 @@ impl Engine {
         candidates: Candidates,
         flow: Option<Flow>,
     ) {
-        // §9.2: a CANCEL that matched nothing, where its INVITE would have left a transaction.
-        if request.method == Method::Cancel && plan.state == StateMode::Transaction {
-            return self.refuse(request, progress.server, Status::NO_TRANSACTION);
-        }
-        if let Some(server) = progress.server.and_then(|key| self.table.server_mut(key)) {
-            server.user.authorized = true;
-        }
         let target = progress
             .server
             .and_then(|key| self.table.server(key))
@@ -491,7 +492,8 @@ impl Engine {
         if progress.next_address {
             let Some(server) = progress.server else { return };
             if !self.fail_over(request, server, &mut decision) {
-                self.answer_failure(server, false);
+                // The configuration changed: what was left cannot be reached any more.
+                self.refuse(request, Some(server), Status::SERVER_ERROR);
             }
             return;
         }
@@ -509,6 +511,29 @@ impl Engine {
                     },
                 );
             }
+        }
+    }
+}
+
+/// Appends a contact as Request-URI: without `method` and headers, which may not stand there
+/// (RFC 3261 §19.1.1 Table 1, §16.6 step 2).
+fn write_request_uri(out: &mut alloc::vec::Vec<u8>, contact: &[u8]) {
+    let Ok(Uri::Sip(uri)) = Uri::parse(contact) else {
+        return out.extend_from_slice(contact);
+    };
+    if uri.headers.is_none() && uri.param(b"method").is_none() {
+        return out.extend_from_slice(contact);
+    }
+    let headers = uri.headers.map_or(0, |h| h.len() + 1);
+    let end = contact.len() - (headers + uri.params.as_bytes().len()).min(contact.len());
+    out.extend_from_slice(contact.get(..end).unwrap_or_default());
+    let unwanted = uri.param(b"method").map(|p| p.name);
+    for param in uri.params.iter().filter(|p| Some(p.name) != unwanted) {
+        out.push(b';');
+        out.extend_from_slice(param.name);
+        if let Some(value) = param.value {
+            out.push(b'=');
+            out.extend_from_slice(value);
         }
     }
 }

@@ -12,8 +12,9 @@ use crate::query::{Record, RecordKind, Records, Unavailable};
 use crate::time::Instant;
 use crate::transport::Transport;
 
-/// An answer with a TTL of 0 still serves the request that asked, seconds.
-const MIN_TTL_S: u32 = 1;
+/// An answer with a TTL of 0 still serves the request that asked, while it waits for the next one,
+/// seconds.
+const MIN_TTL_S: u32 = 5;
 /// Longest time that an answer is kept, whatever its TTL says, seconds.
 const MAX_TTL_S: u32 = 86_400;
 /// How long a failed look-up is remembered, seconds: long enough to answer those that wait, short
@@ -248,7 +249,12 @@ fn order_services(records: &[Record], dice: u64) -> Vec<(Box<[u8]>, u16)> {
         let equals = left.iter().take_while(|r| r.0 == first.0).count();
         let sum: u64 = left.iter().take(equals).map(|r| u64::from(r.1)).sum();
         state = step(state);
-        let draw = state % (sum + 1);
+        // "Uniform between 0 and the sum": in whole numbers, 0 is for those of weight 0.
+        let draw = if first.1 == 0 {
+            state % (sum + 1)
+        } else {
+            state % sum + 1
+        };
         let mut running = 0;
         let chosen = left
             .iter()

@@ -17,7 +17,7 @@ use sip_core::limits::Limits;
 use sip_core::location::AorRecord;
 use sip_core::location::codec::RecordRef;
 use sip_core::location::shard::Shard;
-use sip_core::query::{Answer, Query, QueryKind, Secrets};
+use sip_core::query::{Answer, Query, QueryKind, Record, Records, Secrets};
 use sip_core::shared::SharedState;
 use sip_core::time::{Instant, Now};
 use sip_core::transport::{Flow, TransmitBatch, Transport};
@@ -276,12 +276,45 @@ impl Bench {
         assert!(self.endpoint.poll_query().is_none());
     }
 
-    /// Answers a question for name service from `zone`.
+    /// Name and type of a question for name service.
     pub fn resolve_kind(query: &Query) -> String {
         match &query.kind {
             QueryKind::Resolve { name, kind } => format!("{} {kind:?}", String::from_utf8_lossy(name)),
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Answers all questions for name service from `zone`; says what was asked and what left then.
+    pub fn serve(&mut self, zone: Zone<'_>) -> (Vec<String>, Vec<Sent>) {
+        let (mut asked, mut sent) = (vec![], vec![]);
+        while let Some(query) = self.endpoint.poll_query() {
+            let what = Self::resolve_kind(&query);
+            let values = zone
+                .iter()
+                .find(|z| z.0 == what)
+                .map(|z| z.1.clone())
+                .unwrap_or_default();
+            asked.push(what);
+            let records = Records { ttl_s: 60, values };
+            sent.extend(self.answer(&query, Answer::Resolved(Ok(records))));
+        }
+        (asked, sent)
+    }
+}
+
+/// Record sets by name and type, as `host.example A`.
+pub type Zone<'a> = &'a [(&'a str, Vec<Record>)];
+
+pub fn address(ip: &str) -> Record {
+    Record::Address(ip.parse().unwrap())
+}
+
+pub fn service(priority: u16, weight: u16, port: u16, target: &str) -> Record {
+    Record::Service {
+        priority,
+        weight,
+        port,
+        target: target.as_bytes().into(),
     }
 }
 
