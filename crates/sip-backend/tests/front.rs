@@ -1,4 +1,8 @@
 //! Questions of all kinds through the one front.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test ends where something is not as it should be"
+)]
 
 mod battery;
 

@@ -1,4 +1,8 @@
 //! The location store on disk.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test ends where something is not as it should be"
+)]
 
 mod battery;
 
@@ -331,7 +335,7 @@ fn operation(v: u64) -> (String, bool) {
     let mixed = v.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (
         format!("user{}@example.com", (mixed >> 40) % 150),
-        (mixed >> 20) % 7 == 0,
+        (mixed >> 20).is_multiple_of(7),
     )
 }
 
@@ -368,8 +372,7 @@ fn crash_child() {
     options.fold_every = Duration::from_millis(20);
     let sink = Arc::new(Printer::default());
     let (store, _, loaded) = open(options, sink.clone()).unwrap();
-    let mut asked = 0;
-    for version in loaded.newest_version + 1.. {
+    for (asked, version) in (0..).zip(loaded.newest_version + 1..) {
         while asked - sink.0.load(Ordering::Relaxed) >= UNANSWERED {
             std::thread::yield_now();
         }
@@ -385,7 +388,6 @@ fn crash_child() {
         let mut save = save(Some((version & 0xffff_ffff) as u32), aor.as_bytes(), &new);
         save.origin = u16::try_from(version >> 32).unwrap();
         store.save(vec![save]);
-        asked += 1;
     }
 }
 

@@ -1,4 +1,8 @@
 //! The `subscriber` table in SQLite.
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test ends where something is not as it should be"
+)]
 
 mod battery;
 
