@@ -12,7 +12,10 @@ const VALUE: u8 = 16;
 const LOOSE: u8 = 32;
 /// May stand in a display name without quotes, or in an address without angle brackets.
 const WORD: u8 = 64;
+/// Neither white space nor a control character.
+const VISIBLE: u8 = 128;
 
+#[expect(clippy::indexing_slicing, reason = "a fault is one of compilation")]
 const CLASS: [u8; 256] = {
     let mut table = [0u8; 256];
     let mut i = 0;
@@ -34,6 +37,9 @@ const CLASS: [u8; 256] = {
         if !control && !space && !matches!(c, b'<' | b'>' | b'"' | b'%') {
             table[i] |= URI;
         }
+        if !control && !space {
+            table[i] |= VISIBLE;
+        }
         if c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_' | b'.') {
             table[i] |= HOST;
         }
@@ -51,8 +57,13 @@ const CLASS: [u8; 256] = {
     table
 };
 
+#[expect(clippy::indexing_slicing, reason = "the table has a place for every byte")]
+const fn classes(c: u8) -> u8 {
+    CLASS[c as usize]
+}
+
 const fn has(c: u8, class: u8) -> bool {
-    CLASS[c as usize] & class != 0
+    classes(c) & class != 0
 }
 
 /// Length of the run of a class at the front of `text`.
@@ -61,7 +72,7 @@ fn run(text: &[u8], class: u8) -> usize {
     let mut rest = text;
     // Four at a time: one branch for what is nearly always in the class.
     while let Some((four, tail)) = rest.split_first_chunk::<4>() {
-        if four.iter().fold(class, |all, &c| all & CLASS[c as usize]) == 0 {
+        if four.iter().fold(class, |all, &c| all & classes(c)) == 0 {
             break;
         }
         rest = tail;
@@ -95,6 +106,10 @@ pub(crate) fn loose_len(text: &[u8]) -> usize {
     run(text, LOOSE)
 }
 
+pub(crate) fn visible_len(text: &[u8]) -> usize {
+    run(text, VISIBLE)
+}
+
 pub(crate) fn word_len(text: &[u8]) -> usize {
     run(text, WORD)
 }
@@ -126,7 +141,11 @@ pub fn trim_start(mut text: &[u8]) -> &[u8] {
 
 /// Without white space (folding included) at both ends.
 pub fn trim(text: &[u8]) -> &[u8] {
-    let mut text = trim_start(text);
+    trim_end(trim_start(text))
+}
+
+/// Without white space (folding included) at the end.
+pub fn trim_end(mut text: &[u8]) -> &[u8] {
     while let [rest @ .., last] = text
         && is_space(*last)
     {

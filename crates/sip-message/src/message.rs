@@ -2,11 +2,12 @@
 
 use core::ops::Range;
 
+use crate::chars::trim_end;
 use crate::header::{self, CSeq, HeaderError, Mandatory, NameAddr, Via};
 use crate::method::Method;
 use crate::name::HeaderName;
 use crate::parse::{Defect, Field, HeaderIndex, StartLine};
-use crate::values::ValueIter;
+use crate::values::{ValueIter, split_value};
 
 /// A message.
 #[derive(Clone, Copy, Debug)]
@@ -183,11 +184,11 @@ impl<'a> Message<'a> {
 
     // Typed values.
 
-    /// Call-ID as written; `None` if it is missing, empty, or has white space inside, which no
-    /// `callid` has (RFC 3261 §25.1) and which others would read as something else.
+    /// Call-ID as written; `None` if it is missing, empty, or has white space or control
+    /// characters inside, which no `callid` has (RFC 3261 §25.1) and which others would read as something else.
     pub fn call_id(&self) -> Option<&'a [u8]> {
         self.value(HeaderName::CallId)
-            .filter(|v| !v.is_empty() && !v.iter().any(|c| crate::chars::is_space(*c)))
+            .filter(|v| !v.is_empty() && crate::chars::visible_len(v) == v.len())
     }
 
     /// CSeq.
@@ -227,11 +228,14 @@ impl<'a> Message<'a> {
     /// # Errors
     /// Missing or malformed.
     pub fn top_via(&self) -> Result<Via<'a>, HeaderError> {
-        let first = self
-            .values(HeaderName::Via)
-            .next()
-            .ok_or(HeaderError::Missing(HeaderName::Via))?;
-        Via::parse(first.text).ok_or(HeaderError::Malformed(HeaderName::Via))
+        let missing = HeaderError::Missing(HeaderName::Via);
+        let text = self.value(HeaderName::Via).ok_or(missing)?;
+        // Nearly always the first field begins with the first value.
+        let text = match text {
+            [b'S' | b's', ..] => trim_end(split_value(text).0),
+            _ => self.values(HeaderName::Via).next().ok_or(missing)?.text,
+        };
+        Via::parse(text).ok_or(HeaderError::Malformed(HeaderName::Via))
     }
 
     /// Max-Forwards, 0 to 255 (RFC 3261 §20.22).

@@ -16,6 +16,7 @@ macro_rules! names {
             const LONG: [&'static str; Self::COUNT] = [$($long,)+ ""];
 
             /// Long form in its usual spelling; empty for `Other`.
+            #[expect(clippy::indexing_slicing, reason = "the table has a place for every name")]
             pub const fn as_str(self) -> &'static str {
                 Self::LONG[self as usize]
             }
@@ -119,6 +120,7 @@ const fn slot(len: usize, first: u8, middle: u8, last: u8) -> usize {
 const EMPTY: u8 = u8::MAX;
 
 /// Slot → index into [`SPELLINGS`].
+#[expect(clippy::indexing_slicing, reason = "a fault is one of compilation")]
 const TABLE: [u8; SLOTS] = {
     let mut table = [EMPTY; SLOTS];
     let mut i = 0;
@@ -136,6 +138,7 @@ const TABLE: [u8; SLOTS] = {
 };
 
 /// The spellings of up to 16 characters as one number each, first character lowest; longer ones 0.
+#[expect(clippy::indexing_slicing, reason = "a fault is one of compilation")]
 const PACKED: [u128; SPELLINGS.len()] = {
     let mut packed = [0; SPELLINGS.len()];
     let mut i = 0;

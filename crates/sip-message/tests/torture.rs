@@ -1,5 +1,10 @@
 //! The torture messages of RFC 4475 and RFC 5118: what parsing says of each. They are read from
 //! `../shared/torture` beside the project where that exists.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "helpers of tests fail and tell as tests do"
+)]
 
 mod common;
 

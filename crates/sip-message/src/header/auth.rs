@@ -59,7 +59,7 @@ impl<'a> AuthParams<'a> {
     pub fn is_valid(&self) -> bool {
         let mut iter = self.iter();
         let mut count = 0;
-        while let Some(param) = iter.next() {
+        for param in iter.by_ref() {
             if self
                 .iter()
                 .take(count)

@@ -2,11 +2,10 @@
 
 use core::net::IpAddr;
 
-use crate::chars::{is_space, split_once, token_len, trim, trim_start};
+use crate::chars::{host_len, split_once, token_len, trim, trim_start};
 use crate::host::Host;
 use crate::number;
 use crate::params::{Param, Params};
-use crate::uri::split_port;
 
 /// One Via value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,9 +55,7 @@ impl<'a> Via<'a> {
         if transport.is_empty() || sent_by.len() == rest.len() {
             return None;
         }
-        let params_at = memchr::memchr(b';', sent_by).unwrap_or(sent_by.len());
-        let (sent_by, params) = sent_by.split_at_checked(params_at)?;
-        let (host_text, port) = split_sent_by(trim(sent_by))?;
+        let (host_text, port, params) = split_sent_by(sent_by)?;
         let host = Host::parse(host_text)?;
         let params = Params::new(params);
         let mut known = Known::default();
@@ -115,21 +112,29 @@ fn after_protocol(text: &[u8]) -> Option<&[u8]> {
     ours.then(|| rest.map(trim_start))?
 }
 
-/// `host [: port]` with white space round the colon, as COLON allows.
-fn split_sent_by(text: &[u8]) -> Option<(&[u8], Option<u16>)> {
-    if !text.iter().any(|c| is_space(*c)) {
-        return split_port(text).ok();
-    }
-    let from = if text.first() == Some(&b'[') {
-        memchr::memchr(b']', text)?
-    } else {
-        0
+/// Host, port and parameters of `host [: port] *(; param)`, with white space round the separators
+/// as COLON and SEMI allow.
+fn split_sent_by(text: &[u8]) -> Option<(&[u8], Option<u16>, &[u8])> {
+    let host_len = match text.first()? {
+        b'[' => memchr::memchr(b']', text)? + 1,
+        _ => host_len(text),
     };
-    let colon = from + memchr::memchr(b':', text.get(from..)?)?;
-    Some((
-        trim(text.get(..colon)?),
-        Some(number::port(trim(text.get(colon + 1..)?))?),
-    ))
+    let (host, rest) = text.split_at_checked(host_len)?;
+    let rest = trim_start(rest);
+    let [b':', rest @ ..] = rest else {
+        return matches!(rest, [] | [b';', ..]).then_some((host, None, rest));
+    };
+    let rest = trim_start(rest);
+    let (port, rest) = rest.split_at_checked(digits_len(rest))?;
+    let rest = trim_start(rest);
+    let port = number::port(port)?;
+    matches!(rest, [] | [b';', ..]).then_some((host, Some(port), rest))
+}
+
+fn digits_len(text: &[u8]) -> usize {
+    text.iter()
+        .position(|c| !c.is_ascii_digit())
+        .unwrap_or(text.len())
 }
 
 #[cfg(test)]

@@ -142,8 +142,9 @@ mod tests {
             Uri::parse(a.as_bytes()).unwrap(),
             Uri::parse(b.as_bytes()).unwrap(),
         );
-        assert_eq!(x == y, y == x, "symmetry: {a} {b}");
-        x == y
+        let (forth, back) = (x == y, y == x);
+        assert_eq!(forth, back, "symmetry: {a} {b}");
+        forth
     }
 
     #[test]

@@ -4,7 +4,7 @@ mod compare;
 
 use core::fmt;
 
-use crate::chars::{split_once, trim, uri_len};
+use crate::chars::{split_once, uri_len};
 use crate::host::Host;
 use crate::number;
 use crate::params::{MAX_PARAMS, Param, Params};
@@ -221,7 +221,7 @@ fn uri_params_ok(params: Params<'_>) -> bool {
 }
 
 /// Splits `host:port`; an IPv6 reference keeps its colons.
-pub(crate) fn split_port(hostport: &[u8]) -> Result<(&[u8], Option<u16>), UriError> {
+fn split_port(hostport: &[u8]) -> Result<(&[u8], Option<u16>), UriError> {
     let colon = if hostport.first() == Some(&b'[') {
         let close = memchr::memchr(b']', hostport).ok_or(UriError::Host)?;
         match hostport.get(close + 1) {
@@ -236,8 +236,7 @@ pub(crate) fn split_port(hostport: &[u8]) -> Result<(&[u8], Option<u16>), UriErr
         None => Ok((hostport, None)),
         Some(at) => {
             let host = hostport.get(..at).unwrap_or_default();
-            let port =
-                number::port(trim(hostport.get(at + 1..).unwrap_or_default())).ok_or(UriError::Port)?;
+            let port = number::port(hostport.get(at + 1..).unwrap_or_default()).ok_or(UriError::Port)?;
             Ok((host, Some(port)))
         }
     }

@@ -153,7 +153,8 @@ pub(crate) fn as_anything(text: &[u8]) {
     black_box(sip_message::number::delta_seconds(text));
     black_box(sip_message::number::qvalue(text));
     if let Some(host) = Host::parse(text) {
-        assert_eq!(host, host);
+        let copy = host;
+        assert_eq!(host, copy, "reflexive");
         black_box((host.ip(), host.to_string()));
     }
 }
@@ -187,7 +188,8 @@ pub(crate) fn uri(text: &[u8]) {
     match Uri::parse(text) {
         Err(error) => assert!(!error.to_string().is_empty()),
         Ok(parsed) => {
-            assert_eq!(parsed, parsed, "reflexive");
+            let copy = parsed;
+            assert_eq!(parsed, copy, "reflexive");
             match parsed {
                 Uri::Sip(sip) => {
                     assert_eq!(sip.text, text);
