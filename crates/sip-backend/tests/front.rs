@@ -53,6 +53,24 @@ fn resolve(slot: u32) -> Query {
     }
 }
 
+fn all_is_counted(backend: &Backend) {
+    let metrics = backend.metrics();
+    for name in [
+        "location_saves",
+        "location_queue",
+        "credential_lookups",
+        "credential_queue",
+        "queries_unrouted",
+    ] {
+        assert!(
+            metrics
+                .iter()
+                .any(|sample| sample.name == name && !sample.help.is_empty()),
+            "{name}"
+        );
+    }
+}
+
 #[test]
 fn each_question_goes_to_its_store_and_its_answer_to_the_worker() {
     let dir = tempfile::tempdir().unwrap();
@@ -107,21 +125,7 @@ fn each_question_goes_to_its_store_and_its_answer_to_the_worker() {
         answers.wait(1, 11),
         Answer::Credentials(Err(Unavailable))
     ));
-    let metrics = backend.metrics();
-    for name in [
-        "location_saves",
-        "location_queue",
-        "credential_lookups",
-        "credential_queue",
-        "queries_unrouted",
-    ] {
-        assert!(
-            metrics
-                .iter()
-                .any(|sample| sample.name == name && !sample.help.is_empty()),
-            "{name}"
-        );
-    }
+    all_is_counted(&backend);
     drop(backend);
 
     let loaded = Mutex::new(Vec::new());
