@@ -158,3 +158,21 @@ fn nobody_answers() {
     b.pass(70_000);
     assert_eq!(b.endpoint.gauges().timers, 0);
 }
+
+/// An ICMP error quotes the first half kilobyte or so of the datagram (RFC 1812 §4.3.2.3).
+#[test]
+fn a_next_hop_that_cannot_be_reached_is_known_from_the_start_of_the_request() {
+    let mut b = Bench::new(&config());
+    let out = b.udp(
+        CALLER,
+        &request("INVITE", "sip:bob@example.com", "a1", "Subject: something long\n"),
+    );
+    let sent = &out[1];
+    let quoted = &sent.text.as_bytes()[..sent.text.find("From:").unwrap() + 12];
+    let now = b.now();
+    b.endpoint.handle_undelivered(now, sent.to, quoted);
+    assert_eq!(
+        lines(&b.drain()),
+        [format!("{CALLER} SIP/2.0 500 Server Internal Error")]
+    );
+}
