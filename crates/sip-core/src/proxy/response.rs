@@ -412,20 +412,14 @@ impl Engine {
     /// (RFC 3261 §8.1.3.1, §18.4). For a response nothing is done: its transaction stays
     /// (RFC 6026 §8), and the shell has tried the address of sent-by already (§18.2.2).
     pub(crate) fn handle_undelivered(&mut self, message: &Message<'_>, to: Flow) -> Outcome {
-        let (Ok(top), Ok(cseq)) = (message.top_via(), message.cseq()) else {
+        // An ICMP error quotes the first half kilobyte or so: start line and topmost Via must do.
+        let (Some(method), Ok(top)) = (message.method(), message.top_via()) else {
             return Outcome::Done;
         };
-        if message.status().is_some() {
-            return Outcome::Done;
-        }
         let Some((branch, _)) = top.branch().and_then(read_branch) else {
             return Outcome::Done;
         };
-        let method = if message.method() == Some(Method::Ack) {
-            Method::Invite
-        } else {
-            cseq.method
-        };
+        let method = if method == Method::Ack { Method::Invite } else { method };
         match self.table.find_client(client_key(branch, method)) {
             Some(key) if self.table.client(key).is_some_and(|c| c.to.remote == to.remote) => {
                 self.client_failure(key, ClientEvent::TransportError)
