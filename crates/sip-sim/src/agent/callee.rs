@@ -1,0 +1,235 @@
+//! The callee of a call: INVITE server transaction and what is above it (RFC 3261 §13.3,
+//! §17.2.1, RFC 6026, §9.2, §15).
+
+use std::net::SocketAddr;
+
+use super::dialog::{self, Dialog};
+use super::request::ClientRequest;
+use super::{Core, Purpose, TIME_OUT, Timer, doubled_to_t2};
+use crate::clock::{Micros, SECOND};
+use crate::message::View;
+use crate::report::{CallReport, RequestEnd, Side};
+use crate::scenario::{Behaviour, CallPlan};
+
+/// A phone that nobody picks up stops ringing.
+const RINGS_FOR: Micros = 400 * SECOND;
+/// RFC 3261 Table 4, timer I.
+const T4: Micros = 5 * SECOND;
+
+/// Where the INVITE transaction stands (RFC 6026 Figure 5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Proceeding,
+    /// A 2xx was sent.
+    Accepted,
+    /// A failure was sent.
+    Completed,
+    /// Its ACK came.
+    Confirmed,
+    /// No ACK came.
+    GivenUp,
+}
+
+/// A call that came.
+#[derive(Debug)]
+pub(crate) struct InCall {
+    plan: CallPlan,
+    invite: String,
+    source: SocketAddr,
+    pub(crate) branch: String,
+    pub(crate) to_tag: String,
+    state: State,
+    /// The last answer, once there is one.
+    last: Option<String>,
+    /// Times the final answer was sent.
+    sent: u32,
+    /// When the transaction is gone.
+    forgotten_at: Option<Micros>,
+    dialog: Dialog,
+    hung_up: bool,
+    /// Requests to begin.
+    pub(crate) wanted: Vec<ClientRequest>,
+    pub(crate) report: CallReport,
+}
+
+impl InCall {
+    /// The INVITE came.
+    pub(crate) fn new(core: &mut Core, plan: &CallPlan, source: SocketAddr, text: &str) -> Self {
+        let view = View::new(text);
+        let to_tag = format!("to-{}", plan.call);
+        let mut call = Self {
+            plan: *plan,
+            invite: text.to_owned(),
+            source,
+            branch: view.branch().to_owned(),
+            dialog: Dialog::of_callee(&view, &to_tag),
+            to_tag,
+            state: State::Proceeding,
+            last: None,
+            sent: 0,
+            forgotten_at: None,
+            hung_up: false,
+            wanted: Vec::new(),
+            report: CallReport::new(plan.call, Side::Callee),
+        };
+        if plan.trying {
+            call.answer(core, "100 Trying");
+        }
+        if let Some(after) = plan.ring_after {
+            core.start(after, Timer::Ring(plan.call));
+        }
+        match plan.behaviour {
+            Behaviour::Answer(after) | Behaviour::Busy(after) => core.start(after, Timer::Decide(plan.call)),
+            Behaviour::Ring => core.start(RINGS_FOR, Timer::RingEnds(plan.call)),
+        }
+        call
+    }
+
+    fn answer(&mut self, core: &mut Core, status: &str) {
+        let extra = if status.starts_with('2') {
+            format!("Contact: {}\r\n", core.contact())
+        } else {
+            String::new()
+        };
+        let text = dialog::answer(&self.invite, status, &self.to_tag, &extra);
+        core.send(self.source, text.clone());
+        self.last = Some(text);
+    }
+
+    /// The INVITE came again: the last answer, except in Accepted, where its repetition is the
+    /// business of §13.3.1.4.
+    pub(crate) fn again(&mut self, core: &mut Core) {
+        if matches!(self.state, State::Proceeding | State::Completed)
+            && let Some(last) = &self.last
+        {
+            core.send(self.source, last.clone());
+        }
+    }
+
+    pub(crate) fn ring(&mut self, core: &mut Core) {
+        if self.state == State::Proceeding {
+            self.answer(core, "180 Ringing");
+        }
+    }
+
+    pub(crate) fn decide(&mut self, core: &mut Core) {
+        match self.plan.behaviour {
+            Behaviour::Answer(_) => self.finish(core, "200 OK", State::Accepted),
+            Behaviour::Busy(_) => self.finish(core, "486 Busy Here", State::Completed),
+            Behaviour::Ring => {}
+        }
+    }
+
+    pub(crate) fn ring_ends(&mut self, core: &mut Core) {
+        self.finish(core, "480 Temporarily Unavailable", State::Completed);
+    }
+
+    /// A CANCEL for this INVITE (§9.2).
+    pub(crate) fn cancelled(&mut self, core: &mut Core) {
+        self.finish(core, "487 Request Terminated", State::Completed);
+    }
+
+    fn finish(&mut self, core: &mut Core, status: &str, next: State) {
+        if self.state != State::Proceeding {
+            return;
+        }
+        self.state = next;
+        if next == State::Accepted {
+            self.report.acknowledged = Some(false);
+            // RFC 6026 §7.1: timer L.
+            self.forgotten_at = Some(core.now + TIME_OUT);
+        }
+        self.answer(core, status);
+        self.sent = 1;
+        core.start(doubled_to_t2(1), Timer::FinalAgain(self.plan.call));
+        core.start(TIME_OUT, Timer::FinalGivenUp(self.plan.call));
+    }
+
+    fn awaits_ack(&self) -> bool {
+        match self.state {
+            State::Completed => true,
+            State::Accepted => {
+                self.report.acknowledged == Some(false) && !self.report.was_ended && !self.hung_up
+            }
+            State::Proceeding | State::Confirmed | State::GivenUp => false,
+        }
+    }
+
+    /// Timer G, and the same rhythm for a 2xx.
+    pub(crate) fn final_again(&mut self, core: &mut Core) {
+        if self.awaits_ack()
+            && let Some(last) = &self.last
+        {
+            core.send(self.source, last.clone());
+            self.sent += 1;
+            core.start(doubled_to_t2(self.sent), Timer::FinalAgain(self.plan.call));
+        }
+    }
+
+    /// Timer H; or a 2xx without ACK for 64·T1: the session is ended (§13.3.1.4).
+    pub(crate) fn final_given_up(&mut self, core: &mut Core) {
+        match self.state {
+            State::Completed => {
+                self.state = State::GivenUp;
+                self.forgotten_at = Some(core.now);
+            }
+            State::Accepted if self.awaits_ack() => self.hang_up(core),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn ack(&mut self, core: &mut Core, view: &View<'_>) {
+        match self.state {
+            State::Completed if view.branch() == self.branch => {
+                self.state = State::Confirmed;
+                self.forgotten_at = Some(core.now + T4);
+            }
+            State::Accepted if self.report.acknowledged == Some(false) && self.is_ours(view) => {
+                self.report.acknowledged = Some(true);
+                if !self.plan.hang_up.by_caller {
+                    core.start(self.plan.hang_up.after, Timer::CalleeHangsUp(self.plan.call));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn is_ours(&self, ack: &View<'_>) -> bool {
+        ack.to_tag() == self.to_tag
+            && self.dialog.is_with(crate::message::tag(ack.get("From")))
+            && ack.cseq().0 == View::new(&self.invite).cseq().0
+    }
+
+    /// BYE, once.
+    pub(crate) fn hang_up(&mut self, core: &mut Core) {
+        if self.hung_up || self.report.was_ended {
+            return;
+        }
+        self.hung_up = true;
+        self.dialog.cseq += 1;
+        let branch = core.branch();
+        let (to, text) = self.dialog.request(core, "BYE", &branch, "");
+        self.report.bye = RequestEnd::Pending;
+        self.wanted
+            .push(ClientRequest::new(self.plan.call, Purpose::Bye, branch, to, text));
+    }
+
+    /// A BYE came; whether there is a dialog that it can end.
+    pub(crate) fn other_side_hangs_up(&mut self) -> bool {
+        if self.state != State::Accepted {
+            return false;
+        }
+        self.report.was_ended = true;
+        true
+    }
+
+    /// Whether the transaction is gone, so that a CANCEL finds none.
+    pub(crate) fn is_forgotten(&self, now: Micros) -> bool {
+        self.forgotten_at.is_some_and(|at| now >= at)
+    }
+
+    /// Whether something is still to come.
+    pub(crate) fn is_open(&self) -> bool {
+        self.state == State::Proceeding || self.awaits_ack()
+    }
+}

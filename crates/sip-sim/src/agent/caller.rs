@@ -1,0 +1,270 @@
+//! The caller of a call: INVITE client transaction and what is above it (RFC 3261 §13.2,
+//! §17.1.1, §9.1, §15).
+
+use std::collections::BTreeMap;
+
+use super::dialog::Dialog;
+use super::request::ClientRequest;
+use super::{Core, Purpose, T1, TIME_OUT, Timer, digest};
+use crate::clock::Micros;
+use crate::message::View;
+use crate::report::{CallReport, RequestEnd, Side};
+use crate::scenario::CallPlan;
+
+/// A caller that gets challenges again and again gives up.
+const MOST_TRIES: u32 = 3;
+
+/// Where the INVITE transaction stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Calling,
+    Proceeding,
+    /// A final answer came, or it was given up.
+    Over,
+}
+
+/// A call that was placed.
+#[derive(Debug)]
+pub(crate) struct OutCall {
+    plan: CallPlan,
+    cseq: u32,
+    branch: String,
+    invite: String,
+    state: State,
+    sent: u32,
+    tries: u32,
+    cancel_wanted: bool,
+    cancel_sent: bool,
+    /// ACKs to answers of failed INVITEs, by branch (timer D is for ever).
+    acks: BTreeMap<String, String>,
+    dialog: Option<Dialog>,
+    /// The ACK to the 2xx, sent again for each of its copies (§13.2.2.4).
+    ack: Option<(std::net::SocketAddr, String)>,
+    hung_up: bool,
+    /// Requests to begin.
+    pub(crate) wanted: Vec<ClientRequest>,
+    pub(crate) report: CallReport,
+}
+
+impl OutCall {
+    /// Sends the INVITE.
+    pub(crate) fn place(core: &mut Core, plan: &CallPlan) -> Self {
+        let mut call = Self {
+            plan: *plan,
+            cseq: 0,
+            branch: String::new(),
+            invite: String::new(),
+            state: State::Calling,
+            sent: 0,
+            tries: 0,
+            cancel_wanted: false,
+            cancel_sent: false,
+            acks: BTreeMap::new(),
+            dialog: None,
+            ack: None,
+            hung_up: false,
+            wanted: Vec::new(),
+            report: CallReport::new(plan.call, Side::Caller),
+        };
+        core.start(plan.cancel_after, Timer::Cancel(plan.call));
+        call.send_invite(core, "");
+        call
+    }
+
+    /// A new INVITE transaction, with credentials or without.
+    fn send_invite(&mut self, core: &mut Core, credentials: &str) {
+        self.cseq += 1;
+        self.tries += 1;
+        self.sent = 0;
+        self.state = State::Calling;
+        self.branch = core.branch();
+        self.invite = format!(
+            "INVITE sip:bob@example.com SIP/2.0\r\nVia: {}\r\nMax-Forwards: 70\r\n\
+             From: <sip:{user}@example.com>;tag=from-{call}\r\nTo: <sip:bob@example.com>\r\n\
+             Call-ID: call-{call}@sim\r\nCSeq: {cseq} INVITE\r\nContact: {contact}\r\n{credentials}\
+             Content-Length: 0\r\n\r\n",
+            core.via(&self.branch),
+            user = core.user,
+            call = self.plan.call,
+            cseq = self.cseq,
+            contact = core.contact(),
+        );
+        self.report.invite = RequestEnd::Pending;
+        let branch = self.branch.clone();
+        core.start(TIME_OUT, Timer::InviteGivenUp(self.plan.call, branch.clone()));
+        self.send_again(core, &branch);
+    }
+
+    /// Timer A: doubles without bound (§17.1.1.2).
+    pub(crate) fn send_again(&mut self, core: &mut Core, branch: &str) {
+        if self.state != State::Calling || branch != self.branch {
+            return;
+        }
+        core.send(core.proxy, self.invite.clone());
+        self.sent += 1;
+        let after: Micros = T1 << (self.sent - 1).min(10);
+        core.start(after, Timer::InviteAgain(self.plan.call, branch.to_owned()));
+    }
+
+    /// Timer B.
+    pub(crate) fn give_up(&mut self, core: &mut Core, branch: &str) {
+        if self.state == State::Calling && branch == self.branch {
+            self.time_out(core);
+        }
+    }
+
+    /// The user wants no more: CANCEL, as soon as a provisional answer allows it (§9.1).
+    pub(crate) fn want_cancel(&mut self, core: &mut Core) {
+        self.cancel_wanted = true;
+        if self.state == State::Proceeding && !self.cancel_sent {
+            self.send_cancel(core);
+        }
+    }
+
+    fn send_cancel(&mut self, core: &mut Core) {
+        self.cancel_sent = true;
+        let text = format!(
+            "CANCEL sip:bob@example.com SIP/2.0\r\nVia: {}\r\nMax-Forwards: 70\r\n{}CSeq: {} CANCEL\r\n\
+             Content-Length: 0\r\n\r\n",
+            core.via(&self.branch),
+            same_call(&self.invite, None),
+            self.cseq,
+        );
+        self.report.cancel = RequestEnd::Pending;
+        core.start(TIME_OUT, Timer::CancelGivenUp(self.plan.call));
+        let branch = self.branch.clone();
+        self.wanted.push(ClientRequest::new(
+            self.plan.call,
+            Purpose::Cancel,
+            branch,
+            core.proxy,
+            text,
+        ));
+    }
+
+    /// §9.1: 64·T1 after the CANCEL the INVITE counts as cancelled.
+    pub(crate) fn cancel_patience_ends(&mut self, core: &mut Core) {
+        if self.state == State::Proceeding {
+            self.time_out(core);
+        }
+    }
+
+    fn time_out(&mut self, core: &Core) {
+        self.state = State::Over;
+        self.report.invite = RequestEnd::TimedOut(core.now);
+    }
+
+    /// A response to an INVITE of this call.
+    pub(crate) fn response(&mut self, core: &mut Core, view: &View<'_>, status: u16) {
+        if let Some(ack) = self.acks.get(view.branch()) {
+            if status >= 300 {
+                core.send(core.proxy, ack.clone());
+            }
+            return;
+        }
+        if view.branch() != self.branch {
+            return;
+        }
+        match status {
+            100..200 if self.state != State::Over => {
+                self.state = State::Proceeding;
+                if self.cancel_wanted && !self.cancel_sent {
+                    self.send_cancel(core);
+                }
+            }
+            200..300 => self.success(core, view),
+            300.. if self.state != State::Over => self.failure(core, view, status),
+            _ => {}
+        }
+    }
+
+    fn success(&mut self, core: &mut Core, view: &View<'_>) {
+        if let Some((to, ack)) = &self.ack {
+            return core.send(*to, ack.clone());
+        }
+        let in_time = self.state != State::Over;
+        self.state = State::Over;
+        if in_time {
+            self.report.invite = RequestEnd::Answered(200);
+        }
+        let dialog = Dialog::of_caller(view, self.cseq);
+        let branch = core.branch();
+        let (to, ack) = dialog.request(core, "ACK", &branch, "");
+        core.send(to, ack.clone());
+        self.ack = Some((to, ack));
+        self.dialog = Some(dialog);
+        // An answer that is not wanted any more is accepted and ended (§15: "BYE", never nothing).
+        if !in_time || self.cancel_wanted {
+            self.hang_up(core);
+        } else if self.plan.hang_up.by_caller {
+            core.start(self.plan.hang_up.after, Timer::CallerHangsUp(self.plan.call));
+        }
+    }
+
+    fn failure(&mut self, core: &mut Core, view: &View<'_>, status: u16) {
+        let ack = format!(
+            "ACK sip:bob@example.com SIP/2.0\r\nVia: {}\r\nMax-Forwards: 70\r\n{}CSeq: {} ACK\r\n\
+             Content-Length: 0\r\n\r\n",
+            core.via(&self.branch),
+            same_call(&self.invite, Some(view.get("To"))),
+            self.cseq,
+        );
+        core.send(core.proxy, ack.clone());
+        self.acks.insert(self.branch.clone(), ack);
+        self.state = State::Over;
+        self.report.invite = RequestEnd::Answered(status);
+        if status == 407 && !self.cancel_wanted && self.tries < MOST_TRIES {
+            let uri = "sip:bob@example.com";
+            if let Some(line) = digest::credentials(view, core.user, "INVITE", uri) {
+                self.send_invite(core, &line);
+            }
+        }
+    }
+
+    /// BYE, once.
+    pub(crate) fn hang_up(&mut self, core: &mut Core) {
+        if !self.hung_up && !self.report.was_ended {
+            self.hung_up = true;
+            self.send_bye(core, None);
+        }
+    }
+
+    fn send_bye(&mut self, core: &mut Core, challenge: Option<&View<'_>>) {
+        let Some(dialog) = &mut self.dialog else { return };
+        dialog.cseq += 1;
+        let branch = core.branch();
+        let line = challenge.and_then(|c| digest::credentials(c, core.user, "BYE", &dialog.target));
+        let (to, text) = dialog.request(core, "BYE", &branch, &line.unwrap_or_default());
+        self.report.bye = RequestEnd::Pending;
+        self.wanted
+            .push(ClientRequest::new(self.plan.call, Purpose::Bye, branch, to, text));
+    }
+
+    /// The BYE was challenged: once more, with credentials.
+    pub(crate) fn bye_challenged(&mut self, core: &mut Core, view: &View<'_>) {
+        let first = self.dialog.as_ref().is_some_and(|d| d.cseq == self.cseq + 1);
+        if first {
+            self.send_bye(core, Some(view));
+        }
+    }
+
+    /// A BYE came; whether there is a dialog that it can end.
+    pub(crate) fn other_side_hangs_up(&mut self) -> bool {
+        if self.dialog.is_none() {
+            return false;
+        }
+        self.report.was_ended = true;
+        true
+    }
+}
+
+/// From, To and Call-ID of the INVITE; To from the answer, where one is at hand.
+fn same_call(invite: &str, to: Option<&str>) -> String {
+    let view = View::new(invite);
+    format!(
+        "From: {}\r\nTo: {}\r\nCall-ID: {}\r\n",
+        view.get("From"),
+        to.unwrap_or_else(|| view.get("To")),
+        view.get("Call-ID")
+    )
+}

@@ -1,0 +1,374 @@
+//! A user agent, written from RFC 3261 and from nothing else: the independent model that the
+//! proxies are tried with. [`caller`] is the UAC of an INVITE, [`callee`] its UAS, [`request`]
+//! the client transaction of CANCEL and BYE; [`dialog`] is what both sides keep of a call.
+
+mod callee;
+mod caller;
+mod dialog;
+mod digest;
+mod request;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+
+use crate::clock::{MS, Micros, Queue, SECOND};
+use crate::message::View;
+use crate::node::{Node, Outgoing};
+use crate::report::{CallReport, RequestEnd};
+use crate::scenario::{CallPlan, Scenario};
+
+use callee::InCall;
+use caller::OutCall;
+use request::ClientRequest;
+
+pub use digest::PASSWORD;
+
+/// RFC 3261 Table 4.
+pub(crate) const T1: Micros = 500 * MS;
+/// RFC 3261 Table 4.
+pub(crate) const T2: Micros = 4 * SECOND;
+/// Timers B, F, H and J of unreliable transports.
+pub(crate) const TIME_OUT: Micros = 64 * T1;
+
+/// The interval after the `sent`-th sending that doubles up to T2.
+pub(crate) fn doubled_to_t2(sent: u32) -> Micros {
+    (T1 << sent.saturating_sub(1).min(8)).min(T2)
+}
+
+/// Which method a client transaction that is no INVITE's carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Purpose {
+    Cancel,
+    Bye,
+}
+
+/// What a timer is for. A timer is never stopped: when it fires, its owner looks whether it
+/// still means something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Timer {
+    /// The call begins.
+    Place(u32),
+    /// Timer A, of the INVITE with this branch.
+    InviteAgain(u32, String),
+    /// Timer B.
+    InviteGivenUp(u32, String),
+    /// The caller wants no more.
+    Cancel(u32),
+    /// RFC 3261 §9.1: no final answer after a CANCEL.
+    CancelGivenUp(u32),
+    /// The caller hangs up.
+    CallerHangsUp(u32),
+    /// Timer E, by branch and method.
+    RequestAgain(String, Purpose),
+    /// Timer F.
+    RequestGivenUp(String, Purpose),
+    /// The callee rings.
+    Ring(u32),
+    /// The callee decides.
+    Decide(u32),
+    /// Nobody cancelled, nobody answered: the callee ends it.
+    RingEnds(u32),
+    /// Timer G, or the repetition of a 2xx (§13.3.1.4).
+    FinalAgain(u32),
+    /// Timer H, or the end of that repetition.
+    FinalGivenUp(u32),
+    /// The callee hangs up.
+    CalleeHangsUp(u32),
+}
+
+/// What all of an agent's calls use.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) now: Micros,
+    pub(crate) user: &'static str,
+    pub(crate) address: SocketAddr,
+    pub(crate) proxy: SocketAddr,
+    pub(crate) rport: bool,
+    pub(crate) timers: Queue<Timer>,
+    out: VecDeque<Outgoing>,
+    serial: u32,
+}
+
+impl Core {
+    pub(crate) fn start(&mut self, after: Micros, timer: Timer) {
+        self.timers.put(self.now + after, timer);
+    }
+
+    pub(crate) fn send(&mut self, to: SocketAddr, text: String) {
+        self.out.push_back(Outgoing { to, text });
+    }
+
+    /// A branch that was never used before.
+    pub(crate) fn branch(&mut self) -> String {
+        self.serial += 1;
+        format!("z9hG4bK-{}-{}", self.user, self.serial)
+    }
+
+    /// The Via value for `branch`.
+    pub(crate) fn via(&self, branch: &str) -> String {
+        let rport = if self.rport { ";rport" } else { "" };
+        format!("SIP/2.0/UDP {};branch={branch}{rport}", self.address)
+    }
+
+    pub(crate) fn contact(&self) -> String {
+        format!("<sip:{}@{}>", self.user, self.address)
+    }
+}
+
+/// A user agent.
+#[derive(Debug)]
+pub struct Agent {
+    core: Core,
+    plans: BTreeMap<u32, CallPlan>,
+    outgoing: BTreeMap<u32, OutCall>,
+    incoming: BTreeMap<u32, InCall>,
+    requests: BTreeMap<(String, Purpose), ClientRequest>,
+    /// Answers to requests that are no INVITEs, by branch: their copies get the same (§17.2.2).
+    answered: BTreeMap<(String, Purpose), String>,
+}
+
+impl Agent {
+    /// The user agent `user` at `address`, with `proxy` as its outbound proxy. Where it is the
+    /// caller it places the scenario's calls.
+    pub fn new(
+        user: &'static str,
+        address: SocketAddr,
+        proxy: SocketAddr,
+        scenario: &Scenario,
+        calls: bool,
+    ) -> Self {
+        let mut timers = Queue::default();
+        if calls {
+            for plan in &scenario.calls {
+                timers.put(plan.start, Timer::Place(plan.call));
+            }
+        }
+        Self {
+            core: Core {
+                now: 0,
+                user,
+                address,
+                proxy,
+                rport: scenario.rport,
+                timers,
+                out: VecDeque::new(),
+                serial: 0,
+            },
+            plans: scenario.calls.iter().map(|p| (p.call, *p)).collect(),
+            outgoing: BTreeMap::new(),
+            incoming: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            answered: BTreeMap::new(),
+        }
+    }
+
+    fn fire(&mut self, timer: Timer) {
+        let core = &mut self.core;
+        match timer {
+            Timer::Place(call) => {
+                if let Some(plan) = self.plans.get(&call) {
+                    self.outgoing.insert(call, OutCall::place(core, plan));
+                }
+            }
+            Timer::InviteAgain(call, branch) => self.with_out(call, |c, core| c.send_again(core, &branch)),
+            Timer::InviteGivenUp(call, branch) => self.with_out(call, |c, core| c.give_up(core, &branch)),
+            Timer::Cancel(call) => self.with_out(call, OutCall::want_cancel),
+            Timer::CancelGivenUp(call) => self.with_out(call, OutCall::cancel_patience_ends),
+            Timer::CallerHangsUp(call) => self.with_out(call, OutCall::hang_up),
+            Timer::RequestAgain(branch, purpose) => {
+                if let Some(request) = self.requests.get_mut(&(branch, purpose)) {
+                    request.send_again(core);
+                }
+            }
+            Timer::RequestGivenUp(branch, purpose) => {
+                let key = (branch, purpose);
+                if let Some(request) = self.requests.remove(&key) {
+                    let end = RequestEnd::TimedOut(self.core.now);
+                    self.request_ended(request.call, purpose, end);
+                }
+            }
+            Timer::Ring(call) => self.with_in(call, InCall::ring),
+            Timer::Decide(call) => self.with_in(call, InCall::decide),
+            Timer::RingEnds(call) => self.with_in(call, InCall::ring_ends),
+            Timer::FinalAgain(call) => self.with_in(call, InCall::final_again),
+            Timer::FinalGivenUp(call) => self.with_in(call, InCall::final_given_up),
+            Timer::CalleeHangsUp(call) => self.with_in(call, InCall::hang_up),
+        }
+    }
+
+    /// Runs `f` on a call that was placed, and begins the requests that it wants.
+    fn with_out(&mut self, call: u32, f: impl FnOnce(&mut OutCall, &mut Core)) {
+        if let Some(found) = self.outgoing.get_mut(&call) {
+            f(found, &mut self.core);
+            let wanted = found.wanted.drain(..).collect();
+            self.begin(wanted);
+        }
+    }
+
+    /// The same for a call that came.
+    fn with_in(&mut self, call: u32, f: impl FnOnce(&mut InCall, &mut Core)) {
+        if let Some(found) = self.incoming.get_mut(&call) {
+            f(found, &mut self.core);
+            let wanted = found.wanted.drain(..).collect();
+            self.begin(wanted);
+        }
+    }
+
+    fn begin(&mut self, wanted: Vec<ClientRequest>) {
+        for mut request in wanted {
+            request.begin(&mut self.core);
+            self.requests
+                .insert((request.branch.clone(), request.purpose), request);
+        }
+    }
+
+    fn request_ended(&mut self, call: u32, purpose: Purpose, end: RequestEnd) {
+        if let Some(found) = self.outgoing.get_mut(&call) {
+            match purpose {
+                Purpose::Cancel => found.report.cancel = end,
+                Purpose::Bye => found.report.bye = end,
+            }
+        } else if let Some(found) = self.incoming.get_mut(&call) {
+            found.report.bye = end;
+        }
+    }
+
+    fn response(&mut self, view: &View<'_>, status: u16) {
+        let Some(call) = view.call() else { return };
+        let purpose = match view.method() {
+            "INVITE" => return self.with_out(call, |c, core| c.response(core, view, status)),
+            "CANCEL" => Purpose::Cancel,
+            "BYE" => Purpose::Bye,
+            _ => return,
+        };
+        let key = (view.branch().to_owned(), purpose);
+        let Some(request) = self.requests.get_mut(&key) else {
+            return;
+        };
+        if status < 200 {
+            request.proceeding = true;
+            return;
+        }
+        // Timer K holds nothing that matters here: a copy of the answer finds no request.
+        self.requests.remove(&key);
+        self.request_ended(call, purpose, RequestEnd::Answered(status));
+        if status == 407 && purpose == Purpose::Bye {
+            self.with_out(call, |c, core| c.bye_challenged(core, view));
+        }
+    }
+
+    fn request(&mut self, from: SocketAddr, view: &View<'_>, text: &str) {
+        let Some(call) = view.call() else { return };
+        match view.method() {
+            "INVITE" => self.invite(from, view, text),
+            "ACK" => self.with_in(call, |c, core| c.ack(core, view)),
+            "CANCEL" => self.cancel(from, view),
+            "BYE" => self.bye(from, view),
+            _ => {}
+        }
+    }
+
+    fn invite(&mut self, from: SocketAddr, view: &View<'_>, text: &str) {
+        let Some(call) = view.call() else { return };
+        if let Some(found) = self.incoming.get_mut(&call) {
+            if found.branch == view.branch() {
+                found.again(&mut self.core);
+            } else {
+                // §8.2.2.2: the same request by another way.
+                let answer = dialog::answer(text, "482 Loop Detected", &found.to_tag, "");
+                self.core.send(from, answer);
+            }
+            return;
+        }
+        if let Some(plan) = self.plans.get(&call) {
+            let found = InCall::new(&mut self.core, plan, from, text);
+            self.incoming.insert(call, found);
+        }
+    }
+
+    fn cancel(&mut self, from: SocketAddr, view: &View<'_>) {
+        let key = (view.branch().to_owned(), Purpose::Cancel);
+        let call = view.call().unwrap_or_default();
+        let known = self
+            .incoming
+            .get(&call)
+            .filter(|c| c.branch == view.branch() && !c.is_forgotten(self.core.now));
+        let answer = match (self.answered.get(&key), known) {
+            (Some(answer), _) => answer.clone(),
+            (None, Some(found)) => dialog::answer(view.text(), "200 OK", &found.to_tag, ""),
+            (None, None) => dialog::answer(view.text(), "481 Call/Transaction Does Not Exist", "none", ""),
+        };
+        let fresh = self.answered.insert(key, answer.clone()).is_none();
+        self.core.send(from, answer);
+        if fresh {
+            self.with_in(call, InCall::cancelled);
+        }
+    }
+
+    fn bye(&mut self, from: SocketAddr, view: &View<'_>) {
+        let key = (view.branch().to_owned(), Purpose::Bye);
+        if let Some(answer) = self.answered.get(&key) {
+            let answer = answer.clone();
+            return self.core.send(from, answer);
+        }
+        let call = view.call().unwrap_or_default();
+        let known = match (self.outgoing.get_mut(&call), self.incoming.get_mut(&call)) {
+            (Some(found), _) => found.other_side_hangs_up(),
+            (None, Some(found)) => found.other_side_hangs_up(),
+            (None, None) => false,
+        };
+        let status = if known {
+            "200 OK"
+        } else {
+            "481 Call/Transaction Does Not Exist"
+        };
+        let answer = dialog::answer(view.text(), status, "", "");
+        self.answered.insert(key, answer.clone());
+        self.core.send(from, answer);
+    }
+}
+
+impl Node for Agent {
+    fn handle_message(&mut self, now: Micros, from: SocketAddr, text: &str) {
+        self.core.now = now;
+        let view = View::new(text);
+        match view.status() {
+            Some(status) => self.response(&view, status),
+            None => self.request(from, &view, text),
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Micros) {
+        self.core.now = now;
+        while let Some(timer) = self.core.timers.pop_due(now) {
+            self.fire(timer);
+        }
+    }
+
+    fn poll_transmit(&mut self) -> Option<Outgoing> {
+        self.core.out.pop_front()
+    }
+
+    fn poll_timeout(&self) -> Option<Micros> {
+        self.core.timers.next_at()
+    }
+
+    fn leftovers(&self) -> Option<String> {
+        let open: Vec<String> = self
+            .reports()
+            .into_iter()
+            .filter(|r| {
+                [r.invite, r.cancel, r.bye].contains(&RequestEnd::Pending)
+                    || self.incoming.get(&r.call).is_some_and(InCall::is_open)
+            })
+            .map(|r| format!("call {}: {r:?}", r.call))
+            .collect();
+        (!open.is_empty()).then(|| open.join("; "))
+    }
+
+    fn reports(&self) -> Vec<CallReport> {
+        let outgoing = self.outgoing.values().map(|c| c.report.clone());
+        let incoming = self.incoming.values().map(|c| c.report.clone());
+        outgoing.chain(incoming).collect()
+    }
+}

@@ -1,0 +1,51 @@
+//! The client transaction of a request that is no INVITE (RFC 3261 §17.1.2).
+
+use std::net::SocketAddr;
+
+use super::{Core, Purpose, T2, TIME_OUT, Timer, doubled_to_t2};
+
+/// A CANCEL or a BYE under way.
+#[derive(Debug)]
+pub(crate) struct ClientRequest {
+    pub(crate) call: u32,
+    pub(crate) purpose: Purpose,
+    pub(crate) branch: String,
+    pub(crate) to: SocketAddr,
+    pub(crate) text: String,
+    /// A provisional answer came: timer E goes on at T2.
+    pub(crate) proceeding: bool,
+    sent: u32,
+}
+
+impl ClientRequest {
+    /// To be begun.
+    pub(crate) fn new(call: u32, purpose: Purpose, branch: String, to: SocketAddr, text: String) -> Self {
+        Self {
+            call,
+            purpose,
+            branch,
+            to,
+            text,
+            proceeding: false,
+            sent: 0,
+        }
+    }
+
+    /// First sending, timers E and F.
+    pub(crate) fn begin(&mut self, core: &mut Core) {
+        core.start(TIME_OUT, Timer::RequestGivenUp(self.branch.clone(), self.purpose));
+        self.send_again(core);
+    }
+
+    /// Timer E.
+    pub(crate) fn send_again(&mut self, core: &mut Core) {
+        core.send(self.to, self.text.clone());
+        self.sent += 1;
+        let after = if self.proceeding {
+            T2
+        } else {
+            doubled_to_t2(self.sent)
+        };
+        core.start(after, Timer::RequestAgain(self.branch.clone(), self.purpose));
+    }
+}

@@ -1,0 +1,264 @@
+//! A proxy: the real core, the state that its workers would share in plain cells, and a
+//! subscriber store that answers after a while or never.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sip_core::auth::digest;
+use sip_core::auth::nonce::NonceId;
+use sip_core::auth::window::{NonceUse, Windows};
+use sip_core::config::{
+    Action, Algorithm, AuthPolicy, Config, Domain, Durability, Listener, RegistrarPolicy, RelayTarget, Route,
+    StateMode, Timers, When,
+};
+use sip_core::endpoint::{Endpoint, Handled, Keys};
+use sip_core::id::{ListenerId, QueryId, WorkerId};
+use sip_core::limits::Limits;
+use sip_core::location::AorRecord;
+use sip_core::location::codec::RecordRef;
+use sip_core::location::shard::Shard;
+use sip_core::query::{Answer, QueryKind, Secrets};
+use sip_core::shared::SharedState;
+use sip_core::time::{Instant, Now};
+use sip_core::transport::{Flow, TransmitBatch, Transport};
+
+use crate::agent::PASSWORD;
+use crate::clock::{Micros, Queue};
+use crate::node::{Node, Outgoing};
+use crate::rng::Rng;
+use crate::scenario::{ProxyPlan, Store};
+
+/// Virtual time begins here, on the wall clock.
+const EPOCH_UNIX_MS: u64 = 1_700_000_000_000;
+
+/// Name of the domain, and its realm.
+const DOMAIN: &[u8] = b"example.com";
+
+/// Shared state of one process.
+struct Cells {
+    shard: Mutex<Shard>,
+    windows: Mutex<Windows>,
+    cached: BTreeMap<Vec<u8>, Option<Secrets>>,
+}
+
+fn lock<T>(cell: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    cell.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl SharedState for Cells {
+    fn update_bindings(&self, aor: &[u8], f: &mut dyn FnMut(&mut AorRecord)) {
+        lock(&self.shard).update(aor, f);
+    }
+    fn read_bindings(&self, aor: &[u8], f: &mut dyn FnMut(RecordRef<'_>)) {
+        if let Some(view) = lock(&self.shard).view(aor) {
+            f(view);
+        }
+    }
+    fn use_nonce(&self, now_unix_ms: u64, nonce: NonceId, count: u32, request: u64) -> NonceUse {
+        lock(&self.windows).use_nonce(now_unix_ms, nonce, count, request)
+    }
+    fn cached_secrets(&self, user: &[u8], _domain: &[u8], _realm: &[u8]) -> Option<Option<Secrets>> {
+        self.cached.get(user).cloned()
+    }
+}
+
+/// A proxy.
+pub struct Proxy {
+    endpoint: Endpoint,
+    plan: ProxyPlan,
+    batch: TransmitBatch,
+    out: VecDeque<Outgoing>,
+    answers: Queue<(QueryId, Answer)>,
+    rng: Rng,
+}
+
+impl std::fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Proxy")
+            .field("plan", &self.plan)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Proxy {
+    /// A proxy at `address` that sends everything new to `next`.
+    pub fn new(plan: &ProxyPlan, address: SocketAddr, next: SocketAddr, mut rng: Rng) -> Self {
+        let mut cached = BTreeMap::new();
+        if plan.digest.as_ref().is_some_and(|d| d.store == Store::Cached) {
+            cached.insert(b"alice".to_vec(), Some(secrets()));
+        }
+        let shared = Arc::new(Cells {
+            shard: Mutex::new(Shard::new((rng.next_u64(), rng.next_u64()))),
+            windows: Mutex::new(Windows::new(1000, EPOCH_UNIX_MS - 1)),
+            cached,
+        });
+        let mut key = || {
+            let words: [[u8; 8]; 4] = core::array::from_fn(|_| rng.next_u64().to_le_bytes());
+            let mut bytes = [0; 32];
+            for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+                place.copy_from_slice(&word);
+            }
+            bytes
+        };
+        let keys = Keys {
+            domain_secret: key(),
+            seed: key(),
+        };
+        let config = config(plan, address, next);
+        Self {
+            endpoint: Endpoint::new(&config, &keys, WorkerId(0), shared),
+            plan: plan.clone(),
+            batch: TransmitBatch::new(),
+            out: VecDeque::new(),
+            answers: Queue::default(),
+            rng,
+        }
+    }
+
+    /// Takes what the endpoint has to say.
+    fn collect(&mut self, now: Micros) {
+        while self.endpoint.poll_transmit(&mut self.batch) {
+            for item in self.batch.items() {
+                self.out.push_back(Outgoing {
+                    to: item.to.remote,
+                    text: String::from_utf8_lossy(self.batch.message(item)).into_owned(),
+                });
+            }
+        }
+        while let Some(query) = self.endpoint.poll_query() {
+            let store = self.plan.digest.as_ref().map(|d| d.store);
+            let (Some(id), QueryKind::Credentials { user, .. }, Some(Store::Slow(low, high))) =
+                (query.id, query.kind, store)
+            else {
+                continue;
+            };
+            let found = (*user == *b"alice").then(secrets);
+            let at = now + self.rng.between(low, high);
+            self.answers.put(at, (id, Answer::Credentials(Ok(found))));
+        }
+        while self.endpoint.poll_event().is_some() {}
+    }
+}
+
+fn secrets() -> Secrets {
+    digest::secrets(b"alice", DOMAIN, PASSWORD.as_bytes())
+}
+
+fn clocks(now: Micros) -> Now {
+    Now {
+        instant: Instant::from_micros(now),
+        unix_ms: EPOCH_UNIX_MS + now / 1000,
+    }
+}
+
+impl Node for Proxy {
+    fn handle_message(&mut self, now: Micros, from: SocketAddr, text: &str) {
+        let flow = Flow {
+            transport: Transport::Udp,
+            listener: ListenerId(0),
+            remote: from,
+            conn: None,
+        };
+        let handled = self.endpoint.handle_message(clocks(now), flow, text.as_bytes());
+        assert_eq!(handled, Handled::Here, "there is one worker");
+        self.collect(now);
+    }
+
+    fn handle_timeout(&mut self, now: Micros) {
+        while let Some((id, answer)) = self.answers.pop_due(now) {
+            self.endpoint.handle_answer(clocks(now), id, answer);
+        }
+        self.endpoint.handle_timeout(clocks(now));
+        self.collect(now);
+    }
+
+    fn poll_transmit(&mut self) -> Option<Outgoing> {
+        self.out.pop_front()
+    }
+
+    fn poll_timeout(&self) -> Option<Micros> {
+        let timer = self.endpoint.poll_timeout().map(Instant::as_micros);
+        timer.into_iter().chain(self.answers.next_at()).min()
+    }
+
+    fn leftovers(&self) -> Option<String> {
+        let gauges = self.endpoint.gauges();
+        let held = [
+            gauges.server_transactions,
+            gauges.client_transactions,
+            gauges.parked_requests,
+            gauges.parked_bytes,
+            gauges.timers,
+        ];
+        let quiet = self.endpoint.is_quiet() && held.iter().all(|n| *n == 0);
+        (!quiet).then(|| format!("quiet: {}, {gauges:?}", self.endpoint.is_quiet()))
+    }
+}
+
+fn config(plan: &ProxyPlan, address: SocketAddr, next: SocketAddr) -> Config {
+    let text = |s: String| s.into_bytes().into_boxed_slice();
+    let methods: Vec<Box<[u8]>> = match &plan.digest {
+        None => vec![],
+        Some(d) if d.bye_too => vec![Box::from(*b"INVITE"), Box::from(*b"BYE")],
+        Some(_) => vec![Box::from(*b"INVITE")],
+    };
+    Config {
+        server_header: Box::default(),
+        listeners: vec![Listener {
+            transport: Transport::Udp,
+            address,
+            prefix_len: 24,
+            sent_by: text(address.to_string()),
+            preloaded_route: false,
+        }],
+        own_hosts: vec![],
+        domains: vec![Domain {
+            name: DOMAIN.into(),
+            aliases: vec![],
+            auth: AuthPolicy {
+                realm: DOMAIN.into(),
+                methods,
+                algorithms: plan
+                    .digest
+                    .as_ref()
+                    .map_or_else(|| vec![Algorithm::Md5], |d| d.algorithms.clone()),
+                nonce_lifetime_s: 300,
+            },
+        }],
+        routes: vec![Route {
+            when: When::default(),
+            action: Action::Relay {
+                target: RelayTarget::Uri(text(format!("sip:{next}"))),
+                strip: 0,
+                prefix: Box::default(),
+                rewrite_host: false,
+                timeout_s: None,
+            },
+            auth: None,
+            state: None,
+            record_route: plan.record_route,
+        }],
+        state: if plan.stateful {
+            StateMode::Transaction
+        } else {
+            StateMode::Stateless
+        },
+        timers: Timers {
+            c_ms: plan.c_ms,
+            ..Timers::default()
+        },
+        limits: Limits::default(),
+        registrar: RegistrarPolicy {
+            min_expires_s: 60,
+            default_expires_s: 3600,
+            max_expires_s: 7200,
+            durability: Durability::Memory,
+        },
+        trust: vec![],
+        credentials_deadline_ms: 3000,
+        credentials_unavailable: 503,
+        workers: 1,
+        node_id: 1,
+    }
+}
