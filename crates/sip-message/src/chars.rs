@@ -219,7 +219,7 @@ fn first_control(block: &[u8; 16]) -> usize {
 }
 
 /// Where the first CR or LF at or after `from` is.
-#[inline]
+#[inline(always)]
 pub(crate) fn find_line_end(bytes: &[u8], from: usize) -> Option<usize> {
     // Lines are short: most of a call to a general search would be its preparation. Blocks without
     // control characters are skipped (the compiler makes a few vector instructions of the fold).

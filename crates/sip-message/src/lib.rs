@@ -2,7 +2,7 @@
 //!
 //! [`parse()`] indexes a message in one pass over borrowed bytes; typed values are read when they
 //! are asked for ([`Message`], [`header`], [`uri`]). Forwarding is an edit list applied while the
-//! received bytes are copied ([`write`]): what was not changed leaves byte for byte.
+//! received bytes are copied ([`mod@write`]): what was not changed leaves byte for byte.
 //!
 //! Arbitrary bytes never cause a panic. Bodies are never parsed.
 #![no_std]

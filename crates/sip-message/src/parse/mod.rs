@@ -306,7 +306,7 @@ impl FieldParser<'_> {
     fn value_stop(&mut self, from: usize) -> (usize, usize) {
         // Nearly always: a whole line end, and no folding after it.
         if let Some(stop) = find_line_end(self.bytes, from)
-            && let Some([b'\r', b'\n', next]) = self.bytes.get(stop..stop + 3)
+            && let Some([b'\r', b'\n', next, ..]) = self.bytes.get(stop..)
             && !matches!(next, b' ' | b'\t')
         {
             return (stop, stop + 2);
