@@ -164,6 +164,8 @@ impl<'a> Sipp<'a> {
             "-timeout_error",
             "-skip_rlimit",
         ]);
+        // SIPp's own choice is its peer's address; RFC 7616 §3.4.6 wants the Request-URI.
+        command.args(["-auth_uri", self.auth_uri()]);
         if self.bounded {
             command.args(["-m", &self.calls.to_string()]);
         }
@@ -187,6 +189,13 @@ impl<'a> Sipp<'a> {
             stats: file("csv"),
             messages: file("messages.log"),
         })
+    }
+
+    /// What digest credentials name; SIPp puts `sip:` before it.
+    fn auth_uri(&self) -> &str {
+        let register = self.scenario.starts_with("register");
+        let uri = &self.values[if register { "registrar" } else { "uri" }];
+        uri.trim_start_matches("sip:")
     }
 
     fn render(&self) -> String {

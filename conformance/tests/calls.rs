@@ -89,9 +89,7 @@ fn without_record_route(transport: Transport) {
     let scene = Scene::new();
     let config = Config::new()
         .invites_to(&callee_uri(&scene, transport), "record_route = false")
-        .route(
-            "when = { method = [\"ACK\", \"BYE\"] }\ndo = { relay = \"request-uri\" }\nrecord_route = false",
-        );
+        .route("when = { method = [\"BYE\"] }\ndo = { relay = \"request-uri\" }\nrecord_route = false");
     let _server = Server::start(&scene, &config);
     let Some(callee) = callee(&scene, "uas_call", transport)
         .refuse_header("Record-Route", ".")
