@@ -51,27 +51,31 @@ fn one_final_answer(case: &mut Case<'_>) {
                 finals.push(key);
             }
         }
-        if finals.len() > 1 && !is_late_answer(case, cseq, &finals) {
+        if finals.len() > 1 && !are_late_answers(case, cseq, &finals) {
             case.violate("two finals", format!("the caller is told {finals:?}"));
         }
     }
 }
 
-fn is_late_answer(case: &Case<'_>, cseq: u32, finals: &[(u16, String)]) -> bool {
-    let [(status, tag), (late, other)] = finals else {
-        return false;
-    };
-    let Some(node) = maker(case, cseq, *status, tag) else {
-        return false;
-    };
-    if !is_proxys(tag) || !matches!(status, 408 | 487 | 503) {
-        return false;
-    }
-    let own = case.traffic(node, node - 1, |f| is_final(f, cseq) && f.to_tag == *tag);
-    let came = case.traffic(node + 1, node, |f| {
-        is_final(f, cseq) && f.to_tag == *other && f.status == Some(*late)
-    });
-    came.first_arrival > own.first_sent
+/// Whether each answer after the first is one that came to a proxy after that proxy had answered
+/// itself. It passes such a one on as a proxy without state would, which leaves the caller with
+/// two; the first is what counts (§17.1.1.2: in Completed no other is passed to its user).
+fn are_late_answers(case: &Case<'_>, cseq: u32, finals: &[(u16, String)]) -> bool {
+    let gave_up: Vec<(NodeId, &str)> = finals
+        .iter()
+        .filter(|(status, tag)| is_proxys(tag) && matches!(status, 408 | 487 | 503))
+        .filter_map(|(status, tag)| Some((maker(case, cseq, *status, tag)?, tag.as_str())))
+        .collect();
+    let [_, late @ ..] = finals else { return true };
+    late.iter().all(|(status, tag)| {
+        gave_up.iter().any(|(node, own_tag)| {
+            let own = case.traffic(*node, node - 1, |f| is_final(f, cseq) && f.to_tag == *own_tag);
+            let came = case.traffic(node + 1, *node, |f| {
+                is_final(f, cseq) && f.to_tag == *tag && f.status == Some(*status)
+            });
+            own_tag != tag && own.first_sent.is_some() && came.first_arrival >= own.first_sent
+        })
+    })
 }
 
 fn is_final(facts: &Facts, cseq: u32) -> bool {
@@ -159,14 +163,14 @@ fn invite_silence(case: &Case<'_>, origin: usize, cseq: u32, deadline: Micros) -
         .first_arrival
         .is_some_and(|at| at <= deadline);
     let invite = |f: &Facts| f.is_request("INVITE") && f.cseq == cseq;
+    // Timer B ran out on a callee that says nothing before it decides; or the caller's patience
+    // after a CANCEL that the last proxy before such a callee may not pass on (§9.1).
+    let spoke = case.traffic(CALLEE, PROXY_B, any).first_sent;
+    if spoke.is_none_or(|at| at > deadline) && callee_is_silent(case) {
+        return Cause::Silent;
+    }
     if !heard {
-        return match silence(case, &PATH[origin..], invite, any, deadline) {
-            // Timer B ran out on a callee that says nothing before it decides.
-            Cause::Fault(_) if case.traffic(CALLEE, PROXY_B, any).sent == 0 && callee_is_silent(case) => {
-                Cause::Silent
-            }
-            cause => cause,
-        };
+        return silence(case, &PATH[origin..], invite, any, deadline);
     }
     let fin = |f: &Facts| is_final(f, cseq);
     let cancel = |f: &Facts| f.is_request("CANCEL") && f.cseq == cseq;

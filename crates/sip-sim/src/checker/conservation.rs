@@ -92,7 +92,6 @@ fn answered_itself(case: &Case<'_>, node: NodeId, facts: &Facts) -> bool {
         s.from == node
             && s.facts.is_final_to(method)
             && s.facts.cseq == facts.cseq
-            && super::is_proxys(&s.facts.to_tag)
             && !came_from_elsewhere(case, node, &s.facts)
     })
 }
@@ -103,6 +102,7 @@ fn came_from_elsewhere(case: &Case<'_>, node: NodeId, facts: &Facts) -> bool {
         s.to == Some(node)
             && s.facts.status == facts.status
             && s.facts.method == facts.method
+            && s.facts.cseq == facts.cseq
             && s.facts.to_tag == facts.to_tag
     })
 }

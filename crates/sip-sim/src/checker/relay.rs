@@ -250,13 +250,17 @@ fn invite_rhythm(case: &mut Case<'_>, node: NodeId, cseq: u32) {
 /// A failure is repeated by timer G and for each copy of the INVITE, until its ACK (§17.2.1).
 fn failure_rhythm(case: &mut Case<'_>, node: NodeId, cseq: u32) {
     let previous = before(node);
-    let times: Vec<Micros> = case
-        .on_hop(node, previous)
-        .filter(|s| {
-            s.facts.method == "INVITE" && s.facts.cseq == cseq && s.facts.status.is_some_and(|s| s >= 300)
+    let failures = || {
+        case.on_hop(node, previous).filter(|s| {
+            // A challenge, and what is answered without state, is repeated for each request only.
+            let failed = s.facts.status.is_some_and(|s| s >= 300 && s != 407);
+            failed && s.facts.method == "INVITE" && s.facts.cseq == cseq
         })
-        // A challenge, and what is answered without state, is repeated for each request only.
-        .filter(|s| s.facts.status != Some(407))
+    };
+    // What comes after the first answer is no business of its transaction.
+    let tag = failures().next().map(|s| &s.facts.to_tag);
+    let times: Vec<Micros> = failures()
+        .filter(|s| Some(&s.facts.to_tag) == tag)
         .map(|s| s.at)
         .collect();
     let Some(&first) = times.first() else { return };
