@@ -392,7 +392,8 @@ impl Engine {
 
 /// Keeps a response for retransmission where one can be asked for.
 fn keep_response<U>(server: &mut Server<U>, text: &[u8]) {
-    if server.source.transport.is_reliable() {
+    // A 100 is made again of the request.
+    if server.source.transport.is_reliable() || text.starts_with(b"SIP/2.0 100 ") {
         return;
     }
     // A 2xx to an INVITE is the callee's to send again (RFC 3261 §13.3.1.4).
