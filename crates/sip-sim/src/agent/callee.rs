@@ -174,7 +174,7 @@ impl InCall {
                 self.forgotten_at = Some(core.now);
             }
             State::Accepted if self.awaits_ack() => self.hang_up(core),
-            _ => {}
+            State::Proceeding | State::Accepted | State::Confirmed | State::GivenUp => {}
         }
     }
 
@@ -190,7 +190,7 @@ impl InCall {
                     core.start(self.plan.hang_up.after, Timer::CalleeHangsUp(self.plan.call));
                 }
             }
-            _ => {}
+            State::Proceeding | State::Accepted | State::Completed | State::Confirmed | State::GivenUp => {}
         }
     }
 

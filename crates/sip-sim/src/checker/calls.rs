@@ -230,16 +230,19 @@ fn cancel_end(case: &mut Case<'_>, caller: &CallReport) {
             judge(case, "unexplained time-out", "the CANCEL", cause);
         }
         RequestEnd::Answered(481) => {
-            // Legal only where whoever says so had answered the INVITE already.
+            // Legal only where the INVITE had been answered by whoever says so, or before him.
             let node = PATH[1..].iter().rev().copied().find(|node| {
-                case.traffic(*node, node - 1, |f| f.method == "CANCEL" && f.status == Some(481))
-                    .sent
-                    > 0
+                let said = |f: &Facts| f.method == "CANCEL" && f.status == Some(481);
+                case.traffic(*node, node - 1, said).sent > 0
             });
+            let said = case
+                .traffic(PROXY_A, CALLER, |f| f.method == "CANCEL" && f.status == Some(481))
+                .first_sent;
             let forgot = node.is_some_and(|node| {
-                let said = case.traffic(node, node - 1, |f| f.method == "CANCEL" && f.status == Some(481));
-                let done = case.traffic(node, node - 1, |f| f.is_final_to("INVITE"));
-                done.first_sent.is_some() && done.first_sent <= said.first_sent
+                (1..=node).any(|node| {
+                    let done = case.traffic(node, node - 1, |f| f.is_final_to("INVITE"));
+                    done.first_sent.is_some() && done.first_sent <= said
+                })
             });
             if !forgot {
                 case.violate(
