@@ -82,5 +82,7 @@ fn allocations_in_steady_state() {
     assert!(stateful.endpoint.gauges().server_transactions > 500);
     // Of the INVITE: itself as received, itself as sent, its 180, the event. Of the BYE: itself
     // twice, and its 200.
-    assert_eq!(allocations, 7 * u64::from(calls));
+    // (Once in a while a table grows.)
+    let growth = allocations - 7 * u64::from(calls);
+    assert!(growth <= 5, "{growth} more than seven a call");
 }

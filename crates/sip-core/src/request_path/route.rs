@@ -109,6 +109,16 @@ impl Engine {
         progress: Progress,
         rule: Option<&Route>,
     ) -> Authorized {
+        // Most requests need no credentials, whoever sends them: From need not be read for that.
+        let someone_asks = || {
+            config
+                .domains
+                .iter()
+                .any(|d| Self::needs_credentials(d, request.method))
+        };
+        if !rule.and_then(|r| r.auth).unwrap_or_else(someone_asks) {
+            return Authorized::Yes;
+        }
         let domain = self.policy_domain(config, request);
         let by_policy = domain.is_some_and(|d| Self::needs_credentials(d, request.method));
         let needed = rule.and_then(|r| r.auth).unwrap_or(by_policy);
