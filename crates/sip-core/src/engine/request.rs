@@ -1,6 +1,6 @@
 //! A request whose parts that routing needs have been read: parse, don't validate.
 
-use sip_message::header::{CSeq, NameAddr, Via};
+use sip_message::header::{CSeq, Mandatory, NameAddr, Via};
 use sip_message::{Defect, HeaderName, Message, Method, Uri};
 
 use super::reply::Status;
@@ -39,18 +39,15 @@ impl<'a> Request<'a> {
         let (Some(method), Some(uri_text)) = (message.method(), message.request_uri()) else {
             return Err(bad("Not A Request"));
         };
-        message
-            .check_mandatory()
-            .map_err(|e| bad(mandatory_reason(e.name())))?;
-        let (Ok(via), Ok(from), Ok(to), Ok(cseq), Some(call_id)) = (
-            message.top_via(),
-            message.from(),
-            message.to(),
-            message.cseq(),
-            message.call_id(),
-        ) else {
-            return Err(bad("Missing Header Field"));
-        };
+        let mandatory = message.mandatory().map_err(|e| bad(mandatory_reason(e.name())))?;
+        let Mandatory {
+            via,
+            from,
+            to,
+            call_id,
+            cseq,
+            ..
+        } = mandatory;
         if cseq.method != method {
             return Err(bad("CSeq Method Does Not Match"));
         }
