@@ -262,6 +262,11 @@ impl Engine {
                 after_us,
             });
         }
+        if status == 408 && !invite {
+            // RFC 4320 §4.2: it comes too late for anybody; its sender has timed out as well.
+            self.server_event(server, ServerEvent::Abandon, &[]);
+            return;
+        }
         if status == 503 {
             // §16.7 step 6: a 503 would say that this proxy can serve nothing.
             self.answer_stored(server, Status::SERVER_ERROR);
@@ -419,7 +424,11 @@ impl Engine {
         let Some((branch, _)) = top.branch().and_then(read_branch) else {
             return Outcome::Done;
         };
-        let method = if method == Method::Ack { Method::Invite } else { method };
+        let method = if method == Method::Ack {
+            Method::Invite
+        } else {
+            method
+        };
         match self.table.find_client(client_key(branch, method)) {
             Some(key) if self.table.client(key).is_some_and(|c| c.to.remote == to.remote) => {
                 self.client_failure(key, ClientEvent::TransportError)
