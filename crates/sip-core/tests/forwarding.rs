@@ -32,7 +32,7 @@ fn own_via(text: &str) -> String {
         line.starts_with("Via: SIP/2.0/UDP 192.0.2.1:5060;branch=z9hG4bK"),
         "{line}"
     );
-    assert!(line.ends_with(";rport\r\n"), "{line}");
+    assert!(line.ends_with(";rport;tz=0\r\n"), "{line}");
     line.to_string()
 }
 

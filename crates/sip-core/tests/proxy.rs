@@ -176,3 +176,15 @@ fn a_next_hop_that_cannot_be_reached_is_known_from_the_start_of_the_request() {
         [format!("{CALLER} SIP/2.0 500 Server Internal Error")]
     );
 }
+
+/// RFC 6026 §6: a response that matches no transaction of a stateful proxy goes nowhere.
+#[test]
+fn an_answer_that_comes_after_ours_goes_nowhere() {
+    let mut b = Bench::new(&config());
+    let out = b.udp(CALLER, &request("INVITE", "sip:bob@example.com", "a1", ""));
+    let sent = out[1].clone();
+    let out = b.pass(32_100);
+    assert_eq!(out[out.len() - 1].first_line(), "SIP/2.0 408 Request Timeout");
+    assert!(b.udp(CALLEE, &response(&sent, "480 Temporarily Unavailable", "")).is_empty());
+    assert_eq!(b.endpoint.counters().dropped_stray_response, 1);
+}

@@ -1,0 +1,562 @@
+//! Digest authentication through the endpoint (RFC 3261 §22, RFC 7616, RFC 8760, RFC 3325).
+
+#[path = "common/digest.rs"]
+mod agent;
+mod common;
+
+use agent::*;
+use common::*;
+use sip_core::auth::digest;
+use sip_core::config::{Algorithm, Config, Network, StateMode};
+use sip_core::event::{AuthFailure, Event};
+use sip_core::query::{Answer, QueryKind, Secrets, Unavailable};
+
+const CHALLENGED: &str = "SIP/2.0 407 Proxy Authentication Required";
+const BOB: &str = "sip:bob@example.com";
+
+fn closed(state: StateMode) -> Config {
+    let mut config = config();
+    config.state = state;
+    config.domains[0].auth.methods = ["REGISTER", "INVITE", "MESSAGE", "BYE"]
+        .map(|m| m.as_bytes().into())
+        .into();
+    config
+}
+
+/// The secrets of alice in cache, so that nothing waits.
+fn cached(config: &Config) -> Bench {
+    let b = Bench::new(config);
+    let mut cache = b.shared.cached.lock().unwrap();
+    let domain = b"example.com".to_vec();
+    cache.insert((b"alice".to_vec(), domain.clone()), Some(secrets()));
+    cache.insert((b"nobody".to_vec(), domain), None);
+    drop(cache);
+    b
+}
+
+fn secrets() -> Secrets {
+    digest::secrets(b"alice", b"example.com", PASSWORD.as_bytes())
+}
+
+fn message(branch: &str, extra: &str) -> String {
+    request("MESSAGE", BOB, branch, extra)
+}
+
+fn challenge(b: &mut Bench, text: &str) -> Sent {
+    one(b.udp(CALLER, text))
+}
+
+#[test]
+fn a_registrar_asks_by_401_and_a_proxy_by_407() {
+    let mut b = cached(&closed(StateMode::Transaction));
+    let out = challenge(&mut b, &message("a1", ""));
+    assert_eq!(out.first_line(), CHALLENGED);
+    let nonce = nonce_of(&out);
+    assert_eq!(
+        out.headers("Proxy-Authenticate"),
+        [format!(
+            "Digest realm=\"example.com\", nonce=\"{nonce}\", qop=\"auth\", algorithm=MD5"
+        )]
+    );
+    assert!(out.headers("WWW-Authenticate").is_empty());
+    let out = challenge(&mut b, &request("REGISTER", "sip:example.com", "a2", ""));
+    assert_eq!(out.first_line(), "SIP/2.0 401 Unauthorized");
+    assert_eq!(out.headers("WWW-Authenticate").len(), 1);
+    // Nothing is kept for a challenge, and no two are alike.
+    b.assert_idle();
+    assert_ne!(nonce_of(&out), nonce);
+    // What the domain does not name passes.
+    assert_eq!(
+        one(b.udp(CALLER, &request("OPTIONS", BOB, "a3", ""))).address(),
+        CALLEE
+    );
+}
+
+#[test]
+fn every_algorithm_in_the_order_of_preference() {
+    use Algorithm::{Md5, Sha256, Sha512_256};
+    for order in [vec![Md5], vec![Sha512_256, Sha256, Md5], vec![Sha256]] {
+        let mut config = closed(StateMode::Stateless);
+        config.domains[0].auth.algorithms.clone_from(&order);
+        let mut b = cached(&config);
+        let out = challenge(&mut b, &message("a1", ""));
+        let offered: Vec<_> = out
+            .headers("Proxy-Authenticate")
+            .iter()
+            .map(|h| h.split("algorithm=").nth(1).unwrap().to_string())
+            .collect();
+        assert_eq!(
+            offered,
+            order.iter().map(|a| a.name().to_string()).collect::<Vec<_>>()
+        );
+        for (n, algorithm) in [Md5, Sha256, Sha512_256].into_iter().enumerate() {
+            let credentials = Login {
+                algorithm,
+                count: n as u32 + 1,
+                ..login("MESSAGE", BOB)
+            };
+            let out = one(b.udp(
+                CALLER,
+                &message(&format!("b{n}"), &credentials.line(&nonce_of(&out))),
+            ));
+            let expected = if order.contains(&algorithm) {
+                "MESSAGE sip:bob@example.com SIP/2.0"
+            } else {
+                CHALLENGED
+            };
+            assert_eq!(out.first_line(), expected, "{algorithm:?} of {order:?}");
+        }
+    }
+}
+
+#[test]
+fn credentials_of_our_realm_stay_here_and_others_go_on() {
+    let mut b = cached(&closed(StateMode::Stateless));
+    let nonce = nonce_of(&challenge(&mut b, &message("a1", "")));
+    let theirs = "Proxy-Authorization: Digest username=\"alice\", realm=\"theirs\", nonce=\"x\"";
+    let ours = login("MESSAGE", BOB).line(&nonce);
+    let also_ours = format!("Authorization: {}", login("MESSAGE", BOB).answer(&nonce));
+    let text = message(
+        "a2",
+        &format!("{theirs}\n{ours}{also_ours}\nAuthorization: Basic eA==\n"),
+    );
+    let out = one(b.udp(CALLER, &text));
+    assert_eq!(
+        out.headers("Proxy-Authorization"),
+        [theirs.split_once(": ").unwrap().1]
+    );
+    assert_eq!(out.headers("Authorization"), ["Basic eA=="]);
+    let rest = text
+        .replace(&crlf(&ours), "")
+        .replace(&format!("{also_ours}\r\n"), "")
+        .replace(": 70", ": 69");
+    assert!(out.text.ends_with(rest.split_once("\r\n").unwrap().1));
+    b.no_query();
+    assert_eq!(b.counters().auth_accepted, 1);
+}
+
+#[test]
+fn nonces_that_cannot_be_used_are_stale() {
+    let mut config = closed(StateMode::Stateless);
+    config.domains[0].auth.nonce_lifetime_s = 60;
+    let mut b = cached(&config);
+    let nonce = nonce_of(&challenge(&mut b, &message("a1", "")));
+    let mut forged = nonce.clone();
+    forged.replace_range(10..11, if &nonce[10..11] == "A" { "B" } else { "A" });
+    for (what, nonce) in [("forged", forged.as_str()), ("short", "x"), ("empty", "")] {
+        let out = one(b.udp(CALLER, &message("a2", &login("MESSAGE", BOB).line(nonce))));
+        assert_eq!(out.first_line(), CHALLENGED, "{what}");
+        assert!(
+            out.header("Proxy-Authenticate").ends_with(", stale=true"),
+            "{what}"
+        );
+    }
+    b.pass(62_000);
+    let out = one(b.udp(CALLER, &message("a3", &login("MESSAGE", BOB).line(&nonce))));
+    assert!(out.header("Proxy-Authenticate").ends_with(", stale=true"));
+    assert_eq!(b.counters().auth_stale, 4);
+}
+
+/// A nonce count serves one request, and that as often as it is sent.
+#[test]
+fn replays_are_refused_and_retransmissions_are_not() {
+    let mut b = cached(&closed(StateMode::Stateless));
+    let nonce = nonce_of(&challenge(&mut b, &message("a1", "")));
+    let good = message("a2", &login("MESSAGE", BOB).line(&nonce));
+    let first = one(b.udp(CALLER, &good));
+    assert_eq!(first.address(), CALLEE);
+    assert_eq!(one(b.udp(CALLER, &good)).text, first.text);
+    for (what, from, text) in [
+        ("another branch", CALLER, good.replace("z9hG4bKa2", "z9hG4bKa3")),
+        ("another source", "192.0.2.11:5060", good.clone()),
+        ("another port", "192.0.2.10:5061", good.clone()),
+    ] {
+        let out = one(b.udp(from, &text));
+        assert!(
+            out.header("Proxy-Authenticate").ends_with(", stale=true"),
+            "{what}"
+        );
+    }
+    assert_eq!(b.counters().auth_replayed, 3);
+    let next = Login {
+        count: 2,
+        ..login("MESSAGE", BOB)
+    };
+    assert_eq!(
+        one(b.udp(CALLER, &message("a4", &next.line(&nonce)))).address(),
+        CALLEE
+    );
+    // Without qop a nonce serves once (RFC 2069 had no counts).
+    let old = Login {
+        qop: false,
+        ..login("MESSAGE", BOB)
+    };
+    let nonce = nonce_of(&challenge(&mut b, &message("a5", "")));
+    assert_eq!(
+        one(b.udp(CALLER, &message("a6", &old.line(&nonce)))).address(),
+        CALLEE
+    );
+    assert_eq!(
+        one(b.udp(CALLER, &message("a7", &old.line(&nonce)))).first_line(),
+        CHALLENGED
+    );
+}
+
+/// Nobody learns whether a user exists, nor whether he has a hash of that algorithm.
+#[test]
+fn a_wrong_password_and_an_unknown_user_look_alike() {
+    for state in [StateMode::Stateless, StateMode::Transaction] {
+        for waits in [false, true] {
+            let mut answers = vec![];
+            for user in ["alice", "nobody"] {
+                let mut b = match waits {
+                    true => Bench::new(&closed(state)),
+                    false => cached(&closed(state)),
+                };
+                let nonce = nonce_of(&challenge(&mut b, &message("a1", "")));
+                let wrong = Login {
+                    user: user.into(),
+                    password: "wrong".into(),
+                    ..login("MESSAGE", BOB)
+                };
+                let mut out = b.udp(CALLER, &message("a2", &wrong.line(&nonce)));
+                if waits {
+                    let query = b.query();
+                    let found = (user == "alice").then(secrets);
+                    out.extend(b.answer(&query, Answer::Credentials(Ok(found))));
+                }
+                let out = one(out);
+                answers.push(out.text.replace(&nonce_of(&out), "NONCE"));
+                let reason = if user == "alice" {
+                    AuthFailure::WrongPassword
+                } else {
+                    AuthFailure::UnknownUser
+                };
+                let event = Event::AuthFailed {
+                    user: user.as_bytes().into(),
+                    source: CALLER.parse().unwrap(),
+                    reason,
+                };
+                assert_eq!(b.endpoint.poll_event(), Some(event));
+            }
+            assert_eq!(answers[0], answers[1], "{state:?} {waits}");
+            assert!(!answers[0].contains("stale"));
+        }
+    }
+}
+
+#[test]
+fn credentials_that_are_broken_or_for_another_uri_are_400() {
+    let mut b = cached(&closed(StateMode::Stateless));
+    let nonce = nonce_of(&challenge(&mut b, &message("a1", "")));
+    let line = login("MESSAGE", BOB).line(&nonce);
+    for (text, reason) in [
+        (line.replace(", nc=00000001", ""), "Malformed Credentials"),
+        (line.replace("username=\"alice\", ", ""), "Malformed Credentials"),
+        (
+            Login {
+                uri: "sip:carol@example.com".into(),
+                ..login("MESSAGE", BOB)
+            }
+            .line(&nonce),
+            "Digest uri Is Not The Request-URI",
+        ),
+    ] {
+        assert_eq!(
+            one(b.udp(CALLER, &message("a2", &text))).first_line(),
+            format!("SIP/2.0 400 {reason}")
+        );
+    }
+    // An answer for another method is a wrong one.
+    let other = Login {
+        method: "INVITE".into(),
+        ..login("MESSAGE", BOB)
+    }
+    .line(&nonce);
+    assert_eq!(
+        one(b.udp(CALLER, &message("a3", &other))).first_line(),
+        CHALLENGED
+    );
+}
+
+#[test]
+fn a_user_speaks_for_himself_only() {
+    let nonce_for = |b: &mut Bench| nonce_of(&challenge(b, &message("a1", "")));
+    let sip = "P-Preferred-Identity: \"A\" <sip:alice@example.com>\n";
+    for (from, to, extra, allowed) in [
+        ("", "", "", true),
+        ("alice@example.com", "%61lice@EXAMPLE.com:5070", "", true),
+        ("alice@example.com", "bob@example.com", "", false),
+        ("alice@example.com", "Alice@example.com", "", false),
+        ("alice@example.com>", "example.com>", "", false),
+        ("", "", sip, true),
+        (
+            "",
+            "",
+            "P-Preferred-Identity: <sip:alice@example.com>, <tel:+1234>\n",
+            true,
+        ),
+        ("", "", "P-Preferred-Identity: <sip:bob@example.com>\n", false),
+        (
+            "",
+            "",
+            "p-preferred-identity : <sip:alice@example.com>, <sip:bob@example.com>\n",
+            false,
+        ),
+        (
+            "",
+            "",
+            "P-Preferred-Identity: <sip:alice@elsewhere.example>\n",
+            false,
+        ),
+        ("", "", "P-Preferred-Identity: nonsense <\n", false),
+    ] {
+        let mut b = cached(&closed(StateMode::Stateless));
+        let nonce = nonce_for(&mut b);
+        let mut text = message("a2", &format!("{}{extra}", login("MESSAGE", BOB).line(&nonce)));
+        if !from.is_empty() {
+            text = text.replacen(&format!("From: <sip:{from}"), &format!("From: <sip:{to}"), 1);
+        }
+        let out = one(b.udp(CALLER, &text));
+        let expected = if allowed {
+            "MESSAGE sip:bob@example.com SIP/2.0"
+        } else {
+            "SIP/2.0 403 Forbidden"
+        };
+        assert_eq!(out.first_line(), expected, "{to} {extra}");
+    }
+    // From elsewhere, to a user of ours: the domain of the Request-URI asks, and nobody of ours is
+    // called that.
+    let mut b = cached(&closed(StateMode::Stateless));
+    let nonce = nonce_for(&mut b);
+    let text = message("a2", &login("MESSAGE", BOB).line(&nonce)).replace(
+        "From: <sip:alice@example.com>",
+        "From: <sip:alice@elsewhere.example>",
+    );
+    assert_eq!(one(b.udp(CALLER, &text)).first_line(), "SIP/2.0 403 Forbidden");
+}
+
+#[test]
+fn asserted_identities_are_believed_of_trusted_peers_only() {
+    let mut config = closed(StateMode::Stateless);
+    config.domains[0].auth.methods.clear();
+    let text = request(
+        "INVITE",
+        BOB,
+        "a1",
+        "P-Asserted-Identity: <sip:ceo@example.com>\nX: y\np-asserted-IDENTITY : <tel:+1>,\n <sip:a@b>\n",
+    );
+    let out = one(Bench::new(&config).udp(CALLER, &text));
+    assert!(!out.text.to_lowercase().contains("asserted"), "{}", out.text);
+    assert!(!out.text.contains("sip:a@b") && out.text.contains("\r\nX: y\r\n"));
+    config.trust = vec![Network {
+        address: "192.0.2.0".parse().unwrap(),
+        prefix_len: 28,
+    }];
+    let out = one(Bench::new(&config).udp(CALLER, &text));
+    assert_eq!(out.text.to_lowercase().matches("asserted").count(), 2);
+    // In a dialog as well.
+    config.trust.clear();
+    let mut b = Bench::new(&config);
+    let route = one(b.udp(CALLER, &request("INVITE", BOB, "a1", "")))
+        .header("Record-Route")
+        .to_string();
+    let within = request(
+        "BYE",
+        "sip:bob@192.0.2.20",
+        "a2",
+        &format!("Route: {route}\nP-Asserted-Identity: <sip:x@y>\n"),
+    )
+    .replace("bob@example.com>", "bob@example.com>;tag=t1");
+    assert!(
+        one(b.udp(CALLER, &within))
+            .headers("P-Asserted-Identity")
+            .is_empty()
+    );
+}
+
+#[test]
+fn in_a_dialog_its_initiator_is_asked_and_the_other_side_is_not() {
+    let mut b = cached(&closed(StateMode::Stateless));
+    let nonce = nonce_of(&challenge(&mut b, &request("INVITE", BOB, "a1", "")));
+    let invite = request("INVITE", BOB, "a2", &login("INVITE", BOB).line(&nonce));
+    let route = one(b.udp(CALLER, &invite)).header("Record-Route").to_string();
+    let bye = request("BYE", "sip:bob@192.0.2.20", "a3", &format!("Route: {route}\n"))
+        .replace("bob@example.com>", "bob@example.com>;tag=t1");
+    assert_eq!(one(b.udp(CALLER, &bye)).first_line(), CHALLENGED);
+    let credentials = Login {
+        count: 2,
+        ..login("BYE", "sip:bob@192.0.2.20")
+    }
+    .line(&nonce);
+    let good = bye.replace("Content-Length", &format!("{}Content-Length", crlf(&credentials)));
+    assert_eq!(
+        one(b.udp(CALLER, &good)).first_line(),
+        "BYE sip:bob@192.0.2.20 SIP/2.0"
+    );
+    let other_side = bye
+        .replace(
+            "From: <sip:alice@example.com>;tag=f1",
+            "From: <sip:bob@elsewhere.example>;tag=t1",
+        )
+        .replace(
+            "To: <sip:bob@example.com>;tag=t1",
+            "To: <sip:alice@example.com>;tag=f1",
+        )
+        .replace("sip:bob@192.0.2.20", "sip:alice@192.0.2.10");
+    assert_eq!(
+        one(b.udp(CALLEE, &other_side)).first_line(),
+        "BYE sip:alice@192.0.2.10 SIP/2.0"
+    );
+    // A method that the domain does not name passes from both.
+    let info = bye.replace("BYE", "INFO");
+    assert_eq!(
+        one(b.udp(CALLER, &info)).first_line(),
+        "INFO sip:bob@192.0.2.20 SIP/2.0"
+    );
+    // Without our mark it is new, and asked.
+    let unmarked = other_side
+        .replace(&format!("Route: {route}\r\n"), "")
+        .replace("sip:alice@192.0.2.10 SIP", "sip:alice@example.com SIP");
+    assert_eq!(one(b.udp(CALLEE, &unmarked)).first_line(), CHALLENGED);
+}
+
+/// An INVITE waits with a transaction in every mode, so that nobody retransmits meanwhile.
+#[test]
+fn a_request_waits_for_secrets_that_are_not_at_hand() {
+    for state in [StateMode::Stateless, StateMode::Transaction] {
+        let mut b = Bench::new(&closed(state));
+        let nonce = nonce_of(&challenge(&mut b, &request("INVITE", BOB, "a1", "")));
+        let invite = request("INVITE", BOB, "a2", &login("INVITE", BOB).line(&nonce));
+        assert_eq!(one(b.udp(CALLER, &invite)).first_line(), "SIP/2.0 100 Trying");
+        let query = b.query();
+        assert_eq!(
+            query.kind,
+            QueryKind::Credentials {
+                user: b"alice"[..].into(),
+                domain: b"example.com"[..].into(),
+                realm: b"example.com"[..].into()
+            }
+        );
+        assert_eq!(one(b.udp(CALLER, &invite)).first_line(), "SIP/2.0 100 Trying");
+        b.no_query();
+        assert_eq!(b.endpoint.gauges().parked_requests, 1);
+        let out = one(b.answer(&query, Answer::Credentials(Ok(Some(secrets())))));
+        assert_eq!(out.first_line(), "INVITE sip:bob@example.com SIP/2.0");
+        assert!(out.headers("Proxy-Authorization").is_empty());
+        assert_eq!(b.endpoint.gauges().parked_requests, 0);
+        assert_eq!(
+            one(b.udp(CALLEE, &response(&out, "200 OK", ""))).first_line(),
+            "SIP/2.0 200 OK"
+        );
+        // The answer comes twice: nothing.
+        assert!(
+            b.answer(&query, Answer::Credentials(Ok(Some(secrets()))))
+                .is_empty()
+        );
+        b.pass(40_000);
+        b.assert_idle();
+    }
+}
+
+#[test]
+fn a_cancel_ends_the_wait() {
+    let mut b = Bench::new(&closed(StateMode::Stateless));
+    let nonce = nonce_of(&challenge(&mut b, &request("INVITE", BOB, "a1", "")));
+    b.udp(
+        CALLER,
+        &request("INVITE", BOB, "a2", &login("INVITE", BOB).line(&nonce)),
+    );
+    let query = b.query();
+    let out = b.udp(CALLER, &request("CANCEL", BOB, "a2", ""));
+    assert_eq!(
+        lines(&out),
+        [
+            format!("{CALLER} SIP/2.0 200 OK"),
+            format!("{CALLER} SIP/2.0 487 Request Terminated")
+        ]
+    );
+    assert!(
+        b.answer(&query, Answer::Credentials(Ok(Some(secrets()))))
+            .is_empty()
+    );
+    b.pass(40_000);
+    b.assert_idle();
+}
+
+#[test]
+fn without_an_answer_nobody_is_let_in_nor_called_wrong() {
+    for (code, first_line) in [
+        (503, "SIP/2.0 503 Service Unavailable"),
+        (504, "SIP/2.0 504 Server Time-out"),
+    ] {
+        for method in ["INVITE", "MESSAGE", "REGISTER"] {
+            for says_so in [true, false] {
+                let mut config = closed(StateMode::Transaction);
+                config.credentials_unavailable = code;
+                let mut b = Bench::new(&config);
+                let uri = if method == "REGISTER" {
+                    "sip:example.com"
+                } else {
+                    BOB
+                };
+                let ask = |branch: &str, extra: &str| {
+                    request(method, uri, branch, extra).replace("To: <sip:bob@", "To: <sip:alice@")
+                };
+                let nonce = nonce_of(&challenge(&mut b, &ask("a1", "")));
+                b.udp(CALLER, &ask("a2", &login(method, uri).line(&nonce)));
+                let out = if says_so {
+                    let query = b.query();
+                    b.answer(&query, Answer::Credentials(Err(Unavailable)))
+                } else {
+                    assert!(b.pass(2_990).is_empty());
+                    b.pass(20)
+                };
+                let out = one(out);
+                assert_eq!(out.first_line(), first_line);
+                let seconds: u32 = out.header("Retry-After").parse().unwrap();
+                assert!((2..=7).contains(&seconds));
+                assert_eq!(b.counters().auth_unavailable, 1);
+                assert_eq!(b.endpoint.gauges().parked_requests, 0);
+            }
+        }
+    }
+}
+
+/// Credentials are checked once, though name service and a second address come after.
+#[test]
+fn once_is_enough() {
+    let mut config = closed(StateMode::Transaction);
+    config.routes = vec![relay("sip:gw.example.net:5070")];
+    let mut b = cached(&config);
+    let nonce = nonce_of(&challenge(&mut b, &request("INVITE", BOB, "a1", "")));
+    b.udp(
+        CALLER,
+        &request("INVITE", BOB, "a2", &login("INVITE", BOB).line(&nonce)),
+    );
+    b.shared.cached.lock().unwrap().clear();
+    let zone = [(
+        "gw.example.net A",
+        vec![address("198.51.100.1"), address("198.51.100.2")],
+    )];
+    let out = one(b.serve(&zone).1);
+    assert_eq!(out.address(), "198.51.100.1:5070");
+    let second = one(b.undelivered(&out));
+    assert_eq!(second.address(), "198.51.100.2:5070");
+    assert!(second.headers("Proxy-Authorization").is_empty());
+    assert_eq!(b.counters().auth_accepted, 1);
+    b.no_query();
+}
+
+#[test]
+fn the_ack_to_a_stateless_challenge_is_absorbed() {
+    for state in [StateMode::Stateless, StateMode::Transaction] {
+        let mut b = cached(&closed(state));
+        let out = challenge(&mut b, &request("INVITE", BOB, "a1", ""));
+        let ack = request("ACK", BOB, "a1", "")
+            .replace("To: <sip:bob@example.com>", &format!("To: {}", out.header("To")));
+        assert!(b.udp(CALLER, &ack).is_empty());
+        assert_eq!(b.counters().retransmissions_absorbed, 1);
+        b.assert_idle();
+    }
+}
