@@ -179,14 +179,13 @@ impl Engine {
             });
         }
         let first = message.headers_offset();
-        let several = token && ingress_matters(&self.config.listeners, request.flow);
         self.edits.insert_with(first, |out| {
             write_via(
                 out,
                 egress,
                 branch,
                 decision.target,
-                several.then_some(request.flow),
+                token.then_some(request.flow),
             );
         });
         lower_max_forwards(&mut self.edits, request);
@@ -308,19 +307,6 @@ pub(crate) fn client_key(branch: u128, method: Method<'_>) -> u128 {
     }
 }
 
-/// Whether the ingress must be written into our Via, for the response to leave where the request
-/// came in: on a connection, or where there are several listeners to choose from.
-fn ingress_matters(listeners: &[Listener], flow: Flow) -> bool {
-    flow.conn.is_some()
-        || listeners.get(usize::from(flow.listener.0)).is_some_and(|l| {
-            listeners
-                .iter()
-                .filter(|o| o.transport == l.transport && o.address.is_ipv4() == l.address.is_ipv4())
-                .count()
-                > 1
-        })
-}
-
 /// Appends our Via line. `ingress`: where the response is to leave, for what keeps no state.
 fn write_via(out: &mut Vec<u8>, egress: &Listener, branch: u128, target: u8, ingress: Option<Flow>) {
     out.extend_from_slice(b"Via: SIP/2.0/");
@@ -373,5 +359,8 @@ pub(crate) fn read_ingress(text: &[u8]) -> Option<(ListenerId, Option<ConnId>)> 
         slot: numbers.next()??,
         generation: numbers.next()??,
     };
+    if numbers.next().is_some() {
+        return None;
+    }
     Some((listener, Some(conn)))
 }

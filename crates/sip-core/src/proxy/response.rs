@@ -112,7 +112,9 @@ impl Engine {
             .values(HeaderName::Via)
             .nth(1)
             .and_then(|v| Via::parse(v.text));
-        let Some(next) = next else {
+        // RFC 6026 §6: what has lost its transaction goes nowhere. A Via that was written without
+        // state says so by this parameter.
+        let (Some(next), Some(token)) = (next, parts.via.params.get(b"tz")) else {
             return self.stray();
         };
         let Some((transport, remote)) = via::response_target(&next) else {
@@ -132,7 +134,7 @@ impl Engine {
         }
         // The token is not under the branch's hash: what it says must at least be possible. (Whose
         // connection it names, the shell compares with `remote`.)
-        let ingress = parts.via.params.value(b"tz").and_then(read_ingress);
+        let ingress = token.value.and_then(read_ingress);
         let ingress = ingress.filter(|(listener, _)| {
             self.config
                 .listeners

@@ -1,7 +1,7 @@
 //! How a call may end, given what was lost.
 
 use super::relay::maker;
-use super::{Case, Traffic, is_proxys};
+use super::{Case, Traffic};
 use crate::clock::{MS, Micros};
 use crate::node::NodeId;
 use crate::report::{CallReport, RequestEnd, Side};
@@ -40,8 +40,8 @@ pub(super) fn check(case: &mut Case<'_>) {
     }
 }
 
-/// What the caller hears of one INVITE is one final answer. A proxy that gave up may have
-/// answered for the callee; then the callee's answer came to it later.
+/// What the caller hears of one INVITE is one final answer. What comes to a proxy after it has
+/// answered itself goes nowhere (RFC 6026 §6).
 fn one_final_answer(case: &mut Case<'_>) {
     for cseq in 1..=case.last_invite() {
         let mut finals: Vec<(u16, String)> = Vec::new();
@@ -51,31 +51,10 @@ fn one_final_answer(case: &mut Case<'_>) {
                 finals.push(key);
             }
         }
-        if finals.len() > 1 && !are_late_answers(case, cseq, &finals) {
+        if finals.len() > 1 {
             case.violate("two finals", format!("the caller is told {finals:?}"));
         }
     }
-}
-
-/// Whether each answer after the first is one that came to a proxy after that proxy had answered
-/// itself. It passes such a one on as a proxy without state would, which leaves the caller with
-/// two; the first is what counts (§17.1.1.2: in Completed no other is passed to its user).
-fn are_late_answers(case: &Case<'_>, cseq: u32, finals: &[(u16, String)]) -> bool {
-    let gave_up: Vec<(NodeId, &str)> = finals
-        .iter()
-        .filter(|(status, tag)| is_proxys(tag) && matches!(status, 408 | 487 | 503))
-        .filter_map(|(status, tag)| Some((maker(case, cseq, *status, tag)?, tag.as_str())))
-        .collect();
-    let [_, late @ ..] = finals else { return true };
-    late.iter().all(|(status, tag)| {
-        gave_up.iter().any(|(node, own_tag)| {
-            let own = case.traffic(*node, node - 1, |f| is_final(f, cseq) && f.to_tag == *own_tag);
-            let came = case.traffic(node + 1, *node, |f| {
-                is_final(f, cseq) && f.to_tag == *tag && f.status == Some(*status)
-            });
-            own_tag != tag && own.first_sent.is_some() && came.first_arrival >= own.first_sent
-        })
-    })
 }
 
 fn is_final(facts: &Facts, cseq: u32) -> bool {

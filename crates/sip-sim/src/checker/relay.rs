@@ -263,12 +263,7 @@ fn failure_rhythm(case: &mut Case<'_>, node: NodeId, cseq: u32) {
             failed && s.facts.method == "INVITE" && s.facts.cseq == cseq
         })
     };
-    // What comes after the first answer is no business of its transaction.
-    let tag = failures().next().map(|s| &s.facts.to_tag);
-    let times: Vec<Micros> = failures()
-        .filter(|s| Some(&s.facts.to_tag) == tag)
-        .map(|s| s.at)
-        .collect();
+    let times: Vec<Micros> = failures().map(|s| s.at).collect();
     let Some(&first) = times.first() else { return };
     let invites: Vec<Micros> = case
         .on_hop(previous, node)
