@@ -28,79 +28,101 @@ fn told(output: &Output) -> (i32, &str, &str) {
     )
 }
 
-#[test]
-fn subscribers_come_and_go() {
-    let dir = tempfile::tempdir().expect("a directory");
-    let user = |arguments: &[&str], input: &str| {
-        let output = run(dir.path(), &[&["user"], arguments].concat(), input);
+/// `trapezoid user …` in one directory.
+struct Users(tempfile::TempDir);
+
+impl Users {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a directory"))
+    }
+
+    fn user(&self, arguments: &[&str], input: &str) -> (i32, String, String) {
+        let output = run(self.0.path(), &[&["user"], arguments].concat(), input);
         let (code, stdout, stderr) = told(&output);
         (code, stdout.to_owned(), stderr.to_owned())
-    };
-    let said = |code, text: &str| (code, String::new(), format!("{text}\n"));
-    let add = |name: &str, password: &str| user(&["add", name, "--password-stdin"], password);
+    }
 
-    assert_eq!(user(&["list"], ""), (0, String::new(), String::new()));
+    fn add(&self, name: &str, password: &str) -> (i32, String, String) {
+        self.user(&["add", name, "--password-stdin"], password)
+    }
+
+    fn passwd(&self, name: &str, password: &str) -> (i32, String, String) {
+        self.user(&["passwd", name, "--password-stdin"], password)
+    }
+}
+
+/// An exit code and a line on standard error, nothing on standard output.
+fn said(code: i32, text: &str) -> (i32, String, String) {
+    (code, String::new(), format!("{text}\n"))
+}
+
+#[test]
+fn subscribers_come_and_go() {
+    let users = Users::new();
+    let listed = |text: &str| (0, text.to_owned(), String::new());
+    assert_eq!(users.user(&["list"], ""), listed(""));
     assert_eq!(
-        add("alice@trapezoid", "secret\n"),
+        users.add("alice@trapezoid", "secret\n"),
         said(0, "added alice@trapezoid")
     );
     // The only domain may be left out, and an alias of it may be used; the server's own name counts as one.
-    assert_eq!(add("bob", "secret"), said(0, "added bob@trapezoid"));
+    assert_eq!(users.add("bob", "secret"), said(0, "added bob@trapezoid"));
     assert_eq!(
-        add("carol@127.0.0.1", "secret\r\n"),
+        users.add("carol@127.0.0.1", "secret\r\n"),
         said(0, "added carol@trapezoid")
     );
     assert_eq!(
-        add("alice@trapezoid", "other\n"),
+        users.passwd("bob@trapezoid", "new\n"),
+        said(0, "changed bob@trapezoid")
+    );
+    assert_eq!(
+        users.user(&["del", "carol@trapezoid"], ""),
+        said(0, "deleted carol@trapezoid")
+    );
+    assert_eq!(
+        users.user(&["list"], ""),
+        listed("alice@trapezoid\nbob@trapezoid\n")
+    );
+    let (_, json, _) = users.user(&["list", "--json", "trapezoid"], "");
+    let list: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let entry = |user| serde_json::json!({ "user": user, "domain": "trapezoid" });
+    assert_eq!(list, serde_json::json!([entry("alice"), entry("bob")]));
+    let database = std::fs::read(users.0.path().join("data/subscribers.db")).expect("the default place");
+    assert!(
+        !database.windows(6).any(|bytes| bytes == b"secret"),
+        "no plain password is stored"
+    );
+}
+
+#[test]
+fn wrong_subscribers_and_passwords_are_refused() {
+    let users = Users::new();
+    assert_eq!(
+        users.add("alice@trapezoid", "secret\n"),
+        said(0, "added alice@trapezoid")
+    );
+    assert_eq!(
+        users.add("alice@trapezoid", "other\n"),
         said(1, "alice@trapezoid exists already")
     );
-    assert_eq!(
-        add("alice@elsewhere", "x\n"),
-        said(2, "elsewhere is not served here; the configuration has trapezoid")
-    );
-    assert_eq!(
-        add("dave@trapezoid", "\n"),
-        said(2, "an empty password is none; nothing was changed")
-    );
-    let (code, _, stderr) = add("da ve@trapezoid", "x\n");
-    assert_eq!(code, 2, "{stderr}");
-    let (code, _, stderr) = add("dave@trapezoid", &"x".repeat(2000));
+    let foreign = "elsewhere is not served here; the configuration has trapezoid";
+    assert_eq!(users.add("alice@elsewhere", "x\n"), said(2, foreign));
+    let empty = "an empty password is none; nothing was changed";
+    assert_eq!(users.add("dave@trapezoid", "\n"), said(2, empty));
+    assert_eq!(users.add("da ve@trapezoid", "x\n").0, 2);
+    let (code, _, stderr) = users.add("dave@trapezoid", &"x".repeat(2000));
     assert_eq!(
         (code, stderr.contains("1024 bytes at most")),
         (2, true),
         "{stderr}"
     );
-
-    let changed = user(&["passwd", "bob@trapezoid", "--password-stdin"], "new\n");
-    assert_eq!(changed, said(0, "changed bob@trapezoid"));
-    let unknown = user(&["passwd", "dave@trapezoid", "--password-stdin"], "new\n");
-    assert_eq!(unknown, said(1, "no subscriber dave@trapezoid"));
-
     assert_eq!(
-        user(&["del", "carol@trapezoid"], ""),
-        said(0, "deleted carol@trapezoid")
+        users.passwd("dave@trapezoid", "new\n"),
+        said(1, "no subscriber dave@trapezoid")
     );
     assert_eq!(
-        user(&["del", "carol@trapezoid"], ""),
-        said(1, "no subscriber carol@trapezoid")
-    );
-    assert_eq!(
-        user(&["list"], ""),
-        (0, "alice@trapezoid\nbob@trapezoid\n".to_owned(), String::new())
-    );
-    let (_, json, _) = user(&["list", "--json", "trapezoid"], "");
-    let list: serde_json::Value = serde_json::from_str(&json).expect("JSON");
-    assert_eq!(
-        list,
-        serde_json::json!([
-            { "user": "alice", "domain": "trapezoid" },
-            { "user": "bob", "domain": "trapezoid" },
-        ])
-    );
-    let database = std::fs::read(dir.path().join("data/subscribers.db")).expect("the default place");
-    assert!(
-        !database.windows(6).any(|bytes| bytes == b"secret"),
-        "no plain password is stored"
+        users.user(&["del", "dave@trapezoid"], ""),
+        said(1, "no subscriber dave@trapezoid")
     );
 }
 

@@ -13,8 +13,9 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use sip_backend::metrics::{HistogramValue, Sample, Value};
-use sip_core::event::{Counters, Gauges};
-use sip_net::counters::{NetCounters, NetGauges};
+use sip_core::event::Counters;
+use sip_net::counters::NetCounters;
+use sip_net::worker::Snapshot;
 
 use super::process;
 
@@ -31,18 +32,9 @@ pub(crate) trait Source: Send + Sync + 'static {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reading {
     /// The workers, in order.
-    pub workers: Vec<WorkerReading>,
+    pub workers: Vec<Snapshot>,
     /// What belongs to no worker.
     pub samples: Vec<Sample>,
-}
-
-/// One worker.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct WorkerReading {
-    pub counters: Counters,
-    pub gauges: Gauges,
-    pub net: NetCounters,
-    pub net_gauges: NetGauges,
 }
 
 /// The page.
@@ -108,7 +100,7 @@ impl Families {
         }
     }
 
-    fn worker(&mut self, number: usize, worker: &WorkerReading) {
+    fn worker(&mut self, number: usize, worker: &Snapshot) {
         let core = Counters::INFO.iter().zip(worker.counters.values());
         let net = NetCounters::INFO.iter().zip(worker.net.values());
         for (info, value) in core.chain(net) {
@@ -128,8 +120,8 @@ impl Families {
     }
 }
 
-fn gauges(worker: &WorkerReading) -> [(&'static str, &'static str, u64); 9] {
-    let WorkerReading {
+fn gauges(worker: &Snapshot) -> [(&'static str, &'static str, u64); 9] {
+    let Snapshot {
         gauges, net_gauges, ..
     } = worker;
     [
@@ -279,6 +271,8 @@ fn encode_histogram(
 mod tests {
     use std::collections::HashMap;
 
+    use sip_core::event::Gauges;
+
     use super::*;
 
     #[derive(Debug)]
@@ -333,11 +327,11 @@ mod tests {
                 parked_requests: n,
                 ..Gauges::default()
             };
-            WorkerReading {
+            Snapshot {
                 counters,
                 net,
                 gauges,
-                ..WorkerReading::default()
+                ..Snapshot::default()
             }
         };
         let page = parse(&page(Reading {

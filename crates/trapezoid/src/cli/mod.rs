@@ -5,6 +5,7 @@
 mod check;
 mod completions;
 mod schema;
+mod serve;
 pub(crate) mod user;
 
 use std::io::{self, Write};
@@ -25,6 +26,8 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Run the server. SIGHUP reloads the configuration, SIGTERM drains and ends.
+    Serve(serve::Args),
     /// Read a configuration file and tell what is wrong with it.
     Check(check::Args),
     /// Add, change, list and delete subscribers.
@@ -56,6 +59,7 @@ pub(crate) fn run() -> ExitCode {
     // A wrong command line ends here, with exit code 2.
     let cli = Cli::parse();
     let done = match cli.command {
+        Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::run(&args),
         Command::User(args) => user::run(&args),
         Command::ConfigSchema => schema::run(),

@@ -1,3 +1,409 @@
-//! The server.
+//! The server: makes its parts in the order in which they need each other, runs until it is told to end, and
+//! takes them down in the other order.
+//!
+//! Nothing that is made before the sockets are bound leaves a trace, so a second server on the same address
+//! says so and ends without having touched the first one's files.
 
+mod backends;
 pub(crate) mod data_dir;
+mod first_start;
+mod reload;
+mod sinks;
+mod workers;
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use sip_net::bind::WorkerSockets;
+use sip_net::clock::Clock;
+use sip_net::hub::Hub;
+use sip_net::mailbox::{Control, MailboxReceiver};
+use sip_net::worker::{Ended, Published};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use self::backends::Backends;
+use self::workers::{Common, End};
+use crate::admin::health::Health;
+use crate::admin::metrics::{Metrics, Reading, Source};
+use crate::admin::{self, Pages};
+use crate::cli::{Failure, say};
+use crate::logs::Logs;
+use crate::machine;
+use crate::settings::{Loaded, load};
+
+/// How much longer than the drain time a worker may take to end, before the process ends without it.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Runs the server until a signal ends it.
+pub(crate) fn run(loaded: Loaded) -> Result<(), Failure> {
+    let logs = Logs::start(&loaded.shell.log);
+    let clock = Clock::new(Instant::now());
+    raise_file_limit();
+    let sockets = bind(&loaded)?;
+    let admin = loaded.shell.admin.map(bind_admin).transpose()?;
+    data_dir::create(&loaded.shell.data_dir)?;
+    let domain_secret = data_dir::domain_key(&loaded.shell.data_dir)?;
+    let runtime = control_runtime()?;
+    // From here on a signal is not lost, whatever is being made.
+    let signals = runtime.block_on(async { Signals::new() })?;
+    let (hub, mailboxes) = Hub::new(loaded.core.workers, &loaded.shell.sockets)
+        .map_err(|error| Failure::failed("cannot make the workers' mailboxes", error))?;
+
+    let metrics = Arc::new(Readings::default());
+    let health = Arc::new(Health::default());
+    let admin_address = serve_admin(&runtime, admin, &health, &metrics)?;
+    let backends = Backends::open(&loaded, &hub, runtime.handle())?;
+    *metrics.backends.lock() = Some(backends.clone());
+    health.set_loaded();
+    let welcome = first_start::prepare(&loaded.core, &loaded.shell)?;
+
+    let receive_buffer = sockets.iter().filter_map(WorkerSockets::receive_buffer).min();
+    let common = Common {
+        loaded: &loaded,
+        hub: &hub,
+        domain_secret: &domain_secret,
+        shared: backends.shared(),
+        clock,
+    };
+    let ends = start_workers(&common, sockets, mailboxes, &backends, &metrics)?;
+    health.set_listening();
+    announce(&loaded, admin_address, receive_buffer);
+    if let Some(text) = welcome {
+        say(&text);
+    }
+
+    let mut server = Server {
+        loaded,
+        hub,
+        health,
+        logs,
+        backends: backends.clone(),
+        ends,
+        signals,
+    };
+    let outcome = runtime.block_on(server.until_ended());
+    backends.shutdown();
+    runtime.shutdown_timeout(Duration::from_millis(500));
+    outcome
+}
+
+/// Every connection is a file, and the usual limit of a session is 1024; up to the hard limit a process
+/// may help itself.
+fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
+}
+
+/// All sockets of all workers.
+fn bind(loaded: &Loaded) -> Result<Vec<WorkerSockets>, Failure> {
+    let core = &loaded.core;
+    if core.listeners.is_empty() {
+        return Err(Failure::Usage(
+            "this machine has no address to listen on; bring up a network interface".to_owned(),
+        ));
+    }
+    sip_net::bind::bind_all(core, &loaded.shell.sockets, core.workers).map_err(|error| {
+        let kind = error.source.kind();
+        let remedy = if kind == std::io::ErrorKind::AddrInUse {
+            "end it, or name other addresses in [[listen]]"
+        } else if kind == std::io::ErrorKind::PermissionDenied {
+            "give it, or name ports from 1024 up in [[listen]]"
+        } else {
+            "name other addresses in [[listen]]"
+        };
+        Failure::Usage(format!("{error}: {remedy}"))
+    })
+}
+
+fn bind_admin(address: SocketAddr) -> Result<TcpListener, Failure> {
+    admin::bind(address).map_err(|error| {
+        let remedy = "name another address in [admin] listen, or \"off\"";
+        Failure::Usage(format!("cannot listen at {address} for HTTP: {error}; {remedy}"))
+    })
+}
+
+/// Databases, name resolution and HTTP; never a SIP message.
+fn control_runtime() -> Result<Runtime, Failure> {
+    let built = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(8)
+        .thread_name("control")
+        .enable_all()
+        .build();
+    built.map_err(|error| Failure::failed("cannot start the control threads", error))
+}
+
+/// Starts answering HTTP; the address.
+fn serve_admin(
+    runtime: &Runtime,
+    listener: Option<TcpListener>,
+    health: &Arc<Health>,
+    readings: &Arc<Readings>,
+) -> Result<Option<SocketAddr>, Failure> {
+    let Some(listener) = listener else { return Ok(None) };
+    let address = listener
+        .local_addr()
+        .map_err(|error| Failure::failed("the admin address", error))?;
+    let pages = Pages {
+        health: Arc::clone(health),
+        metrics: Metrics::new(Arc::<Readings>::clone(readings)),
+    };
+    runtime.spawn(async move {
+        if let Err(error) = admin::serve(listener, pages).await {
+            tracing::error!(%error, "HTTP ended");
+        }
+    });
+    Ok(Some(address))
+}
+
+fn start_workers(
+    common: &Common<'_>,
+    sockets: Vec<WorkerSockets>,
+    mailboxes: Vec<MailboxReceiver>,
+    backends: &Backends,
+    readings: &Readings,
+) -> Result<UnboundedReceiver<(u16, End)>, Failure> {
+    let (ends, received) = unbounded_channel();
+    let parts = sockets.into_iter().zip(mailboxes);
+    for (number, (sockets, mailbox)) in (0..common.loaded.core.workers).zip(parts) {
+        let queries = backends.queries();
+        let published = workers::start(number, common, sockets, mailbox, queries, ends.clone())?;
+        readings.workers.lock().push(published);
+    }
+    Ok(received)
+}
+
+/// Tells what runs now.
+fn announce(loaded: &Loaded, admin: Option<SocketAddr>, receive_buffer: Option<usize>) {
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
+    let wanted = loaded.shell.sockets.udp_receive_buffer;
+    if let Some(granted) = receive_buffer.filter(|granted| *granted < wanted) {
+        tracing::warn!(
+            granted,
+            wanted,
+            "the kernel gives a smaller receive buffer than asked for, so datagrams are lost sooner; \
+             raise the sysctl net.core.rmem_max"
+        );
+    }
+    let workers = loaded.core.workers;
+    tracing::info!(
+        listening = listening(loaded),
+        workers,
+        "trapezoid {} is ready",
+        env!("CARGO_PKG_VERSION")
+    );
+    if let Some(address) = admin {
+        tracing::info!("metrics at http://{address}/metrics, health at http://{address}/health/ready");
+    }
+}
+
+/// `udp+tcp 192.0.2.1:5060, …`.
+fn listening(loaded: &Loaded) -> String {
+    let mut places: Vec<(SocketAddr, String)> = Vec::new();
+    for listener in &loaded.core.listeners {
+        let transport = listener.transport.uri_name();
+        match places
+            .iter_mut()
+            .find(|(address, _)| *address == listener.address)
+        {
+            Some((_, transports)) => {
+                transports.push('+');
+                transports.push_str(transport);
+            }
+            None => places.push((listener.address, transport.to_owned())),
+        }
+    }
+    let places: Vec<String> = places
+        .iter()
+        .map(|(address, transports)| format!("{transports} {address}"))
+        .collect();
+    places.join(", ")
+}
+
+/// What `/metrics` reads.
+#[derive(Debug, Default)]
+struct Readings {
+    workers: Mutex<Vec<Published>>,
+    backends: Mutex<Option<Backends>>,
+}
+
+impl Source for Readings {
+    fn read(&self) -> Reading {
+        let workers = self.workers.lock().iter().map(Published::get).collect();
+        let backends = self.backends.lock().clone();
+        Reading {
+            workers,
+            samples: backends.map(|backends| backends.metrics()).unwrap_or_default(),
+        }
+    }
+}
+
+/// The signals that mean something.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hang_up: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self, Failure> {
+        let listen = |kind| signal(kind).map_err(|error| Failure::failed("cannot listen for signals", error));
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+            hang_up: listen(SignalKind::hangup())?,
+        })
+    }
+
+    /// The next of them.
+    async fn next(&mut self) -> Woken {
+        tokio::select! {
+            _ = self.terminate.recv() => Woken::End,
+            _ = self.interrupt.recv() => Woken::End,
+            _ = self.hang_up.recv() => Woken::Reload,
+        }
+    }
+
+    /// The next wish to end.
+    async fn end(&mut self) {
+        while !matches!(self.next().await, Woken::End) {}
+    }
+}
+
+/// The running server.
+struct Server {
+    loaded: Loaded,
+    hub: Hub,
+    health: Arc<Health>,
+    logs: Logs,
+    backends: Backends,
+    ends: UnboundedReceiver<(u16, End)>,
+    signals: Signals,
+}
+
+/// What woke the server.
+enum Woken {
+    End,
+    Reload,
+    Worker(u16, End),
+    Second,
+}
+
+impl Server {
+    /// Serves, reloads, drains.
+    async fn until_ended(&mut self) -> Result<(), Failure> {
+        let mut seconds = tokio::time::interval(Duration::from_secs(1));
+        loop {
+            let woken = tokio::select! {
+                woken = self.signals.next() => woken,
+                Some((number, end)) = self.ends.recv() => Woken::Worker(number, end),
+                _ = seconds.tick() => Woken::Second,
+            };
+            match woken {
+                Woken::Second => {
+                    self.logs.tell_left_out();
+                    self.backends.sweep();
+                }
+                Woken::Reload => self.reload(),
+                Woken::End => return self.drain(None).await,
+                Woken::Worker(number, end) => {
+                    let why = describe(number, &end);
+                    tracing::error!("{why}; the others end too");
+                    return self.drain(Some(why)).await;
+                }
+            }
+        }
+    }
+
+    /// Reads the configuration again; a wrong one changes nothing.
+    fn reload(&mut self) {
+        let file = self.loaded.shell.file.as_deref();
+        let new = match machine::read() {
+            Ok(machine) => load(file, &machine).map_err(|problems| problems.lines()),
+            Err(Failure::Failed(text) | Failure::Usage(text)) => Err(vec![text]),
+        };
+        let new = match new {
+            Ok(new) => new,
+            Err(lines) => {
+                let problems = lines.join("\n");
+                tracing::error!(problems, "the configuration is wrong; the old one stays");
+                return;
+            }
+        };
+        let merged = reload::merge(&self.loaded, &new);
+        if !merged.kept.is_empty() {
+            tracing::warn!(
+                keys = merged.kept.join(", "),
+                "these changes hold after a restart only"
+            );
+        }
+        for warning in &new.warnings {
+            tracing::warn!("{warning}");
+        }
+        let taken = self.hub.order(&Control::Reconfigure(Arc::clone(&merged.core)));
+        self.logs.set(&new.shell.log);
+        self.loaded.core = (*merged.core).clone();
+        self.loaded.shell.drain = new.shell.drain;
+        tracing::info!(workers = taken, "configuration reloaded");
+    }
+
+    /// Refuses new work and waits for the rest; a second signal ends it at once.
+    async fn drain(&mut self, failed: Option<String>) -> Result<(), Failure> {
+        self.health.set_draining();
+        let drain = if failed.is_some() {
+            Duration::ZERO
+        } else {
+            self.loaded.shell.drain
+        };
+        tracing::info!(
+            at_most_s = drain.as_secs(),
+            "draining; a second signal ends at once"
+        );
+        let deadline_ms = u32::try_from(drain.as_millis()).unwrap_or(u32::MAX);
+        self.hub.order(&Control::Drain { deadline_ms });
+        let waited = tokio::time::sleep(drain + GRACE);
+        tokio::pin!(waited);
+        let mut left = self.loaded.core.workers - u16::from(failed.is_some());
+        while left > 0 {
+            tokio::select! {
+                () = self.signals.end() => {
+                    return Err(Failure::Failed("ended at once by a second signal".to_owned()));
+                }
+                () = &mut waited => {
+                    return Err(Failure::Failed(format!("{left} workers did not end in time")));
+                }
+                Some((number, end)) = self.ends.recv() => {
+                    left -= 1;
+                    tracing::info!("{}", describe(number, &end));
+                }
+            }
+        }
+        match failed {
+            None => {
+                tracing::info!("ended");
+                Ok(())
+            }
+            Some(why) => Err(Failure::Failed(why)),
+        }
+    }
+}
+
+fn describe(number: u16, end: &End) -> String {
+    match end {
+        End::Asked(Ended::Quiet) => format!("worker {number} ended, with nothing left to do"),
+        End::Asked(Ended::Deadline) => format!("worker {number} ended at the deadline, with work left"),
+        End::Asked(Ended::Stopped) => format!("worker {number} stopped"),
+        End::Failed(error) => format!("worker {number} failed: {error}"),
+        End::Panicked => format!("worker {number} panicked, which is a bug"),
+    }
+}

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use sip_core::config::{Config, Network, Timers};
+use sip_core::config::{Config, Network, RegistrarPolicy, Timers};
 use sip_core::limits::Limits;
 
 use super::hosts::{network, socket_address};
@@ -26,13 +26,12 @@ impl Cx<'_> {
     /// of the key or of the nearest table around it.
     pub(super) fn problem(&mut self, path: &str, what: impl Into<String>, remedy: impl Into<String>) {
         let mut node = self.tree;
-        let mut shown = String::new();
         let mut rest = path;
         while let Some((below, after)) = step(node, rest) {
             node = below;
             rest = after;
         }
-        shown.push_str(&node.path);
+        let mut shown = node.path.clone();
         if !rest.is_empty() {
             let dot = if shown.is_empty() || rest.starts_with('[') {
                 ""
@@ -41,6 +40,14 @@ impl Cx<'_> {
             };
             shown.push_str(dot);
             shown.push_str(rest);
+        }
+        let (mut what, mut remedy) = (what.into(), remedy.into());
+        if let Value::String { text, secret: true } = &node.value {
+            for message in [&mut what, &mut remedy] {
+                *message = message
+                    .replace(&format!("{text:?}"), "the value")
+                    .replace(text.as_str(), "…");
+            }
         }
         self.problems.add(&node.span, &shown, what, remedy);
     }
@@ -118,36 +125,7 @@ pub(super) fn convert(
             "name another file",
         );
     }
-    let listening = listeners::listeners(settings, &mut cx);
-    let domains = domains::domains(settings, &listening, &mut cx);
-    let rules = settings.route.iter().enumerate();
-    let routes = rules
-        .filter_map(|(i, route)| routes::route(i, route, &mut cx))
-        .collect();
-    let processors = u16::try_from(machine.processors).unwrap_or(256).clamp(1, 256);
-    let core = Config {
-        server_header: b"Trapezoid".as_slice().into(),
-        listeners: listening.listeners,
-        own_hosts: listening.own_hosts,
-        domains,
-        routes,
-        state: routes::state_mode(settings.state.mode),
-        timers: timers(settings, &mut cx),
-        limits: limits(settings),
-        registrar,
-        trust: trust(settings, &mut cx),
-        credentials_deadline_ms: settings.credentials.deadline_ms,
-        credentials_unavailable: match settings.credentials.on_unavailable {
-            OnUnavailable::Unavailable503 => 503,
-            OnUnavailable::Timeout504 => 504,
-        },
-        workers: if settings.server.workers == 0 {
-            processors
-        } else {
-            settings.server.workers
-        },
-        node_id: 0,
-    };
+    let core = core(settings, registrar, &mut cx);
     let admin = admin(settings, &mut cx);
     let shell = Shell {
         file: file.map(Path::to_owned),
@@ -168,6 +146,40 @@ pub(super) fn convert(
         core,
         shell,
         warnings,
+    }
+}
+
+/// What the core works with.
+fn core(settings: &Settings, registrar: RegistrarPolicy, cx: &mut Cx<'_>) -> Config {
+    let listening = listeners::listeners(settings, cx);
+    let domains = domains::domains(settings, &listening, cx);
+    let rules = settings.route.iter().enumerate();
+    let routes = rules
+        .filter_map(|(i, route)| routes::route(i, route, cx))
+        .collect();
+    let processors = u16::try_from(cx.machine.processors).unwrap_or(256).clamp(1, 256);
+    Config {
+        server_header: b"Trapezoid".as_slice().into(),
+        listeners: listening.listeners,
+        own_hosts: listening.own_hosts,
+        domains,
+        routes,
+        state: routes::state_mode(settings.state.mode),
+        timers: timers(settings, cx),
+        limits: limits(settings),
+        registrar,
+        trust: trust(settings, cx),
+        credentials_deadline_ms: settings.credentials.deadline_ms,
+        credentials_unavailable: match settings.credentials.on_unavailable {
+            OnUnavailable::Unavailable503 => 503,
+            OnUnavailable::Timeout504 => 504,
+        },
+        workers: if settings.server.workers == 0 {
+            processors
+        } else {
+            settings.server.workers
+        },
+        node_id: 0,
     }
 }
 

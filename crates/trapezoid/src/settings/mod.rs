@@ -122,7 +122,12 @@ pub(crate) fn load(file: Option<&Path>, machine: &Machine) -> Result<Loaded, Pro
 }
 
 /// Reads `text`, which messages call `name`; `file` says where relative paths begin.
-fn read_text(text: &str, name: &str, file: Option<&Path>, machine: &Machine) -> Result<Loaded, Problems> {
+pub(crate) fn read_text(
+    text: &str,
+    name: &str,
+    file: Option<&Path>,
+    machine: &Machine,
+) -> Result<Loaded, Problems> {
     let mut problems = Problems::new(name, text);
     let tree = tree::parse(text, &machine.variable, &mut problems);
     let tree = shape::check(tree, &shape::schema(), &mut problems).unwrap_or_else(tree::Node::empty);

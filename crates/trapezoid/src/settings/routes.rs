@@ -92,7 +92,10 @@ fn when(i: usize, when: &When, cx: &mut Cx<'_>) -> config::When {
     }
 }
 
-fn header(i: usize, name: &str, value: &str, cx: &mut Cx<'_>) -> Option<(Box<[u8]>, Box<[u8]>)> {
+/// Name and value of a header field, as the core compares them.
+type HeaderIs = (Box<[u8]>, Box<[u8]>);
+
+fn header(i: usize, name: &str, value: &str, cx: &mut Cx<'_>) -> Option<HeaderIs> {
     let path = format!("route[{i}].when.header.{name}");
     if !is_token(name) {
         cx.problem(&path, "not the name of a header field", "write it as \"X-Trunk\"");

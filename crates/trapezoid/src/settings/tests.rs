@@ -136,6 +136,13 @@ const WRONG: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "[server]\nname = \"${PASSWORD} ${PASSWORD}\"\n[admin]\nlisten = \"${PASSWORD}\"\n",
+        &[
+            "f:2: server.name: the value is not a host name; write a name as \"sip.example.com\", without a port",
+            "f:4: admin.listen: the value is not an address and port; write it as \"127.0.0.1:8080\", or \"off\"",
+        ],
+    ),
+    (
         "[log]\nlevel = \"${PASSWORD}\"\n",
         &[
             "f:2: log.level: the string is not known; one of \"error\", \"warn\", \"info\", \"debug\", \"trace\"",

@@ -1,0 +1,184 @@
+//! Stores, name resolution and what the workers share, made as the configuration says.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use sip_backend::dns::{Dns, DnsOptions};
+use sip_backend::location::{DiskStore, LocationError, Options};
+use sip_backend::metrics::Sample;
+use sip_backend::shared::Shared;
+use sip_backend::subscribers::{CredentialCache, LookupOptions, SqliteCredentials};
+use sip_backend::{AnswerSink, Backend};
+use sip_core::config::Listener;
+use sip_core::id::{ListenerId, WorkerId};
+use sip_core::query::Query;
+use sip_core::shared::SharedState;
+use sip_net::hub::Hub;
+use sip_net::worker::QuerySink;
+use tokio::runtime::Handle;
+
+use super::data_dir;
+use super::sinks::Answers;
+use crate::cli::Failure;
+use crate::cli::user::failure;
+use crate::settings::Loaded;
+
+/// That there is no such user is remembered this long at most; a change of the table ends it sooner.
+const NEGATIVE_TTL: Duration = Duration::from_secs(30);
+/// Records looked at in one second for bindings that have ended: a million takes 50 s.
+const SWEEP_RECORDS: usize = 20_000;
+
+/// All of them. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Backends {
+    backend: Arc<Backend>,
+    shared: Arc<Shared>,
+    answers: Arc<Answers>,
+}
+
+impl std::fmt::Debug for Backends {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.backend.fmt(f)
+    }
+}
+
+impl Backends {
+    /// Opens the stores and loads the registrations.
+    pub(crate) fn open(loaded: &Loaded, hub: &Hub, runtime: &Handle) -> Result<Self, Failure> {
+        let answers = Arc::new(Answers::new(hub.clone()));
+        let sink: Arc<dyn AnswerSink> = Arc::<Answers>::clone(&answers);
+        let shell = &loaded.shell;
+        let cache = Arc::new(CredentialCache::new(
+            shell.cache_entries,
+            shell.cache_ttl,
+            NEGATIVE_TTL,
+        ));
+        let shared = Arc::new(shared(loaded, Arc::clone(&cache))?);
+        let mut backend = Backend::new(Arc::clone(&sink));
+        if let Some(path) = &shell.location {
+            make_parent(path)?;
+            backend = backend.with_location(location(path, loaded, &shared, Arc::clone(&sink))?);
+        }
+        make_parent(&shell.subscribers.path)?;
+        let deadline = Duration::from_millis(loaded.core.credentials_deadline_ms.into());
+        let options = LookupOptions {
+            deadline,
+            ..LookupOptions::default()
+        };
+        let credentials =
+            SqliteCredentials::open(shell.subscribers.clone(), options, cache, Arc::clone(&sink));
+        backend = backend.with_credentials(credentials.map_err(failure)?);
+        let options = DnsOptions {
+            servers: shell.nameservers.clone(),
+            timeout: shell.dns_timeout,
+            ..DnsOptions::default()
+        };
+        match Dns::new(runtime.clone(), options, sink) {
+            Ok(dns) => backend = backend.with_dns(dns),
+            // Addresses and registered contacts need no names: the server is of use without them.
+            Err(error) => {
+                tracing::warn!(%error, "names are not resolved; name servers can be given in [dns]")
+            }
+        }
+        Ok(Self {
+            backend: Arc::new(backend),
+            shared,
+            answers,
+        })
+    }
+
+    /// What the workers share.
+    pub(crate) fn shared(&self) -> Arc<dyn SharedState> {
+        Arc::<Shared>::clone(&self.shared)
+    }
+
+    /// Where a worker's questions go.
+    pub(crate) fn queries(&self) -> Queries {
+        Queries(Arc::clone(&self.backend))
+    }
+
+    /// Everything that is counted here.
+    pub(crate) fn metrics(&self) -> Vec<Sample> {
+        let mut samples = self.backend.metrics();
+        samples.extend(self.shared.metrics());
+        samples.push(self.answers.metrics());
+        samples
+    }
+
+    /// Forgets registrations that have ended, some at a time; to be called about once a second.
+    pub(crate) fn sweep(&self) {
+        self.shared.sweep(unix_ms(), SWEEP_RECORDS);
+    }
+
+    /// Writes what is queued and ends the stores' threads.
+    pub(crate) fn shutdown(&self) {
+        self.backend.shutdown();
+    }
+}
+
+/// Takes a worker's questions to the back-ends.
+#[derive(Debug)]
+pub(crate) struct Queries(Arc<Backend>);
+
+impl QuerySink for Queries {
+    fn submit(&mut self, worker: WorkerId, queries: &mut Vec<Query>) {
+        self.0.submit(worker.0, queries.drain(..));
+    }
+}
+
+fn shared(loaded: &Loaded, cache: Arc<CredentialCache>) -> Result<Shared, Failure> {
+    let key = data_dir::random_key()?;
+    let word = |at: usize| {
+        let bytes = key.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+        bytes.map(u64::from_le_bytes).unwrap_or_default()
+    };
+    Ok(Shared::new(
+        (word(0), word(8)),
+        loaded.core.limits.nonces,
+        unix_ms(),
+        cache,
+    ))
+}
+
+fn location(
+    path: &Path,
+    loaded: &Loaded,
+    shared: &Shared,
+    sink: Arc<dyn AnswerSink>,
+) -> Result<DiskStore, Failure> {
+    let listeners = &loaded.core.listeners;
+    let sockets = listeners
+        .iter()
+        .map(|listener| (listener.transport, listener.address))
+        .collect();
+    let find = |transport, address| {
+        let is = |listener: &Listener| listener.transport == transport && listener.address == address;
+        let index = listeners.iter().position(is)?;
+        u16::try_from(index).ok().map(ListenerId)
+    };
+    let options = Options::new(path, sockets);
+    let load = |aor: Box<[u8]>, record| shared.load(&aor, record);
+    let (store, found) = DiskStore::open(options, sink, &find, &load).map_err(|error| match error {
+        LocationError::Locked { .. } => Failure::Usage(format!(
+            "{error}; end that process, or name another [location] url or data_dir"
+        )),
+        LocationError::Io { .. } | LocationError::Database { .. } => Failure::Usage(format!(
+            "registrations: {error}; name another [location] url or data_dir"
+        )),
+    })?;
+    shared.versions_from(found.newest_version);
+    Ok(store)
+}
+
+/// Makes the directory of a database file.
+fn make_parent(path: &Path) -> Result<(), Failure> {
+    path.parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .map_or(Ok(()), data_dir::create)
+}
+
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

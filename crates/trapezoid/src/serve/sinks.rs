@@ -1,0 +1,97 @@
+//! What joins the workers to the rest of the program: answers in, events out.
+
+use sip_backend::AnswerSink;
+use sip_backend::metrics::{Counter, Sample};
+use sip_core::event::{AuthFailure, Event};
+use sip_core::id::{QueryId, WorkerId};
+use sip_core::query::Answer;
+use sip_net::hub::Hub;
+use sip_net::mailbox::Item;
+use sip_net::worker::EventSink;
+
+/// Takes the back-ends' answers to the mailbox of the worker that asked.
+pub(crate) struct Answers {
+    hub: Hub,
+    lost: Counter,
+}
+
+impl Answers {
+    pub(crate) fn new(hub: Hub) -> Self {
+        Self {
+            hub,
+            lost: Counter::default(),
+        }
+    }
+
+    /// What it counts.
+    pub(crate) fn metrics(&self) -> Sample {
+        Sample {
+            name: "answers_lost",
+            help: "Answers of back-ends that the worker's mailbox had no room for.",
+            labels: "",
+            value: sip_backend::metrics::Value::Counter(self.lost.get()),
+        }
+    }
+}
+
+impl AnswerSink for Answers {
+    fn answer(&self, origin: u16, id: QueryId, answer: Answer) {
+        let mailbox = self.hub.mailbox(WorkerId(origin));
+        // Lost answers are the worker's to notice: the core gives the question up at its deadline.
+        if mailbox.is_none_or(|mailbox| mailbox.post(Item::Answer { id, answer }).is_err()) {
+            self.lost.inc();
+        }
+    }
+}
+
+/// Writes the workers' events to the log, whose bound on the lines of one cause holds here too. What
+/// peers chose is escaped, so that nobody writes log lines of his own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EventLog;
+
+impl EventSink for EventLog {
+    fn record(&mut self, _worker: WorkerId, events: &mut Vec<Event>) {
+        for event in events.drain(..) {
+            record(&event);
+        }
+    }
+}
+
+fn record(event: &Event) {
+    match event {
+        Event::Registered {
+            aor,
+            source,
+            contacts,
+        } => {
+            tracing::debug!(aor = ?lossy(aor), %source, contacts, "registered");
+        }
+        Event::CallAnswered {
+            call_id,
+            status,
+            after_us,
+        } => {
+            tracing::debug!(call_id = ?lossy(call_id), status, after_us, "call answered");
+        }
+        Event::AuthFailed { user, source, reason } => {
+            let reason = match reason {
+                AuthFailure::UnknownUser => "unknown user",
+                AuthFailure::WrongPassword => "wrong password",
+                AuthFailure::NotOwner => "not the owner of the address it used",
+                AuthFailure::Replay => "nonce count seen before",
+            };
+            tracing::info!(user = ?lossy(user), %source, reason, "authentication failed");
+        }
+        Event::NextHopFailed {
+            destination,
+            timed_out,
+        } => {
+            let cause = if *timed_out { "no answer" } else { "unreachable" };
+            tracing::warn!(%destination, cause, "next hop failed");
+        }
+    }
+}
+
+fn lossy(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
+    String::from_utf8_lossy(bytes)
+}

@@ -1,0 +1,87 @@
+//! The workers' threads.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use sip_core::config::Config;
+use sip_core::endpoint::{Endpoint, Keys};
+use sip_core::id::WorkerId;
+use sip_core::shared::SharedState;
+use sip_net::bind::WorkerSockets;
+use sip_net::clock::Clock;
+use sip_net::hub::Hub;
+use sip_net::mailbox::MailboxReceiver;
+use sip_net::worker::{Ended, Parts, Published, QuerySink, Worker};
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::data_dir;
+use super::sinks::EventLog;
+use crate::cli::Failure;
+use crate::settings::Loaded;
+
+/// What became of a worker, told once by each.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// It was asked to end, and did.
+    Asked(Ended),
+    /// Its loop failed.
+    Failed(io::Error),
+    /// It panicked, which is a bug.
+    Panicked,
+}
+
+/// What all workers have in common.
+pub(crate) struct Common<'a> {
+    pub loaded: &'a Loaded,
+    pub hub: &'a Hub,
+    pub domain_secret: &'a [u8; data_dir::KEY_BYTES],
+    pub shared: Arc<dyn SharedState>,
+    pub clock: Clock,
+}
+
+/// Makes one worker and its thread, named `worker-N`; its counters.
+pub(crate) fn start<Q: QuerySink + 'static>(
+    number: u16,
+    common: &Common<'_>,
+    sockets: WorkerSockets,
+    mailbox: MailboxReceiver,
+    queries: Q,
+    ends: UnboundedSender<(u16, End)>,
+) -> Result<Published, Failure> {
+    let failed = |error: io::Error| Failure::failed(&format!("cannot start worker {number}"), error);
+    let config: &Config = &common.loaded.core;
+    let keys = Keys {
+        domain_secret: *common.domain_secret,
+        seed: *data_dir::random_key()?,
+    };
+    let worker = Worker::new(Parts {
+        worker: WorkerId(number),
+        core: Endpoint::new(config, &keys, WorkerId(number), Arc::clone(&common.shared)),
+        config: Arc::new(config.clone()),
+        settings: common.loaded.shell.sockets.clone(),
+        sockets,
+        mailbox,
+        hub: common.hub.clone(),
+        clock: common.clock.clone(),
+        queries,
+        events: EventLog,
+        seed: u32::from_le_bytes([keys.seed[0], keys.seed[1], keys.seed[2], keys.seed[3]]),
+    })
+    .map_err(failed)?;
+    let published = worker.published();
+    let run = move || {
+        let end = match catch_unwind(AssertUnwindSafe(|| worker.run())) {
+            Ok(Ok(ended)) => End::Asked(ended),
+            Ok(Err(error)) => End::Failed(error),
+            Err(_) => End::Panicked,
+        };
+        // Nobody listens any more when the process is ending.
+        let _ = ends.send((number, end));
+    };
+    std::thread::Builder::new()
+        .name(format!("worker-{number}"))
+        .spawn(run)
+        .map_err(failed)?;
+    Ok(published)
+}

@@ -1,0 +1,242 @@
+//! The running server, through the built binary, on a loopback address of its own.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+/// Longest that anything here may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Server {
+    child: Child,
+    lines: Receiver<String>,
+    seen: Vec<String>,
+}
+
+impl Server {
+    fn start(dir: &Path) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_trapezoid"))
+            .args(["serve", "--config", "t.toml"])
+            .current_dir(dir)
+            .env("NO_COLOR", "1")
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        let (sender, lines) = channel();
+        let stderr = BufReader::new(child.stderr.take().expect("a pipe"));
+        std::thread::spawn(move || {
+            stderr
+                .lines()
+                .map_while(Result::ok)
+                .try_for_each(|line| sender.send(line))
+        });
+        Self {
+            child,
+            lines,
+            seen: Vec::new(),
+        }
+    }
+
+    /// Waits for a line of the log with this text in it.
+    fn wait_for(&mut self, text: &str) -> String {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(line) if line.contains(text) => return line,
+                Ok(line) => self.seen.push(line),
+                Err(_) => panic!("no {text:?} after:\n{}", self.seen.join("\n")),
+            }
+        }
+    }
+
+    fn signal(&self, name: &str) {
+        let status = Command::new("kill")
+            .args([&format!("-{name}"), &self.child.id().to_string()])
+            .status();
+        assert!(status.expect("kill").success());
+    }
+
+    fn exit_code(&mut self) -> Option<i32> {
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until {
+            if let Some(status) = self.child.try_wait().expect("a child") {
+                return status.code();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("it does not end");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // After a failed test it still runs; otherwise there is nothing to kill.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn configuration(sip: SocketAddr, admin: SocketAddr, more: &str) -> String {
+    format!(
+        "[server]\nworkers = 2\ndrain_s = 1\n[[listen]]\ntransport = \"udp\"\naddress = \"{sip}\"\n\
+         [[listen]]\ntransport = \"tcp\"\naddress = \"{sip}\"\n[admin]\nlisten = \"{admin}\"\n{more}"
+    )
+}
+
+fn get(address: SocketAddr, path: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).expect("connects");
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+    )
+    .expect("writes");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a body");
+    (
+        head.get(9..12)
+            .and_then(|code| code.parse().ok())
+            .expect("a status"),
+        body.to_owned(),
+    )
+}
+
+/// Sends OPTIONS to the server itself; the answer's first line.
+fn options(server: SocketAddr, branch: &str) -> String {
+    let socket = UdpSocket::bind(SocketAddr::new(server.ip(), 0)).expect("binds");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+    let own = socket.local_addr().expect("an address");
+    let request = format!(
+        "OPTIONS sip:{server} SIP/2.0\r\nVia: SIP/2.0/UDP {own};branch=z9hG4bK{branch}\r\nMax-Forwards: 70\r\n\
+         To: <sip:{server}>\r\nFrom: <sip:test@{own}>;tag=1\r\nCall-ID: {branch}\r\nCSeq: 1 OPTIONS\r\n\
+         Content-Length: 0\r\n\r\n"
+    );
+    socket.send_to(request.as_bytes(), server).expect("sends");
+    let mut answer = [0; 2000];
+    let length = socket.recv(&mut answer).expect("an answer");
+    String::from_utf8_lossy(&answer[..length])
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .to_owned()
+}
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().expect("an address")
+}
+
+#[test]
+fn a_server_serves_reloads_and_drains() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (sip, admin) = (address("127.83.1.1:5060"), address("127.83.1.1:8080"));
+    let write = |text: &str| std::fs::write(dir.path().join("t.toml"), text).expect("writable");
+    write(&configuration(sip, admin, ""));
+    let mut server = Server::start(dir.path());
+    let ready = server.wait_for("is ready");
+    assert!(ready.contains("udp+tcp 127.83.1.1:5060"), "{ready}");
+    server.wait_for("metrics at http://127.83.1.1:8080/metrics");
+    assert_eq!(
+        get(admin, "/health/ready"),
+        (200, "{\"status\":\"ready\"}\n".to_owned())
+    );
+    assert_eq!(options(sip, "first"), "SIP/2.0 200 OK");
+
+    // A second one on the same address says so, with a remedy, and touches nothing.
+    let mut second = Server::start(dir.path());
+    let line = second.wait_for("cannot listen at");
+    assert!(
+        line.contains("end it, or name other addresses in [[listen]]"),
+        "{line}"
+    );
+    assert_eq!(second.exit_code(), Some(2));
+
+    // Counters are published a few times a second.
+    let counted = || {
+        get(admin, "/metrics").1.lines().any(|line| {
+            line.starts_with("trapezoid_requests_received_total{method=\"OPTIONS\"") && line.ends_with(" 1")
+        })
+    };
+    let until = Instant::now() + PATIENCE;
+    while !counted() {
+        assert!(Instant::now() < until, "{}", get(admin, "/metrics").1);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+
+    // A wrong file changes nothing and is told with its lines.
+    write("[server]\nworkrs = 3\n");
+    server.signal("HUP");
+    let line = server.wait_for("the old one stays");
+    assert!(line.contains("t.toml:2: server.workrs: unknown key"), "{line}");
+    assert_eq!(options(sip, "second"), "SIP/2.0 200 OK");
+
+    // What can change does; what cannot is named.
+    write(&configuration(
+        sip,
+        admin,
+        "[dns]\ntimeout_ms = 100\n[[domain]]\nname = \"example.com\"\n",
+    ));
+    server.signal("HUP");
+    let line = server.wait_for("after a restart only");
+    assert!(line.contains("keys=\"dns\""), "{line}");
+    server.wait_for("configuration reloaded");
+    assert_eq!(options(sip, "third"), "SIP/2.0 200 OK");
+
+    server.signal("TERM");
+    server.wait_for("draining");
+    assert_eq!(server.exit_code(), Some(0));
+}
+
+#[test]
+fn data_in_use_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let start = |host: &str| {
+        let (sip, admin) = (address(&format!("{host}:5060")), address(&format!("{host}:8080")));
+        std::fs::write(dir.path().join("t.toml"), configuration(sip, admin, "")).expect("writable");
+        Server::start(dir.path())
+    };
+    let mut first = start("127.83.2.1");
+    first.wait_for("is ready");
+    let mut second = start("127.83.2.2");
+    let line = second.wait_for("is in use by another process");
+    assert!(line.contains("name another [location] url or data_dir"), "{line}");
+    assert_eq!(second.exit_code(), Some(2));
+    first.signal("INT");
+    assert_eq!(first.exit_code(), Some(0));
+    // What the first left is free again.
+    let mut third = start("127.83.2.3");
+    third.wait_for("is ready");
+    third.signal("TERM");
+    assert_eq!(third.exit_code(), Some(0));
+}
+
+#[test]
+fn addresses_that_cannot_be_had_are_told_with_a_remedy() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let fails = |text: &str| {
+        std::fs::write(dir.path().join("t.toml"), text).expect("writable");
+        let mut server = Server::start(dir.path());
+        let line = server.wait_for("cannot listen at");
+        assert_eq!(server.exit_code(), Some(2));
+        line
+    };
+    let line = fails("[[listen]]\ntransport = \"udp\"\naddress = \"192.0.2.200:5060\"\n");
+    assert!(
+        line.contains("no interface of this machine has that address"),
+        "{line}"
+    );
+    let taken = std::net::TcpListener::bind("127.83.3.1:8080").expect("binds");
+    let line = fails(&configuration(
+        address("127.83.3.1:5060"),
+        taken.local_addr().expect("address"),
+        "",
+    ));
+    assert!(
+        line.contains("name another address in [admin] listen, or \"off\""),
+        "{line}"
+    );
+    assert!(!dir.path().join("data").exists(), "nothing was made");
+}
