@@ -185,6 +185,9 @@ fn an_answer_that_comes_after_ours_goes_nowhere() {
     let sent = out[1].clone();
     let out = b.pass(32_100);
     assert_eq!(out[out.len() - 1].first_line(), "SIP/2.0 408 Request Timeout");
-    assert!(b.udp(CALLEE, &response(&sent, "480 Temporarily Unavailable", "")).is_empty());
+    assert!(
+        b.udp(CALLEE, &response(&sent, "480 Temporarily Unavailable", ""))
+            .is_empty()
+    );
     assert_eq!(b.endpoint.counters().dropped_stray_response, 1);
 }

@@ -4,9 +4,10 @@
 //! branch cannot be guessed nor met by accident. Fields are hashed as length and bytes, so that
 //! no two field lists encode alike.
 
+use core::hash::Hasher as _;
+
 use siphasher::sip::SipHasher24;
-use siphasher::sip128::SipHasher24 as SipHasher24x128;
-use smallvec::SmallVec;
+use siphasher::sip128::{Hasher128 as _, SipHasher24 as SipHasher24x128};
 
 use crate::keys::derive_siphash_key;
 
@@ -55,19 +56,17 @@ impl Secrets {
         cseq.copy_from_slice(&of.cseq.to_be_bytes());
         rest.copy_from_slice(&[target]);
         let fields = [of.received_branch, of.sent_by, of.call_id, of.from_tag, &numbers];
-        let mut all = Fields::default();
-        fields.iter().for_each(|field| all.add(field));
-        all.hash128(self.branch)
+        Fields(fields).hash128(self.branch)
     }
 
     /// Marks a Record-Route as ours: over Call-ID and the tag of the dialog's initiator.
     pub(crate) fn route_mark(&self, call_id: &[u8], initiator_tag: &[u8]) -> u64 {
-        hash64(self.route, &[call_id, initiator_tag])
+        hash64(self.route, [call_id, initiator_tag])
     }
 
     /// The To tag of answers that we make; their ACK is known by it (RFC 3261 §8.2.6.2, §8.2.7).
     pub(crate) fn to_tag(&self, call_id: &[u8], from_tag: &[u8]) -> u64 {
-        hash64(self.tag, &[call_id, from_tag])
+        hash64(self.tag, [call_id, from_tag])
     }
 
     /// Which of `workers` holds the state of this Call-ID.
@@ -75,20 +74,17 @@ impl Secrets {
         if workers <= 1 {
             return 0;
         }
-        (hash64(self.owner, &[call_id]) % u64::from(workers)) as u16
+        (hash64(self.owner, [call_id]) % u64::from(workers)) as u16
     }
 
     /// Key of a table entry made of what a peer chose.
-    pub(crate) fn map_key(&self, fields: &[&[u8]], class: u8) -> u128 {
-        let mut all = Fields::default();
-        fields.iter().for_each(|field| all.add(field));
-        all.add(&[class]);
-        all.hash128(self.map)
+    pub(crate) fn map_key<const N: usize>(&self, fields: [&[u8]; N]) -> u128 {
+        Fields(fields).hash128(self.map)
     }
 
     /// A reproducible number for choices among equals (RFC 2782 weights).
     pub(crate) fn dice(&self, call_id: &[u8]) -> u64 {
-        hash64(self.map, &[call_id])
+        hash64(self.map, [call_id])
     }
 }
 
@@ -109,28 +105,58 @@ pub(crate) struct BranchInput<'a> {
     pub(crate) cseq: u32,
 }
 
-/// Fields in a row, each behind its length: hashing them at once costs half of hashing piece by
-/// piece.
-#[derive(Default)]
-struct Fields(SmallVec<[u8; 256]>);
+/// Bytes of a row of fields that are put together before they are hashed: nearly every row.
+const ROW: usize = 384;
 
-impl Fields {
-    fn add(&mut self, field: &[u8]) {
-        self.0.extend_from_slice(&(field.len() as u32).to_le_bytes());
-        self.0.extend_from_slice(field);
+/// A row of fields, each behind its length. Hashing them at once costs half of hashing them piece
+/// by piece, and gives the same.
+struct Fields<'f, const N: usize>([&'f [u8]; N]);
+
+impl<const N: usize> Fields<'_, N> {
+    fn lengths(&self) -> [[u8; 4]; N] {
+        self.0.map(|field| (field.len() as u32).to_le_bytes())
+    }
+
+    /// All of it at once; `None` if it is long.
+    fn joined<'r>(&self, row: &'r mut [u8; ROW]) -> Option<&'r [u8]> {
+        let mut at = 0;
+        for (field, len) in self.0.iter().zip(self.lengths()) {
+            row.get_mut(at..at + 4)?.copy_from_slice(&len);
+            at += 4;
+            row.get_mut(at..at + field.len())?.copy_from_slice(field);
+            at += field.len();
+        }
+        row.get(..at)
+    }
+
+    fn put(&self, hasher: &mut impl core::hash::Hasher) {
+        for (field, len) in self.0.iter().zip(self.lengths()) {
+            hasher.write(&len);
+            hasher.write(field);
+        }
+    }
+
+    fn hash64(&self, key: Key) -> u64 {
+        let mut hasher = SipHasher24::new_with_keys(key.0, key.1);
+        if let Some(row) = self.joined(&mut [0; ROW]) {
+            return hasher.hash(row);
+        }
+        self.put(&mut hasher);
+        hasher.finish()
     }
 
     fn hash128(&self, key: Key) -> u128 {
-        SipHasher24x128::new_with_keys(key.0, key.1)
-            .hash(&self.0)
-            .as_u128()
+        let mut hasher = SipHasher24x128::new_with_keys(key.0, key.1);
+        if let Some(row) = self.joined(&mut [0; ROW]) {
+            return hasher.hash(row).as_u128();
+        }
+        self.put(&mut hasher);
+        hasher.finish128().as_u128()
     }
 }
 
-fn hash64(key: Key, fields: &[&[u8]]) -> u64 {
-    let mut all = Fields::default();
-    fields.iter().for_each(|field| all.add(field));
-    SipHasher24::new_with_keys(key.0, key.1).hash(&all.0)
+fn hash64<const N: usize>(key: Key, fields: [&[u8]; N]) -> u64 {
+    Fields(fields).hash64(key)
 }
 
 const HEX: &[u8; 16] = b"0123456789abcdef";
@@ -162,4 +188,40 @@ pub(crate) fn read_hex(text: &[u8], digits: usize) -> Option<u128> {
         value = value << 4 | u128::from(nibble);
     }
     Some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    #[test]
+    fn long_rows_are_hashed_as_short_ones_are() {
+        for len in [0, 1, 200, ROW - 9, ROW - 8, ROW - 7, ROW, 2000] {
+            let long = vec![b'x'; len];
+            let fields = Fields([&long, b"y"]);
+            let mut pieces = SipHasher24::new_with_keys(1, 2);
+            fields.put(&mut pieces);
+            assert_eq!(fields.hash64((1, 2)), pieces.finish(), "{len}");
+            let mut pieces = SipHasher24x128::new_with_keys(1, 2);
+            fields.put(&mut pieces);
+            assert_eq!(fields.hash128((1, 2)), pieces.finish128().as_u128(), "{len}");
+        }
+        assert_ne!(
+            Fields([b"ab", b"c"]).hash64((1, 2)),
+            Fields([b"a", b"bc"]).hash64((1, 2))
+        );
+    }
+
+    #[test]
+    fn hexadecimal_digits() {
+        let mut out = vec![];
+        write_hex(&mut out, 0x0012_ab00_0000_00ff, 16);
+        write_hex(&mut out, 7, 2);
+        assert_eq!(out, b"0012ab00000000ff07");
+        assert_eq!(read_hex(b"0012ab00000000ff", 16), Some(0x0012_ab00_0000_00ff));
+        for bad in [&b"0012AB00000000ff"[..], b"0", b"", b"0012ab00000000fg"] {
+            assert_eq!(read_hex(bad, 16), None);
+        }
+    }
 }

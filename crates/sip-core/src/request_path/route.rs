@@ -434,7 +434,10 @@ impl Engine {
             secure: hop.secure,
             ipv4: has(true),
             ipv6: has(false),
-            dice: self.secrets.dice(request.call_id),
+            dice: match hop.host {
+                HostRef::Name(_) => self.secrets.dice(request.call_id),
+                HostRef::Ip(_) => 0,
+            },
         };
         match self.resolver.locate(self.now.instant, &question) {
             Located::Done(candidates) if !candidates.is_empty() => {

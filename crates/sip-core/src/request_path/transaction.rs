@@ -85,7 +85,9 @@ impl Engine {
             method.as_bytes()
         };
         match via.branch().filter(|_| via.has_cookie()) {
-            Some(branch) => self.secrets.map_key(&[branch, via.host_text, &port, name], class),
+            Some(branch) => self
+                .secrets
+                .map_key([branch, via.host_text, &port, name, &[class]]),
             None => {
                 let number = request.cseq.number.to_be_bytes();
                 let fields = [
@@ -95,8 +97,9 @@ impl Engine {
                     request.call_id,
                     &number,
                     name,
+                    &[class],
                 ];
-                self.secrets.map_key(&fields, class)
+                self.secrets.map_key(fields)
             }
         }
     }

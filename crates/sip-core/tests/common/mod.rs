@@ -132,7 +132,7 @@ pub fn relay(uri: &str) -> Route {
 }
 
 /// A message that left.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Sent {
     pub to: Flow,
     pub text: String,

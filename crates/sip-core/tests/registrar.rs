@@ -1,0 +1,383 @@
+//! Registering, and calls to what registered (RFC 3261 §10, §16.5, RFC 3327).
+
+#[path = "common/digest.rs"]
+mod agent;
+mod common;
+
+use agent::*;
+use common::*;
+use sip_core::auth::digest;
+use sip_core::config::{Config, Durability, StateMode};
+use sip_core::event::Event;
+use sip_core::location::codec;
+use sip_core::query::{Answer, QueryKind, Unavailable};
+
+const PHONE: &str = "192.0.2.30:40000";
+const UNAVAILABLE: &str = "SIP/2.0 480 Temporarily Unavailable";
+
+/// Everything to our domain goes to the registered contact.
+fn registrar(durability: Durability) -> Config {
+    let mut config = config();
+    config.routes.clear();
+    config.state = StateMode::Stateless;
+    config.registrar.durability = durability;
+    config.domains[0].aliases = vec![b"alias.example"[..].into()];
+    config
+}
+
+/// A REGISTER of bob; CSeq number `n`.
+fn register(n: u32, contact: &str, extra: &str) -> String {
+    let contact = if contact.is_empty() {
+        String::new()
+    } else {
+        format!("Contact: {contact}\n")
+    };
+    request(
+        "REGISTER",
+        "sip:example.com",
+        &format!("r{n}"),
+        &format!("{contact}{extra}"),
+    )
+    .replace("From: <sip:alice@", "From: <sip:bob@")
+    .replace("CSeq: 1 ", &format!("CSeq: {n} "))
+    .replace("UDP 192.0.2.10:5060", "UDP 10.0.0.30:5060;rport")
+}
+
+fn call(b: &mut Bench, uri: &str) -> Vec<Sent> {
+    b.udp(CALLER, &request("INVITE", uri, "i1", ""))
+}
+
+fn contacts(sent: &Sent) -> Vec<&str> {
+    sent.headers("Contact")
+}
+
+#[test]
+fn a_call_goes_the_way_that_the_registration_came() {
+    let mut b = Bench::new(&registrar(Durability::Memory));
+    let out = one(b.udp(PHONE, &register(1, "<sip:bob@10.0.0.30:5060;ob>", "")));
+    assert_eq!(
+        (out.first_line(), out.address().as_str()),
+        ("SIP/2.0 200 OK", PHONE)
+    );
+    assert_eq!(contacts(&out), ["<sip:bob@10.0.0.30:5060;ob>;expires=3600"]);
+    b.no_query();
+    assert_eq!(
+        b.endpoint.poll_event(),
+        Some(Event::Registered {
+            aor: b"bob@example.com"[..].into(),
+            source: PHONE.parse().unwrap(),
+            contacts: 1
+        })
+    );
+    for uri in [
+        "sip:bob@example.com",
+        "sip:%62ob@ALIAS.example;user=phone",
+        "sips:bob:pw@example.com",
+    ] {
+        let out = call(&mut b, uri);
+        assert_eq!(
+            lines(&out),
+            [format!("{PHONE} INVITE sip:bob@10.0.0.30:5060;ob SIP/2.0")],
+            "{uri}"
+        );
+        assert!(out[0].headers("Route").is_empty());
+    }
+    for uri in [
+        "sip:Bob@example.com",
+        "sip:alice@example.com",
+        "sip:bob@example.com.:5060",
+    ] {
+        let out = one(call(&mut b, uri));
+        let expected = if uri.contains("com.") {
+            "INVITE sip:bob@10.0.0.30:5060;ob SIP/2.0"
+        } else {
+            UNAVAILABLE
+        };
+        assert_eq!(out.first_line(), expected, "{uri}");
+    }
+    // It ends: for calls, and for those who ask.
+    b.pass(3_600_000);
+    assert_eq!(one(call(&mut b, "sip:bob@example.com")).first_line(), UNAVAILABLE);
+    assert!(contacts(&one(b.udp(PHONE, &register(2, "", "")))).is_empty());
+}
+
+/// RFC 3261 §19.1.1 Table 1: what may stand in a Contact may not all stand in a Request-URI.
+#[test]
+fn a_contact_becomes_a_request_uri() {
+    for (contact, uri) in [
+        (
+            "<sip:bob@10.0.0.30?Subject=x&Route=%3Csip:evil%3E>",
+            "sip:bob@10.0.0.30",
+        ),
+        ("<sip:bob@10.0.0.30;method=BYE;x>", "sip:bob@10.0.0.30;x"),
+        (
+            "<sip:bob@10.0.0.30:5062;transport=udp;METHOD=REGISTER;y=z?a=b>",
+            "sip:bob@10.0.0.30:5062;transport=udp;y=z",
+        ),
+        (
+            "<sip:bob@10.0.0.30;meth%6Fd=BYE;x=[1/2:3]>",
+            "sip:bob@10.0.0.30;x=[1/2:3]",
+        ),
+        ("sip:bob@10.0.0.30;q=0.5", "sip:bob@10.0.0.30"),
+    ] {
+        let mut b = Bench::new(&registrar(Durability::Memory));
+        assert_eq!(
+            one(b.udp(PHONE, &register(1, contact, ""))).first_line(),
+            "SIP/2.0 200 OK"
+        );
+        assert_eq!(
+            lines(&call(&mut b, "sip:bob@example.com")),
+            [format!("{PHONE} INVITE {uri} SIP/2.0")],
+            "{contact}"
+        );
+    }
+}
+
+#[test]
+fn the_best_q_is_called_and_of_equals_the_newest() {
+    let mut b = Bench::new(&registrar(Durability::Memory));
+    let text = register(
+        1,
+        "<sip:a@10.0.0.1>;q=0.5, <sip:b@10.0.0.2>;q=0.9, <sip:c@10.0.0.3>;q=0.9;expires=60",
+        "",
+    );
+    let out = one(b.udp(PHONE, &text));
+    assert_eq!(
+        contacts(&out),
+        [
+            "<sip:c@10.0.0.3>;q=0.900;expires=60",
+            "<sip:b@10.0.0.2>;q=0.900;expires=3600",
+            "<sip:a@10.0.0.1>;q=0.500;expires=3600"
+        ]
+    );
+    let called = |b: &mut Bench| one(call(b, "sip:bob@example.com")).first_line().to_string();
+    assert_eq!(called(&mut b), "INVITE sip:c@10.0.0.3 SIP/2.0");
+    b.pass(61_000);
+    assert_eq!(called(&mut b), "INVITE sip:b@10.0.0.2 SIP/2.0");
+    b.udp(PHONE, &register(2, "<sip:b@10.0.0.2>;expires=0", ""));
+    assert_eq!(called(&mut b), "INVITE sip:a@10.0.0.1 SIP/2.0");
+    let out = one(b.udp(PHONE, &register(3, "*", "Expires: 0\n")));
+    assert_eq!((out.first_line(), contacts(&out).len()), ("SIP/2.0 200 OK", 0));
+    assert_eq!(called(&mut b), UNAVAILABLE);
+}
+
+#[test]
+fn a_path_becomes_route() {
+    let mut b = Bench::new(&registrar(Durability::Memory));
+    let paths = "Path: <sip:198.51.100.7;lr>\nPath: \"e, f\" <sip:edge.example;lr>\nSupported: path\n";
+    let out = one(b.udp(PHONE, &register(1, "<sip:bob@10.0.0.30>", paths)));
+    assert_eq!(
+        out.header("Path"),
+        "<sip:198.51.100.7;lr>, \"e, f\" <sip:edge.example;lr>"
+    );
+    let out = one(call(&mut b, "sip:bob@example.com"));
+    assert_eq!(
+        lines(&[out.clone()]),
+        ["198.51.100.7:5060 INVITE sip:bob@10.0.0.30 SIP/2.0"]
+    );
+    assert_eq!(
+        out.headers("Route"),
+        ["<sip:198.51.100.7;lr>, \"e, f\" <sip:edge.example;lr>"]
+    );
+}
+
+#[test]
+fn refusals() {
+    let mut config = registrar(Durability::Commit);
+    config.limits.contacts_per_aor = 2;
+    for (text, first_line, header) in [
+        (
+            register(1, "<sip:b@10.0.0.1>;expires=30", ""),
+            "423 Interval Too Brief",
+            "Min-Expires: 60",
+        ),
+        (register(1, "*", ""), "400 Contact * Without Expires 0", ""),
+        (
+            register(1, "*, <sip:b@10.0.0.1>", "Expires: 0\n"),
+            "400 Contact * Beside Other Values",
+            "",
+        ),
+        (
+            register(1, "<mailto:b@c>", ""),
+            "400 Contact Is Not A SIP URI",
+            "",
+        ),
+        (
+            register(1, "<sip:b@10.0.0.1>", "Require: path, gruu\n"),
+            "420 Bad Extension",
+            "Unsupported: gruu",
+        ),
+        (
+            register(1, "<sip:a@1.1.1.1>, <sip:a@1.1.1.2>, <sip:a@1.1.1.3>", ""),
+            "403 Too Many Contacts",
+            "",
+        ),
+        (
+            register(1, "<sip:b@10.0.0.1>", "")
+                .replace("To: <sip:bob@example.com>", "To: <sip:bob@other.example>"),
+            "404 Not Found",
+            "",
+        ),
+        (
+            register(1, "<sip:b@10.0.0.1>", "").replace("To: <sip:bob@example.com>", "To: <sip:example.com>"),
+            "404 Not Found",
+            "",
+        ),
+        (
+            register(1, "<sip:b@10.0.0.1>", "")
+                .replace("REGISTER sip:example.com", "REGISTER sip:other.example"),
+            "403 Forbidden",
+            "",
+        ),
+    ] {
+        let mut b = Bench::new(&config);
+        let out = one(b.udp(PHONE, &text));
+        assert_eq!(out.first_line(), format!("SIP/2.0 {first_line}"), "{text}");
+        assert!(
+            header.is_empty() || out.text.contains(&format!("\r\n{header}\r\n")),
+            "{}",
+            out.text
+        );
+        b.no_query();
+        assert_eq!(one(call(&mut b, "sip:bob@example.com")).first_line(), UNAVAILABLE);
+        b.assert_idle();
+    }
+}
+
+#[test]
+fn nobody_registers_for_another() {
+    let mut config = registrar(Durability::Memory);
+    config.domains[0].auth.methods = vec![b"REGISTER"[..].into()];
+    let mut b = Bench::new(&config);
+    let secrets = digest::secrets(b"alice", b"example.com", PASSWORD.as_bytes());
+    b.shared
+        .cached
+        .lock()
+        .unwrap()
+        .insert((b"alice".to_vec(), b"example.com".to_vec()), Some(secrets));
+    let nonce = nonce_of(&one(b.udp(PHONE, &register(1, "<sip:x@10.0.0.30>", ""))));
+    let credentials = login("REGISTER", "sip:example.com").line(&nonce);
+    let out = one(b.udp(PHONE, &register(2, "<sip:x@10.0.0.30>", &credentials)));
+    assert_eq!(out.first_line(), "SIP/2.0 403 Forbidden");
+    let next = Login {
+        count: 2,
+        ..login("REGISTER", "sip:example.com")
+    }
+    .line(&nonce);
+    let own = register(3, "<sip:x@10.0.0.30>", &next).replace("To: <sip:bob@", "To: <sip:alice@");
+    let out = one(b.udp(PHONE, &own));
+    assert_eq!((out.first_line(), contacts(&out).len()), ("SIP/2.0 200 OK", 1));
+    // A retransmission is answered as the first was.
+    assert_eq!(one(b.udp(PHONE, &own)).text, out.text);
+}
+
+#[test]
+fn commit_answers_once_it_is_on_disk() {
+    let mut b = Bench::new(&registrar(Durability::Commit));
+    assert!(b.udp(PHONE, &register(1, "<sip:bob@10.0.0.30>", "")).is_empty());
+    let query = b.query();
+    let QueryKind::SaveBindings { aor, record, .. } = &query.kind else {
+        panic!("{query:?}")
+    };
+    assert_eq!(**aor, *b"bob@example.com");
+    assert_eq!(
+        *codec::decode(record).unwrap().bindings[0].contact,
+        *b"sip:bob@10.0.0.30"
+    );
+    assert_eq!(b.endpoint.gauges().parked_requests, 1);
+    let out = one(b.answer(&query, Answer::Saved(Ok(()))));
+    assert_eq!(
+        (out.first_line(), out.address().as_str()),
+        ("SIP/2.0 200 OK", PHONE)
+    );
+    assert_eq!(contacts(&out), ["<sip:bob@10.0.0.30>;expires=3600"]);
+    b.assert_idle();
+    assert_eq!(b.counters().registrations, 1);
+    // Asking needs no disk; removing does, and writes an empty record.
+    assert_eq!(
+        one(b.udp(PHONE, &register(2, "", ""))).first_line(),
+        "SIP/2.0 200 OK"
+    );
+    b.no_query();
+    assert!(b.udp(PHONE, &register(3, "*", "Expires: 0\n")).is_empty());
+    let query = b.query();
+    let QueryKind::SaveBindings { record, .. } = &query.kind else {
+        panic!("{query:?}")
+    };
+    assert!(codec::decode(record).unwrap().bindings.is_empty());
+    assert_eq!(
+        one(b.answer(&query, Answer::Saved(Ok(())))).first_line(),
+        "SIP/2.0 200 OK"
+    );
+}
+
+#[test]
+fn what_could_not_be_stored_is_undone() {
+    for says_so in [true, false] {
+        let mut b = Bench::new(&registrar(Durability::Commit));
+        b.udp(PHONE, &register(1, "<sip:old@10.0.0.30>", ""));
+        let query = b.query();
+        b.answer(&query, Answer::Saved(Ok(())));
+        b.udp(PHONE, &register(2, "<sip:new@10.0.0.30>", ""));
+        let query = b.query();
+        let out = if says_so {
+            b.answer(&query, Answer::Saved(Err(Unavailable)))
+        } else {
+            b.pass(5_020)
+        };
+        assert_eq!(one(out).first_line(), "SIP/2.0 500 Server Internal Error");
+        assert_eq!(b.counters().registrations_failed, 1);
+        assert_eq!(
+            one(call(&mut b, "sip:bob@example.com")).first_line(),
+            "INVITE sip:old@10.0.0.30 SIP/2.0"
+        );
+        assert_eq!(contacts(&one(b.udp(PHONE, &register(9, "", "")))).len(), 1);
+        // The first of all is undone to nothing.
+        let mut b = Bench::new(&registrar(Durability::Commit));
+        b.udp(PHONE, &register(1, "<sip:old@10.0.0.30>", ""));
+        let query = b.query();
+        b.answer(&query, Answer::Saved(Err(Unavailable)));
+        assert_eq!(one(call(&mut b, "sip:bob@example.com")).first_line(), UNAVAILABLE);
+    }
+    // Unless another came after it: what that one stored holds both.
+    let mut b = Bench::new(&registrar(Durability::Commit));
+    b.udp(PHONE, &register(1, "<sip:a@10.0.0.30>;q=0.5", ""));
+    b.udp(PHONE, &register(2, "<sip:b@10.0.0.30>;q=0.1", ""));
+    let (first, second) = (b.query(), b.query());
+    assert_eq!(
+        one(b.answer(&first, Answer::Saved(Err(Unavailable)))).first_line(),
+        "SIP/2.0 500 Server Internal Error"
+    );
+    assert_eq!(contacts(&one(b.answer(&second, Answer::Saved(Ok(()))))).len(), 2);
+    assert_eq!(
+        one(call(&mut b, "sip:bob@example.com")).first_line(),
+        "INVITE sip:a@10.0.0.30 SIP/2.0"
+    );
+}
+
+#[test]
+fn async_answers_at_once_and_writes_after() {
+    let mut b = Bench::new(&registrar(Durability::Async));
+    assert_eq!(
+        one(b.udp(PHONE, &register(1, "<sip:bob@10.0.0.30>", ""))).first_line(),
+        "SIP/2.0 200 OK"
+    );
+    let query = b.query();
+    assert!(query.id.is_none());
+    assert!(matches!(query.kind, QueryKind::SaveBindings { .. }));
+    b.no_query();
+    b.assert_idle();
+}
+
+#[test]
+fn a_phone_on_a_connection_is_called_there() {
+    let mut b = Bench::new(&registrar(Durability::Memory));
+    let flow = tcp_flow("192.0.2.30:40001", 5);
+    let text = register(1, "<sip:bob@10.0.0.30;transport=tcp>", "").replace("SIP/2.0/UDP", "SIP/2.0/TCP");
+    let out = one(b.receive(flow, &text));
+    assert_eq!((out.first_line(), out.to.conn), ("SIP/2.0 200 OK", flow.conn));
+    let out = one(call(&mut b, "sip:bob@example.com"));
+    assert_eq!(out.to, flow);
+    assert!(out.header("Via").starts_with("SIP/2.0/TCP 192.0.2.1:5060;"));
+    assert_eq!(out.headers("Record-Route").len(), 2);
+}
