@@ -10,7 +10,6 @@
 //! The INVITE has 14 header fields and about 800 bytes. A call is six messages: INVITE, 180, 200,
 //! ACK, BYE, 200; making the responses in the callee's place is part of the figure of a call (some
 //! 3 µs), and that of `responses` alone.
-#![expect(missing_docs, reason = "criterion's macros")]
 
 #[path = "../tests/common/call.rs"]
 mod call;

@@ -1,4 +1,5 @@
 //! Registering, and calls to what registered (RFC 3261 §10, §16.5, RFC 3327).
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 #[path = "common/digest.rs"]
 mod agent;
@@ -172,7 +173,7 @@ fn a_path_becomes_route() {
     );
     let out = one(call(&mut b, "sip:bob@example.com"));
     assert_eq!(
-        lines(&[out.clone()]),
+        lines(std::slice::from_ref(&out)),
         ["198.51.100.7:5060 INVITE sip:bob@10.0.0.30 SIP/2.0"]
     );
     assert_eq!(

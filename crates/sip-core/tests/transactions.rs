@@ -1,5 +1,6 @@
 //! Transactions and the response context through the endpoint (RFC 3261 §9, §16.7 to §16.10, §17,
 //! RFC 4320, RFC 6026).
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
 

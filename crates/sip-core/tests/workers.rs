@@ -1,5 +1,6 @@
 //! Several workers: state lives where its Call-ID belongs, and every worker sends there what it
 //! gets of it.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod common;
 

@@ -297,14 +297,11 @@ fn span(request: &Request<'_>) -> Range<usize> {
 /// Key of a client transaction: branch and method (§17.1.3), an INVITE's being the branch itself.
 /// Branches are keyed hashes, so that any difference will do.
 pub(crate) fn client_key(branch: u128, method: Method<'_>) -> u128 {
-    match method {
-        Method::Invite | Method::Ack => branch,
-        Method::Cancel => branch ^ 1,
-        _ => method
-            .as_bytes()
-            .iter()
-            .fold(branch, |key, c| key.rotate_left(5) ^ u128::from(*c)),
+    if matches!(method, Method::Invite | Method::Ack) {
+        return branch;
     }
+    let name = method.as_bytes().iter();
+    name.fold(branch, |key, c| key.rotate_left(5) ^ u128::from(*c))
 }
 
 /// Appends our Via line. `ingress`: where the response is to leave, for what keeps no state.

@@ -1,5 +1,11 @@
 //! An endpoint on a table: virtual time, messages in as text, messages out as text.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::type_complexity,
+    clippy::wildcard_enum_match_arm,
+    reason = "helpers of tests"
+)]
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
