@@ -2,6 +2,7 @@
 //! tells a secret, so none asks for a token.
 
 pub(crate) mod health;
+mod listener;
 pub(crate) mod metrics;
 mod process;
 
@@ -16,6 +17,7 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 
 use self::health::Health;
+use self::listener::Bounded;
 use self::metrics::Metrics;
 
 /// What the pages show.
@@ -43,7 +45,7 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 /// The listener cannot be watched.
 pub(crate) async fn serve(listener: TcpListener, pages: Pages) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    axum::serve(listener, router(pages)).await
+    axum::serve(Bounded::new(listener), router(pages)).await
 }
 
 fn router(pages: Pages) -> Router {
