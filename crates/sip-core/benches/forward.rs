@@ -1,15 +1,15 @@
 //! What a message costs in the core: parsing, routing and forwarding, without any IO.
 //!
 //! - `cargo bench -p sip-core --bench forward` (add `--profile fast` while developing).
-//! - Instructions, exactly and on any machine: build the example with `cargo build --release -p
-//!   sip-core --example forward` and run `valgrind --tool=callgrind
-//!   target/release/examples/forward stateless 20000` (or `invite`, `stateful`); take the same
-//!   with 10000 off it: the difference is 10,000 calls without the start. `callgrind_annotate`
-//!   shows where they are spent.
+//! - Instructions, exactly and on any machine, of the core alone: build the example with `cargo
+//!   build --release -p sip-core --example forward` and run `valgrind --tool=callgrind
+//!   --toggle-collect='*Endpoint::handle_message*' target/release/examples/forward invite 10000`
+//!   (or `stateless`, `stateful`), divided by the number; `callgrind_annotate` shows where they
+//!   are spent.
 //!
 //! The INVITE has 14 header fields and about 800 bytes. A call is six messages: INVITE, 180, 200,
-//! ACK, BYE, 200; making the responses in the callee's place is part of the figure of a call (some
-//! 3 µs), and that of `responses` alone.
+//! ACK, BYE, 200; making them in the place of both ends is part of a call's figure here, and not
+//! of its instructions.
 
 #[path = "../tests/common/call.rs"]
 mod call;

@@ -95,9 +95,13 @@ impl Call {
         self.give(INVITE);
     }
 
-    /// The same INVITE again and again: what a stateless proxy forwards.
+    /// The INVITE of [`Call::invite`] again and again, and nothing but the core: what a stateless
+    /// proxy forwards.
     pub fn invite_again(&mut self) {
-        self.give(INVITE);
+        let now = self.now();
+        let handled = self.endpoint.handle_message(now, self.caller, &self.text);
+        assert_eq!(handled, Handled::Here);
+        self.endpoint.poll_transmit(&mut self.batch);
     }
 
     /// The rest of the call.
