@@ -20,6 +20,7 @@ pub(crate) struct Secrets {
     route: Key,
     tag: Key,
     owner: Key,
+    dice: Key,
     /// For maps keyed by what a peer chooses; differs between starts.
     map: Key,
 }
@@ -37,6 +38,7 @@ impl Secrets {
             route: derive_siphash_key(domain_secret, "record-route mark"),
             tag: derive_siphash_key(domain_secret, "to tag"),
             owner: derive_siphash_key(domain_secret, "call-id owner"),
+            dice: derive_siphash_key(domain_secret, "choice among equals"),
             map: derive_siphash_key(seed, "transaction keys"),
         }
     }
@@ -65,8 +67,9 @@ impl Secrets {
     }
 
     /// The To tag of answers that we make; their ACK is known by it (RFC 3261 §8.2.6.2, §8.2.7).
-    pub(crate) fn to_tag(&self, call_id: &[u8], from_tag: &[u8]) -> u64 {
-        hash64(self.tag, [call_id, from_tag])
+    /// An INVITE, its CANCEL and that ACK have their branch in common.
+    pub(crate) fn to_tag(&self, call_id: &[u8], from_tag: &[u8], branch: &[u8]) -> u64 {
+        hash64(self.tag, [call_id, from_tag, branch])
     }
 
     /// Which of `workers` holds the state of this Call-ID.
@@ -82,9 +85,10 @@ impl Secrets {
         Fields(fields).hash128(self.map)
     }
 
-    /// A reproducible number for choices among equals (RFC 2782 weights).
+    /// A reproducible number for choices among equals (RFC 2782 weights): the same on each
+    /// worker and node, so that a CANCEL goes where its INVITE went (RFC 3261 §16.11).
     pub(crate) fn dice(&self, call_id: &[u8]) -> u64 {
-        hash64(self.map, [call_id])
+        hash64(self.dice, [call_id])
     }
 }
 
@@ -164,10 +168,9 @@ const HEX: &[u8; 16] = b"0123456789abcdef";
 /// Appends `digits` hexadecimal digits of `value`, the highest first.
 pub(crate) fn write_hex(out: &mut alloc::vec::Vec<u8>, value: u128, digits: u32) {
     let mut text = [b'0'; 32];
-    let mut left = value;
-    for digit in text.iter_mut().rev() {
-        *digit = HEX.get((left & 15) as usize).copied().unwrap_or(b'0');
-        left >>= 4;
+    for (pair, byte) in text.chunks_exact_mut(2).zip(value.to_be_bytes()) {
+        let digit = |nibble: u8| HEX.get(usize::from(nibble)).copied().unwrap_or(b'0');
+        pair.copy_from_slice(&[digit(byte >> 4), digit(byte & 15)]);
     }
     let from = text.len().saturating_sub(digits as usize);
     out.extend_from_slice(text.get(from..).unwrap_or_default());
