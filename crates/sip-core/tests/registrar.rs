@@ -73,7 +73,7 @@ fn a_call_goes_the_way_that_the_registration_came() {
     for uri in [
         "sip:bob@example.com",
         "sip:%62ob@ALIAS.example;user=phone",
-        "sips:bob:pw@example.com",
+        "sip:bob:pw@example.com",
     ] {
         let out = call(&mut b, uri);
         assert_eq!(

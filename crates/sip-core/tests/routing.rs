@@ -448,9 +448,9 @@ fn what_a_rule_does_to_the_request_uri() {
         ),
         (
             action(gw(), 1, "2", true),
-            "sips:1@[2001:db8::1]",
+            "sip:1@[2001:db8::1]",
             "198.51.100.7:5070",
-            "sips:2@198.51.100.7:5070",
+            "sip:2@198.51.100.7:5070",
         ),
         (
             action(RelayTarget::RequestUri, 1, "5", false),

@@ -300,8 +300,9 @@ fn requests_to_this_server_are_answered_here() {
         ("REGISTER", "sip:example.com", "200 OK"),
         ("REGISTER", "sip:192.0.2.1", "403 Forbidden"),
         ("REGISTER", "sip:elsewhere.example", "403 Forbidden"),
-        ("INVITE", "sip:example.com", "480 Temporarily Unavailable"),
-        ("BYE", "sip:192.0.2.1", "480 Temporarily Unavailable"),
+        ("INVITE", "sip:example.com", "405 Method Not Allowed"),
+        ("OPTIONS", "sips:example.com", "416 Unsupported URI Scheme"),
+        ("BYE", "sip:192.0.2.1", "405 Method Not Allowed"),
         ("CANCEL", "sip:192.0.2.1", "481 Call/Transaction Does Not Exist"),
     ] {
         let mut b = Bench::new(&config());

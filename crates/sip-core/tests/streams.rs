@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use sip_core::config::{Config, StateMode};
 use sip_core::id::{ConnId, ListenerId, WorkerId};
-use sip_core::transport::Transport;
+use sip_core::transport::{Flow, Transport};
 
 fn stateless() -> Config {
     Config {
@@ -134,4 +134,41 @@ fn with_state_everything_of_the_call_goes_back_there() {
             flow.conn
         );
     }
+}
+
+/// A registered phone whose connection has gone is tried at its contact's own address.
+#[test]
+fn a_contact_is_behind_its_connection() {
+    let mut config = config();
+    config.routes.clear();
+    let mut b = Bench::new(&config);
+    let flow = Flow {
+        transport: Transport::Tcp,
+        listener: ListenerId(1),
+        remote: "192.0.2.30:40000".parse().unwrap(),
+        conn: Some(ConnId {
+            worker: WorkerId(0),
+            slot: 4,
+            generation: 2,
+        }),
+    };
+    let register = request(
+        "REGISTER",
+        "sip:example.com",
+        "r1",
+        "Contact: <sip:bob@192.0.2.30:5062;transport=tcp>\n",
+    )
+    .replace("From: <sip:alice@", "From: <sip:bob@");
+    assert_eq!(b.receive(flow, &register)[0].first_line(), "SIP/2.0 200 OK");
+    let out = b.udp(CALLER, &request("INVITE", "sip:bob@example.com", "a1", ""));
+    assert_eq!(out[1].to.conn, flow.conn);
+    let now = b.now();
+    let to = out[1].to;
+    b.endpoint.handle_undelivered(now, to, out[1].text.as_bytes());
+    let out = b.drain();
+    assert_eq!(out[0].address(), "192.0.2.30:5062");
+    assert_eq!(out[0].to.transport, Transport::Tcp);
+    let to = out[0].to;
+    b.endpoint.handle_undelivered(now, to, out[0].text.as_bytes());
+    assert_eq!(b.drain()[0].first_line(), "SIP/2.0 500 Server Internal Error");
 }

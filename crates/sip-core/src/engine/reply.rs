@@ -38,6 +38,10 @@ impl Status<'static> {
         code: 403,
         reason: "Forbidden",
     };
+    pub(crate) const METHOD_NOT_ALLOWED: Self = Self {
+        code: 405,
+        reason: "Method Not Allowed",
+    };
     pub(crate) const PROXY_AUTHENTICATION_REQUIRED: Self = Self {
         code: 407,
         reason: "Proxy Authentication Required",
@@ -173,8 +177,12 @@ impl Engine {
 
     fn own_tag(&self, message: &Message<'_>) -> u64 {
         let from_tag = message.from().ok().and_then(|f| f.tag()).unwrap_or_default();
+        // The branch is that of this hop: the answer of another node that shares our secret, to
+        // the same call, has another tag, and we do not absorb its ACK.
+        let via = message.top_via().ok();
+        let branch = via.as_ref().and_then(|v| v.branch()).unwrap_or_default();
         self.secrets
-            .to_tag(message.call_id().unwrap_or_default(), from_tag)
+            .to_tag(message.call_id().unwrap_or_default(), from_tag, branch)
     }
 
     /// Whether the To tag of this request is one that we put into an answer to its INVITE.

@@ -82,17 +82,16 @@ impl Engine {
         }
         self.start_branch(request, server, decision, to);
         self.counters.relayed_stateful += 1;
-        self.keep_failover(request, server, decision, at + 1);
+        // Behind a registration's flow stand all candidates.
+        let from = if decision.flow.is_some() { 0 } else { at + 1 };
+        self.keep_failover(request, server, decision, from);
         Ok(())
     }
 
     /// Notes the candidates from `from` on, if one of them can be reached: where there is a
     /// [`Failover`], there is something left to try.
     fn keep_failover(&mut self, request: &Request<'_>, server: Key, decision: &Decision, from: usize) {
-        if decision.flow.is_some() {
-            return;
-        }
-        let Some((next, _)) = self.first_reachable(request, decision, from) else {
+        let Some((next, _)) = self.next_candidate(request, decision, from) else {
             return;
         };
         if let Some(server) = self.table.server_mut(server) {
@@ -108,9 +107,18 @@ impl Engine {
         decision: &Decision,
         from: usize,
     ) -> Option<(usize, Flow)> {
-        if let Some(flow) = decision.flow {
-            return Some((0, flow));
+        match decision.flow {
+            Some(flow) => Some((0, flow)),
+            None => self.next_candidate(request, decision, from),
         }
+    }
+
+    fn next_candidate(
+        &self,
+        request: &Request<'_>,
+        decision: &Decision,
+        from: usize,
+    ) -> Option<(usize, Flow)> {
         decision
             .candidates
             .iter()

@@ -292,7 +292,8 @@ fn check_path(message: &Message<'_>) -> Result<(), Rejection> {
     let mut len = 0;
     for value in message.values(HeaderName::Path) {
         let addr = sip_message::header::NameAddr::parse(value.text);
-        if !addr.is_some_and(|a| a.bracketed && a.sip_uri().is_some()) {
+        // RFC 3327 §4: a Path value is a loose route.
+        if !addr.is_some_and(|a| a.bracketed && a.sip_uri().is_some_and(|uri| uri.is_loose_route())) {
             return Err(Rejection::Bad("Malformed Path"));
         }
         len += value.text.len() + 2;

@@ -11,6 +11,9 @@ use crate::engine::request::Request;
 /// RFC 3261 §11.2: what an answer to OPTIONS tells.
 const CAPABILITIES: &[u8] = b"Allow: INVITE, ACK, BYE, CANCEL, REGISTER, OPTIONS, PRACK, SUBSCRIBE, NOTIFY, PUBLISH, INFO, REFER, MESSAGE, UPDATE\r\nAccept: */*\r\nSupported: path\r\n";
 
+/// What this server itself answers.
+const ALLOWED: &[u8] = b"Allow: OPTIONS, REGISTER\r\n";
+
 impl Engine {
     /// Whether the Request-URI is this server: a host of ours without a user.
     pub(crate) fn is_for_us(&self, request: &Request<'_>, position: &Position<'_>) -> bool {
@@ -37,7 +40,8 @@ impl Engine {
             Method::Ack => self.counters.dropped_stray_ack += 1,
             Method::Cancel => self.refuse(request, progress.server, Status::NO_TRANSACTION),
             _ if request.to.tag().is_some() => self.refuse(request, progress.server, Status::NO_TRANSACTION),
-            _ => self.refuse(request, progress.server, Status::TEMPORARILY_UNAVAILABLE),
+            // §8.2.1: nobody here takes it.
+            _ => self.refuse_with(request, progress.server, Status::METHOD_NOT_ALLOWED, ALLOWED),
         }
     }
 }

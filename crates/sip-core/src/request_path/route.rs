@@ -415,8 +415,41 @@ impl Engine {
             (Some(_), Ok(Uri::Sip(contact))) if lost => {
                 self.locate_and_send(request, progress, plan, Hop::of(&contact));
             }
+            (Some(flow), Ok(Uri::Sip(contact))) => {
+                let behind = self.behind_flow(&flow, &contact);
+                let flow = (!progress.next_address).then_some(flow);
+                self.send(request, progress, plan, behind, flow);
+            }
             (Some(flow), _) => self.send(request, progress, plan, Candidates::new(), Some(flow)),
             (None, _) => self.refuse(request, progress.server, Status::TEMPORARILY_UNAVAILABLE),
+        }
+    }
+
+    /// What is left to try should a registration's connection be gone: the contact's own address,
+    /// where it is one (RFC 3261 §18.1.1; a name would have to be asked for first).
+    fn behind_flow(&self, flow: &Flow, contact: &SipUri<'_>) -> Candidates {
+        let hop = Hop::of(contact);
+        let mut candidates = match (flow.transport.is_reliable(), hop.host) {
+            (true, HostRef::Ip(_)) => match self.resolver.locate(self.now.instant, &self.question(hop, 0)) {
+                Located::Done(candidates) => candidates,
+                Located::Ask { .. } | Located::Unavailable => Candidates::new(),
+            },
+            _ => Candidates::new(),
+        };
+        candidates.retain(|c| c.address != flow.remote || c.transport != flow.transport);
+        candidates
+    }
+
+    fn question<'h>(&self, hop: Hop<'h>, dice: u64) -> Question<'h> {
+        let has = |v4: bool| self.config.listeners.iter().any(|l| l.address.is_ipv4() == v4);
+        Question {
+            host: hop.host,
+            port: hop.port,
+            transport: hop.transport,
+            secure: hop.secure,
+            ipv4: has(true),
+            ipv6: has(false),
+            dice,
         }
     }
 
@@ -426,19 +459,11 @@ impl Engine {
         if progress.next_address {
             return self.send(request, progress, plan, Candidates::new(), None);
         }
-        let has = |v4: bool| self.config.listeners.iter().any(|l| l.address.is_ipv4() == v4);
-        let question = Question {
-            host: hop.host,
-            port: hop.port,
-            transport: hop.transport,
-            secure: hop.secure,
-            ipv4: has(true),
-            ipv6: has(false),
-            dice: match hop.host {
-                HostRef::Name(_) => self.secrets.dice(request.call_id),
-                HostRef::Ip(_) => 0,
-            },
+        let dice = match hop.host {
+            HostRef::Name(_) => self.secrets.dice(request.call_id),
+            HostRef::Ip(_) => 0,
         };
+        let question = self.question(hop, dice);
         match self.resolver.locate(self.now.instant, &question) {
             Located::Done(candidates) if !candidates.is_empty() => {
                 self.send(request, progress, plan, candidates, None);

@@ -7,6 +7,7 @@ use sip_message::{HeaderName, Method, Uri};
 use crate::engine::Engine;
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
+use crate::transport::Transport;
 
 /// Option tags that a proxy may be required to understand, and we do.
 const PROXY_OPTIONS: [&[u8]; 1] = [b"path"];
@@ -14,7 +15,10 @@ const PROXY_OPTIONS: [&[u8]; 1] = [b"path"];
 impl Engine {
     /// §16.3 steps 2 and 5. The refusal's header lines come with it.
     pub(crate) fn check_sanity(&self, request: &Request<'_>) -> Result<(), (Status<'static>, Vec<u8>)> {
-        if let Uri::Other { .. } = request.uri {
+        // §26.2.2: what must stay secure on every hop cannot go on from here without TLS.
+        let secure = request.uri.sip().is_some_and(|uri| uri.secure);
+        let refused = matches!(request.uri, Uri::Other { .. }) || (secure && !self.speaks_tls());
+        if refused {
             return Err((Status::UNSUPPORTED_URI_SCHEME, Vec::new()));
         }
         if request.message.max_forwards().is_err() {
@@ -40,6 +44,13 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    fn speaks_tls(&self) -> bool {
+        self.config
+            .listeners
+            .iter()
+            .any(|l| l.transport == Transport::Tls)
     }
 
     /// §16.3 step 3, for what is to be sent on.

@@ -135,12 +135,15 @@ impl Cache {
             now,
             question,
             candidates: Candidates::new(),
+            failed: false,
         };
         let outcome = match question.port {
             Some(port) => run.addresses(name, question.default_transport(), port),
             None => run.services(name),
         };
         match outcome {
+            // RFC 3263 §4.3: one look-up that failed hides nothing of what the others found.
+            Ok(()) if run.candidates.is_empty() && run.failed => Located::Unavailable,
             Ok(()) => Located::Done(run.candidates),
             Err(stop) => stop,
         }
@@ -152,13 +155,18 @@ struct Run<'c, 'q> {
     now: Instant,
     question: &'c Question<'q>,
     candidates: Candidates,
+    /// A look-up got no answer.
+    failed: bool,
 }
 
-impl Run<'_, '_> {
-    fn records(&self, name: &[u8], kind: RecordKind) -> Result<&[Record], Located> {
+impl<'c> Run<'c, '_> {
+    fn records(&mut self, name: &[u8], kind: RecordKind) -> Result<&'c [Record], Located> {
         match self.cache.find(self.now, name, kind) {
             Found::Records(records) => Ok(records),
-            Found::Unavailable => Err(Located::Unavailable),
+            Found::Unavailable => {
+                self.failed = true;
+                Ok(&[])
+            }
             Found::Missing => Err(Located::Ask {
                 name: name.to_ascii_lowercase().into_boxed_slice(),
                 kind,
