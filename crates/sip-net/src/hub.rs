@@ -1,4 +1,5 @@
-//! What joins the workers of one process: everybody's mailbox, and who owns which peer.
+//! What joins the workers of one process: everybody's mailbox, and who owns which peer's
+//! connection.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -6,10 +7,22 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sip_core::id::WorkerId;
+use sip_core::id::{ConnId, WorkerId};
+use sip_core::transport::Flow;
 
+use crate::accepted::Accepted;
 use crate::mailbox::{Control, Item, MailboxReceiver, MailboxSender, mailbox};
 use crate::settings::Settings;
+
+/// How far a message may go to a connection that it does not name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// To whichever worker has one.
+    AllWorkers,
+    /// Another worker has passed it on already: to one of this worker's, else to where one is
+    /// opened. So no message goes to and fro between workers whose connections come and go.
+    Own,
+}
 
 /// The mailboxes of all workers. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -18,6 +31,7 @@ pub struct Hub {
     /// For each worker: it drains, and has nothing left to do.
     done: Arc<[AtomicBool]>,
     hasher: RandomState,
+    accepted: Arc<Accepted>,
 }
 
 impl Hub {
@@ -33,6 +47,7 @@ impl Hub {
                 done: senders.iter().map(|_| AtomicBool::new(false)).collect(),
                 mailboxes: senders.into(),
                 hasher: RandomState::new(),
+                accepted: Arc::default(),
             },
             receivers,
         ))
@@ -53,6 +68,22 @@ impl Hub {
     /// their addresses.
     pub fn owner_of(&self, peer: &SocketAddr) -> WorkerId {
         WorkerId((self.hasher.hash_one(peer) % u64::from(self.workers())) as u16)
+    }
+
+    /// The connections that peers opened to any of the workers.
+    pub(crate) fn accepted(&self) -> &Arc<Accepted> {
+        &self.accepted
+    }
+
+    /// Which worker is to send a message that names no connection, or one that has gone: `own`'s
+    /// question. Where the peer has opened a connection from exactly that address, that one
+    /// (RFC 3261 §18), else the worker that opens one.
+    pub(crate) fn route(&self, to: &Flow, own: WorkerId, reach: Reach) -> (WorkerId, Option<ConnId>) {
+        let accepted = self.accepted.find(to.transport, to.remote);
+        match accepted.filter(|id| reach == Reach::AllWorkers || id.worker == own) {
+            Some(id) => (id.worker, Some(id)),
+            None => (self.owner_of(&to.remote), None),
+        }
     }
 
     /// Notes whether a draining worker has nothing left to do; whether that holds for all.
@@ -77,5 +108,44 @@ impl Hub {
             .iter()
             .filter(|mailbox| mailbox.post(Item::Control(control.clone())).is_ok())
             .count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sip_core::id::ListenerId;
+    use sip_core::transport::Transport;
+
+    #[test]
+    fn a_message_passes_from_worker_to_worker_no_more_than_once_more() {
+        let (hub, _mailboxes) = Hub::new(4, &Settings::default()).unwrap();
+        for port in 1..100 {
+            let to = Flow {
+                transport: Transport::Tcp,
+                listener: ListenerId(0),
+                remote: ([192, 0, 2, 1], port).into(),
+                conn: None,
+            };
+            let opener = (hub.owner_of(&to.remote), None);
+            let conn = |worker| ConnId {
+                worker: WorkerId(worker),
+                slot: 1,
+                generation: 1,
+            };
+            assert_eq!(hub.route(&to, WorkerId(0), Reach::AllWorkers), opener);
+            // Worker 1's connection is found by 0, and by 1 itself.
+            let found = (WorkerId(1), Some(conn(1)));
+            hub.accepted().insert(to.transport, to.remote, conn(1));
+            assert_eq!(hub.route(&to, WorkerId(0), Reach::AllWorkers), found);
+            assert_eq!(hub.route(&to, WorkerId(1), Reach::AllWorkers), found);
+            assert_eq!(hub.route(&to, WorkerId(1), Reach::Own), found);
+            // Before the message gets there the peer moves to worker 2: 1 does not send it after.
+            hub.accepted().insert(to.transport, to.remote, conn(2));
+            hub.accepted().remove(to.transport, to.remote, conn(1));
+            assert_eq!(hub.route(&to, WorkerId(1), Reach::Own), opener);
+            hub.accepted().remove(to.transport, to.remote, conn(2));
+            assert_eq!(hub.route(&to, WorkerId(0), Reach::AllWorkers), opener);
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! - [`tcp`]: connections, framed into messages.
 //! - [`epoll`], [`clock`]: waiting, and the one reading of the clocks in each turn.
 //! - [`mailbox`], [`hub`]: what other threads give to a worker.
+//! - [`accepted`]: which worker holds the connection that a peer opened.
 //! - [`bind`], [`interfaces`]: making all sockets before any thread starts.
 //! - [`worker`]: the loop.
 //! - [`settings`], [`counters`]: every bound, and what is counted.
@@ -11,6 +12,7 @@
 //! All `unsafe` code is in the private module `sys`.
 #![warn(missing_docs)]
 
+pub mod accepted;
 mod addr;
 pub mod bind;
 pub mod clock;

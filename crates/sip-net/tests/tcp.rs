@@ -13,7 +13,7 @@ use std::io::Read;
 use std::net::TcpListener;
 use std::time::Duration;
 
-use rig::{PATIENCE, Rig, Told, closed_tcp, expect, framed, loopback, read_to_end, udp_client, write};
+use rig::{PATIENCE, Rig, Told, expect, framed, loopback, read_to_end, udp_client, write};
 use sip_core::transport::Transport;
 use sip_core::transport::framing::FramingFault;
 use sip_net::mailbox::Control;
@@ -236,7 +236,11 @@ fn one_connection_too_many_is_refused() {
 fn what_cannot_be_delivered_comes_back_to_the_worker_that_made_it() {
     let rig = Rig::start(2, Settings::default());
     // Different peers, so that either worker owns some of the connections.
-    let peers: Vec<_> = (0..16).map(|_| closed_tcp()).collect();
+    let listeners: Vec<_> = (0..16)
+        .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
+        .collect();
+    let peers: Vec<_> = listeners.iter().map(|peer| peer.local_addr().unwrap()).collect();
+    drop(listeners);
     let mut made_by = std::collections::BTreeMap::new();
     let mut came_back = std::collections::BTreeMap::new();
     for peer in &peers {
@@ -324,6 +328,63 @@ fn where_the_connection_has_gone_a_new_one_is_opened() {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         expect(&mut stream, b"answer");
     }
+    rig.end(Control::Stop);
+}
+
+#[test]
+fn a_peers_connection_is_found_by_its_address_from_every_worker() {
+    let rig = Rig::start(2, Settings::default());
+    // Enough that, all but certainly, either worker accepts some.
+    for number in 0..12 {
+        let mut stream = rig.connect();
+        let address = stream.local_addr().unwrap();
+        write(&mut stream, &framed("hello", 0));
+        assert!(matches!(rig.next(), Told::Message { text, .. } if text == "hello"));
+        for worker in 0..2 {
+            let order = format!("AT {worker} SEND {address} request-{worker}");
+            assert_eq!(rig.order(&order), worker);
+            expect(&mut stream, format!("request-{worker}").as_bytes());
+        }
+        // It ends at once, and leaves the port to the peer's listener.
+        socket2::SockRef::from(&stream)
+            .set_linger(Some(Duration::ZERO))
+            .unwrap();
+        drop(stream);
+        assert_eq!(rig.counter(number + 1, |c| c.tcp_closed_error), number + 1);
+        assert_eq!(rig.counter(number, |c| c.tcp_opened), number);
+        let peer = TcpListener::bind(address).unwrap();
+        for worker in 0..2 {
+            rig.order(&format!("AT {worker} SEND {address} again"));
+        }
+        let (mut stream, _) = peer.accept().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        expect(&mut stream, b"againagain");
+        assert_eq!(rig.counter(number + 1, |c| c.tcp_opened), number + 1);
+    }
+    assert_eq!(rig.counter(0, |c| c.tcp_open_failed), 0);
+    rig.end(Control::Stop);
+}
+
+#[test]
+fn a_connection_that_is_being_ended_is_no_way_to_its_peer() {
+    let rig = Rig::start(2, Settings::default());
+    let mut stream = rig.connect();
+    let address = stream.local_addr().unwrap();
+    write(&mut stream, &framed("CLOSE", 0));
+    expect(&mut stream, b"BYE");
+    assert!(matches!(rig.next(), Told::Message { .. }));
+    for worker in 0..2 {
+        rig.order(&format!("AT {worker} SEND {address} late"));
+        // The peer does not listen there.
+        let Told::Undelivered {
+            worker: told, text, ..
+        } = rig.next()
+        else {
+            panic!()
+        };
+        assert_eq!((told, text.as_str()), (worker, "late"));
+    }
+    assert!(read_to_end(&mut stream).is_empty());
     rig.end(Control::Stop);
 }
 

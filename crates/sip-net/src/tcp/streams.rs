@@ -19,6 +19,7 @@ use super::listener::TcpListener;
 use super::queue::OutQueue;
 use super::table::{LOW_GENERATION, Table};
 use super::wheel::Wheel;
+use crate::accepted::Accepted;
 use crate::counters::NetCounters;
 use crate::epoll::{Epoll, Interest, Readiness};
 use crate::mailbox::{Block, Task};
@@ -90,6 +91,8 @@ pub struct Streams {
     limits: Limits,
     table: Table<Conn>,
     peers: HashMap<Peer, ConnId>,
+    /// Connections that peers opened, of all workers.
+    accepted: Arc<Accepted>,
     wheel: Wheel,
     due: Vec<(ConnId, u64)>,
     dirty: Vec<ConnId>,
@@ -111,13 +114,15 @@ pub struct Streams {
 
 impl Streams {
     /// No connections yet. The listeners are to be registered with `epoll` by the caller, the
-    /// connections register themselves.
+    /// connections register themselves; those that peers open also with `accepted`, for all
+    /// workers.
     pub fn new(
         naming: Naming,
         config: &Config,
         settings: &Settings,
         listeners: Vec<TcpListener>,
         epoll: Arc<Epoll>,
+        accepted: Arc<Accepted>,
         now_ms: u64,
     ) -> Self {
         let Naming { worker, token, seed } = naming;
@@ -134,6 +139,7 @@ impl Streams {
             limits: config.limits.clone(),
             table: Table::new(worker, settings.connections, seed),
             peers: HashMap::new(),
+            accepted,
             wheel: Wheel::new(now_ms),
             due: Vec::new(),
             dirty: Vec::new(),
@@ -187,7 +193,8 @@ impl Streams {
                         remote,
                         conn: None,
                     };
-                    if self.add(socket, &flow, false, now_ms, counters).is_some() {
+                    if let Some(id) = self.add(socket, &flow, false, now_ms, counters) {
+                        self.accepted.insert(transport, remote, id);
                         counters.tcp_accepted += 1;
                     }
                 }
@@ -416,6 +423,11 @@ impl Streams {
         to.conn.is_some_and(|id| self.usable(id, to))
     }
 
+    /// Whether this worker has opened a connection to the address of `to`, and it can be used.
+    pub fn has_opened(&mut self, to: &Flow) -> bool {
+        self.find_opened(to).is_some()
+    }
+
     fn usable(&mut self, id: ConnId, to: &Flow) -> bool {
         self.table.get_mut(id).is_some_and(|conn| {
             conn.state != State::Shut && conn.transport == to.transport && conn.remote.ip() == to.remote.ip()
@@ -426,6 +438,10 @@ impl Streams {
         if let Some(id) = to.conn.filter(|id| self.usable(*id, to)) {
             return Some(id);
         }
+        self.find_opened(to)
+    }
+
+    fn find_opened(&mut self, to: &Flow) -> Option<ConnId> {
         let id = *self.peers.get(&(to.transport, to.listener, to.remote))?;
         self.usable(id, to).then_some(id)
     }
@@ -546,6 +562,10 @@ impl Streams {
     fn finish(&mut self, id: ConnId, why: Why, now_ms: u64, counters: &mut NetCounters) {
         if let Some(conn) = self.table.get_mut(id) {
             conn.enter(State::Flushing, now_ms);
+            if !conn.outbound {
+                // What is not an answer to what came on it takes another way from now on.
+                self.accepted.remove(conn.transport, conn.remote, id);
+            }
             let (deadline, _) = conn.deadline(&self.settings);
             conn.placed = self.wheel.place(id, deadline, conn.placed);
             count(why, counters);
@@ -567,7 +587,9 @@ impl Streams {
         self.unsent = self.unsent.saturating_sub(conn.waiting());
         self.partial = self.partial.saturating_sub(conn.framer.held_bytes());
         let peer = (conn.transport, conn.listener, conn.remote);
-        if conn.outbound && self.peers.get(&peer) == Some(&id) {
+        if !conn.outbound {
+            self.accepted.remove(conn.transport, conn.remote, id);
+        } else if self.peers.get(&peer) == Some(&id) {
             self.peers.remove(&peer);
         }
         for (to, origin, message) in conn.out.iter().flat_map(|out| out.unsent()) {

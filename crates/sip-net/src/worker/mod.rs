@@ -202,6 +202,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             &settings,
             sockets.tcp,
             Arc::clone(&epoll),
+            Arc::clone(hub.accepted()),
             now.instant.as_millis(),
         );
         Ok(Self {

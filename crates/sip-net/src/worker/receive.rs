@@ -11,6 +11,7 @@ use super::core::{Core, EventSink, QuerySink};
 use super::{Phase, Worker, token};
 use crate::counters::NetCounters;
 use crate::epoll::Readiness;
+use crate::hub::Reach;
 use crate::mailbox::{Block, Control, Item, Task};
 use crate::tcp::{Arrival, Verdict};
 
@@ -160,7 +161,9 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                     // Workers that do not agree on who owns a call must not throw it to and fro.
                     Handled::HandOver(_) => self.counters.hand_over_drops += 1,
                 },
-                Task::Send { origin } => self.send_on_stream(entry.flow, origin, bytes, now),
+                Task::Send { origin } => {
+                    self.send_on_stream(entry.flow, origin, Reach::Own, bytes, now);
+                }
                 Task::Undelivered => self.core.handle_undelivered(now, entry.flow, bytes),
             }
         }

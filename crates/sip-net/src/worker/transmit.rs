@@ -9,6 +9,7 @@ use sip_core::transport::{Flow, Transport};
 use super::core::{Core, EventSink, QuerySink};
 use super::{Worker, is_stream, token};
 use crate::epoll::Interest;
+use crate::hub::Reach;
 use crate::mailbox::{Block, Task};
 use crate::udp::SendReport;
 
@@ -30,7 +31,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                     .copied()
                     .flatten();
                 if is_stream(item.to.transport) {
-                    self.send_on_stream(item.to, self.id, out.message(item), now);
+                    self.send_on_stream(item.to, self.id, Reach::AllWorkers, out.message(item), now);
                 } else if let Some(udp) = udp.and_then(|number| self.udp.get_mut(number)) {
                     udp.outgoing.push(index);
                 } else {
@@ -114,15 +115,29 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         }
     }
 
-    /// Sends on a connection of ours, or gives the message to the worker that owns it.
-    pub(super) fn send_on_stream(&mut self, mut to: Flow, origin: WorkerId, message: &[u8], now: Now) {
+    /// Sends on a connection of ours, or gives the message to the worker that owns it. Where the
+    /// connection has gone, or none is named, one to the same address is looked for, then a new
+    /// one opened (RFC 3261 §18.1.1, §18.2.2).
+    pub(super) fn send_on_stream(
+        &mut self,
+        mut to: Flow,
+        origin: WorkerId,
+        reach: Reach,
+        message: &[u8],
+        now: Now,
+    ) {
         let owner = match to.conn {
             Some(id) if id.worker != self.id && id.worker.0 < self.hub.workers() => id.worker,
             Some(_) if self.streams.has(&to) => self.id,
             Some(_) | None => {
-                // RFC 3261 §18.2.2: where the connection has gone, a new one is opened.
                 to.conn = None;
-                self.hub.owner_of(&to.remote)
+                if self.streams.has_opened(&to) {
+                    self.id
+                } else {
+                    let (owner, conn) = self.hub.route(&to, self.id, reach);
+                    to.conn = conn;
+                    owner
+                }
             }
         };
         if owner == self.id {

@@ -49,6 +49,7 @@ pub enum Told {
 
 /// The stand-in. First words (of a datagram, or of the start line of a framed message):
 /// - `ECHO`: sends the message back on its flow.
+/// - `AT n rest`: hands the message to worker n, which obeys `rest`.
 /// - `OWNER n rest`: hands the message to worker n, which sends `rest` back, preceded by its number.
 /// - `CLOSE`: sends `BYE` back and closes.
 /// - `DATAGRAM address text`: sends text by the listener that the message came by.
@@ -75,6 +76,13 @@ impl Fake {
         );
         match verb {
             "ECHO" => self.out.push_back((flow, text.as_bytes().to_vec())),
+            "AT" => {
+                let owner = WorkerId(one.parse().unwrap());
+                if owner != self.worker {
+                    return Handled::HandOver(owner);
+                }
+                return self.obey(now, flow, rest);
+            }
             "OWNER" => {
                 let owner = WorkerId(one.parse().unwrap());
                 if owner != self.worker {
@@ -350,6 +358,15 @@ impl Rig {
         self.told.recv_timeout(PATIENCE).unwrap()
     }
 
+    /// Gives a datagram to the workers; which of them obeyed it.
+    pub fn order(&self, order: &str) -> u16 {
+        udp_client().send_to(order.as_bytes(), self.udp).unwrap();
+        match self.next() {
+            Told::Message { worker, text, .. } if text == order => worker,
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// A counter, summed over workers, once it has reached `least`.
     pub fn counter(&self, least: u64, read: impl Fn(&sip_net::counters::NetCounters) -> u64) -> u64 {
         let end = StdInstant::now() + PATIENCE;
@@ -426,12 +443,6 @@ pub fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
 
 pub fn write(stream: &mut TcpStream, bytes: &[u8]) {
     stream.write_all(bytes).unwrap();
-}
-
-/// An address at which nobody listens.
-pub fn closed_tcp() -> SocketAddr {
-    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    listener.local_addr().unwrap()
 }
 
 pub fn loopback() -> IpAddr {
