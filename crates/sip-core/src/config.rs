@@ -138,8 +138,11 @@ pub struct When {
     /// Source networks.
     pub source: Vec<Network>,
     /// Header name (lower case) and exact value.
-    pub headers: Vec<(Box<[u8]>, Box<[u8]>)>,
+    pub headers: Vec<HeaderIs>,
 }
+
+/// A header name (lower case) and the value that it must have.
+pub type HeaderIs = (Box<[u8]>, Box<[u8]>);
 
 /// What a rule does.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -34,6 +34,7 @@ impl Instant {
 /// Adds milliseconds (saturating).
 impl Add<Millis> for Instant {
     type Output = Self;
+    #[expect(clippy::suspicious_arithmetic_impl, reason = "milliseconds to microseconds")]
     fn add(self, ms: Millis) -> Self {
         Self(self.0.saturating_add(u64::from(ms.0) * 1000))
     }

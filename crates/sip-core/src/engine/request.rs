@@ -83,6 +83,7 @@ impl<'a> Request<'a> {
     }
 
     /// From tag; empty where an RFC 2543 peer sent none.
+    #[expect(clippy::wrong_self_convention, reason = "From is a header field")]
     pub(crate) fn from_tag(&self) -> &'a [u8] {
         self.from.tag().unwrap_or_default()
     }
@@ -106,6 +107,7 @@ impl<'a> Request<'a> {
     }
 }
 
+#[expect(clippy::wildcard_enum_match_arm, reason = "the rest is not mandatory")]
 const fn mandatory_reason(name: HeaderName) -> &'static str {
     match name {
         HeaderName::Via => "Missing Or Malformed Via",

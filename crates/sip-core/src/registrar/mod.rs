@@ -91,6 +91,10 @@ pub(crate) struct Registration<'a> {
 }
 
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one at a time, on the stack, instead of an allocation"
+)]
 enum Ask<'a> {
     /// No Contact: tell the bindings (§10.2.3).
     Query,

@@ -29,6 +29,7 @@ impl Engine {
 
     /// OPTIONS is answered; an ACK or a CANCEL of something that we answered ends here; there is
     /// nobody here for anything else.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "most methods are alike here")]
     pub(crate) fn answer_for_us(&mut self, request: &Request<'_>, progress: Progress) {
         match request.method {
             Method::Options => {

@@ -144,6 +144,7 @@ impl Engine {
             .find(|rule| self.matches(config, &rule.when, request))
     }
 
+    #[expect(clippy::wildcard_enum_match_arm, reason = "most methods are alike here")]
     fn matches(&self, config: &Config, when: &When, request: &Request<'_>) -> bool {
         // CANCEL and the ACK to a non-2xx take the path of their INVITE.
         let method = match request.method {
@@ -290,6 +291,7 @@ impl Engine {
     }
 
     /// There is no way on. An ACK to our own stateless answer ends here quietly.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "most methods are alike here")]
     fn no_way(&mut self, request: &Request<'_>, progress: Progress, status: Status<'_>) {
         match request.method {
             Method::Ack => self.counters.dropped_stray_ack += 1,

@@ -17,6 +17,7 @@ const OTHER: u8 = 2;
 
 impl Engine {
     /// Whether the request was dealt with by a transaction that we hold.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "most methods are alike here")]
     pub(crate) fn find_transaction(&mut self, request: &Request<'_>) -> bool {
         if self.table.servers() == 0 {
             return false;

@@ -99,7 +99,7 @@ impl<T> Slab<T> {
         let slot = self.slots.get_mut(key.slot as usize)?;
         match slot {
             Slot::Used { generation, .. } if *generation == key.generation => {}
-            _ => return None,
+            Slot::Used { .. } | Slot::Free { .. } => return None,
         }
         let next = Slot::Free {
             next: self.free,
