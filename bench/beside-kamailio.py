@@ -290,10 +290,7 @@ GRANT ALL ON sipbench.* TO 'sip'@'127.0.0.1'; GRANT ALL ON sipbench.* TO 'sip'@'
 
 
 def build_generator(work):
-    kit = Path(os.environ.get("BENCH_KIT", ROOT.parent / "shared/bench"))
-    source = kit / "tools/sipgen.c"
-    if not source.exists():
-        fail(f"no load generator: {source} is missing; BENCH_KIT names the directory of the shared bench kit")
+    source = ROOT / "bench/sipgen.c"
     binary = work / "sipgen"
     run([find("cc"), "-O2", "-o", binary, source, "-lssl", "-lcrypto", "-lm"])
     return binary

@@ -54,9 +54,7 @@ fn has_subcommand(name: &str) -> bool {
 /// runner comes last, so that its summary is the last thing seen.
 pub(crate) fn test(filter: &[String]) -> Outcome {
     setup::run(&[])?;
-    eprintln!("── tidy");
-    tidy::run(&root())?;
-    clippy()?;
+    check()?;
     run_step(
         "build the server",
         cargo().args(["build", "--package", "trapezoid"]),

@@ -99,27 +99,27 @@ counters! {
     dropped_no_route => "dropped" { "cause=\"no-next-hop\"" };
     /// Messages dropped, by cause.
     dropped_event => "dropped" { "cause=\"event-queue-full\"" };
-    /// Challenges sent (401 and 407).
+    /// Outcomes of digest authentication.
     auth_challenges => "auth" { "result=\"challenged\"" };
-    /// Requests with good credentials.
+    /// Outcomes of digest authentication.
     auth_accepted => "auth" { "result=\"accepted\"" };
-    /// Requests with a wrong password or an unknown user.
+    /// Outcomes of digest authentication.
     auth_rejected => "auth" { "result=\"rejected\"" };
-    /// Requests whose nonce was too old, foreign or spent.
+    /// Outcomes of digest authentication.
     auth_stale => "auth" { "result=\"stale\"" };
-    /// Replayed nonce counts.
+    /// Outcomes of digest authentication.
     auth_replayed => "auth" { "result=\"replayed\"" };
-    /// Requests whose credentials could not be looked up in time.
+    /// Outcomes of digest authentication.
     auth_unavailable => "auth" { "result=\"unavailable\"" };
-    /// Registrations answered 200.
+    /// REGISTER requests, by outcome.
     registrations => "registrations" { "result=\"accepted\"" };
-    /// Registrations refused.
+    /// REGISTER requests, by outcome.
     registrations_refused => "registrations" { "result=\"refused\"" };
-    /// Registrations that could not be stored.
+    /// REGISTER requests, by outcome.
     registrations_failed => "registrations" { "result=\"store-failed\"" };
-    /// Server transactions begun.
+    /// Transactions begun, by side.
     transactions_server => "transactions" { "side=\"server\"" };
-    /// Client transactions begun.
+    /// Transactions begun, by side.
     transactions_client => "transactions" { "side=\"client\"" };
     /// Client transactions that timed out (timers B, F and C).
     transactions_timed_out => "transactions_timed_out" {};

@@ -7,7 +7,7 @@
 //! [`endpoint::Endpoint`] is the only door. Modules import downwards only, in this order:
 //! `endpoint`, `request_path`, `proxy`, `engine`, `registrar`, `shared`, `auth`, `location`,
 //! `resolve`, `transaction`, `timer`, `config`, `transport`, `query`, `event`, `limits`,
-//! `id`, `keys`, `time`.
+//! `id`, `keys`, `time`, `chunks`.
 //!
 //! A panic is a bug; malformed input never causes one.
 #![no_std]
@@ -17,6 +17,7 @@
 extern crate alloc;
 
 pub mod auth;
+mod chunks;
 pub mod config;
 pub mod endpoint;
 mod engine;

@@ -12,6 +12,9 @@ pub struct Limits {
     /// Live (not yet finished) transactions of one worker; at the limit a new request that needs
     /// one is answered 503, statelessly.
     pub transactions: usize,
+    /// Transactions of one worker, finished ones included, which are kept for 32 s to answer
+    /// retransmissions; at the limit a new request that needs one is answered 503, statelessly.
+    pub held_transactions: usize,
     /// Requests of one worker that wait for a back-end; at the limit: 503.
     pub parked_requests: usize,
     /// Bytes held by parked requests of one worker; at the limit: 503.
@@ -38,6 +41,7 @@ impl Default for Limits {
             header_bytes: 64 * 1024,
             body_bytes: 1024 * 1024,
             transactions: 1_000_000,
+            held_transactions: 4_000_000,
             parked_requests: 10_000,
             parked_bytes: 64 * 1024 * 1024,
             contacts_per_aor: 10,

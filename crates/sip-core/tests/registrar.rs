@@ -382,3 +382,38 @@ fn a_phone_on_a_connection_is_called_there() {
     assert!(out.header("Via").starts_with("SIP/2.0/TCP 192.0.2.1:5060;"));
     assert_eq!(out.headers("Record-Route").len(), 2);
 }
+
+/// A copy of a REGISTER whose first copy could not be stored is not answered 200 for a binding
+/// that was taken back; and the store is told what was taken back.
+#[test]
+fn a_copy_does_not_outlive_the_undoing_of_the_first() {
+    let mut b = Bench::new(&registrar(Durability::Commit));
+    let text = register(1, "<sip:new@10.0.0.30>", "");
+    b.udp(PHONE, &text);
+    let first = b.query();
+    b.udp(PHONE, &text);
+    let second = b.query();
+    let out = b.answer(&first, Answer::Saved(Err(Unavailable)));
+    assert_eq!(one(out).first_line(), "SIP/2.0 500 Server Internal Error");
+    let undone = b.query();
+    let QueryKind::SaveBindings { record, version, .. } = &undone.kind else {
+        panic!("{undone:?}")
+    };
+    let record = codec::decode(record).unwrap();
+    assert!(undone.id.is_none() && record.bindings.is_empty() && record.version == *version);
+    let out = b.answer(&second, Answer::Saved(Ok(())));
+    assert_eq!(one(out).first_line(), "SIP/2.0 500 Server Internal Error");
+    assert_eq!(one(call(&mut b, "sip:bob@example.com")).first_line(), UNAVAILABLE);
+    // Two copies that are both stored are both answered.
+    let text = register(2, "<sip:new@10.0.0.30>", "");
+    b.udp(PHONE, &text);
+    let first = b.query();
+    b.udp(PHONE, &text);
+    let second = b.query();
+    for query in [first, second] {
+        assert_eq!(
+            one(b.answer(&query, Answer::Saved(Ok(())))).first_line(),
+            "SIP/2.0 200 OK"
+        );
+    }
+}

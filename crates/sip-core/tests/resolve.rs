@@ -421,10 +421,10 @@ fn stateless_requests_wait_for_names() {
     let mut config = to("sip:gw.example.net:5070");
     config.state = StateMode::Stateless;
     let mut b = Bench::new(&config);
-    assert_eq!(lines(&b.udp(CALLER, &invite())), [TRYING]);
+    assert!(b.udp(CALLER, &invite()).is_empty());
     let zone = [("gw.example.net A", vec![address("198.51.100.1")])];
     assert_eq!(lines(&b.serve(&zone).1), [invite_to("198.51.100.1:5070")]);
-    assert_eq!(b.endpoint.gauges().server_transactions, 1);
+    b.assert_idle();
     let ack = request("ACK", "sip:bob@example.com", "a9", "");
     let mut b = Bench::new(&config);
     assert!(b.udp(CALLER, &ack).is_empty());

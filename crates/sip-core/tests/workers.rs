@@ -10,6 +10,7 @@ use common::*;
 use sip_core::config::{Config, StateMode};
 use sip_core::endpoint::Handled;
 use sip_core::id::WorkerId;
+use sip_core::query::{Answer, Records};
 
 struct Two {
     workers: [Bench; 2],
@@ -153,4 +154,38 @@ fn what_outlived_its_transaction_is_dropped_by_the_owner() {
     let (at, out) = two.give((owner + 1) % 2, CALLEE, &ok);
     assert_eq!((at, lines(&out)), (owner, vec![]));
     assert_eq!(two.workers[owner].counters().dropped_stray_response, 1);
+}
+
+/// What is relayed without state waits for name service without state as well: its response is
+/// relayed by whoever gets it.
+#[test]
+fn without_state_a_name_is_waited_for_without_state() {
+    let config = Config {
+        workers: 2,
+        state: StateMode::Stateless,
+        routes: vec![relay("sip:gw.example.net:5060")],
+        ..config()
+    };
+    let shared = Arc::new(Shared::default());
+    let mut workers = [0, 1].map(|n| Bench::worker(&config, n, shared.clone()));
+    let invite = request("INVITE", "sip:bob@example.com", "a1", "");
+    for at in [0, 1] {
+        assert!(workers[at].udp(CALLER, &invite).is_empty());
+        assert_eq!(workers[at].endpoint.gauges().server_transactions, 0);
+        let query = workers[at].query();
+        let records = Records {
+            ttl_s: 60,
+            values: vec![address("192.0.2.20")],
+        };
+        let out = workers[at].answer(&query, Answer::Resolved(Ok(records)));
+        assert_eq!(
+            lines(&out),
+            [format!("{CALLEE} INVITE sip:bob@example.com SIP/2.0")]
+        );
+        let sent = out[0].clone();
+        for other in &mut workers {
+            let out = other.udp(CALLEE, &response(&sent, "486 Busy Here", ""));
+            assert_eq!(lines(&out), [format!("{CALLER} SIP/2.0 486 Busy Here")]);
+        }
+    }
 }

@@ -26,13 +26,13 @@ macro_rules! net_counters {
 net_counters! {
     /// Turns of the worker's loop.
     turns => "net_turns" {};
-    /// Datagrams received.
+    /// Datagrams, by direction.
     udp_received => "net_udp_datagrams" { "direction=\"in\"" };
-    /// Datagrams sent.
+    /// Datagrams, by direction.
     udp_sent => "net_udp_datagrams" { "direction=\"out\"" };
-    /// Bytes of datagrams received.
+    /// Bytes of datagrams, by direction.
     udp_received_bytes => "net_udp_bytes" { "direction=\"in\"" };
-    /// Bytes of datagrams sent.
+    /// Bytes of datagrams, by direction.
     udp_sent_bytes => "net_udp_bytes" { "direction=\"out\"" };
     /// Datagrams lost here, by cause.
     udp_truncated => "net_udp_dropped" { "cause=\"truncated\"" };

@@ -176,12 +176,9 @@ impl Engine {
         let Some(egress) = self.config.listeners.get(usize::from(to.listener.0)) else {
             return;
         };
-        let top = message
-            .values(HeaderName::Via)
-            .next()
-            .map(|v| v.span(message))
-            .unwrap_or_default();
-        if !via::is_final(&request.via, request.flow.remote) {
+        if !via::is_final(&request.via, request.flow.remote)
+            && let Some(top) = sip_message::chars::span_in(message.source(), request.via.text)
+        {
             self.edits.replace_with(top, |out| {
                 via::write_received(out, &request.via, request.flow.remote)
             });

@@ -10,7 +10,7 @@ use super::Progress;
 use crate::auth::challenge::{self, Credentials, Found, Role};
 use crate::auth::verify::Refusal;
 use crate::auth::window::NonceUse;
-use crate::config::{AuthPolicy, Config, Domain};
+use crate::config::{AuthPolicy, Config, Domain, StateMode};
 use crate::engine::Engine;
 use crate::engine::directory::{address_of_record, in_networks};
 use crate::engine::reply::Status;
@@ -233,7 +233,7 @@ impl Engine {
             domain: domain.name.clone(),
             realm: domain.auth.realm.clone(),
         };
-        if let Some(parked) = self.park(request, progress) {
+        if let Some(parked) = self.park(request, progress, StateMode::Transaction) {
             let server = parked.server;
             let id = self.ask(kind, Purpose::Credentials(parked));
             self.note_parked(server, id);
@@ -241,15 +241,22 @@ impl Engine {
         Authorized::No
     }
 
-    /// Makes a request wait: in a server transaction, so that nobody retransmits; a REGISTER,
-    /// which is repeated harmlessly, as plain bytes. `None`: it was refused.
-    pub(crate) fn park(&mut self, request: &Request<'_>, progress: Progress) -> Option<Parked> {
+    /// Makes a request wait: in a server transaction, so that nobody retransmits; as plain bytes
+    /// where each copy may go its own way (no state is kept for it, or it is a REGISTER, which is
+    /// repeated harmlessly). `None`: it was refused.
+    pub(crate) fn park(
+        &mut self,
+        request: &Request<'_>,
+        progress: Progress,
+        state: StateMode,
+    ) -> Option<Parked> {
         let bytes = request.message.bytes();
         if !self.may_park(bytes.len()) {
             self.refuse(request, progress.server, Status::SERVICE_UNAVAILABLE);
             return None;
         }
-        let plain = matches!(request.method, Method::Register | Method::Ack | Method::Cancel);
+        let plain = state == StateMode::Stateless
+            || matches!(request.method, Method::Register | Method::Ack | Method::Cancel);
         let server = match progress.server {
             Some(key) => Some(key),
             None if plain => None,

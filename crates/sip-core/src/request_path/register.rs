@@ -37,6 +37,7 @@ impl Engine {
             .sip()
             .and_then(|uri| self.directory.domain_of(&config, uri));
         let Some(domain) = named else {
+            self.counters.registrations_refused += 1;
             return self.refuse(request, progress.server, Status::FORBIDDEN);
         };
         if Self::needs_credentials(domain, request.method)
@@ -182,14 +183,51 @@ impl Engine {
 
     /// Takes back a change that could not be stored, unless another came after it
     /// (§10.3: "it MUST ... leave the bindings as they were").
+    /// The store is told as well: a write that only came too late must not outlive its refusal.
     pub(crate) fn undo(&mut self, aor: &[u8], before: &[u8], version: u64) {
         let Ok(before) = codec::decode(before) else { return };
         let now = self.now.unix_ms;
+        let mut undone = None;
         self.shared.update_bindings(aor, &mut |record: &mut AorRecord| {
             if record.version == version {
                 record.bindings.clone_from(&before.bindings);
                 record.changed(now);
+                let mut bytes = Vec::new();
+                codec::encode(record, &mut bytes);
+                undone = Some((bytes, record.version));
             }
         });
+        if let Some((record, version)) = undone {
+            let kind = QueryKind::SaveBindings {
+                aor: Box::from(aor),
+                record: record.into_boxed_slice(),
+                version,
+            };
+            self.queries.push_back(Query { id: None, kind });
+            self.counters.queries_save += 1;
+        }
+    }
+
+    /// Whether the record is as this REGISTER left it, or as a later one did: not so where an
+    /// earlier copy of the same REGISTER failed, and was undone, while this one was being stored.
+    pub(crate) fn still_holds(&mut self, parked: &Parked, aor: &[u8], version: u64) -> bool {
+        let mut current = false;
+        self.shared
+            .read_bindings(aor, &mut |record| current = record.version() == version);
+        if current {
+            return true;
+        }
+        let limit = self.config.limits.contacts_per_aor;
+        let policy = self.config.registrar;
+        let now = self.now;
+        let mut record = AorRecord::default();
+        self.shared
+            .update_bindings(aor, &mut |found: &mut AorRecord| record = found.clone());
+        let again = self.with_message(&parked.bytes, |_, message| {
+            let registration = Registration::read(message, parked.flow, &policy, limit, now)?;
+            registration.apply(&mut record, limit)
+        });
+        // A later REGISTER makes this one out of order: then it did hold.
+        !matches!(again, Some(Ok(Effect::Changed)))
     }
 }

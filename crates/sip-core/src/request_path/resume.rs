@@ -58,10 +58,14 @@ impl Engine {
                 version,
                 contacts,
             } => match answer {
-                Some(Answer::Saved(Ok(()))) => self.saved(&parked, &response, aor, contacts),
-                _ => {
+                Some(Answer::Saved(Ok(()))) if self.still_holds(&parked, &aor, version) => {
+                    self.saved(&parked, &response, aor, contacts);
+                }
+                stored => {
                     self.counters.registrations_failed += 1;
-                    self.undo(&aor, &before, version);
+                    if !matches!(stored, Some(Answer::Saved(Ok(())))) {
+                        self.undo(&aor, &before, version);
+                    }
                     self.with_parked(&parked, |engine, request, progress| {
                         engine.refuse(request, progress.server, Status::SERVER_ERROR);
                     });

@@ -124,7 +124,9 @@ impl Engine {
         let needed = rule.and_then(|r| r.auth).unwrap_or(by_policy);
         // In a dialog only its initiator can be asked: who answered the call may be a stranger who
         // has no account here (the mark in his Route shows that the dialog came through us).
-        if !needed || (position.in_dialog && !position.from_initiator) {
+        let beyond_asking =
+            position.in_dialog && (!position.from_initiator || is_exempt(config, request.flow.remote.ip()));
+        if !needed || beyond_asking {
             return Authorized::Yes;
         }
         match domain {
@@ -475,7 +477,7 @@ impl Engine {
                     asked: progress.asked + 1,
                     ..progress
                 };
-                let Some(parked) = self.park(request, progress) else {
+                let Some(parked) = self.park(request, progress, plan.state) else {
                     return;
                 };
                 let server = parked.server;
@@ -576,6 +578,15 @@ fn write_request_uri(out: &mut alloc::vec::Vec<u8>, contact: &[u8]) {
             out.extend_from_slice(value);
         }
     }
+}
+
+/// Whether a rule frees new requests from this source of credentials: no rule is looked for in a
+/// dialog, but what its first request needed not prove, the others need not either.
+fn is_exempt(config: &Config, source: core::net::IpAddr) -> bool {
+    config
+        .routes
+        .iter()
+        .any(|rule| rule.auth == Some(false) && in_networks(&rule.when.source, source))
 }
 
 /// Whether a header with exactly this value is there. The name is in lower case.

@@ -108,7 +108,9 @@ impl Engine {
     /// Makes the server transaction of a request, and answers an INVITE with 100 at once. `None`:
     /// the limit is reached.
     pub(crate) fn begin(&mut self, request: &Request<'_>) -> Option<Key> {
-        if self.live >= self.config.limits.transactions {
+        let limits = &self.config.limits;
+        let held = self.table.servers() + self.table.clients();
+        if self.live >= limits.transactions || held >= limits.held_transactions {
             self.counters.limited_transactions += 1;
             return None;
         }

@@ -22,9 +22,9 @@
 
 use alloc::boxed::Box;
 use alloc::vec;
-use alloc::vec::Vec;
 use core::num::NonZeroU32;
 
+use crate::chunks::Chunks;
 use crate::time::{Instant, Millis};
 
 /// Length of a tick, microseconds. A timer fires at most this much late, given that
@@ -132,7 +132,7 @@ const fn far_shift(ring: usize) -> u32 {
 /// The wheel; `K` is what [`Wheel::pop_due`] gives back when a timer fires.
 #[derive(Clone, Debug)]
 pub struct Wheel<K> {
-    nodes: Vec<Node<K>>,
+    nodes: Chunks<Node<K>>,
     free: u32,
     len: usize,
     /// The tick up to which (inclusive) everything has been moved to `due`.
@@ -155,13 +155,8 @@ impl<K: Copy> Default for Wheel<K> {
 impl<K: Copy> Wheel<K> {
     /// An empty wheel at the clock's origin.
     pub fn new() -> Self {
-        Self::with_capacity(0)
-    }
-
-    /// An empty wheel with room for `timers` running timers before its memory grows.
-    pub fn with_capacity(timers: usize) -> Self {
         Self {
-            nodes: Vec::with_capacity(timers),
+            nodes: Chunks::default(),
             free: NIL,
             len: 0,
             now: 0,
@@ -360,7 +355,7 @@ impl<K: Copy> Wheel<K> {
         far.occupied |= 1 << index;
     }
 
-    fn link(nodes: &mut [Node<K>], list: &mut List, slot: u32, end: End) {
+    fn link(nodes: &mut Chunks<Node<K>>, list: &mut List, slot: u32, end: End) {
         let (prev, next) = match end {
             End::Front => (NIL, list.head),
             End::Back => (list.tail, NIL),
@@ -462,6 +457,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use alloc::vec::Vec;
 
     fn at_tick(tick: u64) -> Instant {
         Instant::from_micros(tick << TICK_BITS)
@@ -694,7 +690,7 @@ mod tests {
 
     #[test]
     fn memory_is_used_again() {
-        let mut wheel = Wheel::with_capacity(100);
+        let mut wheel = Wheel::new();
         let mut now = Instant::ORIGIN;
         for round in 0..1000 {
             let ids: Vec<_> = (0u32..100)
@@ -707,7 +703,7 @@ mod tests {
             wheel.advance(now);
             assert_eq!(drain(&mut wheel).len(), 50, "round {round}");
         }
-        assert_eq!((wheel.nodes.len(), wheel.nodes.capacity()), (100, 100));
+        assert_eq!(wheel.nodes.len(), 100);
     }
 
     #[test]

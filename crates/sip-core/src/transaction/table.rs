@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 use hashbrown::HashTable;
 
 use super::{InviteClient, InviteServer, NonInviteClient, NonInviteServer, Timer};
+use crate::chunks::Chunks;
 use crate::timer::wheel::TimerId;
 use crate::transport::Flow;
 
@@ -33,7 +34,7 @@ const NIL: u32 = u32::MAX;
 /// Values in slots that are used again; each use has its generation.
 #[derive(Debug)]
 pub struct Slab<T> {
-    slots: Vec<Slot<T>>,
+    slots: Chunks<Slot<T>>,
     free: u32,
     len: usize,
 }
@@ -41,7 +42,7 @@ pub struct Slab<T> {
 impl<T> Default for Slab<T> {
     fn default() -> Self {
         Self {
-            slots: Vec::new(),
+            slots: Chunks::default(),
             free: NIL,
             len: 0,
         }
@@ -66,16 +67,12 @@ impl<T> Slab<T> {
         if let Some(slot) = self.slots.get_mut(at as usize)
             && let Slot::Free { next, generation } = *slot
         {
-            self.free = next;
             *slot = Slot::Used { generation, value };
+            self.free = next;
             return Key { slot: at, generation };
         }
-        let at = self.slots.len() as u32;
-        self.slots.push(Slot::Used { generation: 1, value });
-        Key {
-            slot: at,
-            generation: 1,
-        }
+        let slot = self.slots.push(Slot::Used { generation: 1, value }) as u32;
+        Key { slot, generation: 1 }
     }
 
     /// The value, if it is still there.
@@ -96,16 +93,17 @@ impl<T> Slab<T> {
 
     /// Takes the value out.
     pub fn remove(&mut self, key: Key) -> Option<T> {
+        let next = self.free;
         let slot = self.slots.get_mut(key.slot as usize)?;
         match slot {
             Slot::Used { generation, .. } if *generation == key.generation => {}
             Slot::Used { .. } | Slot::Free { .. } => return None,
         }
-        let next = Slot::Free {
-            next: self.free,
+        let freed = Slot::Free {
+            next,
             generation: key.generation.wrapping_add(1),
         };
-        let Slot::Used { value, .. } = core::mem::replace(slot, next) else {
+        let Slot::Used { value, .. } = core::mem::replace(slot, freed) else {
             return None;
         };
         self.free = key.slot;
@@ -201,13 +199,20 @@ pub const fn timer_place(timer: Timer) -> usize {
     }
 }
 
+/// An index entry: the hash stands beside the slot, so that growing touches no transaction.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    hash: u64,
+    slot: u32,
+}
+
 /// All transactions of one worker.
 #[derive(Debug)]
 pub struct Table<S, C> {
     servers: Slab<Server<S>>,
     clients: Slab<Client<C>>,
-    server_index: HashTable<u32>,
-    client_index: HashTable<u32>,
+    server_index: HashTable<Entry>,
+    client_index: HashTable<Entry>,
 }
 
 impl<S, C> Default for Table<S, C> {
@@ -226,6 +231,16 @@ const fn table_hash(key: u128) -> u64 {
     key as u64
 }
 
+fn index(table: &mut HashTable<Entry>, hash: u64, slot: u32) {
+    table.insert_unique(hash, Entry { hash, slot }, |entry| entry.hash);
+}
+
+fn unindex(table: &mut HashTable<Entry>, hash: u64, slot: u32) {
+    if let Ok(entry) = table.find_entry(hash, |entry| entry.slot == slot) {
+        entry.remove();
+    }
+}
+
 impl<S, C> Table<S, C> {
     /// Server transactions held.
     pub fn servers(&self) -> usize {
@@ -239,26 +254,23 @@ impl<S, C> Table<S, C> {
 
     /// Finds a server transaction.
     pub fn find_server(&self, key: u128) -> Option<Key> {
-        let same = |slot: &u32| self.servers.at(*slot).is_some_and(|(_, s)| s.key == key);
-        let slot = self.server_index.find(table_hash(key), same)?;
-        self.servers.at(*slot).map(|(key, _)| key)
+        let same = |entry: &Entry| self.servers.at(entry.slot).is_some_and(|(_, s)| s.key == key);
+        let entry = self.server_index.find(table_hash(key), same)?;
+        self.servers.at(entry.slot).map(|(key, _)| key)
     }
 
     /// Finds a client transaction.
     pub fn find_client(&self, key: u128) -> Option<Key> {
-        let same = |slot: &u32| self.clients.at(*slot).is_some_and(|(_, c)| c.key == key);
-        let slot = self.client_index.find(table_hash(key), same)?;
-        self.clients.at(*slot).map(|(key, _)| key)
+        let same = |entry: &Entry| self.clients.at(entry.slot).is_some_and(|(_, c)| c.key == key);
+        let entry = self.client_index.find(table_hash(key), same)?;
+        self.clients.at(entry.slot).map(|(key, _)| key)
     }
 
     /// Takes a server transaction in.
     pub fn insert_server(&mut self, server: Server<S>) -> Key {
         let hash = table_hash(server.key);
         let key = self.servers.insert(server);
-        let servers = &self.servers;
-        self.server_index.insert_unique(hash, key.slot, |slot| {
-            servers.at(*slot).map_or(0, |(_, s)| table_hash(s.key))
-        });
+        index(&mut self.server_index, hash, key.slot);
         key
     }
 
@@ -266,10 +278,7 @@ impl<S, C> Table<S, C> {
     pub fn insert_client(&mut self, client: Client<C>) -> Key {
         let hash = table_hash(client.key);
         let key = self.clients.insert(client);
-        let clients = &self.clients;
-        self.client_index.insert_unique(hash, key.slot, |slot| {
-            clients.at(*slot).map_or(0, |(_, c)| table_hash(c.key))
-        });
+        index(&mut self.client_index, hash, key.slot);
         key
     }
 
@@ -296,24 +305,14 @@ impl<S, C> Table<S, C> {
     /// Takes a server transaction out.
     pub fn remove_server(&mut self, key: Key) -> Option<Server<S>> {
         let server = self.servers.remove(key)?;
-        if let Ok(entry) = self
-            .server_index
-            .find_entry(table_hash(server.key), |slot| *slot == key.slot)
-        {
-            entry.remove();
-        }
+        unindex(&mut self.server_index, table_hash(server.key), key.slot);
         Some(server)
     }
 
     /// Takes a client transaction out.
     pub fn remove_client(&mut self, key: Key) -> Option<Client<C>> {
         let client = self.clients.remove(key)?;
-        if let Ok(entry) = self
-            .client_index
-            .find_entry(table_hash(client.key), |slot| *slot == key.slot)
-        {
-            entry.remove();
-        }
+        unindex(&mut self.client_index, table_hash(client.key), key.slot);
         Some(client)
     }
 }

@@ -24,8 +24,6 @@ use crate::cli::Failure;
 use crate::cli::user::failure;
 use crate::settings::Loaded;
 
-/// That there is no such user is remembered this long at most; a change of the table ends it sooner.
-const NEGATIVE_TTL: Duration = Duration::from_secs(30);
 /// Records looked at in one second for bindings that have ended: a million takes 50 s.
 const SWEEP_RECORDS: usize = 20_000;
 
@@ -52,7 +50,9 @@ impl Backends {
         let cache = Arc::new(CredentialCache::new(
             shell.cache_entries,
             shell.cache_ttl,
-            NEGATIVE_TTL,
+            // That there is no such user is remembered as long as a user is: else the time of an
+            // answer would tell who exists. A change of the table ends both.
+            shell.cache_ttl,
         ));
         let shared = Arc::new(shared(loaded, Arc::clone(&cache))?);
         let mut backend = Backend::new(Arc::clone(&sink));

@@ -35,6 +35,9 @@ use crate::logs::Logs;
 use crate::machine;
 use crate::settings::{Loaded, load};
 
+/// A second signal within this time after the first is the same one, come twice.
+const IMPATIENT_AFTER: Duration = Duration::from_secs(1);
+
 /// How much longer than the drain time a worker may take to end, before the process ends without it.
 const GRACE: Duration = Duration::from_secs(2);
 
@@ -373,10 +376,16 @@ impl Server {
         self.hub.order(&Control::Drain { deadline_ms });
         let waited = tokio::time::sleep(drain + GRACE);
         tokio::pin!(waited);
+        // One signal often comes twice: from a terminal to the whole group, and passed on by a
+        // parent. Only a later one means impatience.
+        let began = Instant::now();
         let mut left = self.loaded.core.workers - u16::from(failed.is_some());
         while left > 0 {
             tokio::select! {
                 () = self.signals.end() => {
+                    if began.elapsed() < IMPATIENT_AFTER {
+                        continue;
+                    }
                     return Err(Failure::Failed("ended at once by a second signal".to_owned()));
                 }
                 () = &mut waited => {

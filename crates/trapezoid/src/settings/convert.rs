@@ -209,6 +209,7 @@ fn limits(settings: &Settings) -> Limits {
         header_bytes: settings.transport.max_header_bytes,
         body_bytes: settings.transport.max_body_bytes,
         transactions: limits.transactions,
+        held_transactions: limits.held_transactions,
         parked_requests: limits.parked_requests,
         parked_bytes: limits.parked_bytes,
         contacts_per_aor: settings.location.max_contacts,

@@ -52,8 +52,9 @@ pub(crate) struct Server {
     /// Directory of the server's own files: keys, and the databases whose place is not given.
     /// Created if absent, with access for its owner only.
     pub data_dir: String,
-    /// How long calls in progress may go on after SIGTERM before the process ends; new requests
-    /// are answered 503 meanwhile.
+    /// How long requests under way may take after SIGTERM before the process ends; it ends as soon as
+    /// each has its final answer. New requests are answered 503 meanwhile. Calls that were answered
+    /// go on without the server, and through it once it is back.
     #[schemars(range(max = 3600))]
     pub drain_s: u32,
 }
@@ -546,6 +547,10 @@ pub(crate) struct Limits {
     /// Live transactions of one worker. At the limit a new request that needs one is answered 503.
     #[schemars(range(min = 100, max = 100_000_000))]
     pub transactions: usize,
+    /// Transactions of one worker, finished ones included, which are kept for 32 s to answer
+    /// retransmissions. At the limit a new request that needs one is answered 503.
+    #[schemars(range(min = 1000, max = 1_000_000_000))]
+    pub held_transactions: usize,
     /// Requests of one worker that wait for a look-up. At the limit: 503.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub parked_requests: usize,
@@ -576,6 +581,7 @@ impl Default for Limits {
         Self {
             headers: core.headers,
             transactions: core.transactions,
+            held_transactions: core.held_transactions,
             parked_requests: core.parked_requests,
             parked_bytes: core.parked_bytes,
             dns_entries: core.dns_entries,
