@@ -15,7 +15,7 @@ pub(crate) fn write(socket: LocalSocket) -> String {
     format!("{}:{}", socket.0.uri_name(), socket.1)
 }
 
-/// Reads what [`write`] wrote.
+/// Reads what [`write()`] wrote.
 pub(crate) fn parse(text: &[u8]) -> Option<LocalSocket> {
     let (transport, address) = std::str::from_utf8(text).ok()?.split_once(':')?;
     Some((Transport::parse(transport.as_bytes())?, address.parse().ok()?))
