@@ -6,8 +6,9 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
+use crate::dispatcher::Group;
 use crate::limits::Limits;
-use crate::transport::Transport;
+use crate::transport::{NextHop, Transport};
 
 /// The whole configuration of one endpoint.
 #[derive(Clone, Debug)]
@@ -23,6 +24,8 @@ pub struct Config {
     pub domains: Vec<Domain>,
     /// Routing rules for new requests; the first that matches wins.
     pub routes: Vec<Route>,
+    /// Groups of next hops; [`RelayTarget::Group`] indexes them.
+    pub groups: Vec<Group>,
     /// State kept for a request where its route does not say.
     pub state: StateMode,
     /// Protocol timers.
@@ -148,18 +151,9 @@ pub type HeaderIs = (Box<[u8]>, Box<[u8]>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Send on.
-    Relay {
-        /// Where to.
-        target: RelayTarget,
-        /// Characters taken from the front of the Request-URI's user part.
-        strip: u16,
-        /// Put before the Request-URI's user part.
-        prefix: Box<[u8]>,
-        /// Put the next hop's host and port into the Request-URI.
-        rewrite_host: bool,
-        /// Seconds until the branch is given up without a final answer; `None`: timer C.
-        timeout_s: Option<u32>,
-    },
+    Relay(Relay),
+    /// Answer 302 (RFC 3261 §8.3).
+    Redirect(Redirect),
     /// Refuse.
     Reject {
         /// 300 to 699.
@@ -169,15 +163,57 @@ pub enum Action {
     },
 }
 
+/// How a request is sent on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Relay {
+    /// Where to.
+    pub target: RelayTarget,
+    /// Characters taken from the front of the Request-URI's user part.
+    pub strip: u16,
+    /// Put before the Request-URI's user part.
+    pub prefix: Box<[u8]>,
+    /// Put the next hop's host and port into the Request-URI.
+    pub rewrite_host: bool,
+    /// Seconds until a branch is given up without a final answer; `None`: timer C.
+    pub timeout_s: Option<u32>,
+    /// Follow the contacts of a 3xx (RFC 3261 §16.7 step 4), for domains of ours, with state.
+    pub recurse: bool,
+}
+
+impl Relay {
+    /// To `target`, with nothing changed.
+    pub fn to(target: RelayTarget) -> Self {
+        Self {
+            target,
+            strip: 0,
+            prefix: Box::default(),
+            rewrite_host: false,
+            timeout_s: None,
+            recurse: false,
+        }
+    }
+}
+
 /// Where a relayed request goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RelayTarget {
-    /// To this SIP URI.
-    Uri(Box<[u8]>),
-    /// To the registered contact of the Request-URI.
+    /// To this next hop.
+    Uri(NextHop),
+    /// To the registered contacts of the Request-URI.
     Location,
     /// To the Request-URI itself.
     RequestUri,
+    /// To a member of this group, by its index.
+    Group(usize),
+}
+
+/// Where a redirected request is to try.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Redirect {
+    /// The registered contacts of the Request-URI.
+    Location,
+    /// This URI; the user part of the Request-URI goes into it where it has none.
+    Uri(Box<[u8]>),
 }
 
 /// Protocol timers, milliseconds (RFC 3261 Table 4).

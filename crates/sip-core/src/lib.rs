@@ -6,8 +6,8 @@
 //!
 //! [`endpoint::Endpoint`] is the only door. Modules import downwards only, in this order:
 //! `endpoint`, `request_path`, `proxy`, `engine`, `registrar`, `shared`, `auth`, `location`,
-//! `resolve`, `transaction`, `timer`, `config`, `transport`, `query`, `event`, `limits`,
-//! `id`, `keys`, `time`, `chunks`.
+//! `resolve`, `transaction`, `timer`, `config`, `dispatcher`, `transport`, `query`, `event`,
+//! `limits`, `id`, `keys`, `time`, `chunks`.
 //!
 //! A panic is a bug; malformed input never causes one.
 #![no_std]
@@ -19,6 +19,7 @@ extern crate alloc;
 pub mod auth;
 mod chunks;
 pub mod config;
+pub mod dispatcher;
 pub mod endpoint;
 mod engine;
 pub mod event;

@@ -15,6 +15,9 @@ pub struct Limits {
     /// Transactions of one worker, finished ones included, which are kept for 32 s to answer
     /// retransmissions; at the limit a new request that needs one is answered 503, statelessly.
     pub held_transactions: usize,
+    /// Branches of one request, over all its targets and their addresses (at most 255); at the
+    /// limit no other is tried.
+    pub branches: usize,
     /// Requests of one worker that wait for a back-end; at the limit: 503.
     pub parked_requests: usize,
     /// Bytes held by parked requests of one worker; at the limit: 503.
@@ -42,6 +45,7 @@ impl Default for Limits {
             body_bytes: 1024 * 1024,
             transactions: 1_000_000,
             held_transactions: 4_000_000,
+            branches: 32,
             parked_requests: 10_000,
             parked_bytes: 64 * 1024 * 1024,
             contacts_per_aor: 10,

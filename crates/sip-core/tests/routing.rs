@@ -5,7 +5,9 @@
 mod common;
 
 use common::*;
-use sip_core::config::{Action, AuthPolicy, Config, Domain, Network, RelayTarget, Route, StateMode, When};
+use sip_core::config::{
+    Action, AuthPolicy, Config, Domain, Network, Relay, RelayTarget, Route, StateMode, When,
+};
 
 const FORBIDDEN: &str = "SIP/2.0 403 Forbidden";
 
@@ -407,14 +409,15 @@ fn each_condition_and_the_first_rule_that_matches() {
 
 #[test]
 fn what_a_rule_does_to_the_request_uri() {
-    let action = |target: RelayTarget, strip, prefix: &str, rewrite_host| Action::Relay {
-        target,
-        strip,
-        prefix: prefix.as_bytes().into(),
-        rewrite_host,
-        timeout_s: None,
+    let action = |target: RelayTarget, strip, prefix: &str, rewrite_host| {
+        Action::Relay(Relay {
+            strip,
+            prefix: prefix.as_bytes().into(),
+            rewrite_host,
+            ..Relay::to(target)
+        })
     };
-    let gw = || RelayTarget::Uri(b"sip:198.51.100.7:5070;transport=udp"[..].into());
+    let gw = || RelayTarget::Uri(hop("sip:198.51.100.7:5070;transport=udp"));
     for (action, uri, to, becomes) in [
         (
             action(gw(), 0, "", false),

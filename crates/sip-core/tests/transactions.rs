@@ -42,8 +42,8 @@ fn calling(config: &Config) -> (Bench, Sent) {
 
 fn timeout(seconds: u32) -> Config {
     let mut config = config();
-    if let Action::Relay { timeout_s, .. } = &mut config.routes[0].action {
-        *timeout_s = Some(seconds);
+    if let Action::Relay(relay) = &mut config.routes[0].action {
+        relay.timeout_s = Some(seconds);
     }
     config
 }

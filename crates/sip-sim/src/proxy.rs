@@ -9,8 +9,8 @@ use sip_core::auth::digest;
 use sip_core::auth::nonce::NonceId;
 use sip_core::auth::window::{NonceUse, Windows};
 use sip_core::config::{
-    Action, Algorithm, AuthPolicy, Config, Domain, Durability, Listener, RegistrarPolicy, RelayTarget, Route,
-    StateMode, Timers, When,
+    Action, Algorithm, AuthPolicy, Config, Domain, Durability, Listener, RegistrarPolicy, Relay, RelayTarget,
+    Route, StateMode, Timers, When,
 };
 use sip_core::endpoint::{Endpoint, Handled, Keys};
 use sip_core::id::{ListenerId, QueryId, WorkerId};
@@ -21,7 +21,7 @@ use sip_core::location::shard::Shard;
 use sip_core::query::{Answer, QueryKind, Secrets};
 use sip_core::shared::SharedState;
 use sip_core::time::{Instant, Now};
-use sip_core::transport::{Flow, TransmitBatch, Transport};
+use sip_core::transport::{Flow, NextHop, TransmitBatch, Transport};
 
 use crate::agent::PASSWORD;
 use crate::clock::{Micros, Queue};
@@ -228,17 +228,14 @@ fn config(plan: &ProxyPlan, address: SocketAddr, next: SocketAddr) -> Config {
         }],
         routes: vec![Route {
             when: When::default(),
-            action: Action::Relay {
-                target: RelayTarget::Uri(text(format!("sip:{next}"))),
-                strip: 0,
-                prefix: Box::default(),
-                rewrite_host: false,
-                timeout_s: None,
-            },
+            action: Action::Relay(Relay::to(RelayTarget::Uri(
+                NextHop::parse(format!("sip:{next}").as_bytes()).expect("an address is a next hop"),
+            ))),
             auth: None,
             state: None,
             record_route: plan.record_route,
         }],
+        groups: vec![],
         state: if plan.stateful {
             StateMode::Transaction
         } else {

@@ -6,7 +6,7 @@ use sip_message::{HeaderName, Host, Method, SipUri, Uri};
 use super::Progress;
 use super::authorize::Authorized;
 use super::in_dialog::Position;
-use crate::config::{Action, Config, Domain, RelayTarget, Route, StateMode, When};
+use crate::config::{Action, Config, Domain, Relay, RelayTarget, Route, StateMode, When};
 use crate::engine::Engine;
 use crate::engine::directory::{address_of_record, in_networks};
 use crate::engine::reply::Status;
@@ -15,7 +15,7 @@ use crate::engine::waiting::Purpose;
 use crate::proxy::forward::{Decision, NotSent, keep_values};
 use crate::query::QueryKind;
 use crate::resolve::{Candidates, HostRef, Located, Question};
-use crate::transport::{Flow, Transport};
+use crate::transport::{Flow, HopHost, NextHop, Transport};
 
 /// The most record sets that one request waits for: services of two transports, both address
 /// families of each candidate, and some to spare. Answers that end before the next one is there
@@ -32,6 +32,18 @@ struct Hop<'a> {
 }
 
 impl<'a> Hop<'a> {
+    fn configured(hop: &'a NextHop) -> Self {
+        Self {
+            host: match &hop.host {
+                HopHost::Name(name) => HostRef::Name(name),
+                HopHost::Ip(ip) => HostRef::Ip(*ip),
+            },
+            port: hop.port,
+            transport: hop.transport,
+            secure: hop.secure,
+        }
+    }
+
     fn of(uri: &SipUri<'a>) -> Self {
         // RFC 3263 §4: the maddr parameter, where there is one, is the target.
         let host = uri
@@ -256,39 +268,36 @@ impl Engine {
                     },
                 );
             }
-            Action::Relay {
-                target,
-                strip,
-                prefix,
-                rewrite_host,
-                timeout_s,
-            } => {
-                if let Some(seconds) = timeout_s {
+            Action::Redirect(_) => self.refuse(request, progress.server, Status::SERVER_ERROR),
+            Action::Relay(relay) => {
+                if let Some(seconds) = relay.timeout_s {
                     plan.c_ms = seconds.saturating_mul(1000);
                 }
-                match target {
-                    RelayTarget::Location => self.follow_location(request, progress, &plan),
-                    RelayTarget::Uri(text) => {
-                        let Ok(Uri::Sip(next)) = Uri::parse(text) else {
-                            return self.refuse(request, progress.server, Status::SERVER_ERROR);
-                        };
-                        self.rewrite_user(request, *strip, prefix);
-                        if *rewrite_host {
-                            self.rewrite_host(request, &next);
-                        }
-                        self.locate_and_send(request, progress, &plan, Hop::of(&next));
-                    }
-                    RelayTarget::RequestUri => match &request.uri {
-                        Uri::Sip(uri) => {
-                            self.rewrite_user(request, *strip, prefix);
-                            self.locate_and_send(request, progress, &plan, Hop::of(uri));
-                        }
-                        Uri::Tel(_) | Uri::Other { .. } => {
-                            self.refuse(request, progress.server, Status::UNSUPPORTED_URI_SCHEME);
-                        }
-                    },
-                }
+                self.follow_relay(request, progress, &plan, relay);
             }
+        }
+    }
+
+    fn follow_relay(&mut self, request: &Request<'_>, progress: Progress, plan: &Plan<'_>, relay: &Relay) {
+        match &relay.target {
+            RelayTarget::Location => self.follow_location(request, progress, plan),
+            RelayTarget::Uri(next) => {
+                self.rewrite_user(request, relay.strip, &relay.prefix);
+                if relay.rewrite_host {
+                    self.rewrite_host(request, next);
+                }
+                self.locate_and_send(request, progress, plan, Hop::configured(next));
+            }
+            RelayTarget::RequestUri => match &request.uri {
+                Uri::Sip(uri) => {
+                    self.rewrite_user(request, relay.strip, &relay.prefix);
+                    self.locate_and_send(request, progress, plan, Hop::of(uri));
+                }
+                Uri::Tel(_) | Uri::Other { .. } => {
+                    self.refuse(request, progress.server, Status::UNSUPPORTED_URI_SCHEME);
+                }
+            },
+            RelayTarget::Group(_) => self.refuse(request, progress.server, Status::SERVER_ERROR),
         }
     }
 
@@ -321,7 +330,7 @@ impl Engine {
     }
 
     /// The next hop's host and port in the Request-URI.
-    fn rewrite_host(&mut self, request: &Request<'_>, next: &SipUri<'_>) {
+    fn rewrite_host(&mut self, request: &Request<'_>, next: &NextHop) {
         let Some(uri) = request.uri.sip() else { return };
         let source = request.message.source();
         let Some(host) = sip_message::chars::span_in(source, uri.host_text) else {
@@ -334,13 +343,7 @@ impl Engine {
                 || sip_message::chars::span_in(source, request.uri_text).map_or(host.end, |s| s.end),
                 |p| p.start,
             );
-        self.edits.replace_with(host.start..end, |out| {
-            out.extend_from_slice(next.host_text);
-            if let Some(port) = next.port {
-                out.push(b':');
-                sip_message::number::write_decimal(out, u64::from(port));
-            }
-        });
+        self.edits.replace(host.start..end, &next.authority);
     }
 
     /// To the registered contact (§16.5, RFC 3327 §5.3).

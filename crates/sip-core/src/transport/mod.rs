@@ -1,8 +1,10 @@
 //! Where messages come from and go to; stream framing; Via `received` and `rport`.
 
 pub mod framing;
-
+mod next_hop;
 pub mod via;
+
+pub use next_hop::{HopHost, NextHop};
 
 use alloc::vec::Vec;
 use core::fmt;

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use sip_core::auth::nonce::NonceId;
 use sip_core::auth::window::{NonceUse, Windows};
 use sip_core::config::{
-    Action, Algorithm, AuthPolicy, Config, Domain, Durability, Listener, OwnHost, RegistrarPolicy,
+    Action, Algorithm, AuthPolicy, Config, Domain, Durability, Listener, OwnHost, RegistrarPolicy, Relay,
     RelayTarget, Route, StateMode, Timers, When,
 };
 use sip_core::endpoint::{Endpoint, Handled, Keys};
@@ -26,7 +26,7 @@ use sip_core::location::shard::Shard;
 use sip_core::query::{Answer, Query, QueryKind, Record, Records, Secrets};
 use sip_core::shared::SharedState;
 use sip_core::time::{Instant, Now};
-use sip_core::transport::{Flow, TransmitBatch, Transport};
+use sip_core::transport::{Flow, NextHop, TransmitBatch, Transport};
 
 pub const PROXY: &str = "192.0.2.1:5060";
 pub const CALLER: &str = "192.0.2.10:5060";
@@ -103,6 +103,7 @@ pub fn config() -> Config {
             },
         }],
         routes: vec![relay("sip:192.0.2.20:5060")],
+        groups: vec![],
         state: StateMode::Transaction,
         timers: Timers::default(),
         limits: Limits::default(),
@@ -120,17 +121,15 @@ pub fn config() -> Config {
     }
 }
 
+pub fn hop(uri: &str) -> NextHop {
+    NextHop::parse(uri.as_bytes()).unwrap()
+}
+
 /// A rule that sends everything to `uri`.
 pub fn relay(uri: &str) -> Route {
     Route {
         when: When::default(),
-        action: Action::Relay {
-            target: RelayTarget::Uri(uri.as_bytes().into()),
-            strip: 0,
-            prefix: Box::default(),
-            rewrite_host: false,
-            timeout_s: None,
-        },
+        action: Action::Relay(Relay::to(RelayTarget::Uri(hop(uri)))),
         auth: None,
         state: None,
         record_route: true,

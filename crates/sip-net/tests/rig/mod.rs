@@ -284,6 +284,7 @@ pub fn config(workers: u16) -> Config {
         own_hosts: Vec::new(),
         domains: Vec::new(),
         routes: Vec::new(),
+        groups: Vec::new(),
         state: StateMode::Transaction,
         timers: Timers::default(),
         limits: Limits {

@@ -164,6 +164,7 @@ fn core(settings: &Settings, registrar: RegistrarPolicy, cx: &mut Cx<'_>) -> Con
         own_hosts: listening.own_hosts,
         domains,
         routes,
+        groups: Vec::new(),
         state: routes::state_mode(settings.state.mode),
         timers: timers(settings, cx),
         limits: limits(settings),

@@ -1,7 +1,8 @@
 //! `[[route]]`.
 
 use regex::bytes::{Regex, RegexBuilder};
-use sip_core::config::{self, Action, RelayTarget};
+use sip_core::config::{self, Action, Relay, RelayTarget};
+use sip_core::transport::NextHop;
 use sip_message::uri::Uri;
 
 use super::convert::Cx;
@@ -222,13 +223,14 @@ fn relay(path: &str, target: &str, action: &Do, cx: &mut Cx<'_>) -> Option<Actio
             "use letters, digits and -_.!~*'()&=+$,;?/",
         );
     }
-    Some(Action::Relay {
+    Some(Action::Relay(Relay {
         target,
         strip: action.strip,
         prefix: action.prefix.as_bytes().into(),
         rewrite_host: action.rewrite_host,
         timeout_s: action.timeout_s,
-    })
+        recurse: false,
+    }))
 }
 
 fn relay_target(path: &str, text: &str, cx: &mut Cx<'_>) -> Option<RelayTarget> {
@@ -247,16 +249,17 @@ fn relay_target(path: &str, text: &str, cx: &mut Cx<'_>) -> Option<RelayTarget> 
         );
     } else if lower.starts_with("sips:") {
         cx.problem(path, unsupported("sips: is"), "use a sip: URI");
-    } else if let Err((what, remedy)) = next_hop(text) {
-        cx.problem(path, what, remedy);
     } else {
-        return Some(RelayTarget::Uri(text.as_bytes().into()));
+        match next_hop(text) {
+            Ok(hop) => return Some(RelayTarget::Uri(hop)),
+            Err((what, remedy)) => cx.problem(path, what, remedy),
+        }
     }
     None
 }
 
-/// Whether `text` is a SIP URI that this version can send to.
-fn next_hop(text: &str) -> Result<(), (String, &'static str)> {
+/// Reads a SIP URI that this version can send to.
+fn next_hop(text: &str) -> Result<NextHop, (String, &'static str)> {
     let remedy = "write \"location\", \"request-uri\" or a URI as \"sip:192.0.2.1:5060;transport=tcp\"";
     let uri = match Uri::parse(text.as_bytes()) {
         Ok(Uri::Sip(uri)) => uri,
@@ -264,14 +267,14 @@ fn next_hop(text: &str) -> Result<(), (String, &'static str)> {
         Err(error) => return Err((format!("{text:?} is not a SIP URI: {error}"), remedy)),
     };
     match uri.transport() {
-        None => Ok(()),
-        Some(name) if name.eq_ignore_ascii_case(b"udp") || name.eq_ignore_ascii_case(b"tcp") => Ok(()),
-        Some(name) => {
+        Some(name) if !name.eq_ignore_ascii_case(b"udp") && !name.eq_ignore_ascii_case(b"tcp") => {
             let name = String::from_utf8_lossy(name).into_owned();
             Err((
                 format!("transport={name} is not supported by this version"),
                 "use udp or tcp",
             ))
         }
+        _ => NextHop::parse(text.as_bytes())
+            .ok_or_else(|| (format!("{text:?} has a maddr that is no host"), remedy)),
     }
 }

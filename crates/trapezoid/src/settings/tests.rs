@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use sip_core::config::{Action, Durability, RelayTarget, StateMode};
+use sip_core::transport::NextHop;
 
 use super::*;
 
@@ -461,17 +462,12 @@ fn a_whole_file() {
     assert_eq!(trunk.auth, Some(false));
     assert_eq!(trunk.state, Some(StateMode::Transaction));
     assert!(!trunk.record_route);
-    let Action::Relay {
-        target,
-        strip,
-        timeout_s,
-        ..
-    } = &trunk.action
-    else {
+    let Action::Relay(relay) = &trunk.action else {
         panic!("relay")
     };
-    assert_eq!(*target, RelayTarget::Uri(b"sip:127.0.0.1:5070".as_slice().into()));
-    assert_eq!((*strip, *timeout_s), (1, Some(30)));
+    let hop = NextHop::parse(b"sip:127.0.0.1:5070").expect("a URI");
+    assert_eq!(relay.target, RelayTarget::Uri(hop));
+    assert_eq!((relay.strip, relay.timeout_s), (1, Some(30)));
     assert_eq!(
         deny.action,
         Action::Reject {
