@@ -211,6 +211,7 @@ fn limits(settings: &Settings) -> Limits {
         body_bytes: settings.transport.max_body_bytes,
         transactions: limits.transactions,
         held_transactions: limits.held_transactions,
+        branches: sip_core::limits::Limits::default().branches,
         parked_requests: limits.parked_requests,
         parked_bytes: limits.parked_bytes,
         contacts_per_aor: settings.location.max_contacts,
