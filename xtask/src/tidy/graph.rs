@@ -15,6 +15,7 @@ const EDGES: &[(&str, &[&str])] = &[
         &["sip-message", "sip-core", "sip-backend", "sip-net"],
     ),
     ("conformance", &["sip-message"]),
+    ("instructions", &["sip-core", "sip-message"]),
     ("xtask", &[]),
 ];
 
