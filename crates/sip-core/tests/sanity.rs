@@ -170,6 +170,17 @@ fn faults_are_refused_with_their_reason() {
             "SIP/3.0\r\nVia: SIP/2.0",
             "505 Version Not Supported",
         ),
+        // As who speaks another version would write it (RFC 4475 §3.1.2.16).
+        (
+            "SIP/2.0\r\nVia: SIP/2.0",
+            "SIP/7.0\r\nVia: SIP/7.0",
+            "505 Version Not Supported",
+        ),
+        (
+            "SIP/2.0\r\nVia: SIP/2.0",
+            "SIP/2.0\r\nVia: SIP/7.0",
+            "400 Missing Or Malformed Via",
+        ),
         (
             "Content-Length: 0",
             "Route: <sip:x\r\nContent-Length: 0",
@@ -482,6 +493,32 @@ fn a_connection_is_closed_for_faults_of_framing_only() {
         assert_eq!(
             Bench::new(&config()).handle(udp_flow(CALLER), &text),
             Handled::Here
+        );
+    }
+}
+
+/// RFC 3261 §10.2: who registers something else than a SIP URI has misread the protocol, and is
+/// told so, whatever the domain.
+#[test]
+fn only_sip_addresses_are_registered() {
+    for (to, answer) in [
+        ("<sip:bob@example.com>", "200 OK"),
+        ("<sip:bob@elsewhere.example>", "404 Not Found"),
+        ("<isbn:2983792873>", "400 To Is Not A SIP URI"),
+        ("<tel:+19725552222>", "400 To Is Not A SIP URI"),
+    ] {
+        let register = request(
+            "REGISTER",
+            "sip:example.com",
+            "a1",
+            "Contact: <sip:bob@192.0.2.10>\n",
+        )
+        .replace("To: <sip:bob@example.com>", &format!("To: {to}"));
+        let mut b = Bench::new(&config());
+        assert_eq!(
+            one(b.udp(CALLER, &register)).first_line(),
+            format!("SIP/2.0 {answer}"),
+            "{to}"
         );
     }
 }

@@ -24,6 +24,10 @@ impl Engine {
         if request.message.max_forwards().is_err() {
             return Err((Status::bad_request("Malformed Max-Forwards"), Vec::new()));
         }
+        // §10.2: an address-of-record is a SIP or SIPS URI (RFC 4475 §3.3.4).
+        if request.method == Method::Register && request.to.sip_uri().is_none() {
+            return Err((Status::bad_request("To Is Not A SIP URI"), Vec::new()));
+        }
         // §20.29: in ACK and CANCEL there is nobody to tell.
         if !matches!(request.method, Method::Ack | Method::Cancel)
             && request.message.has(HeaderName::ProxyRequire)

@@ -66,6 +66,9 @@ pub struct Mandatory<'a> {
 /// See [`Message::mandatory`].
 pub(crate) fn mandatory<'a>(message: &Message<'a>) -> Result<Mandatory<'a>, HeaderError> {
     let via = message.top_via()?;
+    if !via.is_version_2() {
+        return Err(HeaderError::Malformed(HeaderName::Via));
+    }
     let from = message.from()?;
     let to = message.to()?;
     let call_id = match message.value(HeaderName::CallId) {

@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 
-use crate::chars::{host_len, split_once, token_len, trim, trim_start};
+use crate::chars::{host_len, is_token_text, split_once, token_len, trim, trim_start};
 use crate::host::Host;
 use crate::number;
 use crate::params::{Param, Params};
@@ -31,6 +31,7 @@ struct Known<'a> {
     branch: Option<&'a [u8]>,
     received: Option<&'a [u8]>,
     rport: Option<Option<u16>>,
+    other_version: bool,
 }
 
 impl<'a> Known<'a> {
@@ -49,7 +50,7 @@ impl<'a> Known<'a> {
 impl<'a> Via<'a> {
     /// Reads one value.
     pub fn parse(text: &'a [u8]) -> Option<Self> {
-        let rest = after_protocol(text)?;
+        let (rest, other_version) = after_protocol(text)?;
         let (transport, rest) = rest.split_at_checked(token_len(rest))?;
         let sent_by = trim_start(rest);
         if transport.is_empty() || sent_by.len() == rest.len() {
@@ -58,7 +59,10 @@ impl<'a> Via<'a> {
         let (host_text, port, params) = split_sent_by(sent_by)?;
         let host = Host::parse(host_text)?;
         let params = Params::new(params);
-        let mut known = Known::default();
+        let mut known = Known {
+            other_version,
+            ..Known::default()
+        };
         params.check(|param| known.note(param)).then_some(Self {
             text,
             transport,
@@ -81,6 +85,12 @@ impl<'a> Via<'a> {
             .is_some_and(|b| b.len() > 7 && b.get(..7).is_some_and(|c| c.eq_ignore_ascii_case(b"z9hG4bK")))
     }
 
+    /// Whether its version is 2.0. Another can be read all the same, for the 505 that says so
+    /// goes where it leads (RFC 4475 §3.1.2.16).
+    pub const fn is_version_2(&self) -> bool {
+        !self.known.other_version
+    }
+
     /// `received`, an address; IPv6 with or without brackets (RFC 5118 §4.5).
     pub fn received(&self) -> Option<IpAddr> {
         let text = self.known.received?;
@@ -101,15 +111,17 @@ impl<'a> Via<'a> {
     }
 }
 
-/// What follows `SIP/2.0/`, with white space where SLASH allows it.
-fn after_protocol(text: &[u8]) -> Option<&[u8]> {
+/// What follows `SIP/2.0/`, with white space where SLASH allows it, and whether the version is
+/// another one.
+fn after_protocol(text: &[u8]) -> Option<(&[u8], bool)> {
     if let Some(rest) = text.strip_prefix(b"SIP/2.0/") {
-        return Some(trim_start(rest));
+        return Some((trim_start(rest), false));
     }
     let (protocol, rest) = split_once(text, b'/');
     let (version, rest) = split_once(rest?, b'/');
-    let ours = trim(protocol).eq_ignore_ascii_case(b"SIP") && trim(version) == b"2.0";
-    ours.then(|| rest.map(trim_start))?
+    let version = trim(version);
+    let ours = trim(protocol).eq_ignore_ascii_case(b"SIP") && is_token_text(version);
+    ours.then_some((trim_start(rest?), version != b"2.0"))
 }
 
 /// Host, port and parameters of `host [: port] *(; param)`, with white space round the separators
@@ -161,10 +173,18 @@ mod tests {
         assert_eq!(v.received(), v.received_any());
         assert_eq!(v.received_any(), Some("2001:db8::9:255".parse().unwrap()));
         assert_eq!(v.branch(), None);
+        assert!(v.is_version_2());
+        let v = Via::parse(b"SIP/7.0/UDP c.example.com:5070;branch=z9hG4bKkdjuw").unwrap();
+        assert_eq!(
+            (v.is_version_2(), v.transport, v.port),
+            (false, &b"UDP"[..], Some(5070))
+        );
         for bad in [
             &b"SIP/2.0/UDP"[..],
             b"SIP/2.0/UDP ",
-            b"SIP/3.0/UDP a",
+            b"SIP//UDP a",
+            b"SIP/2 0/UDP a",
+            b"HTTP/1.1/UDP a",
             b"SIP/2.0 a",
             b"SIP/2.0/UDP a:x",
             b"SIP/2.0/UDP a;;b",
