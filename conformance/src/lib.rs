@@ -10,6 +10,7 @@ mod kamailio;
 mod scene;
 mod server;
 mod sipp;
+pub mod torture;
 mod wire;
 
 pub use baresip::Baresip;
