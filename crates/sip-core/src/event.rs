@@ -131,6 +131,16 @@ counters! {
     limited_parked => "limit_reached" { "limit=\"parked\"" };
     /// Requests sent to another address of the next hop after the first failed (RFC 3263 §4.3).
     failovers => "failovers" {};
+    /// Requests sent to several targets at once or in turn (RFC 3261 §16.7).
+    forked => "forked" {};
+    /// Responses 3xx whose contacts became targets.
+    recursions => "recursions" {};
+    /// Forked requests that came back unchanged and were answered 482 (RFC 5393 §4.2).
+    loops => "loops" {};
+    /// OPTIONS sent to members of groups, by outcome.
+    probes_answered => "probes" { "result=\"answered\"" };
+    /// OPTIONS sent to members of groups, by outcome.
+    probes_failed => "probes" { "result=\"failed\"" };
     /// Questions asked of a back-end.
     queries_credentials => "queries" { "kind=\"credentials\"" };
     /// Questions asked of a back-end.
@@ -187,6 +197,20 @@ pub enum Event {
         source: SocketAddr,
         /// Why.
         reason: AuthFailure,
+    },
+    /// A member of a group gets no calls any more.
+    MemberFailed {
+        /// Name of the group.
+        group: Box<[u8]>,
+        /// URI of the member.
+        member: Box<[u8]>,
+    },
+    /// A member of a group answers again, and gets calls again.
+    MemberRecovered {
+        /// Name of the group.
+        group: Box<[u8]>,
+        /// URI of the member.
+        member: Box<[u8]>,
     },
     /// A next hop did not answer, or could not be reached.
     NextHopFailed {

@@ -9,6 +9,7 @@
 //! 4. getters: [`Endpoint::counters`], [`Endpoint::gauges`].
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use sip_message::{HeaderIndex, StartLine};
 
@@ -19,11 +20,12 @@ pub use crate::engine::Keys;
 use crate::config::Config;
 use crate::engine::effects::ServerEvent;
 use crate::engine::reply::Status;
+use crate::engine::waiting::Purpose;
 use crate::engine::{Engine, Wake};
 use crate::event::{Counters, Event, Gauges};
 use crate::id::{QueryId, WorkerId};
 use crate::proxy::response::Outcome;
-use crate::query::{Answer, Query};
+use crate::query::{Answer, Query, QueryKind};
 use crate::request_path;
 use crate::time::{Instant, Now};
 use crate::transport::framing::FramingError;
@@ -54,8 +56,10 @@ pub struct Endpoint {
 impl Endpoint {
     /// An endpoint of worker `worker`. `shared` is what the workers of one process share.
     pub fn new(config: &Config, keys: &Keys, worker: WorkerId, shared: Arc<dyn SharedState>) -> Self {
+        let mut engine = Engine::new(config, keys, worker, shared);
+        engine.start_probes();
         Self {
-            engine: Engine::new(config, keys, worker, shared),
+            engine,
             index: HeaderIndex::new(),
         }
     }
@@ -135,6 +139,7 @@ impl Endpoint {
                     let _ = self.follow(outcome);
                 }
                 Wake::Query(id) => self.engine.resume(id, None),
+                Wake::Probe(probe) => self.engine.probe(probe),
             }
         }
     }
@@ -143,8 +148,8 @@ impl Endpoint {
         match outcome {
             Outcome::Done => Handled::Here,
             Outcome::HandOver(worker) => Handled::HandOver(worker),
-            Outcome::TryNext(server) => {
-                self.engine.try_next(server);
+            Outcome::Begin(server) => {
+                self.engine.begin_again(server);
                 Handled::Here
             }
         }
@@ -163,6 +168,15 @@ impl Endpoint {
     /// The next question for a back-end.
     #[must_use]
     pub fn poll_query(&mut self) -> Option<Query> {
+        // Names that requests will need soon, or that serve although their time is over.
+        while let Some((name, kind)) = self.engine.resolver.poll_refresh() {
+            let purpose = Purpose::Resolve {
+                name: name.clone(),
+                kind,
+                waiters: Vec::new(),
+            };
+            self.engine.ask(QueryKind::Resolve { name, kind }, purpose);
+        }
         self.engine.queries.pop_front()
     }
 
@@ -181,6 +195,7 @@ impl Endpoint {
     /// Takes a new configuration; what is under way goes on by the old route decisions.
     pub fn reconfigure(&mut self, config: &Config) {
         self.engine.reconfigure(config);
+        self.engine.start_probes();
     }
 
     /// From now on new requests outside dialogs are answered 503; the rest goes on.

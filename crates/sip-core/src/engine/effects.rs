@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use super::reply::{Reply, Status};
 use super::{ClientUser, Engine, ServerUser, Wake};
+use crate::time::Millis;
 use crate::transaction::table::{Client, ClientMachine, Key, Server, ServerMachine, timer_place};
 use crate::transaction::{
     Effect, InviteClient, InviteServer, NonInviteClient, NonInviteServer, Passed, Sink, Timer, invite_client,
@@ -141,7 +142,7 @@ impl Engine {
             && !server.user.answered
         {
             server.user.answered = true;
-            server.user.failover = None;
+            server.user.context = None;
             server.request = Box::default();
             server.response = Vec::new();
             self.live = self.live.saturating_sub(1);
@@ -230,7 +231,7 @@ impl Engine {
         }
     }
 
-    /// Makes a client transaction and sends its request.
+    /// Makes a client transaction and sends its request. `wait`: when timer C fires first.
     pub(crate) fn begin_client(
         &mut self,
         key: u128,
@@ -238,6 +239,7 @@ impl Engine {
         to: Flow,
         request: &[u8],
         user: ClientUser,
+        wait: Option<Millis>,
     ) -> Key {
         let ctx = self.machine_context(&to);
         let mut effects = Effects::default();
@@ -246,7 +248,6 @@ impl Engine {
         } else {
             ClientMachine::NonInvite(NonInviteClient::new(&ctx, &mut effects))
         };
-        let c_ms = user.c_ms;
         let client = Client {
             key,
             machine,
@@ -257,12 +258,10 @@ impl Engine {
         };
         let key = self.table.insert_client(client);
         self.counters.transactions_client += 1;
-        if invite {
-            let timer = self.wheel.start(
-                self.now.instant,
-                crate::time::Millis(c_ms),
-                Wake::Client(key, Timer::C),
-            );
+        if let Some(wait) = wait {
+            let timer = self
+                .wheel
+                .start(self.now.instant, wait, Wake::Client(key, Timer::C));
             if let Some(client) = self.table.client_mut(key) {
                 client.user.timer_c = Some(timer);
             }

@@ -1,6 +1,7 @@
 //! What an endpoint holds, and the steps that every part of it takes: sending, transactions and
 //! their timers, questions to back-ends, answers made here.
 
+pub(crate) mod context;
 pub(crate) mod directory;
 pub(crate) mod effects;
 pub(crate) mod reply;
@@ -19,10 +20,12 @@ use smallvec::SmallVec;
 
 use crate::auth::verify::Authenticator;
 use crate::config::{Config, StateMode};
+use crate::dispatcher::Group;
 use crate::event::{Counters, Event};
 use crate::id::{QueryId, WorkerId};
+use crate::location::codec::BindingRef;
 use crate::query::Query;
-use crate::resolve::{Cache, Candidate};
+use crate::resolve::Cache;
 use crate::shared::SharedState;
 use crate::time::{Instant, Now};
 use crate::timer::wheel::{TimerId, Wheel};
@@ -30,6 +33,7 @@ use crate::transaction::table::{Key, Table};
 use crate::transaction::{MachineContext, Timer};
 use crate::transport::{Flow, TransmitBatch};
 
+use context::Context;
 use directory::Directory;
 use secrets::Secrets;
 use waiting::Waiting;
@@ -59,9 +63,21 @@ pub(crate) enum Wake {
     Client(Key, Timer),
     /// A question got no answer in time.
     Query(QueryId),
+    /// A member of a group is to be asked whether it is there.
+    Probe(Probe),
 }
 
-/// What the proxy keeps beside a server transaction: the response context of RFC 3261 §16.
+/// Which member is to be probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Probe {
+    pub(crate) epoch: u32,
+    pub(crate) group: u16,
+    pub(crate) member: u16,
+    /// How often its name was asked for in vain.
+    pub(crate) asked: u8,
+}
+
+/// What the proxy keeps beside a server transaction.
 #[derive(Debug)]
 pub(crate) struct ServerUser {
     /// Its client transactions.
@@ -72,30 +88,32 @@ pub(crate) struct ServerUser {
     pub(crate) answered: bool,
     /// The caller proved who he is, or need not.
     pub(crate) authorized: bool,
-    /// The question that it waits for.
-    pub(crate) parked: Option<QueryId>,
     /// When the request came.
     pub(crate) started: Instant,
-    /// Other addresses of the next hop.
-    pub(crate) failover: Option<Box<Failover>>,
+    /// Where there are, or may be, several branches. Gone with the final response.
+    pub(crate) context: Option<Box<Context>>,
 }
 
-/// What is left to try when a next hop fails (RFC 3263 §4.3).
-#[derive(Debug)]
-pub(crate) struct Failover {
-    pub(crate) candidates: Vec<Candidate>,
-    /// Next of them.
-    pub(crate) next: usize,
+/// For whom a client transaction works.
+#[derive(Clone, Debug)]
+pub(crate) enum Owner {
+    /// It is a branch of this server transaction.
+    Server(Key),
+    /// It is a CANCEL of ours, and its end concerns nobody.
+    Cancel,
+    /// It asks a member of a group whether it is there.
+    Probe(Arc<Group>, u16),
 }
 
 /// What the proxy keeps beside a client transaction.
 #[derive(Debug)]
 pub(crate) struct ClientUser {
-    /// The server transaction that it serves; `None` for a CANCEL, which serves none.
-    pub(crate) server: Option<Key>,
-    /// Timer C (RFC 3261 §16.6 step 11).
+    pub(crate) owner: Owner,
+    /// Number of the target in the server transaction's context.
+    pub(crate) target: u8,
+    /// Timer C (RFC 3261 §16.6 step 11), or until something came the wait for that.
     pub(crate) timer_c: Option<TimerId>,
-    /// Its length, milliseconds.
+    /// Length of timer C, milliseconds.
     pub(crate) c_ms: u32,
     /// A provisional response came: CANCEL may be sent (§9.1).
     pub(crate) provisional: bool,
@@ -103,6 +121,28 @@ pub(crate) struct ClientUser {
     pub(crate) cancel_wanted: bool,
     /// CANCEL was sent.
     pub(crate) cancel_sent: bool,
+}
+
+impl ClientUser {
+    pub(crate) fn new(owner: Owner) -> Self {
+        Self {
+            owner,
+            target: 0,
+            timer_c: None,
+            c_ms: 0,
+            provisional: false,
+            cancel_wanted: false,
+            cancel_sent: false,
+        }
+    }
+
+    /// The server transaction that it serves.
+    pub(crate) const fn server(&self) -> Option<Key> {
+        match self.owner {
+            Owner::Server(key) => Some(key),
+            Owner::Cancel | Owner::Probe(..) => None,
+        }
+    }
 }
 
 /// The state of one endpoint.
@@ -119,6 +159,8 @@ pub(crate) struct Engine {
     pub(crate) wheel: Wheel<Wake>,
     pub(crate) out: TransmitBatch,
     pub(crate) edits: Edits,
+    /// The edits that all branches of a request have in common; memory used again.
+    pub(crate) base_edits: Edits,
     /// The message under construction.
     pub(crate) scratch: Vec<u8>,
     pub(crate) resolver: Cache,
@@ -133,15 +175,59 @@ pub(crate) struct Engine {
     /// Some request may find, or need, state on the worker that owns its Call-ID.
     pub(crate) holds_state: bool,
     /// Where the last look-up in the location service led; memory used again.
-    pub(crate) target: LocationTarget,
+    pub(crate) found: Vec<LocationTarget>,
+    /// Groups as this worker sees them: loads and turns are its own.
+    pub(crate) groups: Vec<Arc<Group>>,
+    /// Counts changes of the configuration: probes of an older one stop.
+    pub(crate) epoch: u32,
+    /// Makes the branches of requests of our own differ.
+    pub(crate) probes: u64,
 }
 
 /// A registered contact, copied out of the shared map.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct LocationTarget {
     pub(crate) contact: Vec<u8>,
     pub(crate) path: Vec<u8>,
-    pub(crate) flow: Option<Flow>,
+    pub(crate) instance: Vec<u8>,
+    pub(crate) flow: Flow,
+    pub(crate) q_milli: u16,
+    pub(crate) expires_unix_s: u64,
+}
+
+impl LocationTarget {
+    pub(crate) fn new(binding: &BindingRef<'_>) -> Self {
+        let mut target = Self {
+            contact: Vec::new(),
+            path: Vec::new(),
+            instance: Vec::new(),
+            flow: binding.received,
+            q_milli: 0,
+            expires_unix_s: 0,
+        };
+        target.set(binding);
+        target
+    }
+
+    /// Becomes a copy of `binding`, in its own memory.
+    pub(crate) fn set(&mut self, binding: &BindingRef<'_>) {
+        for (to, from) in [
+            (&mut self.contact, binding.contact),
+            (&mut self.path, binding.path),
+            (&mut self.instance, binding.instance),
+        ] {
+            to.clear();
+            to.extend_from_slice(from);
+        }
+        self.flow = binding.received;
+        self.q_milli = binding.q_milli;
+        self.expires_unix_s = binding.expires_unix_s;
+    }
+}
+
+/// This worker's view of the configured groups.
+fn groups(config: &Config) -> Vec<Arc<Group>> {
+    config.groups.iter().map(|g| Arc::new(g.clone())).collect()
 }
 
 /// Whether `config` lets transactions live on the workers, several of them.
@@ -152,6 +238,7 @@ fn holds_state(config: &Config) -> bool {
                 .routes
                 .iter()
                 .any(|r| r.state == Some(StateMode::Transaction) || r.auth == Some(true))
+            || config.groups.iter().any(|g| g.probe_ms.is_some())
             || config.domains.iter().any(|d| !d.auth.methods.is_empty()))
 }
 
@@ -187,6 +274,7 @@ impl Engine {
             wheel: Wheel::new(),
             out: TransmitBatch::new(),
             edits: Edits::new(),
+            base_edits: Edits::new(),
             scratch: Vec::with_capacity(4096),
             resolver: Cache::new(config.limits.dns_entries),
             waiting: Waiting::default(),
@@ -197,7 +285,10 @@ impl Engine {
             draining: false,
             live: 0,
             holds_state: holds_state(&config),
-            target: LocationTarget::default(),
+            found: Vec::new(),
+            groups: groups(&config),
+            epoch: 0,
+            probes: 0,
             config,
         }
     }
@@ -207,6 +298,8 @@ impl Engine {
         self.config = Arc::new(config.clone());
         self.directory = Directory::new(&self.config);
         self.holds_state = holds_state(&self.config);
+        self.groups = groups(&self.config);
+        self.epoch = self.epoch.wrapping_add(1);
     }
 
     /// Timer values for a transaction on `flow`.

@@ -30,6 +30,10 @@ impl Status<'static> {
         code: 200,
         reason: "OK",
     };
+    pub(crate) const MOVED_TEMPORARILY: Self = Self {
+        code: 302,
+        reason: "Moved Temporarily",
+    };
     pub(crate) const UNAUTHORIZED: Self = Self {
         code: 401,
         reason: "Unauthorized",
@@ -65,6 +69,16 @@ impl Status<'static> {
     pub(crate) const NO_TRANSACTION: Self = Self {
         code: 481,
         reason: "Call/Transaction Does Not Exist",
+    };
+    /// RFC 3261 §21.4.20.
+    pub(crate) const LOOP_DETECTED: Self = Self {
+        code: 482,
+        reason: "Loop Detected",
+    };
+    /// RFC 5393 §6.
+    pub(crate) const MAX_BREADTH_EXCEEDED: Self = Self {
+        code: 440,
+        reason: "Max-Breadth Exceeded",
     };
     pub(crate) const TOO_MANY_HOPS: Self = Self {
         code: 483,

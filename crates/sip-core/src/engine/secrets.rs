@@ -66,6 +66,11 @@ impl Secrets {
         hash64(self.route, [call_id, initiator_tag])
     }
 
+    /// Marks a forked request, by which it is known should it come back unchanged (RFC 5393 §4.2).
+    pub(crate) fn loop_mark(&self, uri: &[u8], call_id: &[u8], cseq: u32) -> u64 {
+        hash64(self.route, [uri, call_id, &cseq.to_be_bytes(), b"loop"])
+    }
+
     /// The To tag of answers that we make; their ACK is known by it (RFC 3261 §8.2.6.2, §8.2.7).
     /// An INVITE, its CANCEL and that ACK have their branch in common.
     pub(crate) fn to_tag(&self, call_id: &[u8], from_tag: &[u8], branch: &[u8]) -> u64 {

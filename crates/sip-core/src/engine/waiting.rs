@@ -31,6 +31,8 @@ pub(crate) struct Parked {
     pub(crate) authorized: bool,
     /// How often it waited for name service, this time included.
     pub(crate) asked: u8,
+    /// The target whose name it waits for, where it has a response context.
+    pub(crate) target: Option<u8>,
 }
 
 impl Parked {
@@ -69,7 +71,7 @@ pub(crate) enum Purpose {
 #[derive(Debug)]
 struct Open {
     purpose: Purpose,
-    timer: TimerId,
+    timer: Option<TimerId>,
 }
 
 /// All questions under way.
@@ -102,7 +104,7 @@ impl Engine {
     }
 
     /// Asks a back-end; `purpose` comes back with the answer or when the deadline passes.
-    pub(crate) fn ask(&mut self, kind: QueryKind, purpose: Purpose) -> QueryId {
+    pub(crate) fn ask(&mut self, kind: QueryKind, purpose: Purpose) {
         let deadline_ms = match &purpose {
             Purpose::Credentials(_) => self.config.credentials_deadline_ms,
             Purpose::Resolve { .. } => RESOLVE_DEADLINE_MS,
@@ -114,44 +116,48 @@ impl Engine {
             QueryKind::SaveBindings { .. } => self.counters.queries_save += 1,
         }
         self.account(&purpose, true);
-        // The slot is needed for the timer's key: it is taken first.
-        let placeholder = self.wheel.start(
-            self.now.instant,
-            Millis(deadline_ms),
-            Wake::Query(QueryId {
-                slot: 0,
-                generation: 0,
-            }),
-        );
-        let key = self.waiting.open.insert(Open {
-            purpose,
-            timer: placeholder,
-        });
+        let names = matches!(purpose, Purpose::Resolve { .. });
+        let key = self.waiting.open.insert(Open { purpose, timer: None });
         let id = QueryId {
             slot: key.slot,
             generation: key.generation,
         };
-        self.wheel.cancel(placeholder);
         let timer = self
             .wheel
             .start(self.now.instant, Millis(deadline_ms), Wake::Query(id));
         if let Some(open) = self.waiting.open.get_mut(key) {
-            open.timer = timer;
-            if matches!(open.purpose, Purpose::Resolve { .. }) {
-                self.waiting.names.push(id);
-            }
+            open.timer = Some(timer);
+        }
+        if names {
+            self.waiting.names.push(id);
         }
         self.queries.push_back(Query { id: Some(id), kind });
-        id
+    }
+
+    /// Whether a look-up of this name is under way.
+    pub(crate) fn is_asking(&self, name: &[u8], kind: RecordKind) -> bool {
+        self.waiting.names.iter().any(|id| {
+            matches!(
+                self.waiting.open.get(slab_key(*id)).map(|open| &open.purpose),
+                Some(Purpose::Resolve { name: n, kind: k, .. }) if **n == *name && *k == kind
+            )
+        })
+    }
+
+    /// Makes a request wait for these records, with others that do if there are any.
+    pub(crate) fn wait_for_name(&mut self, name: Box<[u8]>, kind: RecordKind, parked: Parked) {
+        if let Err(parked) = self.join_resolve(&name, kind, parked) {
+            let purpose = Purpose::Resolve {
+                name: name.clone(),
+                kind,
+                waiters: alloc::vec![parked],
+            };
+            self.ask(QueryKind::Resolve { name, kind }, purpose);
+        }
     }
 
     /// Joins a look-up of this name that is under way. Gives the request back if there is none.
-    pub(crate) fn join_resolve(
-        &mut self,
-        name: &[u8],
-        kind: RecordKind,
-        parked: Parked,
-    ) -> Result<QueryId, Parked> {
+    fn join_resolve(&mut self, name: &[u8], kind: RecordKind, parked: Parked) -> Result<(), Parked> {
         for &id in &self.waiting.names {
             let Some(open) = self.waiting.open.get_mut(slab_key(id)) else {
                 continue;
@@ -168,7 +174,7 @@ impl Engine {
                 self.waiting.requests += 1;
                 self.waiting.bytes += parked.size();
                 waiters.push(parked);
-                return Ok(id);
+                return Ok(());
             }
         }
         Err(parked)
@@ -177,7 +183,9 @@ impl Engine {
     /// Takes a question out, because it was answered or its deadline passed.
     pub(crate) fn take_question(&mut self, id: QueryId) -> Option<Purpose> {
         let open = self.waiting.open.remove(slab_key(id))?;
-        self.wheel.cancel(open.timer);
+        if let Some(timer) = open.timer {
+            self.wheel.cancel(timer);
+        }
         if matches!(open.purpose, Purpose::Resolve { .. }) {
             self.waiting.names.retain(|other| *other != id);
         }

@@ -5,7 +5,7 @@ use sip_message::Method;
 use super::forward::client_key;
 use crate::engine::effects::write_derived;
 use crate::engine::reply::{Reply, Status};
-use crate::engine::{ClientUser, Engine, Wake};
+use crate::engine::{ClientUser, Engine, Owner, Wake};
 use crate::time::Millis;
 use crate::transaction::Timer;
 use crate::transaction::invite_client::State;
@@ -21,15 +21,35 @@ impl Engine {
             return;
         }
         found.user.cancelled = true;
-        found.user.failover = None;
+        let pending = match &mut found.user.context {
+            Some(context) => {
+                context.end();
+                context.is_pending()
+            }
+            None => !found.user.branches.is_empty(),
+        };
         let branches = found.user.branches.clone();
-        // Nothing was sent yet (it waits for a back-end): the answer is ours at once.
-        if branches.is_empty() {
-            self.answer_stored(server, Status::REQUEST_TERMINATED);
-            return;
-        }
         for client in branches {
             self.cancel_client(client);
+        }
+        // Nothing is under way (it waits for a back-end, say): the answer is ours at once.
+        if !pending {
+            self.finish(server, None);
+        }
+    }
+
+    /// Cancels all branches but `except` that have no final answer (§16.7 step 10).
+    pub(crate) fn cancel_others(&mut self, server: Key, except: Key) {
+        let Some(found) = self.table.server(server) else {
+            return;
+        };
+        if found.user.branches.len() < 2 {
+            return;
+        }
+        for client in found.user.branches.clone() {
+            if client != except {
+                self.cancel_client(client);
+            }
         }
     }
 
@@ -65,16 +85,9 @@ impl Engine {
             client.user.c_ms = patience.0;
         }
         self.restart_timer_c(key);
-        let user = ClientUser {
-            server: None,
-            timer_c: None,
-            c_ms: 0,
-            provisional: false,
-            cancel_wanted: false,
-            cancel_sent: false,
-        };
+        let user = ClientUser::new(Owner::Cancel);
         if !text.is_empty() && self.table.find_client(cancel_key).is_none() {
-            self.begin_client(cancel_key, false, to, &text, user);
+            self.begin_client(cancel_key, false, to, &text, user, None);
         }
         self.scratch = text;
     }

@@ -2,21 +2,24 @@
 //! that leaves, and the sending, with or without state.
 
 use alloc::boxed::Box;
+use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
 use sip_message::number::write_decimal;
 use sip_message::write::Edits;
-use sip_message::{HeaderName, Message, Method};
+use sip_message::{HeaderName, Message, Method, Uri};
 
 use super::record_route;
 use crate::config::{Listener, StateMode};
+use crate::engine::context::{Context, Shape, Target, TargetState};
 use crate::engine::directory::egress;
 use crate::engine::request::Request;
 use crate::engine::secrets::write_hex;
-use crate::engine::{ClientUser, Engine, Failover};
+use crate::engine::{ClientUser, Engine, Owner};
 use crate::id::{ConnId, ListenerId};
-use crate::resolve::Candidate;
+use crate::resolve::{Candidate, Candidates};
+use crate::time::Millis;
 use crate::transaction::table::Key;
 use crate::transport::{Flow, Transport, via};
 
@@ -24,21 +27,44 @@ use crate::transport::{Flow, Transport, via};
 /// target's number follow.
 pub(crate) const COOKIE: &[u8] = b"z9hG4bK";
 
-/// What routing decided about a request, beside the edits that it already made.
+/// What routing decided about a request with one target, beside the edits that it already made.
 #[derive(Clone, Debug)]
-pub(crate) struct Decision {
+pub(crate) struct Decision<'a> {
     /// Where to, in the order in which to try.
-    pub(crate) candidates: crate::resolve::Candidates,
+    pub(crate) candidates: Candidates,
     /// The flow of a registration, where the contact is reached through it.
     pub(crate) flow: Option<Flow>,
     /// State to keep.
     pub(crate) state: StateMode,
-    /// Stay in the dialog's path.
-    pub(crate) record_route: bool,
-    /// Timer C, milliseconds.
-    pub(crate) c_ms: u32,
-    /// Number of the target among those of this request.
+    pub(crate) shape: Shape,
+    /// The registered contact and its Path, where the target is one.
+    pub(crate) contact: Option<(&'a [u8], &'a [u8])>,
+}
+
+/// One branch that is to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Branch {
+    pub(crate) server: Key,
+    /// Number of its target.
     pub(crate) target: u8,
+    pub(crate) to: Flow,
+    pub(crate) shape: Shape,
+    /// Max-Breadth to write.
+    pub(crate) breadth: Option<u32>,
+    /// It is left if nothing came from there for so long, milliseconds.
+    pub(crate) reply_timeout_ms: Option<u32>,
+}
+
+/// What the edits of a forwarded request depend on, beside the request.
+#[derive(Clone, Copy, Debug)]
+struct Leaving {
+    branch: u128,
+    /// Number of the branch among those of this request.
+    number: u8,
+    to: Flow,
+    shape: Shape,
+    breadth: Option<u32>,
+    stateless: bool,
 }
 
 /// Why a request could not be sent on.
@@ -56,16 +82,28 @@ impl Engine {
         &mut self,
         request: &Request<'_>,
         server: Option<Key>,
-        decision: &Decision,
+        decision: &Decision<'_>,
     ) -> Result<(), NotSent> {
-        let (at, to) = self
-            .first_reachable(request, decision, 0)
-            .ok_or(NotSent::NoListener)?;
+        let ingress = request.flow.listener;
+        let (at, to) = match decision.flow {
+            Some(flow) => (None, flow),
+            None => self
+                .next_candidate(&decision.candidates, 0, ingress)
+                .map(|(at, to)| (Some(at), to))
+                .ok_or(NotSent::NoListener)?,
+        };
         let stateless =
             request.method == Method::Ack || (decision.state == StateMode::Stateless && server.is_none());
         if stateless {
-            let branch = self.secrets.branch(&request.branch_input(), decision.target);
-            self.final_edits(request, decision, branch, to, true);
+            let leaving = Leaving {
+                branch: self.secrets.branch(&request.branch_input(), 0),
+                number: 0,
+                to,
+                shape: decision.shape,
+                breadth: None,
+                stateless,
+            };
+            self.final_edits(request, &leaving);
             self.out.push_with(to, |text| {
                 self.edits.apply(request.message.source(), span(request), text)
             });
@@ -76,61 +114,70 @@ impl Engine {
             Some(key) => key,
             None => self.begin(request).ok_or(NotSent::Full)?,
         };
-        // What came so far need not prove itself again on its way to another address.
-        if let Some(found) = self.table.server_mut(server) {
-            found.user.authorized = true;
+        self.pass_authorized(server);
+        let client = self.start_branch(
+            request,
+            &Branch {
+                server,
+                target: 0,
+                to,
+                shape: decision.shape,
+                breadth: None,
+                reply_timeout_ms: None,
+            },
+        );
+        // Behind a registration's flow stand all candidates, or a name that is not known yet.
+        let next = at.map_or(0, |at| at + 1);
+        let more = self.next_candidate(&decision.candidates, next, ingress).is_some()
+            || (decision.flow.is_some_and(|f| f.transport.is_reliable()) && decision.contact.is_some());
+        if more || decision.shape.recurse {
+            self.keep_context(server, client, decision, next);
         }
-        self.start_branch(request, server, decision, to);
-        self.counters.relayed_stateful += 1;
-        // Behind a registration's flow stand all candidates.
-        let from = if decision.flow.is_some() { 0 } else { at + 1 };
-        self.keep_failover(request, server, decision, from);
         Ok(())
     }
 
-    /// Notes the candidates from `from` on, if one of them can be reached: where there is a
-    /// [`Failover`], there is something left to try.
-    fn keep_failover(&mut self, request: &Request<'_>, server: Key, decision: &Decision, from: usize) {
-        let Some((next, _)) = self.next_candidate(request, decision, from) else {
-            return;
+    /// What came so far need not prove itself again on its way to another address.
+    pub(crate) fn pass_authorized(&mut self, server: Key) {
+        if let Some(found) = self.table.server_mut(server) {
+            found.user.authorized = true;
+        }
+        self.counters.relayed_stateful += 1;
+    }
+
+    /// There is something left to try should this branch fail.
+    fn keep_context(&mut self, server: Key, client: Key, decision: &Decision<'_>, next: usize) {
+        let (uri, path) = decision.contact.unwrap_or_default();
+        let target = Target {
+            path: Box::from(path),
+            state: TargetState::Pending(client),
+            candidates: decision.candidates.clone(),
+            next,
+            located: decision.flow.is_none() || !decision.candidates.is_empty(),
+            ..Target::new(Box::from(uri), 0)
         };
-        if let Some(server) = self.table.server_mut(server) {
-            let candidates = decision.candidates.iter().copied().collect();
-            server.user.failover = Some(Box::new(Failover { candidates, next }));
+        if let Some(found) = self.table.server_mut(server) {
+            found.user.context = Some(Box::new(Context::new(vec![target], decision.shape)));
         }
     }
 
     /// The first candidate from `from` on that a listener of ours can reach.
-    fn first_reachable(
+    pub(crate) fn next_candidate(
         &self,
-        request: &Request<'_>,
-        decision: &Decision,
+        candidates: &Candidates,
         from: usize,
+        ingress: ListenerId,
     ) -> Option<(usize, Flow)> {
-        match decision.flow {
-            Some(flow) => Some((0, flow)),
-            None => self.next_candidate(request, decision, from),
-        }
-    }
-
-    fn next_candidate(
-        &self,
-        request: &Request<'_>,
-        decision: &Decision,
-        from: usize,
-    ) -> Option<(usize, Flow)> {
-        decision
-            .candidates
+        candidates
             .iter()
             .enumerate()
             .skip(from)
-            .find_map(|(at, c)| self.flow_to(c, request.flow.listener).map(|flow| (at, flow)))
+            .find_map(|(at, c)| self.flow_to(c, Some(ingress)).map(|flow| (at, flow)))
     }
 
     /// The flow to a candidate, from the listener that reaches it.
-    pub(crate) fn flow_to(&self, candidate: &Candidate, ingress: ListenerId) -> Option<Flow> {
+    pub(crate) fn flow_to(&self, candidate: &Candidate, ingress: Option<ListenerId>) -> Option<Flow> {
         let Candidate { transport, address } = *candidate;
-        let listener = egress(&self.config, transport, address.ip(), Some(ingress))?;
+        let listener = egress(&self.config, transport, address.ip(), ingress)?;
         Some(Flow {
             transport,
             listener,
@@ -139,39 +186,52 @@ impl Engine {
         })
     }
 
-    fn start_branch(&mut self, request: &Request<'_>, server: Key, decision: &Decision, to: Flow) {
-        let branch = self.secrets.branch(&request.branch_input(), decision.target);
-        self.final_edits(request, decision, branch, to, false);
+    /// Sends one branch of a request in a client transaction of its own.
+    pub(crate) fn start_branch(&mut self, request: &Request<'_>, plan: &Branch) -> Key {
+        let number = self
+            .table
+            .server(plan.server)
+            .map_or(0, |s| s.user.branches.len());
+        let number = u8::try_from(number).unwrap_or(u8::MAX);
+        let branch = self.secrets.branch(&request.branch_input(), number);
+        let leaving = Leaving {
+            branch,
+            number,
+            to: plan.to,
+            shape: plan.shape,
+            breadth: plan.breadth,
+            stateless: false,
+        };
+        self.final_edits(request, &leaving);
         let mut text = core::mem::take(&mut self.scratch);
         text.clear();
         self.edits
             .apply(request.message.source(), span(request), &mut text);
-        let user = ClientUser {
-            server: Some(server),
-            timer_c: None,
-            c_ms: decision.c_ms,
-            provisional: false,
-            cancel_wanted: false,
-            cancel_sent: false,
-        };
         let invite = request.method == Method::Invite;
-        let client = self.begin_client(client_key(branch, request.method), invite, to, &text, user);
+        let user = ClientUser {
+            target: plan.target,
+            c_ms: plan.shape.c_ms,
+            ..ClientUser::new(Owner::Server(plan.server))
+        };
+        // Timer C is an INVITE's; the wait for the first sign of life is anybody's.
+        let wait = match (plan.reply_timeout_ms, invite) {
+            (Some(ms), true) => Some(ms.min(plan.shape.c_ms)),
+            (None, true) => Some(plan.shape.c_ms),
+            (first, false) => first,
+        };
+        let key = client_key(branch, request.method);
+        let client = self.begin_client(key, invite, plan.to, &text, user, wait.map(Millis));
         self.scratch = text;
-        if let Some(server) = self.table.server_mut(server) {
+        if let Some(server) = self.table.server_mut(plan.server) {
             server.user.branches.push(client);
         }
+        client
     }
 
     /// The edits that every forwarded request gets: received, Max-Forwards, Record-Route, Via
     /// (§16.6 steps 3, 4, 8) and, toward a stream, Content-Length.
-    fn final_edits(
-        &mut self,
-        request: &Request<'_>,
-        decision: &Decision,
-        branch: u128,
-        to: Flow,
-        token: bool,
-    ) {
+    fn final_edits(&mut self, request: &Request<'_>, leaving: &Leaving) {
+        let to = leaving.to;
         let message = &request.message;
         let Some(egress) = self.config.listeners.get(usize::from(to.listener.0)) else {
             return;
@@ -185,16 +245,13 @@ impl Engine {
         }
         let first = message.headers_offset();
         self.edits.insert_with(first, |out| {
-            write_via(
-                out,
-                egress,
-                branch,
-                decision.target,
-                token.then_some(request.flow),
-            );
+            write_via(out, egress, leaving, request.flow);
         });
         lower_max_forwards(&mut self.edits, request);
-        if decision.record_route
+        if let Some(breadth) = leaving.breadth {
+            write_max_breadth(&mut self.edits, message, breadth);
+        }
+        if leaving.shape.record_route
             && request.to.tag().is_none()
             && matches!(request.method, Method::Invite | Method::Subscribe | Method::Refer)
             && let Some(ingress) = self.config.listeners.get(usize::from(request.flow.listener.0))
@@ -215,23 +272,6 @@ impl Engine {
                 out.extend_from_slice(b"\r\n");
             });
         }
-    }
-
-    /// Next address of a failed next hop (RFC 3263 §4.3): the same request with a new branch.
-    /// `false`: there is none.
-    pub(crate) fn fail_over(&mut self, request: &Request<'_>, server: Key, decision: &mut Decision) -> bool {
-        let Some(failover) = self.table.server_mut(server).and_then(|s| s.user.failover.take()) else {
-            return false;
-        };
-        decision.candidates = failover.candidates.iter().copied().collect();
-        decision.flow = None;
-        let Some((at, to)) = self.first_reachable(request, decision, failover.next) else {
-            return false;
-        };
-        self.counters.failovers += 1;
-        self.start_branch(request, server, decision, to);
-        self.keep_failover(request, server, decision, at + 1);
-        true
     }
 }
 
@@ -294,8 +334,22 @@ fn lower_max_forwards(edits: &mut Edits, request: &Request<'_>) {
     }
 }
 
+/// RFC 5393 §5.3.3: each branch gets its share.
+fn write_max_breadth(edits: &mut Edits, message: &Message<'_>, breadth: u32) {
+    match message.fields_named(HeaderName::MaxBreadth).next() {
+        Some(field) => edits.replace_with(field.value as usize..field.value_end as usize, |out| {
+            write_decimal(out, u64::from(breadth));
+        }),
+        None => edits.insert_with(message.headers_offset(), |out| {
+            out.extend_from_slice(b"Max-Breadth: ");
+            write_decimal(out, u64::from(breadth));
+            out.extend_from_slice(b"\r\n");
+        }),
+    }
+}
+
 /// The message's place in the bytes given to the parser.
-fn span(request: &Request<'_>) -> Range<usize> {
+pub(crate) fn span(request: &Request<'_>) -> Range<usize> {
     request.message.start_offset()..request.message.end_offset()
 }
 
@@ -309,22 +363,43 @@ pub(crate) fn client_key(branch: u128, method: Method<'_>) -> u128 {
     name.fold(branch, |key, c| key.rotate_left(5) ^ u128::from(*c))
 }
 
-/// Appends our Via line. `ingress`: where the response is to leave, for what keeps no state.
-fn write_via(out: &mut Vec<u8>, egress: &Listener, branch: u128, target: u8, ingress: Option<Flow>) {
-    out.extend_from_slice(b"Via: SIP/2.0/");
-    out.extend_from_slice(egress.transport.via_name().as_bytes());
-    out.push(b' ');
-    out.extend_from_slice(&egress.sent_by);
-    out.extend_from_slice(b";branch=");
-    write_branch(out, branch, target);
+/// Appends a contact as Request-URI: without `method` and headers, which may not stand there
+/// (RFC 3261 §19.1.1 Table 1, §16.6 step 2).
+pub(crate) fn write_request_uri(out: &mut Vec<u8>, contact: &[u8]) {
+    let Ok(Uri::Sip(uri)) = Uri::parse(contact) else {
+        return out.extend_from_slice(contact);
+    };
+    if uri.headers.is_none() && uri.param(b"method").is_none() {
+        return out.extend_from_slice(contact);
+    }
+    let headers = uri.headers.map_or(0, |h| h.len() + 1);
+    let end = contact.len() - (headers + uri.params.as_bytes().len()).min(contact.len());
+    out.extend_from_slice(contact.get(..end).unwrap_or_default());
+    let unwanted = uri.param(b"method").map(|p| p.name);
+    for param in uri.params.iter().filter(|p| Some(p.name) != unwanted) {
+        out.push(b';');
+        out.extend_from_slice(param.name);
+        if let Some(value) = param.value {
+            out.push(b'=');
+            out.extend_from_slice(value);
+        }
+    }
+}
+
+/// Appends our Via line. Where no state is kept it says where the response is to leave.
+fn write_via(out: &mut Vec<u8>, egress: &Listener, leaving: &Leaving, ingress: Flow) {
+    write_via_start(out, egress, leaving.branch, leaving.number);
+    if let Some(mark) = leaving.shape.loop_mark {
+        write_loop_mark(out, mark);
+    }
     if egress.transport == Transport::Udp {
         // RFC 3581 §3: the answer finds its way through a NAT, and to the port that sent.
         out.extend_from_slice(b";rport");
     }
-    if let Some(flow) = ingress {
+    if leaving.stateless {
         out.extend_from_slice(b";tz=");
-        write_decimal(out, u64::from(flow.listener.0));
-        if let Some(conn) = flow.conn {
+        write_decimal(out, u64::from(ingress.listener.0));
+        if let Some(conn) = ingress.conn {
             for number in [u32::from(conn.worker.0), conn.slot, conn.generation] {
                 out.push(b'.');
                 write_decimal(out, u64::from(number));
@@ -332,6 +407,16 @@ fn write_via(out: &mut Vec<u8>, egress: &Listener, branch: u128, target: u8, ing
         }
     }
     out.extend_from_slice(b"\r\n");
+}
+
+/// Appends a Via line up to its branch.
+pub(crate) fn write_via_start(out: &mut Vec<u8>, egress: &Listener, branch: u128, number: u8) {
+    out.extend_from_slice(b"Via: SIP/2.0/");
+    out.extend_from_slice(egress.transport.via_name().as_bytes());
+    out.push(b' ');
+    out.extend_from_slice(&egress.sent_by);
+    out.extend_from_slice(b";branch=");
+    write_branch(out, branch, number);
 }
 
 /// Appends a branch of ours.
@@ -345,8 +430,26 @@ pub(crate) fn write_branch(out: &mut Vec<u8>, branch: u128, target: u8) {
 pub(crate) fn read_branch(branch: &[u8]) -> Option<(u128, u8)> {
     use crate::engine::secrets::read_hex;
     let digits = branch.strip_prefix(COOKIE)?;
-    let (hash, target) = digits.split_at_checked(32)?;
-    Some((read_hex(hash, 32)?, read_hex(target, 2)? as u8))
+    let (hash, rest) = digits.split_at_checked(32)?;
+    let (number, mark) = rest.split_at_checked(2)?;
+    (mark.is_empty() || read_loop_mark(branch).is_some()).then_some(())?;
+    Some((read_hex(hash, 32)?, read_hex(number, 2)? as u8))
+}
+
+/// What stands between a branch and the mark behind it.
+const MARK: u8 = b'-';
+
+/// Appends the second part of a branch (RFC 5393 §4.2.1).
+fn write_loop_mark(out: &mut Vec<u8>, mark: u64) {
+    out.push(MARK);
+    write_hex(out, u128::from(mark), 16);
+}
+
+/// Reads the second part of a branch of ours.
+pub(crate) fn read_loop_mark(branch: &[u8]) -> Option<u64> {
+    let (_, mark) = branch.split_at_checked(COOKIE.len() + 34)?;
+    let digits = mark.strip_prefix(&[MARK])?;
+    crate::engine::secrets::read_hex(digits, 16).map(|m| m as u64)
 }
 
 /// Reads the ingress that [`write_via`] wrote.

@@ -1,6 +1,9 @@
-//! The proxy core (RFC 3261 §16): requests sent on, responses sent back, CANCEL.
+//! The proxy core (RFC 3261 §16): requests sent on, responses sent back, forks, CANCEL; probes of groups.
 
 pub(crate) mod cancel;
+pub(crate) mod fork;
 pub(crate) mod forward;
+pub(crate) mod hop;
+mod probe;
 pub(crate) mod record_route;
 pub(crate) mod response;

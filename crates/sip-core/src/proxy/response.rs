@@ -1,20 +1,22 @@
 //! Response processing (RFC 3261 §16.7, §16.8, §16.11).
 
 use alloc::boxed::Box;
+use core::net::SocketAddr;
 
 use sip_message::header::{Mandatory, Via};
 use sip_message::{HeaderName, Message, Method};
 
 use super::forward::{client_key, read_branch, read_ingress, remove_values};
-use crate::engine::Engine;
 use crate::engine::directory::egress;
 use crate::engine::effects::{ClientEvent, ServerEvent};
 use crate::engine::reply::Status;
 use crate::engine::secrets::BranchInput;
+use crate::engine::{Engine, Owner};
 use crate::event::Event;
 use crate::id::WorkerId;
-use crate::transaction::table::{Key, ServerMachine};
-use crate::transaction::{Passed, Timer};
+use crate::time::Instant;
+use crate::transaction::table::{ClientMachine, Key, ServerMachine};
+use crate::transaction::{Passed, Timer, invite_server};
 use crate::transport::{Flow, via};
 
 /// What became of a response or of a branch's failure.
@@ -25,8 +27,8 @@ pub(crate) enum Outcome {
     Done,
     /// Its transaction lives on another worker.
     HandOver(WorkerId),
-    /// The request of this server transaction is to be sent to its next address.
-    TryNext(Key),
+    /// Targets of this server transaction are ready to be begun.
+    Begin(Key),
 }
 
 impl Engine {
@@ -47,7 +49,7 @@ impl Engine {
         }
         if let Some(key) = self.table.find_client(client_key(branch, parts.cseq.method)) {
             // §16.7 step 3: without a Via beside ours it is for nobody behind us.
-            let serves = self.table.client(key).is_some_and(|c| c.user.server.is_some());
+            let serves = self.table.client(key).is_some_and(|c| c.user.server().is_some());
             if serves && message.values(HeaderName::Via).nth(1).is_none() {
                 return self.stray();
             }
@@ -195,23 +197,20 @@ impl Engine {
         let Some(client) = self.table.client_mut(key) else {
             return Outcome::Done;
         };
-        // A CANCEL of ours was answered; the INVITE's answer is what counts.
-        let Some(server) = client.user.server else {
-            return Outcome::Done;
-        };
-        let failed_at = client.to.remote;
-        if status < 200 {
-            client.user.provisional = true;
-            // After a CANCEL the wait is not prolonged (§9.1).
-            let has_c = client.user.timer_c.is_some() && !client.user.cancel_sent;
-            let cancel = client.user.cancel_wanted;
-            if cancel {
-                self.cancel_client(key);
-            } else if status > 100 && has_c {
-                self.restart_timer_c(key);
+        let server = match &client.user.owner {
+            Owner::Server(server) => *server,
+            // A CANCEL of ours was answered; the INVITE's answer is what counts.
+            Owner::Cancel => return Outcome::Done,
+            Owner::Probe(..) => {
+                self.probe_answered(key, status);
+                return Outcome::Done;
             }
+        };
+        if status < 200 {
+            self.note_provisional(key, server, status);
             return self.relay_provisional(server, status, message);
         }
+        let target = client.user.target;
         // What it was sent as is needed no more; an INVITE that failed keeps its ACK there.
         if status < 300 || message.cseq().is_ok_and(|c| c.method != Method::Invite) {
             client.request = Box::default();
@@ -219,15 +218,44 @@ impl Engine {
         let Some(found) = self.table.server(server) else {
             return self.relay_late_success(status, message);
         };
-        if status == 503 && !found.user.cancelled && found.user.failover.is_some() && !found.user.answered {
-            self.event(Event::NextHopFailed {
-                destination: failed_at,
-                timed_out: false,
-            });
-            return Outcome::TryNext(server);
+        if found.user.answered || found.user.context.is_none() {
+            self.relay_final(server, status, message);
+            return Outcome::Done;
         }
-        self.relay_final(server, status, message);
-        Outcome::Done
+        if status < 300 {
+            // §16.7 step 10.
+            if matches!(found.machine, ServerMachine::Invite(_)) {
+                self.cancel_others(server, key);
+            }
+            self.member_answered(server, target);
+            self.relay_final(server, status, message);
+            return Outcome::Done;
+        }
+        self.target_answered(server, key, target, status, message)
+    }
+
+    /// §16.7 step 2: something came from there.
+    fn note_provisional(&mut self, key: Key, server: Key, status: u16) {
+        let Some(client) = self.table.client_mut(key) else {
+            return;
+        };
+        let first = !core::mem::replace(&mut client.user.provisional, true);
+        let invite = matches!(client.machine, ClientMachine::Invite(_));
+        let (waits, target) = (client.user.timer_c.is_some(), client.user.target);
+        if client.user.cancel_wanted {
+            return self.cancel_client(key);
+        }
+        // After a CANCEL the wait is not prolonged (§9.1).
+        let cancelled = client.user.cancel_sent;
+        if first {
+            self.member_answered(server, target);
+        }
+        if !invite {
+            // The wait for a sign of life is over.
+            self.stop_timer_c(key);
+        } else if waits && !cancelled && (first || status > 100) {
+            self.restart_timer_c(key);
+        }
     }
 
     /// §16.7 step 5: 1xx other than 100 go on, for INVITE; RFC 4320 §4.1 has none for others.
@@ -242,27 +270,31 @@ impl Engine {
         Outcome::Done
     }
 
+    /// The final answer goes to the caller: of the only branch, or a 2xx of any.
     fn relay_final(&mut self, server: Key, status: u16, message: &Message<'_>) {
         let Some(found) = self.table.server(server) else {
             return;
         };
         let (answered, started) = (found.user.answered, found.user.started);
-        let invite = matches!(found.machine, ServerMachine::Invite(_));
+        let (invite, accepted) = match &found.machine {
+            ServerMachine::Invite(m) => (true, m.state() == invite_server::State::Accepted),
+            ServerMachine::NonInvite(_) => (false, false),
+        };
         if answered {
-            // More than one 2xx to an INVITE: each goes on (§16.7 step 5, RFC 6026 §8.3).
+            // More than one 2xx to an INVITE: each goes on (§16.7 step 5, RFC 6026 §8.3), even
+            // after another final answer.
             if invite && (200..300).contains(&status) {
-                self.relay_through(server, status, message);
+                if accepted {
+                    self.relay_through(server, status, message);
+                } else {
+                    let _ = self.relay_late_success(status, message);
+                }
             }
             return;
         }
         if invite {
             let call_id = Box::from(message.call_id().unwrap_or_default());
-            let after_us = self.now.instant.micros_since(started);
-            self.event(Event::CallAnswered {
-                call_id,
-                status,
-                after_us,
-            });
+            self.note_answer(call_id, status, started);
         }
         if status == 408 && !invite {
             // RFC 4320 §4.2: it comes too late for anybody; its sender has timed out as well.
@@ -275,6 +307,16 @@ impl Engine {
             return;
         }
         self.relay_through(server, status, message);
+    }
+
+    /// An INVITE got its final answer.
+    pub(crate) fn note_answer(&mut self, call_id: Box<[u8]>, status: u16, started: Instant) {
+        let after_us = self.now.instant.micros_since(started);
+        self.event(Event::CallAnswered {
+            call_id,
+            status,
+            after_us,
+        });
     }
 
     /// A 2xx whose server transaction is gone (its timer L fired): the caller still needs it.
@@ -306,7 +348,7 @@ impl Engine {
     }
 
     /// Without our Via (§16.7 step 3), through the server transaction.
-    fn relay_through(&mut self, server: Key, status: u16, message: &Message<'_>) {
+    pub(super) fn relay_through(&mut self, server: Key, status: u16, message: &Message<'_>) {
         self.edits.clear();
         remove_values(&mut self.edits, message, HeaderName::Via, 1);
         let mut text = core::mem::take(&mut self.scratch);
@@ -322,11 +364,13 @@ impl Engine {
     }
 
     /// A client transaction's timer fired, or its request could not be delivered.
-    pub(crate) fn client_failure(&mut self, key: Key, event: ClientEvent) -> Outcome {
+    fn client_failure(&mut self, key: Key, event: ClientEvent) -> Outcome {
         let Some(client) = self.table.client(key) else {
             return Outcome::Done;
         };
-        let (server, remote) = (client.user.server, client.to.remote);
+        let (remote, target) = (client.to.remote, client.user.target);
+        let (server, given_up) = (client.user.server(), client.user.cancel_wanted);
+        let probe = matches!(client.user.owner, Owner::Probe(..));
         let told = self.client_event(key, event, None);
         let timed_out = match told {
             Some(Passed::TimedOut) => true,
@@ -336,39 +380,50 @@ impl Engine {
                 return Outcome::Done;
             }
         };
+        if probe {
+            self.probe_failed(key);
+        }
         self.forget_if_over(key);
+        let Some(server) = server else {
+            return Outcome::Done;
+        };
+        // What was given up before was counted then.
+        if !given_up {
+            self.count_failure(remote, timed_out);
+        }
+        self.branch_failed(server, key, target, timed_out)
+    }
+
+    fn count_failure(&mut self, destination: SocketAddr, timed_out: bool) {
         if timed_out {
             self.counters.transactions_timed_out += 1;
         } else {
             self.counters.transactions_unreachable += 1;
         }
-        let Some(server) = server else {
-            return Outcome::Done;
-        };
         self.event(Event::NextHopFailed {
-            destination: remote,
+            destination,
             timed_out,
         });
-        self.branch_failed(server, timed_out)
     }
 
-    /// §16.8, §16.9, RFC 3263 §4.3: the next address, else the answer that the failure stands for.
-    fn branch_failed(&mut self, server: Key, timed_out: bool) -> Outcome {
+    /// §16.8, §16.9, RFC 3263 §4.3: the next address or target, else the answer that the failure
+    /// stands for.
+    fn branch_failed(&mut self, server: Key, client: Key, target: u8, timed_out: bool) -> Outcome {
         let Some(found) = self.table.server(server) else {
             return Outcome::Done;
         };
         if found.user.answered {
             return Outcome::Done;
         }
-        if found.user.failover.is_some() && !found.user.cancelled {
-            return Outcome::TryNext(server);
+        if found.user.context.is_some() {
+            return self.target_failed(server, client, target, timed_out);
         }
         self.answer_failure(server, timed_out);
         Outcome::Done
     }
 
     /// Nothing is left to try.
-    pub(crate) fn answer_failure(&mut self, server: Key, timed_out: bool) {
+    fn answer_failure(&mut self, server: Key, timed_out: bool) {
         let Some(found) = self.table.server(server) else {
             return;
         };
@@ -382,29 +437,39 @@ impl Engine {
         }
     }
 
-    /// Timer C fired (§16.8): a branch that rings is cancelled; one that was cancelled, or from
-    /// which nothing came, is given up.
-    pub(crate) fn timer_c(&mut self, key: Key) -> Outcome {
+    /// Timer C fired (§16.8), or its shorter form before anything came. What rings is cancelled;
+    /// what was cancelled already is given up; what gave no sign of life is left alone, and
+    /// cancelled should it ring later.
+    fn timer_c(&mut self, key: Key) -> Outcome {
         let Some(client) = self.table.client_mut(key) else {
             return Outcome::Done;
         };
         client.user.timer_c = None;
-        let server = client.user.server;
-        if client.user.provisional && !client.user.cancel_sent {
-            // It was reached, and has had its time: no other address gets as much again.
-            if let Some(found) = server.and_then(|s| self.table.server_mut(s)) {
-                found.user.failover = None;
+        let (target, remote) = (client.user.target, client.to.remote);
+        let Some(server) = client.user.server() else {
+            if matches!(client.user.owner, Owner::Probe(..)) {
+                self.probe_failed(key);
+                self.forget_client(key);
             }
-            self.cancel_client(key);
             return Outcome::Done;
+        };
+        if client.user.cancel_sent {
+            let _ = self.client_event(key, ClientEvent::Abandon, None);
+            self.forget_client(key);
+            self.counters.transactions_timed_out += 1;
+            return self.branch_failed(server, key, target, true);
         }
-        let _ = self.client_event(key, ClientEvent::Abandon, None);
-        self.forget_client(key);
-        self.counters.transactions_timed_out += 1;
-        match server {
-            Some(server) => self.branch_failed(server, true),
-            None => Outcome::Done,
+        if client.user.provisional {
+            self.cancel_client(key);
+            return self.rang_in_vain(server, key, target);
         }
+        client.user.cancel_wanted = true;
+        // Not sent again either; timer B or F ends it.
+        if let Some(resend) = client.timers.first_mut().and_then(Option::take) {
+            self.wheel.cancel(resend);
+        }
+        self.count_failure(remote, true);
+        self.branch_failed(server, key, target, true)
     }
 
     /// Which event a client timer is.

@@ -234,9 +234,7 @@ impl Engine {
             realm: domain.auth.realm.clone(),
         };
         if let Some(parked) = self.park(request, progress, StateMode::Transaction) {
-            let server = parked.server;
-            let id = self.ask(kind, Purpose::Credentials(parked));
-            self.note_parked(server, id);
+            self.ask(kind, Purpose::Credentials(parked));
         }
         Authorized::No
     }
@@ -279,6 +277,7 @@ impl Engine {
             server,
             authorized: progress.authorized,
             asked: progress.asked,
+            target: None,
         })
     }
 

@@ -5,7 +5,8 @@
 //! 3. **in_dialog** (§16.4): Route values of ours come off; a valid mark makes it part of a dialog.
 //! 4. **local**: OPTIONS to this server; REGISTER to a domain of ours goes to `register`.
 //! 5. **authorize** (§22): who must prove who he is; may wait for credentials.
-//! 6. **route** (§16.5): rules, location; may wait for name service.
+//! 6. **route** (§16.5): rules, location, groups; what has several **targets** gets a response
+//!    context; may wait for name service.
 //! 7. forwarding ([`crate::proxy::forward`], §16.6).
 //!
 //! A request that waits is kept as it came, and runs from phase 3 again when the answer is there.
@@ -17,6 +18,7 @@ mod register;
 mod resume;
 mod route;
 mod sanity;
+mod targets;
 mod transaction;
 
 use sip_message::{Defect, HeaderName, Message, Method, Uri};
@@ -35,8 +37,8 @@ pub(crate) struct Progress {
     pub(crate) authorized: bool,
     /// Its server transaction.
     pub(crate) server: Option<Key>,
-    /// Not the first time: to the next address of its next hop.
-    pub(crate) next_address: bool,
+    /// It was routed before: targets of its response context are to be begun.
+    pub(crate) begin: bool,
     /// How often it waited for name service.
     pub(crate) asked: u8,
 }

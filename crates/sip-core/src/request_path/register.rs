@@ -164,6 +164,7 @@ impl Engine {
             server: progress.server,
             authorized: true,
             asked: 0,
+            target: None,
         };
         let kind = QueryKind::SaveBindings {
             aor: Box::from(aor),

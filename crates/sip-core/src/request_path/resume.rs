@@ -5,6 +5,7 @@ use sip_message::Message;
 use super::Progress;
 use super::authorize::Authorized;
 use crate::engine::Engine;
+use crate::engine::context::TargetState;
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
 use crate::engine::waiting::{Parked, Purpose};
@@ -137,7 +138,7 @@ impl Engine {
                         Progress {
                             authorized: parked.authorized,
                             server: None,
-                            next_address: false,
+                            begin: false,
                             asked: parked.asked,
                         },
                     );
@@ -145,8 +146,18 @@ impl Engine {
             });
             return;
         };
-        if let Some(found) = self.table.server_mut(server) {
-            found.user.parked = None;
+        if let Some(number) = parked.target {
+            // Its name is known now, unless it was cancelled meanwhile.
+            if let Some(context) = self.context(server) {
+                let located = context
+                    .target_mut(number)
+                    .filter(|t| t.state == TargetState::Locating);
+                if let Some(target) = located {
+                    target.state = TargetState::Ready;
+                    self.begin_again(server);
+                }
+            }
+            return;
         }
         let (authorized, asked) = (parked.authorized, parked.asked);
         self.with_server_request(server, |engine, request| {
@@ -156,7 +167,7 @@ impl Engine {
                 Progress {
                     authorized,
                     server: Some(server),
-                    next_address: false,
+                    begin: false,
                     asked,
                 },
             );
@@ -186,8 +197,8 @@ impl Engine {
         }
     }
 
-    /// Sends the request of a server transaction to the next address of its next hop.
-    pub(crate) fn try_next(&mut self, server: Key) {
+    /// Begins the targets of a server transaction that are ready.
+    pub(crate) fn begin_again(&mut self, server: Key) {
         let authorized = self.table.server(server).is_some_and(|s| s.user.authorized);
         self.with_server_request(server, |engine, request| {
             engine.dispatch(
@@ -195,17 +206,10 @@ impl Engine {
                 Progress {
                     authorized,
                     server: Some(server),
-                    next_address: true,
+                    begin: true,
                     asked: 0,
                 },
             );
         });
-    }
-
-    /// Notes which question a server transaction waits for.
-    pub(crate) fn note_parked(&mut self, server: Option<Key>, id: QueryId) {
-        if let Some(found) = server.and_then(|key| self.table.server_mut(key)) {
-            found.user.parked = Some(id);
-        }
     }
 }

@@ -1,78 +1,38 @@
 //! Phase 6: where a request goes (RFC 3261 §16.5): rules, location, name service.
 
 use sip_message::header::NameAddr;
-use sip_message::{HeaderName, Host, Method, SipUri, Uri};
+use sip_message::{HeaderName, Method, Uri};
 
 use super::Progress;
 use super::authorize::Authorized;
 use super::in_dialog::Position;
+use super::targets::first_hop;
 use crate::config::{Action, Config, Domain, Relay, RelayTarget, Route, StateMode, When};
-use crate::engine::Engine;
+use crate::engine::context::Shape;
 use crate::engine::directory::{address_of_record, in_networks};
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
-use crate::engine::waiting::Purpose;
-use crate::proxy::forward::{Decision, NotSent, keep_values};
-use crate::query::QueryKind;
-use crate::resolve::{Candidates, HostRef, Located, Question};
-use crate::transport::{Flow, HopHost, NextHop, Transport};
+use crate::engine::{Engine, LocationTarget};
+use crate::proxy::forward::{Decision, NotSent, keep_values, write_request_uri};
+use crate::proxy::hop::Hop;
+use crate::resolve::{Candidates, Located};
+use crate::transport::{Flow, NextHop};
 
-/// The most record sets that one request waits for: services of two transports, both address
+/// The most record sets that one target waits for: services of two transports, both address
 /// families of each candidate, and some to spare. Answers that end before the next one is there
 /// would else be asked for in turns.
-const MAX_ASKED: u8 = 40;
+pub(super) const MAX_ASKED: u8 = 40;
 
-/// The next hop, before name service.
-#[derive(Clone, Copy, Debug)]
-struct Hop<'a> {
-    host: HostRef<'a>,
-    port: Option<u16>,
-    transport: Option<Transport>,
-    secure: bool,
-}
-
-impl<'a> Hop<'a> {
-    fn configured(hop: &'a NextHop) -> Self {
-        Self {
-            host: match &hop.host {
-                HopHost::Name(name) => HostRef::Name(name),
-                HopHost::Ip(ip) => HostRef::Ip(*ip),
-            },
-            port: hop.port,
-            transport: hop.transport,
-            secure: hop.secure,
-        }
-    }
-
-    fn of(uri: &SipUri<'a>) -> Self {
-        // RFC 3263 §4: the maddr parameter, where there is one, is the target.
-        let host = uri
-            .params
-            .value(b"maddr")
-            .and_then(Host::parse)
-            .unwrap_or(uri.host);
-        let host = match host {
-            Host::Name(name) => HostRef::Name(name),
-            Host::V4(ip) => HostRef::Ip(ip.into()),
-            Host::V6(ip) => HostRef::Ip(ip.into()),
-        };
-        let transport = uri.transport().and_then(Transport::parse);
-        Self {
-            host,
-            port: uri.port,
-            transport,
-            secure: uri.secure,
-        }
-    }
-}
+/// The most contacts of one address-of-record that are looked at.
+const MAX_CONTACTS: usize = 64;
 
 /// What the rules say, without what name service will add.
 #[derive(Clone, Copy, Debug)]
-struct Plan<'c> {
+pub(super) struct Plan<'c> {
     rule: Option<&'c Route>,
-    state: StateMode,
-    record_route: bool,
-    c_ms: u32,
+    pub(super) position: &'c Position<'c>,
+    pub(super) state: StateMode,
+    pub(super) shape: Shape,
 }
 
 impl Engine {
@@ -84,7 +44,8 @@ impl Engine {
         } else {
             self.matching_rule(&config, request)
         };
-        if self.authorize_routed(&config, request, position, progress, rule) == Authorized::No {
+        let again = progress.begin;
+        if !again && self.authorize_routed(&config, request, position, progress, rule) == Authorized::No {
             return;
         }
         // Should it wait now, it need not prove itself again.
@@ -93,21 +54,51 @@ impl Engine {
             ..progress
         };
         self.strip_identity(request);
-        let plan = Plan {
-            rule,
-            state: rule.and_then(|r| r.state).unwrap_or(config.state),
-            record_route: !position.in_dialog && rule.is_none_or(|r| r.record_route),
-            c_ms: config.timers.c_ms,
-        };
+        let plan = self.plan(&config, request, position, rule);
+        if let Some(server) = progress.server.filter(|_| again) {
+            return self.begin_targets(request, &plan, server);
+        }
         // §9.2: a CANCEL that matched nothing, where its INVITE would have left a transaction.
         if request.method == Method::Cancel && plan.state == StateMode::Transaction {
             return self.refuse(request, progress.server, Status::NO_TRANSACTION);
         }
-        if let Some(next) = &position.next_route {
-            return self.follow_route(request, position, progress, &plan, next);
+        self.follow(request, progress, &plan);
+    }
+
+    fn plan<'c>(
+        &self,
+        config: &Config,
+        request: &Request<'_>,
+        position: &'c Position<'c>,
+        rule: Option<&'c Route>,
+    ) -> Plan<'c> {
+        let relay = rule.and_then(|r| match &r.action {
+            Action::Relay(relay) => Some(relay),
+            Action::Redirect(_) | Action::Reject { .. } => None,
+        });
+        let timeout_ms = relay.and_then(|r| r.timeout_s).map(|s| s.saturating_mul(1000));
+        // §16.5: no targets are added to what is not ours to route.
+        let recurse = relay.is_some_and(|r| r.recurse) && self.own_domain_of(&request.uri).is_some();
+        Plan {
+            rule,
+            position,
+            state: rule.and_then(|r| r.state).unwrap_or(config.state),
+            shape: Shape {
+                record_route: !position.in_dialog && rule.is_none_or(|r| r.record_route),
+                c_ms: timeout_ms.unwrap_or(config.timers.c_ms),
+                recurse,
+                loop_mark: None,
+            },
         }
-        if position.in_dialog {
-            return self.follow_target(request, progress, &plan);
+    }
+
+    /// Where the request goes, by Route, dialog or rule.
+    pub(super) fn follow(&mut self, request: &Request<'_>, progress: Progress, plan: &Plan<'_>) {
+        if let Some(next) = &plan.position.next_route {
+            return self.follow_route(request, progress, plan, next);
+        }
+        if plan.position.in_dialog {
+            return self.follow_target(request, progress, plan);
         }
         self.follow_rule(request, progress, plan);
     }
@@ -195,7 +186,6 @@ impl Engine {
     fn follow_route(
         &mut self,
         request: &Request<'_>,
-        position: &Position<'_>,
         progress: Progress,
         plan: &Plan<'_>,
         next: &NameAddr<'_>,
@@ -204,7 +194,7 @@ impl Engine {
             return self.refuse(request, progress.server, Status::UNSUPPORTED_URI_SCHEME);
         };
         if !uri.is_loose_route() {
-            self.make_strict_route(request, position, next);
+            self.make_strict_route(request, plan.position, next);
         }
         self.locate_and_send(request, progress, plan, Hop::of(&uri));
     }
@@ -249,66 +239,60 @@ impl Engine {
     }
 
     /// A new request: what the rule says; without one, location for domains of ours, else 403.
-    fn follow_rule(&mut self, request: &Request<'_>, progress: Progress, mut plan: Plan<'_>) {
+    fn follow_rule(&mut self, request: &Request<'_>, progress: Progress, plan: &Plan<'_>) {
         let Some(rule) = plan.rule else {
             if self.own_domain_of(&request.uri).is_some() {
-                return self.follow_location(request, progress, &plan);
+                return self.follow_location(request, progress, plan);
             }
             return self.no_way(request, progress, Status::FORBIDDEN);
         };
         match &rule.action {
             Action::Reject { status, reason } => {
                 let reason = core::str::from_utf8(reason).unwrap_or("Rejected");
-                self.no_way(
-                    request,
-                    progress,
-                    Status {
-                        code: *status,
-                        reason,
-                    },
-                );
+                let code = *status;
+                self.no_way(request, progress, Status { code, reason });
             }
-            Action::Redirect(_) => self.refuse(request, progress.server, Status::SERVER_ERROR),
-            Action::Relay(relay) => {
-                if let Some(seconds) = relay.timeout_s {
-                    plan.c_ms = seconds.saturating_mul(1000);
-                }
-                self.follow_relay(request, progress, &plan, relay);
-            }
+            Action::Redirect(redirect) => self.redirect(request, progress, plan, redirect),
+            Action::Relay(relay) => self.follow_relay(request, progress, plan, relay),
         }
     }
 
     fn follow_relay(&mut self, request: &Request<'_>, progress: Progress, plan: &Plan<'_>, relay: &Relay) {
         match &relay.target {
             RelayTarget::Location => self.follow_location(request, progress, plan),
+            RelayTarget::Group(group) => self.follow_group(request, progress, plan, relay, *group),
             RelayTarget::Uri(next) => {
-                self.rewrite_user(request, relay.strip, &relay.prefix);
-                if relay.rewrite_host {
-                    self.rewrite_host(request, next);
-                }
+                self.rewrite(request, relay, Some(next));
                 self.locate_and_send(request, progress, plan, Hop::configured(next));
             }
             RelayTarget::RequestUri => match &request.uri {
                 Uri::Sip(uri) => {
-                    self.rewrite_user(request, relay.strip, &relay.prefix);
+                    self.rewrite(request, relay, None);
                     self.locate_and_send(request, progress, plan, Hop::of(uri));
                 }
                 Uri::Tel(_) | Uri::Other { .. } => {
                     self.refuse(request, progress.server, Status::UNSUPPORTED_URI_SCHEME);
                 }
             },
-            RelayTarget::Group(_) => self.refuse(request, progress.server, Status::SERVER_ERROR),
         }
     }
 
     /// There is no way on. An ACK to our own stateless answer ends here quietly.
     #[expect(clippy::wildcard_enum_match_arm, reason = "most methods are alike here")]
-    fn no_way(&mut self, request: &Request<'_>, progress: Progress, status: Status<'_>) {
+    pub(super) fn no_way(&mut self, request: &Request<'_>, progress: Progress, status: Status<'_>) {
         match request.method {
             Method::Ack => self.counters.dropped_stray_ack += 1,
             // §9.2: what is to be cancelled is not known here.
             Method::Cancel => self.refuse(request, progress.server, Status::NO_TRANSACTION),
             _ => self.refuse(request, progress.server, status),
+        }
+    }
+
+    /// What a rule changes in the Request-URI.
+    pub(super) fn rewrite(&mut self, request: &Request<'_>, relay: &Relay, next: Option<&NextHop>) {
+        self.rewrite_user(request, relay.strip, &relay.prefix);
+        if let Some(next) = next.filter(|_| relay.rewrite_host) {
+            self.rewrite_host(request, next);
         }
     }
 
@@ -346,42 +330,52 @@ impl Engine {
         self.edits.replace(host.start..end, &next.authority);
     }
 
-    /// To the registered contact (§16.5, RFC 3327 §5.3).
+    /// To the registered contacts (§16.5, RFC 3327 §5.3).
     fn follow_location(&mut self, request: &Request<'_>, progress: Progress, plan: &Plan<'_>) {
-        let user = request.uri.sip().and_then(|uri| uri.user);
-        let domain: Option<&Domain> = self.own_domain_of(&request.uri);
-        let (Some(user), Some(domain)) = (user, domain) else {
-            return self.no_way(request, progress, Status::TEMPORARILY_UNAVAILABLE);
-        };
-        let aor = address_of_record(user, domain);
-        if !self.look_up(&aor) {
+        let count = self.look_up(request);
+        if count == 0 {
             // The same for a user who is not there and for one that there never was.
             return self.no_way(request, progress, Status::TEMPORARILY_UNAVAILABLE);
         }
-        let target = core::mem::take(&mut self.target);
-        self.send_to_contact(request, progress, plan, &target);
-        self.target = target;
+        let found = core::mem::take(&mut self.found);
+        let stateless = plan.state == StateMode::Stateless && progress.server.is_none();
+        let one =
+            stateless || plan.position.in_dialog || matches!(request.method, Method::Ack | Method::Cancel);
+        match found.get(..count).unwrap_or_default() {
+            [] => {}
+            [first, rest @ ..] if one || rest.is_empty() => {
+                self.send_to_contact(request, progress, plan, first);
+            }
+            contacts => self.fork(request, progress, plan, contacts),
+        }
+        self.found = found;
     }
 
-    /// Copies the best live binding of `aor` to `self.target`.
-    fn look_up(&mut self, aor: &[u8]) -> bool {
+    /// Copies the live bindings of the Request-URI to `self.found`, the best first; how many.
+    pub(super) fn look_up(&mut self, request: &Request<'_>) -> usize {
+        let user = request.uri.sip().and_then(|uri| uri.user);
+        let domain: Option<&Domain> = self.own_domain_of(&request.uri);
+        let (Some(user), Some(domain)) = (user, domain) else {
+            return 0;
+        };
+        let aor = address_of_record(user, domain);
         let now = self.now.unix_s();
-        let target = &mut self.target;
-        target.flow = None;
-        self.shared.read_bindings(aor, &mut |record| {
-            let best = record
+        let mut count = 0;
+        let found = &mut self.found;
+        self.shared.read_bindings(&aor, &mut |record| {
+            let live = record
                 .bindings()
                 .filter_map(Result::ok)
-                .find(|b| b.expires_unix_s > now);
-            if let Some(binding) = best {
-                target.contact.clear();
-                target.contact.extend_from_slice(binding.contact);
-                target.path.clear();
-                target.path.extend_from_slice(binding.path);
-                target.flow = Some(binding.received);
+                .filter(|b| b.expires_unix_s > now);
+            for binding in live.take(MAX_CONTACTS) {
+                match found.get_mut(count) {
+                    Some(target) => target.set(&binding),
+                    None => found.push(LocationTarget::new(&binding)),
+                }
+                count += 1;
             }
         });
-        self.target.flow.is_some()
+        count
     }
 
     fn send_to_contact(
@@ -389,127 +383,92 @@ impl Engine {
         request: &Request<'_>,
         progress: Progress,
         plan: &Plan<'_>,
-        target: &crate::engine::LocationTarget,
+        target: &LocationTarget,
     ) {
-        let message = &request.message;
-        if let Some(span) =
-            sip_message::chars::span_in(message.source(), message.request_uri().unwrap_or_default())
-        {
-            self.edits.clear_within(span.clone());
-            self.edits
-                .replace_with(span, |out| write_request_uri(out, &target.contact));
-        }
+        self.edit_for_target(request, &target.contact, &target.path);
         if !target.path.is_empty() {
-            self.edits.insert_with(message.headers_offset(), |out| {
-                out.extend_from_slice(b"Route: ");
-                out.extend_from_slice(&target.path);
-                out.extend_from_slice(b"\r\n");
-            });
-            let (first, _) = sip_message::values::split_value(&target.path);
-            return match NameAddr::parse(first).and_then(|addr| addr.sip_uri()) {
-                Some(uri) => self.locate_and_send(request, progress, plan, Hop::of(&uri)),
+            return match first_hop(&target.path) {
+                Some(hop) => self.locate_and_send(request, progress, plan, hop),
                 None => self.refuse(request, progress.server, Status::SERVER_ERROR),
             };
         }
-        // The way the registration came: through its NAT, on its connection.
-        let flow = target
-            .flow
-            .filter(|f| self.config.listeners.get(usize::from(f.listener.0)).is_some());
-        // A stream that ended with an earlier start of this server: the contact's own address.
-        let lost = flow.is_some_and(|f| f.transport.is_reliable() && f.conn.is_none());
-        let contact = Uri::parse(&target.contact);
-        match (flow, contact) {
-            (Some(_), Ok(Uri::Sip(contact))) if lost => {
-                self.locate_and_send(request, progress, plan, Hop::of(&contact));
-            }
-            (Some(flow), Ok(Uri::Sip(contact))) => {
-                let behind = self.behind_flow(&flow, &contact);
-                let flow = (!progress.next_address).then_some(flow);
-                self.send(request, progress, plan, behind, flow);
-            }
-            (Some(flow), _) => self.send(request, progress, plan, Candidates::new(), Some(flow)),
-            (None, _) => self.refuse(request, progress.server, Status::TEMPORARILY_UNAVAILABLE),
-        }
-    }
-
-    /// What is left to try should a registration's connection be gone: the contact's own address,
-    /// where it is one (RFC 3261 §18.1.1; a name would have to be asked for first).
-    fn behind_flow(&self, flow: &Flow, contact: &SipUri<'_>) -> Candidates {
-        let hop = Hop::of(contact);
-        let mut candidates = match (flow.transport.is_reliable(), hop.host) {
-            (true, HostRef::Ip(_)) => match self.resolver.locate(self.now.instant, &self.question(hop, 0)) {
-                Located::Done(candidates) => candidates,
-                Located::Ask { .. } | Located::Unavailable => Candidates::new(),
+        let contact = (target.contact.as_slice(), target.path.as_slice());
+        match self.usable_flow(target.flow) {
+            Some(flow) => self.send(
+                request,
+                progress,
+                plan,
+                Candidates::new(),
+                Some(flow),
+                Some(contact),
+            ),
+            None => match Uri::parse(&target.contact) {
+                Ok(Uri::Sip(uri)) => self.locate_and_send(request, progress, plan, Hop::of(&uri)),
+                _ => self.refuse(request, progress.server, Status::TEMPORARILY_UNAVAILABLE),
             },
-            _ => Candidates::new(),
-        };
-        candidates.retain(|c| c.address != flow.remote || c.transport != flow.transport);
-        candidates
+        }
     }
 
-    fn question<'h>(&self, hop: Hop<'h>, dice: u64) -> Question<'h> {
-        let has = |v4: bool| self.config.listeners.iter().any(|l| l.address.is_ipv4() == v4);
-        Question {
-            host: hop.host,
-            port: hop.port,
-            transport: hop.transport,
-            secure: hop.secure,
-            ipv4: has(true),
-            ipv6: has(false),
-            dice,
+    /// Request-URI and Route of a target that is not as the rule makes it.
+    pub(super) fn edit_for_target(&mut self, request: &Request<'_>, uri: &[u8], path: &[u8]) {
+        let message = &request.message;
+        let text = message.request_uri().unwrap_or_default();
+        if let Some(span) = sip_message::chars::span_in(message.source(), text) {
+            self.edits.clear_within(span.clone());
+            self.edits.replace_with(span, |out| write_request_uri(out, uri));
         }
+        if !path.is_empty() {
+            self.edits.insert_with(message.headers_offset(), |out| {
+                out.extend_from_slice(b"Route: ");
+                out.extend_from_slice(path);
+                out.extend_from_slice(b"\r\n");
+            });
+        }
+    }
+
+    /// The way the registration came, through its NAT, on its connection; unless its listener is
+    /// gone, or it was a stream that ended with an earlier start of this server.
+    pub(super) fn usable_flow(&self, flow: Flow) -> Option<Flow> {
+        let lost = flow.transport.is_reliable() && flow.conn.is_none();
+        let known = self.config.listeners.get(usize::from(flow.listener.0)).is_some();
+        (known && !lost).then_some(flow)
     }
 
     /// Name service, then forwarding; or waiting for name service.
-    fn locate_and_send(&mut self, request: &Request<'_>, progress: Progress, plan: &Plan<'_>, hop: Hop<'_>) {
+    pub(super) fn locate_and_send(
+        &mut self,
+        request: &Request<'_>,
+        progress: Progress,
+        plan: &Plan<'_>,
+        hop: Hop<'_>,
+    ) {
         // The next address of a hop that was located before: nothing to ask.
-        if progress.next_address {
-            return self.send(request, progress, plan, Candidates::new(), None);
+        if let Some(server) = progress.server.filter(|_| progress.begin) {
+            return self.begin_candidate(request, server, 0);
         }
-        let dice = match hop.host {
-            HostRef::Name(_) => self.secrets.dice(request.call_id),
-            HostRef::Ip(_) => 0,
-        };
-        let question = self.question(hop, dice);
+        let stateless = request.method == Method::Ack || plan.state == StateMode::Stateless;
+        let question = self.question(hop, request.call_id, stateless);
         match self.resolver.locate(self.now.instant, &question) {
             Located::Done(candidates) if !candidates.is_empty() => {
-                self.send(request, progress, plan, candidates, None);
+                self.send(request, progress, plan, candidates, None, None);
             }
             Located::Ask { name, kind } if progress.asked < MAX_ASKED => {
                 let progress = Progress {
                     asked: progress.asked + 1,
                     ..progress
                 };
-                let Some(parked) = self.park(request, progress, plan.state) else {
-                    return;
-                };
-                let server = parked.server;
-                let id = match self.join_resolve(&name, kind, parked) {
-                    Ok(id) => id,
-                    Err(parked) => {
-                        let waiters = alloc::vec![parked];
-                        self.ask(
-                            QueryKind::Resolve {
-                                name: name.clone(),
-                                kind,
-                            },
-                            Purpose::Resolve { name, kind, waiters },
-                        )
-                    }
-                };
-                self.note_parked(server, id);
+                if let Some(parked) = self.park(request, progress, plan.state) {
+                    self.wait_for_name(name, kind, parked);
+                }
             }
             // RFC 3263 §4.3 with RFC 3261 §16.7 step 6: as a 503 from there, which goes on as 500.
             Located::Done(_) | Located::Unavailable | Located::Ask { .. } => {
                 self.counters.dropped_no_route += 1;
-                self.refuse(
-                    request,
-                    progress.server,
-                    Status {
-                        code: 500,
-                        reason: "Next Hop Not Found",
-                    },
-                );
+                let status = Status {
+                    code: 500,
+                    reason: "Next Hop Not Found",
+                };
+                self.refuse(request, progress.server, status);
             }
         }
     }
@@ -521,64 +480,26 @@ impl Engine {
         plan: &Plan<'_>,
         candidates: Candidates,
         flow: Option<Flow>,
+        contact: Option<(&[u8], &[u8])>,
     ) {
-        let target = progress
-            .server
-            .and_then(|key| self.table.server(key))
-            .map_or(0, |s| s.user.branches.len());
-        let mut decision = Decision {
+        let decision = Decision {
             candidates,
             flow,
             state: plan.state,
-            record_route: plan.record_route,
-            c_ms: plan.c_ms,
-            target: u8::try_from(target).unwrap_or(u8::MAX),
+            shape: plan.shape,
+            contact,
         };
-        if progress.next_address {
-            let Some(server) = progress.server else { return };
-            if !self.fail_over(request, server, &mut decision) {
-                // The configuration changed: what was left cannot be reached any more.
-                self.refuse(request, Some(server), Status::SERVER_ERROR);
-            }
-            return;
-        }
         match self.forward(request, progress.server, &decision) {
             Ok(()) => {}
             Err(NotSent::Full) => self.refuse(request, None, Status::SERVICE_UNAVAILABLE),
             Err(NotSent::NoListener) => {
                 self.counters.dropped_no_route += 1;
-                self.refuse(
-                    request,
-                    progress.server,
-                    Status {
-                        code: 500,
-                        reason: "No Listener Reaches The Next Hop",
-                    },
-                );
+                let status = Status {
+                    code: 500,
+                    reason: "No Listener Reaches The Next Hop",
+                };
+                self.refuse(request, progress.server, status);
             }
-        }
-    }
-}
-
-/// Appends a contact as Request-URI: without `method` and headers, which may not stand there
-/// (RFC 3261 §19.1.1 Table 1, §16.6 step 2).
-fn write_request_uri(out: &mut alloc::vec::Vec<u8>, contact: &[u8]) {
-    let Ok(Uri::Sip(uri)) = Uri::parse(contact) else {
-        return out.extend_from_slice(contact);
-    };
-    if uri.headers.is_none() && uri.param(b"method").is_none() {
-        return out.extend_from_slice(contact);
-    }
-    let headers = uri.headers.map_or(0, |h| h.len() + 1);
-    let end = contact.len() - (headers + uri.params.as_bytes().len()).min(contact.len());
-    out.extend_from_slice(contact.get(..end).unwrap_or_default());
-    let unwanted = uri.param(b"method").map(|p| p.name);
-    for param in uri.params.iter().filter(|p| Some(p.name) != unwanted) {
-        out.push(b';');
-        out.extend_from_slice(param.name);
-        if let Some(value) = param.value {
-            out.push(b'=');
-            out.extend_from_slice(value);
         }
     }
 }

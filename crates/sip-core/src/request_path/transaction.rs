@@ -119,9 +119,8 @@ impl Engine {
             cancelled: false,
             answered: false,
             authorized: false,
-            parked: None,
             started: self.now.instant,
-            failover: None,
+            context: None,
         };
         let invite = request.method == Method::Invite;
         let key = self.server_key(request, request.method);

@@ -32,6 +32,12 @@ impl Edits {
         self.arena.clear();
     }
 
+    /// Becomes a copy of `other`, in its own memory.
+    pub fn copy_from(&mut self, other: &Self) {
+        self.edits.clone_from(&other.edits);
+        self.arena.clone_from(&other.arena);
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.edits.is_empty()

@@ -1,0 +1,451 @@
+//! The response context of a request that has several branches, or may get more than one
+//! (RFC 3261 §16.7): where it may go, how far each of these came, and the best answer so far.
+//!
+//! ```text
+//!            its order's turn            branch sent
+//! Waiting ────────────────► Ready ──────────────────► Pending ── final, time-out, error ─► Done
+//!                            │ ▲ ▲                       │
+//!                   name is  │ │ │  another address      │
+//!                  not known ▼ │ └───────────────────────┘
+//!                         Locating
+//! ```
+//!
+//! A request with one target, one address of it and no wish to recurse needs no context.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use crate::dispatcher::Group;
+use crate::resolve::Candidates;
+use crate::transaction::table::Key;
+use crate::transport::Flow;
+
+/// How far a target came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TargetState {
+    /// The turn of its order has not come.
+    Waiting,
+    /// It is to get a branch now.
+    Ready,
+    /// Its name is being looked up.
+    Locating,
+    /// This client transaction has no final answer yet.
+    Pending(Key),
+    /// Nothing more is expected of it.
+    Done,
+}
+
+/// An element of the target set (§16.5).
+#[derive(Debug)]
+pub(crate) struct Target {
+    /// The Request-URI for it; empty: as the rule makes it, which is asked again.
+    pub(crate) uri: Box<[u8]>,
+    /// Route for it (RFC 3327 §5.3); empty: none.
+    pub(crate) path: Box<[u8]>,
+    /// The flow of its registration, tried before its addresses.
+    pub(crate) flow: Option<Flow>,
+    /// Lower ones first, equal ones in parallel.
+    pub(crate) order: u16,
+    pub(crate) state: TargetState,
+    /// Its addresses.
+    pub(crate) candidates: Candidates,
+    /// The next of them.
+    pub(crate) next: usize,
+    /// Whether they have been looked up.
+    pub(crate) located: bool,
+    /// How often it waited for name service.
+    pub(crate) asked: u8,
+    /// Number of the member of the context's group.
+    pub(crate) member: Option<u16>,
+    /// Another flow of the same user agent instance as this target (RFC 5626 §5.3): begun only
+    /// when that one cannot be reached.
+    pub(crate) spare_of: Option<u8>,
+    /// Max-Breadth for its branch (RFC 5393 §5).
+    pub(crate) breadth: u32,
+}
+
+impl Target {
+    /// A target that has not been looked up yet.
+    pub(crate) fn new(uri: Box<[u8]>, order: u16) -> Self {
+        Self {
+            uri,
+            path: Box::default(),
+            flow: None,
+            order,
+            state: TargetState::Waiting,
+            candidates: Candidates::new(),
+            next: 0,
+            located: false,
+            asked: 0,
+            member: None,
+            spare_of: None,
+            breadth: 0,
+        }
+    }
+}
+
+/// What all branches of a request have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    /// Stay in the dialog's path.
+    pub(crate) record_route: bool,
+    /// Timer C, milliseconds.
+    pub(crate) c_ms: u32,
+    /// Follow the contacts of a 3xx.
+    pub(crate) recurse: bool,
+    /// RFC 5393 §4.2: goes into our Via where the request is forked.
+    pub(crate) loop_mark: Option<u64>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) targets: Vec<Target>,
+    pub(crate) shape: Shape,
+    /// The group whose members the targets are.
+    pub(crate) group: Option<Arc<Group>>,
+    pub(crate) best: Best,
+    /// No new branches: a 6xx came, a CANCEL came, or a member of a group gave an answer that
+    /// stands for all of them.
+    pub(crate) ended: bool,
+    /// Max-Breadth received; `None`: there was none.
+    pub(crate) breadth: Option<u32>,
+}
+
+/// What is to be done next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Step {
+    /// Some targets are ready.
+    Begin,
+    /// Some branch is pending.
+    Wait,
+    /// Nothing is left: the best answer goes to the caller.
+    Finish,
+}
+
+/// Max-Breadth where the request has none (RFC 5393 §5.3.3).
+const DEFAULT_BREADTH: u32 = 60;
+
+impl Context {
+    pub(crate) fn new(targets: Vec<Target>, shape: Shape) -> Self {
+        Self {
+            targets,
+            shape,
+            group: None,
+            best: Best::default(),
+            ended: false,
+            breadth: None,
+        }
+    }
+
+    pub(crate) fn target_mut(&mut self, number: u8) -> Option<&mut Target> {
+        self.targets.get_mut(usize::from(number))
+    }
+
+    /// The number of a target that is to be begun.
+    pub(crate) fn next_ready(&self) -> Option<u8> {
+        let at = self.targets.iter().position(|t| t.state == TargetState::Ready)?;
+        u8::try_from(at).ok()
+    }
+
+    /// Changes a target's state, and the load of the member that it is.
+    pub(crate) fn set_state(&mut self, number: u8, state: TargetState) {
+        let Some(target) = self.targets.get_mut(usize::from(number)) else {
+            return;
+        };
+        let pending = |s: TargetState| matches!(s, TargetState::Pending(_));
+        let (before, after) = (pending(target.state), pending(state));
+        target.state = state;
+        let member = target.member;
+        if let (Some(group), Some(member)) = (&self.group, member)
+            && let Some(member) = group.member(member)
+        {
+            match (before, after) {
+                (false, true) => member.begin(),
+                (true, false) => member.end(),
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether `client` is the branch that is awaited of this target.
+    pub(crate) fn awaits(&self, number: u8, client: Key) -> bool {
+        self.targets
+            .get(usize::from(number))
+            .is_some_and(|t| t.state == TargetState::Pending(client))
+    }
+
+    /// Whether a target waits for its turn.
+    pub(crate) fn has_more(&self) -> bool {
+        !self.ended
+            && self
+                .targets
+                .iter()
+                .any(|t| t.state == TargetState::Waiting && t.spare_of.is_none())
+    }
+
+    /// §16.6: the next order's targets become ready when nothing is pending.
+    pub(crate) fn advance(&mut self) -> Step {
+        let mut waits = false;
+        for target in &self.targets {
+            match target.state {
+                TargetState::Ready => return Step::Begin,
+                TargetState::Locating | TargetState::Pending(_) => waits = true,
+                TargetState::Waiting | TargetState::Done => {}
+            }
+        }
+        if waits {
+            return Step::Wait;
+        }
+        if self.ended {
+            return Step::Finish;
+        }
+        let waiting = |t: &Target| t.state == TargetState::Waiting && t.spare_of.is_none();
+        let Some(order) = self.targets.iter().filter(|t| waiting(t)).map(|t| t.order).min() else {
+            return Step::Finish;
+        };
+        // RFC 5393 §5.3.3: the branches share the breadth; more of them than that go one after
+        // the other.
+        let breadth = self.breadth.unwrap_or(DEFAULT_BREADTH).max(1);
+        let among = self
+            .targets
+            .iter()
+            .filter(|t| waiting(t) && t.order == order)
+            .count();
+        let parallel = u32::try_from(among).unwrap_or(u32::MAX).min(breadth);
+        let (share, over) = (breadth / parallel, breadth % parallel);
+        let turn = self.targets.iter_mut().filter(|t| waiting(t) && t.order == order);
+        for (target, n) in turn.zip(0..parallel) {
+            target.state = TargetState::Ready;
+            target.breadth = share + u32::from(n < over);
+        }
+        Step::Begin
+    }
+
+    /// Another flow of the instance of target `failed` becomes ready in its place; whether there
+    /// is one.
+    pub(crate) fn take_spare(&mut self, failed: u8) -> bool {
+        let breadth = self.targets.get(usize::from(failed)).map_or(1, |t| t.breadth);
+        let spare = self
+            .targets
+            .iter()
+            .position(|t| t.state == TargetState::Waiting && t.spare_of == Some(failed));
+        let Some(at) = spare else { return false };
+        if let Some(target) = self.targets.get_mut(at) {
+            target.spare_of = None;
+            target.state = TargetState::Ready;
+            target.breadth = breadth;
+        }
+        for other in &mut self.targets {
+            if other.spare_of == Some(failed) {
+                other.spare_of = u8::try_from(at).ok();
+            }
+        }
+        true
+    }
+
+    /// No new branches; what has not been sent is given up.
+    pub(crate) fn end(&mut self) {
+        self.ended = true;
+        for target in &mut self.targets {
+            if matches!(
+                target.state,
+                TargetState::Waiting | TargetState::Ready | TargetState::Locating
+            ) {
+                target.state = TargetState::Done;
+            }
+        }
+    }
+
+    /// Whether a branch has no final answer yet.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.targets
+            .iter()
+            .any(|t| matches!(t.state, TargetState::Pending(_)))
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        for number in 0..self.targets.len() {
+            if let Ok(number) = u8::try_from(number) {
+                self.set_state(number, TargetState::Done);
+            }
+        }
+    }
+}
+
+/// The best final answer so far (§16.7 step 6), and all challenges (step 7).
+#[derive(Debug, Default)]
+pub(crate) struct Best {
+    /// 0: there is none.
+    pub(crate) status: u16,
+    /// As it will leave; empty: it is made here of `status`.
+    pub(crate) text: Vec<u8>,
+    /// `WWW-Authenticate` and `Proxy-Authenticate` lines of all 401 and 407 so far.
+    pub(crate) challenges: Vec<u8>,
+    /// Responses whose challenges are in there.
+    pub(crate) challengers: u16,
+}
+
+/// The most bytes of challenges that are collected for one request.
+pub(crate) const MAX_CHALLENGES: usize = 16 * 1024;
+
+impl Best {
+    /// Whether an answer of this status is better than what there is. Among equals the first stays.
+    pub(crate) fn is_beaten_by(&self, status: u16) -> bool {
+        self.status == 0 || rank(status) < rank(self.status)
+    }
+
+    /// Takes an answer that is made here.
+    pub(crate) fn offer(&mut self, status: u16) {
+        if self.is_beaten_by(status) {
+            self.status = status;
+            self.text.clear();
+        }
+    }
+}
+
+/// §16.7 step 6: a 6xx first; else the lowest class. Within 4xx those that tell how to ask again
+/// come first, and those that only say that nobody was there last; a 503 comes behind all, since
+/// another answer says more.
+const fn rank(status: u16) -> u8 {
+    match status {
+        600.. => 0,
+        300..=399 => 1,
+        401 | 407 | 415 | 420 | 484 => 2,
+        408 | 430 | 487 => 4,
+        400..=499 => 3,
+        503 => 6,
+        _ => 5,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    const SHAPE: Shape = Shape {
+        record_route: true,
+        c_ms: 180_000,
+        recurse: false,
+        loop_mark: None,
+    };
+
+    fn context(orders: &[u16]) -> Context {
+        Context::new(
+            orders.iter().map(|o| Target::new(Box::default(), *o)).collect(),
+            SHAPE,
+        )
+    }
+
+    fn ready(context: &Context) -> Vec<usize> {
+        (0..context.targets.len())
+            .filter(|n| context.targets[*n].state == TargetState::Ready)
+            .collect()
+    }
+
+    fn done(context: &mut Context, numbers: &[u8]) {
+        for n in numbers {
+            context.set_state(*n, TargetState::Done);
+        }
+    }
+
+    #[test]
+    fn orders_take_turns_and_equal_ones_go_together() {
+        let mut c = context(&[1, 0, 1, 0]);
+        assert_eq!(c.advance(), Step::Begin);
+        assert_eq!(ready(&c), [1, 3]);
+        let key = Key {
+            slot: 1,
+            generation: 1,
+        };
+        c.set_state(1, TargetState::Pending(key));
+        c.set_state(3, TargetState::Locating);
+        assert!(c.awaits(1, key) && !c.awaits(3, key));
+        assert_eq!(c.advance(), Step::Wait);
+        done(&mut c, &[1]);
+        assert_eq!(c.advance(), Step::Wait);
+        done(&mut c, &[3]);
+        assert!(c.has_more());
+        assert_eq!(c.advance(), Step::Begin);
+        assert_eq!(ready(&c), [0, 2]);
+        done(&mut c, &[0, 2]);
+        assert_eq!(c.advance(), Step::Finish);
+    }
+
+    #[test]
+    fn breadth_is_shared_and_bounds_what_goes_together() {
+        let mut c = context(&[0, 0, 0]);
+        c.breadth = Some(8);
+        let _ = c.advance();
+        let shares: Vec<u32> = c.targets.iter().map(|t| t.breadth).collect();
+        assert_eq!(shares, [3, 3, 2]);
+        let mut c = context(&[0, 0, 0]);
+        c.breadth = Some(2);
+        assert_eq!(c.advance(), Step::Begin);
+        assert_eq!(ready(&c), [0, 1]);
+        done(&mut c, &[0, 1]);
+        assert_eq!(c.advance(), Step::Begin);
+        assert_eq!(ready(&c), [2]);
+        assert_eq!(c.targets[2].breadth, 2);
+    }
+
+    #[test]
+    fn spares_step_in_one_after_the_other() {
+        let mut c = context(&[0, 0, 0]);
+        c.targets[1].spare_of = Some(0);
+        c.targets[2].spare_of = Some(0);
+        assert_eq!(c.advance(), Step::Begin);
+        assert_eq!(ready(&c), [0]);
+        done(&mut c, &[0]);
+        assert!(c.take_spare(0));
+        assert_eq!(ready(&c), [1]);
+        done(&mut c, &[1]);
+        assert!(!c.take_spare(0) && c.take_spare(1));
+        done(&mut c, &[2]);
+        assert!(!c.take_spare(2));
+        assert_eq!(c.advance(), Step::Finish);
+    }
+
+    #[test]
+    fn the_end_gives_up_what_was_not_sent() {
+        let mut c = context(&[0, 0, 1]);
+        let _ = c.advance();
+        c.set_state(
+            0,
+            TargetState::Pending(Key {
+                slot: 0,
+                generation: 0,
+            }),
+        );
+        c.end();
+        assert_eq!(c.advance(), Step::Wait);
+        assert!(c.is_pending() && !c.has_more());
+        done(&mut c, &[0]);
+        assert_eq!(c.advance(), Step::Finish);
+    }
+
+    #[test]
+    fn the_best_answer() {
+        let in_order = [600, 302, 407, 404, 408, 500, 503];
+        for (i, better) in in_order.iter().enumerate() {
+            for worse in &in_order[i + 1..] {
+                let mut best = Best::default();
+                best.offer(*worse);
+                best.text = vec![1];
+                best.offer(*better);
+                assert_eq!((best.status, best.text.len()), (*better, 0), "{better} {worse}");
+                best.offer(*worse);
+                assert_eq!(best.status, *better);
+            }
+        }
+        let mut best = Best::default();
+        best.offer(486);
+        best.offer(404);
+        assert_eq!(best.status, 486, "the first of its kind");
+    }
+}

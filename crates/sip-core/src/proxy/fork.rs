@@ -1,0 +1,411 @@
+//! The response context at work (RFC 3261 §16.7, §16.8): what the end of one branch means for the
+//! others, for targets that wait, and for the caller.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use sip_message::header::Contact;
+use sip_message::{HeaderName, Message};
+
+use super::forward::{remove_values, write_request_uri};
+use super::response::Outcome;
+use crate::dispatcher::Group;
+use crate::engine::Engine;
+use crate::engine::context::{Context, MAX_CHALLENGES, Step, Target, TargetState};
+use crate::engine::effects::ServerEvent;
+use crate::engine::reply::{Reply, Status};
+use crate::engine::request::Request;
+use crate::event::Event;
+use crate::transaction::table::{Key, ServerMachine};
+
+impl Engine {
+    pub(crate) fn context(&mut self, server: Key) -> Option<&mut Context> {
+        self.table
+            .server_mut(server)
+            .and_then(|s| s.user.context.as_deref_mut())
+    }
+
+    /// A branch has a final answer other than 2xx.
+    pub(super) fn target_answered(
+        &mut self,
+        server: Key,
+        client: Key,
+        number: u8,
+        status: u16,
+        message: &Message<'_>,
+    ) -> Outcome {
+        let Some(context) = self.context(server) else {
+            return Outcome::Done;
+        };
+        // It was given up before.
+        if !context.awaits(number, client) {
+            return Outcome::Done;
+        }
+        context.set_state(number, TargetState::Done);
+        let fails = match &context.group {
+            Some(group) => group.failover_on.contains(&status),
+            None => status == 503,
+        };
+        let stands_for_all = context.group.is_some() && !fails;
+        let recurse = context.shape.recurse && (300..400).contains(&status);
+        if status == 503 {
+            self.member_failed(server, number);
+        } else {
+            self.member_answered(server, number);
+        }
+        if fails && self.retry(server, number) {
+            return Outcome::Begin(server);
+        }
+        // RFC 5626 §5.3.1: 430 says that the flow is gone.
+        if matches!(status, 408 | 430 | 503) && self.use_spare(server, number) {
+            return Outcome::Begin(server);
+        }
+        if status >= 600 {
+            // §16.7 step 5: no new branches, and the others are cancelled.
+            self.end(server);
+            self.cancel_others(server, client);
+        } else if stands_for_all {
+            self.end(server);
+        }
+        let contacts = if recurse {
+            self.recurse(server, message)
+        } else {
+            Contacts::Untouched
+        };
+        self.keep_if_best(server, status, message, contacts);
+        self.next_step(server, None)
+    }
+
+    /// A branch got no final answer: time-out, or an error of the transport.
+    pub(super) fn target_failed(&mut self, server: Key, client: Key, number: u8, timed_out: bool) -> Outcome {
+        let Some(context) = self.context(server) else {
+            return Outcome::Done;
+        };
+        if !context.awaits(number, client) {
+            return Outcome::Done;
+        }
+        context.set_state(number, TargetState::Done);
+        self.member_failed(server, number);
+        if self.retry(server, number) || self.use_spare(server, number) {
+            return Outcome::Begin(server);
+        }
+        if let Some(context) = self.context(server) {
+            // §16.9: an error of the transport counts as 503.
+            context.best.offer(if timed_out { 408 } else { 503 });
+        }
+        self.next_step(server, None)
+    }
+
+    /// A branch rang for all its time and is being cancelled (§16.8). Targets that wait get their
+    /// turn at once; without any the branch's own end is waited for.
+    pub(super) fn rang_in_vain(&mut self, server: Key, client: Key, number: u8) -> Outcome {
+        let Some(context) = self.context(server) else {
+            return Outcome::Done;
+        };
+        if !context.awaits(number, client) {
+            return Outcome::Done;
+        }
+        if !context.has_more() {
+            // It was reached: no other address gets as much again.
+            context.end();
+            return Outcome::Done;
+        }
+        context.set_state(number, TargetState::Done);
+        context.best.offer(408);
+        self.next_step(server, None)
+    }
+
+    fn end(&mut self, server: Key) {
+        if let Some(context) = self.context(server) {
+            context.end();
+        }
+    }
+
+    /// RFC 3263 §4.3: the next address of a target, with a branch of its own.
+    fn retry(&mut self, server: Key, number: u8) -> bool {
+        let Some(found) = self.table.server(server) else {
+            return false;
+        };
+        let (cancelled, ingress) = (found.user.cancelled, found.source.listener);
+        let Some(context) = found.user.context.as_deref().filter(|c| !c.ended && !cancelled) else {
+            return false;
+        };
+        let Some(target) = context.targets.get(usize::from(number)) else {
+            return false;
+        };
+        if target.located
+            && self
+                .next_candidate(&target.candidates, target.next, ingress)
+                .is_none()
+        {
+            return false;
+        }
+        self.counters.failovers += 1;
+        if let Some(context) = self.context(server) {
+            context.set_state(number, TargetState::Ready);
+        }
+        true
+    }
+
+    fn use_spare(&mut self, server: Key, number: u8) -> bool {
+        let used = self
+            .context(server)
+            .is_some_and(|context| !context.ended && context.take_spare(number));
+        self.counters.failovers += u64::from(used);
+        used
+    }
+
+    /// What comes after a branch has ended.
+    pub(crate) fn next_step(&mut self, server: Key, at_hand: Option<&Request<'_>>) -> Outcome {
+        let Some(context) = self.context(server) else {
+            return Outcome::Done;
+        };
+        match context.advance() {
+            Step::Begin => Outcome::Begin(server),
+            Step::Wait => Outcome::Done,
+            Step::Finish => {
+                self.finish(server, at_hand);
+                Outcome::Done
+            }
+        }
+    }
+
+    /// Keeps a final answer if none was better (§16.7 step 6), and its challenges in any case
+    /// (step 7).
+    fn keep_if_best(&mut self, server: Key, status: u16, message: &Message<'_>, contacts: Contacts) {
+        if matches!(contacts, Contacts::AllUsed) {
+            return;
+        }
+        let mut edits = core::mem::take(&mut self.edits);
+        edits.clear();
+        remove_values(&mut edits, message, HeaderName::Via, 1);
+        if let Contacts::Left(lines) = &contacts {
+            for field in message.fields_named(HeaderName::Contact) {
+                edits.delete(field.start as usize..field.end as usize);
+            }
+            edits.insert(message.headers_end_offset(), lines);
+        }
+        if let Some(context) = self.context(server) {
+            let best = &mut context.best;
+            if best.is_beaten_by(status) {
+                best.status = status;
+                best.text.clear();
+                let span = message.start_offset()..message.end_offset();
+                edits.apply(message.source(), span, &mut best.text);
+            }
+            if matches!(status, 401 | 407) {
+                best.challengers = best.challengers.saturating_add(1);
+                collect_challenges(message, &mut best.challenges);
+            }
+        }
+        self.edits = edits;
+    }
+
+    /// Nothing is left to try and nothing to wait for: the caller gets the best answer.
+    pub(crate) fn finish(&mut self, server: Key, at_hand: Option<&Request<'_>>) {
+        let Some(found) = self.table.server_mut(server) else {
+            return;
+        };
+        if found.user.answered {
+            return;
+        }
+        let invite = matches!(found.machine, ServerMachine::Invite(_));
+        let (cancelled, started) = (found.user.cancelled, found.user.started);
+        let best = found
+            .user
+            .context
+            .take()
+            .map(|mut c| core::mem::take(&mut c.best));
+        let best = best.unwrap_or_default();
+        let made_here = best.text.is_empty();
+        let status = match best.status {
+            // §16.10: cancelled before anybody answered.
+            0 | 408 if cancelled && invite && made_here => Status::REQUEST_TERMINATED,
+            // RFC 4320 §4.2: its sender has timed out as well.
+            408 if !invite => return self.server_event(server, ServerEvent::Abandon, &[]),
+            // §16.7 step 6: a 503 would say that this proxy can serve nothing.
+            503 => Status::SERVER_ERROR,
+            _ if !made_here => return self.send_best(server, &best, invite.then_some(started)),
+            408 => Status::REQUEST_TIMEOUT,
+            _ => Status::SERVER_ERROR,
+        };
+        match at_hand {
+            Some(request) => {
+                let reply = Reply { status, extra: &[] };
+                self.reply(&request.message, request.flow, Some(server), &reply);
+            }
+            None => self.answer_stored(server, status),
+        }
+    }
+
+    fn send_best(
+        &mut self,
+        server: Key,
+        best: &crate::engine::context::Best,
+        started: Option<crate::time::Instant>,
+    ) {
+        self.with_message(&best.text, |engine, message| {
+            if let Some(started) = started {
+                let call_id = Box::from(message.call_id().unwrap_or_default());
+                engine.note_answer(call_id, best.status, started);
+            }
+            let mut edits = core::mem::take(&mut engine.edits);
+            edits.clear();
+            if matches!(best.status, 401 | 407) && best.challengers > 1 {
+                for name in [HeaderName::WwwAuthenticate, HeaderName::ProxyAuthenticate] {
+                    for field in message.fields_named(name) {
+                        edits.delete(field.start as usize..field.end as usize);
+                    }
+                }
+                edits.insert(message.headers_end_offset(), &best.challenges);
+            }
+            let mut text = core::mem::take(&mut engine.scratch);
+            text.clear();
+            edits.apply(
+                message.source(),
+                message.start_offset()..message.end_offset(),
+                &mut text,
+            );
+            engine.edits = edits;
+            engine.counters.responses_relayed_stateful += 1;
+            engine.send_response(server, best.status, &text);
+            engine.scratch = text;
+        });
+    }
+
+    /// §16.7 step 4: the contacts of a 3xx become targets, tried after those that there are, by q.
+    fn recurse(&mut self, server: Key, message: &Message<'_>) -> Contacts {
+        let limit = self.config.limits.branches.min(usize::from(u8::MAX));
+        let Some(found) = self.table.server(server) else {
+            return Contacts::Untouched;
+        };
+        let original = found.request.split(|c| *c == b' ').nth(1).map(Vec::from);
+        let original = original.unwrap_or_default();
+        let secure = original
+            .get(..5)
+            .is_some_and(|s| s.eq_ignore_ascii_case(b"sips:"));
+        let Some(context) = self.context(server).filter(|c| !c.ended) else {
+            return Contacts::Untouched;
+        };
+        let mut found: Vec<(u16, Box<[u8]>)> = Vec::new();
+        let mut left = Vec::new();
+        for value in message.values(HeaderName::Contact) {
+            let usable = Contact::parse(value.text).and_then(|contact| {
+                let uri = contact.addr.sip_uri()?;
+                (!secure || uri.secure).then_some((contact.q_milli.unwrap_or(1000), contact.addr.uri))
+            });
+            let room = context.targets.len() + found.len() < limit;
+            let Some((q, uri)) = usable.filter(|_| room) else {
+                left.extend_from_slice(b"Contact: ");
+                left.extend_from_slice(value.text);
+                left.extend_from_slice(b"\r\n");
+                continue;
+            };
+            let mut target = Vec::with_capacity(uri.len());
+            write_request_uri(&mut target, uri);
+            // §16.5: no URI is tried twice.
+            let known = context.targets.iter().any(|t| *t.uri == *target)
+                || found.iter().any(|(_, other)| **other == *target)
+                || *original == *target;
+            if !known {
+                found.push((q, target.into_boxed_slice()));
+            }
+        }
+        if found.is_empty() {
+            return Contacts::Untouched;
+        }
+        found.sort_by(|a, b| b.0.cmp(&a.0));
+        let mut order = context.targets.iter().map(|t| t.order).max().unwrap_or(0);
+        let mut last = None;
+        for (q, uri) in found {
+            if last != Some(q) {
+                order = order.saturating_add(1);
+                last = Some(q);
+            }
+            context.targets.push(Target::new(uri, order));
+        }
+        self.counters.recursions += 1;
+        if left.is_empty() {
+            Contacts::AllUsed
+        } else {
+            Contacts::Left(left)
+        }
+    }
+
+    fn member_of(&mut self, server: Key, number: u8) -> Option<(alloc::sync::Arc<Group>, u16)> {
+        let context = self.context(server)?;
+        let member = context.targets.get(usize::from(number))?.member?;
+        Some((context.group.clone()?, member))
+    }
+
+    /// A member of a group gave a sign of life.
+    pub(super) fn member_answered(&mut self, server: Key, number: u8) {
+        if let Some((group, member)) = self.member_of(server, number)
+            && let Some(member) = group.member(member)
+        {
+            member.health.note_answer();
+        }
+    }
+
+    /// A member of a group failed a call.
+    pub(crate) fn member_failed(&mut self, server: Key, number: u8) {
+        if let Some((group, member)) = self.member_of(server, number) {
+            self.note_member_failure(&group, member);
+        }
+    }
+
+    /// A call or a probe failed.
+    pub(super) fn note_member_failure(&mut self, group: &Group, number: u16) {
+        let Some(member) = group.member(number) else {
+            return;
+        };
+        if member.health.note_failure(self.now.unix_ms, &group.marks) {
+            self.event(Event::MemberFailed {
+                group: group.name.clone(),
+                member: member.hop.uri.clone(),
+            });
+        }
+    }
+}
+
+/// What recursion left of the contacts of a 3xx.
+enum Contacts {
+    /// They go on as they came.
+    Untouched,
+    /// All of them became targets: the response is not kept.
+    AllUsed,
+    /// These lines are left.
+    Left(Vec<u8>),
+}
+
+/// Appends the challenges of a 401 or 407, as whole lines, up to the limit.
+fn collect_challenges(message: &Message<'_>, out: &mut Vec<u8>) {
+    for name in [HeaderName::WwwAuthenticate, HeaderName::ProxyAuthenticate] {
+        for field in message.fields_named(name) {
+            let value = message.field_value(field);
+            if out.len() + value.len() + 32 > MAX_CHALLENGES {
+                return;
+            }
+            out.extend_from_slice(name.as_str().as_bytes());
+            out.extend_from_slice(b": ");
+            out.extend_from_slice(value);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn challenges_are_collected_up_to_a_limit() {
+        let line = alloc::format!("WWW-Authenticate: Digest realm=\"{}\"\r\n", "r".repeat(6000));
+        let text = alloc::format!("SIP/2.0 401 Unauthorized\r\n{}{}{}{}\r\n", line, line, line, line);
+        let mut index = sip_message::HeaderIndex::new();
+        let message = sip_message::parse(text.as_bytes(), &mut index, 100).unwrap();
+        let mut out = Vec::new();
+        collect_challenges(&message, &mut out);
+        assert_eq!(out.len(), 2 * line.len());
+    }
+}

@@ -1,0 +1,75 @@
+//! The next hop of a request, before name service (RFC 3263 §4).
+
+use sip_message::{Host, SipUri};
+
+use crate::engine::Engine;
+use crate::resolve::{HostRef, Question};
+use crate::transport::{HopHost, NextHop, Transport};
+
+/// What the URI of a next hop says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hop<'a> {
+    pub(crate) host: HostRef<'a>,
+    pub(crate) port: Option<u16>,
+    pub(crate) transport: Option<Transport>,
+    pub(crate) secure: bool,
+}
+
+impl<'a> Hop<'a> {
+    pub(crate) fn configured(hop: &'a NextHop) -> Self {
+        Self {
+            host: match &hop.host {
+                HopHost::Name(name) => HostRef::Name(name),
+                HopHost::Ip(ip) => HostRef::Ip(*ip),
+            },
+            port: hop.port,
+            transport: hop.transport,
+            secure: hop.secure,
+        }
+    }
+
+    pub(crate) fn of(uri: &SipUri<'a>) -> Self {
+        // RFC 3263 §4: the maddr parameter, where there is one, is the target.
+        let host = uri
+            .params
+            .value(b"maddr")
+            .and_then(Host::parse)
+            .unwrap_or(uri.host);
+        let host = match host {
+            Host::Name(name) => HostRef::Name(name),
+            Host::V4(ip) => HostRef::Ip(ip.into()),
+            Host::V6(ip) => HostRef::Ip(ip.into()),
+        };
+        let transport = uri.transport().and_then(Transport::parse);
+        Self {
+            host,
+            port: uri.port,
+            transport,
+            secure: uri.secure,
+        }
+    }
+}
+
+impl Engine {
+    /// The question that locating `hop` asks. `call_id` chooses among equals; `stateless`: nobody
+    /// will remember the choice.
+    pub(crate) fn question<'h>(&self, hop: Hop<'h>, call_id: &[u8], stateless: bool) -> Question<'h> {
+        let listeners = &self.config.listeners;
+        let has = |v4: bool| listeners.iter().any(|l| l.address.is_ipv4() == v4);
+        let dice = match hop.host {
+            HostRef::Name(_) => self.secrets.dice(call_id),
+            HostRef::Ip(_) => 0,
+        };
+        Question {
+            host: hop.host,
+            port: hop.port,
+            transport: hop.transport,
+            secure: hop.secure,
+            transports: listeners.iter().map(|l| l.transport).collect(),
+            ipv4: has(true),
+            ipv6: has(false),
+            dice,
+            stateless,
+        }
+    }
+}

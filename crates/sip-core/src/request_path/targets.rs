@@ -1,0 +1,437 @@
+//! Requests with several targets (RFC 3261 §16.5, §16.6): forks, groups, redirection; and how
+//! each target gets its branch.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use sip_message::header::{NameAddr, Via};
+use sip_message::number::write_decimal;
+use sip_message::{HeaderName, Method, Uri};
+
+use super::Progress;
+use super::route::{MAX_ASKED, Plan};
+use crate::config::{Redirect, Relay, StateMode};
+use crate::engine::context::{Context, Target, TargetState};
+use crate::engine::reply::{Reply, Status};
+use crate::engine::request::Request;
+use crate::engine::waiting::Parked;
+use crate::engine::{Engine, LocationTarget};
+use crate::proxy::forward::{Branch, read_loop_mark};
+use crate::proxy::hop::Hop;
+use crate::proxy::response::Outcome;
+use crate::resolve::Located;
+use crate::transaction::table::Key;
+
+impl Engine {
+    /// To several contacts: those of equal q together, lower ones after them; of the flows of one
+    /// user agent instance the others stand by (RFC 5626 §5.3).
+    pub(super) fn fork(
+        &mut self,
+        request: &Request<'_>,
+        progress: Progress,
+        plan: &Plan<'_>,
+        contacts: &[LocationTarget],
+    ) {
+        let mark = self
+            .secrets
+            .loop_mark(request.uri_text, request.call_id, request.cseq.number);
+        // RFC 5393 §4.2: it was forked here before, as the same request.
+        if came_back(request, mark) {
+            self.counters.loops += 1;
+            return self.refuse(request, progress.server, Status::LOOP_DETECTED);
+        }
+        let breadth = max_breadth(request);
+        if breadth == Some(0) {
+            return self.refuse(request, progress.server, Status::MAX_BREADTH_EXCEEDED);
+        }
+        let mut targets: Vec<Target> = Vec::with_capacity(contacts.len());
+        let (mut order, mut last_q) = (0u16, None);
+        for (at, contact) in contacts.iter().enumerate() {
+            if last_q.is_some_and(|q| q != contact.q_milli) {
+                order = order.saturating_add(1);
+            }
+            last_q = Some(contact.q_milli);
+            let same =
+                |other: &LocationTarget| !contact.instance.is_empty() && other.instance == contact.instance;
+            let spare_of = contacts.iter().take(at).position(same);
+            let flow = if contact.path.is_empty() {
+                self.usable_flow(contact.flow)
+            } else {
+                None
+            };
+            targets.push(Target {
+                path: Box::from(contact.path.as_slice()),
+                flow,
+                // A datagram's source is all there is to try.
+                located: flow.is_some_and(|f| !f.transport.is_reliable()),
+                spare_of: spare_of.and_then(|n| u8::try_from(n).ok()),
+                ..Target::new(Box::from(contact.contact.as_slice()), order)
+            });
+        }
+        let mut shape = plan.shape;
+        shape.loop_mark = Some(mark);
+        let mut context = Context::new(targets, shape);
+        context.breadth = breadth;
+        self.begin_context(request, progress, plan, context);
+    }
+
+    /// To the members of a group, one after the other until one takes it.
+    pub(super) fn follow_group(
+        &mut self,
+        request: &Request<'_>,
+        progress: Progress,
+        plan: &Plan<'_>,
+        relay: &Relay,
+        index: usize,
+    ) {
+        let Some(group) = self.groups.get(index).cloned() else {
+            return self.refuse(request, progress.server, Status::SERVER_ERROR);
+        };
+        let stateless = matches!(request.method, Method::Ack | Method::Cancel)
+            || (plan.state == StateMode::Stateless && progress.server.is_none());
+        let call = self.secrets.dice(request.call_id);
+        let order = group.order(call, self.now.unix_ms, stateless);
+        let Some(first) = order.first().and_then(|n| group.member(*n)) else {
+            self.counters.dropped_no_route += 1;
+            let status = Status {
+                code: 500,
+                reason: "No Member Of The Group Is Up",
+            };
+            return self.no_way(request, progress, status);
+        };
+        if stateless {
+            self.rewrite(request, relay, Some(&first.hop));
+            return self.locate_and_send(request, progress, plan, Hop::configured(&first.hop));
+        }
+        let mut base = core::mem::take(&mut self.base_edits);
+        base.copy_from(&self.edits);
+        let mut targets = Vec::with_capacity(order.len());
+        for (turn, number) in (0u16..).zip(&order) {
+            let Some(member) = group.member(*number) else {
+                continue;
+            };
+            self.edits.copy_from(&base);
+            self.rewrite(request, relay, Some(&member.hop));
+            targets.push(Target {
+                member: Some(*number),
+                ..Target::new(self.edited_uri(request), turn)
+            });
+        }
+        self.edits.copy_from(&base);
+        self.base_edits = base;
+        let mut context = Context::new(targets, plan.shape);
+        context.group = Some(group);
+        self.begin_context(request, progress, plan, context);
+    }
+
+    /// The Request-URI as the edits make it.
+    fn edited_uri(&self, request: &Request<'_>) -> Box<[u8]> {
+        let source = request.message.source();
+        let text = request.message.request_uri().unwrap_or_default();
+        let mut uri = Vec::with_capacity(text.len() + 16);
+        if let Some(span) = sip_message::chars::span_in(source, text) {
+            self.edits.apply(source, span, &mut uri);
+        }
+        uri.into_boxed_slice()
+    }
+
+    fn begin_context(
+        &mut self,
+        request: &Request<'_>,
+        progress: Progress,
+        plan: &Plan<'_>,
+        context: Context,
+    ) {
+        let Some(server) = progress.server.or_else(|| self.begin(request)) else {
+            return self.refuse(request, None, Status::SERVICE_UNAVAILABLE);
+        };
+        self.counters.forked += 1;
+        self.pass_authorized(server);
+        if let Some(found) = self.table.server_mut(server) {
+            found.user.context = Some(Box::new(context));
+        }
+        if let Outcome::Begin(server) = self.next_step(server, Some(request)) {
+            self.begin_targets(request, plan, server);
+        }
+    }
+
+    /// Gives each target that is ready its branch. The edits that all have in common are made.
+    pub(super) fn begin_targets(&mut self, request: &Request<'_>, plan: &Plan<'_>, server: Key) {
+        let mut base = core::mem::take(&mut self.base_edits);
+        base.copy_from(&self.edits);
+        loop {
+            while let Some(number) = self.context(server).and_then(|c| c.next_ready()) {
+                self.edits.copy_from(&base);
+                self.begin_target(request, plan, server, number);
+                // Whatever became of it, it is not begun twice.
+                if let Some(context) = self.context(server)
+                    && context.next_ready() == Some(number)
+                {
+                    context.set_state(number, TargetState::Done);
+                    context.best.offer(500);
+                }
+            }
+            if !matches!(self.next_step(server, Some(request)), Outcome::Begin(_)) {
+                break;
+            }
+        }
+        self.base_edits = base;
+    }
+
+    fn begin_target(&mut self, request: &Request<'_>, plan: &Plan<'_>, server: Key, number: u8) {
+        let Some(context) = self.context(server) else {
+            return;
+        };
+        let Some(target) = context.target_mut(number) else {
+            return;
+        };
+        if target.uri.is_empty() {
+            // As the rule makes it, which is asked again for its edits.
+            let progress = Progress {
+                authorized: true,
+                server: Some(server),
+                begin: true,
+                asked: 0,
+            };
+            return self.follow(request, progress, plan);
+        }
+        let (uri, path) = (target.uri.clone(), target.path.clone());
+        let known = target.flow.is_some() || target.located;
+        if known || self.locate_target(request, server, number, &uri, &path) {
+            self.edit_for_target(request, &uri, &path);
+            self.begin_candidate(request, server, number);
+        }
+    }
+
+    /// Looks up the addresses of a target; whether they are known now.
+    fn locate_target(
+        &mut self,
+        request: &Request<'_>,
+        server: Key,
+        number: u8,
+        uri: &[u8],
+        path: &[u8],
+    ) -> bool {
+        let group = self.context(server).and_then(|c| c.group.clone());
+        let Some(context) = self.context(server) else {
+            return false;
+        };
+        let Some(target) = context.target_mut(number) else {
+            return false;
+        };
+        let asked = target.asked;
+        target.asked = asked.saturating_add(1);
+        let member = target.member.and_then(|n| group.as_ref()?.member(n));
+        let parsed = Uri::parse(uri).ok();
+        let hop = if let Some(member) = member {
+            Some(Hop::configured(&member.hop))
+        } else if path.is_empty() {
+            parsed.as_ref().and_then(|uri| uri.sip()).map(Hop::of)
+        } else {
+            first_hop(path)
+        };
+        let Some(hop) = hop else {
+            return self.no_address(server, number);
+        };
+        let question = self.question(hop, request.call_id, false);
+        match self.resolver.locate(self.now.instant, &question) {
+            Located::Done(candidates) if !candidates.is_empty() => {
+                if let Some(target) = self.context(server).and_then(|c| c.target_mut(number)) {
+                    target.candidates = candidates;
+                    target.located = true;
+                }
+                true
+            }
+            Located::Ask { name, kind } if asked < MAX_ASKED && self.may_park(0) => {
+                if let Some(context) = self.context(server) {
+                    context.set_state(number, TargetState::Locating);
+                }
+                let parked = Parked {
+                    flow: request.flow,
+                    bytes: Box::default(),
+                    server: Some(server),
+                    authorized: true,
+                    asked: 0,
+                    target: Some(number),
+                };
+                self.wait_for_name(name, kind, parked);
+                false
+            }
+            Located::Done(_) | Located::Unavailable | Located::Ask { .. } => self.no_address(server, number),
+        }
+    }
+
+    /// A target has no address that can be reached: as if it had answered 503 (RFC 3263 §4.3).
+    fn no_address(&mut self, server: Key, number: u8) -> bool {
+        self.counters.dropped_no_route += 1;
+        self.member_failed(server, number);
+        if let Some(context) = self.context(server) {
+            context.set_state(number, TargetState::Done);
+            if !context.take_spare(number) {
+                context.best.offer(503);
+            }
+        }
+        false
+    }
+
+    /// Sends the request to the next address of a target that is ready. Its edits are made.
+    pub(super) fn begin_candidate(&mut self, request: &Request<'_>, server: Key, number: u8) {
+        let limit = self.config.limits.branches.min(usize::from(u8::MAX));
+        let full = self
+            .table
+            .server(server)
+            .is_none_or(|s| s.user.branches.len() >= limit);
+        let held = self.table.servers() + self.table.clients();
+        if full || held >= self.config.limits.held_transactions {
+            self.counters.limited_transactions += 1;
+            if let Some(context) = self.context(server) {
+                context.end();
+                context.set_state(number, TargetState::Done);
+                context.best.offer(500);
+            }
+            return;
+        }
+        let Some(context) = self.context(server) else {
+            return;
+        };
+        let (shape, reply_timeout_ms) = (context.shape, context.group.as_ref().map(|g| g.reply_timeout_ms));
+        let Some(target) = context.target_mut(number) else {
+            return;
+        };
+        let breadth = shape.loop_mark.map(|_| target.breadth);
+        let to = match target.flow.take() {
+            Some(flow) => Some(flow),
+            None => {
+                let (candidates, from) = (target.candidates.clone(), target.next);
+                let next = self.next_candidate(&candidates, from, request.flow.listener);
+                if let (Some((at, _)), Some(target)) =
+                    (next, self.context(server).and_then(|c| c.target_mut(number)))
+                {
+                    target.next = at + 1;
+                }
+                next.map(|(_, flow)| flow)
+            }
+        };
+        let Some(to) = to else {
+            self.no_address(server, number);
+            return;
+        };
+        let client = self.start_branch(
+            request,
+            &Branch {
+                server,
+                target: number,
+                to,
+                shape,
+                breadth,
+                reply_timeout_ms,
+            },
+        );
+        if let Some(context) = self.context(server) {
+            context.set_state(number, TargetState::Pending(client));
+        }
+    }
+
+    /// §8.3: a 302 with all contacts and their q, or with the one of the rule.
+    pub(super) fn redirect(
+        &mut self,
+        request: &Request<'_>,
+        progress: Progress,
+        plan: &Plan<'_>,
+        redirect: &Redirect,
+    ) {
+        match request.method {
+            // The ACK to our 302.
+            Method::Ack => return self.counters.dropped_stray_ack += 1,
+            // §8.3: "For well-formed CANCEL requests, it SHOULD return a 2xx response."
+            Method::Cancel => return self.refuse(request, progress.server, Status::OK),
+            _ => {}
+        }
+        let mut lines = Vec::new();
+        match redirect {
+            Redirect::Uri(uri) => {
+                lines.extend_from_slice(b"Contact: <");
+                write_with_user(&mut lines, uri, request);
+                lines.extend_from_slice(b">\r\n");
+            }
+            Redirect::Location => {
+                let count = self.look_up(request);
+                for contact in self.found.iter().take(count) {
+                    write_contact(&mut lines, contact, self.now.unix_s());
+                }
+            }
+        }
+        if lines.is_empty() {
+            return self.refuse(request, progress.server, Status::TEMPORARILY_UNAVAILABLE);
+        }
+        let server = match (progress.server, plan.state) {
+            (None, StateMode::Transaction) => match self.begin(request) {
+                Some(server) => Some(server),
+                None => return self.refuse(request, None, Status::SERVICE_UNAVAILABLE),
+            },
+            (server, _) => server,
+        };
+        let reply = Reply {
+            status: Status::MOVED_TEMPORARILY,
+            extra: &lines,
+        };
+        self.reply(&request.message, request.flow, server, &reply);
+    }
+}
+
+/// The next hop that a Path leads to.
+pub(super) fn first_hop(path: &[u8]) -> Option<Hop<'_>> {
+    let (first, _) = sip_message::values::split_value(path);
+    let addr = NameAddr::parse(first)?;
+    addr.sip_uri().map(|uri| Hop::of(&uri))
+}
+
+/// Whether one of the Via values has our mark of this very request.
+fn came_back(request: &Request<'_>, mark: u64) -> bool {
+    request.message.values(HeaderName::Via).any(|value| {
+        Via::parse(value.text)
+            .and_then(|via| via.branch().and_then(read_loop_mark))
+            .is_some_and(|found| found == mark)
+    })
+}
+
+/// Max-Breadth as received. One that cannot be read counts as not there.
+fn max_breadth(request: &Request<'_>) -> Option<u32> {
+    let message = &request.message;
+    let field = message.fields_named(HeaderName::MaxBreadth).next()?;
+    sip_message::number::decimal_u32(message.field_value(field))
+}
+
+/// Appends a contact as a line of a 302.
+fn write_contact(out: &mut Vec<u8>, contact: &LocationTarget, now_unix_s: u64) {
+    out.extend_from_slice(b"Contact: <");
+    out.extend_from_slice(&contact.contact);
+    out.push(b'>');
+    if contact.q_milli < 1000 {
+        out.extend_from_slice(b";q=0.");
+        let q = contact.q_milli;
+        for digit in [q / 100, q / 10 % 10, q % 10] {
+            out.push(b'0' + digit as u8);
+        }
+    }
+    out.extend_from_slice(b";expires=");
+    write_decimal(out, contact.expires_unix_s.saturating_sub(now_unix_s));
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends a URI of the configuration, with the user part of the Request-URI if it has none.
+fn write_with_user(out: &mut Vec<u8>, uri: &[u8], request: &Request<'_>) {
+    let user = match (&request.uri, Uri::parse(uri)) {
+        (Uri::Sip(from), Ok(Uri::Sip(to))) if to.user.is_none() => from.user,
+        (Uri::Tel(from), Ok(Uri::Sip(to))) if to.user.is_none() => Some(from.number),
+        _ => None,
+    };
+    let scheme = uri.iter().position(|c| *c == b':').map_or(0, |at| at + 1);
+    let (scheme, rest) = uri.split_at(scheme);
+    out.extend_from_slice(scheme);
+    if let Some(user) = user {
+        out.extend_from_slice(user);
+        out.push(b'@');
+    }
+    out.extend_from_slice(rest);
+}
