@@ -1,4 +1,4 @@
-//! A, AAAA and SRV records, for the core's RFC 3263 machine.
+//! A, AAAA, SRV and NAPTR records, for the core's RFC 3263 machine.
 //!
 //! The resolver underneath keeps nothing: the core caches, each answer for the records' own time
 //! to live, so a change of TTL is seen with the next look-up. `/etc/hosts` is read once, when the
@@ -31,6 +31,9 @@ const NEGATIVE_TTL_S: std::ops::RangeInclusive<u32> = 1..=300;
 const NEGATIVE_TTL_WITHOUT_SOA_S: u32 = 30;
 /// Longest time that records are kept, seconds.
 const MAX_TTL_S: u32 = 86_400;
+/// Records of one answer that go on to the core, the most preferred of them; more are left out. A
+/// message over TCP could hold thousands.
+const MAX_RECORDS: usize = 256;
 
 /// How names are resolved.
 #[derive(Clone, Debug)]
@@ -256,6 +259,7 @@ async fn look_up(resolver: &TokioResolver, name: &[u8], kind: RecordKind) -> Res
         RecordKind::A => RecordType::A,
         RecordKind::Aaaa => RecordType::AAAA,
         RecordKind::Srv => RecordType::SRV,
+        RecordKind::Naptr => RecordType::NAPTR,
     };
     match resolver.lookup(host, kind).await {
         Ok(found) => Ok(records(found.answers(), kind)),
@@ -272,11 +276,21 @@ async fn look_up(resolver: &TokioResolver, name: &[u8], kind: RecordKind) -> Res
 
 /// The records of the kind that was asked for; aliases on the way count for the TTL only.
 fn records(answers: &[DnsRecord], kind: RecordType) -> Records {
-    let values: Vec<_> = answers
+    let mut values: Vec<_> = answers
         .iter()
         .filter(|r| r.record_type() == kind)
         .filter_map(record)
         .collect();
+    if values.len() > MAX_RECORDS {
+        values.sort_by_key(|record| match record {
+            Record::Address(_) => (0, 0),
+            Record::Service { priority, .. } => (*priority, 0),
+            Record::Naptr {
+                order, preference, ..
+            } => (*order, *preference),
+        });
+        values.truncate(MAX_RECORDS);
+    }
     let ttl = answers.iter().map(|record| record.ttl).min();
     let ttl_s = if values.is_empty() {
         NEGATIVE_TTL_WITHOUT_SOA_S
@@ -290,15 +304,29 @@ fn record(record: &DnsRecord) -> Option<Record> {
     if let Some(address) = record.data.ip_addr() {
         return Some(Record::Address(address));
     }
-    let RData::SRV(service) = &record.data else {
-        return None;
-    };
-    // A target of "." (no such service here, RFC 2782) becomes the empty name.
-    let target = service.target.to_ascii().to_ascii_lowercase();
-    Some(Record::Service {
-        priority: service.priority,
-        weight: service.weight,
-        port: service.port,
-        target: target.trim_end_matches('.').as_bytes().into(),
-    })
+    #[expect(clippy::wildcard_enum_match_arm, reason = "nothing else is asked for")]
+    match &record.data {
+        RData::SRV(service) => Some(Record::Service {
+            priority: service.priority,
+            weight: service.weight,
+            port: service.port,
+            target: text(&service.target),
+        }),
+        RData::NAPTR(pointer) => Some(Record::Naptr {
+            order: pointer.order,
+            preference: pointer.preference,
+            flags: pointer.flags.clone(),
+            service: pointer.services.clone(),
+            regexp: pointer.regexp.clone(),
+            replacement: text(&pointer.replacement),
+        }),
+        _ => None,
+    }
+}
+
+/// A name as the core wants it. "." (no such service here, RFC 2782; no replacement, RFC 3403)
+/// becomes the empty name.
+fn text(name: &Name) -> Box<[u8]> {
+    let name = name.to_ascii().to_ascii_lowercase();
+    name.strip_suffix('.').unwrap_or(&name).as_bytes().into()
 }

@@ -252,7 +252,7 @@ fn services_come_with_priority_weight_port_and_target() {
     let mut found = lab.resolve("_sip._udp.example.test", RecordKind::Srv).unwrap();
     found.values.sort_by_key(|record| match record {
         Record::Service { priority, .. } => *priority,
-        Record::Address(_) => 0,
+        Record::Address(_) | Record::Naptr { .. } => 0,
     });
     let expected = |priority, weight, port, target: &[u8]| Record::Service {
         priority,

@@ -60,6 +60,8 @@ pub enum RecordKind {
     Aaaa,
     /// Services (RFC 2782).
     Srv,
+    /// Which transports a domain offers (RFC 3403, as RFC 3263 §4.1 uses it).
+    Naptr,
 }
 
 /// An answer to a [`Query`].
@@ -124,5 +126,20 @@ pub enum Record {
         port: u16,
         /// Host name, lower case, without a trailing dot.
         target: Box<[u8]>,
+    },
+    /// NAPTR (RFC 3403 §4.1).
+    Naptr {
+        /// Lower is looked at first.
+        order: u16,
+        /// Among equals in order, lower is looked at first.
+        preference: u16,
+        /// What the replacement is: `s`, a name of SRV records. In any case.
+        flags: Box<[u8]>,
+        /// What is offered, such as `SIP+D2T`. In any case.
+        service: Box<[u8]>,
+        /// Substitution expression; RFC 3263 wants none.
+        regexp: Box<[u8]>,
+        /// The next name to ask for, lower case, without a trailing dot.
+        replacement: Box<[u8]>,
     },
 }

@@ -1,24 +1,37 @@
-//! Locating the next hop (RFC 3263, without NAPTR) as a state machine over a cache.
+//! Locating the next hop (RFC 3263) as a state machine over a cache.
 //!
 //! ```text
-//!            IP address ────────────────────────────────► candidates
-//! name ──► port given? ── yes ──► A / AAAA ─────────────► candidates
+//!            IP address ───────────────────────────────────────► candidates
+//! name ──► port given? ── yes ──► A / AAAA ────────────────────► candidates
 //!            │ no
-//!            └► SRV ── found ──► A / AAAA of each target ► candidates, by priority and weight
-//!                 └─ none ────► A / AAAA, default port ──► candidates
+//!            ├► transport given? ── yes ──► its SRV ─────┐
+//!            │ no                                        │
+//!            ├► NAPTR ── services that we speak ──► SRV ─┤
+//!            │    └ none ──► SRV of each transport ──────┤
+//!            │                                           ├ found ► A / AAAA of each target ► candidates
+//!            └───────────────────────────────────────────┴ none ─► A / AAAA, default port ─► candidates
 //! ```
 //!
 //! [`Cache::locate`] runs the machine from its start over what the cache holds, and names the
 //! first record set that is missing; the caller asks for it, stores the answer
 //! ([`Cache::store`]) and runs it again. So a request that waits keeps nothing but its name.
+//!
+//! Only records are kept here, never what became of an address: which candidates one request
+//! tried in vain says nothing to the next (RFC 3263 §4.3 is each request's own business).
 
 mod cache;
+mod locate;
+mod refresh;
+mod services;
+#[cfg(test)]
+mod tests;
 
 use core::net::{IpAddr, SocketAddr};
 
 use smallvec::SmallVec;
 
 pub use cache::Cache;
+pub use refresh::{CacheCounters, MAX_REFRESHES};
 
 use crate::query::RecordKind;
 use crate::transport::Transport;
@@ -37,6 +50,14 @@ pub type Candidates = SmallVec<[Candidate; 2]>;
 
 /// The most candidates that one name gives; the rest is left out.
 pub const MAX_CANDIDATES: usize = 16;
+/// The most services of one domain whose SRV records are asked for: for each transport that there
+/// is, and some to spare.
+pub(crate) const MAX_SERVICES: usize = 6;
+/// The most hosts of one domain whose addresses are asked for.
+pub(crate) const MAX_TARGETS: usize = 16;
+/// The most record sets that one question needs: NAPTR, services, and both kinds of addresses of
+/// each host.
+pub const MAX_LOOKUPS: usize = 1 + MAX_SERVICES + 2 * MAX_TARGETS;
 
 /// What is to be located.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,12 +70,18 @@ pub struct Question<'a> {
     pub transport: Option<Transport>,
     /// `sips:`.
     pub secure: bool,
+    /// Transports that we can send over.
+    pub transports: Transports,
     /// Address families that we can send from.
     pub ipv4: bool,
     /// See `ipv4`.
     pub ipv6: bool,
     /// Chooses among SRV records of equal priority; the same number, the same order.
     pub dice: u64,
+    /// Nobody remembers the choice: it must follow from `dice` and the set of records alone, not
+    /// from the order in which the addresses of a host came (RFC 3261 §16.11). Else a host's
+    /// addresses stay in the order of the answer (RFC 3263 §4.2).
+    pub stateless: bool,
 }
 
 /// A name or an address.
@@ -64,6 +91,50 @@ pub enum HostRef<'a> {
     Name(&'a [u8]),
     /// Address.
     Ip(IpAddr),
+}
+
+/// A set of transports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Transports(u8);
+
+impl Transports {
+    /// None.
+    pub const NONE: Self = Self(0);
+
+    /// This set and `transport`.
+    #[must_use]
+    pub const fn with(self, transport: Transport) -> Self {
+        Self(self.0 | 1 << transport as u8)
+    }
+
+    /// Whether `transport` belongs to it.
+    pub const fn has(self, transport: Transport) -> bool {
+        self.0 & 1 << transport as u8 != 0
+    }
+}
+
+impl FromIterator<Transport> for Transports {
+    fn from_iter<I: IntoIterator<Item = Transport>>(transports: I) -> Self {
+        transports.into_iter().fold(Self::NONE, Self::with)
+    }
+}
+
+/// Where a response goes when it cannot go to where its request came from: what the topmost Via
+/// says (RFC 3261 §18.2.2, RFC 3263 §5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SentBy<'a> {
+    /// Host of sent-by.
+    pub host: HostRef<'a>,
+    /// Port of sent-by, if given.
+    pub port: Option<u16>,
+    /// Transport of sent-protocol.
+    pub transport: Transport,
+    /// Address families that we can send from.
+    pub ipv4: bool,
+    /// See `ipv4`.
+    pub ipv6: bool,
+    /// See [`Question::dice`].
+    pub dice: u64,
 }
 
 /// How far [`Cache::locate`] came.
@@ -83,12 +154,36 @@ pub enum Located {
 }
 
 impl Question<'_> {
-    /// The transport where neither the URI nor SRV says (RFC 3263 §4.1).
+    /// The transport that the URI asks for. A SIPS URI means TLS, whatever else it says
+    /// (RFC 3261 §26.2.2); over WebSocket that is `WSS` (RFC 7118 §5.2).
+    pub(crate) fn wanted_transport(&self) -> Option<Transport> {
+        match (self.transport?, self.secure) {
+            (Transport::Ws | Transport::Wss, true) => Some(Transport::Wss),
+            (_, true) => Some(Transport::Tls),
+            (transport, false) => Some(transport),
+        }
+    }
+
+    /// The transport where neither NAPTR nor SRV says (RFC 3263 §4.1): UDP for `sip:`, unless only
+    /// others can be sent over.
     pub(crate) fn default_transport(&self) -> Transport {
-        match (self.transport, self.secure) {
-            (Some(Transport::Udp | Transport::Tcp) | None, true) => Transport::Tls,
-            (Some(transport), _) => transport,
-            (None, false) => Transport::Udp,
+        self.wanted_transport().unwrap_or_else(|| {
+            self.preference()
+                .iter()
+                .copied()
+                .find(|t| self.transports.has(*t))
+                .unwrap_or(match self.secure {
+                    true => Transport::Tls,
+                    false => Transport::Udp,
+                })
+        })
+    }
+
+    /// Our own order where a domain has none (RFC 3263 §4.1).
+    pub(crate) const fn preference(&self) -> &'static [Transport] {
+        match self.secure {
+            true => &[Transport::Tls],
+            false => &[Transport::Udp, Transport::Tcp, Transport::Tls],
         }
     }
 }

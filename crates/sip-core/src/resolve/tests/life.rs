@@ -1,0 +1,316 @@
+//! How long answers serve, what failures do, and the bounds.
+
+use super::super::cache::{FAILED_S, MAX_STALE_S, STALE_S, UNAVAILABLE_S};
+use super::*;
+
+const FAILURE: Result<Records, Unavailable> = Err(Unavailable);
+
+/// A question that needs the addresses of "h" only.
+fn host() -> Question<'static> {
+    Question {
+        port: Some(5060),
+        ..question("h")
+    }
+}
+
+fn found(cache: &Cache, now: Instant, q: &Question<'_>) -> String {
+    match cache.locate(now, q) {
+        Located::Done(c) => text(&c).join(", "),
+        Located::Ask { name, kind } => alloc::format!("ask {}", spell(&name, kind)),
+        Located::Unavailable => "unavailable".to_string(),
+    }
+}
+
+fn refreshes(cache: &mut Cache) -> Vec<String> {
+    core::iter::from_fn(|| cache.poll_refresh())
+        .map(|(name, kind)| spell(&name, kind))
+        .collect()
+}
+
+fn one(ttl_s: u32, ip: &str) -> Result<Records, Unavailable> {
+    ok(ttl_s, vec![address(ip)])
+}
+
+const OLD: &str = "UDP 192.0.2.1:5060";
+const NEW: &str = "UDP 192.0.2.2:5060";
+
+#[test]
+fn an_answer_that_has_ended_serves_while_it_is_asked_for_anew() {
+    let mut cache = Cache::new(10);
+    cache.store(at(0), b"H", RecordKind::A, one(20, "192.0.2.1"));
+    assert_eq!(found(&cache, at(19), &host()), OLD);
+    assert_eq!(refreshes(&mut cache), [""; 0]);
+    // Over: it serves, and is asked for once however many look.
+    assert_eq!(found(&cache, at(20), &host()), OLD);
+    assert_eq!(found(&cache, at(21), &host()), OLD);
+    assert_eq!(refreshes(&mut cache), ["h A"]);
+    assert_eq!(found(&cache, at(22), &host()), OLD);
+    assert_eq!(refreshes(&mut cache), [""; 0]);
+    assert_eq!(cache.counters().stale, 3);
+    assert_eq!(cache.counters().refreshes, 1);
+    // The answer counts from the next request on.
+    cache.store(at(23), b"h", RecordKind::A, one(5, "192.0.2.2"));
+    assert_eq!(found(&cache, at(23), &host()), NEW);
+    assert_eq!(refreshes(&mut cache), [""; 0]);
+    // Nobody looked for a long time: then it does not serve.
+    assert_eq!(found(&cache, at(28 + u64::from(STALE_S) - 1), &host()), NEW);
+    assert_eq!(found(&cache, at(28 + u64::from(STALE_S)), &host()), "ask h A");
+}
+
+#[test]
+fn a_dead_name_service_does_not_stop_what_was_known() {
+    let mut cache = Cache::new(10);
+    cache.store(at(0), b"h", RecordKind::A, one(20, "192.0.2.1"));
+    let mut now = 20;
+    while now < 20 + u64::from(MAX_STALE_S) {
+        assert_eq!(found(&cache, at(now), &host()), OLD, "{now}");
+        for _ in refreshes(&mut cache) {
+            now += 5;
+            cache.store(at(now), b"h", RecordKind::A, FAILURE);
+        }
+        now += u64::from(STALE_S) - 10;
+    }
+    // All has an end.
+    cache.store(at(now), b"h", RecordKind::A, FAILURE);
+    assert_eq!(found(&cache, at(now), &host()), "unavailable");
+}
+
+/// Long unused, it does not serve before the name service was asked; that it does not answer is
+/// then no reason to fail.
+#[test]
+fn an_old_answer_is_better_than_a_failure() {
+    let mut cache = Cache::new(10);
+    cache.store(at(0), b"h", RecordKind::A, one(20, "192.0.2.1"));
+    assert_eq!(found(&cache, at(900), &host()), "ask h A");
+    cache.store(at(905), b"h", RecordKind::A, FAILURE);
+    assert_eq!(found(&cache, at(905), &host()), OLD);
+    // It has just been tried.
+    assert_eq!(refreshes(&mut cache), [""; 0]);
+    assert_eq!(found(&cache, at(907), &host()), OLD);
+    assert_eq!(refreshes(&mut cache), ["h A"]);
+}
+
+#[test]
+fn that_there_is_nobody_is_asked_anew() {
+    let mut cache = Cache::new(10);
+    cache.store(at(0), b"h", RecordKind::A, ok(30, vec![]));
+    assert_eq!(found(&cache, at(29), &host()), "");
+    assert_eq!(found(&cache, at(30), &host()), "ask h A");
+    // Without an answer nothing is known, and asking does not go on for ever.
+    cache.store(at(35), b"h", RecordKind::A, FAILURE);
+    assert_eq!(found(&cache, at(35), &host()), "unavailable");
+    assert_eq!(found(&cache, at(37), &host()), "ask h A");
+    cache.store(at(37), b"h", RecordKind::A, one(30, "192.0.2.2"));
+    assert_eq!(found(&cache, at(37), &host()), NEW);
+}
+
+/// A domain without NAPTR and SRV records, all of it too old: the call goes on at once.
+#[test]
+fn what_did_not_exist_serves_on_where_somebody_is_found() {
+    let mut cache = Cache::new(10);
+    let zone = [("h", RecordKind::A, vec![address("192.0.2.1")])];
+    let q = question("h");
+    assert_eq!(run(&mut cache, &zone, &q).0, [OLD]);
+    assert_eq!(found(&cache, at(70), &q), OLD);
+    let mut wanted = refreshes(&mut cache);
+    wanted.sort();
+    assert_eq!(wanted, ["_sip._tcp.h Srv", "_sip._udp.h Srv", "h A", "h Naptr"]);
+    // And services that are new are found by the next.
+    cache.store(
+        at(71),
+        b"_sip._udp.h",
+        RecordKind::Srv,
+        ok(60, vec![service(1, 1, 5099, "h")]),
+    );
+    assert_eq!(found(&cache, at(71), &q), "UDP 192.0.2.1:5099");
+}
+
+#[test]
+fn a_failure_is_remembered_briefly() {
+    let mut cache = Cache::new(10);
+    cache.store(at(0), b"h", RecordKind::A, FAILURE);
+    assert_eq!(found(&cache, at(0), &host()), "unavailable");
+    assert_eq!(
+        found(&cache, at(u64::from(UNAVAILABLE_S)), &host()),
+        "ask h A",
+        "it recovers at once"
+    );
+}
+
+/// Firewalls drop NAPTR queries. The first request waits, those after it do not.
+#[test]
+fn a_look_up_that_always_fails_holds_up_one_request_only() {
+    let mut cache = Cache::new(10);
+    let q = question("h");
+    cache.store(at(5), b"h", RecordKind::Naptr, FAILURE);
+    cache.store(at(5), b"_sip._udp.h", RecordKind::Srv, ok(300, vec![]));
+    cache.store(at(5), b"_sip._tcp.h", RecordKind::Srv, ok(300, vec![]));
+    cache.store(at(5), b"h", RecordKind::A, one(300, "192.0.2.1"));
+    let mut failures = 0;
+    for now in 6..200 {
+        assert_eq!(found(&cache, at(now), &q), OLD, "{now}");
+        for _ in refreshes(&mut cache) {
+            failures += 1;
+            cache.store(at(now), b"h", RecordKind::Naptr, FAILURE);
+        }
+    }
+    assert!(failures > 50);
+    // Rarely called: it waits again.
+    let later = 200 + u64::from(FAILED_S);
+    assert_eq!(found(&cache, at(later), &q), "ask h Naptr");
+}
+
+/// One service's look-up failed some time ago: the host's own addresses are a guess that is not
+/// taken before the service was asked for again.
+#[test]
+fn services_that_may_have_been_missed_are_asked_for_again() {
+    let mut cache = Cache::new(10);
+    let q = question("h");
+    cache.store(at(0), b"h", RecordKind::Naptr, ok(300, vec![]));
+    cache.store(at(0), b"_sip._udp.h", RecordKind::Srv, FAILURE);
+    cache.store(at(0), b"_sip._tcp.h", RecordKind::Srv, ok(300, vec![]));
+    cache.store(at(0), b"h", RecordKind::A, one(300, "192.0.2.1"));
+    // Just now: it is all that there is.
+    assert_eq!(found(&cache, at(0), &q), OLD);
+    assert_eq!(found(&cache, at(10), &q), "ask _sip._udp.h Srv");
+    cache.store(
+        at(10),
+        b"_sip._udp.h",
+        RecordKind::Srv,
+        ok(60, vec![service(1, 1, 5099, "h")]),
+    );
+    assert_eq!(found(&cache, at(10), &q), "UDP 192.0.2.1:5099");
+}
+
+/// RFC 3263 §4.3: one host's look-up that fails hides nothing of what the others found.
+#[test]
+fn a_host_that_cannot_be_looked_up_is_passed_over() {
+    let mut cache = Cache::new(10);
+    let q = Question {
+        transport: Some(Transport::Udp),
+        ..question("d")
+    };
+    let services = vec![service(1, 1, 5061, "h1"), service(2, 1, 5062, "h2")];
+    cache.store(at(0), b"_sip._udp.d", RecordKind::Srv, ok(300, services));
+    assert_eq!(found(&cache, at(0), &q), "ask h1 A");
+    assert_eq!(refreshes(&mut cache), ["h2 A"], "side by side");
+    cache.store(at(5), b"h1", RecordKind::A, FAILURE);
+    cache.store(at(1), b"h2", RecordKind::A, one(300, "192.0.2.2"));
+    assert_eq!(found(&cache, at(5), &q), "UDP 192.0.2.2:5062");
+    // Asked for again beside the requests, and there again.
+    assert_eq!(found(&cache, at(7), &q), "UDP 192.0.2.2:5062");
+    assert_eq!(refreshes(&mut cache), ["h1 A"]);
+    cache.store(at(8), b"h1", RecordKind::A, one(300, "192.0.2.1"));
+    assert_eq!(found(&cache, at(8), &q), "UDP 192.0.2.1:5061, UDP 192.0.2.2:5062");
+}
+
+/// A name that was never known, and a name service that answers nothing, each question after 5 s:
+/// the request is told so, in a time that is bounded.
+#[test]
+fn a_dead_name_service_is_told_in_time() {
+    let mut cache = Cache::new(100);
+    let q = Question {
+        ipv6: true,
+        ..question("d")
+    };
+    let mut now = 0;
+    let end = loop {
+        let Located::Ask { name, kind } = cache.locate(at(now), &q) else {
+            break found(&cache, at(now), &q);
+        };
+        let others: Vec<_> = core::iter::from_fn(|| cache.poll_refresh()).collect();
+        now += 5;
+        assert!(now <= 30, "still asking");
+        cache.store(at(now), &name, kind, FAILURE);
+        for (name, kind) in others {
+            cache.store(at(now), &name, kind, FAILURE);
+        }
+    };
+    assert_eq!(end, "unavailable");
+}
+
+/// What became of an address is each request's own business: the cache is told nothing of it.
+#[test]
+fn a_shorter_lived_answer_serves_the_next_and_the_list_of_one_under_way_stays() {
+    let mut cache = Cache::new(10);
+    let both = vec![address("192.0.2.1"), address("192.0.2.2")];
+    cache.store(at(0), b"h", RecordKind::A, ok(3600, both));
+    let Located::Done(under_way) = cache.locate(at(1), &host()) else {
+        panic!()
+    };
+    // The first was tried in vain. The next request starts with it all the same.
+    assert_eq!(found(&cache, at(2), &host()), text(&under_way).join(", "));
+    cache.store(at(3), b"h", RecordKind::A, one(10, "192.0.2.3"));
+    assert_eq!(found(&cache, at(3), &host()), "UDP 192.0.2.3:5060");
+    assert_eq!(text(&under_way), [OLD, NEW]);
+    // The new time to live counts, not what was left of the old.
+    found(&cache, at(13), &host());
+    assert_eq!(refreshes(&mut cache), ["h A"]);
+}
+
+#[test]
+fn names_that_do_not_exist_push_out_none_that_do() {
+    let mut cache = Cache::new(50);
+    for n in 0..10 {
+        let name = alloc::format!("good{n}");
+        cache.store(at(0), name.as_bytes(), RecordKind::A, one(30, "192.0.2.1"));
+    }
+    for n in 0..10_000 {
+        let name = alloc::format!("bad{n}");
+        let answer = if n % 2 == 0 { ok(300, vec![]) } else { FAILURE };
+        cache.store(at(1), name.as_bytes(), RecordKind::A, answer);
+        assert!(cache.len() <= 50);
+    }
+    for n in 0..10 {
+        let name = alloc::format!("good{n}");
+        let q = Question {
+            port: Some(5060),
+            ..question(&name)
+        };
+        assert_eq!(found(&cache, at(1), &q), OLD);
+    }
+    assert!(cache.counters().evicted > 9_000);
+    // Names that exist: the soonest to end leaves.
+    for n in 0..100 {
+        let name = alloc::format!("more{n}");
+        cache.store(at(2), name.as_bytes(), RecordKind::A, one(60 + n, "192.0.2.1"));
+        assert!(cache.len() <= 50);
+    }
+    let q = Question {
+        port: Some(5060),
+        ..question("more99")
+    };
+    assert_eq!(found(&cache, at(2), &q), OLD);
+}
+
+#[test]
+fn look_ups_that_nobody_waits_for_are_bounded() {
+    let mut cache = Cache::new(1_000);
+    let names: Vec<_> = (0..200).map(|n| alloc::format!("h{n}")).collect();
+    for name in &names {
+        cache.store(at(0), name.as_bytes(), RecordKind::A, one(5, "192.0.2.1"));
+    }
+    let look = |cache: &Cache, now: Instant| {
+        for name in &names {
+            let q = Question {
+                port: Some(5060),
+                ..question(name)
+            };
+            assert_eq!(found(cache, now, &q), OLD, "all are served");
+        }
+    };
+    look(&cache, at(10));
+    assert_eq!(refreshes(&mut cache).len(), MAX_REFRESHES);
+    assert_eq!(
+        cache.counters().refreshes_refused,
+        (names.len() - MAX_REFRESHES) as u64
+    );
+    look(&cache, at(11));
+    assert_eq!(refreshes(&mut cache), [""; 0]);
+    // An answer makes room; so does one that never comes.
+    cache.store(at(12), b"h0", RecordKind::A, one(300, "192.0.2.1"));
+    look(&cache, at(12));
+    assert_eq!(refreshes(&mut cache), ["h64 A"]);
+    look(&cache, at(40));
+    assert_eq!(refreshes(&mut cache).len(), MAX_REFRESHES);
+}
