@@ -1,5 +1,6 @@
 //! Project chores behind the make targets: `cargo xtask help`.
 
+mod instructions;
 mod setup;
 mod steps;
 mod tidy;
@@ -10,12 +11,14 @@ const HELP: &str = "\
 cargo xtask COMMAND
 
   setup [--bench]      install what the tests (or the benchmarks) need, where missing
-  test [FILTER…]       setup, gates, doc tests, a short fuzz run, then every test
+  test [FILTER…]       setup, gates, doc tests, a short fuzz run, instructions, then every test
   check                formatting, clippy, tidy, cargo-deny where installed, documentation
   tidy                 the project's own rules (CONTRIBUTING.md)
   fuzz [--runs N] [TARGET…]
                        fuzz until stopped, or a fixed number of executions of each target
-  bench [ARGS…]        bench/beside-kamailio.py
+  instructions [--accept]
+                       instructions per message against bench/instructions.toml (or into it)
+  bench [TOOL] [ARGS…] a tool of bench/: beside-kamailio (default), workers, memory
 ";
 
 fn main() -> ExitCode {
@@ -30,6 +33,7 @@ fn main() -> ExitCode {
         "check" => steps::check(),
         "tidy" => tidy::run(&steps::root()),
         "fuzz" => steps::fuzz(rest),
+        "instructions" => instructions::run(rest),
         "bench" => steps::bench(rest),
         "help" | "--help" | "-h" => {
             eprint!("{HELP}");

@@ -44,6 +44,11 @@ const FOR_TESTS: &[Package] = &[
         probe: Probe::Program("c++"),
         reason: "SQLite and the fuzzer's runtime",
     },
+    Package {
+        name: "valgrind",
+        probe: Probe::Program("valgrind"),
+        reason: "the guard on instructions per message",
+    },
 ];
 
 const FOR_BENCH: &[Package] = &[

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use crate::instructions;
 use crate::setup::{self, find_program};
 use crate::tidy;
 
@@ -36,7 +37,7 @@ pub(crate) fn run_step(what: &str, command: &mut Command) -> Outcome {
     }
 }
 
-fn cargo() -> Command {
+pub(crate) fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
@@ -65,6 +66,7 @@ pub(crate) fn test(filter: &[String]) -> Outcome {
         cargo().args(["test", "--workspace", "--doc", "--quiet"]),
     )?;
     fuzz(&["--runs".into(), FUZZ_RUNS_IN_TEST.to_string()])?;
+    instructions::run(&[])?;
     let mut runner = cargo();
     if has_subcommand("nextest") {
         runner.args(["nextest", "run", "--workspace"]);
@@ -130,8 +132,12 @@ fn clippy() -> Outcome {
     )
 }
 
-/// The measuring script, after what it needs.
+/// The tools of `bench/`, the first of which is run when none is named.
+const BENCH_TOOLS: &[&str] = &["beside-kamailio", "workers", "memory"];
+
+/// A measuring script, after what it needs.
 pub(crate) fn bench(args: &[String]) -> Outcome {
+    let (tool, args) = bench_tool(args);
     setup::run(&["--bench".into()])?;
     run_step(
         "build the server",
@@ -141,13 +147,21 @@ pub(crate) fn bench(args: &[String]) -> Outcome {
     run_step(
         "measurements",
         Command::new("python3")
-            .arg("bench/beside-kamailio.py")
+            .arg(format!("bench/{tool}.py"))
             .args(args)
             .env("TRAPEZOID_BIN", server),
     )
 }
 
-fn target_dir() -> Result<PathBuf, String> {
+fn bench_tool(args: &[String]) -> (&str, &[String]) {
+    match args.split_first() {
+        Some((tool, rest)) if BENCH_TOOLS.contains(&tool.as_str()) => (tool, rest),
+        _ => (BENCH_TOOLS[0], args),
+    }
+}
+
+/// Where cargo puts what it builds.
+pub(crate) fn target_dir() -> Result<PathBuf, String> {
     let metadata = metadata(&["--no-deps"])?;
     metadata["target_directory"]
         .as_str()
@@ -291,14 +305,20 @@ fn fuzz_targets(metadata: &serde_json::Value) -> Vec<String> {
 }
 
 fn host_triple() -> Result<String, String> {
+    rustc_field("host: ")
+}
+
+/// A line of `rustc -vV`, without the name before it.
+pub(crate) fn rustc_field(name: &str) -> Result<String, String> {
     let out = Command::new("rustc")
         .arg("-vV")
         .output()
         .map_err(|error| format!("rustc: {error}"))?;
     let text = String::from_utf8_lossy(&out.stdout);
-    let host = text.lines().find_map(|line| line.strip_prefix("host: "));
-    host.map(str::to_owned)
-        .ok_or_else(|| "rustc -vV names no host".into())
+    let value = text.lines().find_map(|line| line.strip_prefix(name));
+    value
+        .map(str::to_owned)
+        .ok_or_else(|| format!("rustc -vV says no `{name}`"))
 }
 
 #[cfg(test)]
@@ -315,6 +335,15 @@ mod tests {
         assert_eq!(fuzz_arguments(&[]), Ok((None, vec![])));
         assert!(fuzz_arguments(&words("--runs many")).is_err());
         assert!(fuzz_arguments(&words("--run 3")).is_err());
+    }
+
+    #[test]
+    fn the_first_bench_tool_needs_no_name() {
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let named = words("memory --rate 5");
+        assert_eq!(bench_tool(&named), ("memory", &words("--rate 5")[..]));
+        let options = words("--rounds 1");
+        assert_eq!(bench_tool(&options), ("beside-kamailio", &options[..]));
     }
 
     #[test]
