@@ -82,6 +82,12 @@ fn record(event: &Event) {
             };
             tracing::info!(user = ?lossy(user), %source, reason, "authentication failed");
         }
+        Event::MemberFailed { group, member } => {
+            tracing::warn!(group = ?lossy(group), member = ?lossy(member), "member failed, and gets no requests");
+        }
+        Event::MemberRecovered { group, member } => {
+            tracing::info!(group = ?lossy(group), member = ?lossy(member), "member answers, and gets requests again");
+        }
         Event::NextHopFailed {
             destination,
             timed_out,
