@@ -35,9 +35,10 @@ def transport(scenario):
 
 
 def listens(kind):
-    """Whether something is bound to the SIP port."""
-    rows = Path(f"/proc/net/{kind}").read_text().splitlines()[1:]
-    return any(row.split()[1].endswith(f":{SIP_PORT:04X}") for row in rows)
+    """Whether something waits at the SIP port (not what is left of an old connection)."""
+    state = {"tcp": "0A", "udp": "07"}[kind]
+    rows = [row.split() for row in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]]
+    return any(row[1].endswith(f":{SIP_PORT:04X}") and row[3] == state for row in rows)
 
 
 def answers(kind):
