@@ -77,7 +77,7 @@ def table(rows):
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scenarios", default="stateless,transaction", type=lambda t: t.split(","),
-                        help="of stateless, transaction, digest, tcp (one connection each way: cannot spread)")
+                        help="of stateless, transaction, digest, tcp (one connection each way)")
     parser.add_argument("--rate", type=float, help="calls/s, instead of the scenario's own")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10, help="of each measurement")
