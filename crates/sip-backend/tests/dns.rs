@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hickory_resolver::proto::op::{Message, OpCode, ResponseCode};
-use hickory_resolver::proto::rr::rdata::{A, AAAA, CNAME, SOA, SRV};
+use hickory_resolver::proto::rr::rdata::{A, AAAA, CNAME, NAPTR, SOA, SRV};
 use hickory_resolver::proto::rr::{Name, RData, Record as DnsRecord, RecordType};
 use parking_lot::Mutex;
 use sip_backend::AnswerSink;
@@ -19,6 +19,9 @@ use sip_backend::dns::{Dns, DnsOptions};
 use sip_backend::metrics::Value;
 use sip_core::id::QueryId;
 use sip_core::query::{Answer, Record, RecordKind, Records, Unavailable};
+use sip_core::resolve::{Cache, Candidate, HostRef, Located, Question};
+use sip_core::time::Instant;
+use sip_core::transport::Transport;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
@@ -268,6 +271,212 @@ fn services_come_with_priority_weight_port_and_target() {
             expected(20, 0, 5070, b"")
         ]
     );
+}
+
+fn pointer(order: u16, preference: u16, flags: &str, service: &str, regexp: &str, to: &str) -> RData {
+    let bytes = |text: &str| text.as_bytes().into();
+    RData::NAPTR(NAPTR::new(
+        order,
+        preference,
+        bytes(flags),
+        bytes(service),
+        bytes(regexp),
+        name(to),
+    ))
+}
+
+/// Each field as it was sent (RFC 3403 §4.1), the name as the core wants it. What is of use is the
+/// core's to say: ENUM, other flags and expressions come through.
+#[test]
+fn pointers_come_with_all_their_fields() {
+    let mut lab = lab(|_| {});
+    let data = [
+        pointer(50, 50, "s", "SIPS+D2T", "", "_SIPS._tcp.Example.test."),
+        pointer(90, 65_535, "S", "sip+d2u", "", "_sip._udp.school.test."),
+        pointer(100, 10, "u", "E2U+sip", "!^.*$!sip:info@example.test!", "."),
+        pointer(100, 20, "", "", "", "example.test."),
+    ];
+    let answers = data.map(|data| record("example.test.", 90, data)).to_vec();
+    lab.put("example.test.", RecordType::NAPTR, Reply::Records(answers));
+    let mut found = lab.resolve("example.test", RecordKind::Naptr).unwrap();
+    found.values.sort_by_key(|record| match record {
+        Record::Naptr {
+            order, preference, ..
+        } => (*order, *preference),
+        Record::Address(_) | Record::Service { .. } => (0, 0),
+    });
+    let expected =
+        |order, preference, flags: &[u8], service: &[u8], regexp: &[u8], replacement: &[u8]| Record::Naptr {
+            order,
+            preference,
+            flags: flags.into(),
+            service: service.into(),
+            regexp: regexp.into(),
+            replacement: replacement.into(),
+        };
+    assert_eq!(found.ttl_s, 90);
+    assert_eq!(
+        found.values,
+        [
+            expected(50, 50, b"s", b"SIPS+D2T", b"", b"_sips._tcp.example.test"),
+            expected(90, 65_535, b"S", b"sip+d2u", b"", b"_sip._udp.school.test"),
+            expected(100, 10, b"u", b"E2U+sip", b"!^.*$!sip:info@example.test!", b""),
+            expected(100, 20, b"", b"", b"", b"example.test"),
+        ]
+    );
+}
+
+/// Flags that are none (RFC 3403 §4.1: letters and digits) spoil an answer; they spoil nothing else.
+#[test]
+fn an_answer_that_cannot_be_read_is_none_and_the_next_is_there() {
+    let mut lab = lab(|options| options.timeout = Duration::from_millis(600));
+    let spoilt = record("example.test.", 60, pointer(1, 1, "!", "SIP+D2U", "", "a.test."));
+    lab.put("example.test.", RecordType::NAPTR, Reply::Records(vec![spoilt]));
+    let host = record("example.test.", 60, RData::A(A::new(192, 0, 2, 1)));
+    lab.put("example.test.", RecordType::A, Reply::Records(vec![host]));
+    lab.ask(1, "example.test", RecordKind::Naptr);
+    lab.ask(2, "example.test", RecordKind::A);
+    let mut answers = [lab.next(), lab.next()];
+    answers.sort_by_key(|(slot, _)| *slot);
+    assert_eq!(answers[0], (1, Err(Unavailable)));
+    assert_eq!(answers[1].1.as_ref().unwrap().values, [address("192.0.2.1")]);
+    let good = record("example.test.", 60, pointer(1, 1, "s", "SIP+D2U", "", "a.test."));
+    lab.put("example.test.", RecordType::NAPTR, Reply::Records(vec![good]));
+    assert_eq!(
+        lab.resolve("example.test", RecordKind::Naptr)
+            .unwrap()
+            .values
+            .len(),
+        1
+    );
+}
+
+/// A thousand pointers come over TCP; the most preferred of them go on.
+#[test]
+fn too_many_pointers_are_bounded_and_the_best_are_kept() {
+    let mut lab = lab(|_| {});
+    let many = (0..1_000u16)
+        .rev()
+        .map(|n| {
+            record(
+                "many.test.",
+                60,
+                pointer(n, 0, "s", "SIP+D2U", "", "_sip._udp.many.test."),
+            )
+        })
+        .collect();
+    lab.put("many.test.", RecordType::NAPTR, Reply::Large(many));
+    let found = lab.resolve("many.test", RecordKind::Naptr).unwrap();
+    assert_eq!(found.values.len(), 256);
+    let highest = found.values.iter().map(|record| match record {
+        Record::Naptr { order, .. } => *order,
+        Record::Address(_) | Record::Service { .. } => u16::MAX,
+    });
+    assert_eq!(highest.max(), Some(255));
+}
+
+/// Aliases that lead to each other, and a replacement that is the name itself, end.
+#[test]
+fn circles_end() {
+    let mut lab = lab(|options| options.timeout = Duration::from_secs(2));
+    for (from, to) in [("a.test.", "b.test."), ("b.test.", "a.test.")] {
+        for kind in [RecordType::NAPTR, RecordType::A] {
+            let alias = record(from, 60, RData::CNAME(CNAME(name(to))));
+            lab.put(from, kind, Reply::Records(vec![alias]));
+        }
+    }
+    for kind in [RecordKind::Naptr, RecordKind::A] {
+        let found = lab.resolve("a.test", kind);
+        assert!(found.is_err() || found.unwrap().values.is_empty(), "{kind:?}");
+    }
+    let own = record("self.test.", 60, pointer(1, 1, "s", "SIP+D2U", "", "self.test."));
+    lab.put("self.test.", RecordType::NAPTR, Reply::Records(vec![own]));
+    assert_eq!(
+        lab.resolve("self.test", RecordKind::Naptr).unwrap().values.len(),
+        1
+    );
+    assert!(
+        lab.resolve("self.test", RecordKind::Srv)
+            .unwrap()
+            .values
+            .is_empty()
+    );
+}
+
+/// From the wire through the core's machine: what a domain publishes, what is asked for, where the
+/// request goes; and, when the domain changes, where the next one goes.
+#[test]
+fn a_domain_is_located_and_its_changes_are_followed() {
+    let mut lab = lab(|_| {});
+    let zone = |lab: &Lab, tcp_order: u16, last: u8| {
+        let pointers = [
+            pointer(50, 1, "s", "SIP+D2U", "", "_sip._udp.example.test."),
+            pointer(tcp_order, 1, "s", "SIP+D2T", "", "_sip._tcp.example.test."),
+        ];
+        let pointers = pointers.map(|data| record("example.test.", 60, data)).to_vec();
+        lab.put("example.test.", RecordType::NAPTR, Reply::Records(pointers));
+        for (owner, port) in [
+            ("_sip._udp.example.test.", 5061),
+            ("_sip._tcp.example.test.", 5062),
+        ] {
+            let service = RData::SRV(SRV::new(1, 1, port, name("GW.example.test.")));
+            lab.put(
+                owner,
+                RecordType::SRV,
+                Reply::Records(vec![record(owner, 60, service)]),
+            );
+        }
+        let host = record("gw.example.test.", 60, RData::A(A::new(192, 0, 2, last)));
+        lab.put("gw.example.test.", RecordType::A, Reply::Records(vec![host]));
+    };
+    let question = Question {
+        host: HostRef::Name(b"Example.test"),
+        port: None,
+        transport: None,
+        secure: false,
+        transports: [Transport::Udp, Transport::Tcp].into_iter().collect(),
+        ipv4: true,
+        ipv6: false,
+        dice: 7,
+        stateless: false,
+    };
+    let mut cache = Cache::new(100);
+    let mut locate = |lab: &mut Lab, seconds: u64| loop {
+        let now = Instant::from_micros(seconds * 1_000_000);
+        let located = cache.locate(now, &question);
+        let mut asked = match &located {
+            Located::Ask { name, kind } => Some((name.clone(), *kind)),
+            Located::Done(_) | Located::Unavailable => None,
+        };
+        while let Some((name, kind)) = asked.take().or_else(|| cache.poll_refresh()) {
+            let answer = lab.resolve(std::str::from_utf8(&name).unwrap(), kind);
+            cache.store(now, &name, kind, answer);
+        }
+        if let Located::Done(candidates) = located {
+            let text = |c: &Candidate| format!("{} {}", c.transport, c.address);
+            break candidates.iter().map(text).collect::<Vec<_>>();
+        }
+    };
+    zone(&lab, 10, 1);
+    let before = ["TCP 192.0.2.1:5062", "UDP 192.0.2.1:5061"];
+    assert_eq!(locate(&mut lab, 0), before);
+    zone(&lab, 90, 2);
+    assert_eq!(locate(&mut lab, 59), before, "as long as its records live");
+    assert_eq!(locate(&mut lab, 61), before, "and once more");
+    let after = ["UDP 192.0.2.2:5061", "TCP 192.0.2.2:5062"];
+    assert_eq!(locate(&mut lab, 61), after);
+    // A name service that fails takes nothing away.
+    for (owner, kind) in [
+        ("example.test.", RecordType::NAPTR),
+        ("_sip._udp.example.test.", RecordType::SRV),
+        ("_sip._tcp.example.test.", RecordType::SRV),
+        ("gw.example.test.", RecordType::A),
+    ] {
+        lab.put(owner, kind, Reply::Failure);
+    }
+    for seconds in [130, 180, 230, 280] {
+        assert_eq!(locate(&mut lab, seconds), after);
+    }
 }
 
 #[test]

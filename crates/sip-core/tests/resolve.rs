@@ -5,7 +5,7 @@ mod common;
 
 use common::*;
 use sip_core::config::{Config, StateMode};
-use sip_core::query::{Answer, QueryKind, Records, Unavailable};
+use sip_core::query::{Answer, QueryKind, Record, Records, Unavailable};
 use sip_core::transport::Transport;
 
 const TRYING: &str = "192.0.2.10:5060 SIP/2.0 100 Trying";
@@ -22,6 +22,29 @@ fn invite() -> String {
 
 fn invite_to(address: &str) -> String {
     format!("{address} INVITE sip:bob@example.com SIP/2.0")
+}
+
+/// Another call than that of [`invite`].
+fn call(n: usize) -> String {
+    invite()
+        .replace("c1@", &format!("c{n}@"))
+        .replace("z9hG4bKa1", &format!("z9hG4bKn{n}"))
+}
+
+fn pointer(order: u16, service: &str, replacement: &str) -> Record {
+    Record::Naptr {
+        order,
+        preference: 0,
+        flags: b"s"[..].into(),
+        service: service.as_bytes().into(),
+        regexp: Box::default(),
+        replacement: replacement.as_bytes().into(),
+    }
+}
+
+fn addresses(ttl_s: u32, ips: &[&str]) -> Answer {
+    let values = ips.iter().map(|ip| address(ip)).collect();
+    Answer::Resolved(Ok(Records { ttl_s, values }))
 }
 
 /// Two addresses of one name, port given.
@@ -74,7 +97,8 @@ fn services_then_addresses_then_the_request() {
         ["198.51.100.1:5061 MESSAGE sip:bob@example.com SIP/2.0"]
     );
     b.no_query();
-    // Then for as long again at most, while they are asked for anew.
+    // Then for a minute more, while they are asked for anew; and, as no answer comes, for another
+    // from when that is known.
     b.pass(61_000);
     let out = b.udp(CALLER, &request("MESSAGE", "sip:bob@example.com", "a3", ""));
     assert!(
@@ -83,7 +107,7 @@ fn services_then_addresses_then_the_request() {
         lines(&out)
     );
     assert_eq!(Bench::resolve_kind(&b.query()), "gw.example.net Naptr");
-    b.pass(60_000);
+    b.pass(66_000);
     let out = b.udp(CALLER, &request("OPTIONS", "sip:bob@example.com", "a4", ""));
     assert!(out.is_empty(), "{:?}", lines(&out));
 }
@@ -172,9 +196,7 @@ fn weights_share_calls_and_a_call_stays_with_its_choice() {
     b.serve(&zone);
     let mut first = 0;
     for n in 0..1000 {
-        let text = invite()
-            .replace("c1@", &format!("c{n}@"))
-            .replace("z9hG4bKa1", &format!("z9hG4bKn{n}"));
+        let text = call(n);
         let out = one(b.udp(CALLER, &text));
         // Its CANCEL follows it.
         let cancel = one(b.udp(CALLER, &text.replace("INVITE", "CANCEL")));
@@ -188,9 +210,7 @@ fn weights_share_calls_and_a_call_stays_with_its_choice() {
 fn equal_questions_are_asked_once() {
     let mut b = Bench::new(&to("sip:gw.example.net:5070"));
     for n in 1..=3 {
-        let text = invite()
-            .replace("c1@", &format!("c{n}@"))
-            .replace("z9hG4bKa1", &format!("z9hG4bKn{n}"));
+        let text = call(n);
         assert_eq!(lines(&b.udp(CALLER, &text)), [TRYING]);
         // A retransmission does not wait a second time.
         assert_eq!(lines(&b.udp(CALLER, &text)), [TRYING]);
@@ -498,4 +518,204 @@ fn what_may_wait_is_bounded() {
     );
     b.assert_idle();
     b.no_query();
+}
+
+#[test]
+fn naptr_chooses_the_transport_and_the_others_are_next() {
+    let mut b = Bench::new(&to("sip:gw.example.net"));
+    b.udp(CALLER, &invite());
+    let zone = [
+        (
+            "gw.example.net Naptr",
+            vec![
+                pointer(20, "SIP+D2U", "_sip._udp.other.example"),
+                pointer(10, "SIP+D2T", "_sip._tcp.gw.example.net"),
+                pointer(5, "SIPS+D2T", "_sips._tcp.gw.example.net"),
+            ],
+        ),
+        (
+            "_sip._tcp.gw.example.net Srv",
+            vec![service(1, 1, 5090, "a.example.net")],
+        ),
+        (
+            "_sip._udp.other.example Srv",
+            vec![service(1, 1, 5091, "a.example.net")],
+        ),
+        ("a.example.net A", vec![address("198.51.100.1")]),
+    ];
+    let (asked, out) = b.serve(&zone);
+    assert_eq!(
+        asked,
+        [
+            "gw.example.net Naptr",
+            "_sip._tcp.gw.example.net Srv",
+            "_sip._udp.other.example Srv",
+            "a.example.net A"
+        ]
+    );
+    assert_eq!(lines(&out), [invite_to("198.51.100.1:5090")]);
+    assert_eq!(out[0].to.transport, Transport::Tcp);
+    let out = b.undelivered(&out[0]);
+    assert_eq!(lines(&out), [invite_to("198.51.100.1:5091")]);
+    assert_eq!(out[0].to.transport, Transport::Udp);
+}
+
+/// What one call found out about an address is not held against the next.
+#[test]
+fn an_address_that_failed_one_call_is_the_first_of_the_next() {
+    let fail: [fn(&mut Bench, &Sent) -> Vec<Sent>; 3] = [
+        |b, sent| b.udp(&sent.address(), &response(sent, "503 Full", "Retry-After: 300\n")),
+        |b, sent| b.undelivered(sent),
+        |b, _| b.pass(32_010),
+    ];
+    for fail in fail {
+        let (mut b, first) = two();
+        let out = fail(&mut b, &first[0]);
+        assert_eq!(
+            lines(&out[out.len() - 1..]),
+            [invite_to("198.51.100.2:5070")],
+            "this call goes on"
+        );
+        for n in 2..10 {
+            let out = b.udp(CALLER, &call(n));
+            assert_eq!(lines(&out), [TRYING.to_string(), invite_to("198.51.100.1:5070")]);
+        }
+        b.no_query();
+    }
+}
+
+#[test]
+fn a_new_answer_serves_the_next_call_and_one_under_way_keeps_its_list() {
+    let mut b = Bench::new(&to("sip:gw.example.net:5070"));
+    b.udp(CALLER, &call(1));
+    let query = b.query();
+    let first = b.answer(&query, addresses(10, &["198.51.100.1", "198.51.100.2"]));
+    assert_eq!(lines(&first), [invite_to("198.51.100.1:5070")]);
+    b.udp("198.51.100.1:5070", &response(&first[0], "180 Ringing", ""));
+    b.pass(10_001);
+    // Over: it serves once more, and is asked for beside.
+    let second = b.udp(CALLER, &call(2));
+    assert_eq!(
+        lines(&second),
+        [TRYING.to_string(), invite_to("198.51.100.1:5070")]
+    );
+    let query = b.query();
+    assert!(b.answer(&query, addresses(5, &["198.51.100.3"])).is_empty());
+    let third = b.udp(CALLER, &call(3));
+    assert_eq!(
+        lines(&third),
+        [TRYING.to_string(), invite_to("198.51.100.3:5070")]
+    );
+    // Both that began with the old list go on with it.
+    for sent in [&first[0], &second[1]] {
+        let out = b.udp("198.51.100.1:5070", &response(sent, "503 Gone", ""));
+        assert_eq!(
+            lines(&out[1..]),
+            [invite_to("198.51.100.2:5070")],
+            "after its ACK"
+        );
+    }
+    // The new answer's own time counts.
+    b.no_query();
+    b.pass(5_001);
+    b.udp(CALLER, &call(4));
+    assert_eq!(Bench::resolve_kind(&b.query()), "gw.example.net A");
+}
+
+/// A request every 20 ms for a minute; records live 5 s; the name service takes 200 ms. In the
+/// middle the address changes. Nothing waits, nothing is lost, and the change is seen in time.
+#[test]
+fn answers_change_under_load() {
+    const CHANGE_MS: u64 = 30_000;
+    let mut b = Bench::new(&to("sip:gw.example.net:5070"));
+    let (mut open, mut asked, mut last_old) = (vec![], 0, 0);
+    let mut seen = [0, 0];
+    for n in 0..3_000u64 {
+        let at_ms = n * 20;
+        let text = call(n as usize).replace("INVITE", "MESSAGE");
+        let mut out = b.udp(CALLER, &text);
+        if n > 10 {
+            assert_eq!(out.len(), 1, "{at_ms}: it does not wait: {:?}", lines(&out));
+        }
+        while let Some(query) = b.endpoint.poll_query() {
+            open.push((at_ms + 200, query));
+        }
+        assert!(open.len() <= 1, "one look-up at a time");
+        if open.first().is_some_and(|(due, _)| *due <= at_ms) {
+            let (_, query) = open.remove(0);
+            let ip = ["198.51.100.1", "198.51.100.2"][usize::from(at_ms >= CHANGE_MS)];
+            asked += 1;
+            out.extend(b.answer(&query, addresses(5, &[ip])));
+        }
+        for sent in out {
+            let new = sent.address() == "198.51.100.2:5070";
+            seen[usize::from(new)] += 1;
+            if !new {
+                last_old = at_ms;
+            }
+            let ok = b.udp(&sent.address(), &response(&sent, "200 OK", ""));
+            assert_eq!(one(ok).first_line(), "SIP/2.0 200 OK");
+        }
+        b.pass(20);
+    }
+    assert_eq!(seen.iter().sum::<u32>(), 3_000);
+    assert!(
+        (CHANGE_MS - 1..CHANGE_MS + 5_400).contains(&last_old),
+        "the last to the old address at {last_old} ms"
+    );
+    assert!((11..=13).contains(&asked), "{asked} look-ups");
+    b.pass(70_000);
+    b.assert_idle();
+}
+
+/// It answers no more. Calls to names that were known go on, at once; those to others are told so
+/// in time, and hold up nobody.
+#[test]
+fn a_dead_name_service_stops_no_call_to_a_known_name() {
+    let mut config = to("sip:gw.example.net");
+    config.routes.insert(0, relay("sip:unknown.example.net"));
+    config.routes[0].when.methods = vec![b"MESSAGE"[..].into()];
+    let mut b = Bench::new(&config);
+    b.udp(CALLER, &call(0));
+    let zone = [
+        (
+            "_sip._udp.gw.example.net Srv",
+            vec![service(1, 1, 5061, "a.example.net")],
+        ),
+        ("a.example.net A", vec![address("198.51.100.1")]),
+    ];
+    assert_eq!(lines(&b.serve(&zone).1), [invite_to("198.51.100.1:5061")]);
+    let mut refused = 0;
+    for n in 1..300 {
+        let out = b.udp(CALLER, &call(n));
+        assert_eq!(
+            lines(&out),
+            [TRYING.to_string(), invite_to("198.51.100.1:5061")],
+            "call {n}"
+        );
+        b.udp("198.51.100.1:5061", &response(&out[1], "486 Busy", ""));
+        if n % 10 == 0 {
+            assert!(
+                b.udp(CALLER, &call(1_000 + n).replace("INVITE", "MESSAGE"))
+                    .is_empty()
+            );
+        }
+        // Into the void.
+        while b.endpoint.poll_query().is_some() {}
+        let out = b.pass(2_000);
+        let told = |s: &&Sent| s.first_line() == "SIP/2.0 500 Next Hop Not Found";
+        refused += out.iter().filter(told).count();
+    }
+    assert!(b.counters().queries_expired > 100);
+    assert!(refused > 20, "{refused}");
+    // It is back, with another address: the next call but one is there.
+    b.pass(40_000);
+    let zone = [
+        zone[0].clone(),
+        ("a.example.net A", vec![address("198.51.100.9")]),
+    ];
+    b.udp(CALLER, &call(5_000));
+    b.serve(&zone);
+    let out = b.udp(CALLER, &call(5_001));
+    assert_eq!(lines(&out)[1..], [invite_to("198.51.100.9:5061")]);
 }

@@ -172,10 +172,14 @@ impl<'c> Run<'c, '_> {
             .iter()
             .map(|(_, name)| (&name[..], RecordKind::Srv))
             .collect();
-        self.need(&wanted)?;
         let mut found = false;
         let mut targets = Vec::new();
-        for (transport, name) in services {
+        for (at, (transport, name)) in services.iter().enumerate() {
+            // Those behind it may not be used, so they are not waited for; but if this one is not
+            // there yet, they come with it.
+            if matches!(self.cache.find(self.now, name, RecordKind::Srv), Found::Missing) {
+                self.need(wanted.get(at..).unwrap_or_default())?;
+            }
             let records = self.records(name, RecordKind::Srv);
             found |= !records.is_empty();
             for (host, port) in order_services(records, self.question.dice) {

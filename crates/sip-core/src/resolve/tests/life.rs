@@ -314,3 +314,29 @@ fn look_ups_that_nobody_waits_for_are_bounded() {
     look(&cache, at(40));
     assert_eq!(refreshes(&mut cache).len(), MAX_REFRESHES);
 }
+
+/// What was asked for beside, and turned out not to be needed, holds up nobody when its time is
+/// over.
+#[test]
+fn services_that_are_not_used_are_not_waited_for() {
+    let mut cache = Cache::new(10);
+    let q = question("h");
+    cache.store(at(0), b"h", RecordKind::Naptr, ok(9_000, vec![]));
+    assert_eq!(found(&cache, at(0), &q), "ask _sip._udp.h Srv");
+    assert_eq!(refreshes(&mut cache), ["_sip._tcp.h Srv"]);
+    let services = ok(9_000, vec![service(1, 1, 5099, "h")]);
+    cache.store(at(0), b"_sip._udp.h", RecordKind::Srv, services);
+    cache.store(at(0), b"h", RecordKind::A, one(9_000, "192.0.2.1"));
+    assert_eq!(
+        found(&cache, at(0), &q),
+        "UDP 192.0.2.1:5099",
+        "before its answer"
+    );
+    cache.store(at(1), b"_sip._tcp.h", RecordKind::Srv, ok(5, vec![]));
+    assert_eq!(
+        found(&cache, at(8_000), &q),
+        "UDP 192.0.2.1:5099",
+        "and long after"
+    );
+    assert_eq!(refreshes(&mut cache), [""; 0]);
+}
