@@ -403,32 +403,34 @@ fn circles_end() {
     );
 }
 
+/// A domain that offers UDP and TCP on one host.
+fn domain(lab: &Lab, tcp_order: u16, last: u8) {
+    let pointers = [
+        pointer(50, 1, "s", "SIP+D2U", "", "_sip._udp.example.test."),
+        pointer(tcp_order, 1, "s", "SIP+D2T", "", "_sip._tcp.example.test."),
+    ];
+    let pointers = pointers.map(|data| record("example.test.", 60, data)).to_vec();
+    lab.put("example.test.", RecordType::NAPTR, Reply::Records(pointers));
+    for (owner, port) in [
+        ("_sip._udp.example.test.", 5061),
+        ("_sip._tcp.example.test.", 5062),
+    ] {
+        let service = RData::SRV(SRV::new(1, 1, port, name("GW.example.test.")));
+        lab.put(
+            owner,
+            RecordType::SRV,
+            Reply::Records(vec![record(owner, 60, service)]),
+        );
+    }
+    let host = record("gw.example.test.", 60, RData::A(A::new(192, 0, 2, last)));
+    lab.put("gw.example.test.", RecordType::A, Reply::Records(vec![host]));
+}
+
 /// From the wire through the core's machine: what a domain publishes, what is asked for, where the
 /// request goes; and, when the domain changes, where the next one goes.
 #[test]
 fn a_domain_is_located_and_its_changes_are_followed() {
     let mut lab = lab(|_| {});
-    let zone = |lab: &Lab, tcp_order: u16, last: u8| {
-        let pointers = [
-            pointer(50, 1, "s", "SIP+D2U", "", "_sip._udp.example.test."),
-            pointer(tcp_order, 1, "s", "SIP+D2T", "", "_sip._tcp.example.test."),
-        ];
-        let pointers = pointers.map(|data| record("example.test.", 60, data)).to_vec();
-        lab.put("example.test.", RecordType::NAPTR, Reply::Records(pointers));
-        for (owner, port) in [
-            ("_sip._udp.example.test.", 5061),
-            ("_sip._tcp.example.test.", 5062),
-        ] {
-            let service = RData::SRV(SRV::new(1, 1, port, name("GW.example.test.")));
-            lab.put(
-                owner,
-                RecordType::SRV,
-                Reply::Records(vec![record(owner, 60, service)]),
-            );
-        }
-        let host = record("gw.example.test.", 60, RData::A(A::new(192, 0, 2, last)));
-        lab.put("gw.example.test.", RecordType::A, Reply::Records(vec![host]));
-    };
     let question = Question {
         host: HostRef::Name(b"Example.test"),
         port: None,
@@ -457,10 +459,10 @@ fn a_domain_is_located_and_its_changes_are_followed() {
             break candidates.iter().map(text).collect::<Vec<_>>();
         }
     };
-    zone(&lab, 10, 1);
+    domain(&lab, 10, 1);
     let before = ["TCP 192.0.2.1:5062", "UDP 192.0.2.1:5061"];
     assert_eq!(locate(&mut lab, 0), before);
-    zone(&lab, 90, 2);
+    domain(&lab, 90, 2);
     assert_eq!(locate(&mut lab, 59), before, "as long as its records live");
     assert_eq!(locate(&mut lab, 61), before, "and once more");
     let after = ["UDP 192.0.2.2:5061", "TCP 192.0.2.2:5062"];

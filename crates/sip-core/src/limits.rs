@@ -24,7 +24,8 @@ pub struct Limits {
     pub parked_bytes: usize,
     /// Contacts of one address-of-record; one more: 403 (the registrar's own policy).
     pub contacts_per_aor: usize,
-    /// Entries of the resolver's cache of one worker; at the limit the soonest to expire leaves.
+    /// Entries of the resolver's cache of one worker; at the limit the soonest to expire leaves, names
+    /// without records first.
     pub dns_entries: usize,
     /// Events not yet taken by the shell; at the limit new ones are dropped and counted.
     pub events: usize,
