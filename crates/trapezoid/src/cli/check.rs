@@ -20,11 +20,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     }
     let core = &loaded.core;
     say(&format!(
-        "{}: valid; {} listeners, {} domains, {} routes",
+        "{}: valid; {} listeners, {} domains, {} routes, {} groups",
         args.config.display(),
         core.listeners.len(),
         core.domains.len(),
-        core.routes.len()
+        core.routes.len(),
+        core.groups.len()
     ));
     Ok(())
 }

@@ -11,7 +11,7 @@ use super::hosts::{network, socket_address};
 use super::model::{OnUnavailable, Settings, Transport};
 use super::problems::Problems;
 use super::tree::{Node, Value};
-use super::{Loaded, Machine, Shell, domains, listeners, routes, stores};
+use super::{Loaded, Machine, Shell, domains, groups, listeners, routes, stores};
 
 /// What conversions need beside their own table.
 pub(super) struct Cx<'a> {
@@ -21,10 +21,30 @@ pub(super) struct Cx<'a> {
     problems: &'a mut Problems,
 }
 
-impl Cx<'_> {
+impl<'a> Cx<'a> {
     /// Reports a problem of the key at `path` (`table[index].key`, as in the settings read), at the place
     /// of the key or of the nearest table around it.
     pub(super) fn problem(&mut self, path: &str, what: impl Into<String>, remedy: impl Into<String>) {
+        let (node, shown) = self.place(path);
+        let (mut what, mut remedy) = (what.into(), remedy.into());
+        if let Value::String { text, secret: true } = &node.value {
+            for message in [&mut what, &mut remedy] {
+                *message = message
+                    .replace(&format!("{text:?}"), "the value")
+                    .replace(text.as_str(), "…");
+            }
+        }
+        self.problems.add(&node.span, &shown, what, remedy);
+    }
+
+    /// Whether something wrong with the key at `path`, or below it, is told already.
+    pub(super) fn is_told(&self, path: &str) -> bool {
+        self.problems.has(&self.place(path).1)
+    }
+
+    /// The value at `path`, or the nearest around it, and the path as the file has it: elements that fell
+    /// out count there.
+    fn place(&self, path: &str) -> (&'a Node, String) {
         let mut node = self.tree;
         let mut rest = path;
         while let Some((below, after)) = step(node, rest) {
@@ -41,15 +61,7 @@ impl Cx<'_> {
             shown.push_str(dot);
             shown.push_str(rest);
         }
-        let (mut what, mut remedy) = (what.into(), remedy.into());
-        if let Value::String { text, secret: true } = &node.value {
-            for message in [&mut what, &mut remedy] {
-                *message = message
-                    .replace(&format!("{text:?}"), "the value")
-                    .replace(text.as_str(), "…");
-            }
-        }
-        self.problems.add(&node.span, &shown, what, remedy);
+        (node, shown)
     }
 
     /// Whether the file gives `key` in `table`.
@@ -127,6 +139,14 @@ pub(super) fn convert(
     }
     let core = core(settings, registrar, &mut cx);
     let admin = admin(settings, &mut cx);
+    let admin_token = match settings.admin.token_file.as_deref() {
+        Some("") => {
+            cx.problem("admin.token_file", "empty", "write the name of a file");
+            data_dir.clone()
+        }
+        Some(file) => cx.path(file),
+        None => data_dir.join("admin.token"),
+    };
     let shell = Shell {
         file: file.map(Path::to_owned),
         data_dir,
@@ -140,6 +160,7 @@ pub(super) fn convert(
         dns_timeout: Duration::from_millis(settings.dns.timeout_ms.into()),
         log: settings.log.clone(),
         admin,
+        admin_token,
     };
     let warnings = warnings(settings, &core, &shell);
     Loaded {
@@ -153,10 +174,8 @@ pub(super) fn convert(
 fn core(settings: &Settings, registrar: RegistrarPolicy, cx: &mut Cx<'_>) -> Config {
     let listening = listeners::listeners(settings, cx);
     let domains = domains::domains(settings, &listening, cx);
-    let rules = settings.route.iter().enumerate();
-    let routes = rules
-        .filter_map(|(i, route)| routes::route(i, route, cx))
-        .collect();
+    let groups = groups::groups(settings, cx);
+    let routes = routes::routes(settings, cx);
     let processors = u16::try_from(cx.machine.processors).unwrap_or(256).clamp(1, 256);
     Config {
         server_header: b"Trapezoid".as_slice().into(),
@@ -164,7 +183,7 @@ fn core(settings: &Settings, registrar: RegistrarPolicy, cx: &mut Cx<'_>) -> Con
         own_hosts: listening.own_hosts,
         domains,
         routes,
-        groups: Vec::new(),
+        groups,
         state: routes::state_mode(settings.state.mode),
         timers: timers(settings, cx),
         limits: limits(settings),
@@ -211,7 +230,7 @@ fn limits(settings: &Settings) -> Limits {
         body_bytes: settings.transport.max_body_bytes,
         transactions: limits.transactions,
         held_transactions: limits.held_transactions,
-        branches: sip_core::limits::Limits::default().branches,
+        branches: limits.branches,
         parked_requests: limits.parked_requests,
         parked_bytes: limits.parked_bytes,
         contacts_per_aor: settings.location.max_contacts,
@@ -310,6 +329,7 @@ fn warnings(settings: &Settings, core: &Config, shell: &Shell) -> Vec<String> {
     if settings.listen.iter().any(|listen| listen.preloaded_route) && core.trust.is_empty() {
         out.push("listen.preloaded_route has no effect without trust.peers".to_owned());
     }
+    groups::warnings(&settings.group, &core.routes, &mut out);
     for domain in core
         .domains
         .iter()

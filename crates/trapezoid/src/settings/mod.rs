@@ -7,6 +7,7 @@
 
 mod convert;
 mod domains;
+mod groups;
 mod hosts;
 mod listeners;
 mod model;
@@ -87,6 +88,8 @@ pub(crate) struct Shell {
     pub log: Log,
     /// Admin address; `None`: off.
     pub admin: Option<SocketAddr>,
+    /// File of its token.
+    pub admin_token: PathBuf,
 }
 
 /// The JSON Schema of the configuration file.

@@ -4,10 +4,14 @@
 //! file (`shape`), is printed by `config-schema`, and writes the tables of
 //! `docs/configuration.md`; the comments below are the descriptions in both.
 
+mod groups;
+
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+pub(crate) use groups::{Group, GroupAlgorithm, Member, hold_s};
 
 /// Configuration of the SIP server Trapezoid. Every table and key is optional.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -29,6 +33,9 @@ pub(crate) struct Settings {
     /// the registered contacts for our own domains, else 403.
     #[schemars(length(max = 10_000))]
     pub route: Vec<Route>,
+    /// Groups of next hops, to which rules relay.
+    #[schemars(length(max = 1000))]
+    pub group: Vec<Group>,
     pub trust: Trust,
     pub timers: Timers,
     pub transport: Transport,
@@ -392,12 +399,12 @@ pub(crate) struct When {
     pub header: BTreeMap<String, String>,
 }
 
-/// What a rule does: either `relay` or `reject`.
+/// What a rule does: `relay`, `redirect` or `reject`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Do {
-    /// Send on: to a SIP URI (the next hop; the Request-URI stays), `"location"` (the registered contact),
-    /// or `"request-uri"` (where the Request-URI points).
+    /// Send on: to a SIP URI (the next hop; the Request-URI stays), `"group:NAME"` (a member of that
+    /// `[[group]]`), `"location"` (the registered contacts), or `"request-uri"` (where the Request-URI points).
     #[schemars(extend("x-default" = "none"))]
     pub relay: Option<String>,
     /// Characters taken from the front of the Request-URI's user part.
@@ -406,11 +413,18 @@ pub(crate) struct Do {
     /// Put before the Request-URI's user part, after `strip`.
     #[schemars(length(max = 255))]
     pub prefix: String,
-    /// Put the next hop's host and port into the Request-URI.
+    /// Put the next hop's host and port into the Request-URI; of a group, those of the member.
     pub rewrite_host: bool,
     /// Give up without a final answer after this.
     #[schemars(extend("x-default" = "`timers.c_s`"), range(min = 1, max = 3600))]
     pub timeout_s: Option<u32>,
+    /// Follow the contacts of a 3xx in place of the caller (RFC 3261 §16.7), where the request is for one of
+    /// our domains; with `relay` to `"location"`, a URI or a group, and with state.
+    pub recurse: bool,
+    /// Answer 302 with the registered contacts (`"location"`), or with this SIP URI, into which the user
+    /// part of the Request-URI is put where it has none.
+    #[schemars(extend("x-default" = "none"))]
+    pub redirect: Option<String>,
     /// Refuse with this status code.
     #[schemars(extend("x-default" = "none"), range(min = 300, max = 699))]
     pub reject: Option<u16>,
@@ -551,6 +565,9 @@ pub(crate) struct Limits {
     /// retransmissions. At the limit a new request that needs one is answered 503.
     #[schemars(range(min = 1000, max = 1_000_000_000))]
     pub held_transactions: usize,
+    /// Branches of one request, over all its targets and their addresses. At the limit no other is tried.
+    #[schemars(range(min = 1, max = 255))]
+    pub branches: usize,
     /// Requests of one worker that wait for a look-up. At the limit: 503.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub parked_requests: usize,
@@ -582,6 +599,7 @@ impl Default for Limits {
             headers: core.headers,
             transactions: core.transactions,
             held_transactions: core.held_transactions,
+            branches: core.branches,
             parked_requests: core.parked_requests,
             parked_bytes: core.parked_bytes,
             dns_entries: core.dns_entries,
@@ -661,19 +679,24 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// HTTP for operators: `/metrics`, `/health/live`, `/health/ready`.
+/// HTTP for operators: `/metrics`, `/health/live`, `/health/ready`, and `/api/v1/` for those with the token.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Admin {
     /// Address and port, or `off`. Anyone who reaches it can read the metrics: keep it on the loopback address
     /// or a network of your own.
     pub listen: String,
+    /// File of the token that `/api/v1/` asks for. It is made at the first start, and its token shown that
+    /// once; to have another one, write it there, or remove the file, and start again.
+    #[schemars(extend("x-default" = "`admin.token` in `server.data_dir`"))]
+    pub token_file: Option<String>,
 }
 
 impl Default for Admin {
     fn default() -> Self {
         Self {
             listen: "127.0.0.1:8080".to_owned(),
+            token_file: None,
         }
     }
 }

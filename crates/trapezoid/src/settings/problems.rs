@@ -70,6 +70,14 @@ impl Problems {
         }
     }
 
+    /// Whether one of them is about the key at `path` or below it.
+    pub(crate) fn has(&self, path: &str) -> bool {
+        let below = |rest: &str| rest.is_empty() || rest.starts_with(['.', '[']);
+        self.list
+            .iter()
+            .any(|problem| problem.path.strip_prefix(path).is_some_and(below))
+    }
+
     /// Whether nothing is wrong.
     pub(crate) fn is_empty(&self) -> bool {
         self.list.is_empty()

@@ -81,6 +81,7 @@ fn kind(key: &str, schema: &Json) -> String {
     match type_of(schema) {
         "integer" => unit.map_or("number", |(_, unit)| unit).to_owned(),
         "boolean" => "boolean".to_owned(),
+        "array" if type_of(content(schema)) == "integer" => "list of numbers".to_owned(),
         "array" => "list of strings".to_owned(),
         "object" => "table of strings".to_owned(),
         _ => "string".to_owned(),
@@ -121,10 +122,15 @@ fn limits(schema: &Json) -> String {
             assert!(most < i64::MAX, "an integer without an upper bound: {schema}");
             format!("{least} to {most}")
         }
-        "array" => format!(
-            "{} elements at most",
-            bound("maxItems").expect("a list without a bound")
-        ),
+        "array" => {
+            let most = bound("maxItems").expect("a list without a bound");
+            if type_of(element) == "integer" {
+                let (least, greatest) = range(element);
+                format!("{most} elements at most, each {least} to {greatest}")
+            } else {
+                format!("{most} elements at most")
+            }
+        }
         "object" => format!(
             "{} keys at most",
             bound("maxProperties").expect("a table without a bound")

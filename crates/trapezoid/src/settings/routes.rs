@@ -1,24 +1,38 @@
 //! `[[route]]`.
 
 use regex::bytes::{Regex, RegexBuilder};
-use sip_core::config::{self, Action, Relay, RelayTarget};
+use sip_core::config::{self, Action, Redirect, Relay, RelayTarget};
 use sip_core::transport::NextHop;
 use sip_message::uri::Uri;
 
 use super::convert::Cx;
 use super::domains::method;
+use super::groups;
 use super::hosts::{domain, is_token, network};
-use super::model::{Do, Route, StateMode, When};
+use super::model::{Do, Route, Settings, StateMode, When};
 
 /// Bytes of one compiled pattern.
 const MAX_PATTERN_BYTES: usize = 1024 * 1024;
 /// Bytes of the cache that matching one pattern may use.
 const MAX_PATTERN_CACHE_BYTES: usize = 1024 * 1024;
 
-/// A rule; `None` where it is wrong.
-pub(super) fn route(i: usize, route: &Route, cx: &mut Cx<'_>) -> Option<config::Route> {
+/// The rules; wrong ones are left out.
+pub(super) fn routes(settings: &Settings, cx: &mut Cx<'_>) -> Vec<config::Route> {
+    let rules = settings.route.iter().enumerate();
+    rules
+        .filter_map(|(i, rule)| route(i, rule, settings, cx))
+        .collect()
+}
+
+fn route(i: usize, route: &Route, settings: &Settings, cx: &mut Cx<'_>) -> Option<config::Route> {
     let when = when(i, &route.when, cx);
-    let action = action(i, &route.r#do, cx)?;
+    let action = action(i, &route.r#do, settings, cx)?;
+    let stateless = route.state.unwrap_or(settings.state.mode) == StateMode::Stateless;
+    if route.r#do.recurse && stateless {
+        let what = "without state nothing is known of the request when the 3xx comes";
+        let remedy = "write state = \"transaction\" in this rule, or remove it";
+        cx.problem(&format!("route[{i}].do.recurse"), what, remedy);
+    }
     Some(config::Route {
         when,
         action,
@@ -154,64 +168,77 @@ fn pattern(i: usize, when: &When, cx: &mut Cx<'_>) -> Option<Regex> {
     }
 }
 
-fn action(i: usize, action: &Do, cx: &mut Cx<'_>) -> Option<Action> {
+fn action(i: usize, action: &Do, settings: &Settings, cx: &mut Cx<'_>) -> Option<Action> {
     let path = format!("route[{i}].do");
-    match (&action.relay, action.reject) {
-        (Some(target), None) => {
-            if action.reason.is_some() {
-                cx.problem(&format!("{path}.reason"), "belongs to reject", "remove it");
-            }
-            relay(&path, target, action, cx)
-        }
-        (None, Some(status)) => {
-            reject_alone(&path, action, cx);
-            let reason = action.reason.as_deref().unwrap_or_default();
-            if reason.contains(|c: char| c.is_control()) {
-                cx.problem(
-                    &format!("{path}.reason"),
-                    "has control characters",
-                    "write one line of text",
-                );
-            }
-            Some(Action::Reject {
-                status,
-                reason: reason.as_bytes().into(),
-            })
-        }
-        (Some(_), Some(_)) => {
-            cx.problem(&path, "both relay and reject", "keep one of them");
-            None
-        }
-        (None, None) => {
-            let remedy = "write { relay = \"sip:192.0.2.1\" }, { relay = \"location\" } or { reject = 403 }";
-            cx.problem(&path, "neither relay nor reject", remedy);
-            None
-        }
-    }
-}
-
-/// Nothing that changes a relayed request goes with a refusal.
-fn reject_alone(path: &str, action: &Do, cx: &mut Cx<'_>) {
     let given = [
-        ("strip", action.strip != 0),
-        ("prefix", !action.prefix.is_empty()),
-        ("rewrite_host", action.rewrite_host),
-        ("timeout_s", action.timeout_s.is_some()),
+        ("relay", action.relay.is_some()),
+        ("redirect", action.redirect.is_some()),
+        ("reject", action.reject.is_some()),
     ];
-    for (key, _) in given.into_iter().filter(|(_, given)| *given) {
-        cx.problem(&format!("{path}.{key}"), "belongs to relay", "remove it");
+    let given: Vec<&str> = given
+        .into_iter()
+        .filter(|(_, is)| *is)
+        .map(|(key, _)| key)
+        .collect();
+    let &[verb] = given.as_slice() else {
+        if given.is_empty() {
+            let remedy = "write { relay = \"sip:192.0.2.1\" }, { relay = \"location\" }, \
+                          { redirect = \"location\" } or { reject = 403 }";
+            cx.problem(&path, "none of relay, redirect and reject", remedy);
+        } else {
+            cx.problem(&path, given.join(" and "), "keep one of them");
+        }
+        return None;
+    };
+    belonging(&path, verb, action, cx);
+    if let Some(target) = &action.relay {
+        relay(&path, target, action, settings, cx)
+    } else if let Some(target) = &action.redirect {
+        redirect(&format!("{path}.redirect"), target, cx).map(Action::Redirect)
+    } else {
+        let reason = action.reason.as_deref().unwrap_or_default();
+        if reason.contains(|c: char| c.is_control()) {
+            let remedy = "write one line of text";
+            cx.problem(&format!("{path}.reason"), "has control characters", remedy);
+        }
+        action.reject.map(|status| Action::Reject {
+            status,
+            reason: reason.as_bytes().into(),
+        })
     }
 }
 
-fn relay(path: &str, target: &str, action: &Do, cx: &mut Cx<'_>) -> Option<Action> {
-    let target = relay_target(&format!("{path}.relay"), target, cx)?;
-    if action.rewrite_host && !matches!(target, RelayTarget::Uri(_)) {
-        let remedy = "remove it, or relay to a URI";
+/// Every other key belongs to one of the three verbs.
+fn belonging(path: &str, verb: &str, action: &Do, cx: &mut Cx<'_>) {
+    let given = [
+        ("strip", "relay", action.strip != 0),
+        ("prefix", "relay", !action.prefix.is_empty()),
+        ("rewrite_host", "relay", action.rewrite_host),
+        ("timeout_s", "relay", action.timeout_s.is_some()),
+        ("recurse", "relay", action.recurse),
+        ("reason", "reject", action.reason.is_some()),
+    ];
+    for (key, of, given) in given {
+        if given && of != verb {
+            cx.problem(&format!("{path}.{key}"), format!("belongs to {of}"), "remove it");
+        }
+    }
+}
+
+fn relay(path: &str, target: &str, action: &Do, settings: &Settings, cx: &mut Cx<'_>) -> Option<Action> {
+    let target = relay_target(&format!("{path}.relay"), target, settings, cx)?;
+    if action.rewrite_host && matches!(target, RelayTarget::Location | RelayTarget::RequestUri) {
+        let remedy = "remove it, or relay to a URI or a group";
         cx.problem(
             &format!("{path}.rewrite_host"),
             "there is no host to take",
             remedy,
         );
+    }
+    if action.recurse && target == RelayTarget::RequestUri {
+        let what = "whoever is asked here speaks for no domain of ours";
+        let remedy = "remove it, or relay to \"location\", a URI or a group";
+        cx.problem(&format!("{path}.recurse"), what, remedy);
     }
     // `user` of RFC 3261 §25.1, without escapes.
     let allowed = |c: u8| c.is_ascii_alphanumeric() || b"-_.!~*'()&=+$,;?/".contains(&c);
@@ -229,52 +256,57 @@ fn relay(path: &str, target: &str, action: &Do, cx: &mut Cx<'_>) -> Option<Actio
         prefix: action.prefix.as_bytes().into(),
         rewrite_host: action.rewrite_host,
         timeout_s: action.timeout_s,
-        recurse: false,
+        recurse: action.recurse,
     }))
 }
 
-fn relay_target(path: &str, text: &str, cx: &mut Cx<'_>) -> Option<RelayTarget> {
-    match text {
-        "location" => return Some(RelayTarget::Location),
-        "request-uri" => return Some(RelayTarget::RequestUri),
-        _ => {}
+fn relay_target(path: &str, text: &str, settings: &Settings, cx: &mut Cx<'_>) -> Option<RelayTarget> {
+    let remedy = "write \"location\", \"request-uri\", \"group:NAME\" or a URI as \"sip:192.0.2.1:5060;transport=tcp\"";
+    let target = match (text, text.strip_prefix("group:")) {
+        ("location", _) => Ok(RelayTarget::Location),
+        ("request-uri", _) => Ok(RelayTarget::RequestUri),
+        (_, Some(name)) => groups::find(&settings.group, name).map(RelayTarget::Group),
+        (uri, None) => next_hop(uri, remedy).map(RelayTarget::Uri),
+    };
+    target
+        .map_err(|(what, remedy)| cx.problem(path, what, remedy))
+        .ok()
+}
+
+/// Where a 302 points. Others go there, so any transport will do.
+fn redirect(path: &str, text: &str, cx: &mut Cx<'_>) -> Option<Redirect> {
+    if text == "location" {
+        return Some(Redirect::Location);
     }
-    let lower = text.to_ascii_lowercase();
-    let unsupported = |what: &str| format!("{what} not supported by this version");
-    if lower.starts_with("group:") {
-        cx.problem(
-            path,
-            unsupported("groups are"),
-            "relay to one URI, as \"sip:gw1.example.net\"",
-        );
-    } else if lower.starts_with("sips:") {
-        cx.problem(path, unsupported("sips: is"), "use a sip: URI");
-    } else {
-        match next_hop(text) {
-            Ok(hop) => return Some(RelayTarget::Uri(hop)),
-            Err((what, remedy)) => cx.problem(path, what, remedy),
-        }
-    }
+    let cause = match Uri::parse(text.as_bytes()) {
+        Ok(Uri::Sip(_)) => return Some(Redirect::Uri(text.as_bytes().into())),
+        Ok(Uri::Tel(_) | Uri::Other { .. }) => String::new(),
+        Err(error) => format!(": {error}"),
+    };
+    let remedy = "write \"location\" or a URI as \"sip:gw1.example.net\"";
+    cx.problem(path, format!("{text:?} is not a SIP URI{cause}"), remedy);
     None
 }
 
-/// Reads a SIP URI that this version can send to.
-fn next_hop(text: &str) -> Result<NextHop, (String, &'static str)> {
-    let remedy = "write \"location\", \"request-uri\" or a URI as \"sip:192.0.2.1:5060;transport=tcp\"";
+/// Reads a SIP URI that this version can send to. `remedy` is for what is none.
+pub(super) fn next_hop(text: &str, remedy: &str) -> Result<NextHop, (String, String)> {
+    let not = |cause: &str| (format!("{text:?} is not a SIP URI{cause}"), remedy.to_owned());
     let uri = match Uri::parse(text.as_bytes()) {
         Ok(Uri::Sip(uri)) => uri,
-        Ok(Uri::Tel(_) | Uri::Other { .. }) => return Err((format!("{text:?} is not a SIP URI"), remedy)),
-        Err(error) => return Err((format!("{text:?} is not a SIP URI: {error}"), remedy)),
+        Ok(Uri::Tel(_) | Uri::Other { .. }) => return Err(not("")),
+        Err(error) => return Err(not(&format!(": {error}"))),
     };
+    if uri.secure {
+        let what = "sips: is not supported by this version";
+        return Err((what.to_owned(), "use a sip: URI".to_owned()));
+    }
     match uri.transport() {
         Some(name) if !name.eq_ignore_ascii_case(b"udp") && !name.eq_ignore_ascii_case(b"tcp") => {
-            let name = String::from_utf8_lossy(name).into_owned();
-            Err((
-                format!("transport={name} is not supported by this version"),
-                "use udp or tcp",
-            ))
+            let name = String::from_utf8_lossy(name);
+            let what = format!("transport={name} is not supported by this version");
+            Err((what, "use udp or tcp".to_owned()))
         }
         _ => NextHop::parse(text.as_bytes())
-            .ok_or_else(|| (format!("{text:?} has a maddr that is no host"), remedy)),
+            .ok_or_else(|| (format!("{text:?} has a maddr that is no host"), remedy.to_owned())),
     }
 }

@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
-use sip_core::config::{Action, Durability, RelayTarget, StateMode};
+use sip_core::config::{Action, Durability, Redirect, RelayTarget, StateMode};
 use sip_core::transport::NextHop;
 
 use super::*;
+
+mod groups;
 
 fn machine() -> Machine {
     let ip = |text: &str| text.parse().expect("test address");
@@ -94,18 +96,16 @@ const WRONG: &[(&str, &[&str])] = &[
     ),
     // What later versions have.
     (
-        "[[listen]]\ntransport = \"tls\"\naddress = \"0.0.0.0:5061\"\ntls = { certificate = \"c\" }\n[[group]]\nname = \"g\"\n",
+        "[[listen]]\ntransport = \"tls\"\naddress = \"0.0.0.0:5061\"\ntls = { certificate = \"c\" }\n",
         &[
             "f:2: listen[0].transport: \"tls\" is not supported by this version; use \"udp\" or \"tcp\"",
             "f:4: listen[0].tls: not supported by this version; this version speaks udp and tcp; remove it",
-            "f:5: group: not supported by this version; relay to one URI: do = { relay = \"sip:gw1.example.net\" }",
         ],
     ),
     (
         "[state]\nmode = \"distributed\"\n[credentials]\nmode = \"adaptive\"\non_unavailable = \"backup\"\n\
          [subscribers]\nurl = \"mysql://u:${PASSWORD}@h/d\"\n[location]\nurl = \"redis://h\"\n\
-         [[domain]]\nname = \"a\"\nauth = { schemes = [\"proxychain\"] }\n[trust]\npeers = [\"san:a\"]\n\
-         [admin]\ntoken_file = \"t\"\n",
+         [[domain]]\nname = \"a\"\nauth = { schemes = [\"proxychain\"] }\n[trust]\npeers = [\"san:a\"]\n",
         &[
             "f:2: state.mode: \"distributed\" is not supported by this version; use \"transaction\" or \"stateless\"",
             "f:4: credentials.mode: not supported by this version; a SQLite store has one connection; remove it",
@@ -114,7 +114,6 @@ const WRONG: &[(&str, &[&str])] = &[
             "f:9: location.url: redis: is not supported by this version; use \"sqlite:location.db\" or \"memory:\"",
             "f:12: domain[0].auth.schemes[0]: \"proxychain\" is not supported by this version; use \"digest\"",
             "f:14: trust.peers[0]: names in certificates are not supported by this version; name the peer's network, as \"10.0.0.0/24\"",
-            "f:16: admin.token_file: not supported by this version; nothing on the admin address needs a token yet; remove it",
         ],
     ),
     // Missing.
@@ -227,27 +226,23 @@ const WRONG: &[(&str, &[&str])] = &[
     // Routes.
     (
         "[[route]]\ndo = {}\n[[route]]\ndo = { relay = \"location\", reject = 403 }\n\
-         [[route]]\ndo = { relay = \"group:carriers\" }\n[[route]]\ndo = { redirect = \"location\" }\n\
          [[route]]\ndo = { relay = \"sips:a\" }\n[[route]]\ndo = { relay = \"tel:1\" }\n\
          [[route]]\ndo = { relay = \"sip:a;transport=tls\" }\n[[route]]\ndo = { reject = 200 }\n\
          [[route]]\ndo = { reject = 403, strip = 1, timeout_s = 3 }\n\
          [[route]]\ndo = { relay = \"location\", rewrite_host = true, prefix = \"a@\", reason = \"x\" }\n",
         &[
-            "f:2: route[0].do: neither relay nor reject; write { relay = \"sip:192.0.2.1\" }, { relay = \"location\" } or { reject = 403 }",
-            "f:4: route[1].do: both relay and reject; keep one of them",
-            "f:6: route[2].do.relay: groups are not supported by this version; relay to one URI, as \"sip:gw1.example.net\"",
-            "f:8: route[3].do.redirect: not supported by this version; use relay = \"location\", or reject with a status code",
-            "f:8: route[3].do: neither relay nor reject; write { relay = \"sip:192.0.2.1\" }, { relay = \"location\" } or { reject = 403 }",
-            "f:10: route[4].do.relay: sips: is not supported by this version; use a sip: URI",
-            "f:12: route[5].do.relay: \"tel:1\" is not a SIP URI; write \"location\", \"request-uri\" or a URI as \"sip:192.0.2.1:5060;transport=tcp\"",
-            "f:14: route[6].do.relay: transport=tls is not supported by this version; use udp or tcp",
-            "f:16: route[7].do.reject: 200 is out of range; 300 to 699",
-            "f:16: route[7].do: neither relay nor reject; write { relay = \"sip:192.0.2.1\" }, { relay = \"location\" } or { reject = 403 }",
-            "f:18: route[8].do.strip: belongs to relay; remove it",
-            "f:18: route[8].do.timeout_s: belongs to relay; remove it",
-            "f:20: route[9].do.reason: belongs to reject; remove it",
-            "f:20: route[9].do.rewrite_host: there is no host to take; remove it, or relay to a URI",
-            "f:20: route[9].do.prefix: \"a@\" cannot stand in the user part of a URI; use letters, digits and -_.!~*'()&=+$,;?/",
+            "f:2: route[0].do: none of relay, redirect and reject; write { relay = \"sip:192.0.2.1\" }, { relay = \"location\" }, { redirect = \"location\" } or { reject = 403 }",
+            "f:4: route[1].do: relay and reject; keep one of them",
+            "f:6: route[2].do.relay: sips: is not supported by this version; use a sip: URI",
+            "f:8: route[3].do.relay: \"tel:1\" is not a SIP URI; write \"location\", \"request-uri\", \"group:NAME\" or a URI as \"sip:192.0.2.1:5060;transport=tcp\"",
+            "f:10: route[4].do.relay: transport=tls is not supported by this version; use udp or tcp",
+            "f:12: route[5].do.reject: 200 is out of range; 300 to 699",
+            "f:12: route[5].do: none of relay, redirect and reject; write { relay = \"sip:192.0.2.1\" }, { relay = \"location\" }, { redirect = \"location\" } or { reject = 403 }",
+            "f:14: route[6].do.strip: belongs to relay; remove it",
+            "f:14: route[6].do.timeout_s: belongs to relay; remove it",
+            "f:16: route[7].do.reason: belongs to reject; remove it",
+            "f:16: route[7].do.rewrite_host: there is no host to take; remove it, or relay to a URI or a group",
+            "f:16: route[7].do.prefix: \"a@\" cannot stand in the user part of a URI; use letters, digits and -_.!~*'()&=+$,;?/",
         ],
     ),
     (
@@ -303,6 +298,7 @@ fn the_empty_file_is_the_built_in_configuration() {
     assert_eq!(format!("{:?}", from_file.core), format!("{:?}", built_in.core));
     assert_eq!(built_in.shell.data_dir, Path::new("data"));
     assert_eq!(from_file.shell.data_dir, Path::new("/etc/trapezoid/data"));
+    assert_eq!(built_in.shell.admin_token, Path::new("data/admin.token"));
     assert_eq!(
         built_in.shell.location.as_deref(),
         Some(Path::new("data/location.db"))
@@ -435,6 +431,7 @@ fn a_whole_file() {
     assert_eq!(core.registrar.durability, Durability::Async);
     assert_eq!(core.limits.contacts_per_aor, 5);
     assert_eq!(core.limits.header_bytes, 32_768);
+    assert_eq!(core.limits.branches, 16);
     assert_eq!(core.trust.len(), 2);
     let [domain] = core.domains.as_slice() else {
         panic!("one domain")
@@ -445,8 +442,8 @@ fn a_whole_file() {
         1,
         "own hosts are aliases only where asked for"
     );
-    let [trunk, deny] = core.routes.as_slice() else {
-        panic!("two routes")
+    let [trunk, carriers, moved, deny] = core.routes.as_slice() else {
+        panic!("four routes")
     };
     assert!(
         trunk
@@ -468,6 +465,12 @@ fn a_whole_file() {
     let hop = NextHop::parse(b"sip:127.0.0.1:5070").expect("a URI");
     assert_eq!(relay.target, RelayTarget::Uri(hop));
     assert_eq!((relay.strip, relay.timeout_s), (1, Some(30)));
+    let Action::Relay(relay) = &carriers.action else {
+        panic!("relay")
+    };
+    assert_eq!(relay.target, RelayTarget::Group(0));
+    assert!(relay.recurse && relay.rewrite_host);
+    assert_eq!(moved.action, Action::Redirect(Redirect::Location));
     assert_eq!(
         deny.action,
         Action::Reject {
@@ -481,6 +484,7 @@ fn a_whole_file() {
     assert_eq!(shell.subscribers.path, Path::new("/etc/trapezoid/subscribers.db"));
     assert_eq!(shell.nameservers, ["192.0.2.53:53".parse().expect("address")]);
     assert_eq!(shell.admin, None);
+    assert_eq!(shell.admin_token, Path::new("/etc/trapezoid/token"));
     assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
 }
 

@@ -9,14 +9,6 @@ const KEYS: &[(&str, &str)] = &[
         "connections are one for each peer; remove it",
     ),
     (
-        "group",
-        "relay to one URI: do = { relay = \"sip:gw1.example.net\" }",
-    ),
-    (
-        "route.do.redirect",
-        "use relay = \"location\", or reject with a status code",
-    ),
-    (
         "credentials.connections",
         "a SQLite store has one connection; remove it",
     ),
@@ -34,10 +26,6 @@ const KEYS: &[(&str, &str)] = &[
         "requests stay on the transport of their URI; remove it",
     ),
     ("transport.handshake_s", "this version has no TLS; remove it"),
-    (
-        "admin.token_file",
-        "nothing on the admin address needs a token yet; remove it",
-    ),
     ("authd", "authentication is done by this process; remove it"),
 ];
 
