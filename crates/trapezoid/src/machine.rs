@@ -1,5 +1,7 @@
 //! What the program needs to know of the machine that it runs on.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use crate::cli::Failure;
 use crate::settings::Machine;
 
@@ -12,6 +14,12 @@ pub(crate) fn read() -> Result<Machine, Failure> {
         processors: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         variable: |name| std::env::var(name).ok(),
     })
+}
+
+/// The wall clock, milliseconds since 1970.
+pub(crate) fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn addresses() -> std::io::Result<Vec<(std::net::IpAddr, u8)>> {

@@ -2,6 +2,7 @@
 
 mod admin;
 mod cli;
+mod groups;
 mod logs;
 mod machine;
 mod serve;

@@ -53,6 +53,20 @@ impl Server {
         }
     }
 
+    /// As [`Self::wait_for`], where the line may have come before others that were waited for.
+    fn has_said(&mut self, text: &str) {
+        if !self.seen.iter().any(|line| line.contains(text)) {
+            let line = self.wait_for(text);
+            self.seen.push(line);
+        }
+    }
+
+    /// Every line that it has written and that was not waited for; it has ended.
+    fn all_lines(&mut self) -> Vec<String> {
+        self.seen.extend(self.lines.iter());
+        std::mem::take(&mut self.seen)
+    }
+
     fn signal(&self, name: &str) {
         let status = Command::new("kill")
             .args([&format!("-{name}"), &self.child.id().to_string()])
@@ -88,10 +102,15 @@ fn configuration(sip: SocketAddr, admin: SocketAddr, more: &str) -> String {
 }
 
 fn get(address: SocketAddr, path: &str) -> (u16, String) {
+    ask(address, &format!("GET {path}"), "")
+}
+
+/// Sends a request with these header lines.
+fn ask(address: SocketAddr, what: &str, headers: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).expect("connects");
     write!(
         stream,
-        "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+        "{what} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{headers}\r\n"
     )
     .expect("writes");
     let mut answer = String::new();
@@ -188,6 +207,69 @@ fn a_server_serves_reloads_and_drains() {
     server.signal("TERM");
     server.wait_for("draining");
     assert_eq!(server.exit_code(), Some(0));
+}
+
+#[test]
+fn a_drain_outlives_a_reload_and_the_token_is_shown_once() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (sip, admin) = (address("127.83.4.1:5060"), address("127.83.4.1:8080"));
+    let group = |members: &str| {
+        let more = format!(
+            "[[group]]\nname = \"carriers\"\nprobe_s = 0\nmembers = [{members}]\n\
+             [[route]]\ndo = {{ relay = \"group:carriers\" }}\n"
+        );
+        std::fs::write(dir.path().join("t.toml"), configuration(sip, admin, &more)).expect("writable");
+    };
+    group("{ uri = \"sip:127.83.4.2\" }, { uri = \"sip:127.83.4.3\" }");
+    let mut server = Server::start(dir.path());
+    server.wait_for("is ready");
+    server.has_said("the token of /api/v1/ was made");
+    let token = std::fs::read_to_string(dir.path().join("data/admin.token")).expect("made");
+    let token = token.trim();
+    server.has_said(token);
+    let headers = format!("Authorization: Bearer {token}\r\n");
+    let states = || {
+        let (status, body) = ask(admin, "GET /api/v1/groups", &headers);
+        let body: serde_json::Value = serde_json::from_str(&body).expect("JSON");
+        let members = body["groups"][0]["members"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let states: Vec<String> = members
+            .iter()
+            .map(|member| member["state"].as_str().expect("a state").to_owned())
+            .collect();
+        (status, states)
+    };
+    assert_eq!(get(admin, "/api/v1/groups").0, 401);
+    assert_eq!(states(), (200, vec!["up".to_owned(), "up".to_owned()]));
+    let drain = "POST /api/v1/groups/carriers/drain?member=sip:127.83.4.3";
+    assert_eq!(ask(admin, drain, &headers).0, 200);
+    server.wait_for("member drained by the operator");
+
+    group("{ uri = \"sip:127.83.4.3\" }, { uri = \"sip:127.83.4.4\" }, { uri = \"sip:127.83.4.2\" }");
+    server.signal("HUP");
+    server.wait_for("configuration reloaded");
+    let expected = ["drained", "up", "up"].map(str::to_owned).to_vec();
+    assert_eq!(states(), (200, expected));
+    let page = get(admin, "/metrics").1;
+    let up = "trapezoid_group_member_up{group=\"carriers\",member=\"sip:127.83.4.3\"} 0";
+    assert!(page.contains(up), "{page}");
+    server.signal("TERM");
+    assert_eq!(server.exit_code(), Some(0));
+    let with_token = |lines: Vec<String>| -> Vec<String> {
+        lines.into_iter().filter(|line| line.contains(token)).collect()
+    };
+    let told = with_token(server.all_lines());
+    assert_eq!(told, [format!("    {token}")], "not in a line of the log");
+
+    let mut again = Server::start(dir.path());
+    again.wait_for("is ready");
+    assert_eq!(states().0, 200, "the same token");
+    again.signal("TERM");
+    assert_eq!(again.exit_code(), Some(0));
+    let told = with_token(again.all_lines());
+    assert!(told.is_empty(), "shown again: {told:?}");
 }
 
 #[test]

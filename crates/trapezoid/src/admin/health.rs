@@ -26,6 +26,11 @@ impl Health {
         self.draining.store(true, Ordering::Relaxed);
     }
 
+    /// Whether it takes no new traffic, for good.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
     /// Why it is not ready; empty: it is.
     pub(crate) fn reasons(&self) -> Vec<&'static str> {
         let states = [
@@ -34,7 +39,7 @@ impl Health {
                 "registrations are not loaded",
             ),
             (!self.listening.load(Ordering::Relaxed), "listeners are not bound"),
-            (self.draining.load(Ordering::Relaxed), "draining"),
+            (self.is_draining(), "draining"),
         ];
         states
             .into_iter()

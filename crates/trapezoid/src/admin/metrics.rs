@@ -13,11 +13,13 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use sip_backend::metrics::{HistogramValue, Sample, Value};
+use sip_core::dispatcher::{Group, Member, MemberState};
 use sip_core::event::Counters;
 use sip_net::counters::NetCounters;
 use sip_net::worker::Snapshot;
 
 use super::process;
+use crate::machine::unix_ms;
 
 /// Media type of [`Metrics::text`].
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -35,6 +37,8 @@ pub(crate) struct Reading {
     pub workers: Vec<Snapshot>,
     /// What belongs to no worker.
     pub samples: Vec<Sample>,
+    /// Groups of next hops.
+    pub groups: Arc<[Group]>,
 }
 
 /// The page.
@@ -118,6 +122,27 @@ impl Families {
             self.add(format!("trapezoid_{name}"), help, labels, Value::Gauge(value));
         }
     }
+
+    fn member(&mut self, group: &Group, member: &Member, now_unix_ms: u64) {
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        let labels = || {
+            let group = ("group".to_owned(), text(&group.name));
+            vec![group, ("member".to_owned(), text(&member.hop.uri))]
+        };
+        let up = member.health.state(now_unix_ms) == MemberState::Up;
+        self.add(
+            "trapezoid_group_member_up".to_owned(),
+            "Whether the member gets requests: 0 where it failed or is drained",
+            labels(),
+            Value::Gauge(up.into()),
+        );
+        self.add(
+            "trapezoid_group_member_failures".to_owned(),
+            "Requests and probes that failed at the member",
+            labels(),
+            Value::Counter(member.health.failures()),
+        );
+    }
 }
 
 fn gauges(worker: &Snapshot) -> [(&'static str, &'static str, u64); 9] {
@@ -183,6 +208,11 @@ impl Collector for All {
         for sample in reading.samples {
             let name = format!("trapezoid_{}", sample.name);
             families.add(name, sample.help, parse_labels(sample.labels), sample.value);
+        }
+        let now = unix_ms();
+        for group in reading.groups.iter() {
+            let members = group.members.iter();
+            members.for_each(|member| families.member(group, member, now));
         }
         for (name, help, value) in process::read() {
             encode_process(&mut encoder, name, help, value)?;
@@ -271,7 +301,9 @@ fn encode_histogram(
 mod tests {
     use std::collections::HashMap;
 
+    use sip_core::dispatcher::{Distribution, Local, MarkPolicy};
     use sip_core::event::Gauges;
+    use sip_core::transport::NextHop;
 
     use super::*;
 
@@ -336,7 +368,7 @@ mod tests {
         };
         let page = parse(&page(Reading {
             workers: vec![worker(5), worker(7)],
-            samples: Vec::new(),
+            ..Reading::default()
         }));
         let value = |series: &str| {
             page.get(series)
@@ -360,6 +392,45 @@ mod tests {
             15.0
         );
         assert_eq!(value("trapezoid_parked_requests{worker=\"1\"}"), 7.0);
+    }
+
+    #[test]
+    fn members_of_groups_are_shown() {
+        let member = |uri: &[u8]| Member::new(NextHop::parse(uri).expect("a URI"), 1, 0);
+        let group = Group {
+            name: b"carriers"[..].into(),
+            algorithm: Distribution::RoundRobin,
+            members: vec![member(b"sip:a"), member(b"sip:b"), member(b"sip:c")],
+            probe_ms: None,
+            marks: MarkPolicy {
+                fail_after: 2,
+                recover_after: 1,
+                hold_ms: Some(60_000),
+            },
+            reply_timeout_ms: 2000,
+            failover_on: Vec::new(),
+            cursor: Local::default(),
+        };
+        for _ in 0..2 {
+            group.members[0].health.note_failure(unix_ms(), &group.marks);
+        }
+        group.members[1].health.note_failure(unix_ms(), &group.marks);
+        group.members[2].health.set_drained(true);
+        let page = parse(&page(Reading {
+            groups: [group].into(),
+            ..Reading::default()
+        }));
+        let of = |name: &str| -> Vec<f64> {
+            let series = |member| {
+                format!("trapezoid_group_member_{name}{{group=\"carriers\",member=\"sip:{member}\"}}")
+            };
+            ["a", "b", "c"]
+                .iter()
+                .map(|member| page[&series(member)])
+                .collect()
+        };
+        assert_eq!(of("up"), [0.0, 1.0, 0.0]);
+        assert_eq!(of("failures_total"), [2.0, 1.0, 0.0]);
     }
 
     #[test]
@@ -391,8 +462,8 @@ mod tests {
             },
         ];
         let text = page(Reading {
-            workers: Vec::new(),
             samples,
+            ..Reading::default()
         });
         assert!(text.contains("# HELP trapezoid_things Things\n"), "{text}");
         let page = parse(&text);

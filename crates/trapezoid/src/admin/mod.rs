@@ -1,14 +1,17 @@
-//! HTTP for operators: `/metrics`, `/health/live`, `/health/ready`. None of them changes anything or
-//! tells a secret, so none asks for a token.
+//! HTTP for operators. `/metrics`, `/health/live` and `/health/ready` change nothing and tell no secret, so
+//! they ask for no token; everything below `/api/v1/` does.
 
+mod api;
 pub(crate) mod health;
 mod listener;
 pub(crate) mod metrics;
 mod process;
+pub(crate) mod token;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::Router;
 use axum::extract::State;
@@ -19,6 +22,8 @@ use axum::routing::get;
 use self::health::Health;
 use self::listener::Bounded;
 use self::metrics::Metrics;
+use self::token::Token;
+use crate::groups::Groups;
 
 /// What the pages show.
 #[derive(Debug)]
@@ -27,6 +32,14 @@ pub(crate) struct Pages {
     pub health: Arc<Health>,
     /// `/metrics`.
     pub metrics: Metrics,
+    /// `/api/v1/groups`.
+    pub groups: Arc<Groups>,
+    /// Opens `/api/v1/`.
+    pub token: Token,
+    /// Worker threads.
+    pub workers: u16,
+    /// When the process started.
+    pub started: Instant,
 }
 
 /// Binds the admin address now, so that its being in use is known before anything starts.
@@ -49,11 +62,13 @@ pub(crate) async fn serve(listener: TcpListener, pages: Pages) -> io::Result<()>
 }
 
 fn router(pages: Pages) -> Router {
+    let pages = Arc::new(pages);
     Router::new()
+        .nest("/api/v1", api::router(&pages))
         .route("/metrics", get(metrics_page))
         .route("/health/live", get(live))
         .route("/health/ready", get(ready))
-        .with_state(Arc::new(pages))
+        .with_state(pages)
 }
 
 async fn metrics_page(State(pages): State<Arc<Pages>>) -> impl IntoResponse {
@@ -104,8 +119,14 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::TcpStream;
 
+    use sip_core::dispatcher::Group;
+    use tokio::runtime::Runtime;
+
     use super::metrics::{Reading, Source};
     use super::*;
+
+    /// The token of the tests.
+    pub(super) const TOKEN: &str = "0123456789abcdef";
 
     #[derive(Debug)]
     struct Nothing;
@@ -116,26 +137,34 @@ mod tests {
         }
     }
 
-    fn get(address: SocketAddr, path: &str) -> String {
+    /// Sends a request with these header lines and this body; the whole answer.
+    pub(super) fn ask(address: SocketAddr, what: &str, headers: &str, body: &str) -> String {
         let mut stream = TcpStream::connect(address).expect("connects");
-        write!(
-            stream,
-            "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"
-        )
-        .expect("writes");
+        let length = body.len();
+        let request = format!(
+            "{what} HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n{body}"
+        );
+        stream.write_all(request.as_bytes()).expect("writes");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("an answer");
         answer
     }
 
-    #[test]
-    fn readiness_follows_the_life_of_the_process() {
+    fn get(address: SocketAddr, path: &str) -> String {
+        ask(address, &format!("GET {path}"), "", "")
+    }
+
+    /// Serves HTTP while the runtime lives.
+    pub(super) fn start(health: &Arc<Health>, groups: &[Group]) -> (Runtime, SocketAddr) {
         let listener = bind("127.0.0.1:0".parse().expect("address")).expect("binds");
         let address = listener.local_addr().expect("address");
-        let health = Arc::new(Health::default());
         let pages = Pages {
-            health: Arc::clone(&health),
+            health: Arc::clone(health),
             metrics: Metrics::new(Arc::new(Nothing)),
+            groups: Arc::new(Groups::new(groups)),
+            token: Token::of(TOKEN),
+            workers: 3,
+            started: Instant::now(),
         };
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
@@ -143,6 +172,13 @@ mod tests {
             .build();
         let runtime = runtime.expect("a runtime");
         runtime.spawn(serve(listener, pages));
+        (runtime, address)
+    }
+
+    #[test]
+    fn readiness_follows_the_life_of_the_process() {
+        let health = Arc::new(Health::default());
+        let (_runtime, address) = start(&health, &[]);
 
         let ready = || {
             let answer = get(address, "/health/ready");

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use sip_backend::dns::{Dns, DnsOptions};
 use sip_backend::location::{DiskStore, LocationError, Options};
@@ -22,6 +22,7 @@ use super::data_dir;
 use super::sinks::Answers;
 use crate::cli::Failure;
 use crate::cli::user::failure;
+use crate::machine::unix_ms;
 use crate::settings::Loaded;
 
 /// Records looked at in one second for bindings that have ended: a million takes 50 s.
@@ -176,9 +177,4 @@ fn make_parent(path: &Path) -> Result<(), Failure> {
     path.parent()
         .filter(|parent| !parent.as_os_str().is_empty())
         .map_or(Ok(()), data_dir::create)
-}
-
-fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -41,7 +41,7 @@ pub(crate) fn domain_key(data_dir: &Path) -> Result<Zeroizing<[u8; KEY_BYTES]>, 
         ))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let key = random_key()?;
-            write_key(&path, &key).map_err(failed)?;
+            write_once(&path, key.as_slice()).map_err(failed)?;
             // Of two processes that start at once both must go on with the same key: the file's.
             read_key(&path).map_err(failed).map(|found| found.unwrap_or(key))
         }
@@ -67,25 +67,26 @@ fn read_key(path: &Path) -> io::Result<Option<Zeroizing<[u8; KEY_BYTES]>>> {
         .map(Zeroizing::new))
 }
 
-/// Writes under another name first: a key file is whole or absent, whenever the machine stops. One that
-/// has come meanwhile stays.
-fn write_key(path: &Path, key: &[u8; KEY_BYTES]) -> io::Result<()> {
-    let draft = path.with_extension(format!("key.{}", std::process::id()));
+/// Makes a secret's file, for its owner only. It is written under another name first: the file is whole or
+/// absent, whenever the machine stops. One that has come meanwhile stays.
+pub(crate) fn write_once(path: &Path, secret: &[u8]) -> io::Result<()> {
+    let mut draft = path.as_os_str().to_owned();
+    draft.push(format!(".{}", std::process::id()));
     let mut file = OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(true)
         .mode(0o600)
         .open(&draft)?;
-    let written = file.write_all(key).and_then(|()| file.sync_all());
+    let written = file.write_all(secret).and_then(|()| file.sync_all());
     let linked = written.and_then(|()| match fs::hard_link(&draft, path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         other => other,
     });
     fs::remove_file(&draft)?;
     linked?;
-    path.parent()
-        .map_or(Ok(()), |parent| fs::File::open(parent)?.sync_all())
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    fs::File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 #[cfg(test)]

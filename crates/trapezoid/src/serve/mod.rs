@@ -24,16 +24,19 @@ use sip_net::worker::{Ended, Published};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use zeroize::Zeroizing;
 
 use self::backends::Backends;
 use self::workers::{Common, End};
 use crate::admin::health::Health;
 use crate::admin::metrics::{Metrics, Reading, Source};
+use crate::admin::token::{self, Token};
 use crate::admin::{self, Pages};
 use crate::cli::{Failure, say};
+use crate::groups::Groups;
 use crate::logs::Logs;
 use crate::machine;
-use crate::settings::{Loaded, load};
+use crate::settings::{Loaded, Shell, load};
 
 /// A second signal within this time after the first is the same one, come twice.
 const IMPATIENT_AFTER: Duration = Duration::from_secs(1);
@@ -50,15 +53,17 @@ pub(crate) fn run(loaded: Loaded) -> Result<(), Failure> {
     let admin = loaded.shell.admin.map(bind_admin).transpose()?;
     data_dir::create(&loaded.shell.data_dir)?;
     let domain_secret = data_dir::domain_key(&loaded.shell.data_dir)?;
+    let (admin, new_token) = with_token(admin, &loaded.shell)?;
     let runtime = control_runtime()?;
     // From here on a signal is not lost, whatever is being made.
     let signals = runtime.block_on(async { Signals::new() })?;
     let (hub, mailboxes) = Hub::new(loaded.core.workers, &loaded.shell.sockets)
         .map_err(|error| Failure::failed("cannot make the workers' mailboxes", error))?;
 
-    let metrics = Arc::new(Readings::default());
+    let groups = Arc::new(Groups::new(&loaded.core.groups));
+    let metrics = Arc::new(Readings::new(Arc::clone(&groups)));
     let health = Arc::new(Health::default());
-    let admin_address = serve_admin(&runtime, admin, &health, &metrics)?;
+    let admin_address = serve_admin(&runtime, admin, &loaded, &health, &metrics)?;
     let backends = Backends::open(&loaded, &hub, runtime.handle())?;
     *metrics.backends.lock() = Some(backends.clone());
     health.set_loaded();
@@ -75,14 +80,15 @@ pub(crate) fn run(loaded: Loaded) -> Result<(), Failure> {
     let ends = start_workers(&common, sockets, mailboxes, &backends, &metrics)?;
     health.set_listening();
     announce(&loaded, admin_address, receive_buffer);
-    if let Some(text) = welcome {
-        say(&text);
+    for text in welcome.iter().chain(&new_token) {
+        say(text);
     }
 
     let mut server = Server {
         loaded,
         hub,
         health,
+        groups,
         logs,
         backends: backends.clone(),
         ends,
@@ -133,6 +139,33 @@ fn bind_admin(address: SocketAddr) -> Result<TcpListener, Failure> {
     })
 }
 
+/// Reads the token of the admin address, or makes it; what to tell the person who started the server, if so.
+/// The text holds the token: it goes to the terminal and into no log.
+fn with_token(
+    admin: Option<TcpListener>,
+    shell: &Shell,
+) -> Result<(Option<Admin>, Option<Zeroizing<String>>), Failure> {
+    let Some(listener) = admin else {
+        return Ok((None, None));
+    };
+    let path = &shell.admin_token;
+    let (token, made) = token::read_or_make(path)?;
+    let text = made.then(|| {
+        let place = path.display();
+        Zeroizing::new(format!(
+            "First start: the token of /api/v1/ was made. It is shown this once, and kept in {place}.\n\n    {}\n",
+            token.text()
+        ))
+    });
+    Ok((Some(Admin { listener, token }), text))
+}
+
+/// What HTTP needs before anything else is there.
+struct Admin {
+    listener: TcpListener,
+    token: Token,
+}
+
 /// Databases, name resolution and HTTP; never a SIP message.
 fn control_runtime() -> Result<Runtime, Failure> {
     let built = tokio::runtime::Builder::new_multi_thread()
@@ -147,17 +180,24 @@ fn control_runtime() -> Result<Runtime, Failure> {
 /// Starts answering HTTP; the address.
 fn serve_admin(
     runtime: &Runtime,
-    listener: Option<TcpListener>,
+    admin: Option<Admin>,
+    loaded: &Loaded,
     health: &Arc<Health>,
     readings: &Arc<Readings>,
 ) -> Result<Option<SocketAddr>, Failure> {
-    let Some(listener) = listener else { return Ok(None) };
+    let Some(Admin { listener, token }) = admin else {
+        return Ok(None);
+    };
     let address = listener
         .local_addr()
         .map_err(|error| Failure::failed("the admin address", error))?;
     let pages = Pages {
         health: Arc::clone(health),
         metrics: Metrics::new(Arc::<Readings>::clone(readings)),
+        groups: Arc::clone(&readings.groups),
+        token,
+        workers: loaded.core.workers,
+        started: Instant::now(),
     };
     runtime.spawn(async move {
         if let Err(error) = admin::serve(listener, pages).await {
@@ -234,10 +274,21 @@ fn listening(loaded: &Loaded) -> String {
 }
 
 /// What `/metrics` reads.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Readings {
     workers: Mutex<Vec<Published>>,
     backends: Mutex<Option<Backends>>,
+    groups: Arc<Groups>,
+}
+
+impl Readings {
+    fn new(groups: Arc<Groups>) -> Self {
+        Self {
+            workers: Mutex::default(),
+            backends: Mutex::default(),
+            groups,
+        }
+    }
 }
 
 impl Source for Readings {
@@ -247,6 +298,7 @@ impl Source for Readings {
         Reading {
             workers,
             samples: backends.map(|backends| backends.metrics()).unwrap_or_default(),
+            groups: self.groups.current(),
         }
     }
 }
@@ -288,6 +340,7 @@ struct Server {
     loaded: Loaded,
     hub: Hub,
     health: Arc<Health>,
+    groups: Arc<Groups>,
     logs: Logs,
     backends: Backends,
     ends: UnboundedReceiver<(u16, End)>,
@@ -353,6 +406,7 @@ impl Server {
         for warning in &new.warnings {
             tracing::warn!("{warning}");
         }
+        self.groups.replace(&merged.core.groups);
         let taken = self.hub.order(&Control::Reconfigure(Arc::clone(&merged.core)));
         self.logs.set(&new.shell.log);
         self.loaded.core = (*merged.core).clone();

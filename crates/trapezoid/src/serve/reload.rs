@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use sip_core::config::{Config, Listener};
 
+use crate::groups::carry_over;
 use crate::settings::{Loaded, Shell};
 
 /// The configuration to go on with, and the keys that differ but hold only after a restart.
@@ -43,6 +44,7 @@ pub(crate) fn merge(running: &Loaded, new: &Loaded) -> Reloaded {
     if running.shell.location != new.shell.location {
         core.registrar.durability = running.core.registrar.durability;
     }
+    carry_over(&running.core.groups, &mut core.groups);
     kept.sort_unstable();
     kept.dedup();
     Reloaded {
@@ -77,6 +79,7 @@ fn kept(running: &Shell, new: &Shell) -> Vec<&'static str> {
         ),
         ("log.format", running.log.format != new.log.format),
         ("admin.listen", running.admin != new.admin),
+        ("admin.token_file", running.admin_token != new.admin_token),
     ];
     differences
         .into_iter()
@@ -98,6 +101,8 @@ fn same_sockets(running: &[Listener], new: &[Listener]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use sip_core::dispatcher::{Member, MemberState};
+
     use super::*;
     use crate::settings::{Machine, read_text};
 
@@ -118,13 +123,26 @@ mod tests {
         let running = loaded(LISTEN);
         let new = loaded(&format!(
             "{LISTEN}advertise = \"example.com\"\n[[domain]]\nname = \"example.com\"\n[timers]\nt1_ms = 200\n\
-             [[route]]\ndo = {{ reject = 403 }}\n[server]\ndrain_s = 1\n[log]\nlevel = \"debug\"\n"
+             [[route]]\ndo = {{ reject = 403 }}\n[[group]]\nname = \"a\"\nmembers = [ {{ uri = \"sip:a\" }} ]\n[server]\ndrain_s = 1\n[log]\nlevel = \"debug\"\n"
         ));
         let merged = merge(&running, &new);
         assert_eq!(merged.kept, [""; 0]);
         assert_eq!(merged.core.timers.t1_ms, 200);
         assert_eq!(merged.core.routes.len(), 1);
+        assert_eq!(merged.core.groups.len(), 1);
         assert_eq!(*merged.core.listeners[0].sent_by, *b"example.com");
+    }
+
+    #[test]
+    fn a_drained_member_stays_drained() {
+        let group = "[[group]]\nname = \"a\"\nmembers = [ { uri = \"sip:a\" }, { uri = \"sip:b\" } ]\n";
+        let running = loaded(&format!("{LISTEN}{group}"));
+        running.core.groups[0].members[1].health.set_drained(true);
+        let merged = merge(&running, &loaded(&format!("{LISTEN}{group}probe_s = 1\n")));
+        let drained = |member: &Member| member.health.state(0) == MemberState::Drained;
+        let drained: Vec<bool> = merged.core.groups[0].members.iter().map(drained).collect();
+        assert_eq!(drained, [false, true]);
+        assert_eq!(merged.core.groups[0].probe_ms, Some(1000));
     }
 
     #[test]
@@ -132,7 +150,7 @@ mod tests {
         let running = loaded(LISTEN);
         let new = loaded(
             "[[listen]]\ntransport = \"tcp\"\naddress = \"127.0.0.1:5060\"\n[server]\nworkers = 7\ndata_dir = \"x\"\n\
-             [location]\nurl = \"memory:\"\n[admin]\nlisten = \"off\"\n[transport]\nidle_s = 60\n[log]\nformat = \"json\"\n\
+             [location]\nurl = \"memory:\"\n[admin]\nlisten = \"off\"\ntoken_file = \"t\"\n[transport]\nidle_s = 60\n[log]\nformat = \"json\"\n\
              [dns]\ntimeout_ms = 100\n[credentials]\ncache_entries = 0\ncache_ttl_s = 1\n[limits]\nnonces = 1000\n\
              [subscribers]\ncalculate_ha1 = true\n[timers]\nt1_ms = 200\n",
         );
@@ -141,6 +159,7 @@ mod tests {
             merged.kept,
             [
                 "admin.listen",
+                "admin.token_file",
                 "credentials.cache_entries",
                 "credentials.cache_ttl_s",
                 "dns",
