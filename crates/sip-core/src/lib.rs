@@ -7,7 +7,7 @@
 //! [`endpoint::Endpoint`] is the only door. Modules import downwards only, in this order:
 //! `endpoint`, `request_path`, `proxy`, `engine`, `registrar`, `shared`, `auth`, `location`,
 //! `resolve`, `transaction`, `timer`, `config`, `dispatcher`, `transport`, `query`, `event`,
-//! `limits`, `id`, `keys`, `time`, `chunks`.
+//! `limits`, `id`, `keys`, `time`, `slab`.
 //!
 //! A panic is a bug; malformed input never causes one.
 #![no_std]
@@ -17,7 +17,6 @@
 extern crate alloc;
 
 pub mod auth;
-mod chunks;
 pub mod config;
 pub mod dispatcher;
 pub mod endpoint;
@@ -33,6 +32,7 @@ mod registrar;
 mod request_path;
 pub mod resolve;
 pub mod shared;
+pub mod slab;
 pub mod time;
 pub mod timer;
 pub mod transaction;

@@ -131,10 +131,10 @@ impl Group {
             .filter(|(_, m)| m.health.state(now_unix_ms) == MemberState::Up)
             .map(|(i, _)| i)
             .collect();
-        let algorithm = match self.algorithm {
-            Distribution::Priority => Distribution::Priority,
-            _ if fixed => Distribution::CallId,
-            other => other,
+        let algorithm = if fixed && self.algorithm != Distribution::Priority {
+            Distribution::CallId
+        } else {
+            self.algorithm
         };
         match algorithm {
             Distribution::RoundRobin => self.rotate(&mut order),

@@ -359,10 +359,7 @@ mod tests {
         let mut c = context(&[1, 0, 1, 0]);
         assert_eq!(c.advance(), Step::Begin);
         assert_eq!(ready(&c), [1, 3]);
-        let key = Key {
-            slot: 1,
-            generation: 1,
-        };
+        let key = Key::new(1, 1).unwrap();
         c.set_state(1, TargetState::Pending(key));
         c.set_state(3, TargetState::Locating);
         assert!(c.awaits(1, key) && !c.awaits(3, key));
@@ -415,13 +412,7 @@ mod tests {
     fn the_end_gives_up_what_was_not_sent() {
         let mut c = context(&[0, 0, 1]);
         let _ = c.advance();
-        c.set_state(
-            0,
-            TargetState::Pending(Key {
-                slot: 0,
-                generation: 0,
-            }),
-        );
+        c.set_state(0, TargetState::Pending(Key::new(0, 1).unwrap()));
         c.end();
         assert_eq!(c.advance(), Step::Wait);
         assert!(c.is_pending() && !c.has_more());

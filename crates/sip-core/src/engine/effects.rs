@@ -9,12 +9,17 @@ use smallvec::SmallVec;
 use super::reply::{Reply, Status};
 use super::{ClientUser, Engine, ServerUser, Wake};
 use crate::time::Millis;
-use crate::transaction::table::{Client, ClientMachine, Key, Server, ServerMachine, timer_place};
+use crate::transaction::table::{Client, ClientMachine, Key, Live, Server, ServerMachine, timer_place};
 use crate::transaction::{
     Effect, InviteClient, InviteServer, NonInviteClient, NonInviteServer, Passed, Sink, Timer, invite_client,
     invite_server, non_invite_client, non_invite_server,
 };
 use crate::transport::Flow;
+
+/// Answered transactions whose memory is kept for new ones.
+const POOLED: usize = 256;
+/// The longest request whose memory is kept.
+const POOLED_BYTES: usize = 4096;
 
 /// Effects of one event, in order.
 #[derive(Debug, Default)]
@@ -60,27 +65,19 @@ impl Engine {
         invite: bool,
         source: Flow,
         reply_to: Flow,
-        request: Box<[u8]>,
-        user: ServerUser,
+        request: &[u8],
     ) -> Key {
-        let ctx = self.machine_context(&source);
+        let ctx = self.machine_context(&reply_to);
         let mut effects = Effects::default();
         let machine = if invite {
             ServerMachine::Invite(InviteServer::new(&mut effects))
         } else {
             ServerMachine::NonInvite(NonInviteServer::new(&ctx, &mut effects))
         };
-        let server = Server {
-            key,
-            machine,
-            source,
-            reply_to,
-            request,
-            response: Vec::new(),
-            timers: [None; 2],
-            user,
-        };
-        let key = self.table.insert_server(server);
+        let live = self.new_live(source, request);
+        let key = self
+            .table
+            .insert_server(Server::new(key, machine, reply_to, live));
         self.live += 1;
         self.counters.transactions_server += 1;
         self.run_server(key, effects, &[]);
@@ -97,7 +94,7 @@ impl Engine {
         let Some(server) = self.table.server(key) else {
             return;
         };
-        let ctx = self.machine_context(&server.source);
+        let ctx = self.machine_context(&server.reply_to);
         let Some(server) = self.table.server_mut(key) else {
             return;
         };
@@ -136,16 +133,48 @@ impl Engine {
         self.run_server(key, effects, text);
     }
 
-    /// A final answer: the request is needed no more, and the transaction no longer counts as live.
+    /// What a new server transaction keeps, in memory of an old one if there is any.
+    fn new_live(&mut self, source: Flow, request: &[u8]) -> Box<Live<ServerUser>> {
+        let user = ServerUser {
+            branches: SmallVec::new(),
+            cancelled: false,
+            authorized: false,
+            started: self.now.instant,
+            context: None,
+        };
+        match self.pool.pop() {
+            Some(mut live) => {
+                live.source = source;
+                live.request.extend_from_slice(request);
+                live.user = user;
+                live
+            }
+            None => Box::new(Live {
+                source,
+                request: Vec::from(request),
+                user,
+            }),
+        }
+    }
+
+    /// A final answer: what was kept for making one goes, and the transaction counts as live no
+    /// more.
     fn settle(&mut self, key: Key) {
         if let Some(server) = self.table.server_mut(key)
-            && !server.user.answered
+            && let Some(live) = server.live.take()
         {
-            server.user.answered = true;
-            server.user.context = None;
-            server.request = Box::default();
-            server.response = Vec::new();
+            server.response = Box::default();
             self.live = self.live.saturating_sub(1);
+            self.recycle(live);
+        }
+    }
+
+    fn recycle(&mut self, mut live: Box<Live<ServerUser>>) {
+        live.user.context = None;
+        if self.pool.len() < POOLED && live.request.capacity() <= POOLED_BYTES {
+            live.request.clear();
+            live.user.branches.clear();
+            self.pool.push(live);
         }
     }
 
@@ -195,8 +224,9 @@ impl Engine {
             for id in server.timers.into_iter().flatten() {
                 self.wheel.cancel(id);
             }
-            if !server.user.answered {
+            if let Some(live) = server.live {
                 self.live = self.live.saturating_sub(1);
+                self.recycle(live);
             }
         }
     }
@@ -206,8 +236,12 @@ impl Engine {
         let Some(server) = self.table.server_mut(key) else {
             return;
         };
-        let (flow, to) = (server.source, server.reply_to);
-        let request = core::mem::take(&mut server.request);
+        let to = server.reply_to;
+        let Some(live) = server.live.as_deref_mut() else {
+            return;
+        };
+        let flow = live.source;
+        let request = core::mem::take(&mut live.request);
         let mut text = core::mem::take(&mut self.scratch);
         text.clear();
         self.with_message(&request, |engine, message| {
@@ -224,10 +258,10 @@ impl Engine {
             engine.counters.replies_1xx += 1;
         });
         self.scratch = text;
-        if let Some(server) = self.table.server_mut(key)
-            && server.request.is_empty()
+        if let Some(live) = self.table.live_mut(key)
+            && live.request.is_empty()
         {
-            server.request = request;
+            live.request = request;
         }
     }
 
@@ -248,15 +282,9 @@ impl Engine {
         } else {
             ClientMachine::NonInvite(NonInviteClient::new(&ctx, &mut effects))
         };
-        let client = Client {
-            key,
-            machine,
-            to,
-            request: Box::from(request),
-            timers: [None; 2],
-            user,
-        };
-        let key = self.table.insert_client(client);
+        let key = self
+            .table
+            .insert_client(Client::new(key, machine, to, Box::from(request), user));
         self.counters.transactions_client += 1;
         if let Some(wait) = wait {
             let timer = self
@@ -392,16 +420,14 @@ impl Engine {
 /// Keeps a response for retransmission where one can be asked for.
 fn keep_response<U>(server: &mut Server<U>, text: &[u8]) {
     // A 100 is made again of the request.
-    if server.source.transport.is_reliable() || text.starts_with(b"SIP/2.0 100 ") {
+    if server.reply_to.transport.is_reliable() || text.starts_with(b"SIP/2.0 100 ") {
         return;
     }
     // A 2xx to an INVITE is the callee's to send again (RFC 3261 §13.3.1.4).
     let accepted =
         matches!(&server.machine, ServerMachine::Invite(m) if m.state() == invite_server::State::Accepted);
     if !accepted {
-        server.response.clear();
-        server.response.reserve_exact(text.len());
-        server.response.extend_from_slice(text);
+        server.response = Box::from(text);
     }
 }
 

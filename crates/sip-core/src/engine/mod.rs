@@ -29,7 +29,7 @@ use crate::resolve::Cache;
 use crate::shared::SharedState;
 use crate::time::{Instant, Now};
 use crate::timer::wheel::{TimerId, Wheel};
-use crate::transaction::table::{Key, Table};
+use crate::transaction::table::{Key, Live, Table};
 use crate::transaction::{MachineContext, Timer};
 use crate::transport::{Flow, TransmitBatch};
 
@@ -70,39 +70,37 @@ pub(crate) enum Wake {
 /// Which member is to be probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Probe {
-    pub(crate) epoch: u32,
+    pub(crate) epoch: u16,
     pub(crate) group: u16,
     pub(crate) member: u16,
     /// How often its name was asked for in vain.
     pub(crate) asked: u8,
 }
 
-/// What the proxy keeps beside a server transaction.
+/// What the proxy keeps beside a server transaction until its final response.
 #[derive(Debug)]
 pub(crate) struct ServerUser {
     /// Its client transactions.
     pub(crate) branches: SmallVec<[Key; 1]>,
     /// A CANCEL came.
     pub(crate) cancelled: bool,
-    /// A final response was sent.
-    pub(crate) answered: bool,
     /// The caller proved who he is, or need not.
     pub(crate) authorized: bool,
     /// When the request came.
     pub(crate) started: Instant,
-    /// Where there are, or may be, several branches. Gone with the final response.
+    /// Where there are, or may be, several branches.
     pub(crate) context: Option<Box<Context>>,
 }
 
 /// For whom a client transaction works.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Owner {
     /// It is a branch of this server transaction.
     Server(Key),
     /// It is a CANCEL of ours, and its end concerns nobody.
     Cancel,
     /// It asks a member of a group whether it is there.
-    Probe(Arc<Group>, u16),
+    Probe(Probe),
 }
 
 /// What the proxy keeps beside a client transaction.
@@ -140,7 +138,7 @@ impl ClientUser {
     pub(crate) const fn server(&self) -> Option<Key> {
         match self.owner {
             Owner::Server(key) => Some(key),
-            Owner::Cancel | Owner::Probe(..) => None,
+            Owner::Cancel | Owner::Probe(_) => None,
         }
     }
 }
@@ -156,6 +154,9 @@ pub(crate) struct Engine {
     pub(crate) worker: WorkerId,
     pub(crate) now: Now,
     pub(crate) table: Table<ServerUser, ClientUser>,
+    /// Memory of server transactions that were answered, for new ones.
+    #[expect(clippy::vec_box, reason = "the boxes themselves are used again")]
+    pub(crate) pool: Vec<Box<Live<ServerUser>>>,
     pub(crate) wheel: Wheel<Wake>,
     pub(crate) out: TransmitBatch,
     pub(crate) edits: Edits,
@@ -179,7 +180,7 @@ pub(crate) struct Engine {
     /// Groups as this worker sees them: loads and turns are its own.
     pub(crate) groups: Vec<Arc<Group>>,
     /// Counts changes of the configuration: probes of an older one stop.
-    pub(crate) epoch: u32,
+    pub(crate) epoch: u16,
     /// Makes the branches of requests of our own differ.
     pub(crate) probes: u64,
 }
@@ -271,6 +272,7 @@ impl Engine {
             worker,
             now: Now::default(),
             table: Table::default(),
+            pool: Vec::new(),
             wheel: Wheel::new(),
             out: TransmitBatch::new(),
             edits: Edits::new(),

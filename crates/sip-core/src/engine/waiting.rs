@@ -6,9 +6,9 @@ use alloc::vec::Vec;
 use super::{Engine, Wake};
 use crate::id::QueryId;
 use crate::query::{Query, QueryKind, RecordKind};
+use crate::slab::{Key, Slab};
 use crate::time::Millis;
 use crate::timer::wheel::TimerId;
-use crate::transaction::table::{Key, Slab};
 use crate::transport::Flow;
 
 /// How long the core waits for name service, milliseconds.
@@ -84,11 +84,8 @@ pub(crate) struct Waiting {
     pub(crate) bytes: usize,
 }
 
-fn slab_key(id: QueryId) -> Key {
-    Key {
-        slot: id.slot,
-        generation: id.generation,
-    }
+fn slab_key(id: QueryId) -> Option<Key> {
+    Key::new(id.slot, id.generation)
 }
 
 impl Engine {
@@ -120,7 +117,7 @@ impl Engine {
         let key = self.waiting.open.insert(Open { purpose, timer: None });
         let id = QueryId {
             slot: key.slot,
-            generation: key.generation,
+            generation: key.generation.get(),
         };
         let timer = self
             .wheel
@@ -138,7 +135,9 @@ impl Engine {
     pub(crate) fn is_asking(&self, name: &[u8], kind: RecordKind) -> bool {
         self.waiting.names.iter().any(|id| {
             matches!(
-                self.waiting.open.get(slab_key(*id)).map(|open| &open.purpose),
+                slab_key(*id)
+                    .and_then(|key| self.waiting.open.get(key))
+                    .map(|open| &open.purpose),
                 Some(Purpose::Resolve { name: n, kind: k, .. }) if **n == *name && *k == kind
             )
         })
@@ -159,7 +158,7 @@ impl Engine {
     /// Joins a look-up of this name that is under way. Gives the request back if there is none.
     fn join_resolve(&mut self, name: &[u8], kind: RecordKind, parked: Parked) -> Result<(), Parked> {
         for &id in &self.waiting.names {
-            let Some(open) = self.waiting.open.get_mut(slab_key(id)) else {
+            let Some(open) = slab_key(id).and_then(|key| self.waiting.open.get_mut(key)) else {
                 continue;
             };
             if let Purpose::Resolve {
@@ -182,7 +181,7 @@ impl Engine {
 
     /// Takes a question out, because it was answered or its deadline passed.
     pub(crate) fn take_question(&mut self, id: QueryId) -> Option<Purpose> {
-        let open = self.waiting.open.remove(slab_key(id))?;
+        let open = self.waiting.open.remove(slab_key(id)?)?;
         if let Some(timer) = open.timer {
             self.wheel.cancel(timer);
         }

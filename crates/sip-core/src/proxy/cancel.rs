@@ -14,10 +14,10 @@ use crate::transaction::table::{ClientMachine, Key};
 impl Engine {
     /// A CANCEL came for this INVITE transaction: cancels what is pending.
     pub(crate) fn cancel_server(&mut self, server: Key) {
-        let Some(found) = self.table.server_mut(server) else {
+        let Some(found) = self.table.live_mut(server) else {
             return;
         };
-        if found.user.answered || found.user.cancelled {
+        if found.user.cancelled {
             return;
         }
         found.user.cancelled = true;
@@ -40,7 +40,7 @@ impl Engine {
 
     /// Cancels all branches but `except` that have no final answer (§16.7 step 10).
     pub(crate) fn cancel_others(&mut self, server: Key, except: Key) {
-        let Some(found) = self.table.server(server) else {
+        let Some(found) = self.table.live(server) else {
             return;
         };
         if found.user.branches.len() < 2 {
@@ -71,7 +71,7 @@ impl Engine {
             return;
         }
         client.user.cancel_sent = true;
-        let (to, cancel_key) = (client.to, client_key(client.key, Method::Cancel));
+        let (to, cancel_key) = (client.to, client_key(client.key(), Method::Cancel));
         let request = core::mem::take(&mut client.request);
         let mut text = core::mem::take(&mut self.scratch);
         text.clear();
@@ -114,7 +114,7 @@ impl Engine {
 
     /// Answers the stored request of a server transaction.
     pub(crate) fn answer_stored(&mut self, server: Key, status: Status<'_>) {
-        let Some(found) = self.table.server_mut(server) else {
+        let Some(found) = self.table.live_mut(server) else {
             return;
         };
         let flow = found.source;

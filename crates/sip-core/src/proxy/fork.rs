@@ -16,13 +16,18 @@ use crate::engine::effects::ServerEvent;
 use crate::engine::reply::{Reply, Status};
 use crate::engine::request::Request;
 use crate::event::Event;
-use crate::transaction::table::{Key, ServerMachine};
+use crate::transaction::table::Key;
 
 impl Engine {
     pub(crate) fn context(&mut self, server: Key) -> Option<&mut Context> {
         self.table
-            .server_mut(server)
-            .and_then(|s| s.user.context.as_deref_mut())
+            .live_mut(server)
+            .and_then(|live| live.user.context.as_deref_mut())
+    }
+
+    /// Whether a server transaction is an INVITE's.
+    pub(crate) fn is_invite(&self, server: Key) -> bool {
+        self.table.server(server).is_some_and(|s| s.machine.is_invite())
     }
 
     /// A branch has a final answer other than 2xx.
@@ -123,7 +128,7 @@ impl Engine {
 
     /// RFC 3263 §4.3: the next address of a target, with a branch of its own.
     fn retry(&mut self, server: Key, number: u8) -> bool {
-        let Some(found) = self.table.server(server) else {
+        let Some(found) = self.table.live(server) else {
             return false;
         };
         let (cancelled, ingress) = (found.user.cancelled, found.source.listener);
@@ -203,13 +208,10 @@ impl Engine {
 
     /// Nothing is left to try and nothing to wait for: the caller gets the best answer.
     pub(crate) fn finish(&mut self, server: Key, at_hand: Option<&Request<'_>>) {
-        let Some(found) = self.table.server_mut(server) else {
+        let invite = self.is_invite(server);
+        let Some(found) = self.table.live_mut(server) else {
             return;
         };
-        if found.user.answered {
-            return;
-        }
-        let invite = matches!(found.machine, ServerMachine::Invite(_));
         let (cancelled, started) = (found.user.cancelled, found.user.started);
         let best = found
             .user
@@ -276,7 +278,7 @@ impl Engine {
     /// §16.7 step 4: the contacts of a 3xx become targets, tried after those that there are, by q.
     fn recurse(&mut self, server: Key, message: &Message<'_>) -> Contacts {
         let limit = self.config.limits.branches.min(usize::from(u8::MAX));
-        let Some(found) = self.table.server(server) else {
+        let Some(found) = self.table.live(server) else {
             return Contacts::Untouched;
         };
         let original = found.request.split(|c| *c == b' ').nth(1).map(Vec::from);
@@ -314,7 +316,7 @@ impl Engine {
         if found.is_empty() {
             return Contacts::Untouched;
         }
-        found.sort_by(|a, b| b.0.cmp(&a.0));
+        found.sort_by_key(|(q, _)| core::cmp::Reverse(*q));
         let mut order = context.targets.iter().map(|t| t.order).max().unwrap_or(0);
         let mut last = None;
         for (q, uri) in found {

@@ -138,7 +138,7 @@ impl Engine {
 
     /// What came so far need not prove itself again on its way to another address.
     pub(crate) fn pass_authorized(&mut self, server: Key) {
-        if let Some(found) = self.table.server_mut(server) {
+        if let Some(found) = self.table.live_mut(server) {
             found.user.authorized = true;
         }
         self.counters.relayed_stateful += 1;
@@ -155,7 +155,7 @@ impl Engine {
             located: decision.flow.is_none() || !decision.candidates.is_empty(),
             ..Target::new(Box::from(uri), 0)
         };
-        if let Some(found) = self.table.server_mut(server) {
+        if let Some(found) = self.table.live_mut(server) {
             found.user.context = Some(Box::new(Context::new(vec![target], decision.shape)));
         }
     }
@@ -188,10 +188,7 @@ impl Engine {
 
     /// Sends one branch of a request in a client transaction of its own.
     pub(crate) fn start_branch(&mut self, request: &Request<'_>, plan: &Branch) -> Key {
-        let number = self
-            .table
-            .server(plan.server)
-            .map_or(0, |s| s.user.branches.len());
+        let number = self.table.live(plan.server).map_or(0, |s| s.user.branches.len());
         let number = u8::try_from(number).unwrap_or(u8::MAX);
         let branch = self.secrets.branch(&request.branch_input(), number);
         let leaving = Leaving {
@@ -222,7 +219,7 @@ impl Engine {
         let key = client_key(branch, request.method);
         let client = self.begin_client(key, invite, plan.to, &text, user, wait.map(Millis));
         self.scratch = text;
-        if let Some(server) = self.table.server_mut(plan.server) {
+        if let Some(server) = self.table.live_mut(plan.server) {
             server.user.branches.push(client);
         }
         client

@@ -69,7 +69,7 @@ impl Engine {
             Located::Done(candidates) => {
                 let reachable = candidates.iter().find_map(|c| self.flow_to(c, None));
                 match reachable {
-                    Some(to) => self.send_probe(&group, probe.member, to),
+                    Some(to) => self.send_probe(&group, probe, to),
                     None => self.probe_failure(&group, probe.member),
                 }
                 None
@@ -101,10 +101,10 @@ impl Engine {
         self.wheel.start(self.now.instant, after, Wake::Probe(wake));
     }
 
-    fn send_probe(&mut self, group: &Arc<Group>, number: u16, to: Flow) {
+    fn send_probe(&mut self, group: &Group, probe: Probe, to: Flow) {
         let config = self.config.clone();
         let listener = config.listeners.get(usize::from(to.listener.0));
-        let (Some(member), Some(egress)) = (group.member(number), listener) else {
+        let (Some(member), Some(egress)) = (group.member(probe.member), listener) else {
             return;
         };
         // The answer finds its way to the worker that owns the Call-ID: that must be this one.
@@ -122,7 +122,7 @@ impl Engine {
         let mut text = core::mem::take(&mut self.scratch);
         text.clear();
         write_options(&mut text, egress, &member.hop.uri, branch, &call_id);
-        let user = ClientUser::new(Owner::Probe(Arc::clone(group), number));
+        let user = ClientUser::new(Owner::Probe(probe));
         let patience = Millis(group.reply_timeout_ms);
         let key = client_key(branch, Method::Options);
         self.begin_client(key, false, to, &text, user, Some(patience));
@@ -166,10 +166,12 @@ impl Engine {
     }
 
     fn probed(&self, key: Key) -> Option<(Arc<Group>, u16)> {
-        match &self.table.client(key)?.user.owner {
-            Owner::Probe(group, number) => Some((Arc::clone(group), *number)),
-            Owner::Server(_) | Owner::Cancel => None,
-        }
+        let Owner::Probe(probe) = self.table.client(key)?.user.owner else {
+            return None;
+        };
+        // One of an older configuration says nothing about this one's members.
+        let group = self.groups.get(usize::from(probe.group))?;
+        (probe.epoch == self.epoch).then(|| (Arc::clone(group), probe.member))
     }
 }
 

@@ -201,7 +201,7 @@ impl Engine {
             Owner::Server(server) => *server,
             // A CANCEL of ours was answered; the INVITE's answer is what counts.
             Owner::Cancel => return Outcome::Done,
-            Owner::Probe(..) => {
+            Owner::Probe(_) => {
                 self.probe_answered(key, status);
                 return Outcome::Done;
             }
@@ -218,13 +218,17 @@ impl Engine {
         let Some(found) = self.table.server(server) else {
             return self.relay_late_success(status, message);
         };
-        if found.user.answered || found.user.context.is_none() {
+        let forked = found
+            .live
+            .as_ref()
+            .is_some_and(|live| live.user.context.is_some());
+        if !forked {
             self.relay_final(server, status, message);
             return Outcome::Done;
         }
         if status < 300 {
             // §16.7 step 10.
-            if matches!(found.machine, ServerMachine::Invite(_)) {
+            if found.machine.is_invite() {
                 self.cancel_others(server, key);
             }
             self.member_answered(server, target);
@@ -263,7 +267,7 @@ impl Engine {
         let invite = self
             .table
             .server(server)
-            .is_some_and(|s| matches!(s.machine, ServerMachine::Invite(_)) && !s.user.answered);
+            .is_some_and(|s| s.machine.is_invite() && s.live.is_some());
         if status > 100 && invite {
             self.relay_through(server, status, message);
         }
@@ -275,12 +279,12 @@ impl Engine {
         let Some(found) = self.table.server(server) else {
             return;
         };
-        let (answered, started) = (found.user.answered, found.user.started);
+        let started = found.live.as_ref().map(|live| live.user.started);
         let (invite, accepted) = match &found.machine {
             ServerMachine::Invite(m) => (true, m.state() == invite_server::State::Accepted),
             ServerMachine::NonInvite(_) => (false, false),
         };
-        if answered {
+        let Some(started) = started else {
             // More than one 2xx to an INVITE: each goes on (§16.7 step 5, RFC 6026 §8.3), even
             // after another final answer.
             if invite && (200..300).contains(&status) {
@@ -291,7 +295,7 @@ impl Engine {
                 }
             }
             return;
-        }
+        };
         if invite {
             let call_id = Box::from(message.call_id().unwrap_or_default());
             self.note_answer(call_id, status, started);
@@ -370,7 +374,7 @@ impl Engine {
         };
         let (remote, target) = (client.to.remote, client.user.target);
         let (server, given_up) = (client.user.server(), client.user.cancel_wanted);
-        let probe = matches!(client.user.owner, Owner::Probe(..));
+        let probe = matches!(client.user.owner, Owner::Probe(_));
         let told = self.client_event(key, event, None);
         let timed_out = match told {
             Some(Passed::TimedOut) => true,
@@ -409,12 +413,9 @@ impl Engine {
     /// §16.8, §16.9, RFC 3263 §4.3: the next address or target, else the answer that the failure
     /// stands for.
     fn branch_failed(&mut self, server: Key, client: Key, target: u8, timed_out: bool) -> Outcome {
-        let Some(found) = self.table.server(server) else {
+        let Some(found) = self.table.live(server) else {
             return Outcome::Done;
         };
-        if found.user.answered {
-            return Outcome::Done;
-        }
         if found.user.context.is_some() {
             return self.target_failed(server, client, target, timed_out);
         }
@@ -424,10 +425,10 @@ impl Engine {
 
     /// Nothing is left to try.
     fn answer_failure(&mut self, server: Key, timed_out: bool) {
-        let Some(found) = self.table.server(server) else {
+        let invite = self.is_invite(server);
+        let Some(found) = self.table.live(server) else {
             return;
         };
-        let invite = matches!(found.machine, ServerMachine::Invite(_));
         match (found.user.cancelled, timed_out) {
             (true, _) if invite => self.answer_stored(server, Status::REQUEST_TERMINATED),
             (_, true) if invite => self.answer_stored(server, Status::REQUEST_TIMEOUT),
@@ -447,7 +448,7 @@ impl Engine {
         client.user.timer_c = None;
         let (target, remote) = (client.user.target, client.to.remote);
         let Some(server) = client.user.server() else {
-            if matches!(client.user.owner, Owner::Probe(..)) {
+            if matches!(client.user.owner, Owner::Probe(_)) {
                 self.probe_failed(key);
                 self.forget_client(key);
             }

@@ -77,7 +77,7 @@ impl Engine {
 
     /// Credentials were good: the phases after them, from the start of the route.
     fn go_on(&mut self, request: &Request<'_>, progress: Progress) {
-        if let Some(server) = progress.server.and_then(|key| self.table.server_mut(key)) {
+        if let Some(server) = progress.server.and_then(|key| self.table.live_mut(key)) {
             server.user.authorized = true;
         }
         self.dispatch(
@@ -176,12 +176,9 @@ impl Engine {
 
     /// Hands on the stored request of a server transaction that has no final answer yet.
     fn with_server_request(&mut self, server: Key, go: impl FnOnce(&mut Self, &Request<'_>)) {
-        let Some(found) = self.table.server_mut(server) else {
+        let Some(found) = self.table.live_mut(server) else {
             return;
         };
-        if found.user.answered {
-            return;
-        }
         let flow = found.source;
         let bytes = core::mem::take(&mut found.request);
         self.with_message(&bytes, |engine, message: &Message<'_>| {
@@ -190,16 +187,14 @@ impl Engine {
             }
         });
         // It stays for the next address, and for answers that we make.
-        if let Some(found) = self.table.server_mut(server)
-            && !found.user.answered
-        {
+        if let Some(found) = self.table.live_mut(server) {
             found.request = bytes;
         }
     }
 
     /// Begins the targets of a server transaction that are ready.
     pub(crate) fn begin_again(&mut self, server: Key) {
-        let authorized = self.table.server(server).is_some_and(|s| s.user.authorized);
+        let authorized = self.table.live(server).is_some_and(|s| s.user.authorized);
         self.with_server_request(server, |engine, request| {
             engine.dispatch(
                 request,

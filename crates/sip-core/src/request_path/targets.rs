@@ -147,7 +147,7 @@ impl Engine {
         };
         self.counters.forked += 1;
         self.pass_authorized(server);
-        if let Some(found) = self.table.server_mut(server) {
+        if let Some(found) = self.table.live_mut(server) {
             found.user.context = Some(Box::new(context));
         }
         if let Outcome::Begin(server) = self.next_step(server, Some(request)) {
@@ -279,7 +279,7 @@ impl Engine {
         let limit = self.config.limits.branches.min(usize::from(u8::MAX));
         let full = self
             .table
-            .server(server)
+            .live(server)
             .is_none_or(|s| s.user.branches.len() >= limit);
         let held = self.table.servers() + self.table.clients();
         if full || held >= self.config.limits.held_transactions {
@@ -333,6 +333,7 @@ impl Engine {
     }
 
     /// §8.3: a 302 with all contacts and their q, or with the one of the rule.
+    #[expect(clippy::wildcard_enum_match_arm, reason = "most methods are alike here")]
     pub(super) fn redirect(
         &mut self,
         request: &Request<'_>,

@@ -1,13 +1,11 @@
 //! Phase 1: what belongs to a transaction that we hold (RFC 3261 §17.2.3, §9.2).
 
-use alloc::boxed::Box;
-
 use sip_message::Method;
 
+use crate::engine::Engine;
 use crate::engine::effects::ServerEvent;
 use crate::engine::reply::{Reply, Status};
 use crate::engine::request::Request;
-use crate::engine::{Engine, ServerUser};
 use crate::transaction::invite_server;
 use crate::transaction::table::{Key, ServerMachine};
 
@@ -114,18 +112,10 @@ impl Engine {
             self.counters.limited_transactions += 1;
             return None;
         }
-        let user = ServerUser {
-            branches: smallvec::SmallVec::new(),
-            cancelled: false,
-            answered: false,
-            authorized: false,
-            started: self.now.instant,
-            context: None,
-        };
         let invite = request.method == Method::Invite;
         let key = self.server_key(request, request.method);
-        let bytes = Box::from(request.message.bytes());
-        let key = self.begin_server(key, invite, request.flow, request.reply_to(), bytes, user);
+        let bytes = request.message.bytes();
+        let key = self.begin_server(key, invite, request.flow, request.reply_to(), bytes);
         if invite {
             self.reply(
                 &request.message,

@@ -20,12 +20,10 @@
 //! different rings, the one in the coarser was started earlier (the wheel only goes forward), so
 //! what moves to a finer ring is put before what is there.
 
+use crate::slab::{Key, Slab};
+use crate::time::{Instant, Millis};
 use alloc::boxed::Box;
 use alloc::vec;
-use core::num::NonZeroU32;
-
-use crate::chunks::Chunks;
-use crate::time::{Instant, Millis};
 
 /// Length of a tick, microseconds. A timer fires at most this much late, given that
 /// [`Wheel::advance`] is called when [`Wheel::next_deadline`] says.
@@ -55,10 +53,7 @@ const NIL: u32 = u32::MAX;
 
 /// Names a started timer. One that fired or was cancelled is named no more: its id does nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct TimerId {
-    slot: u32,
-    generation: NonZeroU32,
-}
+pub struct TimerId(Key);
 
 /// A timer. The list that holds it follows from `deadline`, `ring` and the wheel's time:
 /// the due list once the deadline's tick has been reached, else a slot of its ring.
@@ -67,9 +62,7 @@ struct Node<K> {
     /// Tick in the upper bits, ring (0: near, 1 + n: far\[n\]) in the lower two.
     deadline_and_ring: u64,
     prev: u32,
-    /// The free list goes through it as well.
     next: u32,
-    generation: NonZeroU32,
     key: K,
 }
 
@@ -132,9 +125,7 @@ const fn far_shift(ring: usize) -> u32 {
 /// The wheel; `K` is what [`Wheel::pop_due`] gives back when a timer fires.
 #[derive(Clone, Debug)]
 pub struct Wheel<K> {
-    nodes: Chunks<Node<K>>,
-    free: u32,
-    len: usize,
+    nodes: Slab<Node<K>>,
     /// The tick up to which (inclusive) everything has been moved to `due`.
     now: u64,
     due: List,
@@ -156,9 +147,7 @@ impl<K: Copy> Wheel<K> {
     /// An empty wheel at the clock's origin.
     pub fn new() -> Self {
         Self {
-            nodes: Chunks::default(),
-            free: NIL,
-            len: 0,
+            nodes: Slab::default(),
             now: 0,
             due: List::EMPTY,
             near: vec![List::EMPTY; NEAR_SLOTS].into_boxed_slice(),
@@ -186,20 +175,26 @@ impl<K: Copy> Wheel<K> {
             self.advance(now);
         }
         let deadline = (now + after).as_micros().div_ceil(TICK_US).min(LAST_TICK);
-        let (slot, generation) = self.allocate(key);
-        self.len += 1;
-        self.place(slot, deadline, End::Back);
-        TimerId { slot, generation }
+        // Fewer than 2^32 nodes: the tables that own the timers are bounded.
+        let id = self.nodes.insert(Node {
+            deadline_and_ring: 0,
+            prev: NIL,
+            next: NIL,
+            key,
+        });
+        debug_assert_ne!(id.slot, NIL);
+        self.place(id.slot, deadline, End::Back);
+        TimerId(id)
     }
 
     /// Stops a timer; whether it was still to fire (timers that are due and not yet popped are).
     pub fn cancel(&mut self, id: TimerId) -> bool {
-        match self.nodes.get(id.slot as usize) {
-            Some(node) if node.generation == id.generation => {}
-            Some(_) | None => return false,
+        let TimerId(id) = id;
+        if self.nodes.get(id).is_none() {
+            return false;
         }
         self.unlink(id.slot);
-        self.release(id.slot);
+        self.nodes.remove(id);
         true
     }
 
@@ -221,10 +216,10 @@ impl<K: Copy> Wheel<K> {
     /// Takes the next timer that has fired.
     #[must_use]
     pub fn pop_due(&mut self) -> Option<K> {
-        let slot = self.due.head;
-        let key = self.nodes.get(slot as usize)?.key;
-        self.unlink(slot);
-        self.release(slot);
+        let (id, node) = self.nodes.at(self.due.head)?;
+        let key = node.key;
+        self.unlink(id.slot);
+        self.nodes.remove(id);
         Some(key)
     }
 
@@ -242,12 +237,12 @@ impl<K: Copy> Wheel<K> {
 
     /// Timers that run or wait to be popped.
     pub fn len(&self) -> usize {
-        self.len
+        self.nodes.len()
     }
 
     /// Whether no timer runs or waits to be popped.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.nodes.is_empty()
     }
 
     /// The first tick after `self.now` at which a slot has to be dealt with.
@@ -298,9 +293,12 @@ impl<K: Copy> Wheel<K> {
             // From the back, each to the front: the order stays.
             let mut slot = list.tail;
             while slot != NIL {
-                let node = self.nodes[slot as usize];
-                self.place_ahead(slot, node.deadline(), End::Front);
-                slot = node.prev;
+                let Some((_, node)) = self.nodes.at(slot) else {
+                    break;
+                };
+                let (deadline, prev) = (node.deadline(), node.prev);
+                self.place_ahead(slot, deadline, End::Front);
+                slot = prev;
             }
         }
     }
@@ -316,8 +314,12 @@ impl<K: Copy> Wheel<K> {
         if self.due.is_empty() {
             self.due = list;
         } else {
-            self.nodes[self.due.tail as usize].next = list.head;
-            self.nodes[list.head as usize].prev = self.due.tail;
+            if let Some(last) = self.nodes.at_mut(self.due.tail) {
+                last.next = list.head;
+            }
+            if let Some(first) = self.nodes.at_mut(list.head) {
+                first.prev = self.due.tail;
+            }
             self.due.tail = list.tail;
         }
     }
@@ -326,7 +328,9 @@ impl<K: Copy> Wheel<K> {
     fn place(&mut self, slot: u32, deadline: u64, end: End) {
         if deadline <= self.now {
             // Due timers are in order of their tick: this one counts as due at the present tick.
-            self.nodes[slot as usize].deadline_and_ring = self.now << 2;
+            if let Some(node) = self.nodes.at_mut(slot) {
+                node.deadline_and_ring = self.now << 2;
+            }
             Self::link(&mut self.nodes, &mut self.due, slot, end);
         } else {
             self.place_ahead(slot, deadline, end);
@@ -337,7 +341,9 @@ impl<K: Copy> Wheel<K> {
     fn place_ahead(&mut self, slot: u32, deadline: u64, end: End) {
         let ahead = deadline - self.now;
         if ahead < NEAR_SLOTS as u64 {
-            self.nodes[slot as usize].deadline_and_ring = deadline << 2;
+            if let Some(node) = self.nodes.at_mut(slot) {
+                node.deadline_and_ring = deadline << 2;
+            }
             let index = (deadline as usize) % NEAR_SLOTS;
             Self::link(&mut self.nodes, &mut self.near[index], slot, end);
             self.near_occupied[index / 64] |= 1 << (index % 64);
@@ -348,25 +354,29 @@ impl<K: Copy> Wheel<K> {
             .find(|ring| ahead < 1 << far_shift(*ring))
             .unwrap_or(FAR_RINGS)
             - 1;
-        self.nodes[slot as usize].deadline_and_ring = deadline << 2 | (ring as u64 + 1);
+        if let Some(node) = self.nodes.at_mut(slot) {
+            node.deadline_and_ring = deadline << 2 | (ring as u64 + 1);
+        }
         let index = (deadline >> far_shift(ring)) as usize % FAR_SLOTS;
         let far = &mut self.far[ring];
         Self::link(&mut self.nodes, &mut far.slots[index], slot, end);
         far.occupied |= 1 << index;
     }
 
-    fn link(nodes: &mut Chunks<Node<K>>, list: &mut List, slot: u32, end: End) {
+    fn link(nodes: &mut Slab<Node<K>>, list: &mut List, slot: u32, end: End) {
         let (prev, next) = match end {
             End::Front => (NIL, list.head),
             End::Back => (list.tail, NIL),
         };
-        nodes[slot as usize].prev = prev;
-        nodes[slot as usize].next = next;
-        match nodes.get_mut(prev as usize) {
+        if let Some(node) = nodes.at_mut(slot) {
+            node.prev = prev;
+            node.next = next;
+        }
+        match nodes.at_mut(prev) {
             Some(before) => before.next = slot,
             None => list.head = slot,
         }
-        match nodes.get_mut(next as usize) {
+        match nodes.at_mut(next) {
             Some(after) => after.prev = slot,
             None => list.tail = slot,
         }
@@ -374,12 +384,14 @@ impl<K: Copy> Wheel<K> {
 
     /// Takes a node out of the list that holds it.
     fn unlink(&mut self, slot: u32) {
-        let node = self.nodes[slot as usize];
+        let Some((_, &node)) = self.nodes.at(slot) else {
+            return;
+        };
         let (prev, next) = (node.prev, node.next);
-        if let Some(before) = self.nodes.get_mut(prev as usize) {
+        if let Some(before) = self.nodes.at_mut(prev) {
             before.next = next;
         }
-        if let Some(after) = self.nodes.get_mut(next as usize) {
+        if let Some(after) = self.nodes.at_mut(next) {
             after.prev = prev;
         }
         if prev != NIL && next != NIL {
@@ -417,36 +429,6 @@ impl<K: Copy> Wheel<K> {
         if *word == 0 {
             self.near_words &= !(1 << (index / 64));
         }
-    }
-
-    fn allocate(&mut self, key: K) -> (u32, NonZeroU32) {
-        let slot = self.free;
-        if let Some(node) = self.nodes.get_mut(slot as usize) {
-            self.free = node.next;
-            node.key = key;
-            return (slot, node.generation);
-        }
-        // Fewer than 2^32 nodes of 24 bytes and more: the tables that own the timers are bounded.
-        let slot = self.nodes.len() as u32;
-        debug_assert_ne!(slot, NIL);
-        let generation = NonZeroU32::MIN;
-        self.nodes.push(Node {
-            deadline_and_ring: 0,
-            prev: NIL,
-            next: NIL,
-            generation,
-            key,
-        });
-        (slot, generation)
-    }
-
-    /// Puts an unlinked node on the free list; ids that name it are worth nothing from here on.
-    fn release(&mut self, slot: u32) {
-        let node = &mut self.nodes[slot as usize];
-        node.generation = node.generation.checked_add(1).unwrap_or(NonZeroU32::MIN);
-        node.next = self.free;
-        self.free = slot;
-        self.len -= 1;
     }
 }
 
@@ -669,7 +651,7 @@ mod tests {
         assert!(wheel.cancel(first));
         assert!(!wheel.cancel(first));
         let second = wheel.start(Instant::ORIGIN, Millis(10), 2);
-        assert_eq!(second.slot, first.slot, "the slot is used again");
+        assert_eq!(second.0.slot, first.0.slot, "the slot is used again");
         assert!(!wheel.cancel(first), "but not by its old name");
         wheel.advance(at_tick(10));
         assert_eq!(wheel.pop_due(), Some(2));
@@ -701,9 +683,10 @@ mod tests {
             }
             now = now + Millis(40_000);
             wheel.advance(now);
+            assert!(ids.iter().all(|id| id.0.slot < 100), "round {round}");
             assert_eq!(drain(&mut wheel).len(), 50, "round {round}");
         }
-        assert_eq!(wheel.nodes.len(), 100);
+        assert!(wheel.nodes.is_empty());
     }
 
     #[test]

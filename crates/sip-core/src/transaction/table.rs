@@ -10,120 +10,10 @@ use alloc::vec::Vec;
 use hashbrown::HashTable;
 
 use super::{InviteClient, InviteServer, NonInviteClient, NonInviteServer, Timer};
-use crate::chunks::Chunks;
+pub use crate::slab::Key;
+use crate::slab::Slab;
 use crate::timer::wheel::TimerId;
 use crate::transport::Flow;
-
-/// Names a slot of a [`Slab`]; harmless once what it named is gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Key {
-    /// Index.
-    pub slot: u32,
-    /// Counts the slot's uses.
-    pub generation: u32,
-}
-
-#[derive(Debug)]
-enum Slot<T> {
-    Free { next: u32, generation: u32 },
-    Used { generation: u32, value: T },
-}
-
-const NIL: u32 = u32::MAX;
-
-/// Values in slots that are used again; each use has its generation.
-#[derive(Debug)]
-pub struct Slab<T> {
-    slots: Chunks<Slot<T>>,
-    free: u32,
-    len: usize,
-}
-
-impl<T> Default for Slab<T> {
-    fn default() -> Self {
-        Self {
-            slots: Chunks::default(),
-            free: NIL,
-            len: 0,
-        }
-    }
-}
-
-impl<T> Slab<T> {
-    /// Values held.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether it holds nothing.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Takes a value in.
-    pub fn insert(&mut self, value: T) -> Key {
-        self.len += 1;
-        let at = self.free;
-        if let Some(slot) = self.slots.get_mut(at as usize)
-            && let Slot::Free { next, generation } = *slot
-        {
-            *slot = Slot::Used { generation, value };
-            self.free = next;
-            return Key { slot: at, generation };
-        }
-        let slot = self.slots.push(Slot::Used { generation: 1, value }) as u32;
-        Key { slot, generation: 1 }
-    }
-
-    /// The value, if it is still there.
-    pub fn get(&self, key: Key) -> Option<&T> {
-        match self.slots.get(key.slot as usize) {
-            Some(Slot::Used { generation, value }) if *generation == key.generation => Some(value),
-            _ => None,
-        }
-    }
-
-    /// The value, if it is still there.
-    pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
-        match self.slots.get_mut(key.slot as usize) {
-            Some(Slot::Used { generation, value }) if *generation == key.generation => Some(value),
-            _ => None,
-        }
-    }
-
-    /// Takes the value out.
-    pub fn remove(&mut self, key: Key) -> Option<T> {
-        let next = self.free;
-        let slot = self.slots.get_mut(key.slot as usize)?;
-        match slot {
-            Slot::Used { generation, .. } if *generation == key.generation => {}
-            Slot::Used { .. } | Slot::Free { .. } => return None,
-        }
-        let freed = Slot::Free {
-            next,
-            generation: key.generation.wrapping_add(1),
-        };
-        let Slot::Used { value, .. } = core::mem::replace(slot, freed) else {
-            return None;
-        };
-        self.free = key.slot;
-        self.len -= 1;
-        Some(value)
-    }
-
-    fn at(&self, slot: u32) -> Option<(Key, &T)> {
-        match self.slots.get(slot as usize) {
-            Some(Slot::Used { generation, value }) => Some((
-                Key {
-                    slot,
-                    generation: *generation,
-                },
-                value,
-            )),
-            _ => None,
-        }
-    }
-}
 
 /// One of the two server machines.
 #[derive(Clone, Copy, Debug)]
@@ -143,32 +33,67 @@ pub enum ClientMachine {
     NonInvite(NonInviteClient),
 }
 
-/// A server transaction. `U` is what the transaction user keeps beside it.
+/// A server transaction: what it needs until it ends, and beside it what it needs until its final
+/// response. Of those that wait for retransmissions there are a hundred for each of the others.
 #[derive(Debug)]
 pub struct Server<U> {
     /// Index key.
-    pub key: u128,
-    /// Its machine.
-    pub machine: ServerMachine,
-    /// Where the request came from.
-    pub source: Flow,
+    key: [u64; 2],
     /// Where responses go (RFC 3261 §18.2.2, RFC 3581 §4).
     pub reply_to: Flow,
-    /// The request as received; empty once a final response was sent.
-    pub request: Box<[u8]>,
     /// The last response, for retransmissions; empty where none is needed.
-    pub response: Vec<u8>,
+    pub response: Box<[u8]>,
     /// The timer that retransmits, and the one that ends.
     pub timers: [Option<TimerId>; 2],
+    /// Gone once a final response was sent.
+    pub live: Option<Box<Live<U>>>,
+    /// Its machine.
+    pub machine: ServerMachine,
+}
+
+/// What a server transaction needs until its final response. `U` is what the transaction user
+/// keeps.
+#[derive(Debug)]
+pub struct Live<U> {
+    /// Where the request came from.
+    pub source: Flow,
+    /// The request as received.
+    pub request: Vec<u8>,
     /// The transaction user's.
     pub user: U,
+}
+
+impl<U> Server<U> {
+    /// A server transaction with nothing sent yet.
+    pub fn new(key: u128, machine: ServerMachine, reply_to: Flow, live: Box<Live<U>>) -> Self {
+        Self {
+            key: halves(key),
+            reply_to,
+            response: Box::default(),
+            timers: [None; 2],
+            live: Some(live),
+            machine,
+        }
+    }
+}
+
+impl ServerMachine {
+    /// Whether the request is an INVITE.
+    pub const fn is_invite(&self) -> bool {
+        matches!(self, Self::Invite(_))
+    }
+}
+
+/// A key in two halves: it need not be aligned like one.
+const fn halves(key: u128) -> [u64; 2] {
+    [key as u64, (key >> 64) as u64]
 }
 
 /// A client transaction.
 #[derive(Debug)]
 pub struct Client<U> {
     /// Index key.
-    pub key: u128,
+    key: [u64; 2],
     /// Its machine.
     pub machine: ClientMachine,
     /// Where the request went.
@@ -179,6 +104,25 @@ pub struct Client<U> {
     pub timers: [Option<TimerId>; 2],
     /// The transaction user's.
     pub user: U,
+}
+
+impl<U> Client<U> {
+    /// A client transaction with nothing sent yet.
+    pub fn new(key: u128, machine: ClientMachine, to: Flow, request: Box<[u8]>, user: U) -> Self {
+        Self {
+            key: halves(key),
+            machine,
+            to,
+            request,
+            timers: [None; 2],
+            user,
+        }
+    }
+
+    /// Index key.
+    pub const fn key(&self) -> u128 {
+        self.key[0] as u128 | (self.key[1] as u128) << 64
+    }
 }
 
 /// Which of a transaction's two timer places a timer takes: those that can run together never
@@ -199,11 +143,22 @@ pub const fn timer_place(timer: Timer) -> usize {
     }
 }
 
-/// An index entry: the hash stands beside the slot, so that growing touches no transaction.
+/// An index entry: part of the hash stands beside the slot, so that growing touches no transaction.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    hash: u64,
+    hash: u32,
     slot: u32,
+}
+
+impl Entry {
+    fn table_hash(&self) -> u64 {
+        spread(self.hash)
+    }
+}
+
+/// The table's hash of what an entry keeps of a key: the table wants its upper bits as well.
+const fn spread(hash: u32) -> u64 {
+    (hash as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 /// All transactions of one worker.
@@ -226,18 +181,27 @@ impl<S, C> Default for Table<S, C> {
     }
 }
 
-/// Keys are keyed hashes already: half of one is a good table hash.
-const fn table_hash(key: u128) -> u64 {
-    key as u64
+/// Keys are keyed hashes already: any part of one is a good table hash.
+const fn part(key: [u64; 2]) -> u32 {
+    key[0] as u32
 }
 
-fn index(table: &mut HashTable<Entry>, hash: u64, slot: u32) {
-    table.insert_unique(hash, Entry { hash, slot }, |entry| entry.hash);
+/// An index that has become this many times too large is made anew.
+const SPARSE: usize = 16;
+/// One of this size is never too large.
+const SMALL: usize = 1 << 14;
+
+fn index(table: &mut HashTable<Entry>, key: [u64; 2], slot: u32) {
+    let hash = part(key);
+    table.insert_unique(spread(hash), Entry { hash, slot }, Entry::table_hash);
 }
 
-fn unindex(table: &mut HashTable<Entry>, hash: u64, slot: u32) {
-    if let Ok(entry) = table.find_entry(hash, |entry| entry.slot == slot) {
+fn unindex(table: &mut HashTable<Entry>, key: [u64; 2], slot: u32) {
+    if let Ok(entry) = table.find_entry(spread(part(key)), |entry| entry.slot == slot) {
         entry.remove();
+    }
+    if table.capacity() > SMALL && table.len() < table.capacity() / SPARSE {
+        table.shrink_to(table.len() * 2, Entry::table_hash);
     }
 }
 
@@ -254,32 +218,44 @@ impl<S, C> Table<S, C> {
 
     /// Finds a server transaction.
     pub fn find_server(&self, key: u128) -> Option<Key> {
+        let key = halves(key);
         let same = |entry: &Entry| self.servers.at(entry.slot).is_some_and(|(_, s)| s.key == key);
-        let entry = self.server_index.find(table_hash(key), same)?;
+        let entry = self.server_index.find(spread(part(key)), same)?;
         self.servers.at(entry.slot).map(|(key, _)| key)
     }
 
     /// Finds a client transaction.
     pub fn find_client(&self, key: u128) -> Option<Key> {
+        let key = halves(key);
         let same = |entry: &Entry| self.clients.at(entry.slot).is_some_and(|(_, c)| c.key == key);
-        let entry = self.client_index.find(table_hash(key), same)?;
+        let entry = self.client_index.find(spread(part(key)), same)?;
         self.clients.at(entry.slot).map(|(key, _)| key)
     }
 
     /// Takes a server transaction in.
     pub fn insert_server(&mut self, server: Server<S>) -> Key {
-        let hash = table_hash(server.key);
+        let index_key = server.key;
         let key = self.servers.insert(server);
-        index(&mut self.server_index, hash, key.slot);
+        index(&mut self.server_index, index_key, key.slot);
         key
     }
 
     /// Takes a client transaction in.
     pub fn insert_client(&mut self, client: Client<C>) -> Key {
-        let hash = table_hash(client.key);
+        let index_key = client.key;
         let key = self.clients.insert(client);
-        index(&mut self.client_index, hash, key.slot);
+        index(&mut self.client_index, index_key, key.slot);
         key
+    }
+
+    /// What a server transaction keeps until its final response.
+    pub fn live(&self, key: Key) -> Option<&Live<S>> {
+        self.servers.get(key)?.live.as_deref()
+    }
+
+    /// What a server transaction keeps until its final response.
+    pub fn live_mut(&mut self, key: Key) -> Option<&mut Live<S>> {
+        self.servers.get_mut(key)?.live.as_deref_mut()
     }
 
     /// A server transaction.
@@ -305,14 +281,14 @@ impl<S, C> Table<S, C> {
     /// Takes a server transaction out.
     pub fn remove_server(&mut self, key: Key) -> Option<Server<S>> {
         let server = self.servers.remove(key)?;
-        unindex(&mut self.server_index, table_hash(server.key), key.slot);
+        unindex(&mut self.server_index, server.key, key.slot);
         Some(server)
     }
 
     /// Takes a client transaction out.
     pub fn remove_client(&mut self, key: Key) -> Option<Client<C>> {
         let client = self.clients.remove(key)?;
-        unindex(&mut self.client_index, table_hash(client.key), key.slot);
+        unindex(&mut self.client_index, client.key, key.slot);
         Some(client)
     }
 }
@@ -320,19 +296,6 @@ impl<S, C> Table<S, C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_key_outlives_its_value_harmlessly() {
-        let mut slab = Slab::default();
-        let a = slab.insert('a');
-        assert_eq!(slab.remove(a), Some('a'));
-        let b = slab.insert('b');
-        assert_eq!(b.slot, a.slot);
-        assert_eq!(slab.get(a), None);
-        assert_eq!((slab.remove(a), slab.len()), (None, 1));
-        assert_eq!(slab.get(b), Some(&'b'));
-        assert_eq!(slab.insert('c').slot, 1);
-    }
 
     #[test]
     fn timers_that_run_together_have_places_of_their_own() {
