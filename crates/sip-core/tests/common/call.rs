@@ -104,10 +104,15 @@ impl Call {
         self.endpoint.poll_transmit(&mut self.batch);
     }
 
-    /// The rest of the call.
-    pub fn rest(&mut self) {
+    /// It rings.
+    pub fn ring(&mut self) {
         self.answer(INVITE, RINGING, "180 Ringing");
         self.give(RINGING);
+    }
+
+    /// The rest of the call.
+    pub fn rest(&mut self) {
+        self.ring();
         self.answer(INVITE, OK, "200 OK");
         self.give(OK);
         self.route();
