@@ -1,5 +1,7 @@
 //! Character classes of RFC 3261 §25.1, and the scans built on them.
 
+use crate::block::{self, Block, Places};
+
 const TOKEN: u8 = 1;
 const SPACE: u8 = 2;
 /// May stand in a URI as it is: no white space, no control character, none of `<>"`, no `%`.
@@ -85,33 +87,74 @@ fn run(text: &[u8], class: u8) -> usize {
     text.len() - rest.len()
 }
 
+/// The same, by the block as long as there are blocks; `ends` tells where in one the run ends.
+#[inline(always)]
+fn long_run(text: &[u8], class: u8, ends: impl Fn(Block) -> Places) -> usize {
+    let mut rest = text;
+    while let Some((block, tail)) = rest.split_first_chunk() {
+        let found = ends(Block::new(block)).bits();
+        if found != 0 {
+            return text.len() - rest.len() + found.trailing_zeros() as usize;
+        }
+        rest = tail;
+    }
+    text.len() - rest.len() + run(rest, class)
+}
+
 pub(crate) fn token_len(text: &[u8]) -> usize {
     run(text, TOKEN)
 }
 
+/// Where a block holds white space or control characters.
+#[inline(always)]
+fn unseen(block: Block) -> Places {
+    block.up_to(b' ') | block.is(0x7f)
+}
+
 /// Up to what may not stand in a URI, or a `%`.
+#[inline(always)]
 pub(crate) fn uri_len(text: &[u8]) -> usize {
-    run(text, URI)
+    long_run(text, URI, |b| {
+        unseen(b) | b.is(b'<') | b.is(b'>') | b.is(b'"') | b.is(b'%')
+    })
 }
 
 pub(crate) fn host_len(text: &[u8]) -> usize {
     run(text, HOST)
 }
 
+#[inline(always)]
 pub(crate) fn value_len(text: &[u8]) -> usize {
-    run(text, VALUE)
+    long_run(text, VALUE, |b| {
+        unseen(b) | b.is(b'<') | b.is(b'>') | b.is(b'"') | b.is(b',') | b.is(b';')
+    })
 }
 
 pub(crate) fn loose_len(text: &[u8]) -> usize {
     run(text, LOOSE)
 }
 
+#[inline(always)]
 pub(crate) fn visible_len(text: &[u8]) -> usize {
-    run(text, VISIBLE)
+    long_run(text, VISIBLE, unseen)
 }
 
 pub(crate) fn word_len(text: &[u8]) -> usize {
     run(text, WORD)
+}
+
+/// Where the first `c` is: for texts that are short, as those of header fields are.
+#[inline(always)]
+pub(crate) fn find(text: &[u8], c: u8) -> Option<usize> {
+    let mut rest = text;
+    while let Some((block, tail)) = rest.split_first_chunk() {
+        if let Some(at) = find_in_block(block, c) {
+            return Some(text.len() - rest.len() + at);
+        }
+        rest = tail;
+    }
+    let at = rest.iter().position(|b| *b == c)?;
+    Some(text.len() - rest.len() + at)
 }
 
 /// `token` characters.
@@ -166,7 +209,7 @@ pub const fn hex_value(c: u8) -> Option<u8> {
 
 /// Splits at the first `separator`: (before, after).
 pub fn split_once(text: &[u8], separator: u8) -> (&[u8], Option<&[u8]>) {
-    match memchr::memchr(separator, text) {
+    match find(text, separator) {
         Some(at) => match (text.get(..at), text.get(at + 1..)) {
             (Some(before), Some(after)) => (before, Some(after)),
             _ => (text, None),
@@ -188,53 +231,35 @@ pub fn quoted_len(text: &[u8]) -> Option<usize> {
     }
 }
 
-/// The high bit of each byte of `word` that is zero, exact up to the first one.
-const fn zero_bytes(word: u64) -> u64 {
-    word.wrapping_sub(u64::from_le_bytes([1; 8])) & !word & u64::from_le_bytes([0x80; 8])
-}
-
 /// Index of the first byte of `block` that equals `c`.
-pub(crate) fn find_in_block(block: &[u8; 16], c: u8) -> Option<usize> {
-    let both = u128::from_le_bytes(*block);
-    let wanted = u64::from_le_bytes([c; 8]);
-    let low = zero_bytes(both as u64 ^ wanted);
-    if low != 0 {
-        return Some(low.trailing_zeros() as usize / 8);
-    }
-    let high = zero_bytes((both >> 64) as u64 ^ wanted);
-    (high != 0).then(|| 8 + high.trailing_zeros() as usize / 8)
-}
-
-/// Index of the first byte of `block` below the space, given that there is one.
-fn first_control(block: &[u8; 16]) -> usize {
-    let both = u128::from_le_bytes(*block);
-    let below =
-        |word: u64| word.wrapping_sub(u64::from_le_bytes([b' '; 8])) & !word & u64::from_le_bytes([0x80; 8]);
-    let low = below(both as u64);
-    if low != 0 {
-        low.trailing_zeros() as usize / 8
-    } else {
-        8 + below((both >> 64) as u64).trailing_zeros() as usize / 8
-    }
-}
-
-/// Where the first CR or LF at or after `from` is.
 #[inline(always)]
-pub(crate) fn find_line_end(bytes: &[u8], from: usize) -> Option<usize> {
-    // Lines are short: most of a call to a general search would be its preparation. Blocks without
-    // control characters are skipped (the compiler makes a few vector instructions of the fold).
+pub(crate) fn find_in_block(block: &[u8; block::LEN], c: u8) -> Option<usize> {
+    let found = Block::new(block).is(c).bits();
+    (found != 0).then_some(found.trailing_zeros() as usize)
+}
+
+/// Where the first control character at or after `from` is.
+#[inline(always)]
+pub(crate) fn find_control(bytes: &[u8], from: usize) -> Option<usize> {
+    // Lines are short: most of a call to a general search would be its preparation.
     let mut rest = bytes.get(from..)?;
-    while let Some((block, tail)) = rest.split_first_chunk::<16>() {
-        if block.iter().fold(false, |any, &c| any | (c < b' ')) {
-            let at = bytes.len() - rest.len() + first_control(block);
-            return match bytes.get(at) {
-                Some(b'\r' | b'\n') => Some(at),
-                _ => find_line_end_slowly(bytes, at),
-            };
+    while let Some((block, tail)) = rest.split_first_chunk() {
+        let found = Block::new(block).up_to(b' ' - 1).bits();
+        if found != 0 {
+            return Some(bytes.len() - rest.len() + found.trailing_zeros() as usize);
         }
         rest = tail;
     }
-    find_line_end_slowly(bytes, bytes.len() - rest.len())
+    let at = rest.iter().position(|c| *c < b' ')?;
+    Some(bytes.len() - rest.len() + at)
+}
+
+/// Where the first CR or LF at or after `from` is.
+pub(crate) fn find_line_end(bytes: &[u8], from: usize) -> Option<usize> {
+    match find_control(bytes, from) {
+        Some(at) if matches!(bytes.get(at), Some(b'\r' | b'\n')) => Some(at),
+        _ => find_line_end_slowly(bytes, from),
+    }
 }
 
 /// The same for what is rare: the last bytes of a message without a body, control characters.

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::chars::{hex_value, host_len};
+use crate::chars::{find, hex_value, host_len};
 
 /// A host.
 #[derive(Clone, Copy, Debug)]
@@ -71,38 +71,49 @@ fn name(text: &[u8]) -> Option<Host<'_>> {
     let body = text.strip_suffix(b".").unwrap_or(text);
     // No empty label, and no last label of digits only: that would be a broken IPv4 address
     // (RFC 3696 §2).
-    let last = body.iter().rposition(|c| *c == b'.').map_or(0, |dot| dot + 1);
-    let last = body.get(last..).unwrap_or_default();
-    let mut dot_before = true;
+    let mut label = 0;
+    let mut letters = false;
     for &c in body {
-        let dot = c == b'.';
-        if dot && dot_before {
-            return None;
+        if c == b'.' {
+            if label == 0 {
+                return None;
+            }
+            (label, letters) = (0, false);
+        } else {
+            label += 1;
+            letters |= !c.is_ascii_digit();
         }
-        dot_before = dot;
     }
-    (!dot_before && !last.iter().all(u8::is_ascii_digit)).then_some(Host::Name(text))
+    letters.then_some(Host::Name(text))
 }
 
 /// Dotted quad, decimal only.
 fn parse_v4(text: &[u8]) -> Option<Ipv4Addr> {
-    let mut octets = [0u8; 4];
-    let (mut at, mut len, mut value) = (0, 0, 0u16);
-    for &c in text {
-        if c == b'.' {
-            *octets.get_mut(at)? = u8::try_from(value).ok().filter(|_| len > 0)?;
-            at += 1;
-            (len, value) = (0, 0);
-        } else {
-            if !c.is_ascii_digit() || len == 3 {
-                return None;
-            }
-            len += 1;
-            value = value * 10 + u16::from(c - b'0');
+    let mut rest = text;
+    let mut address = 0;
+    for number in 0..4 {
+        if number > 0 {
+            rest = match rest {
+                [b'.', tail @ ..] => tail,
+                _ => return None,
+            };
         }
+        let digit = |c: u8| u32::from(c.wrapping_sub(b'0'));
+        let (octet, tail) = match rest {
+            [a, b, c, tail @ ..] if digit(*a) < 10 && digit(*b) < 10 && digit(*c) < 10 => {
+                (digit(*a) * 100 + digit(*b) * 10 + digit(*c), tail)
+            }
+            [a, b, tail @ ..] if digit(*a) < 10 && digit(*b) < 10 => (digit(*a) * 10 + digit(*b), tail),
+            [a, tail @ ..] if digit(*a) < 10 => (digit(*a), tail),
+            _ => return None,
+        };
+        if octet > 255 {
+            return None;
+        }
+        address = address << 8 | octet;
+        rest = tail;
     }
-    *octets.get_mut(at)? = u8::try_from(value).ok().filter(|_| len > 0)?;
-    (at == 3).then(|| Ipv4Addr::from(octets))
+    rest.is_empty().then(|| Ipv4Addr::from(address))
 }
 
 /// IPv6 text form (RFC 4291 §2.2), without a zone.
@@ -116,9 +127,9 @@ pub(crate) fn parse_v6(text: &[u8]) -> Option<Ipv6Addr> {
         rest = after;
     }
     while !rest.is_empty() {
-        let end = memchr::memchr(b':', rest).unwrap_or(rest.len());
+        let end = find(rest, b':').unwrap_or(rest.len());
         let part = rest.get(..end)?;
-        if memchr::memchr(b'.', part).is_some() {
+        if find(part, b'.').is_some() {
             // The IPv4 tail takes two groups and must be last.
             let v4 = parse_v4(part)?.octets();
             let [a, b, c, d] = v4;

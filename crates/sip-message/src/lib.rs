@@ -11,6 +11,7 @@
 
 extern crate alloc;
 
+mod block;
 pub mod chars;
 pub mod header;
 pub mod host;

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use crate::chars::trim_end;
+use crate::chars::{find, trim_end};
 use crate::header::{self, CSeq, HeaderError, Mandatory, NameAddr, Via};
 use crate::method::Method;
 use crate::name::HeaderName;
@@ -176,10 +176,18 @@ impl<'a> Message<'a> {
         Some(self.field_value(field))
     }
 
+    /// The message from where that value begins, and the value's length.
+    #[inline(always)]
+    pub(crate) fn value_on(&self, name: HeaderName) -> Option<(&'a [u8], usize)> {
+        let field = self.index.fields.get(self.index.first(name)?)?;
+        let text = self.bytes.get(field.value as usize..)?;
+        Some((text, (field.value_end - field.value) as usize))
+    }
+
     /// All values of a header that may be repeated or joined by commas (RFC 3261 §7.3.1), in order.
     pub fn values(&self, name: HeaderName) -> ValueIter<'a> {
         let from = self.index.first(name).unwrap_or(self.index.fields.len());
-        ValueIter::new(*self, name, from)
+        ValueIter::new(self, name, from)
     }
 
     // Typed values.
@@ -219,8 +227,8 @@ impl<'a> Message<'a> {
     }
 
     fn name_addr(&self, name: HeaderName) -> Result<NameAddr<'a>, HeaderError> {
-        NameAddr::parse(self.value(name).ok_or(HeaderError::Missing(name))?)
-            .ok_or(HeaderError::Malformed(name))
+        let (text, len) = self.value_on(name).ok_or(HeaderError::Missing(name))?;
+        NameAddr::parse_in(text, len).ok_or(HeaderError::Malformed(name))
     }
 
     /// The topmost Via.
@@ -229,13 +237,38 @@ impl<'a> Message<'a> {
     /// Missing or malformed.
     pub fn top_via(&self) -> Result<Via<'a>, HeaderError> {
         let missing = HeaderError::Missing(HeaderName::Via);
-        let text = self.value(HeaderName::Via).ok_or(missing)?;
-        // Nearly always the first field begins with the first value.
-        let text = match text {
-            [b'S' | b's', ..] => trim_end(split_value(text).0),
+        let (text, len) = self.value_on(HeaderName::Via).ok_or(missing)?;
+        // Nearly always the first field holds one value.
+        if let Some(via) = header::usual_via(text, len) {
+            return Ok(via);
+        }
+        let text = match text.get(..len) {
+            Some(text @ [b'S' | b's', ..]) => trim_end(split_value(text).0),
             _ => self.values(HeaderName::Via).next().ok_or(missing)?.text,
         };
         Via::parse(text).ok_or(HeaderError::Malformed(HeaderName::Via))
+    }
+
+    /// The Via below the topmost one, by which a response finds its way on (RFC 3261 §16.7 step 3).
+    ///
+    /// # Errors
+    /// Missing or malformed.
+    pub fn second_via(&self) -> Result<Via<'a>, HeaderError> {
+        let mut fields = self.fields_named(HeaderName::Via);
+        // Nearly always each has a field of its own.
+        if let (Some(first), Some(second)) = (fields.next(), fields.next())
+            && find(self.field_value(first), b',').is_none()
+            && let Some(via) = header::usual_via(
+                self.bytes.get(second.value as usize..).unwrap_or_default(),
+                (second.value_end - second.value) as usize,
+            )
+            && first.value != first.value_end
+        {
+            return Ok(via);
+        }
+        let value = self.values(HeaderName::Via).nth(1);
+        let value = value.ok_or(HeaderError::Missing(HeaderName::Via))?;
+        Via::parse(value.text).ok_or(HeaderError::Malformed(HeaderName::Via))
     }
 
     /// Max-Forwards, 0 to 255 (RFC 3261 §20.22).

@@ -137,37 +137,90 @@ const TABLE: [u8; SLOTS] = {
     table
 };
 
-/// The spellings of up to 16 characters as one number each, first character lowest; longer ones 0.
+/// A spelling of up to 16 characters as two numbers, first character lowest.
+#[derive(Clone, Copy)]
+struct Usual {
+    low: u64,
+    high: u64,
+    name: HeaderName,
+}
+
+/// Slot of such a pair. The multiplier was found by search, as those of [`slot`] were.
+const fn usual_slot(low: u64, high: u64) -> usize {
+    ((low ^ high.rotate_left(7)).wrapping_mul(0x2146_4b6d_4111_329b) >> 55) as usize
+}
+
+/// Places of [`USUAL`]: a power of two, so that an index need not be compared with it.
+const USUAL_PLACES: usize = 128;
+
+/// The spellings of up to 16 characters, and slot → index into them. The last place is of none.
 #[expect(clippy::indexing_slicing, reason = "a fault is one of compilation")]
-const PACKED: [u128; SPELLINGS.len()] = {
-    let mut packed = [0; SPELLINGS.len()];
+const USUAL: ([Usual; USUAL_PLACES], [u8; SLOTS]) = {
+    const NO_NAME: Usual = Usual {
+        low: u64::MAX,
+        high: u64::MAX,
+        name: HeaderName::Other,
+    };
+    let mut usual = [NO_NAME; USUAL_PLACES];
+    let mut table = [USUAL_PLACES as u8 - 1; SLOTS];
     let mut i = 0;
+    let mut at = 0;
     while i < SPELLINGS.len() {
         let name = SPELLINGS[i].0.as_bytes();
-        let mut j = name.len();
-        while j > 0 && name.len() <= 16 {
-            j -= 1;
-            packed[i] = packed[i] << 8 | name[j] as u128;
+        if name.len() <= 16 {
+            let mut packed = 0u128;
+            let mut j = name.len();
+            while j > 0 {
+                j -= 1;
+                packed = packed << 8 | name[j] as u128;
+            }
+            let (low, high) = (packed as u64, (packed >> 64) as u64);
+            usual[at] = Usual {
+                low,
+                high,
+                name: SPELLINGS[i].1,
+            };
+            let slot = usual_slot(low, high);
+            assert!(
+                table[slot] == USUAL_PLACES as u8 - 1,
+                "two header names share a slot: search for another multiplier"
+            );
+            table[slot] = at as u8;
+            at += 1;
         }
         i += 1;
     }
-    packed
+    assert!(at < USUAL_PLACES, "more spellings than places");
+    (usual, table)
+};
+
+static USUAL_NAMES: [Usual; USUAL_PLACES] = USUAL.0;
+static USUAL_TABLE: [u8; SLOTS] = USUAL.1;
+
+/// Which bits of a block are its first so many bytes.
+static FIRST_BYTES: [(u64, u64); 17] = {
+    let mut masks = [(0, 0); 17];
+    let mut len = 1;
+    #[expect(clippy::indexing_slicing, reason = "a fault is one of compilation")]
+    while len <= 16 {
+        let mask = u128::MAX >> (128 - 8 * len);
+        masks[len] = (mask as u64, (mask >> 64) as u64);
+        len += 1;
+    }
+    masks
 };
 
 impl HeaderName {
     /// The name that is the first `len` bytes of `block`, if it is a known one in its usual
     /// spelling: what nearly all names are, at a fraction of the price of [`HeaderName::lookup`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lookup_usual(block: &[u8; 16], len: usize) -> Option<Self> {
-        let (first, middle, last) = (
-            *block.first()?,
-            *block.get(len / 2)?,
-            *block.get(len.checked_sub(1)?)?,
-        );
-        let index = usize::from(*TABLE.get(slot(len, first, middle, last))?);
-        let text = u128::from_le_bytes(*block) & (u128::MAX >> (128 - 8 * len));
-        let (_, known) = SPELLINGS.get(index)?;
-        (PACKED.get(index) == Some(&text)).then_some(*known)
+        let both = u128::from_le_bytes(*block);
+        let (low_mask, high_mask) = FIRST_BYTES.get(len)?;
+        let (low, high) = (both as u64 & low_mask, (both >> 64) as u64 & high_mask);
+        let index = *USUAL_TABLE.get(usual_slot(low, high))?;
+        let usual = USUAL_NAMES.get(usize::from(index) % USUAL_PLACES)?;
+        ((usual.low ^ low) | (usual.high ^ high) == 0).then_some(usual.name)
     }
 
     /// Recognises a name in any case, long or compact form.

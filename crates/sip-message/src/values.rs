@@ -2,9 +2,10 @@
 
 use core::ops::Range;
 
-use crate::chars::{quoted_len, trim, trim_start};
+use crate::chars::{find, quoted_len, trim_end, trim_start};
 use crate::message::Message;
 use crate::name::HeaderName;
+use crate::parse::Field;
 
 /// One value with its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +30,8 @@ impl<'a> Value<'a> {
 /// Iterator over the values of one header name, through all its fields.
 #[derive(Clone, Debug)]
 pub struct ValueIter<'a> {
-    message: Message<'a>,
+    source: &'a [u8],
+    fields: core::iter::Enumerate<core::slice::Iter<'a, Field>>,
     name: HeaderName,
     field: usize,
     rest: Option<&'a [u8]>,
@@ -37,11 +39,17 @@ pub struct ValueIter<'a> {
 }
 
 impl<'a> ValueIter<'a> {
-    pub(crate) const fn new(message: Message<'a>, name: HeaderName, field: usize) -> Self {
+    /// Values of `name`, whose first field is number `first`.
+    pub(crate) fn new(message: &Message<'a>, name: HeaderName, first: usize) -> Self {
+        let mut fields = message.fields().iter().enumerate();
+        if first > 0 {
+            let _ = fields.nth(first - 1);
+        }
         Self {
-            message,
+            source: message.source(),
+            fields,
             name,
-            field,
+            field: 0,
             rest: None,
             first: true,
         }
@@ -51,38 +59,29 @@ impl<'a> ValueIter<'a> {
 impl<'a> Iterator for ValueIter<'a> {
     type Item = Value<'a>;
 
+    #[inline]
     fn next(&mut self) -> Option<Value<'a>> {
-        loop {
-            let fields = self.message.fields();
-            let Some(rest) = self.rest else {
-                let field = fields.get(self.field)?;
-                if field.name != self.name {
-                    self.field += 1;
-                    continue;
-                }
-                // Empty elements of a list ("a,,b") mean nothing: they are skipped before a value
-                // is looked for, so that `first` and `last` tell of values only.
-                self.rest = skip_empty(self.message.field_value(field));
-                self.first = true;
-                if self.rest.is_none() {
-                    self.field += 1;
-                }
-                continue;
-            };
-            let (value, tail) = split_value(rest);
-            self.rest = tail.and_then(skip_empty);
-            let item = Value {
-                text: trim(value),
-                field: self.field,
-                first: self.first,
-                last: self.rest.is_none(),
-            };
-            self.first = false;
-            if item.last {
-                self.field += 1;
+        let rest = loop {
+            if let Some(rest) = self.rest {
+                break rest;
             }
-            return Some(item);
-        }
+            let (number, field) = self.fields.find(|(_, field)| field.name == self.name)?;
+            // Empty elements of a list ("a,,b") mean nothing: they are skipped before a value
+            // is looked for, so that `first` and `last` tell of values only.
+            let value = self.source.get(field.value as usize..field.value_end as usize);
+            self.rest = value.and_then(skip_empty);
+            (self.field, self.first) = (number, true);
+        };
+        let (value, tail) = split_value(rest);
+        self.rest = tail.and_then(skip_empty);
+        let item = Value {
+            text: trim_end(value),
+            field: self.field,
+            first: self.first,
+            last: self.rest.is_none(),
+        };
+        self.first = false;
+        Some(item)
     }
 }
 
@@ -98,7 +97,7 @@ fn skip_empty(text: &[u8]) -> Option<&[u8]> {
 /// Splits at the first comma outside quotes and angle brackets.
 pub fn split_value(text: &[u8]) -> (&[u8], Option<&[u8]>) {
     // Most values hold no comma at all.
-    if memchr::memchr(b',', text).is_none() {
+    if find(text, b',').is_none() {
         return (text, None);
     }
     let mut at = 0;

@@ -4,7 +4,6 @@ use super::HeaderError;
 use crate::chars::{is_space, is_token_text, trim};
 use crate::method::Method;
 use crate::name::HeaderName;
-use crate::number;
 
 /// Sequence number and method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,23 +21,31 @@ impl<'a> CSeq<'a> {
     /// Not a number below 2^31 and a method.
     pub fn parse(text: &'a [u8]) -> Result<Self, HeaderError> {
         let bad = HeaderError::Malformed(HeaderName::CSeq);
-        let space = text.iter().position(|c| is_space(*c)).ok_or(bad)?;
-        let digits = text.get(..space).ok_or(bad)?;
+        let mut rest = text;
+        let mut number: u32 = 0;
         // Leading zeros are legal and seen (RFC 4475 §3.1.1.1: "0009").
-        let zeros = digits
-            .iter()
-            .take_while(|c| **c == b'0')
-            .count()
-            .min(digits.len().saturating_sub(1));
-        let number = number::decimal_u32(digits.get(zeros..).ok_or(bad)?).ok_or(bad)?;
-        let method = trim(text.get(space..).ok_or(bad)?);
-        if number > i32::MAX as u32 || !is_token_text(method) {
+        while let [digit @ b'0'..=b'9', tail @ ..] = rest {
+            number = number
+                .checked_mul(10)
+                .and_then(|n| n.checked_add(u32::from(digit - b'0')))
+                .ok_or(bad)?;
+            rest = tail;
+        }
+        let method = match rest {
+            [b' ', method @ ..] => trim(method),
+            [c, ..] if is_space(*c) => trim(rest),
+            _ => return Err(bad),
+        };
+        if rest.len() == text.len() || number > i32::MAX as u32 {
             return Err(bad);
         }
-        Ok(Self {
-            number,
-            method: Method::parse(method),
-        })
+        let method = Method::parse(method);
+        if let Method::Other(text) = method
+            && !is_token_text(text)
+        {
+            return Err(bad);
+        }
+        Ok(Self { number, method })
     }
 }
 

@@ -4,6 +4,7 @@ mod auth;
 mod contact;
 mod cseq;
 mod name_addr;
+mod usual;
 mod via;
 
 use core::fmt;
@@ -12,6 +13,7 @@ pub use auth::{AuthParams, AuthValue};
 pub use contact::{Contact, Contacts};
 pub use cseq::CSeq;
 pub use name_addr::NameAddr;
+pub(crate) use usual::via as usual_via;
 pub use via::Via;
 
 use crate::message::Message;
@@ -71,10 +73,11 @@ pub(crate) fn mandatory<'a>(message: &Message<'a>) -> Result<Mandatory<'a>, Head
     }
     let from = message.from()?;
     let to = message.to()?;
-    let call_id = match message.value(HeaderName::CallId) {
-        None | Some([]) => return Err(HeaderError::Missing(HeaderName::CallId)),
-        Some(_) => message
-            .call_id()
+    let call_id = match message.value_on(HeaderName::CallId) {
+        None | Some((_, 0)) => return Err(HeaderError::Missing(HeaderName::CallId)),
+        Some((text, len)) => text
+            .get(..len)
+            .filter(|_| crate::chars::visible_len(text) >= len)
             .ok_or(HeaderError::Malformed(HeaderName::CallId))?,
     };
     Ok(Mandatory {

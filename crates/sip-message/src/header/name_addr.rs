@@ -1,6 +1,6 @@
 //! `name-addr` and `addr-spec` with header parameters: From, To, Route, Record-Route, Path, …
 
-use crate::chars::{quoted_len, trim, trim_start, uri_len, word_len};
+use crate::chars::{find, quoted_len, trim, trim_start, uri_len, word_len};
 use crate::params::Params;
 use crate::uri::{SipUri, Uri, UriError};
 
@@ -16,10 +16,15 @@ pub struct NameAddr<'a> {
     /// Whether the URI stood in angle brackets.
     pub bracketed: bool,
     /// The `tag` parameter, found when the parameters were checked.
-    tag: Option<&'a [u8]>,
+    pub(super) tag: Option<&'a [u8]>,
 }
 
 impl<'a> NameAddr<'a> {
+    /// Reads the value that is the first `len` bytes of `text`, part of a message.
+    pub(crate) fn parse_in(text: &'a [u8], len: usize) -> Option<Self> {
+        super::usual::name_addr(text, len).or_else(|| Self::parse(text.get(..len)?))
+    }
+
     /// Reads all of `text`. Of the URI only the characters are examined.
     pub fn parse(text: &'a [u8]) -> Option<Self> {
         // A display name: a quoted string, or words. Senders put more than tokens there, so only
@@ -55,7 +60,7 @@ impl<'a> NameAddr<'a> {
         let mut tag = None;
         let ok = !uri.is_empty()
             && uri_text_len(uri) == uri.len()
-            && memchr::memchr(b'?', uri).is_none()
+            && find(uri, b'?').is_none()
             && check_params(params, &mut tag);
         ok.then(|| Self {
             display: &[],

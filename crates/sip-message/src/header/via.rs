@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 
-use crate::chars::{host_len, is_token_text, split_once, token_len, trim, trim_start};
+use crate::chars::{find, host_len, is_token_text, split_once, token_len, trim, trim_start};
 use crate::host::Host;
 use crate::number;
 use crate::params::{Param, Params};
@@ -23,15 +23,15 @@ pub struct Via<'a> {
     /// Parameters.
     pub params: Params<'a>,
     /// What is asked for often, found when the parameters were checked.
-    known: Known<'a>,
+    pub(super) known: Known<'a>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Known<'a> {
-    branch: Option<&'a [u8]>,
-    received: Option<&'a [u8]>,
-    rport: Option<Option<u16>>,
-    other_version: bool,
+pub(super) struct Known<'a> {
+    pub(super) branch: Option<&'a [u8]>,
+    pub(super) received: Option<&'a [u8]>,
+    pub(super) rport: Option<Option<u16>>,
+    pub(super) other_version: bool,
 }
 
 impl<'a> Known<'a> {
@@ -128,7 +128,7 @@ fn after_protocol(text: &[u8]) -> Option<(&[u8], bool)> {
 /// as COLON and SEMI allow.
 fn split_sent_by(text: &[u8]) -> Option<(&[u8], Option<u16>, &[u8])> {
     let host_len = match text.first()? {
-        b'[' => memchr::memchr(b']', text)? + 1,
+        b'[' => find(text, b']')? + 1,
         _ => host_len(text),
     };
     let (host, rest) = text.split_at_checked(host_len)?;

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 pub use start_line::{StartLine, StartLineError};
 
-use crate::chars::{find_in_block, find_line_end, is_space, token_len, trim, trim_start};
+use crate::chars::{find_control, find_in_block, find_line_end, token_len, trim_end, trim_start};
 use crate::message::Message;
 use crate::name::HeaderName;
 use crate::number;
@@ -163,14 +163,6 @@ pub fn parse<'a>(
     Ok(message)
 }
 
-#[cold]
-#[inline(never)]
-fn trimmed_slowly(raw: &[u8], stop: usize) -> (usize, usize) {
-    let kept = trim_start(raw);
-    let value = stop - kept.len();
-    (value, value + trim(kept).len())
-}
-
 /// Past a CRLF at `at`; a bare CR or LF counts as a line end here so that the rest of a broken
 /// message can still be read for the refusal.
 fn line_end(bytes: &[u8], at: usize) -> Option<usize> {
@@ -188,6 +180,36 @@ fn fields_content_length(message: &Message<'_>) -> Option<Result<usize, Defect>>
         .map(|text| number::content_length(text).ok_or(Defect::ContentLength))
 }
 
+/// One field as nearly all are written: a known name in its usual spelling, a colon, one space, a
+/// value without control characters, CRLF. `None`: it is something else.
+#[inline(always)]
+fn usual_field(bytes: &[u8], start: usize) -> Option<Field> {
+    let rest = bytes.get(start..)?;
+    let block = rest.first_chunk()?;
+    let len = find_in_block(block, b':')?;
+    let name = HeaderName::lookup_usual(block, len)?;
+    let stop = find_control(rest, len + 1)?;
+    let [b' ', first, ..] = rest.get(len + 1..stop)? else {
+        return None;
+    };
+    // A whole line end, and no folding after it.
+    let [last, b'\r', b'\n', next] = rest.get(stop - 1..stop + 3)? else {
+        return None;
+    };
+    if *first == b' ' || *last == b' ' || *next == b' ' || *next == b'\t' {
+        return None;
+    }
+    let start = start as u32;
+    Some(Field {
+        name,
+        start,
+        name_end: start + len as u32,
+        value: start + len as u32 + 2,
+        value_end: start + stop as u32,
+        end: start + stop as u32 + 2,
+    })
+}
+
 struct FieldParser<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -197,7 +219,9 @@ struct FieldParser<'a> {
 impl FieldParser<'_> {
     /// Indexes all fields; returns where the body begins.
     fn run(&mut self, index: &mut HeaderIndex, max_headers: usize) -> usize {
+        let most = max_headers.min(usize::from(NONE));
         loop {
+            self.usual_fields(index, most);
             match self.bytes.get(self.at) {
                 None => {
                     self.note(Defect::Unterminated);
@@ -212,7 +236,7 @@ impl FieldParser<'_> {
                 }
                 Some(_) => {}
             }
-            if index.fields.len() >= max_headers.min(usize::from(NONE)) {
+            if index.fields.len() >= most {
                 self.note(Defect::TooManyHeaders);
                 return self.bytes.len();
             }
@@ -220,59 +244,68 @@ impl FieldParser<'_> {
         }
     }
 
+    /// Indexes fields as long as they are usual ones.
+    fn usual_fields(&mut self, index: &mut HeaderIndex, most: usize) {
+        let (bytes, mut at) = (self.bytes, self.at);
+        while index.fields.len() < most
+            && let Some(field) = usual_field(bytes, at)
+        {
+            at = field.end as usize;
+            self.enter(index, field);
+        }
+        self.at = at;
+    }
+
+    #[inline(always)]
+    fn enter(&mut self, index: &mut HeaderIndex, field: Field) {
+        let number = index.fields.len();
+        index.fields.push(field);
+        if field.name != HeaderName::Other
+            && let Some(first) = index.first.get_mut(field.name as usize)
+        {
+            if *first == NONE {
+                *first = number as u16;
+            } else if field.name.is_single() {
+                self.note(Defect::Repeated(field.name));
+            }
+        }
+    }
+
     fn note(&mut self, defect: Defect) {
         self.defect = self.defect.or(Some(defect));
     }
 
-    /// One field, folded lines included.
+    /// One field, whatever it is.
+    #[inline(never)]
     fn field(&mut self, index: &mut HeaderIndex) {
         let start = self.at;
         let Some((name, name_len, colon)) = self.name(start) else {
             self.note(Defect::HeaderLine);
-            self.at = self.folded_value_stop(start).1;
+            self.at = self.value_stop(start).1;
             return;
         };
         let from = start + colon + 1;
         let (stop, end) = self.value_stop(from);
         self.at = end;
-        let (value, value_end) = self.trimmed(from, stop);
-        let number = index.fields.len();
-        index.fields.push(Field {
-            name,
-            start: start as u32,
-            name_end: (start + name_len) as u32,
-            value: value as u32,
-            value_end: value_end as u32,
-            end: end as u32,
-        });
-        if name != HeaderName::Other
-            && let Some(first) = index.first.get_mut(name as usize)
-        {
-            if *first == NONE {
-                *first = number as u16;
-            } else if name.is_single() {
-                self.note(Defect::Repeated(name));
-            }
-        }
+        let kept = trim_start(self.bytes.get(from..stop).unwrap_or_default());
+        let value = stop - kept.len();
+        let value_end = value + trim_end(kept).len();
+        self.enter(
+            index,
+            Field {
+                name,
+                start: start as u32,
+                name_end: (start + name_len) as u32,
+                value: value as u32,
+                value_end: value_end as u32,
+                end: end as u32,
+            },
+        );
     }
 
     /// The name of the field at `start`, its length, and where the colon is, from `start`.
-    #[inline]
     fn name(&self, start: usize) -> Option<(HeaderName, usize, usize)> {
         let rest = self.bytes.get(start..)?;
-        if let Some(block) = rest.first_chunk::<16>()
-            && let Some(colon) = find_in_block(block, b':')
-            && let Some(name) = HeaderName::lookup_usual(block, colon)
-        {
-            return Some((name, colon, colon));
-        }
-        Self::unusual_name(rest)
-    }
-
-    /// The same for a name that is unknown, long, spelled unusually or followed by white space.
-    #[cold]
-    #[inline(never)]
-    fn unusual_name(rest: &[u8]) -> Option<(HeaderName, usize, usize)> {
         let len = token_len(rest);
         let mut colon = len;
         while matches!(rest.get(colon), Some(b' ' | b'\t')) {
@@ -287,36 +320,9 @@ impl FieldParser<'_> {
         })
     }
 
-    /// `from..stop` without white space at both ends, folding included.
-    #[inline]
-    fn trimmed(&self, from: usize, stop: usize) -> (usize, usize) {
-        let raw = self.bytes.get(from..stop).unwrap_or_default();
-        // One space in front, none behind: what nearly all senders write.
-        if let [b' ', first, .., last] = raw
-            && !is_space(*first)
-            && !is_space(*last)
-        {
-            return (from + 1, stop);
-        }
-        trimmed_slowly(raw, stop)
-    }
-
-    /// Where the value that begins at `from` stops, and where the next field begins.
-    #[inline]
+    /// Where the value that begins at `from` stops, folded lines included, and where the next
+    /// field begins.
     fn value_stop(&mut self, from: usize) -> (usize, usize) {
-        // Nearly always: a whole line end, and no folding after it.
-        if let Some(stop) = find_line_end(self.bytes, from)
-            && let Some([b'\r', b'\n', next, ..]) = self.bytes.get(stop..)
-            && !matches!(next, b' ' | b'\t')
-        {
-            return (stop, stop + 2);
-        }
-        self.folded_value_stop(from)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn folded_value_stop(&mut self, from: usize) -> (usize, usize) {
         let mut at = from;
         loop {
             let Some(stop) = find_line_end(self.bytes, at) else {

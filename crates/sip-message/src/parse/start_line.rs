@@ -1,7 +1,7 @@
 //! `Request-Line` and `Status-Line` (RFC 3261 §7.1, §7.2).
 
 use super::Defect;
-use crate::chars::is_token_text;
+use crate::chars::{find, is_token_text};
 use crate::method::Method;
 
 /// The first line.
@@ -66,7 +66,7 @@ fn status_line(line: &[u8]) -> Result<StartLine<'_>, StartLineError> {
 }
 
 fn request_line(line: &[u8]) -> Result<(StartLine<'_>, Option<Defect>), StartLineError> {
-    let method_len = memchr::memchr(b' ', line).ok_or(StartLineError::NotSip)?;
+    let method_len = find(line, b' ').ok_or(StartLineError::NotSip)?;
     let method = Method::parse(line.get(..method_len).unwrap_or_default());
     if let Method::Other(text) = method
         && !is_token_text(text)
@@ -79,7 +79,7 @@ fn request_line(line: &[u8]) -> Result<(StartLine<'_>, Option<Defect>), StartLin
         && let [b' ', version @ ..] = tail
         && version.eq_ignore_ascii_case(VERSION)
     {
-        let broken = uri.is_empty() || memchr::memchr2(b' ', b'\t', uri).is_some();
+        let broken = uri.is_empty() || find(uri, b' ').or_else(|| find(uri, b'\t')).is_some();
         return Ok((
             StartLine::Request { method, uri },
             broken.then_some(Defect::RequestLine),

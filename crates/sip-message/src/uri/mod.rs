@@ -1,10 +1,11 @@
 //! SIP, SIPS and TEL URIs (RFC 3261 §19.1, RFC 3966), borrowed.
 
 mod compare;
+mod usual;
 
 use core::fmt;
 
-use crate::chars::{split_once, uri_len};
+use crate::chars::{find, split_once, uri_len};
 use crate::host::Host;
 use crate::number;
 use crate::params::{MAX_PARAMS, Param, Params};
@@ -103,6 +104,9 @@ impl<'a> Uri<'a> {
     pub fn parse(text: &'a [u8]) -> Result<Self, UriError> {
         // The usual scheme first.
         if let [b's' | b'S', b'i' | b'I', b'p' | b'P', b':', rest @ ..] = text {
+            if let Some(uri) = usual::sip(text, rest) {
+                return Ok(Self::Sip(uri));
+            }
             check_characters(rest)?;
             return SipUri::parse_rest(text, rest, false).map(Uri::Sip);
         }
@@ -165,7 +169,7 @@ impl<'a> SipUri<'a> {
             _ => (None, None, rest),
         };
         let (before_headers, headers) = split_once(after, b'?');
-        let params_at = memchr::memchr(b';', before_headers).unwrap_or(before_headers.len());
+        let params_at = find(before_headers, b';').unwrap_or(before_headers.len());
         let hostport = before_headers.get(..params_at).unwrap_or_default();
         let params = Params::new(before_headers.get(params_at..).unwrap_or_default());
         let too_many_headers = |text: &[u8]| memchr::memchr_iter(b'&', text).nth(MAX_PARAMS - 1).is_some();
@@ -191,7 +195,7 @@ impl<'a> SipUri<'a> {
     /// (RFC 4475 §3.1.1.3). The value is as written.
     pub fn param(&self, name: &[u8]) -> Option<Param<'a>> {
         self.params.get(name).or_else(|| {
-            memchr::memchr(b'%', self.params.as_bytes())?;
+            find(self.params.as_bytes(), b'%')?;
             compare::find_param(self.params, name)
         })
     }
@@ -223,14 +227,14 @@ fn uri_params_ok(params: Params<'_>) -> bool {
 /// Splits `host:port`; an IPv6 reference keeps its colons.
 fn split_port(hostport: &[u8]) -> Result<(&[u8], Option<u16>), UriError> {
     let colon = if hostport.first() == Some(&b'[') {
-        let close = memchr::memchr(b']', hostport).ok_or(UriError::Host)?;
+        let close = find(hostport, b']').ok_or(UriError::Host)?;
         match hostport.get(close + 1) {
             None => None,
             Some(b':') => Some(close + 1),
             Some(_) => return Err(UriError::Host),
         }
     } else {
-        memchr::memchr(b':', hostport)
+        find(hostport, b':')
     };
     match colon {
         None => Ok((hostport, None)),
@@ -244,7 +248,7 @@ fn split_port(hostport: &[u8]) -> Result<(&[u8], Option<u16>), UriError> {
 
 impl<'a> TelUri<'a> {
     fn parse_rest(text: &'a [u8], rest: &'a [u8]) -> Result<Self, UriError> {
-        let at = memchr::memchr(b';', rest).unwrap_or(rest.len());
+        let at = find(rest, b';').unwrap_or(rest.len());
         let number = rest.get(..at).unwrap_or_default();
         let params = Params::new(rest.get(at..).unwrap_or_default());
         let digits = number.strip_prefix(b"+").unwrap_or(number);
