@@ -2,10 +2,10 @@
 //! the configuration turned into look-ups.
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
+use hashbrown::HashTable;
 use sip_message::{Host, SipUri};
 use smallvec::SmallVec;
 
@@ -25,12 +25,7 @@ fn host_key(host: &Host<'_>) -> HostKey {
     match host {
         Host::Name(name) => {
             key.push(NAME);
-            key.extend(
-                name.strip_suffix(b".")
-                    .unwrap_or(name)
-                    .iter()
-                    .map(u8::to_ascii_lowercase),
-            );
+            key.extend(without_dot(name).iter().map(u8::to_ascii_lowercase));
         }
         Host::V4(ip) => {
             key.push(ADDRESS);
@@ -59,47 +54,118 @@ fn text_key(text: &[u8]) -> Option<HostKey> {
     }))
 }
 
-/// The look-ups.
+/// What is known of a host.
+#[derive(Debug)]
+struct Entry {
+    key: HostKey,
+    /// The domain that it names.
+    domain: Option<usize>,
+    /// It means this server.
+    own: Option<OwnPorts>,
+}
+
+/// With which ports a host means this server.
+#[derive(Debug)]
+enum OwnPorts {
+    /// Any that we listen on, or none given.
+    Listening,
+    /// These; 5060 stands for none given.
+    These(SmallVec<[u16; 4]>),
+}
+
+/// The look-ups. The hash needs no key: a peer chooses what is looked for, not what is there.
 #[derive(Debug)]
 pub(crate) struct Directory {
-    domains: BTreeMap<HostKey, usize>,
-    own: BTreeMap<HostKey, Option<BTreeSet<u16>>>,
-    ports: BTreeSet<u16>,
+    hosts: HashTable<Entry>,
+    ports: SmallVec<[u16; 4]>,
+}
+
+const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Mixes bytes of which letters may be of either case.
+fn hash_text(text: &[u8]) -> u64 {
+    let (words, rest) = text.as_chunks::<8>();
+    let mut last = [0; 8];
+    for (to, from) in last.iter_mut().zip(rest) {
+        *to = *from;
+    }
+    let mix = |hash: u64, word: [u8; 8]| {
+        let folded = u64::from_le_bytes(word) | 0x2020_2020_2020_2020;
+        (hash ^ folded).wrapping_mul(MULTIPLIER).rotate_left(29)
+    };
+    let hash = words
+        .iter()
+        .fold(text.len() as u64, |hash, word| mix(hash, *word));
+    mix(hash, last)
+}
+
+fn without_dot(name: &[u8]) -> &[u8] {
+    name.strip_suffix(b".").unwrap_or(name)
+}
+
+fn hash_key(key: &HostKey) -> u64 {
+    match key.split_first() {
+        Some((&NAME, name)) => hash_text(name),
+        Some((_, octets)) => hash_text(octets),
+        None => 0,
+    }
 }
 
 impl Directory {
     pub(crate) fn new(config: &Config) -> Self {
-        let mut domains = BTreeMap::new();
-        let mut own: BTreeMap<HostKey, Option<BTreeSet<u16>>> = BTreeMap::new();
-        let ports = config.listeners.iter().map(|l| l.address.port()).collect();
-        let mut add_own = |key: HostKey, port: Option<u16>| match port {
-            None => {
-                own.insert(key, None);
-            }
-            Some(port) => {
-                if let Some(set) = own.entry(key).or_insert_with(|| Some(BTreeSet::new())) {
-                    set.insert(port);
-                }
-            }
+        let mut directory = Self {
+            hosts: HashTable::new(),
+            ports: config.listeners.iter().map(|l| l.address.port()).collect(),
         };
         for listener in &config.listeners {
             if let Some(key) = text_key(alloc::format!("{}", listener.address.ip()).as_bytes()) {
-                add_own(key, Some(listener.address.port()));
+                directory.entry(key).add_own(Some(listener.address.port()));
             }
         }
         for host in &config.own_hosts {
             if let Some(key) = text_key(&host.host) {
-                add_own(key, host.port);
+                directory.entry(key).add_own(host.port);
             }
         }
         for (index, domain) in config.domains.iter().enumerate() {
             for name in core::iter::once(&domain.name).chain(&domain.aliases) {
                 if let Some(key) = text_key(name) {
-                    domains.entry(key).or_insert(index);
+                    directory.entry(key).domain.get_or_insert(index);
                 }
             }
         }
-        Self { domains, own, ports }
+        directory
+    }
+
+    fn entry(&mut self, key: HostKey) -> &mut Entry {
+        let hash = hash_key(&key);
+        self.hosts
+            .entry(hash, |entry| entry.key == key, |entry| hash_key(&entry.key))
+            .or_insert_with(|| Entry {
+                key: key.clone(),
+                domain: None,
+                own: None,
+            })
+            .into_mut()
+    }
+
+    fn find(&self, host: &Host<'_>) -> Option<&Entry> {
+        let octets = |octets: &[u8]| {
+            let same = |entry: &Entry| entry.key.split_first() == Some((&ADDRESS, octets));
+            self.hosts.find(hash_text(octets), same)
+        };
+        match host {
+            Host::Name(name) => {
+                let name = without_dot(name);
+                let same = |entry: &Entry| matches!(entry.key.split_first(), Some((&NAME, key)) if key.eq_ignore_ascii_case(name));
+                self.hosts.find(hash_text(name), same)
+            }
+            Host::V4(ip) => octets(&ip.octets()),
+            Host::V6(ip) => match ip.to_canonical() {
+                IpAddr::V4(ip) => octets(&ip.octets()),
+                IpAddr::V6(ip) => octets(&ip.octets()),
+            },
+        }
     }
 
     /// The domain that `uri` belongs to: by its host, with no port or one that we listen on.
@@ -112,23 +178,34 @@ impl Directory {
 
     /// The domain of a host.
     pub(crate) fn domain_of_host<'c>(&self, config: &'c Config, host: &Host<'_>) -> Option<&'c Domain> {
-        let index = *self.domains.get(&host_key(host))?;
-        config.domains.get(index)
+        config.domains.get(self.find(host)?.domain?)
     }
 
     /// Whether host and port mean this server: what we listen on or advertise, its name, a domain.
     pub(crate) fn is_own(&self, host: &Host<'_>, port: Option<u16>) -> bool {
-        let key = host_key(host);
+        let Some(entry) = self.find(host) else {
+            return false;
+        };
         let port_ok = port.is_none_or(|p| self.ports.contains(&p));
-        if port_ok && self.domains.contains_key(&key) {
+        if port_ok && entry.domain.is_some() {
             return true;
         }
-        match self.own.get(&key) {
+        match &entry.own {
             None => false,
-            Some(None) => port_ok,
-            Some(Some(ports)) => {
-                ports.contains(&port.unwrap_or(5060)) || (port == Some(5061) && ports.contains(&5061))
-            }
+            Some(OwnPorts::Listening) => port_ok,
+            Some(OwnPorts::These(ports)) => ports.contains(&port.unwrap_or(5060)),
+        }
+    }
+}
+
+impl Entry {
+    /// Notes that it means this server, with this port; `None`: with any that we listen on.
+    fn add_own(&mut self, port: Option<u16>) {
+        match (port, &mut self.own) {
+            (None, own) => *own = Some(OwnPorts::Listening),
+            (Some(_), Some(OwnPorts::Listening)) => {}
+            (Some(port), Some(OwnPorts::These(ports))) => ports.push(port),
+            (Some(port), own @ None) => *own = Some(OwnPorts::These(smallvec::smallvec![port])),
         }
     }
 }
