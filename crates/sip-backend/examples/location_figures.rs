@@ -62,6 +62,7 @@ fn record(user: u64, version: u64) -> AorRecord {
         q_milli: 1000,
         expires_unix_s: 4_000_000_000,
         user_agent: b"figures/1.0 phone"[..].into(),
+        updated: version,
     };
     AorRecord {
         bindings: vec![binding],

@@ -7,9 +7,9 @@ use parking_lot::Mutex;
 use sip_core::auth::nonce::NonceId;
 use sip_core::auth::window::{NonceUse, Windows};
 use sip_core::location::AorRecord;
-use sip_core::location::codec::RecordRef;
+use sip_core::location::codec::{self, RecordRef};
 use sip_core::location::shard::{Shard, Swept, shard_of};
-use sip_core::query::Secrets;
+use sip_core::query::{Query, QueryKind, Secrets};
 use sip_core::shared::SharedState;
 
 use crate::metrics::{Counter, Sample};
@@ -19,8 +19,8 @@ use crate::subscribers::CredentialCache;
 const BINDING_SHARDS: usize = 256;
 /// Shards of nonce windows.
 const NONCE_SHARDS: usize = 64;
-/// Slots swept under one lock: some tens of microseconds.
-const SWEEP_SLICE: usize = 256;
+/// Records looked at under one lock: some tens of microseconds.
+const SWEEP_SLICE: usize = 64;
 
 /// Neighbouring locks must not share a cache line.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Shared {
         Self {
             seed,
             bindings: (0..BINDING_SHARDS)
-                .map(|_| Line(Mutex::new(Shard::new(seed))))
+                .map(|_| Line(Mutex::new(Shard::starting_at(seed, started_unix_ms / 1000))))
                 .collect(),
             nonces: (0..NONCE_SHARDS)
                 .map(|_| Line(Mutex::new(Windows::new(per_shard, started_unix_ms))))
@@ -81,27 +81,58 @@ impl Shared {
         }
     }
 
-    /// Removes bindings that have ended, looking at about `budget` records from where the last
-    /// call left off. `finished` means that the last shard was done; the next call begins anew.
-    /// Nothing is written: what has ended is not loaded at a start either.
+    /// Removes bindings that have ended, looking at no more than `budget` records and at none that
+    /// cannot have ended: each shard is asked what is due, nothing is searched. `finished` means
+    /// that nothing is due any more; else the next call goes on where this one ended.
+    ///
+    /// Nothing is written: what has ended is not loaded at a start either. Where bindings are
+    /// stored, [`Shared::sweep_saves`] removes them there too.
     pub fn sweep(&self, now_unix_ms: u64, budget: usize) -> Swept {
+        self.sweep_with(now_unix_ms, budget, |_, _| ())
+    }
+
+    /// As [`Shared::sweep`]; what the store is to be told of it is appended to `saves`, for
+    /// [`crate::Backend::submit`]. At most one for each record looked at.
+    pub fn sweep_saves(&self, now_unix_ms: u64, budget: usize, saves: &mut Vec<Query>) -> Swept {
+        self.sweep_with(now_unix_ms, budget, |aor, record| {
+            let mut bytes = Vec::new();
+            codec::encode(record, &mut bytes);
+            saves.push(Query {
+                id: None,
+                kind: QueryKind::SaveBindings {
+                    aor: aor.into(),
+                    record: bytes.into(),
+                    version: record.version,
+                },
+            });
+        })
+    }
+
+    fn sweep_with(
+        &self,
+        now_unix_ms: u64,
+        budget: usize,
+        mut changed: impl FnMut(&[u8], &AorRecord),
+    ) -> Swept {
         let mut total = Swept::default();
-        let mut left = budget;
         let mut at = self.sweeping.lock();
-        while left > 0 && !total.finished {
+        for _ in 0..self.bindings.len() {
             let Some(shard) = self.bindings.get(*at) else {
-                *at = 0;
-                continue;
+                break;
             };
-            let slice = left.min(SWEEP_SLICE);
-            let swept = shard.0.lock().sweep(now_unix_ms, slice, |_, _| {});
-            total.bindings += swept.bindings;
-            total.records += swept.records;
-            left -= slice;
-            if swept.finished {
-                *at = (*at + 1) % self.bindings.len();
-                total.finished = *at == 0;
+            total.finished = false;
+            while !total.finished && total.visited < budget {
+                let slice = SWEEP_SLICE.min(budget - total.visited);
+                let swept = shard.0.lock().sweep(now_unix_ms, slice, &mut changed);
+                total.visited += swept.visited;
+                total.bindings += swept.bindings;
+                total.records += swept.records;
+                total.finished = swept.finished;
             }
+            if !total.finished {
+                break;
+            }
+            *at = (*at + 1) % self.bindings.len();
         }
         self.swept.add(total.bindings as u64);
         total
@@ -194,7 +225,7 @@ mod tests {
 
     fn shared() -> Shared {
         let cache = CredentialCache::new(100, Duration::from_secs(60), Duration::from_secs(60));
-        Shared::new((1, 2), 1_000, 1_000_000, Arc::new(cache))
+        Shared::new((1, 2), 1_000, 100_000, Arc::new(cache))
     }
 
     fn binding(expires_unix_s: u64) -> Binding {
@@ -214,6 +245,7 @@ mod tests {
             q_milli: 1000,
             expires_unix_s,
             user_agent: [].into(),
+            updated: 0,
         }
     }
 
@@ -228,17 +260,27 @@ mod tests {
             shared.load(format!("u{n}@x").as_bytes(), record);
         }
         assert_eq!(shared.held(), (2_000, 2_000));
-        let (mut rounds, mut removed) = (0, 0);
+        let (mut rounds, mut removed, mut visited, mut saves) = (0, 0, 0, vec![]);
         loop {
-            let swept = shared.sweep(150_000, 64);
-            removed += swept.bindings;
+            let swept = shared.sweep_saves(150_000, 64, &mut saves);
+            assert!(swept.visited <= 64);
+            (removed, visited) = (removed + swept.bindings, visited + swept.visited);
             rounds += 1;
             if swept.finished {
                 break;
             }
         }
-        assert!(rounds >= 2_000 / 64, "the budget bounds a call: {rounds}");
+        assert!(rounds >= 1_000 / 64, "the budget bounds a call: {rounds}");
+        assert_eq!(visited, 1_000, "what has not ended is not looked at");
         assert_eq!((removed, shared.held()), (1_000, (1_000, 1_000)));
+        assert_eq!(saves.len(), 1_000);
+        for save in saves {
+            let QueryKind::SaveBindings { record, version, .. } = save.kind else {
+                panic!("{:?}", save.kind)
+            };
+            assert!(save.id.is_none() && version >= 150_000);
+            assert!(RecordRef::new(&record).unwrap().is_empty());
+        }
         let mut seen = 0;
         shared.for_each_record(|_, record| seen += record.len());
         assert_eq!(seen, 1_000);

@@ -20,7 +20,9 @@ use battery::location::{Harness, LATER, Records, binding, listeners, record, sav
 use battery::{Answers, PATIENCE};
 use parking_lot::Mutex;
 use sip_backend::AnswerSink;
-use sip_backend::location::{DiskStore, Loaded, LocalSocket, LocationError, LocationStore as _, Options};
+use sip_backend::location::{
+    DiskStore, Loaded, LocalSocket, LocationError, LocationStore as _, Options, Save,
+};
 use sip_core::id::{ListenerId, QueryId};
 use sip_core::location::AorRecord;
 use sip_core::query::{Answer, Unavailable};
@@ -466,4 +468,198 @@ fn answered_saves_survive_kill_9() {
         store.shutdown();
     }
     assert!(total > 1000, "only {total} saves in ten rounds");
+}
+
+/// All rows of the table: user, slot, end.
+fn rows(dir: &Path) -> Vec<(String, i64, u64)> {
+    let db = rusqlite::Connection::open(dir.join("location.db")).unwrap();
+    let read = |row: &rusqlite::Row<'_>| {
+        let end: i64 = row.get(2)?;
+        Ok((row.get(0)?, row.get(1)?, end.cast_unsigned()))
+    };
+    db.prepare("SELECT username, slot, expires FROM location ORDER BY username, slot")
+        .unwrap()
+        .query_map([], read)
+        .unwrap()
+        .map(Result::unwrap)
+        .collect()
+}
+
+/// Waits until the table holds what `done` wants.
+fn until_rows(dir: &Path, done: impl Fn(&[(String, i64, u64)]) -> bool) {
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while !done(&rows(dir)) {
+        assert!(std::time::Instant::now() < deadline, "{:?}", rows(dir));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// What had ended before the start is deleted from the table, though nobody asks for it; a record
+/// that is left with a gap is written whole again.
+#[test]
+fn what_ended_while_nothing_ran_leaves_the_table() {
+    let harness = on_disk(false);
+    let answers = Arc::new(Answers::default());
+    let (store, _, _) = open(harness.options(&listeners()), answers.clone()).unwrap();
+    let saves = (0..2_500u64).map(|n| {
+        let mut two = record(n + 1);
+        let other = binding("sip:b@198.51.100.8", LATER + n);
+        two.bindings.push(other);
+        // The first of two has ended, or both, or none.
+        let ended = [&[0][..], &[0, 1], &[]][(n % 3) as usize];
+        ended
+            .iter()
+            .for_each(|at| two.bindings[*at].expires_unix_s = 1_000);
+        save(None, format!("u{n:05}@example.com").as_bytes(), &two)
+    });
+    store.save(saves.collect());
+    store.shutdown();
+    drop(store);
+    assert_eq!(rows(harness.dir.path()).len(), 5_000);
+
+    let (store, records, loaded) = open(harness.options(&listeners()), answers.clone()).unwrap();
+    let ended = (0..2_500u64).map(|n| [1, 2, 0][(n % 3) as usize]).sum::<u64>();
+    assert_eq!((loaded.expired, loaded.bindings), (ended, 5_000 - ended));
+    assert_eq!(records.len() as u64, loaded.aors);
+    until_rows(harness.dir.path(), |rows| rows.len() as u64 == 5_000 - ended);
+    assert!(rows(harness.dir.path()).iter().all(|(_, _, end)| *end > 1_000));
+
+    // u00000 has its second row only, in slot 1: one binding more in slot 0 takes its place.
+    store.save(vec![save(Some(1), b"u00000@example.com", &record(9_000))]);
+    assert!(matches!(answers.wait(3, 1), Answer::Saved(Ok(()))));
+    assert!(store.fold_now(PATIENCE));
+    let left = rows(harness.dir.path());
+    assert_eq!(left[0], ("u00000".into(), 0, LATER));
+    assert_eq!(left[1].0, "u00002");
+}
+
+/// What ends while the server runs: the sweep's saves take it off the disk, by name.
+#[test]
+fn what_ends_leaves_memory_and_disk() {
+    use sip_backend::shared::Shared;
+    use sip_backend::subscribers::CredentialCache;
+    use sip_core::shared::SharedState as _;
+
+    let harness = on_disk(false);
+    let answers = Arc::new(Answers::default());
+    let (store, _, _) = open(harness.options(&listeners()), answers).unwrap();
+    let backend = sip_backend::Backend::new(Arc::new(Answers::default())).with_location(store);
+    let cache = CredentialCache::new(0, Duration::ZERO, Duration::ZERO);
+    let now = LATER * 1000;
+    let shared = Shared::new((1, 2), 10, now, Arc::new(cache));
+    for n in 0..300u64 {
+        let aor = format!("u{n:03}@example.com");
+        shared.update_bindings(aor.as_bytes(), &mut |held| {
+            held.put(binding("sip:a@198.51.100.7", LATER + 3_600 * (1 + n % 2)));
+            if n % 3 == 0 {
+                held.put(binding("sip:b@198.51.100.8", LATER + 9_000));
+            }
+            held.changed(now);
+            store_save(&backend, aor.as_bytes(), held);
+        });
+    }
+    let mut saves = vec![];
+    let swept = shared.sweep_saves(now + 3_700_000, usize::MAX, &mut saves);
+    assert!(swept.finished);
+    assert_eq!((swept.bindings, saves.len()), (150, 150));
+    backend.submit(0, saves);
+    backend.shutdown();
+    let left = rows(harness.dir.path());
+    // 150 end later, 50 of them and 50 of the others have a second binding.
+    assert_eq!(left.len(), 250);
+    assert!(left.iter().all(|(_, _, end)| *end > LATER + 3_600));
+}
+
+fn store_save(backend: &sip_backend::Backend, aor: &[u8], record: &AorRecord) {
+    let Save {
+        aor, record, version, ..
+    } = save(None, aor, record);
+    let kind = sip_core::query::QueryKind::SaveBindings { aor, record, version };
+    backend.submit(0, [sip_core::query::Query { id: None, kind }]);
+}
+
+/// Large tables are read by several threads: nothing is missed, nothing handed over twice.
+#[test]
+fn a_large_table_is_read_in_parts() {
+    let harness = on_disk(false);
+    let answers = Arc::new(Answers::default());
+    let (store, _, _) = open(harness.options(&listeners()), answers.clone()).unwrap();
+    let mut model = Records::new();
+    for n in 0..40_000u64 {
+        let mut new = record(n + 1);
+        if n % 7 == 0 {
+            new.bindings.push(binding("sip:b@198.51.100.8", LATER));
+        }
+        let domain = ["a.example", "b.example", "b.example"][(n % 3) as usize];
+        model.insert(format!("u{}@{domain}", n / 2).into_bytes(), new);
+    }
+    let saves = model.iter().map(|(aor, record)| save(None, aor, record));
+    store.save(saves.collect());
+    store.shutdown();
+    drop(store);
+    let pages = fs::metadata(harness.dir.path().join("location.db"))
+        .unwrap()
+        .len()
+        / 4096;
+    assert!(pages > 1_000, "too small to be split: {pages} pages");
+    // A journal that knows better of some.
+    let (store, records, _) = open(harness.options(&listeners()), answers.clone()).unwrap();
+    assert!(records == model);
+    for (at, aor) in [(100_001, &b"u5@a.example"[..]), (100_002, b"u16000@b.example")] {
+        store.save(vec![save(Some(at), aor, &record(at.into()))]);
+        assert!(matches!(answers.wait(3, at), Answer::Saved(Ok(()))));
+        model.insert(aor.to_vec(), record(at.into()));
+    }
+    let copy = OnDisk {
+        dir: snapshot(harness.dir.path()),
+        small: false,
+    };
+    let (_copy, records, loaded) = open(copy.options(&listeners()), answers).unwrap();
+    assert!(records == model);
+    assert_eq!((loaded.replayed, loaded.newest_version), (2, 100_002));
+}
+
+/// A table made before there was a column `updated` gets one.
+#[test]
+fn an_older_table_is_read() {
+    let harness = on_disk(false);
+    let answers = Arc::new(Answers::default());
+    let (store, _, _) = open(harness.options(&listeners()), answers.clone()).unwrap();
+    store.save(vec![save(None, b"alice@example.com", &record(7))]);
+    store.shutdown();
+    drop(store);
+    let db = rusqlite::Connection::open(harness.dir.path().join("location.db")).unwrap();
+    db.execute_batch("ALTER TABLE location DROP COLUMN updated")
+        .unwrap();
+    drop(db);
+    let (_store, records, _) = open(harness.options(&listeners()), answers).unwrap();
+    assert_eq!(records[&b"alice@example.com"[..]], record(7));
+}
+
+/// Who is reachable where is for the owner's eyes only.
+#[test]
+fn files_are_the_owners_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let harness = on_disk(false);
+    let answers = Arc::new(Answers::default());
+    let (store, _, _) = open(harness.options(&listeners()), answers.clone()).unwrap();
+    store.save(vec![save(Some(1), b"alice@example.com", &record(7))]);
+    assert!(matches!(answers.wait(3, 1), Answer::Saved(Ok(()))));
+    let mut seen = vec![];
+    for dir in ["", "location.db.journal"] {
+        for entry in fs::read_dir(harness.dir.path().join(dir)).unwrap() {
+            let entry = entry.unwrap();
+            let mode = entry.metadata().unwrap().permissions().mode() & 0o777;
+            let expected = if entry.file_type().unwrap().is_dir() {
+                0o700
+            } else {
+                0o600
+            };
+            assert_eq!(mode, expected, "{:?}", entry.path());
+            seen.push(entry.file_name().into_string().unwrap());
+        }
+    }
+    assert!(seen.iter().any(|name| name == "location.db-wal"), "{seen:?}");
+    assert!(seen.iter().any(|name| name.ends_with(".segment")), "{seen:?}");
 }

@@ -21,10 +21,11 @@ const CHUNK: usize = 2_000;
 /// A deletion is remembered at least this long after it was folded, in case an older version of
 /// the same address-of-record arrives behind it (workers race to the queue by microseconds).
 const REMEMBER_DELETED_S: u64 = 600;
-/// Expired bindings are looked for this often,
+/// Deletions that need no longer be remembered are dropped this often, and it is seen whether the
+/// table is to be walked through ([`Walks`]).
 const PURGE_EVERY: Duration = Duration::from_secs(600);
-/// and deleted this many at a time.
-const PURGE_ROWS: u32 = 50_000;
+/// Rows looked at in one step of a walk.
+const WALK_ROWS: u32 = 10_000;
 /// Wait after a failed round.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -67,6 +68,7 @@ struct State {
     oldest: Option<Instant>,
     urgent: bool,
     stop: bool,
+    lost: bool,
     requests: Vec<Arc<FoldRequest>>,
 }
 
@@ -94,6 +96,15 @@ impl Backlog {
     /// Bytes that wait.
     pub(super) fn bytes(&self) -> u64 {
         self.state.lock().bytes
+    }
+
+    /// Saves could not be taken: rows may stand in the table that nobody will delete by name.
+    pub(super) fn note_lost(&self) {
+        self.state.lock().lost = true;
+    }
+
+    fn take_lost(&self) -> bool {
+        std::mem::take(&mut self.state.lock().lost)
     }
 
     /// Ends the thread once it has done what it can in a short time.
@@ -164,6 +175,34 @@ enum Next {
 /// Deletions noted lately, by address-of-record: version and when.
 pub(super) type Deleted = HashMap<Box<[u8]>, (u64, u64)>;
 
+/// When the whole table is to be walked through for bindings that have ended. While the server
+/// runs, what ends is deleted by name: the sweep of the bindings in memory saves what is left of
+/// each record. A walk is for rows of which memory knows nothing: those that had ended before the
+/// start, those whose listener is gone, and those whose deletion was refused.
+#[derive(Debug, Default)]
+pub(super) struct Walks {
+    /// Unix seconds, few.
+    due: Vec<u64>,
+    /// A walk is under way: its last key.
+    at: Option<Option<table::Key>>,
+}
+
+impl Walks {
+    /// Wants a walk at this second, or as soon as it has passed.
+    pub(super) fn add(&mut self, unix_s: u64) {
+        self.due.push(unix_s);
+    }
+
+    /// Begins one that is due.
+    fn begin(&mut self, now_unix_s: u64) {
+        let before = self.due.len();
+        self.due.retain(|due| *due > now_unix_s);
+        if self.due.len() < before {
+            self.at = Some(None);
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Folder {
     pub(super) db: Connection,
@@ -171,6 +210,7 @@ pub(super) struct Folder {
     pub(super) stats: Arc<Stats>,
     pub(super) options: Options,
     pub(super) deleted: Deleted,
+    pub(super) walks: Walks,
     pub(super) log: Quiet,
 }
 
@@ -185,13 +225,17 @@ enum FoldError {
 impl Folder {
     /// Runs until [`Backlog::stop`].
     pub(super) fn run(mut self) {
-        let mut purge_at = Instant::now() + PURGE_EVERY;
+        self.walks.begin(unix_s());
+        let mut purge_at = Instant::now() + self.until_purge();
         loop {
             let (result, folded) = match self.backlog.next(&self.options, purge_at) {
                 Next::Stop => break,
                 Next::Purge => {
-                    purge_at = Instant::now() + PURGE_EVERY;
-                    (self.purge(), 0)
+                    let start = Instant::now();
+                    let result = self.purge();
+                    // A walk leaves most of the time to others.
+                    purge_at = Instant::now() + self.until_purge().max(start.elapsed());
+                    (result, 0)
                 }
                 Next::Fold(segments) => (self.fold(&segments), segments.len()),
             };
@@ -306,17 +350,30 @@ impl Folder {
         Ok(())
     }
 
+    fn until_purge(&self) -> Duration {
+        if self.walks.at.is_some() {
+            Duration::ZERO
+        } else {
+            PURGE_EVERY
+        }
+    }
+
+    /// One step of the walk under way; else what is done every now and then.
     fn purge(&mut self) -> Result<(), FoldError> {
         let now = unix_s();
-        let forget = now.saturating_sub(REMEMBER_DELETED_S);
-        loop {
-            let purged = table::purge(&self.db, now, forget, PURGE_ROWS)?;
-            self.stats.purged.add(purged as u64);
-            if purged < PURGE_ROWS as usize || self.backlog.stopping() {
-                break;
-            }
+        if let Some(after) = &self.walks.at {
+            let (removed, next) = table::purge_step(&self.db, after.as_ref(), now, WALK_ROWS)?;
+            self.stats.purged.add(removed as u64);
+            self.walks.at = next.map(Some);
+            return Ok(());
         }
+        let forget = now.saturating_sub(REMEMBER_DELETED_S);
+        table::purge_deletions(&self.db, forget)?;
         self.deleted.retain(|_, (_, at)| *at >= forget);
+        if self.backlog.take_lost() {
+            self.walks.add(now);
+        }
+        self.walks.begin(now);
         Ok(())
     }
 }

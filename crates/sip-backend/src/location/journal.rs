@@ -14,6 +14,7 @@
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -51,7 +52,11 @@ pub(crate) struct OsDisk;
 
 impl Disk for OsDisk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn SegmentFile>> {
-        let file = OpenOptions::new().append(true).create_new(true).open(path)?;
+        let file = OpenOptions::new()
+            .append(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)?;
         if let Some(dir) = path.parent() {
             File::open(dir)?.sync_all()?;
         }

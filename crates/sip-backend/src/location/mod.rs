@@ -8,6 +8,9 @@
 //! synced) loses an answered registration.
 //!
 //! The table is for operators to read; it lags behind by at most about [`Options::fold_every`].
+//!
+//! What ends by time is saved like a removal by whoever holds the bindings in memory
+//! ([`crate::shared::Shared::sweep_saves`]), so nothing is searched for on disk.
 
 mod fold;
 mod journal;
@@ -230,7 +233,7 @@ impl Stats {
             Sample::counter(
                 "location_purged",
                 "",
-                "Expired bindings deleted from the location table.",
+                "Bindings deleted from the location table that had ended while nothing ran or their deletion was refused.",
                 self.purged.get(),
             ),
             Sample::histogram(
@@ -296,6 +299,7 @@ impl LocationStore for DiskStore {
             return;
         }
         self.stats.refused_queue.add(refused.len() as u64);
+        self.backlog.note_lost();
         for item in refused {
             if let Item::Save(
                 Save {

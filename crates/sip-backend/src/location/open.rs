@@ -1,20 +1,22 @@
 //! Opening: lock, read the table, then what the journal holds beyond it.
 
 use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::Write as _;
 use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
+use rusqlite::types::Value;
 use sip_core::id::ListenerId;
 use sip_core::location::{AorRecord, codec};
 use sip_core::transport::Transport;
 
-use super::fold::{Backlog, Deleted, Folder};
+use super::fold::{Backlog, Deleted, Folder, Walks};
 use super::journal::{self, Closed, Disk, Journal, OsDisk, Segment};
 use super::socket::Mapper;
 use super::writer::{Writer, unix_s};
@@ -53,6 +55,11 @@ pub struct Loaded {
     pub took: Duration,
 }
 
+/// Threads that load, at most.
+const MAX_THREADS: usize = 8;
+/// Fewer records of the journal are not worth another thread.
+const MIN_SHARE: usize = 10_000;
+
 /// The newest that the journal says of one address-of-record.
 struct Pending {
     version: u64,
@@ -88,12 +95,24 @@ impl DiskStore {
         }
         let lock = lock(&options)?;
         let dir = options.beside(".journal");
-        fs::create_dir_all(&dir).map_err(LocationError::io(&dir))?;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&dir)
+            .map_err(LocationError::io(&dir))?;
+        table::create(&options.path).map_err(LocationError::io(&options.path))?;
         let db = table::open(&options.path).map_err(LocationError::database(&options.path))?;
         let mut loaded = Loaded::default();
         let (segments, next) = journal::list(&dir).map_err(LocationError::io(&dir))?;
         let (segments, pending) = replay(segments, &mut loaded)?;
-        let deleted = load_all(&db, pending, find_listener, load, &mut loaded)
+        let loading = Loading {
+            path: &options.path,
+            find_listener,
+            load,
+            now: unix_s(),
+        };
+        let (deleted, walks) = loading
+            .all(&db, pending, &mut loaded)
             .map_err(LocationError::database(&options.path))?;
         loaded.took = start.elapsed();
         tracing::info!(
@@ -114,6 +133,7 @@ impl DiskStore {
             journal,
             segments,
             deleted,
+            walks,
             lock,
         })?;
         Ok((store, loaded))
@@ -127,6 +147,7 @@ impl DiskStore {
             journal,
             segments,
             deleted,
+            walks,
             lock,
         } = parts;
         let queue = Arc::new(Queue::new(options.queue_items, options.queue_bytes));
@@ -151,6 +172,7 @@ impl DiskStore {
             stats: stats.clone(),
             options,
             deleted,
+            walks,
             log: Quiet::new(every),
         };
         let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
@@ -186,6 +208,7 @@ struct Parts {
     journal: Journal,
     segments: Vec<Closed>,
     deleted: Deleted,
+    walks: Walks,
     lock: File,
 }
 
@@ -197,6 +220,7 @@ fn lock(options: &Options) -> Result<File, LocationError> {
         .create(true)
         .truncate(false)
         .write(true)
+        .mode(0o600)
         .open(&path)
         .map_err(LocationError::io(&path))?;
     match file.try_lock() {
@@ -268,65 +292,166 @@ fn truncate(path: &Path, bytes: u64) -> Result<(), LocationError> {
         .map_err(LocationError::io(path))
 }
 
-/// Hands over the table's records that the journal does not supersede, then the journal's.
-fn load_all(
-    db: &Connection,
-    mut pending: Newest,
-    find_listener: &FindListener<'_>,
-    load: &Load<'_>,
-    loaded: &mut Loaded,
-) -> rusqlite::Result<Deleted> {
-    let now = unix_s();
-    let mut deleted = Deleted::new();
-    table::deletions(db, &mut |aor, version, at| {
-        loaded.newest_version = loaded.newest_version.max(version);
-        if pending.get(&aor).is_some_and(|newer| newer.version <= version) {
+/// What loading needs to know.
+struct Loading<'a> {
+    path: &'a Path,
+    find_listener: &'a FindListener<'a>,
+    load: &'a Load<'a>,
+    now: u64,
+}
+
+/// What one thread has loaded.
+#[derive(Default)]
+struct Tally {
+    aors: u64,
+    bindings: u64,
+    expired: u64,
+    undecodable: u64,
+    scan: table::Scan,
+    /// Addresses-of-record of which the journal knows nothing newer.
+    superseded: Vec<Box<[u8]>>,
+}
+
+impl Loading<'_> {
+    /// Hands over the table's records that the journal does not supersede, then the journal's; by
+    /// as many threads as there are cores, each its part.
+    fn all(
+        &self,
+        db: &Connection,
+        mut pending: Newest,
+        loaded: &mut Loaded,
+    ) -> rusqlite::Result<(Deleted, Walks)> {
+        let mut deleted = Deleted::new();
+        table::deletions(db, &mut |aor, version, at| {
+            loaded.newest_version = loaded.newest_version.max(version);
+            if pending.get(&aor).is_some_and(|newer| newer.version <= version) {
+                pending.remove(&aor);
+            }
+            deleted.insert(aor, (version, at));
+        })?;
+        let threads = thread::available_parallelism()
+            .map_or(1, usize::from)
+            .min(MAX_THREADS);
+        let keys = table::split(db, threads)?;
+        let mut tallies = self.scan(db, &keys, &pending)?;
+        for aor in tallies.iter_mut().flat_map(|tally| tally.superseded.drain(..)) {
             pending.remove(&aor);
         }
-        deleted.insert(aor, (version, at));
-    })?;
-    let mut mapper = Mapper::new(find_listener);
-    let (mut aors, mut bindings, mut expired) = (0, 0, 0);
-    let mut hand_over = |aor: Box<[u8]>, mut record: AorRecord| {
-        let before = record.bindings.len();
-        record.bindings.retain(|binding| binding.expires_unix_s > now);
-        expired += (before - record.bindings.len()) as u64;
-        if !record.bindings.is_empty() {
-            aors += 1;
-            bindings += record.bindings.len() as u64;
-            load(aor, record);
+        let pending: Vec<_> = pending.into_iter().collect();
+        let share = pending.len().div_ceil(threads).max(MIN_SHARE);
+        tallies.extend(each_by_a_thread(pending.chunks(share), |part| self.journal(part)));
+        let mut walks = Walks::default();
+        for tally in tallies {
+            loaded.aors += tally.aors;
+            loaded.bindings += tally.bindings;
+            loaded.expired += tally.expired;
+            loaded.undecodable += tally.undecodable;
+            loaded.unmapped += tally.scan.unmapped;
+            loaded.newest_version = loaded.newest_version.max(tally.scan.newest);
+            if tally.scan.unmapped > 0 {
+                walks.add(tally.scan.unmapped_until);
+            }
         }
-    };
-    let mut wanted = |aor: &[u8], version: u64| match pending.get(aor) {
-        Some(newer) if newer.version > version => false,
-        Some(_) => {
-            pending.remove(aor);
-            true
+        if loaded.expired > 0 {
+            walks.add(self.now);
         }
-        None => true,
-    };
-    let scan = table::scan(db, &mut mapper, &mut wanted, &mut hand_over)?;
-    loaded.newest_version = loaded.newest_version.max(scan.newest);
-    loaded.unmapped += scan.unmapped;
-    for (aor, newest) in pending {
-        let Ok(mut record) = codec::decode(&newest.record) else {
-            loaded.undecodable += 1;
-            tracing::error!("location journal: a record cannot be read");
-            continue;
-        };
-        record.version = newest.version;
-        let before = record.bindings.len();
-        record.bindings.retain_mut(|binding| {
-            let flow = &mut binding.received;
-            flow.conn = None;
-            let socket = newest.listeners.get(usize::from(flow.listener.0));
-            let listener = socket.and_then(|socket| mapper.listener(socket));
-            flow.listener = listener.unwrap_or(flow.listener);
-            listener.is_some()
-        });
-        loaded.unmapped += (before - record.bindings.len()) as u64;
-        hand_over(aor, record);
+        Ok((deleted, walks))
     }
-    (loaded.aors, loaded.bindings, loaded.expired) = (aors, bindings, expired);
-    Ok(deleted)
+
+    /// Reads the table, split at `keys`.
+    fn scan(
+        &self,
+        db: &Connection,
+        keys: &[(Value, Value)],
+        pending: &Newest,
+    ) -> rusqlite::Result<Vec<Tally>> {
+        if keys.is_empty() {
+            return Ok(vec![self.scan_part(db, (None, None), pending)?]);
+        }
+        let bounds = (0..=keys.len()).map(|n| (n.checked_sub(1).and_then(|n| keys.get(n)), keys.get(n)));
+        each_by_a_thread(bounds, |bounds| {
+            let db = table::connect(self.path)?;
+            self.scan_part(&db, bounds, pending)
+        })
+        .into_iter()
+        .collect()
+    }
+
+    fn scan_part(
+        &self,
+        db: &Connection,
+        bounds: (Option<&(Value, Value)>, Option<&(Value, Value)>),
+        pending: &Newest,
+    ) -> rusqlite::Result<Tally> {
+        let mut tally = Tally::default();
+        let mut superseded = Vec::new();
+        let mut wanted = |aor: &[u8], version: u64| match pending.get(aor) {
+            Some(newer) if newer.version > version => false,
+            Some(_) => {
+                superseded.push(aor.into());
+                true
+            }
+            None => true,
+        };
+        let mut mapper = Mapper::new(self.find_listener);
+        let mut each = |aor, record| self.hand_over(aor, record, &mut tally);
+        let scan = table::scan(db, bounds, &mut mapper, &mut wanted, &mut each)?;
+        Ok(Tally {
+            scan,
+            superseded,
+            ..tally
+        })
+    }
+
+    /// Hands over what the journal knows better.
+    fn journal(&self, part: &[(Box<[u8]>, Pending)]) -> Tally {
+        let mut tally = Tally::default();
+        let mut mapper = Mapper::new(self.find_listener);
+        for (aor, newest) in part {
+            let Ok(mut record) = codec::decode(&newest.record) else {
+                tally.undecodable += 1;
+                tracing::error!("location journal: a record cannot be read");
+                continue;
+            };
+            record.version = newest.version;
+            let scan = &mut tally.scan;
+            record.bindings.retain_mut(|binding| {
+                let flow = &mut binding.received;
+                flow.conn = None;
+                let socket = newest.listeners.get(usize::from(flow.listener.0));
+                let listener = socket.and_then(|socket| mapper.listener(socket));
+                flow.listener = listener.unwrap_or(flow.listener);
+                if listener.is_none() {
+                    scan.unmapped += 1;
+                    scan.unmapped_until = scan.unmapped_until.max(binding.expires_unix_s);
+                }
+                listener.is_some()
+            });
+            self.hand_over(aor.clone(), record, &mut tally);
+        }
+        tally
+    }
+
+    fn hand_over(&self, aor: Box<[u8]>, mut record: AorRecord, tally: &mut Tally) {
+        tally.expired += record.remove_expired(self.now) as u64;
+        if !record.bindings.is_empty() {
+            tally.aors += 1;
+            tally.bindings += record.bindings.len() as u64;
+            (self.load)(aor, record);
+        }
+    }
+}
+
+/// Does `work` on each item in a thread of its own; the results in the order of the items.
+fn each_by_a_thread<T: Send, R: Send>(
+    items: impl Iterator<Item = T>,
+    work: impl Fn(T) -> R + Sync,
+) -> Vec<R> {
+    let work = &work;
+    thread::scope(|scope| {
+        let threads: Vec<_> = items.map(|item| scope.spawn(move || work(item))).collect();
+        let ends = threads.into_iter().map(thread::ScopedJoinHandle::join);
+        ends.map(|end| end.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
 }

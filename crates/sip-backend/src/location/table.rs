@@ -1,9 +1,11 @@
 //! The `location` table: one row for each binding, in the manner of OpenSER's usrloc, to be read
 //! by operators and at the next start.
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use rusqlite::types::ValueRef;
+use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, Row, Statement, ToSql, params};
 use sip_core::id::ListenerId;
 use sip_core::location::{AorRecord, Binding};
@@ -13,7 +15,8 @@ use super::socket::{self, Mapper};
 
 /// Clustered by address-of-record: a refresh touches one page, a start reads in order.
 /// `slot` is the binding's place in its record, best `q` first; `expires` and `last_modified`
-/// are seconds since 1970.
+/// are seconds since 1970; `updated` is the record's `version` when the binding was last
+/// registered.
 const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS location (
   username TEXT NOT NULL,
@@ -32,6 +35,7 @@ CREATE TABLE IF NOT EXISTS location (
   instance TEXT NOT NULL,
   reg_id INTEGER NOT NULL,
   version INTEGER NOT NULL,
+  updated INTEGER NOT NULL DEFAULT 0,
   PRIMARY KEY (domain, username, slot)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS location_deleted (
@@ -42,16 +46,38 @@ CREATE TABLE IF NOT EXISTS location_deleted (
   PRIMARY KEY (domain, username)
 ) WITHOUT ROWID;";
 
+/// Makes the file where it is absent: who calls whom from where is for the owner's eyes only.
+/// SQLite gives the files that it makes beside it the same mode.
+pub(crate) fn create(path: &Path) -> std::io::Result<()> {
+    OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(path)
+        .map(drop)
+}
+
 /// Opens the database, making what is absent.
 pub(crate) fn open(path: &Path) -> rusqlite::Result<Connection> {
-    let db = Connection::open(path)?;
-    db.busy_timeout(std::time::Duration::from_secs(5))?;
+    let db = connect(path)?;
     db.pragma_update(None, "journal_mode", "WAL")?;
     // A folded segment is deleted after the commit, so the commit must be on disk.
     db.pragma_update(None, "synchronous", "FULL")?;
     db.pragma_update(None, "cache_size", -32_768)?;
     db.set_prepared_statement_cache_capacity(16);
     db.execute_batch(SCHEMA)?;
+    // Made by an earlier version.
+    if db.prepare("SELECT updated FROM location LIMIT 0").is_err() {
+        db.execute_batch("ALTER TABLE location ADD COLUMN updated INTEGER NOT NULL DEFAULT 0")?;
+    }
+    Ok(db)
+}
+
+/// Another connection to read by.
+pub(crate) fn connect(path: &Path) -> rusqlite::Result<Connection> {
+    let db = Connection::open(path)?;
+    db.busy_timeout(std::time::Duration::from_secs(5))?;
     Ok(db)
 }
 
@@ -115,11 +141,11 @@ pub(crate) struct Write<'a> {
 impl<'db> Writer<'db> {
     pub(crate) fn new(db: &'db Connection) -> rusqlite::Result<Self> {
         Ok(Self {
-            find: db.prepare("SELECT count(*), max(version) FROM location WHERE domain=? AND username=?")?,
+            find: db.prepare("SELECT max(slot) + 1, max(version) FROM location WHERE domain=? AND username=?")?,
             put: db.prepare(
                 "INSERT OR REPLACE INTO location (username, domain, slot, contact, received, path, expires, q, \
-                 callid, cseq, last_modified, user_agent, socket, instance, reg_id, version) \
-                 VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+                 callid, cseq, last_modified, user_agent, socket, instance, reg_id, version, updated) \
+                 VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
             )?,
             cut: db.prepare("DELETE FROM location WHERE domain=? AND username=? AND slot>=?")?,
             bury: db.prepare("INSERT OR REPLACE INTO location_deleted VALUES (?,?,?,?)")?,
@@ -132,7 +158,8 @@ impl<'db> Writer<'db> {
         let (user, domain) = split_aor(write.aor);
         let (user, domain) = (Bytes(user), Bytes(domain));
         let bindings = i64::try_from(write.record.bindings.len()).unwrap_or(i64::MAX);
-        let (rows, newest): (i64, Option<i64>) = self
+        // Not the number of rows: those of bindings that had ended may be missing.
+        let (rows, newest): (Option<i64>, Option<i64>) = self
             .find
             .query_row(params![domain, user], |row| Ok((row.get(0)?, row.get(1)?)))?;
         if newest.is_some_and(|newest| newest.cast_unsigned() >= write.version)
@@ -143,7 +170,7 @@ impl<'db> Writer<'db> {
         for (slot, binding) in (0..).zip(&write.record.bindings) {
             self.put_binding(write, slot, binding)?;
         }
-        if rows > bindings {
+        if rows > Some(bindings) {
             self.cut.execute(params![domain, user, bindings])?;
         }
         if write.record.bindings.is_empty() {
@@ -175,30 +202,90 @@ impl<'db> Writer<'db> {
             Bytes(&binding.instance),
             binding.reg_id,
             write.version.cast_signed(),
+            binding.updated.cast_signed(),
         ])?;
         Ok(())
     }
 }
 
-/// Deletes what a start would not load: bindings that ended before `expired_before`, and deletions
-/// noted before `deleted_before` (both Unix seconds); at most `limit` rows of each. Returns how
-/// many bindings went.
-pub(crate) fn purge(
-    db: &Connection,
-    expired_before: u64,
-    deleted_before: u64,
-    limit: u32,
-) -> rusqlite::Result<usize> {
+/// Deletes deletions noted before `before` (Unix seconds).
+pub(crate) fn purge_deletions(db: &Connection, before: u64) -> rusqlite::Result<usize> {
     db.execute(
-        "DELETE FROM location_deleted WHERE (domain, username) IN \
-         (SELECT domain, username FROM location_deleted WHERE at < ? LIMIT ?)",
-        params![deleted_before.cast_signed(), limit],
-    )?;
-    db.execute(
-        "DELETE FROM location WHERE (domain, username, slot) IN \
-         (SELECT domain, username, slot FROM location WHERE expires < ? LIMIT ?)",
-        params![expired_before.cast_signed(), limit],
+        "DELETE FROM location_deleted WHERE at < ?",
+        params![before.cast_signed()],
     )
+}
+
+/// The key of a row: domain, user, slot.
+pub(crate) type Key = (Value, Value, i64);
+
+/// One step of a walk through the table: deletes, of the `rows` after `after`, those of bindings
+/// that ended before `expired_before` (Unix seconds). Returns how many went, and where the next
+/// step goes on; `None`: the walk has come to its end.
+pub(crate) fn purge_step(
+    db: &Connection,
+    after: Option<&Key>,
+    expired_before: u64,
+    rows: u32,
+) -> rusqlite::Result<(usize, Option<Key>)> {
+    // Every domain is a text or a blob: more than a number.
+    let first: Key = (Value::Integer(0), Value::Integer(0), 0);
+    let (domain, user, slot) = after.unwrap_or(&first);
+    let mut select = db.prepare_cached(
+        "SELECT domain, username, slot, expires FROM location WHERE (domain, username, slot) > (?,?,?) \
+         ORDER BY domain, username, slot LIMIT ?",
+    )?;
+    let read = |row: &Row<'_>| -> rusqlite::Result<(Key, i64)> {
+        Ok(((row.get(0)?, row.get(1)?, row.get(2)?), row.get(3)?))
+    };
+    let found = select
+        .query_map(params![domain, user, slot, rows], read)?
+        .collect::<rusqlite::Result<Vec<_>>>()?;
+    let tx = db.unchecked_transaction()?;
+    let mut removed = 0;
+    {
+        let mut delete =
+            tx.prepare_cached("DELETE FROM location WHERE domain=? AND username=? AND slot=?")?;
+        for ((domain, user, slot), expires) in &found {
+            if expires.cast_unsigned() < expired_before {
+                removed += delete.execute(params![domain, user, slot])?;
+            }
+        }
+    }
+    tx.commit()?;
+    let more = found.len() >= rows as usize;
+    let last = found.into_iter().next_back().map(|(key, _)| key);
+    Ok((removed, last.filter(|_| more)))
+}
+
+/// Splits the table into `parts` of about as many rows each: the keys at which the second and
+/// later begin. Fewer where there is too little to split.
+pub(crate) fn split(db: &Connection, parts: usize) -> rusqlite::Result<Vec<(Value, Value)>> {
+    /// Fewer pages are read as fast by one.
+    const MIN_PAGES: i64 = 1_000;
+    let pages: i64 = db.query_row("PRAGMA page_count", [], |row| row.get(0))?;
+    if parts < 2 || pages < MIN_PAGES {
+        return Ok(Vec::new());
+    }
+    let rows: i64 = db.query_row("SELECT count(*) FROM location", [], |row| row.get(0))?;
+    let part = rows / i64::try_from(parts).unwrap_or(i64::MAX);
+    let mut next = db.prepare(
+        "SELECT domain, username FROM location WHERE (domain, username) >= (?,?) \
+         ORDER BY domain, username LIMIT 1 OFFSET ?",
+    )?;
+    let mut keys = Vec::<(Value, Value)>::new();
+    while keys.len() + 1 < parts {
+        let first = (Value::Integer(0), Value::Integer(0));
+        let (domain, user) = keys.last().unwrap_or(&first);
+        let found = next.query_row(params![domain, user, part], |row| Ok((row.get(0)?, row.get(1)?)));
+        match found {
+            Ok(key) => keys.push(key),
+            Err(rusqlite::Error::QueryReturnedNoRows) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    keys.dedup();
+    Ok(keys)
 }
 
 /// Deletions noted lately: address-of-record and version.
@@ -228,27 +315,46 @@ fn bytes<'row>(row: &'row Row<'_>, column: usize) -> rusqlite::Result<&'row [u8]
 pub(crate) struct Scan {
     /// Bindings whose listener is gone, or whose row cannot be read.
     pub(crate) unmapped: u64,
+    /// The latest end of these.
+    pub(crate) unmapped_until: u64,
     /// Highest version seen.
     pub(crate) newest: u64,
 }
 
-/// Hands over every address-of-record in the table with at least one usable binding, in the
-/// table's order. `wanted(aor, version)` is asked before the bindings are built.
+/// Hands over every address-of-record with at least one usable binding of a part of the table, in
+/// the table's order: from the first key (or the beginning) to before the second (or to the end).
+/// `wanted(aor, version)` is asked before the bindings are built.
 pub(crate) fn scan(
     db: &Connection,
+    (from, to): (Option<&(Value, Value)>, Option<&(Value, Value)>),
     mapper: &mut Mapper<'_>,
     wanted: &mut dyn FnMut(&[u8], u64) -> bool,
     each: &mut dyn FnMut(Box<[u8]>, AorRecord),
 ) -> rusqlite::Result<Scan> {
-    let mut select = db.prepare(
+    let mut text =
         "SELECT username, domain, version, contact, received, path, expires, q, callid, cseq, user_agent, \
-         socket, instance, reg_id FROM location ORDER BY domain, username, slot",
-    )?;
-    let mut rows = select.query([])?;
+         socket, instance, reg_id, updated FROM location"
+            .to_owned();
+    let mut keys = Vec::new();
+    for (bound, key) in [
+        (" WHERE (domain, username) >= (?,?)", from),
+        (" (domain, username) < (?,?)", to),
+    ] {
+        let Some((domain, user)) = key else { continue };
+        match (keys.is_empty(), bound.starts_with(" WHERE")) {
+            (true, false) => text.push_str(" WHERE"),
+            (false, false) => text.push_str(" AND"),
+            (true | false, true) => {}
+        }
+        text.push_str(bound);
+        keys.extend([domain, user]);
+    }
+    text.push_str(" ORDER BY domain, username, slot");
+    let mut select = db.prepare(&text)?;
+    let mut rows = select.query(rusqlite::params_from_iter(keys))?;
     let mut found = Scan::default();
-    let mut current: Option<(Box<[u8]>, AorRecord)> = None;
+    let mut open = Open::default();
     let mut aor = Vec::new();
-    let mut skip = false;
     while let Some(row) = rows.next()? {
         aor.clear();
         let (user, domain) = (bytes(row, 0)?, bytes(row, 1)?);
@@ -257,40 +363,44 @@ pub(crate) fn scan(
             aor.push(b'@');
         }
         aor.extend_from_slice(domain);
-        if current.as_ref().is_none_or(|(open, _)| **open != *aor) {
-            if let Some((done, record)) = current.take()
-                && !skip
-                && !record.bindings.is_empty()
-            {
-                each(done, record);
-            }
+        if open.aor != aor {
+            open.hand_over(each);
             let version = row.get::<_, i64>(2)?.cast_unsigned();
             found.newest = found.newest.max(version);
-            skip = !wanted(&aor, version);
-            current = Some((
-                aor.as_slice().into(),
-                AorRecord {
-                    bindings: Vec::new(),
-                    version,
-                },
-            ));
+            open.wanted = wanted(&aor, version);
+            open.record.version = version;
+            std::mem::swap(&mut open.aor, &mut aor);
         }
-        if let Some((_, record)) = &mut current
-            && !skip
-        {
+        if open.wanted {
             match read_binding(row, mapper)? {
-                Some(binding) => record.bindings.push(binding),
-                None => found.unmapped += 1,
+                Some(binding) => open.record.bindings.push(binding),
+                None => {
+                    found.unmapped += 1;
+                    let until = row.get::<_, i64>(6)?.cast_unsigned();
+                    found.unmapped_until = found.unmapped_until.max(until);
+                }
             }
         }
     }
-    if let Some((done, record)) = current
-        && !skip
-        && !record.bindings.is_empty()
-    {
-        each(done, record);
-    }
+    open.hand_over(each);
     Ok(found)
+}
+
+/// The address-of-record whose rows are being read.
+#[derive(Default)]
+struct Open {
+    aor: Vec<u8>,
+    wanted: bool,
+    record: AorRecord,
+}
+
+impl Open {
+    fn hand_over(&mut self, each: &mut dyn FnMut(Box<[u8]>, AorRecord)) {
+        let record = std::mem::take(&mut self.record);
+        if self.wanted && !record.bindings.is_empty() {
+            each(self.aor.as_slice().into(), record);
+        }
+    }
 }
 
 fn read_binding(row: &Row<'_>, mapper: &mut Mapper<'_>) -> rusqlite::Result<Option<Binding>> {
@@ -301,6 +411,7 @@ fn read_binding(row: &Row<'_>, mapper: &mut Mapper<'_>) -> rusqlite::Result<Opti
         return Ok(None);
     };
     let q: f64 = row.get(7)?;
+    let version = row.get::<_, i64>(2)?.cast_unsigned();
     Ok(Some(Binding {
         contact: bytes(row, 3)?.into(),
         // Connections do not survive their process.
@@ -318,6 +429,7 @@ fn read_binding(row: &Row<'_>, mapper: &mut Mapper<'_>) -> rusqlite::Result<Opti
         q_milli: q_milli(q),
         expires_unix_s: row.get::<_, i64>(6)?.cast_unsigned(),
         user_agent: bytes(row, 10)?.into(),
+        updated: row.get::<_, i64>(14)?.cast_unsigned().min(version),
     }))
 }
 

@@ -164,8 +164,10 @@ impl Writer {
         if count == 0 {
             return Ok(());
         }
+        let backlog = Arc::clone(&self.backlog);
         let refuse = |counter: &Counter| {
             counter.add(count);
+            backlog.note_lost();
             Err(Unavailable)
         };
         if self.failed_at.is_some_and(|at| at.elapsed() < RETRY_AFTER) {

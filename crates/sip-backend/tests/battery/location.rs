@@ -54,6 +54,7 @@ pub fn binding(contact: &str, expires_unix_s: u64) -> Binding {
         q_milli: 1000,
         expires_unix_s,
         user_agent: b"phone/1.0"[..].into(),
+        updated: 0,
     }
 }
 
@@ -121,6 +122,8 @@ pub fn records_come_back_as_saved<H: Harness>(mut harness: H) {
     full.user_agent = b"phone \xff\xfe\x00 odd"[..].into();
     let mut second = binding("sip:alice@192.0.2.9", LATER + 1);
     second.q_milli = 333;
+    // The second was registered later.
+    (full.updated, second.updated) = (1_790_000_000_001, 1_790_000_000_123);
     let alice = AorRecord {
         bindings: vec![full, second],
         version: 1_790_000_000_123,

@@ -2,12 +2,15 @@
 //! [`super::shard`] holds.
 //!
 //! ```text
-//! record  = format(1 byte: 1) version(varint) count(varint) binding*
+//! record  = format(1 byte: 2) version(varint) count(varint) binding*
 //! binding = contact path instance call_id user_agent   (each: varint length, bytes)
-//!           reg_id cseq q_milli expires_unix_s          (varints)
+//!           reg_id cseq q_milli expires_unix_s age      (varints)
 //!           transport(1) listener(varint) family(1: 4 or 6) address(4 or 16) port(varint)
 //!           conn(1: 0 or 1) [worker slot generation]    (varints)
 //! ```
+//!
+//! `age` is the record's version less [`Binding::updated`]: 0 for a phone alone. Format 1, which
+//! journals of earlier versions may hold, had no `age`; there the order tells who is more recent.
 //!
 //! Varints are little-endian groups of 7 bits (LEB128). Every record has one encoding: longer
 //! varints than needed and bytes after the end are errors. Reading borrows: [`RecordRef`] decodes
@@ -23,9 +26,11 @@ use crate::id::{ConnId, ListenerId, WorkerId};
 use crate::transport::{Flow, Transport};
 
 /// The format written by this version of the program.
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
+/// Without ages; read, never written.
+const FORMAT_WITHOUT_AGE: u8 = 1;
 
-/// Bytes of the shortest binding: bounds what a count may promise.
+/// Bytes of the shortest binding of any format: bounds what a count may promise.
 const MIN_BINDING: usize = 5 + 4 + 1 + 1 + 1 + 4 + 1 + 1;
 
 /// Why bytes are not a record.
@@ -62,14 +67,14 @@ pub fn encode(record: &AorRecord, out: &mut Vec<u8>) {
     put_varint(out, record.version);
     put_varint(out, record.bindings.len() as u64);
     for binding in &record.bindings {
-        put_binding(out, binding);
+        put_binding(out, binding, record.version);
     }
 }
 
 /// Reads a whole record.
 ///
 /// # Errors
-/// Any bytes that [`encode`] does not write.
+/// Any bytes that [`encode`] does not write, and never wrote in an earlier format.
 pub fn decode(bytes: &[u8]) -> Result<AorRecord, CodecError> {
     let record = RecordRef::new(bytes)?;
     let mut bindings = Vec::with_capacity(record.len());
@@ -89,6 +94,7 @@ pub fn decode(bytes: &[u8]) -> Result<AorRecord, CodecError> {
 /// An encoded record, its bindings not yet decoded.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordRef<'a> {
+    format: u8,
     version: u64,
     count: usize,
     rest: &'a [u8],
@@ -101,9 +107,9 @@ impl<'a> RecordRef<'a> {
     /// An unknown format, or bytes too short for their own count of bindings.
     pub fn new(bytes: &'a [u8]) -> Result<Self, CodecError> {
         let mut reader = Reader(bytes);
-        match reader.byte()? {
-            FORMAT => {}
-            other => return Err(CodecError::UnknownFormat(other)),
+        let format = reader.byte()?;
+        if !matches!(format, FORMAT | FORMAT_WITHOUT_AGE) {
+            return Err(CodecError::UnknownFormat(format));
         }
         let version = reader.varint()?;
         let count = reader.varint()?;
@@ -111,6 +117,7 @@ impl<'a> RecordRef<'a> {
             return Err(CodecError::Truncated);
         }
         Ok(Self {
+            format,
             version,
             count: count as usize,
             rest: reader.0,
@@ -132,9 +139,11 @@ impl<'a> RecordRef<'a> {
         self.count == 0
     }
 
-    /// The bindings in their order, best `q` first. After an error there is no more.
+    /// The bindings in their order: best `q` first, of equals the most recent first
+    /// ([`AorRecord::bindings`]). After an error there is no more.
     pub const fn bindings(&self) -> Bindings<'a> {
         Bindings {
+            record: *self,
             reader: Reader(self.rest),
             left: self.count,
         }
@@ -144,6 +153,7 @@ impl<'a> RecordRef<'a> {
 /// The bindings of a [`RecordRef`].
 #[derive(Clone, Debug)]
 pub struct Bindings<'a> {
+    record: RecordRef<'a>,
     reader: Reader<'a>,
     left: usize,
 }
@@ -153,7 +163,15 @@ impl<'a> Iterator for Bindings<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         self.left = self.left.checked_sub(1)?;
-        let binding = self.reader.binding();
+        let RecordRef {
+            format,
+            version,
+            count,
+            ..
+        } = self.record;
+        // Where no age is written, those behind are older.
+        let age = (format == FORMAT_WITHOUT_AGE).then(|| (count - self.left - 1) as u64);
+        let binding = self.reader.binding(version, age);
         if binding.is_err() {
             self.left = 0;
         }
@@ -178,9 +196,15 @@ pub struct BindingRef<'a> {
     pub q_milli: u16,
     pub expires_unix_s: u64,
     pub user_agent: &'a [u8],
+    pub updated: u64,
 }
 
 impl BindingRef<'_> {
+    /// [`Binding::is_same_instance`].
+    pub fn is_same_instance(&self, other: &BindingRef<'_>) -> bool {
+        !self.instance.is_empty() && self.instance == other.instance
+    }
+
     /// A copy that owns its bytes.
     pub fn to_owned(&self) -> Binding {
         Binding {
@@ -194,6 +218,7 @@ impl BindingRef<'_> {
             q_milli: self.q_milli,
             expires_unix_s: self.expires_unix_s,
             user_agent: Box::from(self.user_agent),
+            updated: self.updated,
         }
     }
 }
@@ -211,7 +236,7 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-fn put_binding(out: &mut Vec<u8>, b: &Binding) {
+fn put_binding(out: &mut Vec<u8>, b: &Binding, version: u64) {
     for bytes in [&b.contact, &b.path, &b.instance, &b.call_id, &b.user_agent] {
         put_bytes(out, bytes);
     }
@@ -220,6 +245,7 @@ fn put_binding(out: &mut Vec<u8>, b: &Binding) {
         u64::from(b.cseq),
         u64::from(b.q_milli),
         b.expires_unix_s,
+        version.saturating_sub(b.updated),
     ] {
         put_varint(out, n);
     }
@@ -310,7 +336,8 @@ impl<'a> Reader<'a> {
         T::try_from(self.varint()?).map_err(|_| CodecError::BadValue(field))
     }
 
-    fn binding(&mut self) -> Result<BindingRef<'a>, CodecError> {
+    /// One binding of a record of this version; `age`: where none is written.
+    fn binding(&mut self, version: u64, age: Option<u64>) -> Result<BindingRef<'a>, CodecError> {
         let contact = self.bytes()?;
         let path = self.bytes()?;
         let instance = self.bytes()?;
@@ -323,6 +350,12 @@ impl<'a> Reader<'a> {
         if q_milli > 1000 {
             return Err(CodecError::BadValue("q"));
         }
+        let updated = match age {
+            Some(age) => version.saturating_sub(age),
+            None => version
+                .checked_sub(self.varint()?)
+                .ok_or(CodecError::BadValue("age"))?,
+        };
         Ok(BindingRef {
             contact,
             received: self.flow()?,
@@ -334,6 +367,7 @@ impl<'a> Reader<'a> {
             q_milli,
             expires_unix_s,
             user_agent,
+            updated,
         })
     }
 
@@ -419,13 +453,23 @@ pub(super) mod tests {
                 q_milli: n.2,
                 expires_unix_s: n.3,
                 user_agent,
+                updated: 0,
             }
         })
     }
 
     pub(in super::super) fn record() -> impl Strategy<Value = AorRecord> {
-        (prop::collection::vec(binding(), 0..4), any::<u64>())
-            .prop_map(|(bindings, version)| AorRecord { bindings, version })
+        let bindings = prop::collection::vec((binding(), any::<u64>()), 0..4);
+        (bindings, any::<u64>()).prop_map(|(bindings, version)| AorRecord {
+            bindings: bindings
+                .into_iter()
+                .map(|(binding, updated)| Binding {
+                    updated: updated.min(version),
+                    ..binding
+                })
+                .collect(),
+            version,
+        })
     }
 
     proptest! {
@@ -472,12 +516,26 @@ pub(super) mod tests {
     #[test]
     fn errors_name_the_cause() {
         assert_eq!(decode(b""), Err(CodecError::Truncated));
-        assert_eq!(decode(b"\x02"), Err(CodecError::UnknownFormat(2)));
+        assert_eq!(decode(b"\x03"), Err(CodecError::UnknownFormat(3)));
         assert_eq!(
-            decode(b"\x01\x00\xff\xff\xff\xff\x0f"),
+            decode(b"\x02\x00\xff\xff\xff\xff\x0f"),
             Err(CodecError::Truncated)
         );
-        assert_eq!(decode(b"\x01\x80\x00\x00"), Err(CodecError::BadValue("varint")));
-        assert_eq!(decode(b"\x01\x00\x00"), Ok(AorRecord::default()));
+        assert_eq!(decode(b"\x02\x80\x00\x00"), Err(CodecError::BadValue("varint")));
+        assert_eq!(decode(b"\x02\x00\x00"), Ok(AorRecord::default()));
+        // A binding more recent than its record.
+        let older = b"\x02\x05\x01\0\0\0\0\0\0\0\0\0\x06\0\0\x04\x01\x02\x03\x04\0\0";
+        assert_eq!(decode(older), Err(CodecError::BadValue("age")));
+    }
+
+    /// What a journal of an earlier version holds is read; its order says who is more recent.
+    #[test]
+    fn the_first_format_is_read() {
+        let one = b"\0\0\0\0\0\0\0\0\x09\0\0\x04\x01\x02\x03\x04\0\0";
+        let bytes = [&b"\x01\x05\x02"[..], one, one].concat();
+        let record = decode(&bytes).unwrap();
+        assert_eq!(record.version, 5);
+        let updated: Vec<_> = record.bindings.iter().map(|b| b.updated).collect();
+        assert_eq!((record.bindings[1].expires_unix_s, updated), (9, vec![5, 4]));
     }
 }

@@ -8,6 +8,7 @@ use crate::transport::Flow;
 
 pub mod aor;
 pub mod codec;
+mod ends;
 pub mod shard;
 
 /// One contact of an address-of-record (RFC 3261 §10, RFC 3327, RFC 5626).
@@ -34,13 +35,25 @@ pub struct Binding {
     pub expires_unix_s: u64,
     /// User-Agent of the REGISTER; empty: none.
     pub user_agent: Box<[u8]>,
+    /// The record's version when this binding was last registered: of two bindings of one record
+    /// the one with the higher is the more recent. Equal for contacts of one REGISTER.
+    pub updated: u64,
+}
+
+impl Binding {
+    /// Whether both are bindings of one user agent instance (RFC 5626 §4.1): with different
+    /// `reg_id`, two flows to one device, of which only one at a time may be a target (§7).
+    pub fn is_same_instance(&self, other: &Self) -> bool {
+        !self.instance.is_empty() && self.instance == other.instance
+    }
 }
 
 /// All bindings of one address-of-record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AorRecord {
-    /// The bindings, best `q` first, among equals the most recently registered first
-    /// ([`AorRecord::put`] keeps this order).
+    /// The bindings, best `q` first, among equals the most recently registered first (the highest
+    /// [`Binding::updated`]; of one REGISTER's the one that it names last).
+    /// [`AorRecord::put`] keeps this order.
     pub bindings: Vec<Binding>,
     /// Grows with each change; of two writes the higher wins. It starts from the wall clock
     /// ([`AorRecord::changed`]), so that a record made anew after its deletion wins over the old.
@@ -73,8 +86,14 @@ impl AorRecord {
         before - self.bindings.len()
     }
 
+    /// The version that a change at this time gives the record: what a binding registered with it
+    /// has as [`Binding::updated`].
+    pub fn next_version(&self, now_unix_ms: u64) -> u64 {
+        self.version.saturating_add(1).max(now_unix_ms)
+    }
+
     /// Gives the record its next version. To be called once for each change, after it.
     pub fn changed(&mut self, now_unix_ms: u64) {
-        self.version = self.version.saturating_add(1).max(now_unix_ms);
+        self.version = self.next_version(now_unix_ms);
     }
 }

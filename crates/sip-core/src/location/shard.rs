@@ -8,10 +8,11 @@
 //!
 //! | part | bytes |
 //! | --- | --- |
-//! | block: earliest end (8), address-of-record (1 + 22), record | 161 |
+//! | block: address-of-record (1 + 22), record | 154 |
 //! | the allocator's rounding and header | up to 32 |
 //! | slot: pointer and length, in a vector that is full on average to three quarters | 21 |
 //! | index: 4 + 1, in a table that is full on average to two thirds | 8 |
+//! | place among the ends ([`super::ends`]): 12, in a vector like that of the slots | 16 |
 //!
 //! A look-up decodes only the bindings that it asks for ([`Shard::view`]).
 //!
@@ -27,6 +28,7 @@ use siphasher::sip::SipHasher13;
 
 use super::AorRecord;
 use super::codec::{self, Reader, RecordRef};
+use super::ends::Ends;
 
 /// The keyed hash of an address-of-record; also fit to choose among shards, by other bits.
 pub fn hash_aor(seed: (u64, u64), aor: &[u8]) -> u64 {
@@ -44,41 +46,41 @@ pub fn shard_of(seed: (u64, u64), aor: &[u8], shards: usize) -> usize {
 /// What one call of [`Shard::sweep`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
+    /// Records looked at.
+    pub visited: usize,
     /// Bindings removed.
     pub bindings: usize,
     /// Addresses-of-record that have none left and were removed.
     pub records: usize,
-    /// Whether the end of the shard was reached; the next call begins anew.
+    /// Whether nothing is left that is due.
     pub finished: bool,
 }
 
-/// `earliest end (u64 LE) | varint length, address-of-record | record`
+/// `varint length, address-of-record | record`
 struct Block(Box<[u8]>);
 
 impl Block {
     fn write(out: &mut Vec<u8>, aor: &[u8], record: &AorRecord) {
         out.clear();
-        let earliest = record
-            .bindings
-            .iter()
-            .map(|b| b.expires_unix_s)
-            .min()
-            .unwrap_or(0);
-        out.extend_from_slice(&earliest.to_le_bytes());
         codec::put_varint(out, aor.len() as u64);
         out.extend_from_slice(aor);
         codec::encode(record, out);
     }
 
-    fn earliest_end(&self) -> u64 {
-        self.0.first_chunk().map_or(0, |b| u64::from_le_bytes(*b))
-    }
-
     /// Address-of-record and encoded record.
     fn parts(&self) -> (&[u8], &[u8]) {
-        let mut reader = Reader(self.0.get(8..).unwrap_or_default());
+        let mut reader = Reader(&self.0);
         let aor = reader.bytes().unwrap_or_default();
         (aor, reader.0)
+    }
+
+    /// A refresh usually has the same length: no allocation then.
+    fn set(&mut self, bytes: &[u8]) {
+        if self.0.len() == bytes.len() {
+            self.0.copy_from_slice(bytes);
+        } else {
+            self.0 = Box::from(bytes);
+        }
     }
 
     fn aor(&self) -> &[u8] {
@@ -97,8 +99,8 @@ pub struct Shard {
     index: HashTable<u32>,
     slots: Vec<Option<Block>>,
     free: Vec<u32>,
-    /// Where the next sweep goes on.
-    cursor: usize,
+    /// When each slot is to be looked at for bindings that have ended.
+    ends: Ends,
     bindings: usize,
     /// The highest version among records that were removed: a record made anew starts there, so
     /// that its write wins over the one that deleted it even if the wall clock is set back.
@@ -119,12 +121,17 @@ impl core::fmt::Debug for Shard {
 impl Shard {
     /// An empty shard, whose hashes are keyed with `seed`.
     pub const fn new(seed: (u64, u64)) -> Self {
+        Self::starting_at(seed, 0)
+    }
+
+    /// The same, told the time, which saves the first sweep a look at every record.
+    pub const fn starting_at(seed: (u64, u64), now_unix_s: u64) -> Self {
         Self {
             seed,
             index: HashTable::new(),
             slots: Vec::new(),
             free: Vec::new(),
-            cursor: 0,
+            ends: Ends::new(now_unix_s),
             bindings: 0,
             floor: 0,
             scratch: Vec::new(),
@@ -184,9 +191,9 @@ impl Shard {
         }
     }
 
-    /// Looks at up to `budget` slots from where the last call ended and removes bindings that
-    /// have ended. `changed` is called with each address-of-record that lost some and its record
-    /// as it is now, version included; an empty one has been dropped.
+    /// Removes bindings that have ended, looking at up to `budget` records and at none of which no
+    /// binding may have ended ([`Ends`]). `changed` is called with each address-of-record that
+    /// lost some and its record as it is now, version included; an empty one has been dropped.
     pub fn sweep(
         &mut self,
         now_unix_ms: u64,
@@ -195,31 +202,51 @@ impl Shard {
     ) -> Swept {
         let now_unix_s = now_unix_ms / 1000;
         let mut swept = Swept::default();
-        let end = self.cursor.saturating_add(budget).min(self.slots.len());
-        for slot in self.cursor..end {
-            let Some(block) = self.slots.get(slot).and_then(Option::as_ref) else {
+        while swept.visited < budget {
+            let Some(slot) = self.ends.take_due(now_unix_s) else {
+                swept.finished = true;
+                break;
+            };
+            swept.visited += 1;
+            let Some(block) = self.block(Some(slot as usize)) else {
                 continue;
             };
-            if block.earliest_end() > now_unix_s {
-                continue;
-            }
             let mut record = block.record();
             let before = record.bindings.len();
             let removed = record.remove_expired(now_unix_s);
-            if removed > 0 {
-                record.changed(now_unix_ms);
+            if removed == 0 {
+                // It was refreshed: the look that the refresh saved.
+                self.file(slot, &record);
+                continue;
             }
+            record.changed(now_unix_ms);
             let aor = Box::<[u8]>::from(block.aor());
-            self.store(Some(slot), &aor, before, &record);
+            self.store(Some(slot as usize), &aor, before, &record);
             swept.bindings += removed;
             swept.records += usize::from(record.bindings.is_empty());
-            if removed > 0 {
-                changed(&aor, &record);
-            }
+            changed(&aor, &record);
         }
-        swept.finished = end >= self.slots.len();
-        self.cursor = if swept.finished { 0 } else { end };
         swept
+    }
+
+    /// Makes room for this many addresses-of-record.
+    pub fn reserve(&mut self, records: usize) {
+        let more = records.saturating_sub(self.slots.len());
+        self.slots.reserve(more);
+        self.ends.reserve(records);
+        let (slots, seed) = (&self.slots, self.seed);
+        self.index
+            .reserve(records.saturating_sub(self.index.len()), |&slot| {
+                hash_slot(slots, seed, slot)
+            });
+    }
+
+    /// Files `slot` by the earliest end of its record.
+    fn file(&mut self, slot: u32, record: &AorRecord) {
+        let ends = record.bindings.iter().map(|b| b.expires_unix_s);
+        if let Some(earliest) = ends.min() {
+            self.ends.file(slot, earliest);
+        }
     }
 
     fn block(&self, slot: Option<usize>) -> Option<&Block> {
@@ -249,17 +276,21 @@ impl Shard {
         }
         let mut scratch = core::mem::take(&mut self.scratch);
         Block::write(&mut scratch, aor, record);
-        match slot.and_then(|slot| self.slots.get_mut(slot)?.as_mut()) {
-            // A refresh usually has the same length: no allocation then.
-            Some(block) if block.0.len() == scratch.len() => block.0.copy_from_slice(&scratch),
-            Some(block) => block.0 = Box::from(scratch.as_slice()),
+        let slot = match slot {
+            Some(slot) => {
+                if let Some(Some(block)) = self.slots.get_mut(slot) {
+                    block.set(&scratch);
+                }
+                slot as u32
+            }
             None => self.insert(aor, Block(Box::from(scratch.as_slice()))),
-        }
+        };
         self.scratch = scratch;
+        self.file(slot, record);
         self.bindings = (self.bindings + after).saturating_sub(before);
     }
 
-    fn insert(&mut self, aor: &[u8], block: Block) {
+    fn insert(&mut self, aor: &[u8], block: Block) -> u32 {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             (self.slots.len() - 1) as u32
@@ -268,12 +299,9 @@ impl Shard {
             *place = Some(block);
         }
         let (slots, seed) = (&self.slots, self.seed);
-        self.index.insert_unique(hash_aor(seed, aor), slot, |&slot| {
-            slots
-                .get(slot as usize)
-                .and_then(Option::as_ref)
-                .map_or(0, |b| hash_aor(seed, b.aor()))
-        });
+        self.index
+            .insert_unique(hash_aor(seed, aor), slot, |&slot| hash_slot(slots, seed, slot));
+        slot
     }
 
     fn remove(&mut self, slot: usize, aor: &[u8], bindings: usize) {
@@ -284,10 +312,18 @@ impl Shard {
             entry.remove();
         }
         if self.slots.get_mut(slot).and_then(Option::take).is_some() {
+            self.ends.remove(slot as u32);
             self.free.push(slot as u32);
             self.bindings = self.bindings.saturating_sub(bindings);
         }
     }
+}
+
+fn hash_slot(slots: &[Option<Block>], seed: (u64, u64), slot: u32) -> u64 {
+    slots
+        .get(slot as usize)
+        .and_then(Option::as_ref)
+        .map_or(0, |block| hash_aor(seed, block.aor()))
 }
 
 #[cfg(test)]
@@ -319,6 +355,7 @@ mod tests {
             q_milli,
             expires_unix_s,
             user_agent: b"Example Phone 2.1 (b4711)".as_slice().into(),
+            updated: 0,
         }
     }
 
@@ -392,7 +429,7 @@ mod tests {
 
     #[test]
     fn sweep_goes_on_where_it_stopped() {
-        let mut shard = Shard::new((1, 2));
+        let mut shard = Shard::starting_at((1, 2), 50);
         for i in 0..10u64 {
             shard.update(format!("u{i}").as_bytes(), |r| {
                 r.put(binding("sip:short", 1000, if i % 2 == 0 { 100 } else { 200 }));
@@ -404,44 +441,84 @@ mod tests {
         }
         let mut seen = vec![];
         let sweep = |shard: &mut Shard, seen: &mut Vec<_>| {
-            shard.sweep(100_000, 4, |aor, r| {
+            let swept = shard.sweep(112_000, 2, |aor, r| {
                 seen.push((aor.to_vec(), r.bindings.len(), r.version))
-            })
+            });
+            (swept.visited, swept.bindings, swept.records, swept.finished)
         };
-        assert_eq!(
-            sweep(&mut shard, &mut seen),
-            Swept {
-                bindings: 2,
-                records: 2,
-                finished: false
-            }
-        );
-        assert_eq!(
-            sweep(&mut shard, &mut seen),
-            Swept {
-                bindings: 2,
-                records: 1,
-                finished: false
-            }
-        );
-        assert_eq!(
-            sweep(&mut shard, &mut seen),
-            Swept {
-                bindings: 1,
-                records: 1,
-                finished: true
-            }
-        );
-        let expected: Vec<_> = [(0, 0), (2, 0), (4, 1), (6, 0), (8, 0)]
-            .map(|(i, n)| (format!("u{i}").into_bytes(), n, 100_000))
+        assert_eq!(sweep(&mut shard, &mut seen), (2, 2, 2, false));
+        assert_eq!(sweep(&mut shard, &mut seen), (2, 2, 1, false));
+        assert_eq!(sweep(&mut shard, &mut seen), (1, 1, 1, true));
+        let expected: Vec<_> = [(8, 0), (6, 0), (4, 1), (2, 0), (0, 0)]
+            .map(|(i, n)| (format!("u{i}").into_bytes(), n, 112_000))
             .into();
         assert_eq!(seen, expected);
         assert_eq!((shard.len(), shard.bindings()), (6, 6));
-        assert_eq!(sweep(&mut shard, &mut seen), Swept::default());
+        assert_eq!(sweep(&mut shard, &mut seen), (0, 0, 0, true));
         assert_eq!(seen.len(), 5);
         // Freed slots are used again.
         shard.update(b"new", |r| r.put(binding("sip:a", 1000, 10)));
         assert_eq!(shard.slots.len(), 10);
+    }
+
+    /// What expiry looks at follows from what ends and what was refreshed, not from what is held:
+    /// a phone that refreshes at half its time is looked at once in two refreshes.
+    #[test]
+    fn looks_are_bounded_by_ends_and_refreshes() {
+        const PHONES: u64 = 2_000;
+        const T0: u64 = 1_800_000_000;
+        let mut shard = Shard::starting_at((1, 2), T0);
+        let register = |shard: &mut Shard, phone: u64, now: u64| {
+            shard.update(format!("u{phone}").as_bytes(), |r| {
+                r.bindings.clear();
+                r.put(binding("sip:a", 1000, now + 3_600));
+                r.changed(now * 1000);
+            });
+        };
+        let (mut visited, mut refreshes, mut removed) = (0, 0, 0);
+        // Three hours, second by second. Each tenth phone is never heard of again.
+        for now in T0..T0 + 3 * 3_600 {
+            for phone in 0..PHONES {
+                let due = (now - T0) % 1_800 == phone * 1_800 / PHONES;
+                if due && (now < T0 + 1_800 || phone % 10 != 0) {
+                    register(&mut shard, phone, now);
+                    refreshes += 1;
+                }
+            }
+            let swept = shard.sweep(now * 1000, usize::MAX, |_, r| assert!(r.bindings.is_empty()));
+            assert!(swept.finished);
+            visited += swept.visited as u64;
+            removed += swept.bindings as u64;
+        }
+        assert_eq!(removed, PHONES / 10);
+        assert_eq!(shard.len() as u64, PHONES * 9 / 10);
+        assert!(
+            visited <= removed + refreshes / 2,
+            "{visited} looks, {refreshes} refreshes"
+        );
+        // Nobody refreshes any more: each goes, and is looked at twice at most.
+        let swept = shard.sweep((T0 + 20_000) * 1000, usize::MAX, |_, _| ());
+        assert_eq!((shard.len(), swept.records as u64), (0, PHONES * 9 / 10));
+        assert!(swept.visited <= 2 * swept.records);
+    }
+
+    /// Registering and removing without end leaves nothing behind.
+    #[test]
+    fn no_garbage_gathers() {
+        let mut shard = Shard::starting_at((1, 2), 1_000);
+        for round in 0..10_000u64 {
+            let end = 1_000 + round * 7_919 % 7_200;
+            shard.update(b"a", |r| {
+                r.bindings.clear();
+                r.put(binding("sip:a", 1000, end));
+            });
+            if round % 3 == 0 {
+                shard.update(b"a", |r| r.bindings.clear());
+            }
+        }
+        let swept = shard.sweep(1_000_000_000, usize::MAX, |_, _| ());
+        assert!(swept.visited <= 1 && swept.finished, "{swept:?}");
+        assert_eq!((shard.len(), shard.slots.len()), (0, 1));
     }
 
     #[test]
@@ -449,16 +526,15 @@ mod tests {
         let mut shard = Shard::new((1, 2));
         for i in 0..1000 {
             shard.update(format!("user{i:06}@example.com").as_bytes(), |r| {
-                r.put(binding(
-                    "sip:user000001@192.168.178.21:5060;ob",
-                    1000,
-                    1_800_003_600,
-                ));
                 r.changed(1_800_000_000_000);
+                r.put(Binding {
+                    updated: r.version,
+                    ..binding("sip:user000001@192.168.178.21:5060;ob", 1000, 1_800_003_600)
+                });
             });
         }
         let blocks: usize = shard.slots.iter().flatten().map(|b| b.0.len()).sum();
-        assert!(blocks / 1000 <= 161, "{}", blocks / 1000);
+        assert!(blocks / 1000 <= 154, "{}", blocks / 1000);
         assert_eq!(size_of::<Option<Block>>(), 16);
     }
 

@@ -1,10 +1,10 @@
 //! One Contact of a REGISTER, and which binding it names.
 
-use sip_message::header::Contact;
-use sip_message::number::decimal_u32;
+use sip_message::header::NameAddr;
+use sip_message::number::{decimal_u32, delta_seconds, qvalue};
 use sip_message::{SipUri, Uri};
 
-use super::{MAX_CONTACT, MAX_INSTANCE, NEVER_TOO_BRIEF_S, Rejection};
+use super::{MALFORMED_EXPIRES_S, MAX_CONTACT, MAX_INSTANCE, NEVER_TOO_BRIEF_S, Rejection};
 use crate::config::RegistrarPolicy;
 use crate::location::Binding;
 
@@ -24,21 +24,53 @@ pub(super) struct NewContact<'a> {
     pub(super) expires_s: u32,
 }
 
+/// The parameters of a Contact that a registrar reads, found in one pass.
+#[derive(Default)]
+struct Parameters<'a> {
+    q: Option<&'a [u8]>,
+    expires: Option<&'a [u8]>,
+    instance: Option<&'a [u8]>,
+    reg_id: Option<&'a [u8]>,
+}
+
+impl<'a> Parameters<'a> {
+    fn read(addr: &NameAddr<'a>) -> Self {
+        let mut found = Self::default();
+        for param in addr.params.iter() {
+            // None stands twice: the parameters are checked.
+            match param.name.len() {
+                1 if param.name.eq_ignore_ascii_case(b"q") => found.q = param.value,
+                6 if param.name.eq_ignore_ascii_case(b"reg-id") => found.reg_id = param.value,
+                7 if param.name.eq_ignore_ascii_case(b"expires") => found.expires = param.value,
+                13 if param.name.eq_ignore_ascii_case(b"+sip.instance") => {
+                    found.instance = Some(param.unquoted());
+                }
+                _ => {}
+            }
+        }
+        found
+    }
+}
+
 impl<'a> NewContact<'a> {
     pub(super) fn read(
-        contact: &Contact<'a>,
+        value: &'a [u8],
         header_expires: Option<u32>,
         policy: &RegistrarPolicy,
     ) -> Result<Self, Rejection> {
-        let uri_text = contact.addr.uri;
-        let Some(uri) = contact.addr.sip_uri() else {
+        let malformed = Rejection::Bad("Malformed Contact");
+        let addr = NameAddr::parse(value).ok_or(malformed)?;
+        let params = Parameters::read(&addr);
+        let q_milli = match params.q {
+            Some(q) => qvalue(q).ok_or(malformed)?,
+            // RFC 3841 §7.2.3: a contact without q has q = 1.0.
+            None => 1000,
+        };
+        let uri_text = addr.uri;
+        let Some(uri) = addr.sip_uri() else {
             return Err(Rejection::Bad("Contact Is Not A SIP URI"));
         };
-        let params = contact.addr.params;
-        let instance = params
-            .get(b"+sip.instance")
-            .map(|p| p.unquoted())
-            .unwrap_or_default();
+        let instance = params.instance.unwrap_or_default();
         if uri_text.len() > MAX_CONTACT || instance.len() > MAX_INSTANCE {
             return Err(Rejection::Bad("Contact Too Long"));
         }
@@ -47,15 +79,16 @@ impl<'a> NewContact<'a> {
             .iter()
             .any(|c| c.is_ascii_control() || matches!(c, b'"' | b'\\'))
         {
-            return Err(Rejection::Bad("Malformed Contact"));
+            return Err(malformed);
         }
         // RFC 5626 §6: reg-id without an instance means nothing.
-        let reg_id = match params.value(b"reg-id") {
+        let reg_id = match params.reg_id {
             Some(text) if !instance.is_empty() => decimal_u32(text).unwrap_or(0),
             Some(_) | None => 0,
         };
-        let asked = contact
-            .expires_s
+        let asked = params
+            .expires
+            .map(|text| delta_seconds(text).unwrap_or(MALFORMED_EXPIRES_S))
             .or(header_expires)
             .unwrap_or(policy.default_expires_s);
         Ok(Self {
@@ -63,8 +96,7 @@ impl<'a> NewContact<'a> {
             uri,
             instance,
             reg_id,
-            // RFC 3841 §7.2.3: a contact without q has q = 1.0.
-            q_milli: contact.q_milli.unwrap_or(1000),
+            q_milli,
             expires_s: granted(asked, policy)?,
         })
     }

@@ -15,8 +15,9 @@
 //! - **Path without `Supported: path`** (RFC 3327 §5.3 leaves it to the registrar): stored, for an
 //!   edge proxy needs it whether or not the phone knows of it; returned only to who supports it.
 //! - **`reg-id`** names a binding together with `+sip.instance`, as in RFC 5626 §6, so that a phone
-//!   that comes back from another port replaces its binding. The rest of that RFC is not offered:
-//!   no `Require: outbound` in the answer.
+//!   that comes back from another port replaces its binding. The 200 says `Require: outbound` only
+//!   where an edge proxy before us does outbound (`ob` in its Path URI): as first hop ourselves we
+//!   write no flow tokens, and a phone that was told otherwise would no longer mend its Contact.
 //! - **Contact schemes**: `sip` and `sips`; nothing else can be reached from here.
 
 mod contact;
@@ -25,12 +26,12 @@ mod response;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use sip_message::header::Contacts;
+use sip_message::header::NameAddr;
 use sip_message::{HeaderName, Message};
 use smallvec::SmallVec;
 
 use crate::config::RegistrarPolicy;
-use crate::location::AorRecord;
+use crate::location::{AorRecord, Binding};
 use crate::time::Now;
 use crate::transport::Flow;
 use contact::NewContact;
@@ -61,6 +62,8 @@ pub(crate) enum Rejection {
     Extension,
     /// 423: shorter than this many seconds (§10.3 step 7).
     TooBrief(u32),
+    /// 439: reg-id, and an edge proxy before us that does no outbound (RFC 5626 §6).
+    FirstHopLacksOutbound,
     /// 500: an older request than one that was served (§10.3 steps 6, 7).
     OutOfOrder,
     /// 403: more contacts than an address-of-record may have.
@@ -88,6 +91,8 @@ pub(crate) struct Registration<'a> {
     call_id: &'a [u8],
     cseq: u32,
     ask: Ask<'a>,
+    /// The 200 says `Require: outbound`.
+    outbound: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -128,7 +133,11 @@ impl<'a> Registration<'a> {
             .map_err(|_| Rejection::Bad("Malformed CSeq"))?
             .number;
         check_path(message)?;
-        let ask = read_contacts(message, policy, max_contacts)?;
+        let mut ask = read_contacts(message, policy, max_contacts)?;
+        let outbound = match &mut ask {
+            Ask::Update(contacts) => check_outbound(message, contacts)?,
+            Ask::Query | Ask::RemoveAll => false,
+        };
         Ok(Self {
             message: *message,
             received,
@@ -136,6 +145,7 @@ impl<'a> Registration<'a> {
             call_id,
             cseq,
             ask,
+            outbound,
         })
     }
 
@@ -208,7 +218,8 @@ impl<'a> Registration<'a> {
                 record.bindings.remove(at);
             }
             if contact.expires_s > 0 {
-                record.put(self.binding(contact, &path));
+                let binding = self.binding(contact, &path, record.next_version(self.now.unix_ms));
+                record.put(binding);
             }
         }
         if !changed {
@@ -232,10 +243,10 @@ impl<'a> Registration<'a> {
         kept + new.count()
     }
 
-    fn binding(&self, contact: &NewContact<'a>, path: &[u8]) -> crate::location::Binding {
+    fn binding(&self, contact: &NewContact<'a>, path: &[u8], version: u64) -> Binding {
         let user_agent = self.message.value(HeaderName::UserAgent).unwrap_or_default();
         let user_agent = user_agent.get(..MAX_USER_AGENT).unwrap_or(user_agent);
-        crate::location::Binding {
+        Binding {
             contact: Box::from(contact.uri_text),
             received: self.received,
             path: Box::from(path),
@@ -246,6 +257,7 @@ impl<'a> Registration<'a> {
             q_milli: contact.q_milli,
             expires_unix_s: self.now.unix_s().saturating_add(u64::from(contact.expires_s)),
             user_agent: user_agent.iter().map(|&c| unfolded(c)).collect(),
+            updated: version,
         }
     }
 }
@@ -267,22 +279,30 @@ fn read_contacts<'a>(
         Ok(expires) => expires,
         Err(_) => Some(MALFORMED_EXPIRES_S),
     };
-    let list = match Contacts::of(message) {
-        // §10.3 step 6: alone, and Expires is 0.
-        Ok(Contacts::Star) if header_expires == Some(0) => return Ok(Ask::RemoveAll),
-        Ok(Contacts::Star) => return Err(Rejection::Bad("Contact * Without Expires 0")),
-        Ok(Contacts::List(list)) => list,
-        Err(_) => return Err(Rejection::Bad("Contact * Beside Other Values")),
-    };
     let mut contacts = SmallVec::new();
-    for contact in list {
+    let mut star = false;
+    for value in message.values(HeaderName::Contact) {
+        // §10.3 step 6: alone, and Expires is 0.
+        if star || (value.text == b"*" && !contacts.is_empty()) {
+            return Err(Rejection::Bad("Contact * Beside Other Values"));
+        }
+        if value.text == b"*" {
+            star = true;
+            continue;
+        }
         // All that there may be removed, and as many put in their place: more is no use, and what
         // follows compares each with each.
         if contacts.len() >= max_contacts.saturating_mul(2) {
             return Err(Rejection::TooManyContacts);
         }
-        let contact = contact.map_err(|_| Rejection::Bad("Malformed Contact"))?;
-        contacts.push(NewContact::read(&contact, header_expires, policy)?);
+        contacts.push(NewContact::read(value.text, header_expires, policy)?);
+    }
+    if star {
+        return if header_expires == Some(0) {
+            Ok(Ask::RemoveAll)
+        } else {
+            Err(Rejection::Bad("Contact * Without Expires 0"))
+        };
     }
     Ok(if contacts.is_empty() {
         Ask::Query
@@ -291,11 +311,39 @@ fn read_contacts<'a>(
     })
 }
 
+/// RFC 5626 §6: whether reg-id counts, and whether the answer says that outbound is done.
+fn check_outbound(message: &Message<'_>, contacts: &mut [NewContact<'_>]) -> Result<bool, Rejection> {
+    if contacts.iter().all(|c| c.reg_id == 0) {
+        return Ok(false);
+    }
+    let added = contacts.iter().filter(|c| c.expires_s > 0);
+    if added.clone().any(|c| c.reg_id != 0) && added.count() > 1 {
+        return Err(Rejection::Bad("reg-id With More Than One Contact"));
+    }
+    let supported = message.has_option(HeaderName::Supported, b"outbound");
+    if message.values(HeaderName::Via).nth(1).is_none() {
+        // We are the first hop.
+        return Ok(false);
+    }
+    let edge = message.values(HeaderName::Path).next();
+    let edge_uri = edge.and_then(|path| NameAddr::parse(path.text)?.sip_uri());
+    if edge_uri.is_some_and(|uri| uri.params.has(b"ob")) {
+        return Ok(supported);
+    }
+    if supported {
+        return Err(Rejection::FirstHopLacksOutbound);
+    }
+    for contact in contacts {
+        contact.reg_id = 0;
+    }
+    Ok(false)
+}
+
 /// RFC 3327 §5.1: Path values are those of Route: name-addr with a SIP URI.
 fn check_path(message: &Message<'_>) -> Result<(), Rejection> {
     let mut len = 0;
     for value in message.values(HeaderName::Path) {
-        let addr = sip_message::header::NameAddr::parse(value.text);
+        let addr = NameAddr::parse(value.text);
         // RFC 3327 §4: a Path value is a loose route.
         if !addr.is_some_and(|a| a.bracketed && a.sip_uri().is_some_and(|uri| uri.is_loose_route())) {
             return Err(Rejection::Bad("Malformed Path"));

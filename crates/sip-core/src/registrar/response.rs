@@ -15,6 +15,7 @@ impl Rejection {
             Self::Bad(_) => 400,
             Self::Extension => 420,
             Self::TooBrief(_) => 423,
+            Self::FirstHopLacksOutbound => 439,
             Self::OutOfOrder => 500,
             Self::TooManyContacts => 403,
         }
@@ -26,6 +27,7 @@ impl Rejection {
             Self::Bad(reason) => reason,
             Self::Extension => "Bad Extension",
             Self::TooBrief(_) => "Interval Too Brief",
+            Self::FirstHopLacksOutbound => "First Hop Lacks Outbound Support",
             Self::OutOfOrder => "CSeq Out Of Order",
             Self::TooManyContacts => "Too Many Contacts",
         }
@@ -44,7 +46,7 @@ impl Rejection {
             Self::TooBrief(min) => line(out, HeaderName::MinExpires, |out| {
                 write_decimal(out, u64::from(min))
             }),
-            Self::Bad(_) | Self::OutOfOrder | Self::TooManyContacts => {}
+            Self::Bad(_) | Self::FirstHopLacksOutbound | Self::OutOfOrder | Self::TooManyContacts => {}
         }
     }
 }
@@ -62,6 +64,12 @@ impl Registration<'_> {
             if !path.is_empty() {
                 line(out, HeaderName::Path, |out| out.extend_from_slice(&path));
             }
+        }
+        // RFC 5626 §6.
+        if self.outbound {
+            line(out, HeaderName::Require, |out| {
+                out.extend_from_slice(b"outbound");
+            });
         }
         line(out, HeaderName::Supported, |out| out.extend_from_slice(b"path"));
         line(out, HeaderName::Date, |out| write_date(out, now));

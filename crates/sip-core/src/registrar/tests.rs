@@ -156,6 +156,7 @@ fn the_binding_record() {
         q_milli: 250,
         expires_unix_s: T0 + 3600,
         user_agent: b"Phone 1".as_slice().into(),
+        updated: T0 * 1000,
     };
     assert_eq!(
         record,
@@ -398,6 +399,87 @@ fn which_binding_a_contact_names() {
         );
         assert_eq!(record.bindings[0].cseq, 2, "the most recent first");
     }
+}
+
+/// RFC 5626 §6: several flows of one instance; which is the most recent, whatever their q.
+#[test]
+fn flows_of_one_instance() {
+    let mut record = AorRecord::default();
+    let flow = |port: u32, reg: u32, q: &str| {
+        format!("Contact: <sip:a@h:{port}>;q={q};+sip.instance=\"<urn:uuid:1>\";reg-id={reg}")
+    };
+    register(&mut record, 0, "c1", 1, &flow(1, 1, "1.0"));
+    register(&mut record, 1, "c2", 1, &flow(2, 2, "0.5"));
+    register(&mut record, 2, "c3", 1, "Contact: <sip:b@h>;q=0.7");
+    let seen = |record: &AorRecord| -> Vec<_> {
+        let text = |b: &Binding| String::from_utf8(b.contact.to_vec()).unwrap();
+        record
+            .bindings
+            .iter()
+            .map(|b| (text(b), b.updated - T0 * 1000))
+            .collect()
+    };
+    let expected = |list: [(&str, u64); 3]| list.map(|(c, at)| (String::from(c), at)).to_vec();
+    let first = [("sip:a@h:1", 0), ("sip:b@h", 2000), ("sip:a@h:2", 1000)];
+    assert_eq!(seen(&record), expected(first));
+    // A flow that comes back from elsewhere, with another Call-ID, takes its own place only.
+    register(&mut record, 3, "c9", 1, &flow(9, 1, "1.0"));
+    let second = [("sip:a@h:9", 3000), ("sip:b@h", 2000), ("sip:a@h:2", 1000)];
+    assert_eq!(seen(&record), expected(second));
+    // It survives being encoded, and so do the instances.
+    let mut bytes = vec![];
+    crate::location::codec::encode(&record, &mut bytes);
+    assert_eq!(crate::location::codec::decode(&bytes).as_ref(), Ok(&record));
+    let view = crate::location::codec::RecordRef::new(&bytes).unwrap();
+    let all: Vec<_> = view.bindings().map(Result::unwrap).collect();
+    assert!(all[0].is_same_instance(&all[2]) && !all[0].is_same_instance(&all[1]));
+    assert!(!all[1].is_same_instance(&all[1]), "no instance is nobody's");
+    assert_eq!(all.iter().map(|b| b.reg_id).collect::<Vec<_>>(), [1, 0, 2]);
+    // One flow is removed, the other stays.
+    register(
+        &mut record,
+        4,
+        "c2",
+        2,
+        &format!("{};expires=0", flow(7, 2, "0.5")),
+    );
+    assert_eq!(seen(&record), expected(second)[..2]);
+}
+
+/// RFC 5626 §6: what an edge proxy before us does decides.
+#[test]
+fn outbound_is_the_edge_proxys() {
+    let flow = "Contact: <sip:a@h>;+sip.instance=\"<u>\";reg-id=1";
+    let via = "Via: SIP/2.0/UDP edge;branch=z9hG4bKe, SIP/2.0/UDP phone;branch=z9hG4bKp";
+    let one = "Via: SIP/2.0/UDP phone;branch=z9hG4bKp";
+    let (path, plain) = ("Path: <sip:e;lr;ob>", "Path: <sip:e;lr>");
+    let outbound = "Supported: path, outbound";
+    let lacks = refused(439);
+    let ok = |extra: &str, reg: &str| {
+        changed(&format!(
+            "Contact: <sip:a@h>;expires=3600;+sip.instance=\"<u>\"{reg}|{extra}"
+        ))
+    };
+    let echo = "Path: <sip:e;lr;ob>|Require: outbound|";
+    for (lines, expected) in [
+        (vec![via, path, outbound, flow], ok(echo, ";reg-id=1")),
+        (vec![via, path, flow], ok("", ";reg-id=1")),
+        (vec![via, plain, outbound, flow], lacks),
+        (vec![via, outbound, flow], refused(439)),
+        // Who does not speak of outbound has his reg-id ignored.
+        (vec![via, plain, flow], ok("", "")),
+        // We are the first hop and write no flow tokens: the flow is known, and not promised.
+        (vec![one, outbound, flow], ok("", ";reg-id=1")),
+        (vec![one, flow, "Contact: <sip:b@h>"], refused(400)),
+    ] {
+        let lines = lines.join("|");
+        let did = register(&mut AorRecord::default(), 0, "c", 1, &lines);
+        assert_eq!(did, expected, "{lines}");
+    }
+    // Another contact may be removed with it.
+    let mut record = AorRecord::default();
+    let lines = format!("{one}|{flow}|Contact: <sip:b@h>;expires=0");
+    assert_eq!(register(&mut record, 0, "c", 1, &lines), ok("", ";reg-id=1"));
 }
 
 /// What no binding can be made of.
