@@ -170,17 +170,6 @@ fn faults_are_refused_with_their_reason() {
             "SIP/3.0\r\nVia: SIP/2.0",
             "505 Version Not Supported",
         ),
-        // As who speaks another version would write it (RFC 4475 §3.1.2.16).
-        (
-            "SIP/2.0\r\nVia: SIP/2.0",
-            "SIP/7.0\r\nVia: SIP/7.0",
-            "505 Version Not Supported",
-        ),
-        (
-            "SIP/2.0\r\nVia: SIP/2.0",
-            "SIP/2.0\r\nVia: SIP/7.0",
-            "400 Missing Or Malformed Via",
-        ),
         (
             "Content-Length: 0",
             "Route: <sip:x\r\nContent-Length: 0",
@@ -494,6 +483,24 @@ fn a_connection_is_closed_for_faults_of_framing_only() {
             Bench::new(&config()).handle(udp_flow(CALLER), &text),
             Handled::Here
         );
+    }
+}
+
+/// RFC 4475 §3.1.2.16: who speaks another version writes it into Via too.
+#[test]
+fn another_version_in_via_can_be_answered() {
+    let good = request("OPTIONS", "sip:bob@example.com", "a1", "");
+    for (versions, answer) in [
+        ("SIP/7.0\r\nVia: SIP/7.0", "505 Version Not Supported"),
+        ("SIP/2.0\r\nVia: SIP/7.0", "400 Missing Or Malformed Via"),
+    ] {
+        let text = good.replacen("SIP/2.0\r\nVia: SIP/2.0", versions, 1);
+        let mut b = Bench::new(&config());
+        let out = one(b.udp(CALLER, &text));
+        assert_eq!(out.first_line(), format!("SIP/2.0 {answer}"), "{versions}");
+        assert_eq!(out.to, udp_flow(CALLER));
+        assert!(out.header("Via").starts_with("SIP/7.0/UDP 192.0.2.10:5060"));
+        b.assert_idle();
     }
 }
 
