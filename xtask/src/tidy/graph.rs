@@ -25,7 +25,7 @@ const DEV_EDGES: &[(&str, &[&str])] = &[("sip-net", &["sip-message"]), ("trapezo
 /// Crates that must stay `no_std`, and the outside crates that they may name: each works without
 /// an operating system, none brings a clock, a socket or randomness.
 const PURE: &[(&str, &[&str])] = &[
-    ("sip-message", &["memchr"]),
+    ("sip-message", &["memchr", "wide"]),
     (
         "sip-core",
         &[
