@@ -130,8 +130,12 @@ pub(crate) fn value_len(text: &[u8]) -> usize {
     })
 }
 
+#[inline]
 pub(crate) fn loose_len(text: &[u8]) -> usize {
-    run(text, LOOSE)
+    long_run(text, LOOSE, |b| {
+        let spaces = b.is(b' ') | b.is(b'\t') | b.is(b'\r') | b.is(b'\n');
+        spaces | b.is(b'"') | b.is(b';') | b.is(b'=')
+    })
 }
 
 #[inline(always)]
@@ -146,14 +150,22 @@ pub(crate) fn word_len(text: &[u8]) -> usize {
 /// Where the first `c` is: for texts that are short, as those of header fields are.
 #[inline(always)]
 pub(crate) fn find(text: &[u8], c: u8) -> Option<usize> {
+    find_either(text, c, c)
+}
+
+/// Where the first `a` or `b` is, in a short text.
+#[inline(always)]
+pub(crate) fn find_either(text: &[u8], a: u8, b: u8) -> Option<usize> {
     let mut rest = text;
     while let Some((block, tail)) = rest.split_first_chunk() {
-        if let Some(at) = find_in_block(block, c) {
-            return Some(text.len() - rest.len() + at);
+        let block = Block::new(block);
+        let found = (block.is(a) | block.is(b)).bits();
+        if found != 0 {
+            return Some(text.len() - rest.len() + found.trailing_zeros() as usize);
         }
         rest = tail;
     }
-    let at = rest.iter().position(|b| *b == c)?;
+    let at = rest.iter().position(|c| *c == a || *c == b)?;
     Some(text.len() - rest.len() + at)
 }
 

@@ -147,13 +147,9 @@ impl<'a> Message<'a> {
 
     /// The fields of a known name, in order.
     pub fn fields_named(&self, name: HeaderName) -> impl Iterator<Item = &'a Field> + use<'a> {
-        let from = self.index.first(name).unwrap_or(self.index.fields.len());
-        self.index
-            .fields
-            .get(from..)
-            .unwrap_or_default()
-            .iter()
-            .filter(move |f| f.name == name)
+        let fields = &self.index.fields;
+        let first = self.index.first(name).and_then(|at| fields.get(at));
+        core::iter::successors(first, |f| fields.get(usize::from(f.next)))
     }
 
     /// Fields whose name is not known to this crate, compared in any case.
@@ -187,7 +183,7 @@ impl<'a> Message<'a> {
     /// All values of a header that may be repeated or joined by commas (RFC 3261 §7.3.1), in order.
     pub fn values(&self, name: HeaderName) -> ValueIter<'a> {
         let from = self.index.first(name).unwrap_or(self.index.fields.len());
-        ValueIter::new(self, name, from)
+        ValueIter::new(self, from)
     }
 
     // Typed values.
@@ -246,7 +242,7 @@ impl<'a> Message<'a> {
             Some(text @ [b'S' | b's', ..]) => trim_end(split_value(text).0),
             _ => self.values(HeaderName::Via).next().ok_or(missing)?.text,
         };
-        Via::parse(text).ok_or(HeaderError::Malformed(HeaderName::Via))
+        Via::parse_any(text).ok_or(HeaderError::Malformed(HeaderName::Via))
     }
 
     /// The Via below the topmost one, by which a response finds its way on (RFC 3261 §16.7 step 3).

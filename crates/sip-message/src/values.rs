@@ -4,7 +4,6 @@ use core::ops::Range;
 
 use crate::chars::{find, quoted_len, trim_end, trim_start};
 use crate::message::Message;
-use crate::name::HeaderName;
 use crate::parse::Field;
 
 /// One value with its place.
@@ -31,25 +30,22 @@ impl<'a> Value<'a> {
 #[derive(Clone, Debug)]
 pub struct ValueIter<'a> {
     source: &'a [u8],
-    fields: core::iter::Enumerate<core::slice::Iter<'a, Field>>,
-    name: HeaderName,
+    fields: &'a [Field],
+    /// Number of the field at hand, and of the next one.
     field: usize,
+    next: usize,
     rest: Option<&'a [u8]>,
     first: bool,
 }
 
 impl<'a> ValueIter<'a> {
-    /// Values of `name`, whose first field is number `first`.
-    pub(crate) fn new(message: &Message<'a>, name: HeaderName, first: usize) -> Self {
-        let mut fields = message.fields().iter().enumerate();
-        if first > 0 {
-            let _ = fields.nth(first - 1);
-        }
+    /// Values of field number `first` and of those of its name behind it.
+    pub(crate) fn new(message: &Message<'a>, first: usize) -> Self {
         Self {
             source: message.source(),
-            fields,
-            name,
-            field: 0,
+            fields: message.fields(),
+            field: first,
+            next: first,
             rest: None,
             first: true,
         }
@@ -65,12 +61,13 @@ impl<'a> Iterator for ValueIter<'a> {
             if let Some(rest) = self.rest {
                 break rest;
             }
-            let (number, field) = self.fields.find(|(_, field)| field.name == self.name)?;
+            let field = self.fields.get(self.next)?;
+            (self.field, self.next) = (self.next, usize::from(field.next));
             // Empty elements of a list ("a,,b") mean nothing: they are skipped before a value
             // is looked for, so that `first` and `last` tell of values only.
             let value = self.source.get(field.value as usize..field.value_end as usize);
             self.rest = value.and_then(skip_empty);
-            (self.field, self.first) = (number, true);
+            self.first = true;
         };
         let (value, tail) = split_value(rest);
         self.rest = tail.and_then(skip_empty);

@@ -29,6 +29,7 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     /// What to answer.
+    #[inline(always)]
     pub(crate) fn read(message: Message<'a>, flow: Flow, limits: &Limits) -> Result<Self, Status<'static>> {
         match message.defect() {
             None => {}

@@ -11,6 +11,9 @@ use crate::engine::request::Request;
 use crate::proxy::forward::keep_values;
 use crate::proxy::record_route::RouteOwner;
 
+/// A Request-URI, read and as written, that stood elsewhere.
+pub(crate) type RealUri<'a> = (Uri<'a>, &'a [u8]);
+
 /// Where a request stands in its route.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Position<'a> {
@@ -28,21 +31,21 @@ pub(crate) struct Position<'a> {
 }
 
 impl Engine {
-    /// Reads and removes our Route values. The request may change its URI (a strict router sent it).
+    /// Reads and removes our Route values. Where a strict router sent the request, its real URI
+    /// comes with the position.
     ///
     /// # Errors
     /// What to answer.
     pub(crate) fn take_routes<'a>(
         &mut self,
         request: &Request<'a>,
-    ) -> Result<(Request<'a>, Position<'a>), Status<'static>> {
+    ) -> Result<(Position<'a>, Option<RealUri<'a>>), Status<'static>> {
         let message = &request.message;
         let mut position = Position::default();
-        let mut request = *request;
         if !message.has(HeaderName::Route) {
-            return Ok((request, position));
+            return Ok((position, None));
         }
-        let mut marked = self.undo_strict_route(&mut request)?;
+        let (mut marked, real) = self.undo_strict_route(request)?.unzip();
         let end = match marked {
             Some(_) => message.values(HeaderName::Route).count() - 1,
             None => usize::MAX,
@@ -55,7 +58,7 @@ impl Engine {
                 return Err(bad);
             };
             let owner = match &uri {
-                Uri::Sip(uri) => self.route_owner(&request, uri),
+                Uri::Sip(uri) => self.route_owner(request, uri),
                 Uri::Tel(_) | Uri::Other { .. } => RouteOwner::Foreign,
             };
             match owner {
@@ -76,10 +79,10 @@ impl Engine {
             position.in_dialog = true;
             position.from_initiator = from_initiator;
         }
-        if !position.in_dialog && position.next_route.is_some() && !self.may_preload(&request) {
+        if !position.in_dialog && position.next_route.is_some() && !self.may_preload(request) {
             return Err(Status::FORBIDDEN);
         }
-        Ok((request, position))
+        Ok((position, real))
     }
 
     /// Whether a new request from there may name its own route.
@@ -90,9 +93,12 @@ impl Engine {
     }
 
     /// §16.4, first step: a strict router before us put our Record-Route into the Request-URI and
-    /// the real one at the end of Route, which the caller removes. Says whether our mark was
-    /// there, and whose.
-    fn undo_strict_route(&mut self, request: &mut Request<'_>) -> Result<Option<bool>, Status<'static>> {
+    /// the real one at the end of Route, which the caller removes. `None`: our mark is not there;
+    /// else whether the initiator of the dialog sent it, and the real URI.
+    fn undo_strict_route<'a>(
+        &mut self,
+        request: &Request<'a>,
+    ) -> Result<Option<(bool, RealUri<'a>)>, Status<'static>> {
         let Uri::Sip(uri) = &request.uri else {
             return Ok(None);
         };
@@ -112,8 +118,6 @@ impl Engine {
         if let Some(span) = sip_message::chars::span_in(message.source(), request.uri_text) {
             self.edits.replace(span, addr.uri);
         }
-        request.uri = uri;
-        request.uri_text = addr.uri;
-        Ok(Some(from_initiator))
+        Ok(Some((from_initiator, (uri, addr.uri))))
     }
 }

@@ -86,11 +86,23 @@ impl Engine {
             self.refuse_with(request, progress.server, status, &extra);
             return;
         }
-        let (request, position) = match self.take_routes(request) {
+        let (position, real) = match self.take_routes(request) {
             Ok(found) => found,
             Err(status) => return self.refuse(request, progress.server, status),
         };
-        let request = &request;
+        // A request is large: it is copied for a strict router only.
+        let changed;
+        let request = match real {
+            None => request,
+            Some((uri, uri_text)) => {
+                changed = Request {
+                    uri,
+                    uri_text,
+                    ..*request
+                };
+                &changed
+            }
+        };
         let is_new = progress.server.is_none() && !progress.authorized && !position.in_dialog;
         if self.draining && is_new && !matches!(request.method, Method::Ack | Method::Cancel) {
             return self.refuse(request, progress.server, Status::SERVICE_UNAVAILABLE);

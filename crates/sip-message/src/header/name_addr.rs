@@ -22,11 +22,16 @@ pub struct NameAddr<'a> {
 impl<'a> NameAddr<'a> {
     /// Reads the value that is the first `len` bytes of `text`, part of a message.
     pub(crate) fn parse_in(text: &'a [u8], len: usize) -> Option<Self> {
-        super::usual::name_addr(text, len).or_else(|| Self::parse(text.get(..len)?))
+        super::usual::name_addr(text, len).or_else(|| Self::parse_any(text.get(..len)?))
     }
 
     /// Reads all of `text`. Of the URI only the characters are examined.
     pub fn parse(text: &'a [u8]) -> Option<Self> {
+        Self::parse_in(text, text.len())
+    }
+
+    /// Reads all of `text`, however it is written.
+    pub(super) fn parse_any(text: &'a [u8]) -> Option<Self> {
         // A display name: a quoted string, or words. Senders put more than tokens there, so only
         // what would be read differently by others is refused.
         let (display, rest) = match text.first()? {

@@ -6,7 +6,7 @@
 
 use super::via::Known;
 use super::{NameAddr, Via};
-use crate::chars::{find, host_len, token_len, uri_len, value_len};
+use crate::chars::{find_either, host_len, token_len, uri_len, value_len};
 use crate::host::Host;
 use crate::number;
 use crate::params::Params;
@@ -65,13 +65,13 @@ fn param<'a>(text: &'a [u8], at: usize, known: &mut Known<'a>, other: &mut bool)
         return new.then_some(at + 8 + value.len());
     }
     if has(text, at, b";rport") && known.rport.is_none() {
-        return match text.get(at + 6)? {
-            b'=' => {
+        return match text.get(at + 6) {
+            Some(b'=') => {
                 let value = bare(at + 7)?;
                 known.rport = Some(number::port(value));
                 Some(at + 7 + value.len())
             }
-            b';' | b'\r' => {
+            None | Some(b';' | b'\r') => {
                 known.rport = Some(None);
                 Some(at + 6)
             }
@@ -93,12 +93,12 @@ fn param<'a>(text: &'a [u8], at: usize, known: &mut Known<'a>, other: &mut bool)
         return None;
     }
     *other = true;
-    match rest.get(name_len)? {
-        b'=' => {
+    match rest.get(name_len) {
+        Some(b'=') => {
             let value = bare(at + 2 + name_len)?;
             Some(at + 2 + name_len + value.len())
         }
-        b';' | b'\r' => Some(at + 1 + name_len),
+        None | Some(b';' | b'\r') => Some(at + 1 + name_len),
         _ => None,
     }
 }
@@ -121,8 +121,8 @@ pub(super) fn name_addr(text: &[u8], len: usize) -> Option<NameAddr<'_>> {
     let value = text.get(..len)?;
     let mut at = 0;
     if text.first() == Some(&b'"') {
-        let close = 1 + find(value.get(1..)?, b'"')?;
-        if find(value.get(..close)?, b'\\').is_some() {
+        let close = 1 + find_either(text.get(1..)?, b'"', b'\\')?;
+        if text.get(close) != Some(&b'"') || close >= len {
             return None;
         }
         at = close + 1;
@@ -177,11 +177,11 @@ mod tests {
         ] {
             let text: Vec<u8> = [value, tail].concat();
             if let Some(via) = via(&text, value.len()) {
-                assert_eq!(Some(via), Via::parse(value), "{}", value.escape_ascii());
+                assert_eq!(Some(via), Via::parse_any(value), "{}", value.escape_ascii());
                 found.0 = true;
             }
             if let Some(addr) = name_addr(&text, value.len()) {
-                assert_eq!(Some(addr), NameAddr::parse(value), "{}", value.escape_ascii());
+                assert_eq!(Some(addr), NameAddr::parse_any(value), "{}", value.escape_ascii());
                 found.1 = true;
             }
         }

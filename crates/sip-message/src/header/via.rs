@@ -50,6 +50,11 @@ impl<'a> Known<'a> {
 impl<'a> Via<'a> {
     /// Reads one value.
     pub fn parse(text: &'a [u8]) -> Option<Self> {
+        super::usual::via(text, text.len()).or_else(|| Self::parse_any(text))
+    }
+
+    /// Reads one value, however it is written.
+    pub(crate) fn parse_any(text: &'a [u8]) -> Option<Self> {
         let (rest, other_version) = after_protocol(text)?;
         let (transport, rest) = rest.split_at_checked(token_len(rest))?;
         let sent_by = trim_start(rest);

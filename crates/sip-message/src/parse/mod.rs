@@ -27,6 +27,8 @@ pub struct Field {
     pub value_end: u32,
     /// Past the line end.
     pub end: u32,
+    /// Number of the next field of the same known name, if there is one.
+    pub(crate) next: u16,
 }
 
 const NONE: u16 = u16::MAX;
@@ -36,15 +38,15 @@ const NONE: u16 = u16::MAX;
 #[derive(Debug)]
 pub struct HeaderIndex {
     pub(crate) fields: Vec<Field>,
-    /// First field of each known name.
-    pub(crate) first: [u16; HeaderName::COUNT],
+    /// First and last field of each known name.
+    pub(crate) ends: [(u16, u16); HeaderName::COUNT],
 }
 
 impl Default for HeaderIndex {
     fn default() -> Self {
         Self {
             fields: Vec::with_capacity(32),
-            first: [NONE; HeaderName::COUNT],
+            ends: [(NONE, NONE); HeaderName::COUNT],
         }
     }
 }
@@ -57,12 +59,12 @@ impl HeaderIndex {
 
     fn clear(&mut self) {
         self.fields.clear();
-        self.first = [NONE; HeaderName::COUNT];
+        self.ends = [(NONE, NONE); HeaderName::COUNT];
     }
 
     pub(crate) fn first(&self, name: HeaderName) -> Option<usize> {
-        match self.first.get(name as usize) {
-            Some(&at) if at != NONE => Some(usize::from(at)),
+        match self.ends.get(name as usize) {
+            Some(&(at, _)) if at != NONE => Some(usize::from(at)),
             _ => None,
         }
     }
@@ -207,6 +209,7 @@ fn usual_field(bytes: &[u8], start: usize) -> Option<Field> {
         value: start + len as u32 + 2,
         value_end: start + stop as u32,
         end: start + stop as u32 + 2,
+        next: NONE,
     })
 }
 
@@ -261,13 +264,19 @@ impl FieldParser<'_> {
         let number = index.fields.len();
         index.fields.push(field);
         if field.name != HeaderName::Other
-            && let Some(first) = index.first.get_mut(field.name as usize)
+            && let Some((first, last)) = index.ends.get_mut(field.name as usize)
         {
             if *first == NONE {
                 *first = number as u16;
-            } else if field.name.is_single() {
-                self.note(Defect::Repeated(field.name));
+            } else {
+                if let Some(before) = index.fields.get_mut(usize::from(*last)) {
+                    before.next = number as u16;
+                }
+                if field.name.is_single() {
+                    self.note(Defect::Repeated(field.name));
+                }
             }
+            *last = number as u16;
         }
     }
 
@@ -299,6 +308,7 @@ impl FieldParser<'_> {
                 value: value as u32,
                 value_end: value_end as u32,
                 end: end as u32,
+                next: NONE,
             },
         );
     }

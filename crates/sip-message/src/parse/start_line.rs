@@ -1,7 +1,7 @@
 //! `Request-Line` and `Status-Line` (RFC 3261 §7.1, §7.2).
 
 use super::Defect;
-use crate::chars::{find, is_token_text};
+use crate::chars::{find, find_either, is_token_text};
 use crate::method::Method;
 
 /// The first line.
@@ -37,7 +37,7 @@ const VERSION: &[u8] = b"SIP/2.0";
 /// Reads a line (without its end).
 pub(super) fn parse(line: &[u8]) -> Result<(StartLine<'_>, Option<Defect>), StartLineError> {
     match line.get(..4) {
-        Some(head) if head.eq_ignore_ascii_case(b"SIP/") => status_line(line).map(|start| (start, None)),
+        Some([b'S' | b's', b'I' | b'i', b'P' | b'p', b'/']) => status_line(line).map(|start| (start, None)),
         _ => request_line(line),
     }
 }
@@ -50,7 +50,9 @@ fn status_line(line: &[u8]) -> Result<StartLine<'_>, StartLineError> {
         return Err(StartLineError::Status);
     };
     let digits = [*a, *b, *c];
-    if !version.eq_ignore_ascii_case(VERSION) || !digits.iter().all(u8::is_ascii_digit) {
+    if !(version == VERSION || version.eq_ignore_ascii_case(VERSION))
+        || !digits.iter().all(u8::is_ascii_digit)
+    {
         return Err(StartLineError::Status);
     }
     let status = digits.iter().fold(0u16, |sum, d| sum * 10 + u16::from(d - b'0'));
@@ -77,9 +79,9 @@ fn request_line(line: &[u8]) -> Result<(StartLine<'_>, Option<Defect>), StartLin
     // The usual line: URI, one space, version.
     if let Some((uri, tail)) = after.split_at_checked(after.len().saturating_sub(VERSION.len() + 1))
         && let [b' ', version @ ..] = tail
-        && version.eq_ignore_ascii_case(VERSION)
+        && (version == VERSION || version.eq_ignore_ascii_case(VERSION))
     {
-        let broken = uri.is_empty() || find(uri, b' ').or_else(|| find(uri, b'\t')).is_some();
+        let broken = uri.is_empty() || find_either(uri, b' ', b'\t').is_some();
         return Ok((
             StartLine::Request { method, uri },
             broken.then_some(Defect::RequestLine),

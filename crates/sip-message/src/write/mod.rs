@@ -98,7 +98,9 @@ impl Edits {
             if (edit.from as usize) < within.start || edit.from as usize > end {
                 continue;
             }
-            out.extend_from_slice(source.get(at..from).unwrap_or_default());
+            if at < from {
+                out.extend_from_slice(source.get(at..from).unwrap_or_default());
+            }
             out.extend_from_slice(
                 self.arena
                     .get(edit.text as usize..edit.text_end as usize)
