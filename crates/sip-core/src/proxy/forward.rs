@@ -279,6 +279,14 @@ pub(crate) fn remove_values(edits: &mut Edits, message: &Message<'_>, name: Head
 
 /// Removes all values of a header but those whose numbers, from the top, lie in `keep`.
 pub(crate) fn keep_values(edits: &mut Edits, message: &Message<'_>, name: HeaderName, keep: Range<usize>) {
+    // Nearly always: the topmost goes, and has a line of its own.
+    if keep == (1..usize::MAX)
+        && let Some(field) = message.fields_named(name).next()
+        && field.value != field.value_end
+        && !message.field_value(field).contains(&b',')
+    {
+        return edits.delete(field.start as usize..field.end as usize);
+    }
     // Of the line at hand: where its values begin, and what of it stays.
     let mut from = 0;
     let mut kept: Option<Range<usize>> = None;
@@ -317,12 +325,8 @@ fn lower_max_forwards(edits: &mut Edits, request: &Request<'_>) {
     let message = &request.message;
     match message.fields_named(HeaderName::MaxForwards).next() {
         Some(field) => {
-            let hops = message
-                .max_forwards()
-                .ok()
-                .flatten()
-                .unwrap_or(0)
-                .saturating_sub(1);
+            let hops = sip_message::number::decimal_u32(message.field_value(field));
+            let hops = hops.unwrap_or(0).saturating_sub(1);
             edits.replace_with(field.value as usize..field.value_end as usize, |out| {
                 write_decimal(out, u64::from(hops));
             });

@@ -65,7 +65,12 @@ impl Engine {
             port: hop.port,
             transport: hop.transport,
             secure: hop.secure,
-            transports: listeners.iter().map(|l| l.transport).collect(),
+            // A WebSocket is opened by the other side (RFC 7118 §5).
+            transports: listeners
+                .iter()
+                .map(|l| l.transport)
+                .filter(|t| !matches!(t, Transport::Ws | Transport::Wss))
+                .collect(),
             ipv4: has(true),
             ipv6: has(false),
             dice,

@@ -50,7 +50,11 @@ impl Engine {
         if let Some(key) = self.table.find_client(client_key(branch, parts.cseq.method)) {
             // §16.7 step 3: without a Via beside ours it is for nobody behind us.
             let serves = self.table.client(key).is_some_and(|c| c.user.server().is_some());
-            if serves && message.values(HeaderName::Via).nth(1).is_none() {
+            let two_lines = || {
+                let mut vias = message.fields_named(HeaderName::Via);
+                vias.nth(1).is_some_and(|second| second.value != second.value_end)
+            };
+            if serves && !two_lines() && message.values(HeaderName::Via).nth(1).is_none() {
                 return self.stray();
             }
             self.count_response(status);
@@ -110,10 +114,7 @@ impl Engine {
         branch: u128,
         target: u8,
     ) -> Outcome {
-        let next = message
-            .values(HeaderName::Via)
-            .nth(1)
-            .and_then(|v| Via::parse(v.text));
+        let next = message.second_via().ok();
         // RFC 6026 §6: what has lost its transaction goes nowhere. A Via that was written without
         // state says so by this parameter.
         let (Some(next), Some(token)) = (next, parts.via.params.get(b"tz")) else {
@@ -325,10 +326,7 @@ impl Engine {
 
     /// A 2xx whose server transaction is gone (its timer L fired): the caller still needs it.
     fn relay_late_success(&mut self, status: u16, message: &Message<'_>) -> Outcome {
-        let next = message
-            .values(HeaderName::Via)
-            .nth(1)
-            .and_then(|v| Via::parse(v.text));
+        let next = message.second_via().ok();
         let invite = message.cseq().is_ok_and(|c| c.method == Method::Invite);
         let Some((transport, remote)) = next.as_ref().and_then(via::response_target) else {
             return self.stray();
