@@ -55,7 +55,8 @@ pub(crate) fn write_received(transport: Transport, remote: SocketAddr) -> String
 /// Reads what [`write_received`] wrote.
 pub(crate) fn parse_received(text: &[u8]) -> Option<LocalSocket> {
     let text = std::str::from_utf8(text).ok()?.strip_prefix("sip:")?;
-    let (remote, transport) = text.split_once(";transport=")?;
+    let (remote, transport) = text.split_once(';')?;
+    let transport = transport.strip_prefix("transport=")?;
     Some((Transport::parse(transport.as_bytes())?, remote.parse().ok()?))
 }
 

@@ -68,11 +68,6 @@ impl Ends {
         }
     }
 
-    /// Makes room for slots below `slots`.
-    pub(super) fn reserve(&mut self, slots: usize) {
-        self.links.reserve(slots.saturating_sub(self.links.len()));
-    }
-
     /// Sees to it that `slot` comes up no later than shortly after `end_unix_s` (or the horizon).
     pub(super) fn file(&mut self, slot: u32, end_unix_s: u64) {
         let bucket = bucket_of(end_unix_s).clamp(self.at, self.at + BUCKETS as u32 - 1);

@@ -11,7 +11,7 @@
 //! | block: address-of-record (1 + 22), record | 154 |
 //! | the allocator's rounding and header | up to 32 |
 //! | slot: pointer and length, in a vector that is full on average to three quarters | 21 |
-//! | index: 4 + 1, in a table that is full on average to two thirds | 8 |
+//! | index: 8 + 1, in a table that is full on average to two thirds | 14 |
 //! | place among the ends ([`super::ends`]): 12, in a vector like that of the slots | 16 |
 //!
 //! A look-up decodes only the bindings that it asks for ([`Shard::view`]).
@@ -39,8 +39,8 @@ pub fn hash_aor(seed: (u64, u64), aor: &[u8]) -> u64 {
 
 /// The shard of `shards` (at least 1) that holds `aor`. The seed may be that of the shards.
 pub fn shard_of(seed: (u64, u64), aor: &[u8], shards: usize) -> usize {
-    // The table inside takes its index from the low bits and its tag from the seven highest.
-    ((hash_aor(seed, aor) >> 32) as usize & 0x00ff_ffff) % shards.max(1)
+    // The table inside takes the lower half.
+    (hash_aor(seed, aor) >> 32) as usize % shards.max(1)
 }
 
 /// What one call of [`Shard::sweep`] did.
@@ -92,11 +92,27 @@ impl Block {
     }
 }
 
+/// An entry of the index. It holds its hash, so that a growing table asks no block for its name.
+#[derive(Clone, Copy)]
+struct Entry {
+    slot: u32,
+    /// The lower half of [`hash_aor`].
+    hash: u32,
+}
+
+impl Entry {
+    /// The hash by which the table places it: the table takes its index from the low bits and its
+    /// tag from the seven highest.
+    const fn place(hash: u32) -> u64 {
+        (hash as u64) << 32 | hash as u64
+    }
+}
+
 /// One lock shard: the lock is the caller's.
 pub struct Shard {
     seed: (u64, u64),
     /// Slot numbers by address-of-record.
-    index: HashTable<u32>,
+    index: HashTable<Entry>,
     slots: Vec<Option<Block>>,
     free: Vec<u32>,
     /// When each slot is to be looked at for bindings that have ended.
@@ -156,7 +172,8 @@ impl Shard {
     /// Runs `f` on the record of `aor`, made empty where absent, and keeps what `f` made of it;
     /// a record without bindings is dropped.
     pub fn update<T>(&mut self, aor: &[u8], f: impl FnOnce(&mut AorRecord) -> T) -> T {
-        let slot = self.find(aor);
+        let hash = self.hash(aor);
+        let slot = self.find(hash, aor);
         let mut record = match self.block(slot) {
             Some(block) => block.record(),
             None => AorRecord {
@@ -166,18 +183,19 @@ impl Shard {
         };
         let before = record.bindings.len();
         let result = f(&mut record);
-        self.store(slot, aor, before, &record);
+        self.store(slot, hash, aor, before, &record);
         result
     }
 
     /// The record of `aor`, decoded; `None` if there is none.
     pub fn read<T>(&self, aor: &[u8], f: impl FnOnce(&AorRecord) -> T) -> Option<T> {
-        self.block(self.find(aor)).map(|block| f(&block.record()))
+        self.block(self.find(self.hash(aor), aor))
+            .map(|block| f(&block.record()))
     }
 
     /// The record of `aor`, encoded: to decode only what is needed of it.
     pub fn view(&self, aor: &[u8]) -> Option<RecordRef<'_>> {
-        self.block(self.find(aor))
+        self.block(self.find(self.hash(aor), aor))
             .and_then(|block| RecordRef::new(block.parts().1).ok())
     }
 
@@ -221,24 +239,13 @@ impl Shard {
             }
             record.changed(now_unix_ms);
             let aor = Box::<[u8]>::from(block.aor());
-            self.store(Some(slot as usize), &aor, before, &record);
+            let hash = self.hash(&aor);
+            self.store(Some(slot as usize), hash, &aor, before, &record);
             swept.bindings += removed;
             swept.records += usize::from(record.bindings.is_empty());
             changed(&aor, &record);
         }
         swept
-    }
-
-    /// Makes room for this many addresses-of-record.
-    pub fn reserve(&mut self, records: usize) {
-        let more = records.saturating_sub(self.slots.len());
-        self.slots.reserve(more);
-        self.ends.reserve(records);
-        let (slots, seed) = (&self.slots, self.seed);
-        self.index
-            .reserve(records.saturating_sub(self.index.len()), |&slot| {
-                hash_slot(slots, seed, slot)
-            });
     }
 
     /// Files `slot` by the earliest end of its record.
@@ -253,24 +260,30 @@ impl Shard {
         self.slots.get(slot?)?.as_ref()
     }
 
-    fn find(&self, aor: &[u8]) -> Option<usize> {
-        let slots = &self.slots;
-        self.index
-            .find(hash_aor(self.seed, aor), |&slot| {
-                slots
-                    .get(slot as usize)
-                    .and_then(Option::as_ref)
-                    .is_some_and(|b| b.aor() == aor)
-            })
-            .map(|&slot| slot as usize)
+    fn hash(&self, aor: &[u8]) -> u32 {
+        hash_aor(self.seed, aor) as u32
     }
 
-    fn store(&mut self, slot: Option<usize>, aor: &[u8], before: usize, record: &AorRecord) {
+    fn find(&self, hash: u32, aor: &[u8]) -> Option<usize> {
+        let slots = &self.slots;
+        let is = |entry: &Entry| {
+            entry.hash == hash
+                && slots
+                    .get(entry.slot as usize)
+                    .and_then(Option::as_ref)
+                    .is_some_and(|b| b.aor() == aor)
+        };
+        self.index
+            .find(Entry::place(hash), is)
+            .map(|entry| entry.slot as usize)
+    }
+
+    fn store(&mut self, slot: Option<usize>, hash: u32, aor: &[u8], before: usize, record: &AorRecord) {
         let after = record.bindings.len();
         if after == 0 {
             self.floor = self.floor.max(record.version);
             if let Some(slot) = slot {
-                self.remove(slot, aor, before);
+                self.remove(slot, hash, before);
             }
             return;
         }
@@ -283,14 +296,14 @@ impl Shard {
                 }
                 slot as u32
             }
-            None => self.insert(aor, Block(Box::from(scratch.as_slice()))),
+            None => self.insert(hash, Block(Box::from(scratch.as_slice()))),
         };
         self.scratch = scratch;
         self.file(slot, record);
         self.bindings = (self.bindings + after).saturating_sub(before);
     }
 
-    fn insert(&mut self, aor: &[u8], block: Block) -> u32 {
+    fn insert(&mut self, hash: u32, block: Block) -> u32 {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             (self.slots.len() - 1) as u32
@@ -298,16 +311,17 @@ impl Shard {
         if let Some(place) = self.slots.get_mut(slot as usize) {
             *place = Some(block);
         }
-        let (slots, seed) = (&self.slots, self.seed);
         self.index
-            .insert_unique(hash_aor(seed, aor), slot, |&slot| hash_slot(slots, seed, slot));
+            .insert_unique(Entry::place(hash), Entry { slot, hash }, |entry| {
+                Entry::place(entry.hash)
+            });
         slot
     }
 
-    fn remove(&mut self, slot: usize, aor: &[u8], bindings: usize) {
+    fn remove(&mut self, slot: usize, hash: u32, bindings: usize) {
         if let Ok(entry) = self
             .index
-            .find_entry(hash_aor(self.seed, aor), |&s| s as usize == slot)
+            .find_entry(Entry::place(hash), |entry| entry.slot as usize == slot)
         {
             entry.remove();
         }
@@ -317,13 +331,6 @@ impl Shard {
             self.bindings = self.bindings.saturating_sub(bindings);
         }
     }
-}
-
-fn hash_slot(slots: &[Option<Block>], seed: (u64, u64), slot: u32) -> u64 {
-    slots
-        .get(slot as usize)
-        .and_then(Option::as_ref)
-        .map_or(0, |block| hash_aor(seed, block.aor()))
 }
 
 #[cfg(test)]
