@@ -7,6 +7,7 @@
 mod baresip;
 mod child;
 mod kamailio;
+mod phone;
 mod scene;
 mod server;
 mod sipp;
@@ -16,6 +17,7 @@ mod wire;
 pub use baresip::Baresip;
 pub use child::Child;
 pub use kamailio::Kamailio;
+pub use phone::{Heard, Part, Phone};
 pub use scene::{Scene, tool};
 pub use server::{Config, DOMAIN, Server};
 pub use sipp::{Running, Sipp, Stats};

@@ -46,6 +46,12 @@ impl Config {
         }
     }
 
+    /// How many workers.
+    pub fn workers(mut self, workers: u16) -> Self {
+        self.workers = workers;
+        self
+    }
+
     /// Relays without state.
     pub fn stateless(mut self) -> Self {
         self.state = "stateless";
@@ -109,6 +115,7 @@ impl Config {
 pub struct Server {
     child: Child,
     admin: SocketAddr,
+    token: PathBuf,
     log: PathBuf,
 }
 
@@ -151,7 +158,13 @@ impl Server {
             }
             get(admin, "/health/ready").is_some_and(|(status, _)| status == 200)
         });
-        Self { child, admin, log }
+        let token = scene.path("data/admin.token");
+        Self {
+            child,
+            admin,
+            token,
+            log,
+        }
     }
 
     /// The sum of a counter over its labels that contain `label`.
@@ -164,6 +177,39 @@ impl Server {
         let ours = body.lines().filter(|l| l.starts_with(name) && l.contains(label));
         ours.filter_map(|l| l.rsplit(' ').next()?.parse::<f64>().ok())
             .sum()
+    }
+
+    /// Asks `/api/v1` with the server's token, with a body or an empty one.
+    ///
+    /// # Panics
+    /// When it does not answer 200.
+    pub fn api(&self, what: &str, body: &str) -> serde_json::Value {
+        let token = std::fs::read_to_string(&self.token).expect("a token file");
+        let headers = format!("Authorization: Bearer {}\r\n", token.trim());
+        let (status, answer) = ask(self.admin, what, &headers, body).expect("/api/v1 answers");
+        assert_eq!(status, 200, "{what}: {answer}");
+        serde_json::from_str(&answer).expect("JSON")
+    }
+
+    /// The state of a member of a group: `up`, `failed` or `drained`.
+    ///
+    /// # Panics
+    /// When there is no such member.
+    pub fn member_state(&self, group: &str, uri: &str) -> String {
+        let all = self.api("GET /api/v1/groups", "");
+        let of = |list: &serde_json::Value, key: &str, value: &str| {
+            let found = list
+                .as_array()
+                .into_iter()
+                .flatten()
+                .find(|item| item[key] == value);
+            found
+                .cloned()
+                .unwrap_or_else(|| panic!("no {key} {value} in {all}"))
+        };
+        let group = of(&all["groups"], "name", group);
+        let member = of(&group["members"], "uri", uri);
+        member["state"].as_str().unwrap_or_default().to_owned()
     }
 
     /// What it has logged so far.
@@ -255,11 +301,17 @@ fn build() -> PathBuf {
 
 /// Status and body of a GET; `None` where nobody listens yet.
 fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
+    ask(address, &format!("GET {path}"), "", "")
+}
+
+/// Status and body of the answer to a request with these header lines and this body.
+fn ask(address: SocketAddr, what: &str, headers: &str, body: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
     write!(
         stream,
-        "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
+        "{what} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {}\r\n{headers}\r\n{body}",
+        body.len()
     )
     .ok()?;
     let mut answer = Vec::new();

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
-use crate::{Scene, Transport};
+use crate::{DOMAIN, Scene, Transport};
 
 /// How long an answer may take on loopback.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -33,7 +33,18 @@ pub struct Message {
 }
 
 impl Message {
-    fn parse(bytes: &[u8]) -> Self {
+    /// Takes the first whole message off what a stream gave.
+    pub(crate) fn take(pending: &mut Vec<u8>) -> Option<Vec<u8>> {
+        let end = pending.windows(4).position(|w| w == b"\r\n\r\n")?;
+        let length = Self::parse(&pending[..end])
+            .header("content-length")
+            .parse()
+            .unwrap_or(0);
+        let total = end + 4 + length;
+        (pending.len() >= total).then(|| pending.drain(..total).collect())
+    }
+
+    pub(crate) fn parse(bytes: &[u8]) -> Self {
         let text = String::from_utf8_lossy(bytes);
         let head = text.split("\r\n\r\n").next().unwrap_or_default();
         let mut lines = head.split("\r\n");
@@ -60,6 +71,12 @@ impl Message {
             .iter()
             .find(|(n, _)| n == name)
             .map_or("", |(_, v)| v.as_str())
+    }
+
+    /// Every header of this name (lower case).
+    pub fn all(&self, name: &str) -> Vec<&str> {
+        let found = self.headers.iter().filter(|(n, _)| n == name);
+        found.map(|(_, value)| value.as_str()).collect()
     }
 
     /// A quoted parameter of a challenge.
@@ -141,16 +158,8 @@ impl Client {
     pub fn receive(&mut self) -> Message {
         let mut buffer = [0; 65_536];
         loop {
-            if let Some(end) = self.pending.windows(4).position(|w| w == b"\r\n\r\n") {
-                let length = Message::parse(&self.pending[..end])
-                    .header("content-length")
-                    .parse()
-                    .unwrap_or(0);
-                let total = end + 4 + length;
-                if self.pending.len() >= total {
-                    let message: Vec<u8> = self.pending.drain(..total).collect();
-                    return Message::parse(&message);
-                }
+            if let Some(message) = Message::take(&mut self.pending) {
+                return Message::parse(&message);
             }
             let read = match &mut self.socket {
                 Socket::Udp(socket) => socket.recv(&mut buffer),
@@ -160,6 +169,84 @@ impl Client {
                 Ok(0) => panic!("the server closed the connection"),
                 Ok(n) => self.pending.extend_from_slice(&buffer[..n]),
                 Err(error) => panic!("no answer from the server: {error}"),
+            }
+        }
+    }
+
+    /// Sends an INVITE for `sip:USER@example.com` with this Call-ID, which is also the branch.
+    pub fn invite(&mut self, user: &str, call: &str) {
+        let transport = if matches!(self.socket, Socket::Udp(_)) {
+            "udp"
+        } else {
+            "tcp"
+        };
+        let text = format!(
+            "INVITE sip:{user}@{DOMAIN} SIP/2.0\nMax-Forwards: 70\nFrom: <sip:alice@{DOMAIN}>;tag=caller\n\
+             To: <sip:{user}@{DOMAIN}>\nCall-ID: {call}\nCSeq: 1 INVITE\n\
+             Contact: <sip:alice@{};transport={transport}>",
+            self.local
+        );
+        self.send(&text, call);
+    }
+
+    /// Acknowledges the final answer to [`Self::invite`]: a 2xx within its dialog, any other in its transaction.
+    pub fn acknowledge(&mut self, user: &str, call: &str, answer: &Message) {
+        if answer.status() < 300 {
+            self.in_dialog("ACK", 1, call, answer);
+            return;
+        }
+        let text = format!(
+            "ACK sip:{user}@{DOMAIN} SIP/2.0\nMax-Forwards: 70\nFrom: <sip:alice@{DOMAIN}>;tag=caller\n\
+             To: {}\nCall-ID: {call}\nCSeq: 1 ACK",
+            answer.header("to")
+        );
+        self.send(&text, call);
+    }
+
+    /// Takes [`Self::invite`] back.
+    pub fn cancel(&mut self, user: &str, call: &str) {
+        let text = format!(
+            "CANCEL sip:{user}@{DOMAIN} SIP/2.0\nMax-Forwards: 70\nFrom: <sip:alice@{DOMAIN}>;tag=caller\n\
+             To: <sip:{user}@{DOMAIN}>\nCall-ID: {call}\nCSeq: 1 CANCEL"
+        );
+        self.send(&text, call);
+    }
+
+    /// Sends a request within the dialog that this 2xx made.
+    pub fn in_dialog(&mut self, method: &str, cseq: u32, call: &str, answer: &Message) {
+        let contact = answer.header("contact");
+        let target = contact
+            .split(['<', '>'])
+            .nth(1)
+            .expect("a Contact in angle brackets");
+        let mut text = format!("{method} {target} SIP/2.0\nMax-Forwards: 70\n");
+        // RFC 3261 §12.1.2: the caller's route set is Record-Route, reversed.
+        for route in answer.all("record-route").iter().rev() {
+            text.push_str(&format!("Route: {route}\n"));
+        }
+        text.push_str(&format!(
+            "From: <sip:alice@{DOMAIN}>;tag=caller\nTo: {}\nCall-ID: {call}\nCSeq: {cseq} {method}",
+            answer.header("to")
+        ));
+        self.send(&text, &format!("{call}-{method}"));
+    }
+
+    /// Calls, waits for the final answer and acknowledges it; every answer, the final one last.
+    pub fn call(&mut self, user: &str, call: &str) -> Vec<Message> {
+        self.invite(user, call);
+        let mut answers = Vec::new();
+        loop {
+            let answer = self.receive();
+            // Copies of an earlier call's answer.
+            if answer.header("call-id") != call {
+                continue;
+            }
+            let status = answer.status();
+            answers.push(answer);
+            if let Some(last) = answers.last().filter(|_| status >= 200) {
+                let last = last.clone();
+                self.acknowledge(user, call, &last);
+                return answers;
             }
         }
     }

@@ -1,0 +1,387 @@
+//! A scripted callee on raw sockets: it does with every call what its part says, and remembers all
+//! that came. For what SIPp is clumsy at: several callees of one call, and the order of things.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::child::wait_until;
+use crate::{DOMAIN, Message, Scene, Transport, port};
+
+/// How long anything may take that has to come.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Between looks at the sockets.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// What it does with an INVITE. Everything else is answered 200, except by those who refuse or are
+/// silent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Part {
+    /// Rings, and answers after this time.
+    Answer(Duration),
+    /// Rings until it is cancelled.
+    Ring,
+    /// Says nothing for this time, then rings until it is cancelled.
+    RingLate(Duration),
+    /// Gives this final answer to every request, after this time.
+    Refuse(u16, Duration),
+    /// Answers 302 with these values of Contact.
+    Redirect(Vec<String>),
+    /// Takes what comes and says nothing at all.
+    Silent,
+}
+
+/// A message that came, and when.
+#[derive(Debug, Clone)]
+pub struct Heard {
+    /// The message.
+    pub message: Message,
+    /// When it was read.
+    pub at: Instant,
+}
+
+/// A running callee; it ends when dropped.
+#[derive(Debug)]
+pub struct Phone {
+    shared: Arc<Shared>,
+    local: SocketAddr,
+    transport: Transport,
+    server: SocketAddr,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    udp: UdpSocket,
+    tcp: TcpListener,
+    streams: Mutex<Vec<Stream>>,
+    heard: Mutex<Vec<Heard>>,
+    end: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Stream {
+    socket: TcpStream,
+    pending: Vec<u8>,
+}
+
+/// Where an answer goes.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    Datagram(SocketAddr),
+    Stream(usize),
+}
+
+/// Something to say later.
+struct Later {
+    at: Instant,
+    text: String,
+    way: Way,
+    /// The branch of an INVITE, whose CANCEL makes this go away.
+    branch: String,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("nobody panics with it")
+}
+
+impl Phone {
+    /// Listens on this port of the scene's address, over UDP and TCP.
+    ///
+    /// # Panics
+    /// When the port cannot be had.
+    pub fn start(scene: &Scene, transport: Transport, number: u16, part: Part) -> Self {
+        let local = scene.at(number);
+        let shared = Arc::new(Shared {
+            udp: UdpSocket::bind(local).expect("binding"),
+            tcp: TcpListener::bind(local).expect("binding"),
+            streams: Mutex::default(),
+            heard: Mutex::default(),
+            end: AtomicBool::new(false),
+        });
+        shared.udp.set_nonblocking(true).expect("not to block");
+        shared.tcp.set_nonblocking(true).expect("not to block");
+        let inner = Arc::clone(&shared);
+        let thread = std::thread::spawn(move || {
+            Life {
+                shared: &inner,
+                local,
+                transport,
+                part,
+                later: Vec::new(),
+                seen: BTreeSet::new(),
+                invites: BTreeMap::new(),
+            }
+            .run();
+        });
+        Self {
+            shared,
+            local,
+            transport,
+            server: scene.at(port::SERVER),
+            thread: Some(thread),
+        }
+    }
+
+    /// Its URI, as a member of a group or a contact, for a user or none.
+    pub fn uri(&self, user: &str) -> String {
+        let at = if user.is_empty() { "" } else { "@" };
+        format!("sip:{user}{at}{};transport={}", self.local, self.transport.name())
+    }
+
+    /// Registers itself as a contact of `user`, over a connection that stays open where it is TCP.
+    ///
+    /// # Panics
+    /// When the answer is not 200.
+    pub fn register(&self, user: &str, q: &str) {
+        let name = self.transport.name().to_uppercase();
+        let (local, uri) = (self.local, self.uri(user));
+        let text = format!(
+            "REGISTER sip:{DOMAIN} SIP/2.0\r\nVia: SIP/2.0/{name} {local};branch=z9hG4bKreg{port};rport\r\n\
+             Max-Forwards: 70\r\nFrom: <sip:{user}@{DOMAIN}>;tag=r{port}\r\nTo: <sip:{user}@{DOMAIN}>\r\n\
+             Call-ID: register-{port}\r\nCSeq: 1 REGISTER\r\nContact: <{uri}>;q={q}\r\nExpires: 600\r\n\
+             Content-Length: 0\r\n\r\n",
+            port = local.port(),
+        );
+        match self.transport {
+            Transport::Udp => {
+                let sent = self.shared.udp.send_to(text.as_bytes(), self.server);
+                sent.expect("sending");
+            }
+            Transport::Tcp => {
+                let mut socket = TcpStream::connect(self.server).expect("connecting");
+                socket.write_all(text.as_bytes()).expect("sending");
+                socket.set_nonblocking(true).expect("not to block");
+                locked(&self.shared.streams).push(Stream {
+                    socket,
+                    pending: Vec::new(),
+                });
+            }
+        }
+        wait_until("the answer to REGISTER", PATIENCE, || {
+            self.heard().iter().any(|heard| heard.message.status() == 200)
+        });
+    }
+
+    /// Everything that came so far.
+    pub fn heard(&self) -> Vec<Heard> {
+        locked(&self.shared.heard).clone()
+    }
+
+    /// Requests of this method, without copies.
+    pub fn requests(&self, method: &str) -> Vec<Heard> {
+        let mut branches = BTreeSet::new();
+        let mut heard = self.heard();
+        heard.retain(|heard| {
+            let message = &heard.message;
+            message.first_line.split(' ').next() == Some(method) && branches.insert(branch(message))
+        });
+        heard
+    }
+
+    /// The number of [`Self::requests`].
+    pub fn count(&self, method: &str) -> usize {
+        self.requests(method).len()
+    }
+
+    /// Waits until a request of this method has come; the first of them.
+    ///
+    /// # Panics
+    /// When none comes.
+    pub fn wait_for(&self, method: &str) -> Heard {
+        let what = format!("{method} at {}", self.local);
+        wait_until(&what, PATIENCE, || self.count(method) > 0);
+        self.requests(method).remove(0)
+    }
+}
+
+impl Drop for Phone {
+    fn drop(&mut self) {
+        self.shared.end.store(true, Ordering::Relaxed);
+        let ended = self.thread.take().map(JoinHandle::join);
+        if !std::thread::panicking() {
+            assert!(ended.is_some_and(|ended| ended.is_ok()), "the callee panicked");
+        }
+    }
+}
+
+/// What its thread has.
+struct Life<'a> {
+    shared: &'a Shared,
+    local: SocketAddr,
+    transport: Transport,
+    part: Part,
+    later: Vec<Later>,
+    /// Branches and methods of requests that came.
+    seen: BTreeSet<String>,
+    /// INVITEs by their branch.
+    invites: BTreeMap<String, Message>,
+}
+
+impl Life<'_> {
+    fn run(mut self) {
+        let mut buffer = vec![0; 65_536];
+        while !self.shared.end.load(Ordering::Relaxed) {
+            let mut idle = true;
+            while let Ok((length, from)) = self.shared.udp.recv_from(&mut buffer) {
+                idle = false;
+                self.hear(buffer.get(..length).unwrap_or_default(), Way::Datagram(from));
+            }
+            if let Ok((socket, _)) = self.shared.tcp.accept() {
+                socket.set_nonblocking(true).expect("not to block");
+                let pending = Vec::new();
+                locked(&self.shared.streams).push(Stream { socket, pending });
+            }
+            for (number, bytes) in self.read_streams(&mut buffer) {
+                idle = false;
+                self.hear(&bytes, Way::Stream(number));
+            }
+            let now = Instant::now();
+            let (due, later) = self.later.drain(..).partition(|later| later.at <= now);
+            self.later = later;
+            let due: Vec<Later> = due;
+            due.iter().for_each(|later| self.say(&later.text, later.way));
+            if idle {
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    /// Whole messages of all connections.
+    fn read_streams(&self, buffer: &mut [u8]) -> Vec<(usize, Vec<u8>)> {
+        let mut out = Vec::new();
+        for (number, stream) in locked(&self.shared.streams).iter_mut().enumerate() {
+            match stream.socket.read(buffer) {
+                Ok(length) => stream
+                    .pending
+                    .extend_from_slice(buffer.get(..length).unwrap_or_default()),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(_) => continue,
+            }
+            while let Some(message) = Message::take(&mut stream.pending) {
+                out.push((number, message));
+            }
+        }
+        out
+    }
+
+    fn hear(&mut self, bytes: &[u8], way: Way) {
+        // Keep-alives.
+        if bytes.iter().all(|byte| b"\r\n\0".contains(byte)) {
+            return;
+        }
+        let message = Message::parse(bytes);
+        locked(&self.shared.heard).push(Heard {
+            message: message.clone(),
+            at: Instant::now(),
+        });
+        let method = message
+            .first_line
+            .split(' ')
+            .next()
+            .unwrap_or_default()
+            .to_owned();
+        let is_new = self.seen.insert(format!("{} {method}", branch(&message)));
+        if message.status() > 0 || !is_new || self.part == Part::Silent {
+            return;
+        }
+        match method.as_str() {
+            "ACK" => {}
+            "INVITE" => self.invited(&message, way),
+            "CANCEL" => self.cancelled(&message, way),
+            _ => match self.part {
+                Part::Refuse(code, _) => self.answer(&message, code, "", Duration::ZERO, way),
+                Part::Answer(_) | Part::Ring | Part::RingLate(_) | Part::Redirect(_) | Part::Silent => {
+                    self.answer(&message, 200, "", Duration::ZERO, way);
+                }
+            },
+        }
+    }
+
+    fn invited(&mut self, message: &Message, way: Way) {
+        let contact = format!("Contact: <{}>\r\n", Self::uri(self.local, self.transport));
+        self.invites.insert(branch(message), message.clone());
+        match self.part.clone() {
+            Part::Answer(after) => {
+                self.answer(message, 180, &contact, Duration::ZERO, way);
+                self.answer(message, 200, &contact, after, way);
+            }
+            Part::Ring => self.answer(message, 180, &contact, Duration::ZERO, way),
+            Part::RingLate(after) => self.answer(message, 180, &contact, after, way),
+            Part::Refuse(code, after) => self.answer(message, code, "", after, way),
+            Part::Redirect(contacts) => {
+                let lines: String = contacts
+                    .iter()
+                    .map(|value| format!("Contact: {value}\r\n"))
+                    .collect();
+                self.answer(message, 302, &lines, Duration::ZERO, way);
+            }
+            Part::Silent => {}
+        }
+    }
+
+    fn uri(local: SocketAddr, transport: Transport) -> String {
+        format!("sip:callee@{local};transport={}", transport.name())
+    }
+
+    /// 200 to the CANCEL; 487 to its INVITE, unless that has its answer.
+    fn cancelled(&mut self, cancel: &Message, way: Way) {
+        self.answer(cancel, 200, "", Duration::ZERO, way);
+        let waits = matches!(self.part, Part::Ring | Part::RingLate(_));
+        let before = self.later.len();
+        let cancelled = branch(cancel);
+        self.later.retain(|later| later.branch != cancelled);
+        let stops = waits || self.later.len() < before;
+        if let Some(invite) = self.invites.get(&cancelled).filter(|_| stops).cloned() {
+            self.answer(&invite, 487, "", Duration::ZERO, way);
+        }
+    }
+
+    fn answer(&mut self, request: &Message, code: u16, more: &str, after: Duration, way: Way) {
+        let mut text = format!("SIP/2.0 {code} Scripted\r\n");
+        for (name, value) in &request.headers {
+            let copied = ["via", "from", "to", "call-id", "cseq", "record-route"].contains(&name.as_str());
+            if copied {
+                text.push_str(&format!("{name}: {value}"));
+                if name == "to" && !value.contains(";tag=") {
+                    text.push_str(&format!(";tag=callee{}", self.local.port()));
+                }
+                text.push_str("\r\n");
+            }
+        }
+        text.push_str(&format!("{more}Content-Length: 0\r\n\r\n"));
+        if after.is_zero() {
+            self.say(&text, way);
+        } else {
+            self.later.push(Later {
+                at: Instant::now() + after,
+                text,
+                way,
+                branch: branch(request),
+            });
+        }
+    }
+
+    fn say(&self, text: &str, way: Way) {
+        // A peer that is gone is the test's business.
+        let _ = match way {
+            Way::Datagram(to) => self.shared.udp.send_to(text.as_bytes(), to).map(|_| ()),
+            Way::Stream(number) => match locked(&self.shared.streams).get_mut(number) {
+                Some(stream) => stream.socket.write_all(text.as_bytes()),
+                None => Ok(()),
+            },
+        };
+    }
+}
+
+/// The branch of the topmost Via.
+fn branch(message: &Message) -> String {
+    let via = message.header("via");
+    let value = via.split("branch=").nth(1).unwrap_or_default();
+    value.split([';', ',', ' ']).next().unwrap_or_default().to_owned()
+}
