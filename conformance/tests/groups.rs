@@ -1,0 +1,247 @@
+//! Groups of next hops: shares, members that do not work, drains.
+
+use std::time::{Duration, Instant};
+
+use conformance::{Client, Config, Part, Phone, Scene, Server, Sipp, Transport, over_udp_and_tcp, port};
+
+over_udp_and_tcp!(
+    round_robin_gives_each_a_third,
+    no_call_is_lost_to_members_that_do_not_work,
+    a_drained_member_keeps_its_calls_and_gets_no_new_ones,
+    a_member_that_rings_too_late_is_cancelled,
+    copies_of_a_stateless_request_go_to_one_member,
+    without_a_member_that_is_up_the_answer_is_500,
+);
+
+/// At once.
+const NOW: Duration = Duration::ZERO;
+/// How long a mark may take to come or go: some probes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn uri(scene: &Scene, number: u16, transport: Transport) -> String {
+    format!("sip:{};transport={}", scene.at(number), transport.name())
+}
+
+/// All INVITEs go to a group of these members.
+fn group(config: Config, keys: &str, members: &[String]) -> Config {
+    let members: Vec<String> = members
+        .iter()
+        .map(|uri| format!("{{ uri = \"{uri}\" }}"))
+        .collect();
+    config.invites_to("group:callees", "").table(
+        "[[group]]",
+        &format!("name = \"callees\"\n{keys}\nmembers = [ {} ]", members.join(", ")),
+    )
+}
+
+fn wait_for_state(server: &Server, member: &str, state: &str) {
+    let began = Instant::now();
+    while server.member_state("callees", member) != state {
+        assert!(began.elapsed() < PATIENCE, "{member} is not {state}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn caller(scene: &Scene, transport: Transport) -> Client {
+    Client::new(scene, transport, port::CALLER, scene.at(port::SERVER))
+}
+
+/// The final answer to a call.
+fn call(caller: &mut Client, id: &str) -> u16 {
+    let answers = caller.call("bob", id);
+    answers.last().map_or(0, conformance::Message::status)
+}
+
+fn round_robin_gives_each_a_third(transport: Transport) {
+    const EACH: u32 = 10;
+    let scene = Scene::new();
+    let ports = [port::CALLEE, port::CALLEE + 1, port::CALLEE + 2];
+    let members = ports.map(|number| uri(&scene, number, transport));
+    // Every worker counts its own turns.
+    let config = group(Config::new().workers(1), "probe_s = 0", &members);
+    let _server = Server::start(&scene, &config);
+    let mut callees = Vec::new();
+    for number in ports {
+        let callee = Sipp::server(&scene, "uas_call", transport, number).calls(EACH, 50);
+        let Some(callee) = callee.start() else { return };
+        callees.push(callee);
+    }
+    let caller = Sipp::client(
+        &scene,
+        "uac_call",
+        transport,
+        port::CALLER,
+        scene.at(port::SERVER),
+    )
+    .calls(3 * EACH, 50)
+    .start()
+    .expect("SIPp, as above");
+    let calling = caller.finish();
+    assert_eq!(calling.successful(), u64::from(3 * EACH), "{calling:?}");
+    for callee in callees {
+        let called = callee.finish();
+        assert_eq!((called.incoming(), called.successful()), (10, 10), "{called:?}");
+    }
+}
+
+/// Of four members one is not there, one answers 503, one is silent. SIPp knows no answer but a 200.
+fn no_call_is_lost_to_members_that_do_not_work(transport: Transport) {
+    const CALLS: u32 = 24;
+    let scene = Scene::new();
+    let ports = [port::CALLEE, port::CALLEE + 1, port::CALLEE + 2, port::CALLEE + 3];
+    let members = ports.map(|number| uri(&scene, number, transport));
+    let [works, refuses, is_silent, is_dead] = &members;
+    let keys = "probe_s = 1\nfail_after = 2\nrecover_after = 1\nreply_timeout_ms = 200";
+    let server = Server::start(&scene, &group(Config::new(), keys, &members));
+    let working = Phone::start(&scene, transport, ports[0], Part::Answer(NOW));
+    let _refusing = Phone::start(&scene, transport, ports[1], Part::Refuse(503, NOW));
+    let _silent = Phone::start(&scene, transport, ports[2], Part::Silent);
+    let Some(caller) = Sipp::client(
+        &scene,
+        "uac_call",
+        transport,
+        port::CALLER,
+        scene.at(port::SERVER),
+    )
+    .calls(CALLS, 20)
+    .start() else {
+        return;
+    };
+    let calling = caller.finish();
+    assert_eq!(calling.successful(), u64::from(CALLS), "{calling:?}");
+    assert_eq!(
+        working.count("INVITE"),
+        CALLS as usize,
+        "each call went to it once"
+    );
+    for failed in [refuses, is_silent, is_dead] {
+        wait_for_state(&server, failed, "failed");
+    }
+    assert_eq!(server.member_state("callees", works), "up");
+    assert!(server.log().contains("member failed"), "{}", server.log());
+    let failures = server.metric("trapezoid_group_member_failures_total", is_dead);
+    assert!(failures >= 2.0, "{failures}");
+    assert_eq!(server.metric("trapezoid_group_member_up", is_dead), 0.0);
+
+    // It is there again: a probe finds it, and it gets calls.
+    let back = Phone::start(&scene, transport, ports[3], Part::Answer(NOW));
+    back.wait_for("OPTIONS");
+    wait_for_state(&server, is_dead, "up");
+    let mut caller = self::caller(&scene, transport);
+    for n in 0..8 {
+        assert_eq!(call(&mut caller, &format!("again-{n}")), 200);
+    }
+    assert!(back.count("INVITE") >= 1);
+    // Those that are marked get none.
+    for failed in [refuses, is_silent] {
+        assert_eq!(server.member_state("callees", failed), "failed");
+    }
+}
+
+fn a_drained_member_keeps_its_calls_and_gets_no_new_ones(transport: Transport) {
+    let scene = Scene::new();
+    let phones = [port::CALLEE, port::CALLEE + 1]
+        .map(|number| Phone::start(&scene, transport, number, Part::Answer(NOW)));
+    let members = [phones[0].uri(""), phones[1].uri("")];
+    let server = Server::start(&scene, &group(Config::new(), "probe_s = 0", &members));
+    let mut caller = caller(&scene, transport);
+    let answers = caller.call("bob", "under-way");
+    let answer = answers.last().expect("an answer").clone();
+    assert_eq!(answer.status(), 200);
+    let busy = usize::from(phones[1].count("INVITE") == 1);
+
+    let body = format!("{{\"member\": \"{}\"}}", members[busy]);
+    server.api("POST /api/v1/groups/callees/drain", &body);
+    assert_eq!(server.member_state("callees", &members[busy]), "drained");
+    for n in 0..6 {
+        assert_eq!(call(&mut caller, &format!("new-{n}")), 200);
+    }
+    assert_eq!(phones[busy].count("INVITE"), 1, "no new call");
+    assert_eq!(phones[1 - busy].count("INVITE"), 6);
+
+    caller.in_dialog("BYE", 2, "under-way", &answer);
+    assert_eq!(caller.final_response().status(), 200);
+    assert_eq!(phones[busy].count("BYE"), 1, "the call under way ends as ever");
+
+    server.api("POST /api/v1/groups/callees/enable", &body);
+    for n in 0..6 {
+        assert_eq!(call(&mut caller, &format!("more-{n}")), 200);
+    }
+    assert!(phones[busy].count("INVITE") >= 2);
+}
+
+fn a_member_that_rings_too_late_is_cancelled(transport: Transport) {
+    let scene = Scene::new();
+    let late = Part::RingLate(Duration::from_millis(700));
+    let late = Phone::start(&scene, transport, port::CALLEE, late);
+    let good = Phone::start(
+        &scene,
+        transport,
+        port::CALLEE + 1,
+        Part::Answer(Duration::from_secs(1)),
+    );
+    let members = format!(
+        "members = [ {{ uri = \"{}\" }}, {{ uri = \"{}\", priority = 1 }} ]",
+        late.uri(""),
+        good.uri("")
+    );
+    let keys = format!(
+        "name = \"callees\"\nalgorithm = \"priority\"\nprobe_s = 0\nreply_timeout_ms = 200\n{members}"
+    );
+    let config = Config::new()
+        .invites_to("group:callees", "")
+        .table("[[group]]", &keys);
+    let _server = Server::start(&scene, &config);
+    assert_eq!(call(&mut caller(&scene, transport), "late"), 200);
+    let cancel = late.wait_for("CANCEL");
+    late.wait_for("ACK");
+    let invites = (late.requests("INVITE"), good.requests("INVITE"));
+    let waited = invites.1[0].at - invites.0[0].at;
+    assert!(waited >= Duration::from_millis(190), "{waited:?}");
+    assert!(
+        cancel.at - invites.0[0].at >= Duration::from_millis(690),
+        "a CANCEL before anything came (RFC 3261 §9.1)"
+    );
+    assert_eq!((invites.0.len(), invites.1.len()), (1, 1));
+}
+
+fn copies_of_a_stateless_request_go_to_one_member(transport: Transport) {
+    const CALLS: usize = 12;
+    let scene = Scene::new();
+    let phones = [0, 1, 2].map(|n| Phone::start(&scene, transport, port::CALLEE + n, Part::Silent));
+    let members: Vec<String> = phones.iter().map(|phone| phone.uri("")).collect();
+    let config = group(Config::new().stateless(), "probe_s = 0", &members);
+    let _server = Server::start(&scene, &config);
+    let mut caller = caller(&scene, transport);
+    for n in 0..CALLS {
+        for _ in 0..2 {
+            caller.invite("bob", &format!("copy-{n}"));
+        }
+    }
+    let all = || -> usize { phones.iter().map(|phone| phone.heard().len()).sum() };
+    let began = Instant::now();
+    while all() < 2 * CALLS {
+        assert!(began.elapsed() < PATIENCE, "{} came", all());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let first: usize = phones.iter().map(|phone| phone.count("INVITE")).sum();
+    assert_eq!(first, CALLS, "both copies of a call went the same way");
+    assert!(
+        phones.iter().filter(|phone| phone.count("INVITE") > 0).count() > 1,
+        "one got all"
+    );
+}
+
+fn without_a_member_that_is_up_the_answer_is_500(transport: Transport) {
+    let scene = Scene::new();
+    let phone = Phone::start(&scene, transport, port::CALLEE, Part::Answer(NOW));
+    let member = phone.uri("");
+    let server = Server::start(
+        &scene,
+        &group(Config::new(), "probe_s = 0", std::slice::from_ref(&member)),
+    );
+    let drain = format!("{{\"member\": \"{member}\"}}");
+    server.api("POST /api/v1/groups/callees/drain", &drain);
+    assert_eq!(call(&mut caller(&scene, transport), "nobody"), 500);
+    assert_eq!(phone.count("INVITE"), 0);
+}
