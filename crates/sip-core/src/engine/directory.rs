@@ -9,9 +9,10 @@ use hashbrown::HashTable;
 use sip_message::{Host, SipUri};
 use smallvec::SmallVec;
 
-use crate::config::{Config, Domain, Network};
+use crate::config::{Config, Domain, Listener, Network};
 use crate::id::ListenerId;
 use crate::location::aor::unescape;
+use crate::resolve::Transports;
 use crate::transport::Transport;
 
 /// A host in canonical form: names in lower case without a trailing dot, addresses as bytes.
@@ -78,7 +79,50 @@ enum OwnPorts {
 pub(crate) struct Directory {
     hosts: HashTable<Entry>,
     ports: SmallVec<[u16; 4]>,
+    /// Of each transport, over IPv4 and IPv6: how many listeners there are, and the last of them.
+    kinds: [[(u16, ListenerId); 2]; 5],
+    /// The start of a Via line of each listener, up to and with the branch's cookie.
+    via_starts: Vec<Box<[u8]>>,
+    /// What can be sent from here.
+    pub(crate) reach: Reach,
 }
+
+/// What the listeners can send over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reach {
+    pub(crate) ipv4: bool,
+    pub(crate) ipv6: bool,
+    /// Those that can be opened from here: a WebSocket is opened by the other side (RFC 7118 §5).
+    pub(crate) transports: Transports,
+}
+
+impl Reach {
+    fn of(config: &Config) -> Self {
+        let has = |v4: bool| config.listeners.iter().any(|l| l.address.is_ipv4() == v4);
+        let transports = config.listeners.iter().map(|l| l.transport);
+        Self {
+            ipv4: has(true),
+            ipv6: has(false),
+            transports: transports
+                .filter(|t| !matches!(t, Transport::Ws | Transport::Wss))
+                .collect(),
+        }
+    }
+}
+
+fn via_start(listener: &Listener) -> Box<[u8]> {
+    let mut start = Vec::with_capacity(48);
+    start.extend_from_slice(b"Via: SIP/2.0/");
+    start.extend_from_slice(listener.transport.via_name().as_bytes());
+    start.push(b' ');
+    start.extend_from_slice(&listener.sent_by);
+    start.extend_from_slice(b";branch=");
+    start.extend_from_slice(COOKIE);
+    start.into_boxed_slice()
+}
+
+/// Prefix of branches of ours: the magic cookie of RFC 3261 §8.1.1.7.
+pub(crate) const COOKIE: &[u8] = b"z9hG4bK";
 
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -116,7 +160,18 @@ impl Directory {
         let mut directory = Self {
             hosts: HashTable::new(),
             ports: config.listeners.iter().map(|l| l.address.port()).collect(),
+            kinds: [[(0, ListenerId(0)); 2]; 5],
+            via_starts: config.listeners.iter().map(via_start).collect(),
+            reach: Reach::of(config),
         };
+        for (number, listener) in (0u16..).zip(&config.listeners) {
+            let family = usize::from(listener.address.is_ipv6());
+            let kinds = directory.kinds.get_mut(listener.transport as usize);
+            if let Some((count, last)) = kinds.and_then(|k| k.get_mut(family)) {
+                *count += 1;
+                *last = ListenerId(number);
+            }
+        }
         for listener in &config.listeners {
             if let Some(key) = text_key(alloc::format!("{}", listener.address.ip()).as_bytes()) {
                 directory.entry(key).add_own(Some(listener.address.port()));
@@ -165,6 +220,30 @@ impl Directory {
                 IpAddr::V4(ip) => octets(&ip.octets()),
                 IpAddr::V6(ip) => octets(&ip.octets()),
             },
+        }
+    }
+
+    /// The start of a Via line for what leaves by `listener`.
+    pub(crate) fn via_start(&self, listener: ListenerId) -> &[u8] {
+        self.via_starts
+            .get(usize::from(listener.0))
+            .map_or(&[], |start| start)
+    }
+
+    /// See [`egress`].
+    pub(crate) fn egress(
+        &self,
+        config: &Config,
+        transport: Transport,
+        to: IpAddr,
+        ingress: Option<ListenerId>,
+    ) -> Option<ListenerId> {
+        let kinds = self.kinds.get(transport as usize)?;
+        match kinds.get(usize::from(to.is_ipv6()))? {
+            (0, _) => None,
+            // With one of a kind there is nothing to choose.
+            (1, only) => Some(*only),
+            _ => egress(config, transport, to, ingress),
         }
     }
 
@@ -218,13 +297,12 @@ pub(crate) fn in_networks(networks: &[Network], ip: IpAddr) -> bool {
 /// The listener from which to send to `to` over `transport`: the one whose network holds it;
 /// else, for an address beyond all of them, the one at which the message came in; else the
 /// first that is not on the loopback. `None`: nothing of that transport and address family.
-pub(crate) fn egress(
+fn egress(
     config: &Config,
     transport: Transport,
     to: IpAddr,
     ingress: Option<ListenerId>,
 ) -> Option<ListenerId> {
-    // With one listener of a kind there is nothing to choose.
     let mut first = None;
     let mut best: Option<(u8, ListenerId)> = None;
     for (index, listener) in config.listeners.iter().enumerate() {

@@ -118,6 +118,22 @@ fn write_status_line(out: &mut Vec<u8>, status: Status<'_>) {
 
 /// Appends all Via values of the request, the topmost with `received` and `rport`.
 fn write_vias(out: &mut Vec<u8>, message: &Message<'_>, flow: Flow) {
+    let mut fields = message.fields_named(HeaderName::Via);
+    // Nearly always the topmost has a line of its own; the lines below it stay as they are.
+    if let (Some(first), Ok(top)) = (fields.next(), message.top_via())
+        && first.value != first.value_end
+        && !message.field_value(first).contains(&b',')
+    {
+        out.extend_from_slice(b"Via: ");
+        via::write_received(out, &top, flow.remote);
+        out.extend_from_slice(b"\r\n");
+        for field in fields {
+            out.extend_from_slice(b"Via: ");
+            out.extend_from_slice(message.field_value(field));
+            out.extend_from_slice(b"\r\n");
+        }
+        return;
+    }
     for (i, value) in message.values(HeaderName::Via).enumerate() {
         out.extend_from_slice(b"Via: ");
         match Via::parse(value.text) {
@@ -180,8 +196,7 @@ impl Engine {
         };
         out.extend_from_slice(b"To: ");
         out.extend_from_slice(value);
-        let tagged = NameAddr::parse(value).is_none_or(|to| to.tag().is_some());
-        if code != 100 && !tagged {
+        if code != 100 && NameAddr::parse(value).is_some_and(|to| to.tag().is_none()) {
             out.extend_from_slice(b";tag=");
             out.extend_from_slice(TAG_PREFIX);
             write_hex(out, u128::from(self.own_tag(message)), 16);

@@ -20,8 +20,12 @@ pub(crate) struct Request<'a> {
     pub(crate) to: NameAddr<'a>,
     pub(crate) call_id: &'a [u8],
     pub(crate) cseq: CSeq<'a>,
+    /// Max-Forwards; `Err`: it cannot be read.
+    pub(crate) max_forwards: Result<Option<u8>, ()>,
     /// Where it came from.
     pub(crate) flow: Flow,
+    /// Index key of its server transaction, where it has been worked out.
+    pub(crate) transaction: Option<u128>,
 }
 
 impl<'a> Request<'a> {
@@ -75,7 +79,9 @@ impl<'a> Request<'a> {
             to,
             call_id,
             cseq,
+            max_forwards: message.max_forwards().map_err(|_| ()),
             flow,
+            transaction: None,
         })
     }
 

@@ -1,13 +1,14 @@
 //! Keyed hashes: branches, Record-Route marks, To tags, and which worker owns a Call-ID.
 //!
-//! SipHash-2-4 is a pseudo-random function made for short inputs; with 128 bits of output a
-//! branch cannot be guessed nor met by accident. Fields are hashed as length and bytes, so that
+//! SipHash is a pseudo-random function made for short inputs. What is worth forging (marks, tags)
+//! is SipHash-2-4; a branch and a table's key, which come with every message and serve for its
+//! transaction only, are SipHash-1-3 of 128 bits: not to be guessed nor met by accident. Fields are hashed as length and bytes, so that
 //! no two field lists encode alike.
 
 use core::hash::Hasher as _;
 
 use siphasher::sip::SipHasher24;
-use siphasher::sip128::{Hasher128 as _, SipHasher24 as SipHasher24x128};
+use siphasher::sip128::{Hasher128 as _, SipHasher13 as SipHasher13x128};
 
 use crate::keys::derive_siphash_key;
 
@@ -173,7 +174,7 @@ impl<const N: usize> Fields<'_, N> {
     }
 
     fn hash128(&self, key: Key) -> u128 {
-        let mut hasher = SipHasher24x128::new_with_keys(key.0, key.1);
+        let mut hasher = SipHasher13x128::new_with_keys(key.0, key.1);
         if let Some(row) = self.joined(&mut [0; ROW]) {
             return hasher.hash(row).as_u128();
         }
@@ -284,7 +285,7 @@ mod tests {
             let mut pieces = SipHasher24::new_with_keys(1, 2);
             fields.put(&mut pieces);
             assert_eq!(fields.hash64((1, 2)), pieces.finish(), "{len}");
-            let mut pieces = SipHasher24x128::new_with_keys(1, 2);
+            let mut pieces = SipHasher13x128::new_with_keys(1, 2);
             fields.put(&mut pieces);
             assert_eq!(fields.hash128((1, 2)), pieces.finish128().as_u128(), "{len}");
         }

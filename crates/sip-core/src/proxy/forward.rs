@@ -11,9 +11,9 @@ use sip_message::write::Edits;
 use sip_message::{HeaderName, Message, Method, Uri};
 
 use super::record_route;
-use crate::config::{Listener, StateMode};
+use crate::config::StateMode;
 use crate::engine::context::{Context, Shape, Target, TargetState};
-use crate::engine::directory::egress;
+use crate::engine::directory::COOKIE;
 use crate::engine::request::Request;
 use crate::engine::secrets::write_hex;
 use crate::engine::{ClientUser, Engine, Owner};
@@ -22,10 +22,6 @@ use crate::resolve::{Candidate, Candidates};
 use crate::time::Millis;
 use crate::transaction::table::Key;
 use crate::transport::{Flow, Transport, via};
-
-/// Prefix of branches of ours, after the magic cookie: 32 hexadecimal digits and one for the
-/// target's number follow.
-pub(crate) const COOKIE: &[u8] = b"z9hG4bK";
 
 /// What routing decided about a request with one target, beside the edits that it already made.
 #[derive(Clone, Debug)]
@@ -177,7 +173,9 @@ impl Engine {
     /// The flow to a candidate, from the listener that reaches it.
     pub(crate) fn flow_to(&self, candidate: &Candidate, ingress: Option<ListenerId>) -> Option<Flow> {
         let Candidate { transport, address } = *candidate;
-        let listener = egress(&self.config, transport, address.ip(), ingress)?;
+        let listener = self
+            .directory
+            .egress(&self.config, transport, address.ip(), ingress)?;
         Some(Flow {
             transport,
             listener,
@@ -241,26 +239,32 @@ impl Engine {
             });
         }
         let first = message.headers_offset();
+        let record_route = (leaving.shape.record_route
+            && request.to.tag().is_none()
+            && matches!(request.method, Method::Invite | Method::Subscribe | Method::Refer))
+        .then(|| {
+            let ingress = self.config.listeners.get(usize::from(request.flow.listener.0));
+            let mark = self.secrets.route_mark(request.call_id, request.from_tag());
+            ingress.map(|ingress| (mark, ingress))
+        })
+        .flatten();
+        // Before the topmost Record-Route; where there is none, behind our Via.
+        let others = record_route.and_then(|_| message.fields_named(HeaderName::RecordRoute).next());
+        let start = self.directory.via_start(to.listener);
         self.edits.insert_with(first, |out| {
-            write_via(out, egress, leaving, request.flow);
+            write_via(out, start, egress.transport, leaving, request.flow);
+            if let (Some((mark, ingress)), None) = (record_route, others) {
+                record_route::write(out, mark, ingress, egress);
+            }
         });
         lower_max_forwards(&mut self.edits, request);
         if let Some(breadth) = leaving.breadth {
             write_max_breadth(&mut self.edits, message, breadth);
         }
-        if leaving.shape.record_route
-            && request.to.tag().is_none()
-            && matches!(request.method, Method::Invite | Method::Subscribe | Method::Refer)
-            && let Some(ingress) = self.config.listeners.get(usize::from(request.flow.listener.0))
-        {
-            let mark = self.secrets.route_mark(request.call_id, request.from_tag());
-            // Before the topmost Record-Route; where there is none, behind our Via.
-            let at = message
-                .fields_named(HeaderName::RecordRoute)
-                .next()
-                .map_or(first, |f| f.start as usize);
-            self.edits
-                .insert_with(at, |out| record_route::write(out, mark, ingress, egress));
+        if let (Some((mark, ingress)), Some(field)) = (record_route, others) {
+            self.edits.insert_with(field.start as usize, |out| {
+                record_route::write(out, mark, ingress, egress);
+            });
         }
         if to.transport.is_reliable() && !message.has(HeaderName::ContentLength) {
             self.edits.insert_with(message.headers_end_offset(), |out| {
@@ -325,10 +329,9 @@ fn lower_max_forwards(edits: &mut Edits, request: &Request<'_>) {
     let message = &request.message;
     match message.fields_named(HeaderName::MaxForwards).next() {
         Some(field) => {
-            let hops = sip_message::number::decimal_u32(message.field_value(field));
-            let hops = hops.unwrap_or(0).saturating_sub(1);
+            let hops = request.max_forwards.ok().flatten().unwrap_or(0);
             edits.replace_with(field.value as usize..field.value_end as usize, |out| {
-                write_decimal(out, u64::from(hops));
+                write_decimal(out, u64::from(hops.saturating_sub(1)));
             });
         }
         None => edits.insert(message.headers_offset(), b"Max-Forwards: 70\r\n"),
@@ -388,12 +391,12 @@ pub(crate) fn write_request_uri(out: &mut Vec<u8>, contact: &[u8]) {
 }
 
 /// Appends our Via line. Where no state is kept it says where the response is to leave.
-fn write_via(out: &mut Vec<u8>, egress: &Listener, leaving: &Leaving, ingress: Flow) {
-    write_via_start(out, egress, leaving.branch, leaving.number);
+fn write_via(out: &mut Vec<u8>, start: &[u8], transport: Transport, leaving: &Leaving, ingress: Flow) {
+    write_via_start(out, start, leaving.branch, leaving.number);
     if let Some(mark) = leaving.shape.loop_mark {
         write_loop_mark(out, mark);
     }
-    if egress.transport == Transport::Udp {
+    if transport == Transport::Udp {
         // RFC 3581 §3: the answer finds its way through a NAT, and to the port that sent.
         out.extend_from_slice(b";rport");
     }
@@ -410,21 +413,12 @@ fn write_via(out: &mut Vec<u8>, egress: &Listener, leaving: &Leaving, ingress: F
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends a Via line up to its branch.
-pub(crate) fn write_via_start(out: &mut Vec<u8>, egress: &Listener, branch: u128, number: u8) {
-    out.extend_from_slice(b"Via: SIP/2.0/");
-    out.extend_from_slice(egress.transport.via_name().as_bytes());
-    out.push(b' ');
-    out.extend_from_slice(&egress.sent_by);
-    out.extend_from_slice(b";branch=");
-    write_branch(out, branch, number);
-}
-
-/// Appends a branch of ours.
-pub(crate) fn write_branch(out: &mut Vec<u8>, branch: u128, target: u8) {
-    out.extend_from_slice(COOKIE);
+/// Appends a Via line up to its branch: behind the cookie come 32 hexadecimal digits and two for
+/// the number of the branch.
+pub(crate) fn write_via_start(out: &mut Vec<u8>, start: &[u8], branch: u128, number: u8) {
+    out.extend_from_slice(start);
     write_hex(out, branch, 32);
-    write_hex(out, u128::from(target), 2);
+    write_hex(out, u128::from(number), 2);
 }
 
 /// Reads a branch of ours: its hash and the target's number.

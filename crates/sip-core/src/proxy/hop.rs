@@ -54,8 +54,6 @@ impl Engine {
     /// The question that locating `hop` asks. `call_id` chooses among equals; `stateless`: nobody
     /// will remember the choice.
     pub(crate) fn question<'h>(&self, hop: Hop<'h>, call_id: &[u8], stateless: bool) -> Question<'h> {
-        let listeners = &self.config.listeners;
-        let has = |v4: bool| listeners.iter().any(|l| l.address.is_ipv4() == v4);
         let dice = match hop.host {
             HostRef::Name(_) => self.secrets.dice(call_id),
             HostRef::Ip(_) => 0,
@@ -65,14 +63,9 @@ impl Engine {
             port: hop.port,
             transport: hop.transport,
             secure: hop.secure,
-            // A WebSocket is opened by the other side (RFC 7118 §5).
-            transports: listeners
-                .iter()
-                .map(|l| l.transport)
-                .filter(|t| !matches!(t, Transport::Ws | Transport::Wss))
-                .collect(),
-            ipv4: has(true),
-            ipv6: has(false),
+            transports: self.directory.reach.transports,
+            ipv4: self.directory.reach.ipv4,
+            ipv6: self.directory.reach.ipv6,
             dice,
             stateless,
         }

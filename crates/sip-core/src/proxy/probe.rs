@@ -121,7 +121,8 @@ impl Engine {
         };
         let mut text = core::mem::take(&mut self.scratch);
         text.clear();
-        write_options(&mut text, egress, &member.hop.uri, branch, &call_id);
+        let start = self.directory.via_start(to.listener);
+        write_options(&mut text, egress, start, &member.hop.uri, branch, &call_id);
         let user = ClientUser::new(Owner::Probe(probe));
         let patience = Millis(group.reply_timeout_ms);
         let key = client_key(branch, Method::Options);
@@ -176,11 +177,18 @@ impl Engine {
 }
 
 /// Appends an OPTIONS of ours.
-fn write_options(out: &mut Vec<u8>, egress: &Listener, uri: &[u8], branch: u128, call_id: &[u8]) {
+fn write_options(
+    out: &mut Vec<u8>,
+    egress: &Listener,
+    via_start: &[u8],
+    uri: &[u8],
+    branch: u128,
+    call_id: &[u8],
+) {
     out.extend_from_slice(b"OPTIONS ");
     out.extend_from_slice(uri);
     out.extend_from_slice(b" SIP/2.0\r\n");
-    write_via_start(out, egress, branch, 0);
+    write_via_start(out, via_start, branch, 0);
     if !egress.transport.is_reliable() {
         out.extend_from_slice(b";rport");
     }

@@ -7,7 +7,6 @@ use sip_message::header::{Mandatory, Via};
 use sip_message::{HeaderName, Message, Method};
 
 use super::forward::{client_key, read_branch, read_ingress, remove_values};
-use crate::engine::directory::egress;
 use crate::engine::effects::{ClientEvent, ServerEvent};
 use crate::engine::reply::Status;
 use crate::engine::secrets::BranchInput;
@@ -117,7 +116,7 @@ impl Engine {
         let next = message.second_via().ok();
         // RFC 6026 §6: what has lost its transaction goes nowhere. A Via that was written without
         // state says so by this parameter.
-        let (Some(next), Some(token)) = (next, parts.via.params.get(b"tz")) else {
+        let (Some(next), Some(token)) = (next, ingress_token(parts.via.params.as_bytes())) else {
             return self.stray();
         };
         let Some((transport, remote)) = via::response_target(&next) else {
@@ -137,7 +136,7 @@ impl Engine {
         }
         // The token is not under the branch's hash: what it says must at least be possible. (Whose
         // connection it names, the shell compares with `remote`.)
-        let ingress = token.value.and_then(read_ingress);
+        let ingress = read_ingress(token);
         let ingress = ingress.filter(|(listener, _)| {
             self.config
                 .listeners
@@ -146,7 +145,9 @@ impl Engine {
         });
         let listener = match ingress {
             Some((listener, _)) => Some(listener),
-            None => egress(&self.config, transport, remote.ip(), Some(flow.listener)),
+            None => self
+                .directory
+                .egress(&self.config, transport, remote.ip(), Some(flow.listener)),
         };
         let Some(listener) = listener else {
             self.counters.dropped_no_route += 1;
@@ -331,7 +332,7 @@ impl Engine {
         let Some((transport, remote)) = next.as_ref().and_then(via::response_target) else {
             return self.stray();
         };
-        let listener = egress(&self.config, transport, remote.ip(), None);
+        let listener = self.directory.egress(&self.config, transport, remote.ip(), None);
         let (true, true, Some(listener)) = (invite, (200..300).contains(&status), listener) else {
             return self.stray();
         };
@@ -502,4 +503,17 @@ impl Engine {
             _ => Outcome::Done,
         }
     }
+}
+
+/// The value of `tz` among the parameters of a Via of ours, empty where it has none. Nothing in
+/// there is quoted: what is not as we wrote it does not fit the branch.
+fn ingress_token(params: &[u8]) -> Option<&[u8]> {
+    params.split(|c| *c == b';').find_map(|param| {
+        let value = param.strip_prefix(b"tz")?;
+        match value {
+            [] => Some(value),
+            [b'=', value @ ..] => Some(sip_message::chars::trim(value)),
+            _ => None,
+        }
+    })
 }

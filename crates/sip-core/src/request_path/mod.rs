@@ -56,7 +56,7 @@ pub(crate) enum Handled {
 impl Engine {
     /// A request came from the network.
     pub(crate) fn handle_request(&mut self, message: &Message<'_>, flow: Flow) -> Handled {
-        let request = match Request::read(*message, flow, &self.config.limits) {
+        let mut request = match Request::read(*message, flow, &self.config.limits) {
             Ok(request) => request,
             Err(status) => return self.refuse_unreadable(message, flow, status),
         };
@@ -67,7 +67,7 @@ impl Engine {
             return Handled::HandOver(other);
         }
         self.count_request(request.method);
-        if self.find_transaction(&request) {
+        if self.find_transaction(&mut request) {
             return Handled::Here;
         }
         // The ACK to an answer that we made without state is known by the tag that we put there.

@@ -21,7 +21,7 @@ impl Engine {
         if refused {
             return Err((Status::UNSUPPORTED_URI_SCHEME, Vec::new()));
         }
-        if request.message.max_forwards().is_err() {
+        if request.max_forwards.is_err() {
             return Err((Status::bad_request("Malformed Max-Forwards"), Vec::new()));
         }
         // §10.2: an address-of-record is a SIP or SIPS URI (RFC 4475 §3.3.4).
@@ -59,7 +59,7 @@ impl Engine {
 
     /// §16.3 step 3, for what is to be sent on.
     pub(crate) fn check_hops(&self, request: &Request<'_>) -> Result<(), Status<'static>> {
-        match request.message.max_forwards() {
+        match request.max_forwards {
             Ok(Some(0)) => Err(Status::TOO_MANY_HOPS),
             _ => Ok(()),
         }

@@ -16,21 +16,23 @@ const OTHER: u8 = 2;
 impl Engine {
     /// Whether the request was dealt with by a transaction that we hold.
     #[expect(clippy::wildcard_enum_match_arm, reason = "most methods are alike here")]
-    pub(crate) fn find_transaction(&mut self, request: &Request<'_>) -> bool {
+    pub(crate) fn find_transaction(&mut self, request: &mut Request<'_>) -> bool {
         if self.table.servers() == 0 {
             return false;
         }
         match request.method {
             Method::Ack => self.ack(request),
             Method::Cancel => self.cancel(request),
-            _ => match self.table.find_server(self.server_key(request, request.method)) {
-                Some(key) => {
-                    self.counters.retransmissions_absorbed += 1;
-                    self.server_event(key, ServerEvent::Again, &[]);
-                    true
-                }
-                None => false,
-            },
+            _ => {
+                let key = self.server_key(request, request.method);
+                request.transaction = Some(key);
+                let Some(key) = self.table.find_server(key) else {
+                    return false;
+                };
+                self.counters.retransmissions_absorbed += 1;
+                self.server_event(key, ServerEvent::Again, &[]);
+                true
+            }
         }
     }
 
@@ -113,7 +115,9 @@ impl Engine {
             return None;
         }
         let invite = request.method == Method::Invite;
-        let key = self.server_key(request, request.method);
+        let key = request
+            .transaction
+            .unwrap_or_else(|| self.server_key(request, request.method));
         let bytes = request.message.bytes();
         let key = self.begin_server(key, invite, request.flow, request.reply_to(), bytes);
         if invite {
