@@ -11,6 +11,7 @@ over_udp_and_tcp!(
     nobody_to_redirect_to,
     a_callee_sends_on_to_another,
     who_is_sent_on_by_a_next_hop,
+    who_is_sent_on_by_a_member_of_a_group,
     contacts_are_followed_by_their_q,
     without_recursion_the_caller_is_told,
 );
@@ -150,22 +151,6 @@ fn who_is_sent_on_by_a_member_of_a_group(transport: Transport) {
     let _server = Server::start(&scene, &rule);
     expect_followed(&call(&scene, transport), &members[0], &other);
     assert_eq!(members[1].count("INVITE"), 0, "a member took it");
-}
-
-mod a_member_of_a_group {
-    use super::{Transport, who_is_sent_on_by_a_member_of_a_group};
-
-    #[test]
-    #[ignore = "the core ends the request of a group with a member's answer, before it looks at the contacts of a 3xx"]
-    fn udp() {
-        who_is_sent_on_by_a_member_of_a_group(Transport::Udp);
-    }
-
-    #[test]
-    #[ignore = "the core ends the request of a group with a member's answer, before it looks at the contacts of a 3xx"]
-    fn tcp() {
-        who_is_sent_on_by_a_member_of_a_group(Transport::Tcp);
-    }
 }
 
 fn contacts_are_followed_by_their_q(transport: Transport) {

@@ -47,11 +47,13 @@ impl Engine {
             return Outcome::Done;
         }
         context.set_state(number, TargetState::Done);
+        let target = context.targets.get(usize::from(number));
+        let is_member = target.is_some_and(|target| target.member.is_some());
         let fails = match &context.group {
-            Some(group) => group.failover_on.contains(&status),
-            None => status == 503,
+            Some(group) if is_member => group.failover_on.contains(&status),
+            _ => status == 503,
         };
-        let stands_for_all = context.group.is_some() && !fails;
+        let stands_for_all = is_member && !fails;
         let recurse = context.shape.recurse && (300..400).contains(&status);
         if status == 503 {
             self.member_failed(server, number);
@@ -71,6 +73,10 @@ impl Engine {
             self.cancel_others(server, client);
         } else if stands_for_all {
             self.end(server);
+            // §16.7 step 4: whom a member names takes the place of the other members.
+            if recurse && let Some(context) = self.context(server) {
+                context.ended = false;
+            }
         }
         let contacts = if recurse {
             self.recurse(server, message)
