@@ -125,8 +125,8 @@ pub(crate) enum Step {
     Finish,
 }
 
-/// Max-Breadth where the request has none (RFC 5393 §5.3.3).
-const DEFAULT_BREADTH: u32 = 60;
+/// Max-Breadth where the request has none, and the most that is taken of one (RFC 5393 §5.3.3).
+const MOST_BREADTH: u32 = 60;
 
 impl Context {
     pub(crate) fn new(targets: Vec<Target>, shape: Shape) -> Self {
@@ -208,7 +208,7 @@ impl Context {
         };
         // RFC 5393 §5.3.3: the branches share the breadth; more of them than that go one after
         // the other.
-        let breadth = self.breadth.unwrap_or(DEFAULT_BREADTH).max(1);
+        let breadth = self.whole_breadth();
         let among = self
             .targets
             .iter()
@@ -222,6 +222,11 @@ impl Context {
             target.breadth = share + u32::from(n < over);
         }
         Step::Begin
+    }
+
+    /// What the branches may share.
+    pub(crate) fn whole_breadth(&self) -> u32 {
+        self.breadth.unwrap_or(MOST_BREADTH).clamp(1, MOST_BREADTH)
     }
 
     /// Another flow of the instance of target `failed` becomes ready in its place; whether there
