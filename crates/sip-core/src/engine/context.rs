@@ -251,6 +251,20 @@ impl Context {
         true
     }
 
+    /// This target was reached: none of its other addresses, and no other flow of its instance,
+    /// gets as much again.
+    pub(crate) fn exhaust(&mut self, number: u8) {
+        if let Some(target) = self.target_mut(number) {
+            target.candidates.clear();
+            target.located = true;
+        }
+        for other in &mut self.targets {
+            if other.spare_of == Some(number) && other.state == TargetState::Waiting {
+                other.state = TargetState::Done;
+            }
+        }
+    }
+
     /// No new branches; what has not been sent is given up.
     pub(crate) fn end(&mut self) {
         self.ended = true;

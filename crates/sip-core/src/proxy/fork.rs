@@ -116,9 +116,8 @@ impl Engine {
         if !context.awaits(number, client) {
             return Outcome::Done;
         }
+        context.exhaust(number);
         if !context.has_more() {
-            // It was reached: no other address gets as much again.
-            context.end();
             return Outcome::Done;
         }
         context.set_state(number, TargetState::Done);
