@@ -63,8 +63,9 @@ impl Engine {
         if fails && self.retry(server, number) {
             return Outcome::Begin(server);
         }
-        // RFC 5626 §5.3.1: 430 says that the flow is gone.
-        if matches!(status, 408 | 430 | 503) && self.use_spare(server, number) {
+        // RFC 5626 §5.3: after these two the instance gets the request by another flow; after any
+        // other answer it MUST NOT, having answered.
+        if matches!(status, 408 | 430) && self.use_spare(server, number) {
             return Outcome::Begin(server);
         }
         if status >= 600 {
