@@ -228,7 +228,7 @@ impl Engine {
         let made_here = best.text.is_empty();
         let status = match best.status {
             // §16.10: cancelled before anybody answered.
-            0 | 408 if cancelled && invite && made_here => Status::REQUEST_TERMINATED,
+            _ if cancelled && invite && made_here => Status::REQUEST_TERMINATED,
             // RFC 4320 §4.2: its sender has timed out as well.
             408 if !invite => return self.server_event(server, ServerEvent::Abandon, &[]),
             // §16.7 step 6: a 503 would say that this proxy can serve nothing.
