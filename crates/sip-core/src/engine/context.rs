@@ -106,8 +106,7 @@ pub(crate) struct Context {
     /// The group whose members the targets are.
     pub(crate) group: Option<Arc<Group>>,
     pub(crate) best: Best,
-    /// No new branches: a 6xx came, a CANCEL came, or a member of a group gave an answer that
-    /// stands for all of them.
+    /// No new branches: a 6xx came, or a CANCEL.
     pub(crate) ended: bool,
     /// Max-Breadth received; `None`: there was none.
     pub(crate) breadth: Option<u32>,
@@ -261,6 +260,15 @@ impl Context {
         for other in &mut self.targets {
             if other.spare_of == Some(number) && other.state == TargetState::Waiting {
                 other.state = TargetState::Done;
+            }
+        }
+    }
+
+    /// A member gave an answer that stands for all of them: no other is asked.
+    pub(crate) fn give_up_members(&mut self) {
+        for target in &mut self.targets {
+            if target.member.is_some() && target.state == TargetState::Waiting {
+                target.state = TargetState::Done;
             }
         }
     }

@@ -47,21 +47,23 @@ impl Engine {
             return Outcome::Done;
         }
         context.set_state(number, TargetState::Done);
-        let target = context.targets.get(usize::from(number));
-        let is_member = target.is_some_and(|target| target.member.is_some());
+        let is_member = context
+            .targets
+            .get(usize::from(number))
+            .is_some_and(|t| t.member.is_some());
         let fails = match &context.group {
             Some(group) if is_member => group.failover_on.contains(&status),
             _ => status == 503,
         };
         let stands_for_all = is_member && !fails;
-        let recurse = context.shape.recurse && (300..400).contains(&status);
-        if status == 503 {
-            self.member_failed(server, number);
-        } else {
+        // A 305 names a proxy and a 380 another service: neither names targets (§21.3).
+        let recurse = context.shape.recurse && matches!(status, 300..=302);
+        if status != 503 {
             self.member_answered(server, number);
-        }
-        if fails && self.retry(server, number) {
+        } else if fails && self.retry(server, number) {
             return Outcome::Begin(server);
+        } else {
+            self.member_failed(server, number);
         }
         // RFC 5626 §5.3: after these two the instance gets the request by another flow; after any
         // other answer it MUST NOT, having answered.
@@ -72,12 +74,8 @@ impl Engine {
             // §16.7 step 5: no new branches, and the others are cancelled.
             self.end(server);
             self.cancel_others(server, client);
-        } else if stands_for_all {
-            self.end(server);
-            // §16.7 step 4: whom a member names takes the place of the other members.
-            if recurse && let Some(context) = self.context(server) {
-                context.ended = false;
-            }
+        } else if stands_for_all && let Some(context) = self.context(server) {
+            context.give_up_members();
         }
         let contacts = if recurse {
             self.recurse(server, message)
@@ -97,8 +95,12 @@ impl Engine {
             return Outcome::Done;
         }
         context.set_state(number, TargetState::Done);
+        if self.retry(server, number) {
+            return Outcome::Begin(server);
+        }
+        // All of its addresses were tried.
         self.member_failed(server, number);
-        if self.retry(server, number) || self.use_spare(server, number) {
+        if self.use_spare(server, number) {
             return Outcome::Begin(server);
         }
         if let Some(context) = self.context(server) {

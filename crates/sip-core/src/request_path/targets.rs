@@ -298,6 +298,8 @@ impl Engine {
         let Some(target) = context.target_mut(number) else {
             return;
         };
+        // Only members have others to take their place.
+        let reply_timeout_ms = reply_timeout_ms.filter(|_| target.member.is_some());
         let breadth = shape.loop_mark.map(|_| target.breadth);
         let to = match target.flow.take() {
             Some(flow) => Some(flow),
