@@ -146,10 +146,16 @@ impl Group {
                 order.sort_by(|a, b| self.load_of(*a, *b).cmp(&self.load_of(*b, *a)));
             }
             Distribution::Priority => {
-                if !fixed {
-                    self.rotate(&mut order);
+                let priority = |i: &u16| self.member(*i).map(|m| m.priority);
+                order.sort_by_key(priority);
+                // Those that are first by it take turns, whoever else there is.
+                let equals = order
+                    .iter()
+                    .take_while(|i| priority(i) == order.first().and_then(priority));
+                let equals = equals.count();
+                if !fixed && let Some(first) = order.get_mut(..equals) {
+                    self.rotate(first);
                 }
-                order.sort_by_key(|i| self.member(*i).map(|m| m.priority));
             }
         }
         order
@@ -168,7 +174,7 @@ impl Group {
     }
 
     /// The next one first, the others after it as they are listed.
-    fn rotate(&self, order: &mut Order) {
+    fn rotate(&self, order: &mut [u16]) {
         if !order.is_empty() {
             let by = self.cursor.up() as usize % order.len();
             order.rotate_left(by);
