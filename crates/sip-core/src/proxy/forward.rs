@@ -127,7 +127,7 @@ impl Engine {
         let more = self.next_candidate(&decision.candidates, next, ingress).is_some()
             || (decision.flow.is_some_and(|f| f.transport.is_reliable()) && decision.contact.is_some());
         if more || decision.shape.recurse {
-            self.keep_context(server, client, decision, next);
+            self.keep_context(request, server, client, decision, next);
         }
         Ok(())
     }
@@ -141,15 +141,27 @@ impl Engine {
     }
 
     /// There is something left to try should this branch fail.
-    fn keep_context(&mut self, server: Key, client: Key, decision: &Decision<'_>, next: usize) {
-        let (uri, path) = decision.contact.unwrap_or_default();
+    fn keep_context(
+        &mut self,
+        request: &Request<'_>,
+        server: Key,
+        client: Key,
+        decision: &Decision<'_>,
+        next: usize,
+    ) {
+        let path = decision.contact.map_or(&[][..], |(_, path)| path);
+        // A contact stays what it is, whatever registers meanwhile.
+        let uri = match decision.contact {
+            Some(_) => self.edited_uri(request),
+            None => Box::default(),
+        };
         let target = Target {
             path: Box::from(path),
             state: TargetState::Pending(client),
             candidates: decision.candidates.clone(),
             next,
             located: decision.flow.is_none() || !decision.candidates.is_empty(),
-            ..Target::new(Box::from(uri), 0)
+            ..Target::new(uri, 0)
         };
         if let Some(found) = self.table.live_mut(server) {
             found.user.context = Some(Box::new(Context::new(vec![target], decision.shape)));

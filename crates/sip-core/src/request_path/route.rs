@@ -196,7 +196,7 @@ impl Engine {
         if !uri.is_loose_route() {
             self.make_strict_route(request, plan.position, next);
         }
-        self.locate_and_send(request, progress, plan, Hop::of(&uri));
+        self.locate_and_send(request, progress, plan, Hop::of(&uri), None);
     }
 
     /// §16.6 step 6: the next hop is a strict router. It gets itself as Request-URI, and what was
@@ -230,7 +230,7 @@ impl Engine {
                 if uri.user.is_some() && self.directory.domain_of(&self.config, uri).is_some() {
                     return self.follow_location(request, progress, plan);
                 }
-                self.locate_and_send(request, progress, plan, Hop::of(uri));
+                self.locate_and_send(request, progress, plan, Hop::of(uri), None);
             }
             Uri::Tel(_) | Uri::Other { .. } => {
                 self.refuse(request, progress.server, Status::UNSUPPORTED_URI_SCHEME);
@@ -263,12 +263,12 @@ impl Engine {
             RelayTarget::Group(group) => self.follow_group(request, progress, plan, relay, *group),
             RelayTarget::Uri(next) => {
                 self.rewrite(request, relay, Some(next));
-                self.locate_and_send(request, progress, plan, Hop::configured(next));
+                self.locate_and_send(request, progress, plan, Hop::configured(next), None);
             }
             RelayTarget::RequestUri => match &request.uri {
                 Uri::Sip(uri) => {
                     self.rewrite(request, relay, None);
-                    self.locate_and_send(request, progress, plan, Hop::of(uri));
+                    self.locate_and_send(request, progress, plan, Hop::of(uri), None);
                 }
                 Uri::Tel(_) | Uri::Other { .. } => {
                     self.refuse(request, progress.server, Status::UNSUPPORTED_URI_SCHEME);
@@ -386,24 +386,17 @@ impl Engine {
         target: &LocationTarget,
     ) {
         self.edit_for_target(request, &target.contact, &target.path);
+        let contact = Some((target.contact.as_slice(), target.path.as_slice()));
         if !target.path.is_empty() {
             return match first_hop(&target.path) {
-                Some(hop) => self.locate_and_send(request, progress, plan, hop),
+                Some(hop) => self.locate_and_send(request, progress, plan, hop, contact),
                 None => self.refuse(request, progress.server, Status::SERVER_ERROR),
             };
         }
-        let contact = (target.contact.as_slice(), target.path.as_slice());
         match self.usable_flow(target.flow) {
-            Some(flow) => self.send(
-                request,
-                progress,
-                plan,
-                Candidates::new(),
-                Some(flow),
-                Some(contact),
-            ),
+            Some(flow) => self.send(request, progress, plan, Candidates::new(), Some(flow), contact),
             None => match Uri::parse(&target.contact) {
-                Ok(Uri::Sip(uri)) => self.locate_and_send(request, progress, plan, Hop::of(&uri)),
+                Ok(Uri::Sip(uri)) => self.locate_and_send(request, progress, plan, Hop::of(&uri), contact),
                 _ => self.refuse(request, progress.server, Status::TEMPORARILY_UNAVAILABLE),
             },
         }
@@ -434,13 +427,15 @@ impl Engine {
         (known && !lost).then_some(flow)
     }
 
-    /// Name service, then forwarding; or waiting for name service.
+    /// Name service, then forwarding; or waiting for name service. `contact`: the registered
+    /// contact and its Path, where the target is one.
     pub(super) fn locate_and_send(
         &mut self,
         request: &Request<'_>,
         progress: Progress,
         plan: &Plan<'_>,
         hop: Hop<'_>,
+        contact: Option<(&[u8], &[u8])>,
     ) {
         // The next address of a hop that was located before: nothing to ask.
         if let Some(server) = progress.server.filter(|_| progress.begin) {
@@ -450,7 +445,7 @@ impl Engine {
         let question = self.question(hop, request.call_id, stateless);
         match self.resolver.locate(self.now.instant, &question) {
             Located::Done(candidates) if !candidates.is_empty() => {
-                self.send(request, progress, plan, candidates, None, None);
+                self.send(request, progress, plan, candidates, None, contact);
             }
             Located::Ask { name, kind } if progress.asked < MAX_ASKED => {
                 let progress = Progress {

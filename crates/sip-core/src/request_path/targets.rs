@@ -101,7 +101,7 @@ impl Engine {
         };
         if stateless {
             self.rewrite(request, relay, Some(&first.hop));
-            return self.locate_and_send(request, progress, plan, Hop::configured(&first.hop));
+            return self.locate_and_send(request, progress, plan, Hop::configured(&first.hop), None);
         }
         let mut base = core::mem::take(&mut self.base_edits);
         base.copy_from(&self.edits);
@@ -125,7 +125,7 @@ impl Engine {
     }
 
     /// The Request-URI as the edits make it.
-    fn edited_uri(&self, request: &Request<'_>) -> Box<[u8]> {
+    pub(crate) fn edited_uri(&self, request: &Request<'_>) -> Box<[u8]> {
         let source = request.message.source();
         let text = request.message.request_uri().unwrap_or_default();
         let mut uri = Vec::with_capacity(text.len() + 16);
