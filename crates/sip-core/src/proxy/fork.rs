@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use sip_message::header::Contact;
-use sip_message::{HeaderName, Message};
+use sip_message::{HeaderName, Message, Uri};
 
 use super::forward::{remove_values, write_request_uri};
 use super::response::Outcome;
@@ -314,9 +314,9 @@ impl Engine {
             let mut target = Vec::with_capacity(uri.len());
             write_request_uri(&mut target, uri);
             // §16.5: no URI is tried twice.
-            let known = context.targets.iter().any(|t| *t.uri == *target)
-                || found.iter().any(|(_, other)| **other == *target)
-                || *original == *target;
+            let known = context.targets.iter().any(|t| is_same_uri(&t.uri, &target))
+                || found.iter().any(|(_, other)| is_same_uri(other, &target))
+                || is_same_uri(&original, &target);
             if !known {
                 found.push((q, target.into_boxed_slice()));
             }
@@ -386,6 +386,11 @@ enum Contacts {
     AllUsed,
     /// These lines are left.
     Left(Vec<u8>),
+}
+
+/// §19.1.4.
+fn is_same_uri(a: &[u8], b: &[u8]) -> bool {
+    a == b || matches!((Uri::parse(a), Uri::parse(b)), (Ok(a), Ok(b)) if a == b)
 }
 
 /// Appends the challenges of a 401 or 407, as whole lines, up to the limit.

@@ -2,7 +2,6 @@
 //! that leaves, and the sending, with or without state.
 
 use alloc::boxed::Box;
-use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -150,22 +149,39 @@ impl Engine {
         next: usize,
     ) {
         let path = decision.contact.map_or(&[][..], |(_, path)| path);
-        // A contact stays what it is, whatever registers meanwhile.
-        let uri = match decision.contact {
-            Some(_) => self.edited_uri(request),
-            None => Box::default(),
+        // A contact stays what it is, whatever registers meanwhile; and no 3xx leads back to what
+        // was tried.
+        let uri = if decision.contact.is_some() || decision.shape.recurse {
+            self.edited_uri(request)
+        } else {
+            Box::default()
         };
+        let mut context = Context::new(Vec::new(), decision.shape);
+        context.breadth = max_breadth(request);
         let target = Target {
             path: Box::from(path),
             state: TargetState::Pending(client),
             candidates: decision.candidates.clone(),
             next,
             located: decision.flow.is_none() || !decision.candidates.is_empty(),
+            breadth: context.whole_breadth(),
             ..Target::new(uri, 0)
         };
+        context.targets.push(target);
         if let Some(found) = self.table.live_mut(server) {
-            found.user.context = Some(Box::new(Context::new(vec![target], decision.shape)));
+            found.user.context = Some(Box::new(context));
         }
+    }
+
+    /// The Request-URI as the edits make it.
+    pub(crate) fn edited_uri(&self, request: &Request<'_>) -> Box<[u8]> {
+        let source = request.message.source();
+        let text = request.message.request_uri().unwrap_or_default();
+        let mut uri = Vec::with_capacity(text.len() + 16);
+        if let Some(span) = sip_message::chars::span_in(source, text) {
+            self.edits.apply(source, span, &mut uri);
+        }
+        uri.into_boxed_slice()
     }
 
     /// The first candidate from `from` on that a listener of ours can reach.
@@ -362,6 +378,13 @@ fn write_max_breadth(edits: &mut Edits, message: &Message<'_>, breadth: u32) {
             out.extend_from_slice(b"\r\n");
         }),
     }
+}
+
+/// Max-Breadth as received. One that cannot be read counts as not there.
+pub(crate) fn max_breadth(request: &Request<'_>) -> Option<u32> {
+    let message = &request.message;
+    let field = message.fields_named(HeaderName::MaxBreadth).next()?;
+    sip_message::number::decimal_u32(message.field_value(field))
 }
 
 /// The message's place in the bytes given to the parser.

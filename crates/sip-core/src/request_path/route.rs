@@ -62,6 +62,12 @@ impl Engine {
         if request.method == Method::Cancel && plan.state == StateMode::Transaction {
             return self.refuse(request, progress.server, Status::NO_TRANSACTION);
         }
+        // A 3xx that is followed may fork.
+        if plan.shape.recurse
+            && let Err(status) = self.may_fork(request)
+        {
+            return self.refuse(request, progress.server, status);
+        }
         self.follow(request, progress, &plan);
     }
 
@@ -77,17 +83,22 @@ impl Engine {
             Action::Redirect(_) | Action::Reject { .. } => None,
         });
         let timeout_ms = relay.and_then(|r| r.timeout_s).map(|s| s.saturating_mul(1000));
-        // §16.5: no targets are added to what is not ours to route.
-        let recurse = relay.is_some_and(|r| r.recurse) && self.own_domain_of(&request.uri).is_some();
+        let state = rule.and_then(|r| r.state).unwrap_or(config.state);
+        // §16.5: no targets are added to what is not ours to route, nor where Route says the way.
+        let recurse = relay.is_some_and(|r| r.recurse)
+            && state == StateMode::Transaction
+            && position.next_route.is_none()
+            && !matches!(request.method, Method::Ack | Method::Cancel)
+            && self.own_domain_of(&request.uri).is_some();
         Plan {
             rule,
             position,
-            state: rule.and_then(|r| r.state).unwrap_or(config.state),
+            state,
             shape: Shape {
                 record_route: !position.in_dialog && rule.is_none_or(|r| r.record_route),
                 c_ms: timeout_ms.unwrap_or(config.timers.c_ms),
                 recurse,
-                loop_mark: None,
+                loop_mark: recurse.then(|| self.loop_mark(request)),
             },
         }
     }

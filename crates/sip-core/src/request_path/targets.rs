@@ -16,7 +16,7 @@ use crate::engine::reply::{Reply, Status};
 use crate::engine::request::Request;
 use crate::engine::waiting::Parked;
 use crate::engine::{Engine, LocationTarget};
-use crate::proxy::forward::{Branch, read_loop_mark};
+use crate::proxy::forward::{Branch, max_breadth, read_loop_mark};
 use crate::proxy::hop::Hop;
 use crate::proxy::response::Outcome;
 use crate::resolve::Located;
@@ -32,17 +32,8 @@ impl Engine {
         plan: &Plan<'_>,
         contacts: &[LocationTarget],
     ) {
-        let mark = self
-            .secrets
-            .loop_mark(request.uri_text, request.call_id, request.cseq.number);
-        // RFC 5393 §4.2: it was forked here before, as the same request.
-        if came_back(request, mark) {
-            self.counters.loops += 1;
-            return self.refuse(request, progress.server, Status::LOOP_DETECTED);
-        }
-        let breadth = max_breadth(request);
-        if breadth == Some(0) {
-            return self.refuse(request, progress.server, Status::MAX_BREADTH_EXCEEDED);
+        if let Err(status) = self.may_fork(request) {
+            return self.refuse(request, progress.server, status);
         }
         let mut targets: Vec<Target> = Vec::with_capacity(contacts.len());
         let (mut order, mut last_q) = (0u16, None);
@@ -69,10 +60,29 @@ impl Engine {
             });
         }
         let mut shape = plan.shape;
-        shape.loop_mark = Some(mark);
-        let mut context = Context::new(targets, shape);
-        context.breadth = breadth;
+        shape.loop_mark = Some(self.loop_mark(request));
+        let context = Context::new(targets, shape);
         self.begin_context(request, progress, plan, context);
+    }
+
+    /// What stands for this request in a Via of ours.
+    pub(super) fn loop_mark(&self, request: &Request<'_>) -> u64 {
+        self.secrets
+            .loop_mark(request.uri_text, request.call_id, request.cseq.number)
+    }
+
+    /// RFC 5393: whether this request may get several branches.
+    pub(super) fn may_fork(&mut self, request: &Request<'_>) -> Result<(), Status<'static>> {
+        // §4.2: it was forked here before, as the same request.
+        if came_back(request, self.loop_mark(request)) {
+            self.counters.loops += 1;
+            return Err(Status::LOOP_DETECTED);
+        }
+        // §5.3.3.
+        if max_breadth(request) == Some(0) {
+            return Err(Status::MAX_BREADTH_EXCEEDED);
+        }
+        Ok(())
     }
 
     /// To the members of a group, one after the other until one takes it.
@@ -124,24 +134,14 @@ impl Engine {
         self.begin_context(request, progress, plan, context);
     }
 
-    /// The Request-URI as the edits make it.
-    pub(crate) fn edited_uri(&self, request: &Request<'_>) -> Box<[u8]> {
-        let source = request.message.source();
-        let text = request.message.request_uri().unwrap_or_default();
-        let mut uri = Vec::with_capacity(text.len() + 16);
-        if let Some(span) = sip_message::chars::span_in(source, text) {
-            self.edits.apply(source, span, &mut uri);
-        }
-        uri.into_boxed_slice()
-    }
-
     fn begin_context(
         &mut self,
         request: &Request<'_>,
         progress: Progress,
         plan: &Plan<'_>,
-        context: Context,
+        mut context: Context,
     ) {
+        context.breadth = max_breadth(request);
         let Some(server) = progress.server.or_else(|| self.begin(request)) else {
             return self.refuse(request, None, Status::SERVICE_UNAVAILABLE);
         };
@@ -396,13 +396,6 @@ fn came_back(request: &Request<'_>, mark: u64) -> bool {
             .and_then(|via| via.branch().and_then(read_loop_mark))
             .is_some_and(|found| found == mark)
     })
-}
-
-/// Max-Breadth as received. One that cannot be read counts as not there.
-fn max_breadth(request: &Request<'_>) -> Option<u32> {
-    let message = &request.message;
-    let field = message.fields_named(HeaderName::MaxBreadth).next()?;
-    sip_message::number::decimal_u32(message.field_value(field))
 }
 
 /// Appends a contact as a line of a 302.
