@@ -290,10 +290,11 @@ impl Engine {
             // More than one 2xx to an INVITE: each goes on (§16.7 step 5, RFC 6026 §8.3), even
             // after another final answer.
             if invite && (200..300).contains(&status) {
+                let to = found.reply_to;
                 if accepted {
                     self.relay_through(server, status, message);
                 } else {
-                    let _ = self.relay_late_success(status, message);
+                    self.relay_past(to, message);
                 }
             }
             return;
@@ -336,18 +337,23 @@ impl Engine {
         let (true, true, Some(listener)) = (invite, (200..300).contains(&status), listener) else {
             return self.stray();
         };
-        self.edits.clear();
-        remove_values(&mut self.edits, message, HeaderName::Via, 1);
-        let span = message.start_offset()..message.end_offset();
         let to = Flow {
             transport,
             listener,
             remote,
             conn: None,
         };
+        self.relay_past(to, message);
+        Outcome::Done
+    }
+
+    /// Without our Via, past the server transaction.
+    fn relay_past(&mut self, to: Flow, message: &Message<'_>) {
+        self.edits.clear();
+        remove_values(&mut self.edits, message, HeaderName::Via, 1);
+        let span = message.start_offset()..message.end_offset();
         self.out
             .push_with(to, |out| self.edits.apply(message.source(), span, out));
-        Outcome::Done
     }
 
     /// Without our Via (§16.7 step 3), through the server transaction.
