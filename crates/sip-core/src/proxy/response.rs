@@ -209,7 +209,13 @@ impl Engine {
             }
         };
         if status < 200 {
+            let target = client.user.target;
             self.note_provisional(key, server, status);
+            // §16.8: what was given up counts as answered; its provisional responses are nobody's.
+            let given_up = self.context(server).is_some_and(|c| !c.awaits(target, key));
+            if given_up {
+                return Outcome::Done;
+            }
             return self.relay_provisional(server, status, message);
         }
         let target = client.user.target;
