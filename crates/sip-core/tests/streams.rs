@@ -172,3 +172,44 @@ fn a_contact_is_behind_its_connection() {
     b.endpoint.handle_undelivered(now, to, out[0].text.as_bytes());
     assert_eq!(b.drain()[0].first_line(), "SIP/2.0 500 Server Internal Error");
 }
+
+/// RFC 3261 §18.2.2 and RFC 3263 §5: the caller's connection is gone, and its address takes no other.
+#[test]
+fn a_response_goes_where_sent_by_leads_when_its_connection_is_gone() {
+    let mut b = Bench::new(&config());
+    let flow = tcp_flow("192.0.2.10:40000", 12);
+    let text = request("INVITE", "sip:bob@example.com", "a1", "");
+    let text = text.replace("SIP/2.0/UDP 192.0.2.10:5060", "SIP/2.0/TCP pbx.example.net");
+    let out = b.receive(flow, &text);
+    assert_eq!(
+        (out[0].first_line(), out[0].to.conn),
+        ("SIP/2.0 100 Trying", flow.conn)
+    );
+    // Nothing is known of the name yet: this one is lost, and the name is asked for.
+    assert!(b.undelivered(&out[0]).is_empty());
+    let zone: Zone<'_> = &[
+        (
+            "_sip._tcp.pbx.example.net Srv",
+            vec![
+                service(1, 0, 5070, "a.example.net"),
+                service(2, 0, 5080, "b.example.net"),
+            ],
+        ),
+        ("a.example.net A", vec![address("192.0.2.41")]),
+        ("b.example.net A", vec![address("192.0.2.42")]),
+    ];
+    b.serve(zone);
+    let mut ringing = b.udp(CALLEE, &response(&out[1], "180 Ringing", ""));
+    assert_eq!(ringing[0].to.conn, flow.conn);
+    // The addresses of the services were not asked for by the first.
+    assert!(b.undelivered(&ringing[0]).is_empty());
+    b.serve(zone);
+    let mut places = vec![];
+    while let Some(sent) = ringing.pop() {
+        assert_eq!(sent.first_line(), "SIP/2.0 180 Ringing");
+        ringing = b.undelivered(&sent);
+        places.extend(ringing.iter().map(|s| (s.to.transport, s.address(), s.to.conn)));
+    }
+    let place = |at: &str| (Transport::Tcp, at.to_string(), None);
+    assert_eq!(places, [place("192.0.2.41:5070"), place("192.0.2.42:5080")]);
+}

@@ -7,3 +7,4 @@ pub(crate) mod hop;
 mod probe;
 pub(crate) mod record_route;
 pub(crate) mod response;
+mod undelivered;

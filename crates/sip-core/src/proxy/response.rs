@@ -379,7 +379,7 @@ impl Engine {
     }
 
     /// A client transaction's timer fired, or its request could not be delivered.
-    fn client_failure(&mut self, key: Key, event: ClientEvent) -> Outcome {
+    pub(super) fn client_failure(&mut self, key: Key, event: ClientEvent) -> Outcome {
         let Some(client) = self.table.client(key) else {
             return Outcome::Done;
         };
@@ -490,30 +490,6 @@ impl Engine {
             return self.timer_c(key);
         }
         self.client_failure(key, ClientEvent::Timer(timer))
-    }
-
-    /// A message of ours did not reach its peer. A request fails as if its transport had said so
-    /// (RFC 3261 §8.1.3.1, §18.4). For a response nothing is done: its transaction stays
-    /// (RFC 6026 §8), and the shell has tried the address of sent-by already (§18.2.2).
-    pub(crate) fn handle_undelivered(&mut self, message: &Message<'_>, to: Flow) -> Outcome {
-        // An ICMP error quotes the first half kilobyte or so: start line and topmost Via must do.
-        let (Some(method), Ok(top)) = (message.method(), message.top_via()) else {
-            return Outcome::Done;
-        };
-        let Some((branch, _)) = top.branch().and_then(read_branch) else {
-            return Outcome::Done;
-        };
-        let method = if method == Method::Ack {
-            Method::Invite
-        } else {
-            method
-        };
-        match self.table.find_client(client_key(branch, method)) {
-            Some(key) if self.table.client(key).is_some_and(|c| c.to.remote == to.remote) => {
-                self.client_failure(key, ClientEvent::TransportError)
-            }
-            _ => Outcome::Done,
-        }
     }
 }
 

@@ -1,0 +1,86 @@
+//! Messages of ours that did not reach their peer (RFC 3261 §18.4, §18.2.2; RFC 3263 §5).
+
+use sip_message::{Host, Message, Method};
+
+use super::forward::{client_key, read_branch};
+use super::response::Outcome;
+use crate::engine::Engine;
+use crate::engine::effects::ClientEvent;
+use crate::engine::waiting::Purpose;
+use crate::query::QueryKind;
+use crate::resolve::{HostRef, Located, SentBy};
+use crate::transport::Flow;
+
+impl Engine {
+    /// `message` did not reach `to`. A request fails as if its transport had said so
+    /// (RFC 3261 §8.1.3.1, §18.4). A response's transaction stays (RFC 6026 §8), and the response
+    /// goes to the next place that its topmost Via names.
+    pub(crate) fn handle_undelivered(&mut self, message: &Message<'_>, to: Flow) -> Outcome {
+        // An ICMP error quotes the first half kilobyte or so: start line and topmost Via must do.
+        let Some(method) = message.method() else {
+            self.response_undelivered(message, to);
+            return Outcome::Done;
+        };
+        let Ok(top) = message.top_via() else {
+            return Outcome::Done;
+        };
+        let Some((branch, _)) = top.branch().and_then(read_branch) else {
+            return Outcome::Done;
+        };
+        let method = if method == Method::Ack {
+            Method::Invite
+        } else {
+            method
+        };
+        match self.table.find_client(client_key(branch, method)) {
+            Some(key) if self.table.client(key).is_some_and(|c| c.to.remote == to.remote) => {
+                self.client_failure(key, ClientEvent::TransportError)
+            }
+            _ => Outcome::Done,
+        }
+    }
+
+    /// RFC 3261 §18.2.2 over streams: the connection is gone and the source address takes no other
+    /// (the shell has tried). RFC 3263 §5: what sent-by stands for, one place after the other.
+    fn response_undelivered(&mut self, message: &Message<'_>, to: Flow) {
+        let (Ok(top), Some(call_id)) = (message.top_via(), message.call_id()) else {
+            return;
+        };
+        if !to.transport.is_reliable() {
+            return;
+        }
+        let sent_by = SentBy {
+            host: match top.host {
+                Host::Name(name) => HostRef::Name(name),
+                Host::V4(ip) => HostRef::Ip(ip.into()),
+                Host::V6(ip) => HostRef::Ip(ip.into()),
+            },
+            port: top.port,
+            transport: to.transport,
+            ipv4: self.directory.reach.ipv4,
+            ipv6: self.directory.reach.ipv6,
+            dice: self.secrets.dice(call_id),
+        };
+        match self.resolver.locate_response(self.now.instant, &sent_by) {
+            Located::Done(candidates) => {
+                // Behind the one that failed; from the first where that was the source itself.
+                let failed = candidates.iter().position(|c| c.address == to.remote);
+                let from = failed.map_or(0, |at| at + 1);
+                if let Some((_, flow)) = self.next_candidate(&candidates, from, to.listener) {
+                    self.counters.failovers += 1;
+                    self.out.push(flow, message.bytes());
+                }
+            }
+            // For who sends it again; this one is lost.
+            Located::Ask { name, kind } if !self.is_asking(&name, kind) => {
+                let purpose = Purpose::Resolve {
+                    name: name.clone(),
+                    kind,
+                    waiters: alloc::vec::Vec::new(),
+                };
+                self.ask(QueryKind::Resolve { name, kind }, purpose);
+            }
+            Located::Ask { .. } | Located::Unavailable => {}
+        }
+    }
+}
