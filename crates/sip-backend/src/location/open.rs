@@ -11,7 +11,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
-use rusqlite::types::Value;
 use sip_core::id::ListenerId;
 use sip_core::location::{AorRecord, codec};
 use sip_core::transport::Transport;
@@ -362,7 +361,7 @@ impl Loading<'_> {
     fn scan(
         &self,
         db: &Connection,
-        keys: &[(Value, Value)],
+        keys: &[table::AorKey],
         pending: &Newest,
     ) -> rusqlite::Result<Vec<Tally>> {
         if keys.is_empty() {
@@ -380,7 +379,7 @@ impl Loading<'_> {
     fn scan_part(
         &self,
         db: &Connection,
-        bounds: (Option<&(Value, Value)>, Option<&(Value, Value)>),
+        bounds: table::Bounds<'_>,
         pending: &Newest,
     ) -> rusqlite::Result<Tally> {
         let mut tally = Tally::default();

@@ -258,9 +258,15 @@ pub(crate) fn purge_step(
     Ok((removed, last.filter(|_| more)))
 }
 
+/// Domain and user: the key of an address-of-record.
+pub(crate) type AorKey = (Value, Value);
+
+/// A part of the table: from the first key (or the beginning) to before the second (or to the end).
+pub(crate) type Bounds<'a> = (Option<&'a AorKey>, Option<&'a AorKey>);
+
 /// Splits the table into `parts` of about as many rows each: the keys at which the second and
 /// later begin. Fewer where there is too little to split.
-pub(crate) fn split(db: &Connection, parts: usize) -> rusqlite::Result<Vec<(Value, Value)>> {
+pub(crate) fn split(db: &Connection, parts: usize) -> rusqlite::Result<Vec<AorKey>> {
     /// Fewer pages are read as fast by one.
     const MIN_PAGES: i64 = 1_000;
     let pages: i64 = db.query_row("PRAGMA page_count", [], |row| row.get(0))?;
@@ -273,7 +279,7 @@ pub(crate) fn split(db: &Connection, parts: usize) -> rusqlite::Result<Vec<(Valu
         "SELECT domain, username FROM location WHERE (domain, username) >= (?,?) \
          ORDER BY domain, username LIMIT 1 OFFSET ?",
     )?;
-    let mut keys = Vec::<(Value, Value)>::new();
+    let mut keys = Vec::<AorKey>::new();
     while keys.len() + 1 < parts {
         let first = (Value::Integer(0), Value::Integer(0));
         let (domain, user) = keys.last().unwrap_or(&first);
@@ -322,11 +328,10 @@ pub(crate) struct Scan {
 }
 
 /// Hands over every address-of-record with at least one usable binding of a part of the table, in
-/// the table's order: from the first key (or the beginning) to before the second (or to the end).
-/// `wanted(aor, version)` is asked before the bindings are built.
+/// the table's order. `wanted(aor, version)` is asked before the bindings are built.
 pub(crate) fn scan(
     db: &Connection,
-    (from, to): (Option<&(Value, Value)>, Option<&(Value, Value)>),
+    (from, to): Bounds<'_>,
     mapper: &mut Mapper<'_>,
     wanted: &mut dyn FnMut(&[u8], u64) -> bool,
     each: &mut dyn FnMut(Box<[u8]>, AorRecord),
