@@ -102,6 +102,30 @@ fn a_call_goes_the_way_that_the_registration_came() {
     assert!(contacts(&one(b.udp(PHONE, &register(2, "", "")))).is_empty());
 }
 
+/// A domain's names are one: whoever registers by one of them is found by all, and has one record.
+#[test]
+fn an_alias_names_the_same_address_of_record() {
+    let mut b = Bench::new(&registrar(Durability::Memory));
+    let by_alias = |n: u32, contact: &str| {
+        register(n, contact, "")
+            .replace("REGISTER sip:example.com", "REGISTER sip:ALIAS.example")
+            .replace("To: <sip:bob@example.com>", "To: <sip:bob@alias.example>")
+    };
+    let out = one(b.udp(PHONE, &by_alias(1, "<sip:bob@10.0.0.30>")));
+    assert_eq!(contacts(&out), ["<sip:bob@10.0.0.30>;expires=3600"]);
+    for uri in ["sip:bob@example.com", "sip:bob@alias.example"] {
+        let out = one(call(&mut b, uri));
+        assert_eq!(out.first_line(), "INVITE sip:bob@10.0.0.30 SIP/2.0", "{uri}");
+    }
+    // The same record by its proper name: one binding more, and both are told.
+    let out = one(b.udp(PHONE, &register(2, "<sip:bob@10.0.0.31>", "")));
+    assert_eq!(contacts(&out).len(), 2);
+    let out = one(b.udp(PHONE, &by_alias(3, "<sip:bob@10.0.0.30>;expires=0")));
+    assert_eq!(contacts(&out), ["<sip:bob@10.0.0.31>;expires=3600"]);
+    let out = one(call(&mut b, "sip:bob@alias.example"));
+    assert_eq!(out.first_line(), "INVITE sip:bob@10.0.0.31 SIP/2.0");
+}
+
 /// RFC 3261 §19.1.1 Table 1: what may stand in a Contact may not all stand in a Request-URI.
 #[test]
 fn a_contact_becomes_a_request_uri() {
