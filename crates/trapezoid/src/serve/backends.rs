@@ -25,7 +25,8 @@ use crate::cli::user::failure;
 use crate::machine::unix_ms;
 use crate::settings::Loaded;
 
-/// Records looked at in one second for bindings that have ended: a million takes 50 s.
+/// Records looked at in one second for bindings that may have ended. Only those whose time has
+/// come are: should a million end at once, they take 50 s.
 const SWEEP_RECORDS: usize = 20_000;
 
 /// All of them. Cheap to clone.
@@ -107,9 +108,12 @@ impl Backends {
         samples
     }
 
-    /// Forgets registrations that have ended, some at a time; to be called about once a second.
+    /// Forgets registrations that have ended, in memory and on disk, some at a time; to be called
+    /// about once a second.
     pub(crate) fn sweep(&self) {
-        self.shared.sweep(unix_ms(), SWEEP_RECORDS);
+        let mut saves = Vec::new();
+        self.shared.sweep_saves(unix_ms(), SWEEP_RECORDS, &mut saves);
+        self.backend.submit(0, saves);
     }
 
     /// Writes what is queued and ends the stores' threads.
