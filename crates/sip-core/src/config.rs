@@ -235,7 +235,7 @@ impl Default for Timers {
             t1_ms: 500,
             t2_ms: 4_000,
             t4_ms: 5_000,
-            c_ms: 180_000,
+            c_ms: 181_000,
         }
     }
 }

@@ -285,7 +285,7 @@ fn timer_c_and_a_cancel_together_send_one_cancel_each() {
     let (mut b, sent) = ringing();
     b.pass(100_000);
     answer(&mut b, &sent[1], "180 Ringing");
-    let out = b.pass(80_200);
+    let out = b.pass(81_200);
     assert_eq!(brief(&out), ["1 CANCEL"]);
     answer(&mut b, &out[0], "200 OK");
     let out = b.udp(CALLER, &cancel());
