@@ -19,7 +19,8 @@ fn vias<'a>(message: &Message<'a>) -> Vec<&'a [u8]> {
 /// A Via as it leaves where the request came from `source` (RFC 3261 §18.2.1, RFC 3581 §4).
 fn assert_received(sent: &[u8], left: &[u8], source: SocketAddr) {
     let (Some(sent), Some(left)) = (Via::parse(sent), Via::parse(left)) else {
-        panic!("{} became {}", sent.escape_ascii(), left.escape_ascii());
+        // One that cannot be read stays as it is.
+        return assert_eq!(left.escape_ascii().to_string(), sent.escape_ascii().to_string());
     };
     let head = |via: &Via<'_>| {
         via.text[..via.text.len() - via.params.as_bytes().len()]

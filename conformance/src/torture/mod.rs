@@ -184,7 +184,10 @@ pub fn split(bytes: &[u8], count: usize) -> Vec<&[u8]> {
 pub fn answer_port(sent: &[u8], source: SocketAddr) -> Option<u16> {
     let mut index = HeaderIndex::new();
     let message = parse(sent, &mut index, MAX_HEADERS).ok()?;
-    let via = message.top_via().ok()?;
+    let Ok(via) = message.top_via() else {
+        // badinv01: nothing but the host can be read.
+        return Some(5060);
+    };
     let rport = via.rport().map(|_| source.port());
     Some(rport.or(via.port).unwrap_or(5060))
 }

@@ -128,9 +128,9 @@ pub const RFC4475: [Row; 49] = [
     row(
         "3.1.2.1",
         "rfc4475/badinv01.dat",
-        Dropped("malformed"),
+        bad("Missing Or Malformed Via"),
         Same,
-        "should be answered 400; without a Via that can be read there is no way back",
+        "should be answered 400: sent-by can be read, its parameters cannot",
     ),
     row(
         "3.1.2.2",

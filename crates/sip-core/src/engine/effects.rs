@@ -236,24 +236,26 @@ impl Engine {
         let Some(server) = self.table.server_mut(key) else {
             return;
         };
-        let to = server.reply_to;
+        let (to, invite) = (server.reply_to, server.machine.is_invite());
         let Some(live) = server.live.as_deref_mut() else {
             return;
         };
         let flow = live.source;
+        // An INVITE got its 100 at once: made again, it is the same.
+        let waited_us = if invite {
+            0
+        } else {
+            self.now.instant.micros_since(live.user.started)
+        };
         let request = core::mem::take(&mut live.request);
         let mut text = core::mem::take(&mut self.scratch);
         text.clear();
         self.with_message(&request, |engine, message| {
-            engine.write_reply(
-                &mut text,
-                message,
-                flow,
-                &Reply {
-                    status: Status::TRYING,
-                    extra: &[],
-                },
-            );
+            let reply = Reply {
+                status: Status::TRYING,
+                extra: &[],
+            };
+            engine.write_late_reply(&mut text, message, flow, &reply, waited_us);
             engine.out.push(to, &text);
             engine.counters.replies_1xx += 1;
         });

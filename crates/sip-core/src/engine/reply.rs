@@ -92,6 +92,10 @@ impl Status<'static> {
         code: 500,
         reason: "Server Internal Error",
     };
+    pub(crate) const NOT_IMPLEMENTED: Self = Self {
+        code: 501,
+        reason: "Not Implemented",
+    };
     pub(crate) const SERVICE_UNAVAILABLE: Self = Self {
         code: 503,
         reason: "Service Unavailable",
@@ -135,13 +139,47 @@ fn write_vias(out: &mut Vec<u8>, message: &Message<'_>, flow: Flow) {
         return;
     }
     for (i, value) in message.values(HeaderName::Via).enumerate() {
+        let top = if i == 0 { Via::parse(value.text) } else { None };
+        if i == 0 && top.is_none() {
+            // Nobody can say where its values begin and end.
+            for field in message.fields_named(HeaderName::Via) {
+                out.extend_from_slice(b"Via: ");
+                out.extend_from_slice(message.field_value(field));
+                out.extend_from_slice(b"\r\n");
+            }
+            return;
+        }
         out.extend_from_slice(b"Via: ");
-        match Via::parse(value.text) {
-            Some(top) if i == 0 => via::write_received(out, &top, flow.remote),
-            _ => out.extend_from_slice(value.text),
+        match top {
+            Some(top) => via::write_received(out, &top, flow.remote),
+            None => out.extend_from_slice(value.text),
         }
         out.extend_from_slice(b"\r\n");
     }
+}
+
+/// Appends the Timestamp of a request to its 100, with the time that passed since the request
+/// came where that is a millisecond or more (§8.2.6.1).
+fn write_timestamp(out: &mut Vec<u8>, message: &Message<'_>, waited_us: u64) {
+    let Some(value) = message.value(HeaderName::Timestamp) else {
+        return;
+    };
+    out.extend_from_slice(b"Timestamp: ");
+    let waited_ms = waited_us / 1000;
+    if waited_ms == 0 {
+        out.extend_from_slice(value);
+    } else {
+        // A delay that is there already is not ours (§20.38).
+        let time = value.split(u8::is_ascii_whitespace).next();
+        out.extend_from_slice(time.unwrap_or_default());
+        out.push(b' ');
+        write_decimal(out, waited_ms / 1000);
+        out.push(b'.');
+        for unit in [100, 10, 1] {
+            out.push(b'0' + (waited_ms / unit % 10) as u8);
+        }
+    }
+    out.extend_from_slice(b"\r\n");
 }
 
 fn write_field(out: &mut Vec<u8>, message: &Message<'_>, name: HeaderName) {
@@ -171,6 +209,18 @@ impl Engine {
         flow: Flow,
         reply: &Reply<'_>,
     ) {
+        self.write_late_reply(out, message, flow, reply, 0);
+    }
+
+    /// Like [`Engine::write_reply`], `waited_us` after the request came.
+    pub(crate) fn write_late_reply(
+        &self,
+        out: &mut Vec<u8>,
+        message: &Message<'_>,
+        flow: Flow,
+        reply: &Reply<'_>,
+        waited_us: u64,
+    ) {
         write_status_line(out, reply.status);
         write_vias(out, message, flow);
         write_field(out, message, HeaderName::From);
@@ -178,8 +228,7 @@ impl Engine {
         write_field(out, message, HeaderName::CallId);
         write_field(out, message, HeaderName::CSeq);
         if reply.status.code == 100 {
-            // §8.2.6.1: the Timestamp goes back in a 100.
-            write_field(out, message, HeaderName::Timestamp);
+            write_timestamp(out, message, waited_us);
         } else if !self.config.server_header.is_empty() {
             out.extend_from_slice(b"Server: ");
             out.extend_from_slice(&self.config.server_header);
@@ -244,8 +293,8 @@ impl Engine {
         match server {
             Some(key) => self.send_response(key, reply.status.code, &text),
             None => {
-                if let Ok(top) = message.top_via() {
-                    self.out.push(via::reply_to(flow, &top), &text);
+                if let Some(to) = via::way_back(flow, message) {
+                    self.out.push(to, &text);
                 }
             }
         }

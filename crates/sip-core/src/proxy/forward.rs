@@ -395,7 +395,7 @@ pub(crate) fn span(request: &Request<'_>) -> Range<usize> {
 /// Key of a client transaction: branch and method (§17.1.3), an INVITE's being the branch itself.
 /// Branches are keyed hashes, so that any difference will do.
 pub(crate) fn client_key(branch: u128, method: Method<'_>) -> u128 {
-    if matches!(method, Method::Invite | Method::Ack) {
+    if method == Method::Invite {
         return branch;
     }
     let name = method.as_bytes().iter();

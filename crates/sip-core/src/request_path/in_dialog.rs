@@ -2,7 +2,7 @@
 //! (RFC 3261 §16.4).
 
 use sip_message::header::NameAddr;
-use sip_message::{HeaderName, Uri};
+use sip_message::{HeaderName, Host, Params, Uri};
 
 use crate::engine::Engine;
 use crate::engine::directory::in_networks;
@@ -10,6 +10,7 @@ use crate::engine::reply::Status;
 use crate::engine::request::Request;
 use crate::proxy::forward::keep_values;
 use crate::proxy::record_route::RouteOwner;
+use crate::transport::Transport;
 
 /// A Request-URI, read and as written, that stood elsewhere.
 pub(crate) type RealUri<'a> = (Uri<'a>, &'a [u8]);
@@ -83,6 +84,53 @@ impl Engine {
             return Err(Status::FORBIDDEN);
         }
         Ok((position, real))
+    }
+
+    /// §16.4: a `maddr` that names this server goes, and with it port and transport, where the
+    /// request came by just these. `None`: nothing of that.
+    pub(crate) fn without_own_maddr<'a>(&mut self, request: &Request<'a>) -> Option<RealUri<'a>> {
+        let mut uri = *request
+            .uri
+            .sip()
+            .filter(|uri| !uri.params.as_bytes().is_empty())?;
+        let maddr = uri.params.value(b"maddr").and_then(Host::parse)?;
+        let listener = self.config.listeners.get(usize::from(request.flow.listener.0))?;
+        let transport = match uri.transport() {
+            Some(name) => Transport::parse(name)?,
+            None if uri.secure => Transport::Tls,
+            None => Transport::Udp,
+        };
+        let port = uri.port.unwrap_or(transport.default_port());
+        let came_so = transport == listener.transport && port == listener.address.port();
+        if !came_so || !self.directory.is_own(&maddr, uri.port) {
+            return None;
+        }
+        let source = request.message.source();
+        let params = uri.params.as_bytes();
+        let params_at = sip_message::chars::span_in(source, params)?.start;
+        let host_end = sip_message::chars::span_in(source, uri.host_text)?.end;
+        if uri.port.take().is_some() {
+            self.edits.delete(host_end..params_at);
+        }
+        // What is read of the URI from here on: the parameters before the first of those.
+        let (mut kept, mut at) = (params.len(), 0);
+        for param in params.split_inclusive(|c| *c == b';') {
+            let name = param
+                .split(|c| matches!(c, b'=' | b';'))
+                .next()
+                .unwrap_or_default();
+            let from = at;
+            at += param.len();
+            if name.eq_ignore_ascii_case(b"maddr") || name.eq_ignore_ascii_case(b"transport") {
+                // With the semicolon before it, not the one behind.
+                let start = from.saturating_sub(1);
+                kept = kept.min(start);
+                let end = at - usize::from(param.ends_with(b";"));
+                self.edits.delete(params_at + start..params_at + end);
+            }
+        }
+        uri.params = Params::new(params.get(..kept).unwrap_or_default());
+        Some((Uri::Sip(uri), request.uri_text))
     }
 
     /// Whether a new request from there may name its own route.

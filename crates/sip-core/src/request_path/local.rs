@@ -8,11 +8,13 @@ use crate::engine::Engine;
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
 
-/// RFC 3261 §11.2: what an answer to OPTIONS tells.
-const CAPABILITIES: &[u8] = b"Allow: INVITE, ACK, BYE, CANCEL, REGISTER, OPTIONS, PRACK, SUBSCRIBE, NOTIFY, PUBLISH, INFO, REFER, MESSAGE, UPDATE\r\nAccept: */*\r\nSupported: path\r\n";
+/// RFC 3261 §11.2: what an answer to OPTIONS tells. No Allow, which would say little of a proxy:
+/// it sends any method on.
+const CAPABILITIES: &[u8] =
+    b"Accept: */*\r\nAccept-Encoding: identity\r\nAccept-Language: en\r\nSupported: path\r\n";
 
-/// What this server itself answers.
-const ALLOWED: &[u8] = b"Allow: OPTIONS, REGISTER\r\n";
+/// What this server itself takes (§20.5: ACK and CANCEL are named too).
+const ALLOWED: &[u8] = b"Allow: OPTIONS, REGISTER, ACK, CANCEL\r\n";
 
 impl Engine {
     /// Whether the Request-URI is this server: a host of ours without a user.
@@ -41,6 +43,10 @@ impl Engine {
             Method::Ack => self.counters.dropped_stray_ack += 1,
             Method::Cancel => self.refuse(request, progress.server, Status::NO_TRANSACTION),
             _ if request.to.tag().is_some() => self.refuse(request, progress.server, Status::NO_TRANSACTION),
+            // §21.5.2: nobody knows it.
+            Method::Other(_) => {
+                self.refuse_with(request, progress.server, Status::NOT_IMPLEMENTED, ALLOWED);
+            }
             // §8.2.1: nobody here takes it.
             _ => self.refuse_with(request, progress.server, Status::METHOD_NOT_ALLOWED, ALLOWED),
         }

@@ -28,7 +28,7 @@ use crate::engine::reply::{Reply, Status};
 use crate::engine::request::Request;
 use crate::id::WorkerId;
 use crate::transaction::table::Key;
-use crate::transport::Flow;
+use crate::transport::{Flow, via};
 
 /// Where a request stands when it runs through the phases.
 #[derive(Clone, Copy, Debug, Default)]
@@ -90,7 +90,8 @@ impl Engine {
             Ok(found) => found,
             Err(status) => return self.refuse(request, progress.server, status),
         };
-        // A request is large: it is copied for a strict router only.
+        let real = real.or_else(|| self.without_own_maddr(request));
+        // A request is large: it is copied for a strict router and for maddr only.
         let changed;
         let request = match real {
             None => request,
@@ -143,7 +144,7 @@ impl Engine {
         status: Status<'_>,
     ) -> Handled {
         self.counters.requests_other += 1;
-        let answerable = message.top_via().is_ok()
+        let answerable = via::way_back(flow, message).is_some()
             && [
                 HeaderName::From,
                 HeaderName::To,
@@ -186,9 +187,11 @@ impl Engine {
         *counter += 1;
     }
 
-    /// The domain of ours that a Request-URI belongs to.
+    /// The domain of ours that a Request-URI belongs to. None where `maddr` says that it is for
+    /// another server (§16.5: then nothing but the Request-URI itself is a target).
     fn own_domain_of(&self, uri: &Uri<'_>) -> Option<&crate::config::Domain> {
-        self.directory.domain_of(&self.config, uri.sip()?)
+        let uri = uri.sip().filter(|uri| !uri.params.has(b"maddr"))?;
+        self.directory.domain_of(&self.config, uri)
     }
 }
 

@@ -238,7 +238,7 @@ impl Engine {
     fn follow_target(&mut self, request: &Request<'_>, progress: Progress, plan: &Plan<'_>) {
         match &request.uri {
             Uri::Sip(uri) => {
-                if uri.user.is_some() && self.directory.domain_of(&self.config, uri).is_some() {
+                if uri.user.is_some() && self.own_domain_of(&request.uri).is_some() {
                     return self.follow_location(request, progress, plan);
                 }
                 self.locate_and_send(request, progress, plan, Hop::of(uri), None);

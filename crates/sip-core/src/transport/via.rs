@@ -5,6 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use sip_message::header::Via;
 use sip_message::number::write_decimal;
+use sip_message::{HeaderName, Message};
 
 use super::{Flow, Transport};
 
@@ -74,6 +75,17 @@ pub fn reply_to(flow: Flow, via: &Via<'_>) -> Flow {
         remote: SocketAddr::new(flow.remote.ip(), port),
         ..flow
     }
+}
+
+/// Where answers to a request go, however broken it is: of a topmost Via whose parameters cannot be
+/// read, sent-by still names the port (RFC 4475 §3.1.2.1). `None`: it has no Via that says anything.
+pub fn way_back(flow: Flow, message: &Message<'_>) -> Option<Flow> {
+    if let Ok(top) = message.top_via() {
+        return Some(reply_to(flow, &top));
+    }
+    let text = message.value(HeaderName::Via)?;
+    let sent_by = text.split(|c| matches!(c, b';' | b',')).next()?;
+    Via::parse(sent_by.trim_ascii_end()).map(|top| reply_to(flow, &top))
 }
 
 /// Where a response goes whose next Via is `via`, one that we did not keep state for.
