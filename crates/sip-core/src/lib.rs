@@ -7,7 +7,7 @@
 //! [`endpoint::Endpoint`] is the only door. Modules import downwards only, in this order:
 //! `endpoint`, `request_path`, `proxy`, `engine`, `registrar`, `shared`, `auth`, `location`,
 //! `resolve`, `transaction`, `timer`, `config`, `dispatcher`, `transport`, `query`, `event`,
-//! `limits`, `id`, `keys`, `time`, `slab`.
+//! `limits`, `owner`, `id`, `keys`, `time`, `slab`.
 //!
 //! A panic is a bug; malformed input never causes one.
 #![no_std]
@@ -26,6 +26,7 @@ pub mod id;
 pub mod keys;
 pub mod limits;
 pub mod location;
+pub mod owner;
 mod proxy;
 pub mod query;
 mod registrar;

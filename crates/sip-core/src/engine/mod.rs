@@ -24,6 +24,7 @@ use crate::dispatcher::Group;
 use crate::event::{Counters, Event};
 use crate::id::{QueryId, WorkerId};
 use crate::location::codec::BindingRef;
+use crate::owner::owner;
 use crate::query::Query;
 use crate::resolve::Cache;
 use crate::shared::SharedState;
@@ -311,7 +312,7 @@ impl Engine {
 
     /// The worker that owns `call_id`, if it is another than this.
     pub(crate) fn other_owner(&self, call_id: &[u8]) -> Option<WorkerId> {
-        let owner = WorkerId(self.secrets.owner(call_id, self.config.workers));
+        let owner = owner(call_id, self.config.workers);
         (owner != self.worker).then_some(owner)
     }
 

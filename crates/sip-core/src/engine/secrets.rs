@@ -20,7 +20,6 @@ pub(crate) struct Secrets {
     branch: Key,
     route: Key,
     tag: Key,
-    owner: Key,
     dice: Key,
     /// For maps keyed by what a peer chooses; differs between starts.
     map: Key,
@@ -38,7 +37,6 @@ impl Secrets {
             branch: derive_siphash_key(domain_secret, "client branch"),
             route: derive_siphash_key(domain_secret, "record-route mark"),
             tag: derive_siphash_key(domain_secret, "to tag"),
-            owner: derive_siphash_key(domain_secret, "call-id owner"),
             dice: derive_siphash_key(domain_secret, "choice among equals"),
             map: derive_siphash_key(seed, "transaction keys"),
         }
@@ -81,14 +79,6 @@ impl Secrets {
     /// An INVITE, its CANCEL and that ACK have their branch in common.
     pub(crate) fn to_tag(&self, call_id: &[u8], from_tag: &[u8], branch: &[u8]) -> u64 {
         hash64(self.tag, [call_id, from_tag, branch])
-    }
-
-    /// Which of `workers` holds the state of this Call-ID.
-    pub(crate) fn owner(&self, call_id: &[u8], workers: u16) -> u16 {
-        if workers <= 1 {
-            return 0;
-        }
-        (hash64(self.owner, [call_id]) % u64::from(workers)) as u16
     }
 
     /// Key of a table entry made of what a peer chose.
