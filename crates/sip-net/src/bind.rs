@@ -11,6 +11,7 @@ use sip_core::transport::Transport;
 use crate::settings::Settings;
 use crate::sys;
 use crate::tcp::{TcpListener, TcpOptions};
+use crate::udp::steer::steer;
 use crate::udp::{UdpOptions, UdpSocket};
 
 /// The sockets of one worker.
@@ -19,6 +20,7 @@ pub struct WorkerSockets {
     pub(crate) udp: Vec<(ListenerId, UdpSocket)>,
     pub(crate) tcp: Vec<TcpListener>,
     addresses: Vec<SocketAddr>,
+    steering: io::Result<()>,
 }
 
 impl WorkerSockets {
@@ -32,6 +34,14 @@ impl WorkerSockets {
     /// `None`: there are none.
     pub fn receive_buffer(&self) -> Option<usize> {
         self.udp.iter().map(|(_, socket)| socket.receive_buffer()).min()
+    }
+
+    /// Why the kernel does not give each datagram to the worker that holds its call's state, if it
+    /// was asked to (there are several workers) and refused. It then spreads datagrams by their
+    /// source, and the workers hand them over: slower, and one peer's calls without state all come
+    /// to one worker. Only the first worker knows.
+    pub fn steering_error(&self) -> Option<&io::Error> {
+        self.steering.as_ref().err()
     }
 }
 
@@ -66,7 +76,9 @@ pub fn raise_open_files() -> io::Result<u64> {
 }
 
 /// Binds every listener of `config` once for each of `workers` workers (at least one). All share
-/// an address by `SO_REUSEPORT`, also one whose port the kernel chose.
+/// an address by `SO_REUSEPORT`, also one whose port the kernel chose. Of datagrams, each worker gets
+/// those of its own calls where the kernel lets us say so ([`WorkerSockets::steering_error`]);
+/// connections it spreads by their addresses.
 pub fn bind_all(config: &Config, settings: &Settings, workers: u16) -> Result<Vec<WorkerSockets>, BindError> {
     let mut addresses = Vec::with_capacity(config.listeners.len());
     let mut all: Vec<WorkerSockets> = (0..workers.max(1))
@@ -74,6 +86,7 @@ pub fn bind_all(config: &Config, settings: &Settings, workers: u16) -> Result<Ve
             udp: Vec::new(),
             tcp: Vec::new(),
             addresses: Vec::new(),
+            steering: Ok(()),
         })
         .collect();
     for (listener, number) in config.listeners.iter().zip(0..=u16::MAX) {
@@ -100,13 +113,15 @@ fn bind_listener(
     all: &mut [WorkerSockets],
     address: &mut SocketAddr,
 ) -> io::Result<()> {
+    // `bind_all` made no more than that.
+    let workers = all.len() as u16;
     if settings.exclusive && address.port() != 0 {
         // Sharing an address with ourselves also shares it with any other process of this user,
         // say the instance that was forgotten: half of the messages would go there. A socket that
         // does not share finds out.
         bind_one(listener.transport, id, *address, settings, false)?;
     }
-    for sockets in all {
+    for sockets in &mut *all {
         match bind_one(listener.transport, id, *address, settings, true)? {
             Bound::Udp(socket) => {
                 *address = socket.local_address();
@@ -117,6 +132,12 @@ fn bind_listener(
                 sockets.tcp.push(socket);
             }
         }
+    }
+    if let [first, _, ..] = all
+        && let Some((_, socket)) = first.udp.last().filter(|(of, _)| *of == id)
+        && let Err(error) = steer(socket, workers)
+    {
+        first.steering = Err(error);
     }
     Ok(())
 }

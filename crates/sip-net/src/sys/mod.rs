@@ -51,6 +51,31 @@ pub(crate) fn set_option(
     .map(|_| ())
 }
 
+/// Gives the sockets that share an address with `socket` a classic BPF program, whose result is the
+/// index of the socket that gets a datagram, in the order of binding (`SO_ATTACH_REUSEPORT_CBPF`,
+/// since Linux 4.5).
+pub(crate) fn attach_reuseport_program(
+    socket: BorrowedFd<'_>,
+    program: &[libc::sock_filter],
+) -> io::Result<()> {
+    let program = libc::sock_fprog {
+        len: u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
+        filter: program.as_ptr().cast_mut(),
+    };
+    // SAFETY: the kernel copies `len` instructions from `filter`, which is that long and borrowed
+    // for this call, and never writes there; it checks each instruction itself.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_REUSEPORT_CBPF,
+            (&raw const program).cast(),
+            size_of::<libc::sock_fprog>() as libc::socklen_t,
+        )
+    })
+    .map(|_| ())
+}
+
 /// Datagrams that the kernel dropped on this socket because its receive buffer was full
 /// (`SO_MEMINFO`, since Linux 4.12). Wraps at 32 bits.
 pub(crate) fn receive_drops(socket: BorrowedFd<'_>) -> io::Result<u32> {

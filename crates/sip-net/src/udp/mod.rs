@@ -6,6 +6,7 @@
 mod recv;
 mod send;
 mod socket;
+pub(crate) mod steer;
 
 pub use recv::{Datagram, RecvBatch};
 pub(crate) use send::NOWHERE;

@@ -12,6 +12,8 @@ use sip_core::transport::{Flow, TransmitBatch};
 /// The protocol engine of one worker: [`Endpoint`], or a stand-in for tests of the loop. See
 /// [`sip_core::endpoint`] for what the methods mean and for their order.
 pub trait Core {
+    /// See [`Endpoint::owner_of`].
+    fn owner_of(&self, bytes: &[u8]) -> Option<WorkerId>;
     /// See [`Endpoint::handle_message`].
     fn handle_message(&mut self, now: Now, flow: Flow, bytes: &[u8]) -> Handled;
     /// See [`Endpoint::handle_framing_error`].
@@ -43,6 +45,10 @@ pub trait Core {
 }
 
 impl Core for Endpoint {
+    fn owner_of(&self, bytes: &[u8]) -> Option<WorkerId> {
+        Self::owner_of(self, bytes)
+    }
+
     fn handle_message(&mut self, now: Now, flow: Flow, bytes: &[u8]) -> Handled {
         Self::handle_message(self, now, flow, bytes)
     }

@@ -10,6 +10,7 @@ mod receive;
 mod transmit;
 
 pub use self::core::{Core, EventSink, QuerySink};
+use receive::Strays;
 
 use std::io;
 use std::sync::Arc;
@@ -141,6 +142,7 @@ pub struct Worker<C, Q, E> {
     /// For each listener of the configuration: its place in `udp`.
     udp_of: Vec<Option<usize>>,
     received: RecvBatch,
+    strays: Strays,
     sending: SendBatch,
     icmp: IcmpErrors,
     streams: Streams,
@@ -214,6 +216,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             udp,
             udp_of,
             received: RecvBatch::new(settings.udp_batch),
+            strays: Strays::default(),
             sending: SendBatch::new(settings.udp_batch),
             icmp: IcmpErrors::new(),
             streams,

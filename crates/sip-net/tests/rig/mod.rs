@@ -141,6 +141,13 @@ fn text(bytes: &[u8]) -> String {
 }
 
 impl Core for Fake {
+    /// Knows it of `OWNER`; not of `AT`.
+    fn owner_of(&self, bytes: &[u8]) -> Option<WorkerId> {
+        let text = std::str::from_utf8(bytes).ok()?;
+        let owner = text.strip_prefix("OWNER ")?.split(' ').next()?.parse().ok()?;
+        (WorkerId(owner) != self.worker).then_some(WorkerId(owner))
+    }
+
     fn handle_message(&mut self, now: Now, flow: Flow, bytes: &[u8]) -> Handled {
         let text = text(bytes);
         let handled = self.obey(now, flow, &text);

@@ -70,6 +70,13 @@ pub(crate) fn run(loaded: Loaded) -> Result<(), Failure> {
     let welcome = first_start::prepare(&loaded.core, &loaded.shell)?;
 
     let receive_buffer = sockets.iter().filter_map(WorkerSockets::receive_buffer).min();
+    if let Some(error) = sockets.iter().find_map(WorkerSockets::steering_error) {
+        tracing::warn!(
+            %error,
+            "the kernel takes no program that spreads datagrams by call (SO_ATTACH_REUSEPORT_CBPF), so \
+             it spreads them by source, and workers hand over what is not theirs"
+        );
+    }
     let common = Common {
         loaded: &loaded,
         hub: &hub,
