@@ -621,7 +621,7 @@ fn timer_c_runs_for_each_branch() {
     b.pass(100_000);
     // §16.7 step 2: this one's starts anew.
     answer(&mut b, &sent[1], "180 Ringing");
-    let out = b.pass(81_000);
+    let out = b.pass(82_000);
     assert_eq!(brief(&out)[0], "1 CANCEL");
     answer(&mut b, &to(&out, "1"), "200 OK");
     assert_eq!(
