@@ -90,6 +90,7 @@ pub(crate) fn test(filter: &[String]) -> Outcome {
 /// The quick gate.
 pub(crate) fn check() -> Outcome {
     run_step("formatting", cargo().args(["fmt", "--all", "--check"]))?;
+    fuzz_lock_file()?;
     clippy()?;
     eprintln!("── tidy");
     tidy::run(&root())?;
@@ -115,6 +116,21 @@ pub(crate) fn check() -> Outcome {
             // Private items are documented too, so links to them lead somewhere.
             .env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"),
     )
+}
+
+/// The fuzz targets are a workspace of their own, whose lock file no other step looks at: a
+/// dependency that one of our crates gains has to be noted there too.
+fn fuzz_lock_file() -> Outcome {
+    run_step(
+        "the fuzz targets' lock file",
+        cargo()
+            .args(["metadata", "--locked", "--format-version", "1"])
+            .args(["--manifest-path", "fuzz/Cargo.toml"])
+            .stdout(Stdio::null()),
+    )
+    .map_err(|error| {
+        format!("{error}; `cargo update --workspace --manifest-path fuzz/Cargo.toml` brings it up to date")
+    })
 }
 
 fn clippy() -> Outcome {
