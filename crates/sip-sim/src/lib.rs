@@ -14,6 +14,7 @@
 pub mod agent;
 pub mod checker;
 pub mod clock;
+pub mod fork;
 pub mod message;
 pub mod mutant;
 pub mod net;

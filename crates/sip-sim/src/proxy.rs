@@ -12,12 +12,13 @@ use sip_core::config::{
     Action, Algorithm, AuthPolicy, Config, Domain, Durability, Listener, RegistrarPolicy, Relay, RelayTarget,
     Route, StateMode, Timers, When,
 };
+use sip_core::dispatcher::Group;
 use sip_core::endpoint::{Endpoint, Handled, Keys};
 use sip_core::id::{ListenerId, QueryId, WorkerId};
 use sip_core::limits::Limits;
-use sip_core::location::AorRecord;
 use sip_core::location::codec::RecordRef;
 use sip_core::location::shard::Shard;
+use sip_core::location::{AorRecord, Binding};
 use sip_core::query::{Answer, QueryKind, Secrets};
 use sip_core::shared::SharedState;
 use sip_core::time::{Instant, Now};
@@ -83,16 +84,56 @@ impl std::fmt::Debug for Proxy {
 
 impl Proxy {
     /// A proxy at `address` that sends everything new to `next`.
-    pub fn new(plan: &ProxyPlan, address: SocketAddr, next: SocketAddr, mut rng: Rng) -> Self {
+    pub fn new(plan: &ProxyPlan, address: SocketAddr, next: SocketAddr, rng: Rng) -> Self {
         let mut cached = BTreeMap::new();
         if plan.digest.as_ref().is_some_and(|d| d.store == Store::Cached) {
             cached.insert(b"alice".to_vec(), Some(secrets()));
         }
+        Self::of(plan, &config(plan, address, next), cached, &[], rng)
+    }
+
+    /// A proxy at `address` with this action for everything new, these groups, and these contacts
+    /// of bob.
+    pub fn forking(
+        c_ms: u32,
+        address: SocketAddr,
+        action: Action,
+        groups: Vec<Group>,
+        contacts: &[Binding],
+        rng: Rng,
+    ) -> Self {
+        let plan = ProxyPlan {
+            stateful: true,
+            record_route: true,
+            c_ms,
+            digest: None,
+        };
+        let mut config = config(&plan, address, address);
+        for route in &mut config.routes {
+            route.action = action.clone();
+        }
+        config.groups = groups;
+        Self::of(&plan, &config, BTreeMap::new(), contacts, rng)
+    }
+
+    fn of(
+        plan: &ProxyPlan,
+        config: &Config,
+        cached: BTreeMap<Vec<u8>, Option<Secrets>>,
+        contacts: &[Binding],
+        mut rng: Rng,
+    ) -> Self {
         let shared = Arc::new(Cells {
             shard: Mutex::new(Shard::new((rng.next_u64(), rng.next_u64()))),
             windows: Mutex::new(Windows::new(1000, EPOCH_UNIX_MS - 1)),
             cached,
         });
+        if !contacts.is_empty() {
+            shared.update_bindings(b"bob@example.com", &mut |record| {
+                record.bindings = contacts.to_vec();
+                record.changed(EPOCH_UNIX_MS);
+            });
+        }
         let mut key = || {
             let words: [[u8; 8]; 4] = core::array::from_fn(|_| rng.next_u64().to_le_bytes());
             let mut bytes = [0; 32];
@@ -105,9 +146,8 @@ impl Proxy {
             domain_secret: key(),
             seed: key(),
         };
-        let config = config(plan, address, next);
         Self {
-            endpoint: Endpoint::new(&config, &keys, WorkerId(0), shared),
+            endpoint: Endpoint::new(config, &keys, WorkerId(0), shared),
             plan: plan.clone(),
             batch: TransmitBatch::new(),
             out: VecDeque::new(),

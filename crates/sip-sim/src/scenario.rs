@@ -58,8 +58,12 @@ pub enum Behaviour {
     Answer(Micros),
     /// 486 after this time.
     Busy(Micros),
+    /// This answer after this time.
+    Refuse(Micros, &'static str),
     /// Rings, for ever.
     Ring,
+    /// Is there, and says nothing.
+    Silent,
 }
 
 /// Who hangs up, and when after the call was answered (acknowledged, at the callee).

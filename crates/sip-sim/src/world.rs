@@ -63,18 +63,9 @@ pub fn run(seed: u64) -> Outcome {
 pub fn run_with(seed: u64, wrap: Wrap<'_>) -> Outcome {
     let scenario = Scenario::of(seed);
     let mut world = World::new(&scenario, wrap);
-    world.run(&scenario);
+    world.run(scenario.heal_at);
     let reports: Vec<CallReport> = world.nodes.iter().flat_map(|n| n.reports()).collect();
     let mut violations = world.violations;
-    for (node, station) in world.nodes.iter().zip(&world.stations) {
-        if let Some(held) = node.leftovers() {
-            violations.push(checker::Violation::new(
-                "leftovers",
-                None,
-                format!("{} still holds something: {held}", station.name),
-            ));
-        }
-    }
     violations.extend(checker::check(&scenario, &world.stations, &world.log, &reports));
     Outcome {
         scenario,
@@ -85,26 +76,32 @@ pub fn run_with(seed: u64, wrap: Wrap<'_>) -> Outcome {
     }
 }
 
-struct World {
+/// Nodes at their places, at some time.
+pub(crate) struct World {
     now: Micros,
-    nodes: Vec<Box<dyn Node>>,
-    stations: Vec<Station>,
+    pub(crate) nodes: Vec<Box<dyn Node>>,
+    pub(crate) stations: Vec<Station>,
     net: Net,
     arrivals: Queue<Arrival>,
-    log: Log,
-    violations: Vec<checker::Violation>,
+    pub(crate) log: Log,
+    pub(crate) violations: Vec<checker::Violation>,
+}
+
+/// Places in one network, by name and the address's last part.
+pub(crate) fn stations(places: &[(&'static str, u8)]) -> Vec<Station> {
+    places
+        .iter()
+        .map(|(name, host)| Station {
+            name,
+            address: SocketAddr::from(([192, 0, 2, *host], 5060)),
+        })
+        .collect()
 }
 
 impl World {
     fn new(scenario: &Scenario, wrap: Wrap<'_>) -> Self {
         let mut rng = Rng::new(scenario.seed);
-        let stations: Vec<Station> = [("alice", 10), ("A", 1), ("B", 2), ("bob", 20)]
-            .into_iter()
-            .map(|(name, host)| Station {
-                name,
-                address: SocketAddr::from(([192, 0, 2, host], 5060)),
-            })
-            .collect();
+        let stations = stations(&[("alice", 10), ("A", 1), ("B", 2), ("bob", 20)]);
         let at = |node: NodeId| stations[node].address;
         let net = Net::new(scenario.links.clone(), rng.fork());
         let [a, b] = &scenario.proxies;
@@ -114,6 +111,11 @@ impl World {
             Box::new(Proxy::new(b, at(PROXY_B), at(3), rng.fork())),
             Box::new(Agent::new("bob", at(3), at(PROXY_B), scenario, false)),
         ];
+        Self::of(nodes, stations, net, wrap)
+    }
+
+    /// These nodes at these places.
+    pub(crate) fn of(nodes: Vec<Box<dyn Node>>, stations: Vec<Station>, net: Net, wrap: Wrap<'_>) -> Self {
         let nodes = nodes
             .into_iter()
             .enumerate()
@@ -130,12 +132,27 @@ impl World {
         }
     }
 
-    fn run(&mut self, scenario: &Scenario) {
+    /// Until nothing more happens; faults stop at `heal_at`. What is held then is a violation.
+    pub(crate) fn run(&mut self, heal_at: Micros) {
+        self.play(heal_at);
+        let mut held = Vec::new();
+        for (node, station) in self.nodes.iter().zip(&self.stations) {
+            held.extend(
+                node.leftovers()
+                    .map(|held| format!("{} still holds something: {held}", station.name)),
+            );
+        }
+        for what in held {
+            self.violate("leftovers", what);
+        }
+    }
+
+    fn play(&mut self, heal_at: Micros) {
         let mut wakes = 0;
         while let Some(next) = self.next_at() {
-            if !self.net.is_healed() && next >= scenario.heal_at {
+            if !self.net.is_healed() && next >= heal_at {
                 self.net.heal();
-                self.log.note(scenario.heal_at, "faults stop");
+                self.log.note(heal_at, "faults stop");
             }
             wakes = if next > self.now { 0 } else { wakes + 1 };
             self.now = self.now.max(next);

@@ -56,7 +56,7 @@ impl InCall {
     /// The INVITE came.
     pub(crate) fn new(core: &mut Core, plan: &CallPlan, source: SocketAddr, text: &str) -> Self {
         let view = View::new(text);
-        let to_tag = format!("to-{}", plan.call);
+        let to_tag = format!("to-{}-{}", core.user, plan.call);
         let mut call = Self {
             plan: *plan,
             invite: text.to_owned(),
@@ -79,8 +79,11 @@ impl InCall {
             core.start(after, Timer::Ring(plan.call));
         }
         match plan.behaviour {
-            Behaviour::Answer(after) | Behaviour::Busy(after) => core.start(after, Timer::Decide(plan.call)),
+            Behaviour::Answer(after) | Behaviour::Busy(after) | Behaviour::Refuse(after, _) => {
+                core.start(after, Timer::Decide(plan.call));
+            }
             Behaviour::Ring => core.start(RINGS_FOR, Timer::RingEnds(plan.call)),
+            Behaviour::Silent => {}
         }
         call
     }
@@ -116,7 +119,8 @@ impl InCall {
         match self.plan.behaviour {
             Behaviour::Answer(_) => self.finish(core, "200 OK", State::Accepted),
             Behaviour::Busy(_) => self.finish(core, "486 Busy Here", State::Completed),
-            Behaviour::Ring => {}
+            Behaviour::Refuse(_, status) => self.finish(core, status, State::Completed),
+            Behaviour::Ring | Behaviour::Silent => {}
         }
     }
 
@@ -230,6 +234,6 @@ impl InCall {
 
     /// Whether something is still to come.
     pub(crate) fn is_open(&self) -> bool {
-        self.state == State::Proceeding || self.awaits_ack()
+        (self.state == State::Proceeding && self.plan.behaviour != Behaviour::Silent) || self.awaits_ack()
     }
 }

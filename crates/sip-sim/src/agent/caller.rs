@@ -38,8 +38,8 @@ pub(crate) struct OutCall {
     /// ACKs to answers of failed INVITEs, by branch (timer D is for ever).
     acks: BTreeMap<String, String>,
     dialog: Option<Dialog>,
-    /// The ACK to the 2xx, sent again for each of its copies (§13.2.2.4).
-    ack: Option<(std::net::SocketAddr, String)>,
+    /// The ACK to each 2xx by its To tag, sent again for each of its copies (§13.2.2.4).
+    confirmed: BTreeMap<String, (std::net::SocketAddr, String)>,
     hung_up: bool,
     /// Requests to begin.
     pub(crate) wanted: Vec<ClientRequest>,
@@ -61,7 +61,7 @@ impl OutCall {
             cancel_sent: false,
             acks: BTreeMap::new(),
             dialog: None,
-            ack: None,
+            confirmed: BTreeMap::new(),
             hung_up: false,
             wanted: Vec::new(),
             report: CallReport::new(plan.call, Side::Caller),
@@ -179,7 +179,7 @@ impl OutCall {
     }
 
     fn success(&mut self, core: &mut Core, view: &View<'_>) {
-        if let Some((to, ack)) = &self.ack {
+        if let Some((to, ack)) = self.confirmed.get(view.to_tag()) {
             return core.send(*to, ack.clone());
         }
         let in_time = self.state != State::Over;
@@ -187,11 +187,19 @@ impl OutCall {
         if in_time {
             self.report.invite = RequestEnd::Answered(200);
         }
-        let dialog = Dialog::of_caller(view, self.cseq);
+        let mut dialog = Dialog::of_caller(view, self.cseq);
         let branch = core.branch();
         let (to, ack) = dialog.request(core, "ACK", &branch, "");
         core.send(to, ack.clone());
-        self.ack = Some((to, ack));
+        self.confirmed.insert(view.to_tag().to_owned(), (to, ack));
+        if self.dialog.is_some() {
+            // §13.2.2.4: of several that answered, all but one are ended.
+            dialog.cseq += 1;
+            let branch = core.branch();
+            let (to, bye) = dialog.request(core, "BYE", &branch, "");
+            let bye = ClientRequest::new(self.plan.call, Purpose::Bye, branch, to, bye);
+            return self.wanted.push(bye);
+        }
         self.dialog = Some(dialog);
         // An answer that is not wanted any more is accepted and ended (§15: "BYE", never nothing).
         if !in_time || self.cancel_wanted {
