@@ -142,6 +142,8 @@ const TABLE: [u8; SLOTS] = {
 struct Usual {
     low: u64,
     high: u64,
+    /// Characters in it: a name that ends in NUL is another one.
+    len: u64,
     name: HeaderName,
 }
 
@@ -159,6 +161,7 @@ const USUAL: ([Usual; USUAL_PLACES], [u8; SLOTS]) = {
     const NO_NAME: Usual = Usual {
         low: u64::MAX,
         high: u64::MAX,
+        len: u64::MAX,
         name: HeaderName::Other,
     };
     let mut usual = [NO_NAME; USUAL_PLACES];
@@ -178,6 +181,7 @@ const USUAL: ([Usual; USUAL_PLACES], [u8; SLOTS]) = {
             usual[at] = Usual {
                 low,
                 high,
+                len: name.len() as u64,
                 name: SPELLINGS[i].1,
             };
             let slot = usual_slot(low, high);
@@ -220,7 +224,8 @@ impl HeaderName {
         let (low, high) = (both as u64 & low_mask, (both >> 64) as u64 & high_mask);
         let index = *USUAL_TABLE.get(usual_slot(low, high))?;
         let usual = USUAL_NAMES.get(usize::from(index) % USUAL_PLACES)?;
-        ((usual.low ^ low) | (usual.high ^ high) == 0).then_some(usual.name)
+        let difference = (usual.low ^ low) | (usual.high ^ high) | (usual.len ^ len as u64);
+        (difference == 0).then_some(usual.name)
     }
 
     /// Recognises a name in any case, long or compact form.
@@ -290,6 +295,7 @@ mod tests {
             assert_eq!(HeaderName::lookup_usual(&block, text.len()), Some(*name));
         }
         assert_eq!(HeaderName::lookup_usual(b"Call\rID:        ", 7), None);
+        assert_eq!(HeaderName::lookup_usual(b"Via\0\0\0:         ", 6), None);
     }
 
     #[test]
