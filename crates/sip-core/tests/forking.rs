@@ -7,6 +7,7 @@ mod forks;
 
 use common::*;
 use forks::*;
+use sip_core::dispatcher::Distribution;
 use sip_core::limits::Limits;
 use sip_core::location::Binding;
 use sip_core::query::{Answer, Unavailable};
@@ -352,6 +353,32 @@ fn a_forked_request_that_comes_back_unchanged_is_a_loop() {
     let out = b.udp("192.0.2.99:5060", &back);
     assert_eq!(brief(&out[1..]), ["3 INVITE", "4 INVITE"]);
     assert_eq!(out[1].header("Max-Breadth"), "15");
+}
+
+/// RFC 5393 §4.2: one after the other is a fork as well. Without the mark it would be 510.
+#[test]
+fn a_group_that_leads_back_here_is_a_loop() {
+    let mut g = group(Distribution::RoundRobin, 2);
+    g.failover_on = vec![482, 483, 500, 503];
+    let mut b = Bench::new(&grouped(g));
+    let invite = invite().replace("Max-Forwards: 70", "Max-Forwards: 8");
+    let mut under_way: std::collections::VecDeque<Sent> = b.udp(CALLER, &invite).into();
+    let (mut invites, mut told) = (0, vec![]);
+    while let Some(sent) = under_way.pop_front() {
+        if sent.address() == CALLER {
+            told.push(who(&sent) + &sent.first_line()[7..11]);
+            continue;
+        }
+        invites += usize::from(sent.first_line().starts_with("INVITE"));
+        assert!(invites < 100);
+        // Whatever goes to a member comes back from there.
+        under_way.extend(b.udp(&sent.address(), &sent.text));
+    }
+    assert_eq!(
+        (invites, told),
+        (2, vec!["caller 100".into(), "caller 482".to_string()])
+    );
+    assert_eq!(b.counters().loops, 2);
 }
 
 #[test]

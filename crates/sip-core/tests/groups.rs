@@ -155,7 +155,7 @@ fn least_load_counts_requests_without_a_final_answer() {
                     answer(&mut b, &sent, "487 Request Terminated");
                 }
                 "silent" | "message silent" | "limit" => {
-                    b.pass(7_000);
+                    b.pass(37_000);
                 }
                 "unreachable" => {
                     let mut sent = vec![sent];
@@ -531,6 +531,53 @@ fn other_requests_fail_over_as_well() {
     // What was left may still answer.
     assert_eq!(brief(&answer(&mut b, &second, "200 OK")), ["caller 200"]);
     assert!(answer(&mut b, &third, "200 OK").is_empty());
+    end(&mut b);
+}
+
+/// Whoever sent a MESSAGE hears of no time-out (RFC 4320 §4.2): the last member may take its time,
+/// and a copy meanwhile goes nowhere.
+#[test]
+fn the_last_member_may_answer_a_message_late() {
+    let mut b = Bench::new(&grouped(group(Distribution::RoundRobin, 2)));
+    let message = request("MESSAGE", BOB, "a1", "");
+    b.udp(CALLER, &message);
+    let out = b.pass(7_500);
+    let last = to(&out, "g2");
+    assert_eq!(brief(&b.udp(CALLER, &message)), ["caller 100"]);
+    assert_eq!(brief(&answer(&mut b, &last, "200 OK")), ["caller 200"]);
+    end(&mut b);
+}
+
+/// A limit of ours says nothing about the members.
+#[test]
+fn members_that_may_not_be_looked_up_are_not_marked() {
+    let mut g = group(Distribution::RoundRobin, 2);
+    g.members = vec![member("sip:gw1.example.net"), member("sip:gw2.example.net")];
+    g.marks.fail_after = 1;
+    let mut config = grouped(g);
+    config.limits.parked_requests = 0;
+    let mut b = Bench::new(&config);
+    assert_eq!(brief(&call(&mut b)), ["caller 500"]);
+    assert_eq!(state(&config, &b), [UP, UP]);
+    assert_eq!(b.counters().limited_parked, 2);
+}
+
+/// The order of the members is made when the request comes; who leaves service after that is
+/// passed over when his turn comes.
+#[test]
+fn a_member_that_left_meanwhile_is_passed_over() {
+    let config = grouped(group(Distribution::RoundRobin, 3));
+    let mut b = Bench::new(&config);
+    let first = one(call(&mut b));
+    assert_eq!(who(&first), "g1");
+    config.groups[0].members[1].health.set_drained(true);
+    let out = answer(&mut b, &first, "503 Service Unavailable");
+    assert_eq!(brief(&out), ["g1 ACK", "g3 INVITE"]);
+    config.groups[0].members[0].health.set_drained(true);
+    assert_eq!(
+        brief(&answer(&mut b, &out[1], "503 Service Unavailable")),
+        ["g3 ACK", "caller 500"]
+    );
     end(&mut b);
 }
 

@@ -441,3 +441,20 @@ fn a_copy_does_not_outlive_the_undoing_of_the_first() {
         );
     }
 }
+
+/// At the limit of requests that wait, a REGISTER is refused, changes nothing, and gives the store
+/// no work.
+#[test]
+fn a_register_that_may_not_wait_leaves_no_trace() {
+    let mut config = registrar(Durability::Commit);
+    config.limits.parked_requests = 1;
+    let mut b = Bench::new(&config);
+    b.udp(PHONE, &register(1, "<sip:bob@10.0.0.30>", ""));
+    let first = b.query();
+    let out = one(b.udp(PHONE, &register(2, "<sip:new@10.0.0.31>", "")));
+    assert_eq!(out.first_line(), "SIP/2.0 503 Service Unavailable");
+    b.no_query();
+    b.answer(&first, Answer::Saved(Ok(())));
+    let out = one(call(&mut b, "sip:bob@example.com"));
+    assert_eq!(out.first_line(), "INVITE sip:bob@10.0.0.30 SIP/2.0");
+}

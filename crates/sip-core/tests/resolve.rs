@@ -719,3 +719,43 @@ fn a_dead_name_service_stops_no_call_to_a_known_name() {
     let out = b.udp(CALLER, &call(5_001));
     assert_eq!(lines(&out)[1..], [invite_to("198.51.100.9:5061")]);
 }
+
+/// Another address of a MESSAGE after timer F would be for nobody: its sender gave up by then.
+#[test]
+fn a_message_is_tried_nowhere_else_once_its_sender_gave_up() {
+    let mut b = Bench::new(&to("sip:gw.example.net:5070"));
+    b.udp(CALLER, &request("MESSAGE", "sip:bob@example.com", "a1", ""));
+    let (_, out) = b.serve(&[(
+        "gw.example.net A",
+        vec![address("198.51.100.1"), address("198.51.100.2")],
+    )]);
+    assert_eq!(one(out).address(), "198.51.100.1:5070");
+    let out = b.pass(100_000);
+    let elsewhere: Vec<_> = out
+        .iter()
+        .filter(|s| s.address() == "198.51.100.2:5070")
+        .collect();
+    assert!(elsewhere.is_empty(), "{elsewhere:?}");
+    assert_eq!(b.counters().failovers, 0);
+    b.assert_idle();
+}
+
+/// A reload may lower a limit; what waits was within the one of its arrival.
+#[test]
+fn a_request_that_waits_is_held_to_the_limits_of_its_arrival() {
+    let vias: String = (0..20)
+        .map(|n| format!("Via: SIP/2.0/UDP 192.0.2.77;branch=z9hG4bKx{n}\n"))
+        .collect();
+    let config = to("sip:gw.example.net:5070");
+    let mut b = Bench::new(&config);
+    b.udp(CALLER, &request("INVITE", "sip:bob@example.com", "a1", &vias));
+    let mut less = config.clone();
+    less.limits.via_values = 10;
+    less.limits.headers = 12;
+    b.endpoint.reconfigure(&less);
+    let (_, out) = b.serve(&[("gw.example.net A", vec![address("198.51.100.1")])]);
+    assert_eq!(one(out).address(), "198.51.100.1:5070");
+    // New ones are held to the new limits.
+    let out = b.udp(CALLER, &request("INVITE", "sip:bob@example.com", "a2", &vias));
+    assert!(one(out).first_line().starts_with("SIP/2.0 400 "));
+}

@@ -107,6 +107,9 @@ fn a_non_invite_is_sent_again_up_to_t2_and_then_nobody_is_told() {
     expected.sort();
     // RFC 4320 §4.1: 100 once timer E has come to T2; §4.2: no 408.
     assert_schedule(&found, &expected);
+    // What comes again now is not sent on a second time, for as long as copies may come.
+    assert!(b.udp(CALLER, &text).is_empty());
+    b.pass(32_000);
     b.assert_idle();
 }
 
@@ -138,6 +141,11 @@ fn a_408_to_a_non_invite_does_not_go_on_and_to_an_invite_it_does() {
         lines(&b.udp(CALLEE, &response(&sent, "408 Request Timeout", ""))),
         Vec::<String>::new()
     );
+    let text = request("MESSAGE", "sip:bob@example.com", "a2", "");
+    for _ in 0..2 {
+        b.pass(4_000);
+        assert!(b.udp(CALLER, &text).is_empty(), "a copy was sent on");
+    }
     b.pass(40_000);
     b.assert_idle();
     let (mut b, sent) = calling(&config());

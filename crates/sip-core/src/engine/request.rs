@@ -34,7 +34,7 @@ impl<'a> Request<'a> {
     /// # Errors
     /// What to answer.
     #[inline(always)]
-    pub(crate) fn read(message: Message<'a>, flow: Flow, limits: &Limits) -> Result<Self, Status<'static>> {
+    pub(crate) fn read(message: Message<'a>, flow: Flow) -> Result<Self, Status<'static>> {
         match message.defect() {
             None => {}
             Some(Defect::Version) => return Err(Status::VERSION_NOT_SUPPORTED),
@@ -63,12 +63,6 @@ impl<'a> Request<'a> {
             // RFC 3261 §19.1.1, Table 1: headers are not allowed in a Request-URI.
             return Err(bad("Headers In Request-URI"));
         }
-        if too_many(&message, HeaderName::Via, limits.via_values) {
-            return Err(bad("Too Many Via Values"));
-        }
-        if too_many(&message, HeaderName::Route, limits.route_values) {
-            return Err(bad("Too Many Route Values"));
-        }
         Ok(Self {
             message,
             method,
@@ -83,6 +77,18 @@ impl<'a> Request<'a> {
             flow,
             transaction: None,
         })
+    }
+
+    /// What a request that arrives may have; not asked again of one that waited, because the limits
+    /// may be others by then.
+    pub(crate) fn check_limits(&self, limits: &Limits) -> Result<(), Status<'static>> {
+        if too_many(&self.message, HeaderName::Via, limits.via_values) {
+            return Err(Status::bad_request("Too Many Via Values"));
+        }
+        if too_many(&self.message, HeaderName::Route, limits.route_values) {
+            return Err(Status::bad_request("Too Many Route Values"));
+        }
+        Ok(())
     }
 
     /// From tag; empty where an RFC 2543 peer sent none.

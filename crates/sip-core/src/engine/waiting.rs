@@ -1,6 +1,7 @@
 //! Questions under way and the requests that wait for their answers.
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::{Engine, Wake};
@@ -15,8 +16,6 @@ use crate::transport::Flow;
 const RESOLVE_DEADLINE_MS: u32 = 5_000;
 /// How long it waits for the location store, milliseconds.
 const SAVE_DEADLINE_MS: u32 = 5_000;
-/// The most requests that join one look-up of a name; more count as not parked (503).
-const MAX_JOINED: usize = 10_000;
 
 /// A request that waits.
 #[derive(Debug)]
@@ -78,8 +77,8 @@ struct Open {
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     open: Slab<Open>,
-    /// Look-ups of names under way, so that equal ones join; few at any time.
-    names: Vec<QueryId>,
+    /// Look-ups of names under way, so that equal ones join, by [`Engine::name_key`].
+    names: BTreeMap<u128, Key>,
     pub(crate) requests: usize,
     pub(crate) bytes: usize,
 }
@@ -113,7 +112,7 @@ impl Engine {
             QueryKind::SaveBindings { .. } => self.counters.queries_save += 1,
         }
         self.account(&purpose, true);
-        let names = matches!(purpose, Purpose::Resolve { .. });
+        let name = self.name_key(&purpose);
         let key = self.waiting.open.insert(Open { purpose, timer: None });
         let id = QueryId {
             slot: key.slot,
@@ -125,22 +124,27 @@ impl Engine {
         if let Some(open) = self.waiting.open.get_mut(key) {
             open.timer = Some(timer);
         }
-        if names {
-            self.waiting.names.push(id);
+        if let Some(name) = name {
+            self.waiting.names.insert(name, key);
         }
         self.queries.push_back(Query { id: Some(id), kind });
     }
 
     /// Whether a look-up of this name is under way.
     pub(crate) fn is_asking(&self, name: &[u8], kind: RecordKind) -> bool {
-        self.waiting.names.iter().any(|id| {
-            matches!(
-                slab_key(*id)
-                    .and_then(|key| self.waiting.open.get(key))
-                    .map(|open| &open.purpose),
-                Some(Purpose::Resolve { name: n, kind: k, .. }) if **n == *name && *k == kind
-            )
-        })
+        self.waiting.names.contains_key(&self.key_of(name, kind))
+    }
+
+    /// By which a look-up is found: names are chosen by peers, so the key is a keyed hash.
+    fn key_of(&self, name: &[u8], kind: RecordKind) -> u128 {
+        self.secrets.map_key([name, &[kind as u8]])
+    }
+
+    fn name_key(&self, purpose: &Purpose) -> Option<u128> {
+        match purpose {
+            Purpose::Resolve { name, kind, .. } => Some(self.key_of(name, *kind)),
+            Purpose::Credentials(_) | Purpose::Save { .. } => None,
+        }
     }
 
     /// Makes a request wait for these records, with others that do if there are any.
@@ -157,24 +161,17 @@ impl Engine {
 
     /// Joins a look-up of this name that is under way. Gives the request back if there is none.
     fn join_resolve(&mut self, name: &[u8], kind: RecordKind, parked: Parked) -> Result<(), Parked> {
-        for &id in &self.waiting.names {
-            let Some(open) = slab_key(id).and_then(|key| self.waiting.open.get_mut(key)) else {
-                continue;
-            };
-            if let Purpose::Resolve {
-                name: n,
-                kind: k,
-                waiters,
-            } = &mut open.purpose
-                && **n == *name
-                && *k == kind
-                && waiters.len() < MAX_JOINED
-            {
-                self.waiting.requests += 1;
-                self.waiting.bytes += parked.size();
-                waiters.push(parked);
-                return Ok(());
-            }
+        let key = self.waiting.names.get(&self.key_of(name, kind)).copied();
+        let open = key.and_then(|key| self.waiting.open.get_mut(key));
+        if let Some(Open {
+            purpose: Purpose::Resolve { waiters, .. },
+            ..
+        }) = open
+        {
+            self.waiting.requests += 1;
+            self.waiting.bytes += parked.size();
+            waiters.push(parked);
+            return Ok(());
         }
         Err(parked)
     }
@@ -185,8 +182,8 @@ impl Engine {
         if let Some(timer) = open.timer {
             self.wheel.cancel(timer);
         }
-        if matches!(open.purpose, Purpose::Resolve { .. }) {
-            self.waiting.names.retain(|other| *other != id);
+        if let Some(name) = self.name_key(&open.purpose) {
+            self.waiting.names.remove(&name);
         }
         self.account(&open.purpose, false);
         Some(open.purpose)

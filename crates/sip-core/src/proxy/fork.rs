@@ -95,7 +95,9 @@ impl Engine {
             return Outcome::Done;
         }
         context.set_state(number, TargetState::Done);
-        if self.retry(server, number) {
+        if timed_out && self.is_too_late(server) {
+            self.end(server);
+        } else if self.retry(server, number) {
             return Outcome::Begin(server);
         }
         // All of its addresses were tried.
@@ -126,6 +128,18 @@ impl Engine {
         context.set_state(number, TargetState::Done);
         context.best.offer(408);
         self.next_step(server, None)
+    }
+
+    /// Whether nobody waits for an answer any more: the sender of a request other than INVITE gives
+    /// it up 64·T1 after he first sent it (§17.1.2.2, timer F).
+    fn is_too_late(&self, server: Key) -> bool {
+        if self.is_invite(server) {
+            return false;
+        }
+        let (now, timers) = (self.now.instant, &self.config.timers);
+        self.table
+            .live(server)
+            .is_some_and(|s| now.micros_since(s.user.started) >= u64::from(timers.t1_ms) * 64_000)
     }
 
     fn end(&mut self, server: Key) {

@@ -56,7 +56,9 @@ pub(crate) enum Handled {
 impl Engine {
     /// A request came from the network.
     pub(crate) fn handle_request(&mut self, message: &Message<'_>, flow: Flow) -> Handled {
-        let mut request = match Request::read(*message, flow, &self.config.limits) {
+        let limits = &self.config.limits;
+        let read = Request::read(*message, flow).and_then(|r| r.check_limits(limits).map(|()| r));
+        let mut request = match read {
             Ok(request) => request,
             Err(status) => return self.refuse_unreadable(message, flow, status),
         };

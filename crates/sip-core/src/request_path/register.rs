@@ -152,7 +152,8 @@ impl Engine {
     ) {
         let bytes = request.message.bytes();
         if !self.may_park(bytes.len()) {
-            self.undo(aor, &applied.before, applied.version);
+            // Nobody was asked to store it, so nobody need be told.
+            let _ = self.take_back(aor, &applied.before, applied.version);
             self.refuse(request, progress.server, Status::SERVICE_UNAVAILABLE);
             return;
         }
@@ -186,7 +187,21 @@ impl Engine {
     /// (§10.3: "it MUST ... leave the bindings as they were").
     /// The store is told as well: a write that only came too late must not outlive its refusal.
     pub(crate) fn undo(&mut self, aor: &[u8], before: &[u8], version: u64) {
-        let Ok(before) = codec::decode(before) else { return };
+        if let Some((record, version)) = self.take_back(aor, before, version) {
+            let kind = QueryKind::SaveBindings {
+                aor: Box::from(aor),
+                record: record.into_boxed_slice(),
+                version,
+            };
+            self.queries.push_back(Query { id: None, kind });
+            self.counters.queries_save += 1;
+        }
+    }
+
+    /// The record as it was before the change that made it this version, unless another came after
+    /// it; with its new version.
+    fn take_back(&mut self, aor: &[u8], before: &[u8], version: u64) -> Option<(Vec<u8>, u64)> {
+        let before = codec::decode(before).ok()?;
         let now = self.now.unix_ms;
         let mut undone = None;
         self.shared.update_bindings(aor, &mut |record: &mut AorRecord| {
@@ -198,15 +213,7 @@ impl Engine {
                 undone = Some((bytes, record.version));
             }
         });
-        if let Some((record, version)) = undone {
-            let kind = QueryKind::SaveBindings {
-                aor: Box::from(aor),
-                record: record.into_boxed_slice(),
-                version,
-            };
-            self.queries.push_back(Query { id: None, kind });
-            self.counters.queries_save += 1;
-        }
+        undone
     }
 
     /// Whether the record is as this REGISTER left it, or as a later one did: not so where an

@@ -131,7 +131,7 @@ impl Engine {
     fn with_parked(&mut self, parked: &Parked, go: impl FnOnce(&mut Self, &Request<'_>, Progress)) {
         let Some(server) = parked.server else {
             self.with_message(&parked.bytes, |engine, message| {
-                if let Ok(request) = Request::read(*message, parked.flow, &engine.config.limits) {
+                if let Ok(request) = Request::read(*message, parked.flow) {
                     go(
                         engine,
                         &request,
@@ -182,7 +182,7 @@ impl Engine {
         let flow = found.source;
         let bytes = core::mem::take(&mut found.request);
         self.with_message(&bytes, |engine, message: &Message<'_>| {
-            if let Ok(request) = Request::read(*message, flow, &engine.config.limits) {
+            if let Ok(request) = Request::read(*message, flow) {
                 go(engine, &request);
             }
         });

@@ -30,17 +30,22 @@ const MAX_CONTACTS: usize = 64;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan<'c> {
     rule: Option<&'c Route>,
+    /// The rule's number; [`NO_RULE`] without one.
+    pub(super) decision: u16,
     pub(super) position: &'c Position<'c>,
     pub(super) state: StateMode,
     pub(super) shape: Shape,
 }
 
+/// The decision that no rule made.
+const NO_RULE: u16 = u16::MAX;
+
 impl Engine {
     /// Finds where the request goes and sends it there.
     pub(crate) fn route(&mut self, request: &Request<'_>, position: &Position<'_>, progress: Progress) {
         let config = self.config.clone();
-        let rule = if position.in_dialog {
-            None
+        let (decision, rule) = if position.in_dialog {
+            (NO_RULE, None)
         } else {
             self.matching_rule(&config, request)
         };
@@ -54,7 +59,7 @@ impl Engine {
             ..progress
         };
         self.strip_identity(request);
-        let plan = self.plan(&config, request, position, rule);
+        let plan = self.plan(&config, request, position, (decision, rule));
         if let Some(server) = progress.server.filter(|_| again) {
             return self.begin_targets(request, &plan, server);
         }
@@ -64,7 +69,7 @@ impl Engine {
         }
         // A 3xx that is followed may fork.
         if plan.shape.recurse
-            && let Err(status) = self.may_fork(request)
+            && let Err(status) = self.may_fork(request, decision)
         {
             return self.refuse(request, progress.server, status);
         }
@@ -76,7 +81,7 @@ impl Engine {
         config: &Config,
         request: &Request<'_>,
         position: &'c Position<'c>,
-        rule: Option<&'c Route>,
+        (decision, rule): (u16, Option<&'c Route>),
     ) -> Plan<'c> {
         let relay = rule.and_then(|r| match &r.action {
             Action::Relay(relay) => Some(relay),
@@ -92,13 +97,14 @@ impl Engine {
             && self.own_domain_of(&request.uri).is_some();
         Plan {
             rule,
+            decision,
             position,
             state,
             shape: Shape {
                 record_route: !position.in_dialog && rule.is_none_or(|r| r.record_route),
                 c_ms: timeout_ms.unwrap_or(config.timers.c_ms),
                 recurse,
-                loop_mark: recurse.then(|| self.loop_mark(request)),
+                loop_mark: recurse.then(|| self.loop_mark(request, decision)),
             },
         }
     }
@@ -152,12 +158,13 @@ impl Engine {
         }
     }
 
-    /// The first rule that matches.
-    fn matching_rule<'c>(&self, config: &'c Config, request: &Request<'_>) -> Option<&'c Route> {
-        config
-            .routes
-            .iter()
-            .find(|rule| self.matches(config, &rule.when, request))
+    /// The first rule that matches, and its number.
+    fn matching_rule<'c>(&self, config: &'c Config, request: &Request<'_>) -> (u16, Option<&'c Route>) {
+        let rules = (0..NO_RULE).zip(&config.routes);
+        rules
+            .into_iter()
+            .find(|(_, rule)| self.matches(config, &rule.when, request))
+            .map_or((NO_RULE, None), |(number, rule)| (number, Some(rule)))
     }
 
     #[expect(clippy::wildcard_enum_match_arm, reason = "most methods are alike here")]

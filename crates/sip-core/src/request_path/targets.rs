@@ -11,6 +11,7 @@ use sip_message::{HeaderName, Method, Uri};
 use super::Progress;
 use super::route::{MAX_ASKED, Plan};
 use crate::config::{Redirect, Relay, StateMode};
+use crate::dispatcher::MemberState;
 use crate::engine::context::{Context, Target, TargetState};
 use crate::engine::reply::{Reply, Status};
 use crate::engine::request::Request;
@@ -32,7 +33,7 @@ impl Engine {
         plan: &Plan<'_>,
         contacts: &[LocationTarget],
     ) {
-        if let Err(status) = self.may_fork(request) {
+        if let Err(status) = self.may_fork(request, plan.decision) {
             return self.refuse(request, progress.server, status);
         }
         let mut targets: Vec<Target> = Vec::with_capacity(contacts.len());
@@ -60,21 +61,23 @@ impl Engine {
             });
         }
         let mut shape = plan.shape;
-        shape.loop_mark = Some(self.loop_mark(request));
+        shape.loop_mark = Some(self.loop_mark(request, plan.decision));
         let context = Context::new(targets, shape);
         self.begin_context(request, progress, plan, context);
     }
 
-    /// What stands for this request in a Via of ours.
-    pub(super) fn loop_mark(&self, request: &Request<'_>) -> u64 {
+    /// What stands for this request, and for what was decided of it, in a Via of ours: one that
+    /// comes back and is sent elsewhere is in a spiral, not in a loop (RFC 5393 §4.2.1).
+    pub(super) fn loop_mark(&self, request: &Request<'_>, decision: u16) -> u64 {
+        let (uri, call_id) = (request.uri_text, request.call_id);
         self.secrets
-            .loop_mark(request.uri_text, request.call_id, request.cseq.number)
+            .loop_mark(uri, call_id, request.cseq.number, decision)
     }
 
-    /// RFC 5393: whether this request may get several branches.
-    pub(super) fn may_fork(&mut self, request: &Request<'_>) -> Result<(), Status<'static>> {
+    /// RFC 5393: whether this request may get several branches, at once or one after the other.
+    pub(super) fn may_fork(&mut self, request: &Request<'_>, decision: u16) -> Result<(), Status<'static>> {
         // §4.2: it was forked here before, as the same request.
-        if came_back(request, self.loop_mark(request)) {
+        if came_back(request, self.loop_mark(request, decision)) {
             self.counters.loops += 1;
             return Err(Status::LOOP_DETECTED);
         }
@@ -113,6 +116,13 @@ impl Engine {
             self.rewrite(request, relay, Some(&first.hop));
             return self.locate_and_send(request, progress, plan, Hop::configured(&first.hop), None);
         }
+        let mut shape = plan.shape;
+        if order.len() > 1 {
+            if let Err(status) = self.may_fork(request, plan.decision) {
+                return self.refuse(request, progress.server, status);
+            }
+            shape.loop_mark = Some(self.loop_mark(request, plan.decision));
+        }
         let mut base = core::mem::take(&mut self.base_edits);
         base.copy_from(&self.edits);
         let mut targets = Vec::with_capacity(order.len());
@@ -129,7 +139,7 @@ impl Engine {
         }
         self.edits.copy_from(&base);
         self.base_edits = base;
-        let mut context = Context::new(targets, plan.shape);
+        let mut context = Context::new(targets, shape);
         context.group = Some(group);
         self.begin_context(request, progress, plan, context);
     }
@@ -179,6 +189,9 @@ impl Engine {
     }
 
     fn begin_target(&mut self, request: &Request<'_>, plan: &Plan<'_>, server: Key, number: u8) {
+        if self.is_passed_over(server, number) {
+            return;
+        }
         let Some(context) = self.context(server) else {
             return;
         };
@@ -201,6 +214,29 @@ impl Engine {
             self.edit_for_target(request, &uri, &path);
             self.begin_candidate(request, server, number);
         }
+    }
+
+    /// Whether a member has left service since the request came: the operator has drained it, or
+    /// it counts as failed and another waits. Its turn is over then.
+    fn is_passed_over(&mut self, server: Key, number: u8) -> bool {
+        let now_ms = self.now.unix_ms;
+        let Some(context) = self.context(server) else {
+            return false;
+        };
+        let member = context.targets.get(usize::from(number)).and_then(|t| t.member);
+        let (Some(group), Some(member)) = (&context.group, member) else {
+            return false;
+        };
+        let over = match group.member(member).map(|m| m.health.state(now_ms)) {
+            Some(MemberState::Drained) => true,
+            Some(MemberState::Failed) => context.has_more(),
+            Some(MemberState::Up) | None => false,
+        };
+        if over {
+            context.set_state(number, TargetState::Done);
+            context.best.offer(500);
+        }
+        over
     }
 
     /// Looks up the addresses of a target; whether they are known now.
@@ -257,14 +293,21 @@ impl Engine {
                 self.wait_for_name(name, kind, parked);
                 false
             }
-            Located::Done(_) | Located::Unavailable | Located::Ask { .. } => self.no_address(server, number),
+            Located::Done(_) | Located::Unavailable => self.no_address(server, number),
+            // Not the target's fault: a limit of ours.
+            Located::Ask { .. } => self.not_located(server, number),
         }
     }
 
     /// A target has no address that can be reached: as if it had answered 503 (RFC 3263 §4.3).
     fn no_address(&mut self, server: Key, number: u8) -> bool {
-        self.counters.dropped_no_route += 1;
         self.member_failed(server, number);
+        self.not_located(server, number)
+    }
+
+    /// Nobody knows where a target is.
+    fn not_located(&mut self, server: Key, number: u8) -> bool {
+        self.counters.dropped_no_route += 1;
         if let Some(context) = self.context(server) {
             context.set_state(number, TargetState::Done);
             if !context.take_spare(number) {
@@ -298,8 +341,16 @@ impl Engine {
         let Some(target) = context.target_mut(number) else {
             return;
         };
-        // Only members have others to take their place.
-        let reply_timeout_ms = reply_timeout_ms.filter(|_| target.member.is_some());
+        let is_member = target.member.is_some();
+        let is_last = target.next.saturating_add(1) >= target.candidates.len() && !context.has_more();
+        // Only members have others to take their place. Of an INVITE that all of them leave
+        // without an answer the caller hears; of another request nobody may be told (RFC 4320
+        // §4.2), so that waiting for the last one costs nothing.
+        let reply_timeout_ms =
+            reply_timeout_ms.filter(|_| is_member && (request.method == Method::Invite || !is_last));
+        let Some(target) = context.target_mut(number) else {
+            return;
+        };
         let breadth = shape.loop_mark.map(|_| target.breadth);
         let to = match target.flow.take() {
             Some(flow) => Some(flow),

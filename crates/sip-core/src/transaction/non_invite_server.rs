@@ -20,29 +20,30 @@ use super::{Effect, MachineContext, Passed, Sink, Timer};
 ///            |                          |                       |
 ///            |   request                V                       |
 ///            |   send response +------------+                   |
-///            |        +--------|            | TU abandons       |
-///            |        +------->| Proceeding | -                 |
-///            |                 |            |------------------>|
-///            |                 |            |---+ transport error
-///            |                 |            |<--+ inform TU     |
-///            |                 +------------+                   |
+///            |        +--------|            | TU abandons       V   request: -
+///            |        +------->| Proceeding | -           +-----------+----+
+///            |                 |            |------------>| Abandoned |    |
+///            |                 |            |---+         +-----------+<---+
+///            |                 |            |<--+ transport     |
+///            |                 +------------+    error: inform TU
 ///            | 200-699 from TU      |                           |
 ///            | send response        |                           |
 ///            |   request            V                           |
 ///            |   send response +------------+                   |
-///            |        +--------|            |---+ transport error
-///            |        +------->| Completed  |<--+ inform TU     |
+///            |        +--------|            |---+ transport     |
+///            |        +------->| Completed  |<--+ error: inform TU
 ///            +---------------->|            |                   |
 ///                              +------------+                   |
-///                                   | timer J                   |
-///                                   V -                         |
+///                                   | timer J                   | timer J
+///                                   V -                         | -
 ///                              +------------+                   |
 ///                              | Terminated |<------------------+
 ///                              +------------+
 /// ```
 ///
 /// RFC 4320 leaves the transaction user two responses fewer: no provisional one but 100
-/// (§4.1), and no 408 (§4.2): where it would give a 408, it abandons the transaction.
+/// (§4.1), and no 408 (§4.2): where it would give a 408, it abandons the transaction. What is
+/// abandoned still absorbs retransmissions: as new requests they would be sent on a second time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NonInviteServer {
     state: State,
@@ -57,6 +58,8 @@ pub enum State {
     Proceeding,
     /// A final response was sent: it answers retransmissions.
     Completed,
+    /// There will be no response: retransmissions are absorbed.
+    Abandoned,
     /// Over.
     Terminated,
 }
@@ -107,17 +110,12 @@ impl NonInviteServer {
             (State::Trying | State::Proceeding, Event::SendFinal) => {
                 sink.effect(Effect::SendResponse);
                 self.stop_trying(sink);
-                if ctx.reliable {
-                    self.terminate(sink);
-                } else {
-                    sink.effect(Effect::Start(Timer::J, ctx.time_out()));
-                    self.state = State::Completed;
-                }
+                self.wait_for_copies(State::Completed, ctx, sink);
             }
             // RFC 4320 §4.2: the client has timed out by itself; there is no one to answer.
             (State::Trying | State::Proceeding, Event::Abandon) => {
                 self.stop_trying(sink);
-                self.terminate(sink);
+                self.wait_for_copies(State::Abandoned, ctx, sink);
             }
             // §17.2.2: the most recent response again.
             (State::Proceeding | State::Completed, Event::Request) => sink.effect(Effect::ResendResponse),
@@ -126,9 +124,9 @@ impl NonInviteServer {
             (State::Proceeding | State::Completed, Event::TransportError) => {
                 sink.effect(Effect::PassToUser(Passed::TransportFailed));
             }
-            (State::Completed, Event::Timer(Timer::J)) => self.terminate(sink),
-            // Everything else is absorbed: a request before there is a response, and responses
-            // after the final one, which "MUST be discarded" (§17.2.2).
+            (State::Completed | State::Abandoned, Event::Timer(Timer::J)) => self.terminate(sink),
+            // Everything else is absorbed: a request before there is a response or where there will
+            // be none, and responses after the final one, which "MUST be discarded" (§17.2.2).
             _ => {}
         }
     }
@@ -147,6 +145,16 @@ impl NonInviteServer {
     fn stop_trying(&self, sink: &mut impl Sink) {
         if self.state == State::Trying {
             sink.effect(Effect::Stop(Timer::Trying));
+        }
+    }
+
+    /// §17.2.2: J, zero on reliable transports.
+    fn wait_for_copies(&mut self, state: State, ctx: &MachineContext, sink: &mut impl Sink) {
+        if ctx.reliable {
+            self.terminate(sink);
+        } else {
+            sink.effect(Effect::Start(Timer::J, ctx.time_out()));
+            self.state = state;
         }
     }
 
@@ -170,6 +178,7 @@ mod tests {
             State::Trying,
             State::Proceeding,
             State::Completed,
+            State::Abandoned,
             State::Terminated,
         ];
         const EVENTS: &'static [Event] = &[
@@ -203,7 +212,7 @@ mod tests {
     use Effect::{PassToUser, ResendResponse, SendResponse, Start, Stop, Terminated as Over};
     use Event::{Abandon, Request, SendFinal, SendTrying, TransportError};
     use On::{Both, Reliable, Unreliable};
-    use State::{Completed, Proceeding, Terminated, Trying};
+    use State::{Abandoned, Completed, Proceeding, Terminated, Trying};
     use Timer::J;
 
     const LATE: Timer = Timer::Trying;
@@ -223,7 +232,8 @@ mod tests {
         (Trying, SendTrying, Reliable, Proceeding, &[SendResponse, Stop(LATE)]),
         (Trying, SendFinal, Unreliable, Completed, &[SendResponse, Stop(LATE), J32]),
         (Trying, SendFinal, Reliable, Terminated, &[SendResponse, Stop(LATE), Over]),
-        (Trying, Abandon, Both, Terminated, &[Stop(LATE), Over]),
+        (Trying, Abandon, Unreliable, Abandoned, &[Stop(LATE), J32]),
+        (Trying, Abandon, Reliable, Terminated, &[Stop(LATE), Over]),
         (Trying, TransportError, Both, Trying, &[]),
 
         (Proceeding, t(LATE), Both, Proceeding, &[]),
@@ -232,7 +242,8 @@ mod tests {
         (Proceeding, SendTrying, Both, Proceeding, &[SendResponse]),
         (Proceeding, SendFinal, Unreliable, Completed, &[SendResponse, J32]),
         (Proceeding, SendFinal, Reliable, Terminated, &[SendResponse, Over]),
-        (Proceeding, Abandon, Both, Terminated, &[Over]),
+        (Proceeding, Abandon, Unreliable, Abandoned, &[J32]),
+        (Proceeding, Abandon, Reliable, Terminated, &[Over]),
         (Proceeding, TransportError, Both, Proceeding, &[FAILED]),
 
         (Completed, t(LATE), Both, Completed, &[]),
@@ -242,6 +253,14 @@ mod tests {
         (Completed, SendFinal, Both, Completed, &[]),
         (Completed, Abandon, Both, Completed, &[]),
         (Completed, TransportError, Both, Completed, &[FAILED]),
+
+        (Abandoned, t(LATE), Both, Abandoned, &[]),
+        (Abandoned, t(J), Both, Terminated, &[Over]),
+        (Abandoned, Request, Both, Abandoned, &[]),
+        (Abandoned, SendTrying, Both, Abandoned, &[]),
+        (Abandoned, SendFinal, Both, Abandoned, &[]),
+        (Abandoned, Abandon, Both, Abandoned, &[]),
+        (Abandoned, TransportError, Both, Abandoned, &[]),
     ];
 
     #[test]
