@@ -7,6 +7,7 @@
 //! - [`accepted`]: which worker holds the connection that a peer opened.
 //! - [`bind`], [`interfaces`]: making all sockets before any thread starts.
 //! - [`worker`]: the loop.
+//! - [`memory`]: the allocator.
 //! - [`settings`], [`counters`]: every bound, and what is counted.
 //!
 //! All `unsafe` code is in the private module `sys`.
@@ -21,6 +22,7 @@ pub mod epoll;
 pub mod hub;
 pub mod interfaces;
 pub mod mailbox;
+pub mod memory;
 pub mod settings;
 mod sys;
 pub mod tcp;

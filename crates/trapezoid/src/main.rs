@@ -11,7 +11,7 @@ mod settings;
 use std::process::ExitCode;
 
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: sip_net::memory::Allocator = sip_net::memory::Allocator;
 
 fn main() -> ExitCode {
     cli::run()

@@ -110,3 +110,9 @@ pub(crate) fn raise_open_files() -> io::Result<u64> {
     check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) })?;
     Ok(limit.rlim_cur as _)
 }
+
+/// Has the allocator look for pages that this thread no longer uses, and give them back to the system.
+pub(crate) fn collect_memory() {
+    // SAFETY: it takes no pointer, and concerns the calling thread's pages that hold nothing.
+    unsafe { libmimalloc_sys::mi_collect(true) };
+}

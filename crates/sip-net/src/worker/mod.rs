@@ -29,6 +29,7 @@ use crate::counters::{NetCounters, NetGauges};
 use crate::epoll::{Epoll, EventList, Interest};
 use crate::hub::Hub;
 use crate::mailbox::{Block, Inbox, MailboxReceiver};
+use crate::memory::Peak;
 use crate::settings::Settings;
 use crate::tcp::{Naming, Streams};
 use crate::udp::{Backlog, IcmpErrors, RecvBatch, SendBatch, UdpSocket};
@@ -164,6 +165,7 @@ pub struct Worker<C, Q, E> {
     publish_at: Instant,
     /// Something happened since the last publication.
     is_unpublished: bool,
+    peak: Peak,
     /// There is something to do that no event will tell.
     again: bool,
     phase: Phase,
@@ -235,6 +237,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             published: Published::default(),
             publish_at: now.instant,
             is_unpublished: true,
+            peak: Peak::default(),
             again: true,
             phase: Phase::Running,
             settings,
@@ -377,10 +380,12 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         }
         self.counters.udp_truncated = self.received.truncated();
         let (connections, stream_bytes) = self.streams.load();
+        let gauges = self.core.gauges();
+        self.peak.note(&gauges);
         *self.published.0.lock() = Snapshot {
             at: now,
             counters: self.core.counters(),
-            gauges: self.core.gauges(),
+            gauges,
             net: self.counters,
             net_gauges: NetGauges {
                 connections: connections as u64,
