@@ -759,3 +759,28 @@ fn a_request_that_waits_is_held_to_the_limits_of_its_arrival() {
     let out = b.udp(CALLER, &request("INVITE", "sip:bob@example.com", "a2", &vias));
     assert!(one(out).first_line().starts_with("SIP/2.0 400 "));
 }
+
+/// However many wait for one name, what else arrives is not kept waiting for all of them.
+#[test]
+fn many_that_waited_for_one_name_go_on_in_turns() {
+    let mut config = to("sip:gw.example.net:5070");
+    config.state = StateMode::Stateless;
+    let mut b = Bench::new(&config);
+    for n in 0..150 {
+        assert!(b.udp(CALLER, &call(n)).is_empty());
+    }
+    let query = b.query();
+    let first = b.answer(&query, addresses(60, &["198.51.100.1"]));
+    assert_eq!(first.len(), 64);
+    assert!(!b.endpoint.is_quiet());
+    assert_eq!(b.udp(CALLER, &call(1000)).len(), 1);
+    let rest = b.pass(0);
+    assert_eq!(rest.len(), 150 - 64);
+    let sent = first.iter().chain(&rest).map(|s| s.header("Call-ID"));
+    let expected: Vec<String> = (0..150).map(|n| format!("c{n}@")).collect();
+    assert!(
+        sent.zip(&expected)
+            .all(|(id, expected)| id.starts_with(expected.as_str()))
+    );
+    assert!(b.endpoint.is_quiet());
+}

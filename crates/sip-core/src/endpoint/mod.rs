@@ -151,6 +151,7 @@ impl Endpoint {
     /// Fires every timer that is due.
     pub fn handle_timeout(&mut self, now: Now) {
         self.engine.now = now;
+        self.engine.resume_answered();
         self.engine.wheel.advance(now.instant);
         while let Some(wake) = self.engine.wheel.pop_due() {
             match wake {
@@ -210,7 +211,11 @@ impl Endpoint {
     /// When [`Endpoint::handle_timeout`] wants to be called next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.engine.wheel.next_deadline()
+        if self.engine.waiting.answered.is_empty() {
+            self.engine.wheel.next_deadline()
+        } else {
+            Some(self.engine.now.instant)
+        }
     }
 
     /// Takes a new configuration; what is under way goes on by the old route decisions.
@@ -226,7 +231,8 @@ impl Endpoint {
 
     /// Whether no transaction is live (finished ones, kept for retransmissions, do not count).
     pub fn is_quiet(&self) -> bool {
-        self.engine.live == 0 && self.engine.waiting.requests == 0
+        let waiting = &self.engine.waiting;
+        self.engine.live == 0 && waiting.requests == 0 && waiting.answered.is_empty()
     }
 
     /// Counts so far.

@@ -1,7 +1,7 @@
 //! Questions under way and the requests that wait for their answers.
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use super::{Engine, Wake};
@@ -81,6 +81,8 @@ pub(crate) struct Waiting {
     names: BTreeMap<u128, Key>,
     pub(crate) requests: usize,
     pub(crate) bytes: usize,
+    /// Those that have their answer and wait for their turn.
+    pub(crate) answered: VecDeque<Parked>,
 }
 
 fn slab_key(id: QueryId) -> Option<Key> {

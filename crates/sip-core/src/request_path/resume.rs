@@ -15,6 +15,9 @@ use crate::query::{Answer, Records, Unavailable};
 use crate::transaction::table::Key;
 use crate::transport::via;
 
+/// Requests that go on in one turn: about as many as one turn reads from a socket.
+const RESUMED_AT_ONCE: usize = 64;
+
 impl Engine {
     /// A back-end answered, or its time is over (`None`).
     pub(crate) fn resume(&mut self, id: QueryId, answer: Option<Answer>) {
@@ -45,11 +48,8 @@ impl Engine {
                     _ => Err(Unavailable),
                 };
                 self.resolver.store(self.now.instant, &name, kind, records);
-                for parked in waiters {
-                    self.with_parked(&parked, |engine, request, progress| {
-                        engine.dispatch(request, progress)
-                    });
-                }
+                self.waiting.answered.extend(waiters);
+                self.resume_answered();
             }
             Purpose::Save {
                 parked,
@@ -72,6 +72,19 @@ impl Engine {
                     });
                 }
             },
+        }
+    }
+
+    /// Some of those that have their answer go on. All at once would keep others waiting: 10,000
+    /// requests may wait for one name.
+    pub(crate) fn resume_answered(&mut self) {
+        for _ in 0..RESUMED_AT_ONCE {
+            let Some(parked) = self.waiting.answered.pop_front() else {
+                return;
+            };
+            self.with_parked(&parked, |engine, request, progress| {
+                engine.dispatch(request, progress)
+            });
         }
     }
 
