@@ -326,3 +326,23 @@ fn our_cancel_may_get_lost() {
     ack(&mut b, &to(&out, "caller"));
     end(&mut b);
 }
+
+/// Timer C ends what rang and never answered; its other address does not ring for as long again.
+#[test]
+fn what_rang_in_vain_rings_nowhere_else() {
+    let mut config = config();
+    config.routes = vec![relay("sip:gw.example.net:5070")];
+    let mut b = Bench::new(&config);
+    b.udp(CALLER, &invite());
+    let (_, out) = b.serve(&[(
+        "gw.example.net A",
+        vec![address("198.51.100.1"), address("198.51.100.2")],
+    )]);
+    let rings = b.udp(&out[0].address(), &response(&out[0], "180 Ringing", ""));
+    assert_eq!(brief(&rings), ["caller 180"]);
+    let out = b.pass(181_000 + 70_000);
+    assert!(out.iter().any(|s| s.first_line().starts_with("CANCEL ")));
+    assert!(out.iter().all(|s| s.address() != "198.51.100.2:5070"));
+    let told: Vec<_> = out.iter().filter(|s| s.address() == CALLER).collect();
+    assert_eq!(told[0].first_line(), "SIP/2.0 408 Request Timeout");
+}
