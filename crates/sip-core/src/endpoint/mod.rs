@@ -151,7 +151,9 @@ impl Endpoint {
     /// Fires every timer that is due.
     pub fn handle_timeout(&mut self, now: Now) {
         self.engine.now = now;
-        self.engine.resume_answered();
+        if !self.engine.waiting.answered.is_empty() {
+            self.engine.resume_answered();
+        }
         self.engine.wheel.advance(now.instant);
         while let Some(wake) = self.engine.wheel.pop_due() {
             match wake {

@@ -77,6 +77,7 @@ impl Engine {
 
     /// Some of those that have their answer go on. All at once would keep others waiting: 10,000
     /// requests may wait for one name.
+    #[inline(never)] // Its frame would be paid for at every turn of the timers.
     pub(crate) fn resume_answered(&mut self) {
         for _ in 0..RESUMED_AT_ONCE {
             let Some(parked) = self.waiting.answered.pop_front() else {
