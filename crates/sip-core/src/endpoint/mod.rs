@@ -151,7 +151,7 @@ impl Endpoint {
     /// Fires every timer that is due.
     pub fn handle_timeout(&mut self, now: Now) {
         self.engine.now = now;
-        if !self.engine.waiting.answered.is_empty() {
+        if self.engine.waiting.has_answered() {
             self.engine.resume_answered();
         }
         self.engine.wheel.advance(now.instant);
@@ -213,11 +213,10 @@ impl Endpoint {
     /// When [`Endpoint::handle_timeout`] wants to be called next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        if self.engine.waiting.answered.is_empty() {
-            self.engine.wheel.next_deadline()
-        } else {
-            Some(self.engine.now.instant)
+        if self.engine.waiting.has_answered() {
+            return Some(self.engine.now.instant);
         }
+        self.engine.wheel.next_deadline()
     }
 
     /// Takes a new configuration; what is under way goes on by the old route decisions.
@@ -233,8 +232,7 @@ impl Endpoint {
 
     /// Whether no transaction is live (finished ones, kept for retransmissions, do not count).
     pub fn is_quiet(&self) -> bool {
-        let waiting = &self.engine.waiting;
-        self.engine.live == 0 && waiting.requests == 0 && waiting.answered.is_empty()
+        self.engine.live == 0 && self.engine.waiting.requests == 0
     }
 
     /// Counts so far.

@@ -81,8 +81,42 @@ pub(crate) struct Waiting {
     names: BTreeMap<u128, Key>,
     pub(crate) requests: usize,
     pub(crate) bytes: usize,
-    /// Those that have their answer and wait for their turn.
-    pub(crate) answered: VecDeque<Parked>,
+    /// Those that have their answer and wait for their turn; they count in the two above.
+    answered: VecDeque<Parked>,
+}
+
+impl Waiting {
+    fn count(&mut self, requests: usize, bytes: usize) {
+        self.requests += requests;
+        self.bytes += bytes;
+    }
+
+    fn discount(&mut self, requests: usize, bytes: usize) {
+        self.requests = self.requests.saturating_sub(requests);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+
+    /// Whether some have their answer and wait for their turn.
+    pub(crate) fn has_answered(&self) -> bool {
+        !self.answered.is_empty()
+    }
+
+    /// These have their answer.
+    pub(crate) fn await_turn(&mut self, waiters: Vec<Parked>) {
+        self.count(waiters.len(), total_size(&waiters));
+        self.answered.extend(waiters);
+    }
+
+    /// The next one whose turn it is.
+    pub(crate) fn next_answered(&mut self) -> Option<Parked> {
+        let parked = self.answered.pop_front()?;
+        self.discount(1, parked.size());
+        Some(parked)
+    }
+}
+
+fn total_size(waiters: &[Parked]) -> usize {
+    waiters.iter().map(Parked::size).sum()
 }
 
 fn slab_key(id: QueryId) -> Option<Key> {
@@ -113,7 +147,8 @@ impl Engine {
             QueryKind::Resolve { .. } => self.counters.queries_resolve += 1,
             QueryKind::SaveBindings { .. } => self.counters.queries_save += 1,
         }
-        self.account(&purpose, true);
+        let (requests, bytes) = weight(&purpose);
+        self.waiting.count(requests, bytes);
         let name = self.name_key(&purpose);
         let key = self.waiting.open.insert(Open { purpose, timer: None });
         let id = QueryId {
@@ -170,9 +205,9 @@ impl Engine {
             ..
         }) = open
         {
-            self.waiting.requests += 1;
-            self.waiting.bytes += parked.size();
+            let bytes = parked.size();
             waiters.push(parked);
+            self.waiting.count(1, bytes);
             return Ok(());
         }
         Err(parked)
@@ -187,28 +222,22 @@ impl Engine {
         if let Some(name) = self.name_key(&open.purpose) {
             self.waiting.names.remove(&name);
         }
-        self.account(&open.purpose, false);
+        let (requests, bytes) = weight(&open.purpose);
+        self.waiting.discount(requests, bytes);
         Some(open.purpose)
     }
+}
 
-    fn account(&mut self, purpose: &Purpose, add: bool) {
-        let (requests, bytes) = match purpose {
-            Purpose::Credentials(parked) => (1, parked.size()),
-            Purpose::Save {
-                parked,
-                response,
-                before,
-                ..
-            } => (1, parked.size() + response.len() + before.len()),
-            Purpose::Resolve { waiters, .. } => (waiters.len(), waiters.iter().map(Parked::size).sum()),
-        };
-        let waiting = &mut self.waiting;
-        if add {
-            waiting.requests += requests;
-            waiting.bytes += bytes;
-        } else {
-            waiting.requests = waiting.requests.saturating_sub(requests);
-            waiting.bytes = waiting.bytes.saturating_sub(bytes);
-        }
+/// The requests that wait for this, and the bytes held for them.
+fn weight(purpose: &Purpose) -> (usize, usize) {
+    match purpose {
+        Purpose::Credentials(parked) => (1, parked.size()),
+        Purpose::Save {
+            parked,
+            response,
+            before,
+            ..
+        } => (1, parked.size() + response.len() + before.len()),
+        Purpose::Resolve { waiters, .. } => (waiters.len(), total_size(waiters)),
     }
 }

@@ -48,7 +48,7 @@ impl Engine {
                     _ => Err(Unavailable),
                 };
                 self.resolver.store(self.now.instant, &name, kind, records);
-                self.waiting.answered.extend(waiters);
+                self.waiting.await_turn(waiters);
                 self.resume_answered();
             }
             Purpose::Save {
@@ -80,7 +80,7 @@ impl Engine {
     #[inline(never)] // Its frame would be paid for at every turn of the timers.
     pub(crate) fn resume_answered(&mut self) {
         for _ in 0..RESUMED_AT_ONCE {
-            let Some(parked) = self.waiting.answered.pop_front() else {
+            let Some(parked) = self.waiting.next_answered() else {
                 return;
             };
             self.with_parked(&parked, |engine, request, progress| {
