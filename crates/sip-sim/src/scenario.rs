@@ -6,6 +6,7 @@ use crate::clock::{MS, Micros, SECOND};
 use crate::net::Link;
 use crate::node::NodeId;
 use crate::rng::Rng;
+use crate::runner::Plan;
 
 /// The caller.
 pub const CALLER: NodeId = 0;
@@ -15,6 +16,8 @@ pub const PROXY_A: NodeId = 1;
 pub const PROXY_B: NodeId = 2;
 /// The callee.
 pub const CALLEE: NodeId = 3;
+/// How many they are.
+const NODES: usize = 4;
 
 /// What is configured at one proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,7 +120,11 @@ impl Scenario {
     /// What `seed` stands for.
     pub fn of(seed: u64) -> Self {
         let mut rng = Rng::new(seed ^ 0x7472_6170);
-        let links = links(&mut rng);
+        let worst = Worst {
+            loss: &[0, 50, 100, 200, 300, 300],
+            duplication: &[0, 20, 100, 200],
+        };
+        let links = links(&mut rng, NODES, &worst);
         let proxies = [proxy(&mut rng, true), proxy(&mut rng, false)];
         let heal_at = rng.between(20, 60) * SECOND;
         let faulty = rng.between(1, 20) as u32;
@@ -165,9 +172,10 @@ impl Scenario {
             p.stateful || waits
         })
     }
+}
 
-    /// One line that says what this is.
-    pub fn summary(&self) -> String {
+impl Plan for Scenario {
+    fn summary(&self) -> String {
         let link = |from, to| {
             self.links
                 .get(&(from, to))
@@ -197,16 +205,30 @@ impl Scenario {
             self.heal_at / SECOND,
         )
     }
+
+    fn calls(&self, call: Option<u32>) -> Vec<String> {
+        let wanted = self.calls.iter().filter(|c| call.is_none_or(|n| n == c.call));
+        wanted.map(|c| format!("{c:?}")).collect()
+    }
 }
 
-/// Some seeds have gentle networks, so that rare paths are not all hidden behind loss.
-fn links(rng: &mut Rng) -> BTreeMap<(NodeId, NodeId), Link> {
-    let most_loss = rng.pick(&[0, 50, 100, 200, 300, 300]);
-    let most_duplication = rng.pick(&[0, 20, 100, 200]);
+/// The worst that a link of a network does; a network's seed picks one of each.
+pub(crate) struct Worst<'a> {
+    /// Loss, per mille.
+    pub(crate) loss: &'a [u64],
+    /// Duplication, per mille.
+    pub(crate) duplication: &'a [u64],
+}
+
+/// Links between all of `nodes` nodes, in both directions. Some seeds have gentle networks, so that
+/// rare paths are not all hidden behind loss.
+pub(crate) fn links(rng: &mut Rng, nodes: usize, worst: &Worst<'_>) -> BTreeMap<(NodeId, NodeId), Link> {
+    let most_loss = rng.pick(worst.loss);
+    let most_duplication = rng.pick(worst.duplication);
     let longest = rng.pick(&[0, 10, 50, 300]) * MS;
     let mut links = BTreeMap::new();
-    for from in [CALLER, PROXY_A, PROXY_B, CALLEE] {
-        for to in [CALLER, PROXY_A, PROXY_B, CALLEE] {
+    for from in 0..nodes {
+        for to in 0..nodes {
             let link = Link {
                 loss: rng.between(0, most_loss) as u32,
                 duplication: rng.between(0, most_duplication) as u32,

@@ -10,6 +10,7 @@ use crate::node::{Node, NodeId, Outgoing};
 use crate::proxy::Proxy;
 use crate::report::CallReport;
 use crate::rng::Rng;
+use crate::runner::Outcome;
 use crate::scenario::{PROXY_A, PROXY_B, Scenario};
 use crate::trace::{Facts, Log, Sent, Station};
 
@@ -29,62 +30,33 @@ struct Arrival {
     index: usize,
 }
 
-/// What came of a run.
-#[derive(Debug)]
-pub struct Outcome {
-    /// What the seed stands for.
-    pub scenario: Scenario,
-    /// Who is who.
-    pub stations: Vec<Station>,
-    /// Everything sent.
-    pub log: Log,
-    /// What the user agents say.
-    pub reports: Vec<CallReport>,
-    /// What is wrong; empty: nothing.
-    pub violations: Vec<checker::Violation>,
-}
-
-impl Outcome {
-    /// The ladder of one call, or of all.
-    pub fn ladder(&self, call: Option<u32>) -> String {
-        self.log.ladder(&self.stations, call)
-    }
-}
-
 /// Changes a node before the run: how the mutants get in.
 pub type Wrap<'a> = &'a dyn Fn(NodeId, Box<dyn Node>) -> Box<dyn Node>;
 
 /// Runs `seed`.
-pub fn run(seed: u64) -> Outcome {
+pub fn run(seed: u64) -> Outcome<Scenario> {
     run_with(seed, &|_, node| node)
 }
 
 /// Runs `seed` with nodes changed by `wrap`.
-pub fn run_with(seed: u64, wrap: Wrap<'_>) -> Outcome {
+pub fn run_with(seed: u64, wrap: Wrap<'_>) -> Outcome<Scenario> {
     let scenario = Scenario::of(seed);
     let mut world = World::new(&scenario, wrap);
     world.run(scenario.heal_at);
-    let reports: Vec<CallReport> = world.nodes.iter().flat_map(|n| n.reports()).collect();
-    let mut violations = world.violations;
-    violations.extend(checker::check(&scenario, &world.stations, &world.log, &reports));
-    Outcome {
-        scenario,
-        stations: world.stations,
-        log: world.log,
-        reports,
-        violations,
-    }
+    world.end(scenario, |scenario, world, reports| {
+        checker::check(scenario, &world.stations, &world.log, reports)
+    })
 }
 
 /// Nodes at their places, at some time.
 pub(crate) struct World {
     now: Micros,
-    pub(crate) nodes: Vec<Box<dyn Node>>,
-    pub(crate) stations: Vec<Station>,
+    nodes: Vec<Box<dyn Node>>,
+    stations: Vec<Station>,
     net: Net,
     arrivals: Queue<Arrival>,
     pub(crate) log: Log,
-    pub(crate) violations: Vec<checker::Violation>,
+    violations: Vec<checker::Violation>,
 }
 
 /// Places in one network, by name and the address's last part.
@@ -129,6 +101,25 @@ impl World {
             arrivals: Queue::default(),
             log: Log::default(),
             violations: Vec::new(),
+        }
+    }
+
+    /// What came of it, by the rules of `check` too.
+    pub(crate) fn end<S>(
+        self,
+        scenario: S,
+        check: impl FnOnce(&S, &Self, &[CallReport]) -> Vec<checker::Violation>,
+    ) -> Outcome<S> {
+        let reports: Vec<CallReport> = self.nodes.iter().flat_map(|n| n.reports()).collect();
+        let found = check(&scenario, &self, &reports);
+        let mut violations = self.violations;
+        violations.extend(found);
+        Outcome {
+            scenario,
+            stations: self.stations,
+            log: self.log,
+            reports,
+            violations,
         }
     }
 

@@ -2,70 +2,15 @@
 //! call) or `SEEDS=a..b`; and the faults that the rules must see.
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use sip_sim::fork::mutant::{ForkFault, ForkMutant};
 use sip_sim::fork::scenario::PROXY;
-use sip_sim::fork::{Outcome, run, run_with};
-
-const FIXED: std::ops::Range<u64> = 0..200;
-
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| {
-        text.trim()
-            .parse()
-            .unwrap_or_else(|_| panic!("{name} is no number: {text}"))
-    })
-}
-
-fn seeds() -> std::ops::Range<u64> {
-    if let Some(seed) = number("SEED") {
-        return seed..seed + 1;
-    }
-    let Ok(text) = std::env::var("SEEDS") else {
-        return FIXED;
-    };
-    let range = text
-        .split_once("..")
-        .and_then(|(a, b)| Some(a.parse().ok()?..b.parse().ok()?));
-    range.unwrap_or_else(|| panic!("SEEDS is no a..b: {text}"))
-}
+use sip_sim::fork::{run, run_with};
+use sip_sim::runner::{FIXED, every_fault_is_caught, every_seed_holds};
 
 #[test]
 fn every_forked_call_holds() {
-    let mut all: Vec<String> = Vec::new();
-    let mut messages = 0;
-    for seed in seeds() {
-        let Ok(outcome) = catch_unwind(AssertUnwindSafe(|| run(seed))) else {
-            all.push(format!("seed {seed}: panic"));
-            continue;
-        };
-        messages += outcome.log.sent.len();
-        if number("SEED").is_some() {
-            let call = number("CALL").map(|c| c as u32);
-            println!(
-                "{}\n{}",
-                outcome.scenario.summary(),
-                outcome.log.ladder(&outcome.stations, call)
-            );
-            for found in outcome
-                .scenario
-                .calls
-                .iter()
-                .filter(|c| call.is_none_or(|n| n == c.plan.call))
-            {
-                println!("{found:#?}");
-            }
-        }
-        if !outcome.violations.is_empty() {
-            all.push(outcome.scenario.summary());
-            all.extend(outcome.violations.iter().map(ToString::to_string));
-        }
-    }
-    println!("{messages} messages");
-    let count = all.len();
-    all.truncate(100);
-    assert!(count == 0, "{count} lines of faults\n{}", all.join("\n"));
+    every_seed_holds(run);
 }
 
 /// How calls end in the fixed seeds: a change of the scenarios that loses a path is seen here.
@@ -113,34 +58,16 @@ fn rule_for(fault: ForkFault) -> &'static str {
     }
 }
 
-fn caught(fault: ForkFault) -> Option<u64> {
-    FIXED.into_iter().find(|seed| {
-        let outcome: Outcome = run_with(*seed, &|id, node| {
+#[test]
+fn every_fault_of_forking_is_caught() {
+    every_fault_is_caught(ForkFault::ALL, rule_for, |seed, fault| {
+        run_with(seed, &|id, node| {
             if id == PROXY {
-                Box::new(ForkMutant::new(
-                    node,
-                    fault,
-                    "192.0.2.10:5060".parse().expect("an address"),
-                ))
+                let caller = "192.0.2.10:5060".parse().expect("an address");
+                Box::new(ForkMutant::new(node, fault, caller))
             } else {
                 node
             }
-        });
-        outcome.violations.iter().any(|v| v.rule == rule_for(fault))
-    })
-}
-
-#[test]
-fn every_fault_of_forking_is_caught() {
-    let missed: Vec<ForkFault> = ForkFault::ALL
-        .into_iter()
-        .filter(|fault| match caught(*fault) {
-            Some(seed) => {
-                println!("{fault:?}: {} in seed {seed}", rule_for(*fault));
-                false
-            }
-            None => true,
         })
-        .collect();
-    assert!(missed.is_empty(), "not caught: {missed:?}");
+    });
 }

@@ -371,7 +371,7 @@ impl Branch {
     }
 }
 
-/// Lower is better.
+/// Lower is better. Said again on purpose: the core's own table would agree with itself.
 const fn rank(status: u16) -> u8 {
     match status {
         600.. => 0,

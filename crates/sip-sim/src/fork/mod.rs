@@ -17,14 +17,13 @@ use sip_core::location::Binding;
 use sip_core::transport::{Flow, NextHop, Transport};
 
 use crate::agent::Agent;
-use crate::checker::Violation;
 use crate::clock::Micros;
 use crate::net::Net;
 use crate::node::{Node, NodeId};
 use crate::proxy::Proxy;
-use crate::report::CallReport;
 use crate::rng::Rng;
-use crate::trace::{Log, Station};
+use crate::runner::Outcome;
+use crate::trace::Station;
 use crate::world::{World, Wrap, stations};
 
 use scenario::{FIRST_PHONE, ForkScenario, Kind, PROXY};
@@ -32,28 +31,13 @@ use scenario::{FIRST_PHONE, ForkScenario, Kind, PROXY};
 /// Names of the phones in the ladder.
 const PHONES: [&str; 5] = ["p1", "p2", "p3", "p4", "p5"];
 
-/// What came of a run.
-#[derive(Debug)]
-pub struct Outcome {
-    /// What the seed stands for.
-    pub scenario: ForkScenario,
-    /// Who is who.
-    pub stations: Vec<Station>,
-    /// Everything sent.
-    pub log: Log,
-    /// What the user agents say.
-    pub reports: Vec<CallReport>,
-    /// What is wrong; empty: nothing.
-    pub violations: Vec<Violation>,
-}
-
 /// Runs `seed`.
-pub fn run(seed: u64) -> Outcome {
+pub fn run(seed: u64) -> Outcome<ForkScenario> {
     run_with(seed, &|_, node| node)
 }
 
 /// Runs `seed` with nodes changed by `wrap`.
-pub fn run_with(seed: u64, wrap: Wrap<'_>) -> Outcome {
+pub fn run_with(seed: u64, wrap: Wrap<'_>) -> Outcome<ForkScenario> {
     let scenario = ForkScenario::of(seed);
     let mut rng = Rng::new(seed);
     let mut places = vec![("alice", 10), ("A", 1)];
@@ -78,16 +62,9 @@ pub fn run_with(seed: u64, wrap: Wrap<'_>) -> Outcome {
     }
     let mut world = World::of(nodes, stations, net, wrap);
     world.run(scenario.heal_at);
-    let reports: Vec<CallReport> = world.nodes.iter().flat_map(|n| n.reports()).collect();
-    let mut violations = world.violations;
-    violations.extend(check::check(&scenario, &world.log, &reports));
-    Outcome {
-        scenario,
-        stations: world.stations,
-        log: world.log,
-        reports,
-        violations,
-    }
+    world.end(scenario, |scenario, world, reports| {
+        check::check(scenario, &world.log, reports)
+    })
 }
 
 fn proxy(scenario: &ForkScenario, stations: &[Station], rng: Rng) -> Proxy {

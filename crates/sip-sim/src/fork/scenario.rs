@@ -8,7 +8,8 @@ use crate::clock::{MS, Micros, SECOND};
 use crate::net::Link;
 use crate::node::NodeId;
 use crate::rng::Rng;
-use crate::scenario::{Behaviour, CallPlan, HangUp, ProxyPlan, Scenario};
+use crate::runner::Plan;
+use crate::scenario::{Behaviour, CallPlan, HangUp, ProxyPlan, Scenario, Worst, links};
 
 /// The caller.
 pub const CALLER: NodeId = 0;
@@ -69,7 +70,11 @@ impl ForkScenario {
     pub fn of(seed: u64) -> Self {
         let mut rng = Rng::new(seed ^ 0x666f_726b);
         let phones = rng.between(2, 5) as usize;
-        let links = links(&mut rng, FIRST_PHONE + phones);
+        let worst = Worst {
+            loss: &[0, 0, 50, 100, 300],
+            duplication: &[0, 20, 200],
+        };
+        let links = links(&mut rng, FIRST_PHONE + phones, &worst);
         let kind = if rng.chance(600) {
             let q = (0..phones).map(|_| rng.pick(&[1000, 1000, 500, 100])).collect();
             Kind::Location { q }
@@ -144,9 +149,10 @@ impl ForkScenario {
             calls,
         }
     }
+}
 
-    /// One line that says what this is.
-    pub fn summary(&self) -> String {
+impl Plan for ForkScenario {
+    fn summary(&self) -> String {
         format!(
             "seed {}: {:?}, {} phones, {} calls, C={} s, faults stop at {} s",
             self.seed,
@@ -157,25 +163,14 @@ impl ForkScenario {
             self.heal_at / SECOND
         )
     }
-}
 
-fn links(rng: &mut Rng, nodes: usize) -> BTreeMap<(NodeId, NodeId), Link> {
-    let most_loss = rng.pick(&[0, 0, 50, 100, 300]);
-    let most_duplication = rng.pick(&[0, 20, 200]);
-    let longest = rng.pick(&[0, 10, 50, 300]) * MS;
-    let mut links = BTreeMap::new();
-    for from in 0..nodes {
-        for to in 0..nodes {
-            let link = Link {
-                loss: rng.between(0, most_loss) as u32,
-                duplication: rng.between(0, most_duplication) as u32,
-                delay: (100, 100 + rng.between(0, longest)),
-                reorder: rng.chance(700),
-            };
-            links.insert((from, to), link);
-        }
+    fn calls(&self, call: Option<u32>) -> Vec<String> {
+        let wanted = self
+            .calls
+            .iter()
+            .filter(|c| call.is_none_or(|n| n == c.plan.call));
+        wanted.map(|c| format!("{c:?}")).collect()
     }
-    links
 }
 
 fn call_plan(rng: &mut Rng, call: u32, start: Micros, phones: usize, after_faults: bool) -> ForkCall {
