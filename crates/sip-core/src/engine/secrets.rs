@@ -71,9 +71,9 @@ impl Secrets {
     }
 
     /// Marks a forked request, by which it is known should it come back unchanged (RFC 5393 §4.2).
-    pub(crate) fn loop_mark(&self, uri: &[u8], call_id: &[u8], cseq: u32, decision: u16) -> u64 {
-        let (cseq, decision) = (cseq.to_be_bytes(), decision.to_be_bytes());
-        hash64(self.route, [uri, call_id, &cseq, &decision, b"loop"])
+    pub(crate) fn loop_mark(&self, uri: &[u8], call_id: &[u8], cseq: u32, rule: usize) -> u64 {
+        let (cseq, rule) = (cseq.to_be_bytes(), rule.to_be_bytes());
+        hash64(self.route, [uri, call_id, &cseq, &rule, b"loop"])
     }
 
     /// The To tag of answers that we make; their ACK is known by it (RFC 3261 §8.2.6.2, §8.2.7).

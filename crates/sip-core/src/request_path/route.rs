@@ -31,20 +31,20 @@ const MAX_CONTACTS: usize = 64;
 pub(super) struct Plan<'c> {
     rule: Option<&'c Route>,
     /// The rule's number; [`NO_RULE`] without one.
-    pub(super) decision: u16,
+    pub(super) rule_number: usize,
     pub(super) position: &'c Position<'c>,
     pub(super) state: StateMode,
     pub(super) shape: Shape,
 }
 
-/// The decision that no rule made.
-const NO_RULE: u16 = u16::MAX;
+/// Where no rule matches.
+const NO_RULE: usize = usize::MAX;
 
 impl Engine {
     /// Finds where the request goes and sends it there.
     pub(crate) fn route(&mut self, request: &Request<'_>, position: &Position<'_>, progress: Progress) {
         let config = self.config.clone();
-        let (decision, rule) = if position.in_dialog {
+        let (rule_number, rule) = if position.in_dialog {
             (NO_RULE, None)
         } else {
             self.matching_rule(&config, request)
@@ -59,7 +59,7 @@ impl Engine {
             ..progress
         };
         self.strip_identity(request);
-        let plan = self.plan(&config, request, position, (decision, rule));
+        let plan = self.plan(&config, request, position, (rule_number, rule));
         if let Some(server) = progress.server.filter(|_| again) {
             return self.begin_targets(request, &plan, server);
         }
@@ -69,7 +69,7 @@ impl Engine {
         }
         // A 3xx that is followed may fork.
         if plan.shape.recurse
-            && let Err(status) = self.may_fork(request, decision)
+            && let Err(status) = self.may_fork(request, rule_number)
         {
             return self.refuse(request, progress.server, status);
         }
@@ -81,7 +81,7 @@ impl Engine {
         config: &Config,
         request: &Request<'_>,
         position: &'c Position<'c>,
-        (decision, rule): (u16, Option<&'c Route>),
+        (rule_number, rule): (usize, Option<&'c Route>),
     ) -> Plan<'c> {
         let relay = rule.and_then(|r| match &r.action {
             Action::Relay(relay) => Some(relay),
@@ -97,14 +97,14 @@ impl Engine {
             && self.own_domain_of(&request.uri).is_some();
         Plan {
             rule,
-            decision,
+            rule_number,
             position,
             state,
             shape: Shape {
                 record_route: !position.in_dialog && rule.is_none_or(|r| r.record_route),
                 c_ms: timeout_ms.unwrap_or(config.timers.c_ms),
                 recurse,
-                loop_mark: recurse.then(|| self.loop_mark(request, decision)),
+                loop_mark: recurse.then(|| self.loop_mark(request, rule_number)),
             },
         }
     }
@@ -159,10 +159,11 @@ impl Engine {
     }
 
     /// The first rule that matches, and its number.
-    fn matching_rule<'c>(&self, config: &'c Config, request: &Request<'_>) -> (u16, Option<&'c Route>) {
-        let rules = (0..NO_RULE).zip(&config.routes);
-        rules
-            .into_iter()
+    fn matching_rule<'c>(&self, config: &'c Config, request: &Request<'_>) -> (usize, Option<&'c Route>) {
+        config
+            .routes
+            .iter()
+            .enumerate()
             .find(|(_, rule)| self.matches(config, &rule.when, request))
             .map_or((NO_RULE, None), |(number, rule)| (number, Some(rule)))
     }

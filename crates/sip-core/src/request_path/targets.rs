@@ -33,7 +33,7 @@ impl Engine {
         plan: &Plan<'_>,
         contacts: &[LocationTarget],
     ) {
-        if let Err(status) = self.may_fork(request, plan.decision) {
+        if let Err(status) = self.may_fork(request, plan.rule_number) {
             return self.refuse(request, progress.server, status);
         }
         let mut targets: Vec<Target> = Vec::with_capacity(contacts.len());
@@ -61,23 +61,27 @@ impl Engine {
             });
         }
         let mut shape = plan.shape;
-        shape.loop_mark = Some(self.loop_mark(request, plan.decision));
+        shape.loop_mark = Some(self.loop_mark(request, plan.rule_number));
         let context = Context::new(targets, shape);
         self.begin_context(request, progress, plan, context);
     }
 
     /// What stands for this request, and for what was decided of it, in a Via of ours: one that
     /// comes back and is sent elsewhere is in a spiral, not in a loop (RFC 5393 §4.2.1).
-    pub(super) fn loop_mark(&self, request: &Request<'_>, decision: u16) -> u64 {
+    pub(super) fn loop_mark(&self, request: &Request<'_>, rule_number: usize) -> u64 {
         let (uri, call_id) = (request.uri_text, request.call_id);
         self.secrets
-            .loop_mark(uri, call_id, request.cseq.number, decision)
+            .loop_mark(uri, call_id, request.cseq.number, rule_number)
     }
 
     /// RFC 5393: whether this request may get several branches, at once or one after the other.
-    pub(super) fn may_fork(&mut self, request: &Request<'_>, decision: u16) -> Result<(), Status<'static>> {
+    pub(super) fn may_fork(
+        &mut self,
+        request: &Request<'_>,
+        rule_number: usize,
+    ) -> Result<(), Status<'static>> {
         // §4.2: it was forked here before, as the same request.
-        if came_back(request, self.loop_mark(request, decision)) {
+        if came_back(request, self.loop_mark(request, rule_number)) {
             self.counters.loops += 1;
             return Err(Status::LOOP_DETECTED);
         }
@@ -118,10 +122,10 @@ impl Engine {
         }
         let mut shape = plan.shape;
         if order.len() > 1 {
-            if let Err(status) = self.may_fork(request, plan.decision) {
+            if let Err(status) = self.may_fork(request, plan.rule_number) {
                 return self.refuse(request, progress.server, status);
             }
-            shape.loop_mark = Some(self.loop_mark(request, plan.decision));
+            shape.loop_mark = Some(self.loop_mark(request, plan.rule_number));
         }
         let mut base = core::mem::take(&mut self.base_edits);
         base.copy_from(&self.edits);
