@@ -61,13 +61,19 @@ def answers(kind):
             return False
 
 
+def server_binary():
+    """Ours."""
+    binary = Path(os.environ.get("TRAPEZOID_BIN") or ROOT / "target/release/trapezoid")
+    if not binary.exists():
+        fail(f"{binary} is missing: run `make bench`, or cargo build --release, or set TRAPEZOID_BIN")
+    return binary
+
+
 class Trapezoid:
     name = "trapezoid"
 
     def __init__(self, scenario, work, workers=1, cpus=SERVER_CPU, state=None):
-        binary = os.environ.get("TRAPEZOID_BIN") or ROOT / "target/release/trapezoid"
-        if not Path(binary).exists():
-            fail(f"{binary} is missing: run `make bench`, or cargo build --release, or set TRAPEZOID_BIN")
+        binary = server_binary()
         home = fresh(work / "trapezoid")
         config = home / "trapezoid.toml"
         state = state or ("stateless" if scenario == "stateless" else "transaction")
@@ -229,11 +235,24 @@ GRANT ALL ON sipbench.* TO 'sip'@'127.0.0.1'; GRANT ALL ON sipbench.* TO 'sip'@'
 def machine():
     """Where and with what the figures were made."""
     kernel = os.uname()
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "?")
     date = time.strftime("%Y-%m-%d")
-    return f"{date}, commit {commit.strip() or '?'}; {model}, {os.cpu_count()} CPUs, {kernel.sysname} {kernel.release}"
+    return f"{date}, {source()}; {model}, {os.cpu_count()} CPUs, {kernel.sysname} {kernel.release}"
+
+
+def source():
+    """What the server was made from, as far as can be told: a binary may be of any commit."""
+    def git(*args):
+        return subprocess.run(["git", *args], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+    text = f"commit {git('rev-parse', '--short', 'HEAD') or '?'}"
+    if git("status", "--porcelain"):
+        text += " and changes"
+    made = server_binary().stat().st_mtime
+    if made < float(git("log", "-1", "--format=%ct") or 0):
+        text += f", but a server of {time.strftime('%Y-%m-%d %H:%M', time.localtime(made))}, before it"
+    return text
 
 
 def kamailio_version():
