@@ -80,7 +80,7 @@ def arguments():
     parser.add_argument("--scenarios", default="stateless,transaction", type=lambda t: t.split(","),
                         help="of stateless, transaction, digest, tcp (one connection each way)")
     parser.add_argument("--rate", type=float, help="calls/s, instead of the scenario's own")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=10, help="of each measurement")
     parser.add_argument("--warm", type=float, default=4, help="seconds of load before each measurement")
     parser.add_argument("--markdown", action="store_true", help="print a table for the README")

@@ -250,8 +250,9 @@ def source():
     if git("status", "--porcelain"):
         text += " and changes"
     made = server_binary().stat().st_mtime
-    if made < float(git("log", "-1", "--format=%ct") or 0):
-        text += f", but a server of {time.strftime('%Y-%m-%d %H:%M', time.localtime(made))}, before it"
+    newest = git("log", "-1", "--format=%ct", "--", "crates", "Cargo.toml", "Cargo.lock")
+    if made < float(newest or 0):
+        text += f", but a server of {time.strftime('%Y-%m-%d %H:%M', time.localtime(made))}, before its newest change"
     return text
 
 
