@@ -4,6 +4,7 @@
 //! - [`tcp`]: connections, framed into messages.
 //! - [`epoll`], [`clock`]: waiting, and the one reading of the clocks in each turn.
 //! - [`mailbox`], [`hub`]: what other threads give to a worker.
+//! - [`tls`]: TLS as values that are fed with bytes; certificates, tickets, peers' names.
 //! - [`accepted`]: which worker holds the connection that a peer opened.
 //! - [`bind`], [`interfaces`]: making all sockets before any thread starts.
 //! - [`worker`]: the loop.
@@ -26,5 +27,6 @@ pub mod memory;
 pub mod settings;
 mod sys;
 pub mod tcp;
+pub mod tls;
 pub mod udp;
 pub mod worker;

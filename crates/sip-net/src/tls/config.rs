@@ -1,0 +1,363 @@
+//! What a listener, or our end towards peers, is told: certificates, authorities, tickets; and
+//! exchanging all of it while connections go on.
+//!
+//! A reload reads and checks every file, and only then puts the new configuration in the place of
+//! the old one, whole. Connections keep what they began with; a bad file changes nothing.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use arc_swap::ArcSwap;
+use rustls::client::{Resumption, Tls12Resumption};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::pki_types::{ServerName, UnixTime};
+use rustls::server::NoServerSessionStorage;
+use rustls::sign::SingleCertAndKey;
+use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
+use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
+
+use super::error::{TlsError, TlsFileError, TlsWarning};
+use super::files::{Roots, sha256};
+use super::identity::{Identities, IdentityFiles, load_key};
+use super::session::TlsSession;
+use super::tickets::{TicketKeys, Ticketer};
+use super::verify::{ClientAuth, SipServerVerifier, client_verifier};
+
+/// Tickets after a full handshake of TLS 1.3: each can be used once (RFC 8446 §C.4), and a client
+/// that opens two connections at once needs two.
+const TICKETS: usize = 2;
+/// Tickets that the library keeps for each server.
+const TICKETS_PER_SERVER: usize = 8;
+
+/// The one provider of cryptography: AWS-LC, with the suites that RFC 9325 recommends. AES-128
+/// with SHA-256 comes first, and our order counts: its handshake costs less than that with
+/// SHA-384, for which processors have no instructions.
+pub fn provider() -> Arc<CryptoProvider> {
+    use aws_lc_rs::cipher_suite as suite;
+    static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
+    let make = || {
+        Arc::new(CryptoProvider {
+            cipher_suites: vec![
+                suite::TLS13_AES_128_GCM_SHA256,
+                suite::TLS13_CHACHA20_POLY1305_SHA256,
+                suite::TLS13_AES_256_GCM_SHA384,
+                suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+                suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+                suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+                suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+                suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+                suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+            ],
+            ..aws_lc_rs::default_provider()
+        })
+    };
+    Arc::clone(PROVIDER.get_or_init(make))
+}
+
+/// The clock of the system.
+pub fn system_clock() -> Arc<dyn TimeProvider> {
+    Arc::new(DefaultTimeProvider)
+}
+
+/// Which versions of TLS are spoken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Versions {
+    /// 1.2 and 1.3.
+    #[default]
+    Both,
+    /// 1.2 alone; for comparisons.
+    Tls12,
+    /// 1.3 alone.
+    Tls13,
+}
+
+impl Versions {
+    fn list(self) -> &'static [&'static SupportedProtocolVersion] {
+        static BOTH: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
+        static ONLY_12: &[&SupportedProtocolVersion] = &[&TLS12];
+        static ONLY_13: &[&SupportedProtocolVersion] = &[&TLS13];
+        match self {
+            Self::Both => BOTH,
+            Self::Tls12 => ONLY_12,
+            Self::Tls13 => ONLY_13,
+        }
+    }
+}
+
+/// What a TLS listener is told.
+#[derive(Clone, Debug, Default)]
+pub struct ServerSettings {
+    /// What tickets are bound to. Nodes at which a client may resume give the same name to the
+    /// same listener; different listeners have different names.
+    pub name: String,
+    /// At least one; the first is shown to who names no server, or one that we do not know.
+    pub identities: Vec<IdentityFiles>,
+    /// Whether clients must show a certificate.
+    pub client_auth: ClientAuth,
+    /// The authorities of clients' certificates, PEM. None: those of the system.
+    pub client_ca: Option<PathBuf>,
+    /// Which versions are spoken.
+    pub versions: Versions,
+}
+
+/// One listener's end of TLS.
+pub struct TlsServer {
+    settings: ServerSettings,
+    tickets: Option<Arc<TicketKeys>>,
+    clock: Arc<dyn TimeProvider>,
+    current: ArcSwap<ServerState>,
+}
+
+struct ServerState {
+    config: Arc<ServerConfig>,
+    identities: Arc<Identities>,
+}
+
+impl TlsServer {
+    /// Reads and checks all files. `tickets`: none, and no session is ever resumed.
+    ///
+    /// # Errors
+    /// A file is missing or wrong.
+    pub fn load(
+        settings: ServerSettings,
+        tickets: Option<Arc<TicketKeys>>,
+        clock: Arc<dyn TimeProvider>,
+        warnings: &mut Vec<TlsWarning>,
+    ) -> Result<Self, TlsFileError> {
+        let state = server_state(&settings, tickets.as_ref(), &clock, warnings)?;
+        Ok(Self {
+            settings,
+            tickets,
+            clock,
+            current: ArcSwap::from_pointee(state),
+        })
+    }
+
+    /// Reads all files again, the keys of tickets apart ([`TicketKeys::reload`]). Connections that
+    /// stand keep what they have.
+    ///
+    /// # Errors
+    /// A file is missing or wrong; then everything stays as it was.
+    pub fn reload(&self) -> Result<Vec<TlsWarning>, TlsFileError> {
+        let mut warnings = Vec::new();
+        let state = server_state(
+            &self.settings,
+            self.tickets.as_ref(),
+            &self.clock,
+            &mut warnings,
+        )?;
+        self.current.store(Arc::new(state));
+        Ok(warnings)
+    }
+
+    /// Our end of a connection that a peer has opened.
+    ///
+    /// # Errors
+    /// Our own fault, never the peer's.
+    pub fn accept(&self) -> Result<TlsSession, TlsError> {
+        TlsSession::server(Arc::clone(&self.current.load().config))
+    }
+
+    /// The library's configuration as it is now.
+    pub fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.current.load().config)
+    }
+
+    /// The certificates as they are now.
+    pub fn identities(&self) -> Arc<Identities> {
+        Arc::clone(&self.current.load().identities)
+    }
+}
+
+fn server_state(
+    settings: &ServerSettings,
+    tickets: Option<&Arc<TicketKeys>>,
+    clock: &Arc<dyn TimeProvider>,
+    warnings: &mut Vec<TlsWarning>,
+) -> Result<ServerState, TlsFileError> {
+    let provider = provider();
+    let now = now(clock)?;
+    let identities = Arc::new(Identities::load(
+        &settings.identities,
+        &provider,
+        now,
+        warnings,
+    )?);
+    let roots = match (settings.client_auth, &settings.client_ca) {
+        (ClientAuth::None, _) => Roots::none(),
+        (ClientAuth::Optional | ClientAuth::Required, Some(path)) => Roots::of_file(path)?,
+        (ClientAuth::Optional | ClientAuth::Required, None) => Roots::of_system(warnings)?,
+    };
+    let verifier = client_verifier(settings.client_auth, Arc::clone(&roots.store), &provider)?;
+    let mut config = ServerConfig::builder_with_details(provider, Arc::clone(clock))
+        .with_protocol_versions(settings.versions.list())
+        .map_err(|error| TlsFileError::Config(error.to_string()))?
+        .with_client_cert_verifier(verifier)
+        .with_cert_resolver(Arc::clone(&identities) as Arc<_>);
+    config.ignore_client_order = true;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.max_early_data_size = 0;
+    config.send_tls13_tickets = 0;
+    if let Some(keys) = tickets {
+        config.send_tls13_tickets = TICKETS;
+        config.ticketer = Arc::new(Ticketer::new(Arc::clone(keys), context(settings, &roots)));
+    }
+    Ok(ServerState {
+        config: Arc::new(config),
+        identities,
+    })
+}
+
+/// What the tickets of a listener are bound to.
+fn context(settings: &ServerSettings, roots: &Roots) -> [u8; 32] {
+    let auth: &[u8] = match settings.client_auth {
+        ClientAuth::None => b"none",
+        ClientAuth::Optional => b"optional",
+        ClientAuth::Required => b"required",
+    };
+    sha256(&[settings.name.as_bytes(), auth, &roots.digest])
+}
+
+fn now(clock: &Arc<dyn TimeProvider>) -> Result<UnixTime, TlsFileError> {
+    clock
+        .current_time()
+        .ok_or_else(|| TlsFileError::Config("the system's clock cannot be read".to_owned()))
+}
+
+impl Roots {
+    fn none() -> Self {
+        Self {
+            store: Arc::new(RootCertStore::empty()),
+            digest: [0; 32],
+        }
+    }
+}
+
+/// What our end towards peers is told.
+#[derive(Clone, Debug, Default)]
+pub struct ClientSettings {
+    /// The certificate that we show to peers that ask for one.
+    pub identity: Option<IdentityFiles>,
+    /// The authorities of peers' certificates, PEM. None: those of the system.
+    pub ca: Option<PathBuf>,
+    /// Peers whose sessions are remembered in order to resume them; the oldest is forgotten for a
+    /// new one. 0: no session is resumed.
+    pub remembered_peers: usize,
+    /// Which versions are spoken.
+    pub versions: Versions,
+}
+
+/// Our end of TLS towards peers.
+pub struct TlsClient {
+    settings: ClientSettings,
+    clock: Arc<dyn TimeProvider>,
+    current: ArcSwap<ClientConfig>,
+}
+
+impl TlsClient {
+    /// Reads and checks all files.
+    ///
+    /// # Errors
+    /// A file is missing or wrong, or the system has no authorities where none are named.
+    pub fn load(
+        settings: ClientSettings,
+        clock: Arc<dyn TimeProvider>,
+        warnings: &mut Vec<TlsWarning>,
+    ) -> Result<Self, TlsFileError> {
+        let config = client_config(&settings, &clock, warnings)?;
+        Ok(Self {
+            settings,
+            clock,
+            current: ArcSwap::from_pointee(config),
+        })
+    }
+
+    /// Reads all files again, and forgets the sessions: what the new authorities do not vouch for
+    /// is not resumed either.
+    ///
+    /// # Errors
+    /// A file is missing or wrong; then everything stays as it was.
+    pub fn reload(&self) -> Result<Vec<TlsWarning>, TlsFileError> {
+        let mut warnings = Vec::new();
+        let config = client_config(&self.settings, &self.clock, &mut warnings)?;
+        self.current.store(Arc::new(config));
+        Ok(warnings)
+    }
+
+    /// Our end of a connection to a server of `domain`, the SIP domain for which its certificate
+    /// must speak: the host of the URI before any resolution (RFC 5922 §4), or an address. The
+    /// first bytes to send are appended to `out`.
+    ///
+    /// # Errors
+    /// `domain` is no name; or our own fault.
+    pub fn connect(&self, domain: &str, out: &mut Vec<u8>) -> Result<TlsSession, TlsError> {
+        let bare = domain
+            .strip_prefix('[')
+            .and_then(|domain| domain.strip_suffix(']'))
+            .unwrap_or(domain);
+        let bare = bare.strip_suffix('.').unwrap_or(bare);
+        let name = ServerName::try_from(bare).map_err(|_| TlsError::Name(domain.to_owned()))?;
+        TlsSession::client(self.current.load_full(), name.to_owned(), out)
+    }
+
+    /// The library's configuration as it is now.
+    pub fn config(&self) -> Arc<ClientConfig> {
+        self.current.load_full()
+    }
+}
+
+fn client_config(
+    settings: &ClientSettings,
+    clock: &Arc<dyn TimeProvider>,
+    warnings: &mut Vec<TlsWarning>,
+) -> Result<ClientConfig, TlsFileError> {
+    let provider = provider();
+    let now = now(clock)?;
+    let roots = match &settings.ca {
+        Some(path) => Roots::of_file(path)?,
+        None => Roots::of_system(warnings)?,
+    };
+    let identity = match &settings.identity {
+        Some(files) => Some(load_key(files, &provider, now, warnings)?),
+        None => None,
+    };
+    let verifier = Arc::new(SipServerVerifier::new(roots.store, &provider));
+    let builder = ClientConfig::builder_with_details(provider, Arc::clone(clock))
+        .with_protocol_versions(settings.versions.list())
+        .map_err(|error| TlsFileError::Config(error.to_string()))?
+        // The library's word for a verifier that is not its own.
+        .dangerous()
+        .with_custom_certificate_verifier(verifier);
+    let mut config = match identity {
+        Some(key) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(
+            Arc::unwrap_or_clone(key),
+        ))),
+        None => builder.with_no_client_auth(),
+    };
+    config.resumption = if settings.remembered_peers == 0 {
+        Resumption::disabled()
+    } else {
+        let entries = settings.remembered_peers.saturating_mul(TICKETS_PER_SERVER);
+        Resumption::in_memory_sessions(entries).tls12_resumption(Tls12Resumption::SessionIdOrTickets)
+    };
+    config.enable_early_data = false;
+    Ok(config)
+}
+
+impl fmt::Debug for TlsServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsServer")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for TlsClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsClient")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,503 @@
+//! One TLS connection as a value that is fed with bytes.
+//!
+//! Nothing waits here and nothing is queued: what is to be sent goes into the caller's buffer at
+//! once, decrypted data into the caller's function, and of what has arrived only an incomplete
+//! record (while the handshake lasts, an incomplete message) is kept, up to a bound. A session
+//! with nothing under way holds no buffer at all: records are decrypted in the caller's memory,
+//! which is why the library's own buffered interface is not used; it keeps 4 KiB for reading in
+//! every connection that has ever received something.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::unbuffered::{
+    ConnectionState, EncodeError, EncodeTlsData, EncryptError, UnbufferedStatus, WriteTraffic,
+};
+use rustls::{
+    CipherSuite, ClientConfig, CommonState, HandshakeKind, NamedGroup, ProtocolVersion, ServerConfig,
+};
+
+use super::error::TlsError;
+use super::names::SipIdentities;
+
+/// Bytes of an incomplete record or handshake message that a session keeps unless told otherwise:
+/// the largest record and the certificates of a usual peer.
+pub const DEFAULT_BUFFER_LIMIT: usize = 32 << 10;
+/// The largest record on the wire: header, payload, and what encryption may add
+/// (RFC 5246 §6.2.3).
+const RECORD_MAX: usize = 5 + (16 << 10) + 2048;
+const HEADER: usize = 5;
+/// The most that a record adds to its payload: header, explicit nonce and tag of TLS 1.2.
+const RECORD_OVERHEAD: usize = HEADER + 8 + 16;
+const FRAGMENT: usize = 16 << 10;
+
+/// What came of bytes that were fed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fed {
+    /// Bytes of data given to the caller's function.
+    pub plaintext: usize,
+    /// The handshake was completed by these bytes.
+    pub established: bool,
+    /// The peer has said that it sends no more (`close_notify`).
+    pub peer_closed: bool,
+}
+
+/// A TLS connection, at either end of it.
+pub struct TlsSession {
+    side: Side,
+    /// An incomplete record, or message of the handshake. No memory while empty.
+    pending: Vec<u8>,
+    limit: u32,
+    established: bool,
+    peer_closed: bool,
+    phase: Phase,
+}
+
+enum Side {
+    Server(Box<UnbufferedServerConnection>),
+    Client(Box<UnbufferedClientConnection>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Open,
+    /// We have said that we send no more.
+    Closed,
+    Failed,
+}
+
+/// What a state of the library asks for.
+enum Step {
+    /// Ask again.
+    Again,
+    /// The peer sends no more data; ask again.
+    PeerClosed,
+    /// More bytes are needed.
+    Wait,
+}
+
+/// What to do once the library would let us write.
+enum Order<'a> {
+    Nothing,
+    Write(&'a [u8]),
+    Close,
+}
+
+impl TlsSession {
+    /// The server's end of a connection that a peer has opened.
+    ///
+    /// # Errors
+    /// Our own fault: the configuration.
+    pub fn server(config: Arc<ServerConfig>) -> Result<Self, TlsError> {
+        let connection = UnbufferedServerConnection::new(config)?;
+        Ok(Self::new(Side::Server(Box::new(connection))))
+    }
+
+    /// The client's end. The first bytes to send, the `ClientHello`, are appended to `out`.
+    ///
+    /// # Errors
+    /// Our own fault: the configuration, no randomness.
+    pub fn client(
+        config: Arc<ClientConfig>,
+        name: ServerName<'static>,
+        out: &mut Vec<u8>,
+    ) -> Result<Self, TlsError> {
+        let connection = UnbufferedClientConnection::new(config, name)?;
+        let mut session = Self::new(Side::Client(Box::new(connection)));
+        session.feed(&mut [], out, |_| {})?;
+        Ok(session)
+    }
+
+    fn new(side: Side) -> Self {
+        Self {
+            side,
+            pending: Vec::new(),
+            limit: DEFAULT_BUFFER_LIMIT as u32,
+            established: false,
+            peer_closed: false,
+            phase: Phase::Open,
+        }
+    }
+
+    /// Sets how many bytes of an incomplete record or handshake message are kept; at the bound the
+    /// session fails. Never less than one record.
+    pub fn set_buffer_limit(&mut self, bytes: usize) {
+        self.limit = u32::try_from(bytes.max(RECORD_MAX)).unwrap_or(u32::MAX);
+    }
+
+    /// Takes all of `input`, bytes that arrived from the peer, which is overwritten. Data for us
+    /// goes to `data`, piece by piece; what is to be sent in reply is appended to `out`.
+    ///
+    /// How the stream is cut into calls makes no difference. After `close_notify` of the peer,
+    /// whatever follows is ignored (RFC 8446 §6.1).
+    ///
+    /// # Errors
+    /// The session has failed; `out` ends with the alert that tells the peer. Data given before
+    /// the fault is good.
+    pub fn feed(
+        &mut self,
+        mut input: &mut [u8],
+        out: &mut Vec<u8>,
+        mut data: impl FnMut(&[u8]),
+    ) -> Result<Fed, TlsError> {
+        if self.phase == Phase::Failed {
+            return Err(TlsError::Ended);
+        }
+        let mut fed = Fed::default();
+        // What is kept is completed first: by no more than it lacks, as the rest need not be copied.
+        while !self.pending.is_empty() && !input.is_empty() {
+            let take = lacking(&self.pending).map_or(input.len(), |lacking| lacking.min(input.len()));
+            let (head, tail) = std::mem::take(&mut input).split_at_mut(take);
+            input = tail;
+            let mut pending = std::mem::take(&mut self.pending);
+            pending.extend_from_slice(head);
+            let used = self.advance(&mut pending, out, &mut data, &mut fed)?;
+            if used < pending.len() {
+                pending.drain(..used);
+                self.pending = pending;
+                self.check_pending(out)?;
+            }
+        }
+        if self.pending.is_empty() {
+            let used = self.advance(input, out, &mut data, &mut fed)?;
+            if let Some(rest) = input.get(used..).filter(|rest| !rest.is_empty() && !self.peer_closed) {
+                self.pending = rest.to_vec();
+                self.check_pending(out)?;
+            }
+        }
+        if self.peer_closed {
+            self.pending = Vec::new();
+        }
+        Ok(fed)
+    }
+
+    fn check_pending(&mut self, out: &mut Vec<u8>) -> Result<(), TlsError> {
+        if self.pending.len() <= self.limit as usize {
+            return Ok(());
+        }
+        // There is no way to have the library say `record_overflow`; the close says enough.
+        self.fail(out);
+        Err(TlsError::TooLarge(self.limit as usize))
+    }
+
+    /// Lets the library work on `input`; how much of it is done with.
+    fn advance(
+        &mut self,
+        input: &mut [u8],
+        out: &mut Vec<u8>,
+        data: &mut dyn FnMut(&[u8]),
+        fed: &mut Fed,
+    ) -> Result<usize, TlsError> {
+        let mut used = 0;
+        loop {
+            let rest = input.get_mut(used..).unwrap_or_default();
+            let (discard, step) = self.side.step(rest, out, data, &mut fed.plaintext, Order::Nothing);
+            used += discard;
+            match step {
+                Ok(Step::Again) => {}
+                Ok(Step::PeerClosed) => {
+                    self.peer_closed = true;
+                    fed.peer_closed = true;
+                }
+                Ok(Step::Wait) => break,
+                Err(error) => {
+                    self.fail(out);
+                    return Err(error);
+                }
+            }
+        }
+        if !self.established && !self.side.common().is_handshaking() {
+            self.established = true;
+            fed.established = true;
+        }
+        Ok(used)
+    }
+
+    /// Takes out the alert, if there is one, and lets nothing more happen.
+    fn fail(&mut self, out: &mut Vec<u8>) {
+        self.phase = Phase::Failed;
+        self.pending = Vec::new();
+        // While the library has something to send it does not look at its input, so that none
+        // being there is no harm.
+        while self.side.common().wants_write() {
+            let mut none = 0;
+            let (_, step) = self.side.step(&mut [], out, &mut |_| {}, &mut none, Order::Nothing);
+            if !matches!(step, Ok(Step::Again)) {
+                break;
+            }
+        }
+    }
+
+    /// Encrypts `plaintext` and appends the records to `out`.
+    ///
+    /// # Errors
+    /// The handshake is not done, the session has ended, or its keys are used up (TLS 1.2 after
+    /// 2^24 records or more; `out` then ends with `close_notify`).
+    pub fn write(&mut self, plaintext: &[u8], out: &mut Vec<u8>) -> Result<(), TlsError> {
+        if self.phase != Phase::Open {
+            return Err(TlsError::Ended);
+        }
+        if !self.established {
+            return Err(TlsError::NotEstablished);
+        }
+        self.order(&Order::Write(plaintext), out)
+    }
+
+    /// Appends `close_notify` to `out`: we send no more. Does nothing where that has been said, or
+    /// cannot be because the handshake is not done.
+    pub fn close(&mut self, out: &mut Vec<u8>) {
+        if self.phase != Phase::Open {
+            return;
+        }
+        if self.established {
+            // An error cannot be told to anyone any more.
+            let _ = self.order(&Order::Close, out);
+        }
+        if self.phase == Phase::Open {
+            self.phase = Phase::Closed;
+        }
+    }
+
+    fn order(&mut self, order: &Order<'_>, out: &mut Vec<u8>) -> Result<(), TlsError> {
+        let mut pending = std::mem::take(&mut self.pending);
+        let result = loop {
+            let order = match order {
+                Order::Nothing => Order::Nothing,
+                Order::Write(plaintext) => Order::Write(plaintext),
+                Order::Close => Order::Close,
+            };
+            let mut none = 0;
+            // What is kept is incomplete, so that no data comes of it here.
+            let (discard, step) = self.side.step(&mut pending, out, &mut |_| {}, &mut none, order);
+            pending.drain(..discard.min(pending.len()));
+            match step {
+                Ok(Step::Again | Step::PeerClosed) => {}
+                Ok(Step::Wait) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        self.pending = pending;
+        if result.is_err() {
+            self.fail(out);
+        }
+        result
+    }
+
+    /// The handshake is under way; no data goes either way.
+    pub fn is_handshaking(&self) -> bool {
+        !self.established && self.phase != Phase::Failed
+    }
+
+    /// The session has failed, or we have closed it.
+    pub fn has_ended(&self) -> bool {
+        self.phase != Phase::Open
+    }
+
+    /// The peer has said that it sends no more. A connection that ends without that was cut.
+    pub fn peer_closed(&self) -> bool {
+        self.peer_closed
+    }
+
+    /// Whether this session goes on from an earlier one; unknown while the handshake lasts.
+    pub fn resumed(&self) -> Option<bool> {
+        let kind = self.side.common().handshake_kind()?;
+        Some(matches!(kind, HandshakeKind::Resumed))
+    }
+
+    /// Version, cipher suite and key-exchange group, as far as agreed.
+    pub fn agreed(&self) -> Agreed {
+        let common = self.side.common();
+        Agreed {
+            version: common.protocol_version(),
+            suite: common.negotiated_cipher_suite().map(|suite| suite.suite()),
+            group: common.negotiated_key_exchange_group().map(|group| group.name()),
+        }
+    }
+
+    /// The peer's certificates, its own first. Empty: it gave none.
+    pub fn peer_certificates(&self) -> &[CertificateDer<'static>] {
+        self.side.common().peer_certificates().unwrap_or_default()
+    }
+
+    /// The SIP domains that the peer has shown to be (RFC 5922 §7.1). Empty while the handshake
+    /// lasts, and where the peer gave no certificate.
+    pub fn peer_identities(&self) -> SipIdentities {
+        if !self.established {
+            return SipIdentities::default();
+        }
+        self.peer_certificates()
+            .first()
+            .map(SipIdentities::of)
+            .unwrap_or_default()
+    }
+
+    /// Bytes of an incomplete record or message that are kept.
+    pub fn buffered(&self) -> usize {
+        self.pending.capacity()
+    }
+}
+
+/// What a handshake has agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreed {
+    /// TLS 1.2 or 1.3.
+    pub version: Option<ProtocolVersion>,
+    /// The cipher suite.
+    pub suite: Option<CipherSuite>,
+    /// The group of the key exchange; none in a resumed session of TLS 1.2.
+    pub group: Option<NamedGroup>,
+}
+
+/// Bytes that the record at the start of `pending` lacks; none where it lacks nothing (it is part
+/// of a message of several records).
+fn lacking(pending: &[u8]) -> Option<usize> {
+    let total = match pending {
+        [_, _, _, high, low, ..] => HEADER + usize::from(u16::from_be_bytes([*high, *low])),
+        _ => HEADER,
+    };
+    total.checked_sub(pending.len()).filter(|lacking| *lacking > 0)
+}
+
+impl Side {
+    fn common(&self) -> &CommonState {
+        match self {
+            Self::Server(connection) => connection,
+            Self::Client(connection) => connection,
+        }
+    }
+
+    fn step(
+        &mut self,
+        input: &mut [u8],
+        out: &mut Vec<u8>,
+        data: &mut dyn FnMut(&[u8]),
+        count: &mut usize,
+        order: Order<'_>,
+    ) -> (usize, Result<Step, TlsError>) {
+        match self {
+            Self::Server(connection) => {
+                let status: UnbufferedStatus<'_, '_, ServerConnectionData> =
+                    connection.process_tls_records(input);
+                handle(status, out, data, count, order)
+            }
+            Self::Client(connection) => {
+                let status: UnbufferedStatus<'_, '_, ClientConnectionData> =
+                    connection.process_tls_records(input);
+                handle(status, out, data, count, order)
+            }
+        }
+    }
+}
+
+/// Does what the library's state asks for. Returns how many bytes of the input are done with.
+fn handle<Data>(
+    status: UnbufferedStatus<'_, '_, Data>,
+    out: &mut Vec<u8>,
+    data: &mut dyn FnMut(&[u8]),
+    count: &mut usize,
+    order: Order<'_>,
+) -> (usize, Result<Step, TlsError>) {
+    let mut discard = status.discard;
+    let state = match status.state {
+        Ok(state) => state,
+        Err(error) => return (discard, Err(error.into())),
+    };
+    let step = match state {
+        ConnectionState::ReadTraffic(mut traffic) => loop {
+            match traffic.next_record() {
+                Some(Ok(record)) => {
+                    discard += record.discard;
+                    *count += record.payload.len();
+                    if !record.payload.is_empty() {
+                        data(record.payload);
+                    }
+                }
+                Some(Err(error)) => break Err(error.into()),
+                None => break Ok(Step::Again),
+            }
+        },
+        ConnectionState::EncodeTlsData(state) => encode(state, out).map(|()| Step::Again),
+        ConnectionState::TransmitTlsData(state) => {
+            state.done();
+            Ok(Step::Again)
+        }
+        ConnectionState::PeerClosed => Ok(Step::PeerClosed),
+        ConnectionState::WriteTraffic(mut traffic) => carry_out(&mut traffic, order, out).map(|()| Step::Wait),
+        ConnectionState::BlockedHandshake | ConnectionState::Closed => Ok(Step::Wait),
+        // It is off at every listener.
+        ConnectionState::ReadEarlyData(_) => Err(TlsError::Protocol("early data".to_owned())),
+        // The library has no more states, but may get some.
+        _ => Err(TlsError::Internal("unexpected state".to_owned())),
+    };
+    (discard, step)
+}
+
+/// Appends a record of the handshake.
+fn encode<Data>(mut state: EncodeTlsData<'_, Data>, out: &mut Vec<u8>) -> Result<(), TlsError> {
+    let start = out.len();
+    // Asked with no room, it says how much it needs.
+    let needed = match state.encode(&mut []) {
+        Ok(_) => return Ok(()),
+        Err(EncodeError::InsufficientSize(size)) => size.required_size,
+        Err(error @ EncodeError::AlreadyEncoded) => return Err(TlsError::Internal(error.to_string())),
+    };
+    out.resize(start + needed, 0);
+    match state.encode(out.get_mut(start..).unwrap_or_default()) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(TlsError::Internal(error.to_string())),
+    }
+}
+
+fn carry_out<Data>(
+    traffic: &mut WriteTraffic<'_, Data>,
+    order: Order<'_>,
+    out: &mut Vec<u8>,
+) -> Result<(), TlsError> {
+    let start = out.len();
+    let mut room = match order {
+        Order::Nothing => return Ok(()),
+        Order::Write(plaintext) => plaintext.len() + plaintext.len().div_ceil(FRAGMENT) * RECORD_OVERHEAD,
+        Order::Close => RECORD_OVERHEAD + 2,
+    };
+    loop {
+        out.resize(start + room, 0);
+        let free = out.get_mut(start..).unwrap_or_default();
+        let written = match order {
+            Order::Nothing => Ok(0),
+            Order::Write(plaintext) => traffic.encrypt(plaintext, free),
+            Order::Close => traffic.queue_close_notify(free),
+        };
+        match written {
+            Ok(written) => {
+                out.truncate(start + written);
+                return Ok(());
+            }
+            // A key update goes before the data.
+            Err(EncryptError::InsufficientSize(size)) if size.required_size > room => {
+                room = size.required_size;
+            }
+            Err(error) => {
+                out.truncate(start);
+                return Err(TlsError::Internal(error.to_string()));
+            }
+        }
+    }
+}
+
+impl fmt::Debug for TlsSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let side = match self.side {
+            Side::Server(_) => "server",
+            Side::Client(_) => "client",
+        };
+        f.debug_struct("TlsSession")
+            .field("side", &side)
+            .field("phase", &self.phase)
+            .field("established", &self.established)
+            .field("pending", &self.pending.len())
+            .finish_non_exhaustive()
+    }
+}
