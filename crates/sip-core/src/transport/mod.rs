@@ -3,6 +3,7 @@
 pub mod framing;
 mod next_hop;
 pub mod via;
+pub mod websocket;
 
 pub use next_hop::{HopHost, NextHop};
 
