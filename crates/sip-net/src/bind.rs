@@ -164,17 +164,13 @@ fn bind_one(
             };
             UdpSocket::bind(address, options).map(Bound::Udp)
         }
-        Transport::Tcp => {
+        Transport::Tcp | Transport::Tls | Transport::Ws | Transport::Wss => {
             let options = TcpOptions {
                 backlog: settings.accept_backlog,
                 share,
             };
             TcpListener::bind(transport, id, address, options).map(Bound::Tcp)
         }
-        Transport::Tls | Transport::Ws | Transport::Wss => Err(io::Error::new(
-            io::ErrorKind::Unsupported,
-            "this build listens by UDP and TCP only",
-        )),
     }
 }
 

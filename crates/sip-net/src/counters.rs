@@ -73,6 +73,8 @@ net_counters! {
     /// Connections refused because the limit was reached.
     tcp_refused_limit => "net_connections_refused" { "cause=\"limit\"" };
     /// Connections refused because the limit was reached.
+    tcp_refused_address => "net_connections_refused" { "cause=\"limit-per-address\"" };
+    /// Connections refused because the limit was reached.
     tcp_refused_files => "net_connections_refused" { "cause=\"file-descriptors\"" };
     /// Connections closed, by cause.
     tcp_closed_by_peer => "net_connections_closed" { "cause=\"peer\"" };
@@ -85,11 +87,31 @@ net_counters! {
     /// Connections closed, by cause.
     tcp_closed_idle => "net_connections_closed" { "cause=\"idle\"" };
     /// Connections closed, by cause.
+    tcp_closed_handshake => "net_connections_closed" { "cause=\"handshake-timeout\"" };
+    /// Connections closed, by cause.
+    tcp_closed_silent => "net_connections_closed" { "cause=\"no-first-message\"" };
+    /// Connections closed, by cause.
+    tcp_closed_tls => "net_connections_closed" { "cause=\"tls\"" };
+    /// Connections closed, by cause.
+    tcp_closed_upgrade => "net_connections_closed" { "cause=\"websocket-refused\"" };
+    /// Connections closed, by cause.
     tcp_closed_incomplete => "net_connections_closed" { "cause=\"incomplete-message\"" };
     /// Connections closed, by cause.
     tcp_closed_slow => "net_connections_closed" { "cause=\"slow-reader\"" };
     /// Connections closed, by cause.
     tcp_closed_memory => "net_connections_closed" { "cause=\"memory-limit\"" };
+    /// TLS handshakes done, by our role and whether an earlier session goes on.
+    tls_accepted_full => "net_tls_handshakes" { "role=\"server\",kind=\"full\"" };
+    /// TLS handshakes done, by our role and whether an earlier session goes on.
+    tls_accepted_resumed => "net_tls_handshakes" { "role=\"server\",kind=\"resumed\"" };
+    /// TLS handshakes done, by our role and whether an earlier session goes on.
+    tls_opened_full => "net_tls_handshakes" { "role=\"client\",kind=\"full\"" };
+    /// TLS handshakes done, by our role and whether an earlier session goes on.
+    tls_opened_resumed => "net_tls_handshakes" { "role=\"client\",kind=\"resumed\"" };
+    /// Steps of TLS handshakes that had to wait for their turn.
+    tls_parked => "net_tls_handshakes_delayed" {};
+    /// WebSockets opened by peers.
+    ws_opened => "net_websockets" {};
     /// Messages that came back because their connection was lost or not to be had.
     stream_undelivered => "net_stream_undelivered" {};
 }
@@ -101,6 +123,8 @@ pub struct NetGauges {
     pub connections: u64,
     /// Bytes that connections hold, unsent or incomplete.
     pub stream_bytes: u64,
+    /// Connections whose TLS handshake waits for its turn.
+    pub handshakes_waiting: u64,
     /// Datagrams that wait for room in a send buffer.
     pub udp_waiting: u64,
 }

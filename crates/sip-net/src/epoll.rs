@@ -14,6 +14,8 @@ pub enum Interest {
     Read,
     /// As [`Interest::Read`], or room to write.
     ReadWrite,
+    /// The peer's end of sending, or an error; what there is to read waits.
+    Hangup,
 }
 
 impl Interest {
@@ -22,6 +24,7 @@ impl Interest {
         match self {
             Self::Read => read,
             Self::ReadWrite => read | libc::EPOLLOUT as u32,
+            Self::Hangup => libc::EPOLLRDHUP as u32,
         }
     }
 }

@@ -22,6 +22,12 @@ pub struct Settings {
     pub accepts_per_turn: usize,
     /// Connections that the kernel keeps waiting for us, for each listener.
     pub accept_backlog: i32,
+    /// Connections from one address (of IPv6, one network of 64 bits); one more is closed at once. 0:
+    /// any number.
+    pub connections_per_address: usize,
+    /// Steps of TLS handshakes in one turn; what comes beyond waits its turn, in order, while
+    /// established connections are served.
+    pub handshakes_per_turn: usize,
     /// Bytes read from one connection in one turn; the rest waits in the kernel.
     pub read_bytes: usize,
     /// Messages taken from connections in one turn; the rest waits in the kernel.
@@ -33,6 +39,11 @@ pub struct Settings {
     pub stream_bytes: usize,
     /// Milliseconds until a connection that we open must stand.
     pub connect_timeout_ms: u32,
+    /// Milliseconds within which the handshakes of TLS and WebSocket must be done.
+    pub handshake_timeout_ms: u32,
+    /// Milliseconds within which a peer that has connected must have sent a whole message. 0: any
+    /// time.
+    pub first_message_timeout_ms: u32,
     /// Milliseconds within which a message that has begun to arrive must be complete.
     pub message_timeout_ms: u32,
     /// Milliseconds within which a reader must take at least something of what waits for it.
@@ -40,6 +51,11 @@ pub struct Settings {
     /// Milliseconds after which a connection without traffic is closed. Keep-alives are traffic
     /// (RFC 5626 §3.5.1: clients send them every 2 minutes or less).
     pub idle_timeout_ms: u32,
+    /// The same for connections that serve one call alone.
+    pub per_call_idle_ms: u32,
+    /// Milliseconds without traffic after which a WebSocket gets a ping; after as many more without
+    /// anything, it is closed. 0: no pings.
+    pub ws_ping_ms: u32,
     /// Milliseconds that a connection which we close may take to end in order.
     pub close_timeout_ms: u32,
     /// Messages that wait in a worker's mailbox; more are refused to their sender.
@@ -62,15 +78,21 @@ impl Default for Settings {
             exclusive: true,
             connections: 100_000,
             accepts_per_turn: 64,
-            accept_backlog: 1024,
+            accept_backlog: 4096,
+            connections_per_address: 2_000,
+            handshakes_per_turn: 8,
             read_bytes: 32 << 10,
             stream_messages_per_turn: 1024,
             write_queue_bytes: 1 << 20,
             stream_bytes: 256 << 20,
             connect_timeout_ms: 4_000,
+            handshake_timeout_ms: 10_000,
+            first_message_timeout_ms: 30_000,
             message_timeout_ms: 10_000,
             write_timeout_ms: 32_000,
             idle_timeout_ms: 3_600_000,
+            per_call_idle_ms: 32_000,
+            ws_ping_ms: 60_000,
             close_timeout_ms: 2_000,
             mailbox_messages: 16_384,
             mailbox_bytes: 32 << 20,

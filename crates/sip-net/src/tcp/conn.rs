@@ -5,13 +5,15 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use sip_core::id::{ConnId, ListenerId};
-use sip_core::transport::framing::{Framed, Framer};
+use sip_core::transport::websocket::write_ping;
 use sip_core::transport::{Flow, Transport};
 
+use super::layer::{Context, Decoder, Secured, Taken, closing_frame};
+use super::peers::Peer;
 use super::queue::OutQueue;
+use super::service::is_websocket;
 use super::streams::{Arrival, Verdict, Why};
 use super::wheel::NEVER;
-use crate::counters::NetCounters;
 use crate::epoll::Interest;
 use crate::settings::Settings;
 
@@ -20,6 +22,8 @@ use crate::settings::Settings;
 pub(super) enum State {
     /// We open it; it does not stand yet.
     Connecting,
+    /// The handshakes of TLS and WebSocket. What is to be sent waits.
+    Handshaking,
     /// Messages go both ways.
     Open,
     /// We send what is queued, then end.
@@ -40,12 +44,23 @@ pub(super) struct Conn {
     pub(super) state: State,
     /// What the socket is registered for.
     pub(super) interest: Interest,
-    pub(super) framer: Framer,
+    decoder: Decoder,
+    pub(super) tls: Option<Box<Secured>>,
     pub(super) out: Option<Box<OutQueue>>,
     /// In the list of those to be written at the end of the turn.
     pub(super) is_dirty: bool,
-    /// We opened it, so that messages to its peer's address find it.
-    pub(super) outbound: bool,
+    /// Its handshake waits for its turn.
+    pub(super) is_parked: bool,
+    /// A whole message has come.
+    pub(super) has_spoken: bool,
+    /// Nothing has come since our last ping.
+    pinged: bool,
+    /// What the protocols below say last.
+    farewell: Option<[u8; 4]>,
+    /// We opened it: what it is found by.
+    pub(super) opened_to: Option<Box<Peer>>,
+    /// When it came to be.
+    began_ms: u64,
     /// When bytes last went either way.
     active_ms: u64,
     /// When the present state, or the wait for the rest of a message, began.
@@ -61,33 +76,68 @@ pub(super) struct Conn {
 pub(super) enum Overdue {
     /// It did not come to stand.
     Connect,
+    /// The handshake does not end.
+    Handshake,
     /// The peer does not take what we send.
     Write,
     /// A message has begun and does not end.
     Message,
+    /// The peer says nothing at all.
+    Silent,
     /// Nothing happens.
     Idle,
+    /// Nothing happens, and a ping is due.
+    Ping,
     /// Its orderly end takes too long.
     Close,
 }
 
+/// What a connection is made from.
+pub(super) struct Beginning {
+    pub(super) socket: TcpStream,
+    pub(super) flow: Flow,
+    pub(super) decoder: Decoder,
+    pub(super) tls: Option<Box<Secured>>,
+    /// We opened it.
+    pub(super) opened_to: Option<Box<Peer>>,
+}
+
 impl Conn {
-    pub(super) fn new(socket: TcpStream, flow: &Flow, framer: Framer, outbound: bool, now_ms: u64) -> Self {
+    pub(super) fn new(beginning: Beginning, now_ms: u64) -> Self {
+        let Beginning {
+            socket,
+            flow,
+            decoder,
+            tls,
+            opened_to,
+        } = beginning;
+        let outbound = opened_to.is_some();
+        let handshake = tls.is_some() || is_websocket(flow.transport);
         Self {
             socket,
             transport: flow.transport,
             listener: flow.listener,
             remote: flow.remote,
-            state: if outbound { State::Connecting } else { State::Open },
+            state: match (outbound, handshake) {
+                (true, _) => State::Connecting,
+                (false, true) => State::Handshaking,
+                (false, false) => State::Open,
+            },
             interest: if outbound {
                 Interest::ReadWrite
             } else {
                 Interest::Read
             },
-            framer,
+            decoder,
+            tls,
             out: None,
             is_dirty: false,
-            outbound,
+            is_parked: false,
+            has_spoken: false,
+            pinged: false,
+            farewell: None,
+            opened_to,
+            began_ms: now_ms,
             active_ms: now_ms,
             since_ms: now_ms,
             progress_ms: now_ms,
@@ -105,9 +155,37 @@ impl Conn {
         }
     }
 
+    /// Whether we opened it.
+    pub(super) fn is_outbound(&self) -> bool {
+        self.opened_to.is_some()
+    }
+
+    /// Whether messages can be given to it: it stands, or we open it.
+    pub(super) fn takes_messages(&self) -> bool {
+        match self.state {
+            State::Connecting | State::Open | State::Flushing => true,
+            State::Handshaking => self.is_outbound(),
+            State::Shut => false,
+        }
+    }
+
+    /// Whether a TLS handshake is under way, which costs more than all else.
+    pub(super) fn is_securing(&self) -> bool {
+        self.state == State::Handshaking && self.tls.as_ref().is_some_and(|tls| tls.session.is_handshaking())
+    }
+
     /// Bytes that wait to be sent.
     pub(super) fn waiting(&self) -> usize {
         self.out.as_ref().map_or(0, |out| out.len())
+    }
+
+    /// Bytes held beside those: of incomplete messages and records, of records to be written.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.decoder.held_bytes() + self.tls.as_ref().map_or(0, |tls| tls.held_bytes())
+    }
+
+    pub(super) fn is_mid_message(&self) -> bool {
+        self.decoder.is_mid_message() || self.tls.as_ref().is_some_and(|tls| tls.session.buffered() > 0)
     }
 
     pub(super) fn enter(&mut self, state: State, now_ms: u64) {
@@ -119,6 +197,12 @@ impl Conn {
     /// Notes traffic.
     pub(super) fn touch(&mut self, now_ms: u64) {
         self.active_ms = now_ms;
+    }
+
+    /// Notes that something came.
+    pub(super) fn heard(&mut self, now_ms: u64) {
+        self.active_ms = now_ms;
+        self.pinged = false;
     }
 
     /// Notes that a message has begun and is not complete.
@@ -136,27 +220,44 @@ impl Conn {
                     Overdue::Connect,
                 );
             }
+            State::Handshaking => {
+                return (
+                    after(self.since_ms, settings.handshake_timeout_ms),
+                    Overdue::Handshake,
+                );
+            }
             State::Flushing | State::Shut => {
                 return (after(self.since_ms, settings.close_timeout_ms), Overdue::Close);
             }
             State::Open => {}
         }
-        let mut earliest = (after(self.active_ms, settings.idle_timeout_ms), Overdue::Idle);
+        let idle_ms = match &self.opened_to {
+            Some(peer) if peer.call.is_some() => settings.per_call_idle_ms,
+            _ => settings.idle_timeout_ms,
+        };
+        let mut earliest = (after(self.active_ms, idle_ms), Overdue::Idle);
         if self.waiting() > 0 {
             earliest =
                 earliest.min_by_time((after(self.progress_ms, settings.write_timeout_ms), Overdue::Write));
         }
-        if self.framer.is_mid_message() {
+        if self.is_mid_message() {
             earliest = earliest.min_by_time((
                 after(self.since_ms, settings.message_timeout_ms),
                 Overdue::Message,
             ));
         }
+        if !self.has_spoken && !self.is_outbound() && settings.first_message_timeout_ms > 0 {
+            earliest = earliest.min_by_time((
+                after(self.began_ms, settings.first_message_timeout_ms),
+                Overdue::Silent,
+            ));
+        }
+        if self.decoder.is_framed() && settings.ws_ping_ms > 0 {
+            let overdue = if self.pinged { Overdue::Idle } else { Overdue::Ping };
+            earliest = earliest.min_by_time((after(self.active_ms, settings.ws_ping_ms), overdue));
+        }
         earliest
     }
-
-    // The layer between socket and framer: for TLS and WebSocket, what follows here becomes the
-    // choice of the codec through which bytes pass.
 
     /// Reads what is there, at most as much as fits. 0: the peer sends no more.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
@@ -168,26 +269,120 @@ impl Conn {
         }
     }
 
-    /// Writes as much as there is room for; whether all of it. Counts bytes and messages.
-    pub(super) fn flush(&mut self, written: &mut u64, messages: &mut u64) -> io::Result<bool> {
-        let Some(out) = &mut self.out else { return Ok(true) };
-        while out.len() > 0 {
-            match self.socket.write(out.waiting()) {
-                Ok(count) => {
-                    *written += count as u64;
-                    *messages += out.advance(count);
+    /// Takes what was read, which is overwritten. Messages go to `deliver`; what the protocols
+    /// below answer is in the connection's records, or in the context's replies.
+    pub(super) fn take(
+        &mut self,
+        id: ConnId,
+        fresh: &mut [u8],
+        context: &mut Context<'_>,
+        deliver: &mut impl FnMut(Flow, Arrival<'_>) -> Verdict,
+    ) -> Taken {
+        let flow = self.flow(id);
+        let mut taken = Taken::default();
+        let Some(tls) = &mut self.tls else {
+            self.decoder.take(flow, fresh, context, &mut taken, deliver);
+            return taken;
+        };
+        let decoder = &mut self.decoder;
+        let fed = tls.feed(fresh, |data| {
+            if taken.end.is_none() {
+                decoder.take(flow, data, context, &mut taken, deliver);
+            }
+        });
+        match fed {
+            Ok(fed) => {
+                taken.secured = fed.established;
+                if fed.peer_closed && taken.end.is_none() {
+                    taken.end = Some(Why::Peer);
                 }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                Err(error) => return Err(error),
+            }
+            Err(error) => {
+                taken.end = Some(Why::Tls);
+                taken.fault = Some(error);
             }
         }
+        taken
+    }
+
+    /// Whether all handshakes are done.
+    pub(super) fn stands(&self) -> bool {
+        let secured = self
+            .tls
+            .as_ref()
+            .is_none_or(|tls| !tls.session.is_handshaking() && !tls.session.has_ended());
+        secured && !matches!(self.decoder, Decoder::Upgrade(_))
+    }
+
+    /// Whether messages are to be sent in WebSocket frames.
+    pub(super) fn is_framed(&self) -> bool {
+        self.decoder.is_framed()
+    }
+
+    /// Queues a ping, and waits for the answer.
+    pub(super) fn ping(&mut self, out: &mut Vec<u8>, now_ms: u64) {
+        write_ping(out);
+        self.pinged = true;
+        self.touch(now_ms);
+    }
+
+    /// It is to end once all has been sent that is queued, and what the protocols below say last.
+    pub(super) fn begin_end(&mut self, why: Why, now_ms: u64) {
+        self.farewell = closing_frame(&self.decoder, why);
+        self.enter(State::Flushing, now_ms);
+    }
+
+    /// All is written: says so, in the words of each protocol, and tells the peer that we send no
+    /// more. Whether all of that is written, too.
+    pub(super) fn end(&mut self, scratch: &mut Vec<u8>, sent: &mut Sent, now_ms: u64) -> io::Result<bool> {
+        if let Some(frame) = self.farewell.take() {
+            self.out.get_or_insert_default().push_unmarked(&frame);
+            if !self.flush(scratch, sent)? {
+                return Ok(false);
+            }
+        }
+        if let Some(tls) = &mut self.tls {
+            tls.close();
+            if !self.flush(scratch, sent)? {
+                return Ok(false);
+            }
+        }
+        // It fails where the peer has gone already, which the next read tells.
+        let _ = self.socket.shutdown(Shutdown::Write);
+        self.enter(State::Shut, now_ms);
         Ok(true)
     }
 
-    /// Tells the peer that we send no more.
-    pub(super) fn shut(&self) -> io::Result<()> {
-        self.socket.shutdown(Shutdown::Write)
+    /// Writes as much as there is room for; whether all of it. Encrypts in `scratch`.
+    pub(super) fn flush(&mut self, scratch: &mut Vec<u8>, sent: &mut Sent) -> io::Result<bool> {
+        loop {
+            let out = self.out.as_deref_mut();
+            let Some(tls) = &mut self.tls else {
+                let Some(out) = out.filter(|out| out.len() > 0) else {
+                    return Ok(true);
+                };
+                let Some(count) = write_some(&self.socket, out.waiting())? else {
+                    return Ok(false);
+                };
+                sent.bytes += count as u64;
+                sent.messages += out.advance(count);
+                continue;
+            };
+            let waiting = out.as_ref().map_or(&[][..], |out| out.waiting());
+            let records = tls.records(waiting, scratch).map_err(io::Error::other)?;
+            if records.is_empty() {
+                return Ok(true);
+            }
+            let count = write_some(&self.socket, records)?;
+            sent.bytes += count.unwrap_or(0) as u64;
+            let carried = tls.written(count.unwrap_or(0), scratch);
+            if let Some(out) = out {
+                sent.messages += out.advance(carried);
+            }
+            if count.is_none() {
+                return Ok(false);
+            }
+        }
     }
 
     /// What became of the attempt to connect.
@@ -199,53 +394,22 @@ impl Conn {
     }
 }
 
-/// What came of the bytes of one read.
+/// What a flush has written.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Taken {
-    /// Complete messages.
+pub(super) struct Sent {
+    pub(super) bytes: u64,
     pub(super) messages: u64,
-    /// Keep-alives to be answered.
-    pub(super) pings: u64,
-    /// The connection is to end.
-    pub(super) end: Option<Why>,
 }
 
-impl Conn {
-    /// Gives each message that `fresh` completes to `deliver`.
-    pub(super) fn take_messages(
-        &mut self,
-        id: ConnId,
-        fresh: &[u8],
-        counters: &mut NetCounters,
-        deliver: &mut impl FnMut(Flow, Arrival<'_>) -> Verdict,
-    ) -> Taken {
-        let flow = self.flow(id);
-        let mut input = fresh;
-        let mut taken = Taken::default();
-        loop {
-            match self.framer.next(&mut input) {
-                Framed::Message(message) => {
-                    counters.stream_received += 1;
-                    taken.messages += 1;
-                    if deliver(flow, Arrival::Message(message)) == Verdict::Close {
-                        taken.end = Some(Why::Core);
-                        break;
-                    }
-                }
-                Framed::KeepAlivePing => {
-                    counters.stream_pings += 1;
-                    taken.pings += 1;
-                }
-                Framed::KeepAlivePong => {}
-                Framed::Incomplete => break,
-                Framed::Error(error) => {
-                    let _ = deliver(flow, Arrival::Fault(error));
-                    taken.end = Some(Why::Framing);
-                    break;
-                }
-            }
+/// Writes what there is room for; none: there is no room.
+fn write_some(mut socket: &TcpStream, bytes: &[u8]) -> io::Result<Option<usize>> {
+    loop {
+        match socket.write(bytes) {
+            Ok(count) => return Ok(Some(count)),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => return Err(error),
         }
-        taken
     }
 }
 

@@ -4,12 +4,18 @@
 //! the kernel chose; those that we open to worker `hash(peer) mod N`, so that a process has one
 //! to each peer. A [`sip_core::id::ConnId`] names worker, slot and generation.
 
+mod admission;
 mod conn;
+mod ending;
+mod layer;
 mod listener;
+mod peers;
 mod queue;
+mod service;
 mod streams;
 mod table;
 mod wheel;
 
 pub use listener::{TcpListener, TcpOptions};
-pub use streams::{Arrival, Naming, Streams, Verdict};
+pub use service::{Sharing, StreamService};
+pub use streams::{Arrival, Naming, Serving, Streams, TlsFailure, Verdict};

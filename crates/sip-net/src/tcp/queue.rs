@@ -4,12 +4,15 @@ use std::collections::VecDeque;
 
 use sip_core::id::WorkerId;
 use sip_core::transport::Flow;
+use sip_core::transport::websocket::write_frame;
 
 /// A message in an [`OutQueue`], by its place among all bytes of the connection.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     start: u64,
     end: u64,
+    /// Bytes at its front that are not the message's own.
+    head: u8,
     to: Flow,
     origin: WorkerId,
 }
@@ -44,11 +47,23 @@ impl OutQueue {
 
     /// Appends a message to `to`, made by worker `origin`.
     pub(super) fn push(&mut self, to: Flow, origin: WorkerId, message: &[u8]) {
-        let start = self.base + self.bytes.len() as u64;
-        self.bytes.extend_from_slice(message);
+        self.push_with(to, origin, message, |bytes| bytes.extend_from_slice(message));
+    }
+
+    /// The same in a WebSocket frame. Unsent, it comes back without.
+    pub(super) fn push_framed(&mut self, to: Flow, origin: WorkerId, message: &[u8]) {
+        self.push_with(to, origin, message, |bytes| write_frame(bytes, message));
+    }
+
+    fn push_with(&mut self, to: Flow, origin: WorkerId, message: &[u8], write: impl FnOnce(&mut Vec<u8>)) {
+        let before = self.bytes.len();
+        write(&mut self.bytes);
+        let length = self.bytes.len() - before;
+        let start = self.base + before as u64;
         self.marks.push_back(Mark {
             start,
-            end: start + message.len() as u64,
+            end: start + length as u64,
+            head: length.saturating_sub(message.len()) as u8,
             to,
             origin,
         });
@@ -97,7 +112,8 @@ impl OutQueue {
     /// that it could use.
     pub(super) fn unsent(&self) -> impl Iterator<Item = (Flow, WorkerId, &[u8])> {
         self.marks.iter().map(|mark| {
-            let range = mark.start.saturating_sub(self.base) as usize..(mark.end - self.base) as usize;
+            let start = (mark.start + u64::from(mark.head)).saturating_sub(self.base);
+            let range = start as usize..(mark.end - self.base) as usize;
             (mark.to, mark.origin, self.bytes.get(range).unwrap_or_default())
         })
     }

@@ -1,30 +1,32 @@
 //! All connections of one worker.
 
-use std::collections::HashMap;
 use std::io;
 use std::mem;
-use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::os::fd::AsFd;
+use std::net::{IpAddr, TcpStream};
 use std::sync::Arc;
 
 use sip_core::config::Config;
-use sip_core::id::{ConnId, ListenerId, WorkerId};
+use sip_core::id::{ConnId, WorkerId};
 use sip_core::limits::Limits;
-use sip_core::transport::framing::{Framer, FramingError};
+use sip_core::transport::framing::FramingError;
+use sip_core::transport::websocket::AllowedOrigins;
 use sip_core::transport::{Flow, Transport};
-use socket2::{Domain, Protocol, Socket, Type};
 
-use super::conn::{Conn, Overdue, State};
+use super::admission::{PerAddress, Turns};
+use super::conn::{Beginning, Conn, Sent, State};
+use super::layer::{Context, Decoder, Secured, Taken};
 use super::listener::TcpListener;
+use super::peers::{Peer, Peers, connect};
 use super::queue::OutQueue;
+use super::service::{Sharing, StreamService, is_secure};
 use super::table::{LOW_GENERATION, Table};
 use super::wheel::Wheel;
 use crate::accepted::Accepted;
 use crate::counters::NetCounters;
 use crate::epoll::{Epoll, Interest, Readiness};
-use crate::mailbox::{Block, Task};
+use crate::mailbox::Block;
 use crate::settings::Settings;
-use crate::sys;
+use crate::tls::TlsError;
 
 /// What the receiver of a message wants done with its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +57,16 @@ pub struct Naming {
     pub seed: u32,
 }
 
+/// What connections come from.
+#[derive(Debug, Default)]
+pub struct Serving {
+    /// Where peers connect.
+    pub listeners: Vec<TcpListener>,
+    /// For each listener of the configuration, what its connections are besides TCP; one that is
+    /// absent is nothing.
+    pub services: Vec<StreamService>,
+}
+
 /// Why a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
@@ -67,13 +79,30 @@ pub(super) enum Why {
     Incomplete,
     Slow,
     Memory,
+    Handshake,
+    Silent,
+    Tls,
+    Upgrade,
 }
 
-/// Peers to which we hold a connection that we opened: one for each local address.
-type Peer = (Transport, ListenerId, SocketAddr);
+/// A connection that TLS ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TlsFailure {
+    /// Between whom; the connection has gone.
+    pub flow: Flow,
+    /// We opened it.
+    pub outbound: bool,
+    /// Why.
+    pub error: TlsError,
+}
+
+static ANY_ORIGIN: AllowedOrigins = AllowedOrigins::any();
 
 /// Queues kept for reuse.
 const KEPT_QUEUES: usize = 256;
+
+/// Failures kept to be told of; of more in one turn, only the number is known.
+const KEPT_FAILURES: usize = 64;
 
 /// The connections of one worker, and its listeners.
 ///
@@ -82,19 +111,23 @@ const KEPT_QUEUES: usize = 256;
 /// [`Streams::take_lost`].
 #[derive(Debug)]
 pub struct Streams {
-    settings: Settings,
+    pub(super) settings: Settings,
     epoll: Arc<Epoll>,
     token: u64,
     listeners: Vec<TcpListener>,
-    /// For each listener of the configuration that is a stream: the address to connect from.
+    /// For each listener of the configuration from which connections are opened: its address.
     sources: Vec<Option<IpAddr>>,
+    /// For each listener of the configuration.
+    services: Vec<StreamService>,
     limits: Limits,
-    table: Table<Conn>,
-    peers: HashMap<Peer, ConnId>,
+    pub(super) table: Table<Conn>,
+    pub(super) peers: Peers,
     /// Connections that peers opened, of all workers.
-    accepted: Arc<Accepted>,
-    wheel: Wheel,
-    due: Vec<(ConnId, u64)>,
+    pub(super) accepted: Arc<Accepted>,
+    pub(super) per_address: PerAddress,
+    turns: Turns,
+    pub(super) wheel: Wheel,
+    pub(super) due: Vec<(ConnId, u64)>,
     dirty: Vec<ConnId>,
     #[expect(
         clippy::vec_box,
@@ -102,11 +135,16 @@ pub struct Streams {
     )]
     spare: Vec<Box<OutQueue>>,
     buffer: Vec<u8>,
-    lost: Block,
+    /// What the protocols below answer to what was read.
+    replies: Vec<u8>,
+    /// Records under way to the socket.
+    scratch: Vec<u8>,
+    pub(super) lost: Block,
+    failures: Vec<TlsFailure>,
     /// Bytes that wait to be sent.
-    unsent: usize,
-    /// Bytes of messages that are not complete.
-    partial: usize,
+    pub(super) unsent: usize,
+    /// Bytes of incomplete messages, and of records.
+    pub(super) partial: usize,
     /// Given up for a moment when descriptors run out, to accept and refuse a connection that
     /// would otherwise be reported as waiting for ever.
     reserve: Option<std::fs::File>,
@@ -120,32 +158,44 @@ impl Streams {
         naming: Naming,
         config: &Config,
         settings: &Settings,
-        listeners: Vec<TcpListener>,
+        serving: Serving,
         epoll: Arc<Epoll>,
         accepted: Arc<Accepted>,
         now_ms: u64,
     ) -> Self {
         let Naming { worker, token, seed } = naming;
+        let Serving {
+            listeners,
+            mut services,
+        } = serving;
+        let opens = |transport| matches!(transport, Transport::Tcp | Transport::Tls);
         let sources = config.listeners.iter();
         let sources = sources
-            .map(|l| (l.transport == Transport::Tcp).then_some(l.address.ip()))
+            .map(|l| opens(l.transport).then_some(l.address.ip()))
             .collect::<Vec<_>>();
+        services.resize_with(sources.len(), StreamService::default);
         Self {
             settings: settings.clone(),
             epoll,
             token,
             listeners,
             sources,
+            services,
             limits: config.limits.clone(),
             table: Table::new(worker, settings.connections, seed),
-            peers: HashMap::new(),
+            peers: Peers::default(),
             accepted,
+            per_address: PerAddress::default(),
+            turns: Turns::default(),
             wheel: Wheel::new(now_ms),
             due: Vec::new(),
             dirty: Vec::new(),
             spare: Vec::new(),
             buffer: vec![0; settings.read_bytes.max(1)],
+            replies: Vec::new(),
+            scratch: Vec::new(),
             lost: Block::default(),
+            failures: Vec::new(),
             unsent: 0,
             partial: 0,
             reserve: std::fs::File::open("/dev/null").ok(),
@@ -168,7 +218,17 @@ impl Streams {
         self.unsent > 0
     }
 
-    fn held(&self) -> usize {
+    /// Whether handshakes wait for the next turn.
+    pub fn has_waiting(&self) -> bool {
+        self.turns.waiting() > 0
+    }
+
+    /// Connections whose handshake waits for its turn.
+    pub fn handshakes_waiting(&self) -> usize {
+        self.turns.waiting()
+    }
+
+    pub(super) fn held(&self) -> usize {
         self.unsent + self.partial
     }
 
@@ -186,17 +246,13 @@ impl Streams {
             };
             match listener.accept() {
                 Ok(Some((socket, remote))) => {
-                    let (transport, listener) = (listener.transport(), listener.id());
                     let flow = Flow {
-                        transport,
-                        listener,
+                        transport: listener.transport(),
+                        listener: listener.id(),
                         remote,
                         conn: None,
                     };
-                    if let Some(id) = self.add(socket, &flow, false, now_ms, counters) {
-                        self.accepted.insert(transport, remote, id);
-                        counters.tcp_accepted += 1;
-                    }
+                    self.accepted(socket, &flow, now_ms, counters);
                 }
                 Ok(None) => return,
                 Err(error) => match error.raw_os_error() {
@@ -231,20 +287,48 @@ impl Streams {
         self.listeners.clear();
     }
 
-    /// Puts a new connection into the table and registers it.
-    fn add(
-        &mut self,
-        socket: TcpStream,
-        flow: &Flow,
-        outbound: bool,
-        now_ms: u64,
-        counters: &mut NetCounters,
-    ) -> Option<ConnId> {
-        let framer = Framer::new(&self.limits);
-        let Ok(id) = self
+    fn accepted(&mut self, socket: TcpStream, flow: &Flow, now_ms: u64, counters: &mut NetCounters) {
+        let tls = match is_secure(flow.transport) {
+            false => None,
+            true => {
+                let service = self.services.get(usize::from(flow.listener.0));
+                let session = service.and_then(|service| service.server.as_ref()?.accept().ok());
+                let Some(session) = session else {
+                    counters.tcp_closed_tls += 1;
+                    return;
+                };
+                Some(Box::new(Secured::new(session, Vec::new())))
+            }
+        };
+        let limit = self.settings.connections_per_address;
+        if !self.per_address.add(flow.remote.ip(), limit) {
+            counters.tcp_refused_address += 1;
+            return;
+        }
+        let beginning = Beginning {
+            socket,
+            flow: *flow,
+            decoder: Decoder::new(flow.transport, &self.limits),
+            tls,
+            opened_to: None,
+        };
+        let Some(id) = self.add(beginning, now_ms, counters) else {
+            self.per_address.remove(flow.remote.ip());
+            return;
+        };
+        counters.tcp_accepted += 1;
+        if self
             .table
-            .insert(Conn::new(socket, flow, framer, outbound, now_ms))
-        else {
+            .get_mut(id)
+            .is_some_and(|conn| conn.state == State::Open)
+        {
+            self.accepted.insert(flow.transport, flow.remote, id);
+        }
+    }
+
+    /// Puts a new connection into the table and registers it.
+    fn add(&mut self, beginning: Beginning, now_ms: u64, counters: &mut NetCounters) -> Option<ConnId> {
+        let Ok(id) = self.table.insert(Conn::new(beginning, now_ms)) else {
             counters.tcp_refused_limit += 1;
             return None;
         };
@@ -264,6 +348,28 @@ impl Streams {
         self.token | u64::from(id.generation & LOW_GENERATION) << 32 | u64::from(id.slot)
     }
 
+    /// A turn of the loop begins: the handshakes that wait come first, in their order. Each complete
+    /// message goes to `deliver`.
+    pub fn begin_turn(
+        &mut self,
+        now_ms: u64,
+        counters: &mut NetCounters,
+        mut deliver: impl FnMut(Flow, Arrival<'_>) -> Verdict,
+    ) {
+        self.turns.begin(self.settings.handshakes_per_turn);
+        while let Some(id) = self.turns.next() {
+            let token = self.token_of(id);
+            let Some(conn) = self.table.get_mut(id).filter(|conn| conn.is_parked) else {
+                continue;
+            };
+            conn.is_parked = false;
+            if self.epoll.modify(conn, token, Interest::Read).is_ok() {
+                conn.interest = Interest::Read;
+            }
+            self.readable(id, now_ms, counters, &mut deliver);
+        }
+    }
+
     /// Deals with an event of a connection. Each complete message goes to `deliver`, with the
     /// flow that answers to it take.
     pub fn ready(
@@ -281,10 +387,18 @@ impl Streams {
         let Some(conn) = self.table.get_mut(id) else {
             return;
         };
+        if conn.is_parked {
+            // All that it is waited for is that the peer has gone.
+            return self.close(id, Why::Peer, counters);
+        }
         if conn.state == State::Connecting {
             match conn.connected() {
                 Ok(()) => {
-                    conn.enter(State::Open, now_ms);
+                    let next = match conn.tls {
+                        Some(_) => State::Handshaking,
+                        None => State::Open,
+                    };
+                    conn.enter(next, now_ms);
                     conn.progress_ms = now_ms;
                     counters.tcp_opened += 1;
                     self.mark_dirty(id);
@@ -297,10 +411,34 @@ impl Streams {
             self.mark_dirty(id);
         }
         if event.readable || event.error {
-            let mut buffer = mem::take(&mut self.buffer);
-            self.read(id, &mut buffer, now_ms, counters, &mut deliver);
-            self.buffer = buffer;
+            self.readable(id, now_ms, counters, &mut deliver);
         }
+    }
+
+    /// Reads, unless it is a handshake whose turn has not come.
+    fn readable(
+        &mut self,
+        id: ConnId,
+        now_ms: u64,
+        counters: &mut NetCounters,
+        deliver: &mut impl FnMut(Flow, Arrival<'_>) -> Verdict,
+    ) {
+        let token = self.token_of(id);
+        let Some(conn) = self.table.get_mut(id) else {
+            return;
+        };
+        if conn.is_securing() && !self.turns.take() {
+            if self.epoll.modify(conn, token, Interest::Hangup).is_ok() {
+                conn.interest = Interest::Hangup;
+                conn.is_parked = true;
+                self.turns.wait(id);
+                counters.tls_parked += 1;
+            }
+            return;
+        }
+        let mut buffer = mem::take(&mut self.buffer);
+        self.read(id, &mut buffer, now_ms, counters, deliver);
+        self.buffer = buffer;
     }
 
     fn read(
@@ -316,38 +454,73 @@ impl Streams {
         };
         let fresh = match conn.read(buffer) {
             Ok(0) => return self.close(id, Why::Peer, counters),
-            Ok(count) => buffer.get(..count).unwrap_or_default(),
+            Ok(count) => buffer.get_mut(..count).unwrap_or_default(),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(_) => return self.close(id, Why::Error, counters),
         };
         counters.stream_received_bytes += fresh.len() as u64;
-        if conn.state != State::Open {
+        if !matches!(conn.state, State::Open | State::Handshaking) {
             // We are ending it; what still comes is thrown away.
             return;
         }
-        conn.touch(now_ms);
-        let (partial, was_mid_message) = (conn.framer.held_bytes(), conn.framer.is_mid_message());
-        let taken = conn.take_messages(id, fresh, counters, deliver);
-        if conn.framer.is_mid_message() && (taken.messages > 0 || !was_mid_message) {
+        conn.heard(now_ms);
+        let (held, was_mid_message) = (conn.held_bytes(), conn.is_mid_message());
+        let mut context = Context {
+            limits: &self.limits,
+            origins: self
+                .services
+                .get(usize::from(conn.listener.0))
+                .map_or(&ANY_ORIGIN, |service| &service.origins),
+            replies: &mut self.replies,
+        };
+        let taken = conn.take(id, fresh, &mut context, deliver);
+        counters.stream_received += taken.messages;
+        counters.stream_pings += taken.pings;
+        conn.has_spoken |= taken.messages > 0;
+        if conn.is_mid_message() && (taken.messages > 0 || !was_mid_message) && conn.state == State::Open {
             conn.message_begins(now_ms);
         }
-        if taken.pings > 0 {
-            let out = conn
-                .out
-                .get_or_insert_with(|| self.spare.pop().unwrap_or_default());
-            let before = out.len();
-            if before == 0 {
-                conn.progress_ms = now_ms;
-            }
-            (0..taken.pings).for_each(|_| out.push_unmarked(b"\r\n"));
-            self.unsent += out.len() - before;
+        self.partial = (self.partial + conn.held_bytes()).saturating_sub(held);
+        self.settle(id, taken, now_ms, counters);
+    }
+
+    /// Does what follows from what was read.
+    fn settle(&mut self, id: ConnId, taken: Taken, now_ms: u64, counters: &mut NetCounters) {
+        self.queue_replies(id, now_ms);
+        let Some(conn) = self.table.get_mut(id) else {
+            return;
+        };
+        if taken.secured || conn.tls.is_some() {
+            // Records of the handshake, a ticket, an answer to a new key.
+            self.mark_dirty(id);
         }
-        self.partial = (self.partial + conn.framer.held_bytes()).saturating_sub(partial);
+        let Some(conn) = self.table.get_mut(id) else {
+            return;
+        };
+        if taken.secured {
+            count_handshake(conn, counters);
+        }
+        counters.ws_opened += u64::from(taken.upgraded);
+        if conn.state == State::Handshaking && conn.stands() {
+            conn.enter(State::Open, now_ms);
+            conn.progress_ms = now_ms;
+            if !conn.is_outbound() {
+                self.accepted.insert(conn.transport, conn.remote, id);
+            }
+        }
         let too_slow = conn.waiting() > self.settings.write_queue_bytes;
         let (deadline, _) = conn.deadline(&self.settings);
         conn.placed = self.wheel.place(id, deadline, conn.placed);
-        if taken.pings > 0 {
-            self.mark_dirty(id);
+        if let Some(error) = taken.fault {
+            let flow = conn.flow(id);
+            let outbound = conn.is_outbound();
+            if self.failures.len() < KEPT_FAILURES {
+                self.failures.push(TlsFailure {
+                    flow,
+                    outbound,
+                    error,
+                });
+            }
         }
         match taken.end {
             Some(why) => self.finish(id, why, now_ms, counters),
@@ -355,6 +528,31 @@ impl Streams {
             None if self.held() > self.settings.stream_bytes => self.close(id, Why::Memory, counters),
             None => {}
         }
+    }
+
+    /// Queues what the protocols below have to say.
+    fn queue_replies(&mut self, id: ConnId, now_ms: u64) {
+        let replies = mem::take(&mut self.replies);
+        if !replies.is_empty() {
+            self.queue_unmarked(id, &replies, now_ms);
+        }
+        self.replies = replies;
+        self.replies.clear();
+    }
+
+    /// Queues bytes that are no message.
+    pub(super) fn queue_unmarked(&mut self, id: ConnId, bytes: &[u8], now_ms: u64) {
+        let Some(conn) = self.table.get_mut(id) else {
+            return;
+        };
+        if conn.waiting() == 0 {
+            conn.progress_ms = now_ms;
+        }
+        conn.out
+            .get_or_insert_with(|| self.spare.pop().unwrap_or_default())
+            .push_unmarked(bytes);
+        self.unsent += bytes.len();
+        self.mark_dirty(id);
     }
 
     /// Sends a message that worker `origin` made: on the connection that `to` names, if it is
@@ -368,9 +566,9 @@ impl Streams {
         now_ms: u64,
         counters: &mut NetCounters,
     ) {
-        let id = match self.find(&to) {
+        let id = match self.find(&to, message) {
             Some(id) => id,
-            None => match self.open(&to, now_ms, counters) {
+            None => match self.open(&to, message, now_ms, counters) {
                 Some(id) => id,
                 None => return self.lose(to, origin, message, counters),
             },
@@ -386,7 +584,7 @@ impl Streams {
             if self
                 .table
                 .get_mut(id)
-                .is_some_and(|conn| conn.state != State::Connecting)
+                .is_some_and(|conn| !matches!(conn.state, State::Connecting | State::Handshaking))
             {
                 self.close(id, Why::Slow, counters);
             }
@@ -395,14 +593,20 @@ impl Streams {
         let Some(conn) = self.table.get_mut(id) else {
             return self.lose(to, origin, message, counters);
         };
-        if conn.waiting() == 0 {
+        let before = conn.waiting();
+        if before == 0 {
             conn.progress_ms = now_ms;
         }
+        let framed = conn.is_framed();
         let out = conn
             .out
             .get_or_insert_with(|| self.spare.pop().unwrap_or_default());
-        out.push(to, origin, message);
-        self.unsent += message.len();
+        if framed {
+            out.push_framed(to, origin, message);
+        } else {
+            out.push(to, origin, message);
+        }
+        self.unsent += out.len() - before;
         self.mark_dirty(id);
         if self.held() > self.settings.stream_bytes {
             self.close(id, Why::Memory, counters);
@@ -423,45 +627,91 @@ impl Streams {
         to.conn.is_some_and(|id| self.usable(id, to))
     }
 
-    /// Whether this worker has opened a connection to the address of `to`, and it can be used.
-    pub fn has_opened(&mut self, to: &Flow) -> bool {
-        self.find_opened(to).is_some()
+    /// Whether this worker has opened a connection for `message` to the address of `to`, and it can be
+    /// used.
+    pub fn has_opened(&mut self, to: &Flow, message: &[u8]) -> bool {
+        self.find_opened(to, message).is_some()
     }
 
     fn usable(&mut self, id: ConnId, to: &Flow) -> bool {
         self.table.get_mut(id).is_some_and(|conn| {
-            conn.state != State::Shut && conn.transport == to.transport && conn.remote.ip() == to.remote.ip()
+            conn.takes_messages() && conn.transport == to.transport && conn.remote.ip() == to.remote.ip()
         })
     }
 
-    fn find(&mut self, to: &Flow) -> Option<ConnId> {
+    fn find(&mut self, to: &Flow, message: &[u8]) -> Option<ConnId> {
         if let Some(id) = to.conn.filter(|id| self.usable(*id, to)) {
             return Some(id);
         }
-        self.find_opened(to)
+        self.find_opened(to, message)
     }
 
-    fn find_opened(&mut self, to: &Flow) -> Option<ConnId> {
-        let id = *self.peers.get(&(to.transport, to.listener, to.remote))?;
+    fn peer(&self, to: &Flow, message: &[u8]) -> Peer {
+        let service = self.services.get(usize::from(to.listener.0));
+        let sharing = service.map_or(Sharing::PerPeer, |service| service.sharing);
+        self.peers.peer(to, sharing, message)
+    }
+
+    fn find_opened(&mut self, to: &Flow, message: &[u8]) -> Option<ConnId> {
+        let id = self.peers.get(&self.peer(to, message))?;
         self.usable(id, to).then_some(id)
     }
 
-    fn open(&mut self, to: &Flow, now_ms: u64, counters: &mut NetCounters) -> Option<ConnId> {
+    fn open(&mut self, to: &Flow, message: &[u8], now_ms: u64, counters: &mut NetCounters) -> Option<ConnId> {
         let source = self.sources.get(usize::from(to.listener.0)).copied().flatten();
         if self.table.is_full() {
             counters.tcp_refused_limit += 1;
             return None;
         }
+        let tls = match is_secure(to.transport) {
+            false => None,
+            true => match self.client(to) {
+                Ok(secured) => Some(Box::new(secured)),
+                Err(error) => {
+                    counters.tcp_open_failed += 1;
+                    if self.failures.len() < KEPT_FAILURES {
+                        let (flow, outbound) = (*to, true);
+                        self.failures.push(TlsFailure {
+                            flow,
+                            outbound,
+                            error,
+                        });
+                    }
+                    return None;
+                }
+            },
+        };
         let Some(Ok(socket)) = source.map(|source| connect(source, to.remote)) else {
             counters.tcp_open_failed += 1;
             return None;
         };
-        let id = self.add(socket, to, true, now_ms, counters)?;
-        self.peers.insert((to.transport, to.listener, to.remote), id);
+        let peer = self.peer(to, message);
+        let beginning = Beginning {
+            socket,
+            flow: *to,
+            decoder: Decoder::new(to.transport, &self.limits),
+            tls,
+            opened_to: Some(Box::new(peer.clone())),
+        };
+        let id = self.add(beginning, now_ms, counters)?;
+        self.peers.insert(peer, id);
         Some(id)
     }
 
-    fn mark_dirty(&mut self, id: ConnId) {
+    /// Our end of TLS to the peer of `to`.
+    fn client(&self, to: &Flow) -> Result<Secured, TlsError> {
+        let service = self.services.get(usize::from(to.listener.0));
+        let none = || TlsError::Internal("connections from here cannot be opened".to_owned());
+        let clients = service
+            .and_then(|service| service.clients.as_ref())
+            .ok_or_else(none)?;
+        let domain = to.remote.ip().to_string();
+        let mut first = Vec::new();
+        let session = clients.for_domain(&domain).connect(&domain, &mut first)?;
+        Ok(Secured::new(session, first))
+    }
+
+    pub(super) fn mark_dirty(&mut self, id: ConnId) {
         if let Some(conn) = self.table.get_mut(id)
             && !conn.is_dirty
         {
@@ -490,11 +740,18 @@ impl Streams {
         if conn.state == State::Connecting {
             return;
         }
-        let before = conn.waiting();
-        let result = conn.flush(&mut counters.stream_sent_bytes, &mut counters.stream_sent);
-        let after = conn.waiting();
-        self.unsent = self.unsent.saturating_sub(before.saturating_sub(after));
-        if after < before {
+        let (before, held) = (conn.waiting(), conn.held_bytes());
+        let mut sent = Sent::default();
+        let result = conn.flush(&mut self.scratch, &mut sent);
+        let result = match (result, conn.state) {
+            (Ok(true), State::Flushing) => conn.end(&mut self.scratch, &mut sent, now_ms),
+            (result, _) => result,
+        };
+        counters.stream_sent_bytes += sent.bytes;
+        counters.stream_sent += sent.messages;
+        self.unsent = (self.unsent + conn.waiting()).saturating_sub(before);
+        self.partial = (self.partial + conn.held_bytes()).saturating_sub(held);
+        if sent.bytes > 0 {
             conn.progress_ms = now_ms;
             conn.touch(now_ms);
         }
@@ -502,155 +759,50 @@ impl Streams {
             Err(_) => return self.close(id, Why::Error, counters),
             Ok(false) => Interest::ReadWrite,
             Ok(true) => {
-                if let Some(mut out) = conn.out.take()
-                    && out.is_usual()
-                    && self.spare.len() < KEPT_QUEUES
+                if conn.waiting() == 0
+                    && let Some(out) = conn.out.take()
                 {
-                    out.clear();
-                    self.spare.push(out);
-                }
-                if conn.state == State::Flushing {
-                    // It fails where the peer has gone already, which the next read tells.
-                    let _ = conn.shut();
-                    conn.enter(State::Shut, now_ms);
+                    recycle(&mut self.spare, out);
                 }
                 Interest::Read
             }
         };
-        if conn.interest != interest && self.epoll.modify(conn, token, interest).is_ok() {
+        if conn.interest != interest && !conn.is_parked && self.epoll.modify(conn, token, interest).is_ok() {
             conn.interest = interest;
         }
         let (deadline, _) = conn.deadline(&self.settings);
         conn.placed = self.wheel.place(id, deadline, conn.placed);
     }
 
-    /// When [`Streams::advance`] wants to be called next, milliseconds.
-    pub fn next_ms(&self) -> Option<u64> {
-        self.wheel.next_ms()
+    pub(super) fn recycle(&mut self, out: Box<OutQueue>) {
+        recycle(&mut self.spare, out);
     }
 
-    /// Ends the connections whose time is up.
-    pub fn advance(&mut self, now_ms: u64, counters: &mut NetCounters) {
-        let mut due = mem::take(&mut self.due);
-        self.wheel.advance(now_ms, &mut due);
-        for (id, tick) in due.drain(..) {
-            let Some(conn) = self.table.get_mut(id).filter(|conn| conn.placed == tick) else {
-                continue;
-            };
-            let (deadline, overdue) = conn.deadline(&self.settings);
-            if deadline > now_ms {
-                conn.placed = self.wheel.place(id, deadline, super::wheel::NEVER);
-                continue;
-            }
-            let why = match overdue {
-                Overdue::Connect => Why::OpenFailed,
-                Overdue::Write => Why::Slow,
-                Overdue::Message => Why::Incomplete,
-                Overdue::Idle => Why::Idle,
-                Overdue::Close => {
-                    // What ended it was counted when it began to end.
-                    self.remove(id, counters);
-                    continue;
-                }
-            };
-            self.close(id, why, counters);
-        }
-        self.due = due;
-    }
-
-    /// Ends a connection once what is queued has been sent.
-    fn finish(&mut self, id: ConnId, why: Why, now_ms: u64, counters: &mut NetCounters) {
-        if let Some(conn) = self.table.get_mut(id) {
-            conn.enter(State::Flushing, now_ms);
-            if !conn.outbound {
-                // What is not an answer to what came on it takes another way from now on.
-                self.accepted.remove(conn.transport, conn.remote, id);
-            }
-            let (deadline, _) = conn.deadline(&self.settings);
-            conn.placed = self.wheel.place(id, deadline, conn.placed);
-            count(why, counters);
-            self.mark_dirty(id);
-        }
-    }
-
-    /// Ends a connection now. What was not wholly sent is lost, and comes back.
-    fn close(&mut self, id: ConnId, why: Why, counters: &mut NetCounters) {
-        if let Some(state) = self.remove(id, counters)
-            && !matches!(state, State::Flushing | State::Shut)
-        {
-            count(why, counters);
-        }
-    }
-
-    fn remove(&mut self, id: ConnId, counters: &mut NetCounters) -> Option<State> {
-        let mut conn = self.table.remove(id)?;
-        self.unsent = self.unsent.saturating_sub(conn.waiting());
-        self.partial = self.partial.saturating_sub(conn.framer.held_bytes());
-        let peer = (conn.transport, conn.listener, conn.remote);
-        if !conn.outbound {
-            self.accepted.remove(conn.transport, conn.remote, id);
-        } else if self.peers.get(&peer) == Some(&id) {
-            self.peers.remove(&peer);
-        }
-        for (to, origin, message) in conn.out.iter().flat_map(|out| out.unsent()) {
-            counters.stream_undelivered += 1;
-            self.lost.push(Task::Send { origin }, to, message);
-        }
-        if let Some(mut out) = conn.out.take()
-            && out.is_usual()
-            && self.spare.len() < KEPT_QUEUES
-        {
-            out.clear();
-            self.spare.push(out);
-        }
-        // Dropping the socket closes it, and takes it out of epoll.
-        Some(conn.state)
-    }
-
-    fn lose(&mut self, to: Flow, origin: WorkerId, message: &[u8], counters: &mut NetCounters) {
-        counters.stream_undelivered += 1;
-        self.lost.push(Task::Send { origin }, to, message);
-    }
-
-    /// Exchanges the messages that could not be delivered for `empty`, which is to be an empty
-    /// block. Each is a [`Task::Send`] whose origin wants to know. Whether there are any.
-    pub fn take_lost(&mut self, empty: &mut Block) -> bool {
-        mem::swap(&mut self.lost, empty);
-        !empty.is_empty()
+    /// Takes the failures of TLS since the last time, at most [`KEPT_FAILURES`].
+    pub fn take_failures(&mut self) -> Vec<TlsFailure> {
+        mem::take(&mut self.failures)
     }
 }
 
-fn count(why: Why, counters: &mut NetCounters) {
-    let counter = match why {
-        Why::Peer => &mut counters.tcp_closed_by_peer,
-        Why::Error => &mut counters.tcp_closed_error,
-        Why::OpenFailed => &mut counters.tcp_open_failed,
-        Why::Framing => &mut counters.tcp_closed_framing,
-        Why::Core => &mut counters.tcp_closed_by_core,
-        Why::Idle => &mut counters.tcp_closed_idle,
-        Why::Incomplete => &mut counters.tcp_closed_incomplete,
-        Why::Slow => &mut counters.tcp_closed_slow,
-        Why::Memory => &mut counters.tcp_closed_memory,
+/// Keeps the memory of a queue for the next connection that has something to send.
+#[expect(
+    clippy::vec_box,
+    reason = "connections hold boxes, to be small while they are silent"
+)]
+fn recycle(spare: &mut Vec<Box<OutQueue>>, mut out: Box<OutQueue>) {
+    if out.is_usual() && spare.len() < KEPT_QUEUES {
+        out.clear();
+        spare.push(out);
+    }
+}
+
+fn count_handshake(conn: &Conn, counters: &mut NetCounters) {
+    let resumed = conn.tls.as_ref().and_then(|tls| tls.session.resumed());
+    let counter = match (conn.is_outbound(), resumed == Some(true)) {
+        (false, false) => &mut counters.tls_accepted_full,
+        (false, true) => &mut counters.tls_accepted_resumed,
+        (true, false) => &mut counters.tls_opened_full,
+        (true, true) => &mut counters.tls_opened_resumed,
     };
     *counter += 1;
-}
-
-/// Begins to open a connection from `source`.
-fn connect(source: IpAddr, remote: SocketAddr) -> io::Result<TcpStream> {
-    let socket = Socket::new(
-        Domain::for_address(remote),
-        Type::STREAM.nonblocking().cloexec(),
-        Some(Protocol::TCP),
-    )?;
-    // The port is chosen at connect, when the peer is known: so ports run out for each peer, not
-    // for all together (ip(7)).
-    sys::set_option(socket.as_fd(), libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)?;
-    socket.set_tcp_nodelay(true)?;
-    socket.bind(&SocketAddr::new(source, 0).into())?;
-    match socket.connect(&remote.into()) {
-        Ok(()) => {}
-        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
-        Err(error) => return Err(error),
-    }
-    Ok(socket.into())
 }

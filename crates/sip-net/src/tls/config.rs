@@ -142,12 +142,7 @@ impl TlsServer {
     /// A file is missing or wrong; then everything stays as it was.
     pub fn reload(&self) -> Result<Vec<TlsWarning>, TlsFileError> {
         let mut warnings = Vec::new();
-        let state = server_state(
-            &self.settings,
-            self.tickets.as_ref(),
-            &self.clock,
-            &mut warnings,
-        )?;
+        let state = server_state(&self.settings, self.tickets.as_ref(), &self.clock, &mut warnings)?;
         self.current.store(Arc::new(state));
         Ok(warnings)
     }
@@ -179,12 +174,7 @@ fn server_state(
 ) -> Result<ServerState, TlsFileError> {
     let provider = provider();
     let now = now(clock)?;
-    let identities = Arc::new(Identities::load(
-        &settings.identities,
-        &provider,
-        now,
-        warnings,
-    )?);
+    let identities = Arc::new(Identities::load(&settings.identities, &provider, now, warnings)?);
     let roots = match (settings.client_auth, &settings.client_ca) {
         (ClientAuth::None, _) => Roots::none(),
         (ClientAuth::Optional | ClientAuth::Required, Some(path)) => Roots::of_file(path)?,
@@ -331,9 +321,9 @@ fn client_config(
         .dangerous()
         .with_custom_certificate_verifier(verifier);
     let mut config = match identity {
-        Some(key) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(
-            Arc::unwrap_or_clone(key),
-        ))),
+        Some(key) => {
+            builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(Arc::unwrap_or_clone(key))))
+        }
         None => builder.with_no_client_auth(),
     };
     config.resumption = if settings.remembered_peers == 0 {

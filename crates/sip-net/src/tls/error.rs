@@ -110,7 +110,9 @@ pub enum TlsFileError {
         path: PathBuf,
     },
     /// It holds no private key.
-    #[error("{path}: no private key; expected `-----BEGIN PRIVATE KEY-----` (or RSA, or EC) without a password")]
+    #[error(
+        "{path}: no private key; expected `-----BEGIN PRIVATE KEY-----` (or RSA, or EC) without a password"
+    )]
     NoKey {
         /// The file.
         path: PathBuf,
@@ -126,7 +128,9 @@ pub enum TlsFileError {
         reason: String,
     },
     /// Its key cannot be used.
-    #[error("{path}: the private key cannot be used ({reason}); RSA of 2048 bits or more, or ECDSA, is needed")]
+    #[error(
+        "{path}: the private key cannot be used ({reason}); RSA of 2048 bits or more, or ECDSA, is needed"
+    )]
     Key {
         /// The file.
         path: PathBuf,
@@ -145,7 +149,9 @@ pub enum TlsFileError {
     #[error("a TLS listener needs a certificate and its key")]
     NoIdentity,
     /// The system has no certificates of authorities.
-    #[error("the system has no certificates of authorities; install them or name a file with the peers' authority")]
+    #[error(
+        "the system has no certificates of authorities; install them or name a file with the peers' authority"
+    )]
     NoSystemRoots,
     /// A line of a file of ticket keys is wrong.
     #[error("{path}:{line}: {reason}; expected `SECONDS-SINCE-1970 BASE64-OF-48-BYTES`")]

@@ -10,6 +10,7 @@
 //! The protocol and the cryptography are those of rustls on AWS-LC, which is named in every
 //! configuration: there is no provider of the whole process.
 
+mod clients;
 mod config;
 mod error;
 mod files;
@@ -22,9 +23,8 @@ mod verify;
 #[cfg(test)]
 mod tests;
 
-pub use config::{
-    ClientSettings, ServerSettings, TlsClient, TlsServer, Versions, provider, system_clock,
-};
+pub use clients::TlsClients;
+pub use config::{ClientSettings, ServerSettings, TlsClient, TlsServer, Versions, provider, system_clock};
 pub use error::{TlsError, TlsFileError, TlsWarning};
 pub use identity::{Identities, IdentityFiles};
 pub use names::SipIdentities;

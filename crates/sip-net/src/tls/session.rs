@@ -163,7 +163,10 @@ impl TlsSession {
         }
         if self.pending.is_empty() {
             let used = self.advance(input, out, &mut data, &mut fed)?;
-            if let Some(rest) = input.get(used..).filter(|rest| !rest.is_empty() && !self.peer_closed) {
+            if let Some(rest) = input
+                .get(used..)
+                .filter(|rest| !rest.is_empty() && !self.peer_closed)
+            {
                 self.pending = rest.to_vec();
                 self.check_pending(out)?;
             }
@@ -194,7 +197,9 @@ impl TlsSession {
         let mut used = 0;
         loop {
             let rest = input.get_mut(used..).unwrap_or_default();
-            let (discard, step) = self.side.step(rest, out, data, &mut fed.plaintext, Order::Nothing);
+            let (discard, step) = self
+                .side
+                .step(rest, out, data, &mut fed.plaintext, Order::Nothing);
             used += discard;
             match step {
                 Ok(Step::Again) => {}
@@ -224,7 +229,9 @@ impl TlsSession {
         // being there is no harm.
         while self.side.common().wants_write() {
             let mut none = 0;
-            let (_, step) = self.side.step(&mut [], out, &mut |_| {}, &mut none, Order::Nothing);
+            let (_, step) = self
+                .side
+                .step(&mut [], out, &mut |_| {}, &mut none, Order::Nothing);
             if !matches!(step, Ok(Step::Again)) {
                 break;
             }
@@ -425,7 +432,9 @@ fn handle<Data>(
             Ok(Step::Again)
         }
         ConnectionState::PeerClosed => Ok(Step::PeerClosed),
-        ConnectionState::WriteTraffic(mut traffic) => carry_out(&mut traffic, order, out).map(|()| Step::Wait),
+        ConnectionState::WriteTraffic(mut traffic) => {
+            carry_out(&mut traffic, order, out).map(|()| Step::Wait)
+        }
         ConnectionState::BlockedHandshake | ConnectionState::Closed => Ok(Step::Wait),
         // It is off at every listener.
         ConnectionState::ReadEarlyData(_) => Err(TlsError::Protocol("early data".to_owned())),

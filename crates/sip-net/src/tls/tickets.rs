@@ -428,11 +428,7 @@ fn take<'a>(rest: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
 /// Three bytes.
 fn take_length(rest: &mut &[u8]) -> Option<usize> {
     let bytes = take(rest, 3)?;
-    Some(
-        bytes
-            .iter()
-            .fold(0, |sum, byte| (sum << 8) | usize::from(*byte)),
-    )
+    Some(bytes.iter().fold(0, |sum, byte| (sum << 8) | usize::from(*byte)))
 }
 
 /// Makes and reads the tickets of one listener, with one set of authorities.

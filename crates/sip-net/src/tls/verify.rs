@@ -67,14 +67,23 @@ impl ServerCertVerifier for SipServerVerifier {
             now,
             self.algorithms.all,
         );
-        or_sip_domain(chain, end_entity, intermediates, now, &self.roots, self.algorithms)?;
+        or_sip_domain(
+            chain,
+            end_entity,
+            intermediates,
+            now,
+            &self.roots,
+            self.algorithms,
+        )?;
         if speaks_for(end_entity, server_name) {
             return Ok(ServerCertVerified::assertion());
         }
-        Err(Error::InvalidCertificate(CertificateError::NotValidForNameContext {
-            expected: server_name.to_owned(),
-            presented: SipIdentities::of(end_entity).iter().map(str::to_owned).collect(),
-        }))
+        Err(Error::InvalidCertificate(
+            CertificateError::NotValidForNameContext {
+                expected: server_name.to_owned(),
+                presented: SipIdentities::of(end_entity).iter().map(str::to_owned).collect(),
+            },
+        ))
     }
 
     fn verify_tls12_signature(
@@ -155,7 +164,14 @@ impl ClientCertVerifier for SipClientVerifier {
             .inner
             .verify_client_cert(end_entity, intermediates, now)
             .map(drop);
-        or_sip_domain(chain, end_entity, intermediates, now, &self.roots, self.algorithms)?;
+        or_sip_domain(
+            chain,
+            end_entity,
+            intermediates,
+            now,
+            &self.roots,
+            self.algorithms,
+        )?;
         Ok(ClientCertVerified::assertion())
     }
 

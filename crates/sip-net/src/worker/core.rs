@@ -1,5 +1,6 @@
 //! What the loop needs of the protocol engine, and of the program.
 
+use crate::tcp::TlsFailure;
 use sip_core::config::Config;
 use sip_core::endpoint::{Endpoint, Handled};
 use sip_core::event::{Counters, Event, Gauges};
@@ -120,4 +121,6 @@ pub trait EventSink: Send {
     /// Takes all of `events`, a turn's worth, and leaves it empty. Must not block; what it cannot
     /// take it drops and counts.
     fn record(&mut self, worker: WorkerId, events: &mut Vec<Event>);
+    /// A connection came to nothing, or ended, by the rules of TLS. Must not block.
+    fn tls_failed(&mut self, worker: WorkerId, failure: &TlsFailure);
 }

@@ -31,7 +31,7 @@ use crate::hub::Hub;
 use crate::mailbox::{Block, Inbox, MailboxReceiver};
 use crate::memory::Peak;
 use crate::settings::Settings;
-use crate::tcp::{Naming, Streams};
+use crate::tcp::{Naming, Serving, StreamService, Streams};
 use crate::udp::{Backlog, IcmpErrors, RecvBatch, SendBatch, UdpSocket};
 
 /// Events taken from the kernel in one turn.
@@ -97,6 +97,9 @@ pub struct Parts<C, Q, E> {
     pub settings: Settings,
     /// Its sockets.
     pub sockets: WorkerSockets,
+    /// For each listener of the configuration, what its connections are besides TCP; one that is
+    /// absent is nothing.
+    pub services: Vec<StreamService>,
     /// Its mailbox.
     pub mailbox: MailboxReceiver,
     /// Everybody's mailboxes.
@@ -180,6 +183,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             config,
             settings,
             sockets,
+            services,
             mailbox,
             hub,
             mut clock,
@@ -204,7 +208,10 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             },
             &config,
             &settings,
-            sockets.tcp,
+            Serving {
+                listeners: sockets.tcp,
+                services,
+            },
             Arc::clone(&epoll),
             Arc::clone(hub.accepted()),
             now.instant.as_millis(),
@@ -299,7 +306,9 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
     fn turn(&mut self, now: Now) -> Option<Ended> {
         self.again = false;
         self.counters.turns += 1;
+        self.begin_streams(now);
         self.receive_ready(now);
+        self.again |= self.streams.has_waiting();
         self.receive_mail(now);
         if self.core.poll_timeout().is_some_and(|due| due <= now.instant) {
             self.core.handle_timeout(now);
@@ -335,6 +344,9 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         if !self.events.is_empty() {
             self.event_sink.record(self.id, &mut self.events);
             self.events.clear();
+        }
+        for failure in self.streams.take_failures() {
+            self.event_sink.tls_failed(self.id, &failure);
         }
     }
 
@@ -390,6 +402,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             net_gauges: NetGauges {
                 connections: connections as u64,
                 stream_bytes: stream_bytes as u64,
+                handshakes_waiting: self.streams.handshakes_waiting() as u64,
                 udp_waiting: self.udp.iter().map(|udp| udp.backlog.len() as u64).sum(),
             },
         };

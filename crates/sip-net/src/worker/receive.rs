@@ -13,7 +13,7 @@ use crate::counters::NetCounters;
 use crate::epoll::Readiness;
 use crate::hub::Reach;
 use crate::mailbox::{Block, Control, Item, Task};
-use crate::tcp::{Arrival, Verdict};
+use crate::tcp::{Arrival, Streams, Verdict};
 
 /// ICMP errors taken from one socket in one turn; the rest waits in the kernel.
 const ICMP_PER_TURN: usize = 64;
@@ -125,11 +125,29 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
     }
 
     fn stream_ready(&mut self, event: Readiness, now: Now) {
+        self.with_streams(now, |streams, counters, deliver| {
+            streams.ready(event, now.instant.as_millis(), counters, deliver);
+        });
+    }
+
+    /// Lets handshakes go on that wait since earlier turns.
+    pub(super) fn begin_streams(&mut self, now: Now) {
+        self.with_streams(now, |streams, counters, deliver| {
+            streams.begin_turn(now.instant.as_millis(), counters, deliver);
+        });
+    }
+
+    fn with_streams(
+        &mut self,
+        now: Now,
+        act: impl FnOnce(&mut Streams, &mut NetCounters, &mut dyn FnMut(Flow, Arrival<'_>) -> Verdict),
+    ) {
         let (core, outboxes) = (&mut self.core, &mut self.outboxes);
         let mut handed_over = NetCounters::default();
-        let now_ms = now.instant.as_millis();
-        self.streams
-            .ready(event, now_ms, &mut self.counters, |flow, arrival| match arrival {
+        act(
+            &mut self.streams,
+            &mut self.counters,
+            &mut |flow, arrival| match arrival {
                 Arrival::Message(bytes) => {
                     let handled = core.handle_message(now, flow, bytes);
                     dispatch(handled, outboxes, &mut handed_over, flow, bytes)
@@ -138,7 +156,8 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                     core.handle_framing_error(now, flow, error);
                     Verdict::Close
                 }
-            });
+            },
+        );
         self.counters.handed_over += handed_over.handed_over;
         self.counters.hand_over_drops += handed_over.hand_over_drops;
     }

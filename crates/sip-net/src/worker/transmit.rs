@@ -131,7 +131,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             Some(_) if self.streams.has(&to) => self.id,
             Some(_) | None => {
                 to.conn = None;
-                if self.streams.has_opened(&to) {
+                if self.streams.has_opened(&to, message) {
                     self.id
                 } else {
                     let (owner, conn) = self.hub.route(&to, self.id, reach);

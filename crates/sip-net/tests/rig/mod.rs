@@ -30,6 +30,7 @@ use sip_net::clock::Clock;
 use sip_net::hub::Hub;
 use sip_net::mailbox::Control;
 use sip_net::settings::Settings;
+use sip_net::tcp::TlsFailure;
 use sip_net::worker::{Core, Ended, EventSink, Parts, Published, QuerySink, Worker};
 
 /// Long enough for anything that should happen.
@@ -263,6 +264,8 @@ impl EventSink for NoEvents {
     fn record(&mut self, _: WorkerId, events: &mut Vec<Event>) {
         events.clear();
     }
+
+    fn tls_failed(&mut self, _: WorkerId, _: &TlsFailure) {}
 }
 
 /// Running workers. Listener 0 is UDP, listener 1 TCP, both on 127.0.0.1.
@@ -338,6 +341,7 @@ impl Rig {
                 config: Arc::clone(&config),
                 settings: settings.clone(),
                 sockets,
+                services: Vec::new(),
                 mailbox,
                 hub: hub.clone(),
                 clock: clock.clone(),

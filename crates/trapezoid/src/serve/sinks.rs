@@ -7,6 +7,7 @@ use sip_core::id::{QueryId, WorkerId};
 use sip_core::query::Answer;
 use sip_net::hub::Hub;
 use sip_net::mailbox::Item;
+use sip_net::tcp::TlsFailure;
 use sip_net::worker::EventSink;
 
 /// Takes the back-ends' answers to the mailbox of the worker that asked.
@@ -53,6 +54,20 @@ impl EventSink for EventLog {
     fn record(&mut self, _worker: WorkerId, events: &mut Vec<Event>) {
         for event in events.drain(..) {
             record(&event);
+        }
+    }
+
+    fn tls_failed(&mut self, _worker: WorkerId, failure: &TlsFailure) {
+        let TlsFailure {
+            flow,
+            outbound,
+            error,
+        } = failure;
+        let (peer, listener) = (flow.remote, flow.listener.0);
+        if *outbound {
+            tracing::warn!(%peer, %error, "TLS to the next hop failed");
+        } else {
+            tracing::info!(%peer, listener, %error, "TLS of a peer failed");
         }
     }
 }

@@ -61,6 +61,7 @@ pub(crate) fn start<Q: QuerySink + 'static>(
         config: Arc::new(config.clone()),
         settings: common.loaded.shell.sockets.clone(),
         sockets,
+        services: Vec::new(),
         mailbox,
         hub: common.hub.clone(),
         clock: common.clock.clone(),

@@ -35,9 +35,13 @@ fn both_versions_and_kinds_of_keys_carry_data_both_ways() {
             assert_eq!(pair.server.agreed().version, Some(version), "{kind:?}");
             assert!(!pair.resumed());
             let long = vec![7; 100_000];
-            pair.client.write(b"from the client", &mut pair.to_server).unwrap();
+            pair.client
+                .write(b"from the client", &mut pair.to_server)
+                .unwrap();
             pair.client.write(&long, &mut pair.to_server).unwrap();
-            pair.server.write(b"from the server", &mut pair.to_client).unwrap();
+            pair.server
+                .write(b"from the server", &mut pair.to_client)
+                .unwrap();
             pair.good();
             assert_eq!(pair.at_client, b"from the server");
             assert_eq!(pair.at_server, [b"from the client".as_slice(), &long].concat());

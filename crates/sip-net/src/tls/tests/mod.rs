@@ -41,7 +41,9 @@ impl Clock {
 impl TimeProvider for Clock {
     fn current_time(&self) -> Option<UnixTime> {
         let seconds = self.0.load(Ordering::Relaxed);
-        Some(UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds)))
+        Some(UnixTime::since_unix_epoch(std::time::Duration::from_secs(
+            seconds,
+        )))
     }
 }
 
@@ -110,7 +112,9 @@ impl Authority {
 
     /// A certificate with one DNS name.
     fn for_domain(&self, domain: &str, kind: Kind) -> IdentityFiles {
-        self.issue(domain, kind, |params| params.subject_alt_names = vec![dns(domain)])
+        self.issue(domain, kind, |params| {
+            params.subject_alt_names = vec![dns(domain)]
+        })
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -126,11 +130,7 @@ fn uri(uri: &str) -> SanType {
     SanType::URI(uri.try_into().unwrap())
 }
 
-fn server_with(
-    settings: ServerSettings,
-    tickets: Option<&Arc<TicketKeys>>,
-    clock: &Arc<Clock>,
-) -> TlsServer {
+fn server_with(settings: ServerSettings, tickets: Option<&Arc<TicketKeys>>, clock: &Arc<Clock>) -> TlsServer {
     let clock = Arc::clone(clock) as Arc<_>;
     TlsServer::load(settings, tickets.map(Arc::clone), clock, &mut Vec::new()).unwrap()
 }

@@ -29,10 +29,22 @@ fn names_are_those_of_sip_and_not_those_of_https() {
         (&[uri("sip:alice@example.com")], "example.com", false),
         (&[uri("https://example.com")], "example.com", false),
         // Where a URI names a SIP domain, DNS names do not count.
-        (&[uri("sip:example.com"), dns("host.example.com")], "example.com", true),
-        (&[uri("sip:example.com"), dns("host.example.com")], "host.example.com", false),
+        (
+            &[uri("sip:example.com"), dns("host.example.com")],
+            "example.com",
+            true,
+        ),
+        (
+            &[uri("sip:example.com"), dns("host.example.com")],
+            "host.example.com",
+            false,
+        ),
         // Where none does, they do.
-        (&[uri("sip:alice@example.com"), dns("example.com")], "example.com", true),
+        (
+            &[uri("sip:alice@example.com"), dns("example.com")],
+            "example.com",
+            true,
+        ),
         (&[uri("sip:192.0.2.1")], "192.0.2.1", true),
         (&[SanType::IpAddress([192, 0, 2, 1].into())], "192.0.2.1", true),
         (&[SanType::IpAddress([192, 0, 2, 1].into())], "192.0.2.2", false),
@@ -157,8 +169,14 @@ fn of_two_keys_for_a_name_the_client_gets_one_that_it_can_verify() {
         key.key.algorithm()
     };
     use rustls::{SignatureAlgorithm, SignatureScheme};
-    let both = [SignatureScheme::RSA_PSS_SHA256, SignatureScheme::ECDSA_NISTP256_SHA256];
+    let both = [
+        SignatureScheme::RSA_PSS_SHA256,
+        SignatureScheme::ECDSA_NISTP256_SHA256,
+    ];
     assert_eq!(chosen(&both), SignatureAlgorithm::ECDSA);
-    assert_eq!(chosen(&[SignatureScheme::RSA_PSS_SHA256]), SignatureAlgorithm::RSA);
+    assert_eq!(
+        chosen(&[SignatureScheme::RSA_PSS_SHA256]),
+        SignatureAlgorithm::RSA
+    );
     assert_eq!(chosen(&[SignatureScheme::ED25519]), SignatureAlgorithm::ECDSA);
 }

@@ -24,7 +24,10 @@ fn a_reload_is_for_new_sessions_alone_and_a_bad_file_for_none() {
     assert!(Pair::new(&client, "old.com", &server).run().0.is_err());
     // What began before goes on with what it began with.
     begun.good();
-    living.client.write(b"still there", &mut living.to_server).unwrap();
+    living
+        .client
+        .write(b"still there", &mut living.to_server)
+        .unwrap();
     living.good();
     assert_eq!(living.at_server, b"still there");
 
@@ -46,10 +49,7 @@ fn a_new_authority_counts_for_new_sessions() {
     let server = server(&[&other.for_domain("example.com", Kind::P256)]);
     assert!(Pair::new(&client, "example.com", &server).run().0.is_err());
     fs::write(&ca, "rubbish").unwrap();
-    assert!(matches!(
-        client.reload(),
-        Err(TlsFileError::NoCertificate { .. })
-    ));
+    assert!(matches!(client.reload(), Err(TlsFileError::NoCertificate { .. })));
     fs::copy(&other.file, &ca).unwrap();
     client.reload().unwrap();
     assert!(!connect(&client, "example.com", &server));
@@ -89,7 +89,10 @@ fn errors_name_the_file_and_what_would_be_right() {
         "locked.key",
         "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIIB\n-----END ENCRYPTED PRIVATE KEY-----\n",
     );
-    let odd = write("odd.key", "-----BEGIN PRIVATE KEY-----\nMIIB\n-----END PRIVATE KEY-----\n");
+    let odd = write(
+        "odd.key",
+        "-----BEGIN PRIVATE KEY-----\nMIIB\n-----END PRIVATE KEY-----\n",
+    );
     let missing = authority.path("missing.pem");
     let cases = [
         (&missing, &good.key, "missing.pem", "No such file"),
@@ -99,10 +102,20 @@ fn errors_name_the_file_and_what_would_be_right() {
         (&torn, &good.key, "torn.pem", "not PEM"),
         (&der, &good.key, "der.pem", "certificate 1"),
         (&good.certificate, &empty, "empty.pem", "no private key"),
-        (&good.certificate, &good.certificate, "example.com.pem", "no private key"),
+        (
+            &good.certificate,
+            &good.certificate,
+            "example.com.pem",
+            "no private key",
+        ),
         (&good.certificate, &locked, "locked.key", "without a password"),
         (&good.certificate, &odd, "odd.key", "RSA"),
-        (&good.certificate, &other.key, "other.com.key", "not the private key"),
+        (
+            &good.certificate,
+            &other.key,
+            "other.com.key",
+            "not the private key",
+        ),
     ];
     for (certificate, key, file, reason) in cases {
         let text = load(certificate, key);

@@ -1,0 +1,117 @@
+//! Who is let in, and when: connections of one address, and the turns of TLS handshakes.
+//!
+//! A handshake costs as much as a hundred messages. When all clients come at once, say after a
+//! restart, established traffic is served first: in each turn of the loop only so many steps of
+//! handshakes are taken, and the others wait in the order in which they came. Clients that have
+//! given up while they waited are noticed by their closing, and cost nothing.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+
+use sip_core::id::ConnId;
+
+/// Connections that each address has open.
+#[derive(Debug, Default)]
+pub(super) struct PerAddress {
+    counts: HashMap<IpAddr, usize>,
+}
+
+impl PerAddress {
+    /// Counts one more of `ip`, unless it has `limit` (0: any number) already. Whether it did.
+    pub(super) fn add(&mut self, ip: IpAddr, limit: usize) -> bool {
+        if limit == 0 {
+            return true;
+        }
+        let count = self.counts.entry(network(ip)).or_default();
+        if *count >= limit {
+            return false;
+        }
+        *count += 1;
+        true
+    }
+
+    /// One of `ip` has ended.
+    pub(super) fn remove(&mut self, ip: IpAddr) {
+        if let Entry::Occupied(mut entry) = self.counts.entry(network(ip)) {
+            *entry.get_mut() = entry.get().saturating_sub(1);
+            if *entry.get() == 0 {
+                entry.remove();
+            }
+        }
+    }
+}
+
+/// Whoever has one address of IPv6 has the 2^64 of its network.
+fn network(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(_) => ip,
+        IpAddr::V6(ip) => {
+            let [a, b, c, d, ..] = ip.segments();
+            IpAddr::from([a, b, c, d, 0, 0, 0, 0])
+        }
+    }
+}
+
+/// Turns of TLS handshakes.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    /// Steps left in this turn of the loop.
+    left: usize,
+    waiting: VecDeque<ConnId>,
+}
+
+impl Turns {
+    /// A turn of the loop begins.
+    pub(super) fn begin(&mut self, steps: usize) {
+        self.left = steps.max(1);
+    }
+
+    /// Takes a step, if one is left.
+    pub(super) fn take(&mut self) -> bool {
+        let taken = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        taken
+    }
+
+    /// One that has to wait.
+    pub(super) fn wait(&mut self, id: ConnId) {
+        self.waiting.push_back(id);
+    }
+
+    /// The next of those that wait, if there is a step for it. The step is still to be taken.
+    pub(super) fn next(&mut self) -> Option<ConnId> {
+        if self.left == 0 {
+            return None;
+        }
+        self.waiting.pop_front()
+    }
+
+    /// How many wait; some of them may have ended.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_so_many_and_a_network_of_64_bits_is_one() {
+        let mut per_address = PerAddress::default();
+        let [a, b] = ["192.0.2.1", "192.0.2.2"].map(|ip| ip.parse().unwrap());
+        assert!(per_address.add(a, 2) && per_address.add(a, 2));
+        assert!(!per_address.add(a, 2));
+        assert!(per_address.add(b, 2));
+        per_address.remove(a);
+        assert!(per_address.add(a, 2) && !per_address.add(a, 2));
+        let [c, d, e] = ["2001:db8::1", "2001:db8::2:0:0:1", "2001:db8:0:1::1"].map(|ip| ip.parse().unwrap());
+        assert!(per_address.add(c, 1) && !per_address.add(d, 1) && per_address.add(e, 1));
+        for ip in [a, a, b, d, e] {
+            per_address.remove(ip);
+        }
+        assert!(per_address.counts.is_empty(), "what has ended takes no room");
+        assert!((0..100).all(|_| per_address.add(a, 0)));
+    }
+}

@@ -1,0 +1,166 @@
+//! Deadlines, and the end of connections.
+
+use std::mem;
+
+use sip_core::id::{ConnId, WorkerId};
+use sip_core::transport::Flow;
+
+use super::conn::{Overdue, State};
+use super::streams::{Streams, Why};
+use crate::counters::NetCounters;
+use crate::mailbox::{Block, Task};
+
+impl Streams {
+    /// When [`Streams::advance`] wants to be called next, milliseconds.
+    pub fn next_ms(&self) -> Option<u64> {
+        self.wheel.next_ms()
+    }
+
+    /// Ends the connections whose time is up.
+    pub fn advance(&mut self, now_ms: u64, counters: &mut NetCounters) {
+        let mut due = mem::take(&mut self.due);
+        self.wheel.advance(now_ms, &mut due);
+        for (id, tick) in due.drain(..) {
+            let Some(conn) = self.table.get_mut(id).filter(|conn| conn.placed == tick) else {
+                continue;
+            };
+            let (deadline, overdue) = conn.deadline(&self.settings);
+            if deadline > now_ms {
+                conn.placed = self.wheel.place(id, deadline, super::wheel::NEVER);
+                continue;
+            }
+            let why = match overdue {
+                Overdue::Connect => Why::OpenFailed,
+                Overdue::Handshake => Why::Handshake,
+                Overdue::Silent => Why::Silent,
+                Overdue::Ping => {
+                    self.ping(id, now_ms);
+                    continue;
+                }
+                Overdue::Write => Why::Slow,
+                Overdue::Message => Why::Incomplete,
+                Overdue::Idle => Why::Idle,
+                Overdue::Close => {
+                    // What ended it was counted when it began to end.
+                    self.remove(id, counters);
+                    continue;
+                }
+            };
+            self.close(id, why, counters);
+        }
+        self.due = due;
+    }
+
+    /// Sends a ping, and looks for its answer later.
+    fn ping(&mut self, id: ConnId, now_ms: u64) {
+        let mut frame = Vec::new();
+        if let Some(conn) = self.table.get_mut(id) {
+            conn.ping(&mut frame, now_ms);
+            self.queue_unmarked(id, &frame, now_ms);
+        }
+        if let Some(conn) = self.table.get_mut(id) {
+            let (deadline, _) = conn.deadline(&self.settings);
+            conn.placed = self.wheel.place(id, deadline, super::wheel::NEVER);
+        }
+    }
+
+    /// Ends a connection once what is queued has been sent.
+    pub(super) fn finish(&mut self, id: ConnId, why: Why, now_ms: u64, counters: &mut NetCounters) {
+        let Some(conn) = self.table.get_mut(id) else {
+            return;
+        };
+        if !conn.stands() && conn.is_outbound() {
+            // What waits will never leave here, and its senders need not wait for the end.
+            self.return_unsent(id, counters);
+        }
+        let Some(conn) = self.table.get_mut(id) else {
+            return;
+        };
+        conn.begin_end(why, now_ms);
+        if !conn.is_outbound() {
+            // What is not an answer to what came on it takes another way from now on.
+            self.accepted.remove(conn.transport, conn.remote, id);
+        }
+        let (deadline, _) = conn.deadline(&self.settings);
+        conn.placed = self.wheel.place(id, deadline, conn.placed);
+        count(why, counters);
+        self.mark_dirty(id);
+    }
+
+    /// Ends a connection now. What was not wholly sent is lost, and comes back.
+    pub(super) fn close(&mut self, id: ConnId, why: Why, counters: &mut NetCounters) {
+        if let Some(state) = self.remove(id, counters)
+            && !matches!(state, State::Flushing | State::Shut)
+        {
+            count(why, counters);
+        }
+    }
+
+    fn remove(&mut self, id: ConnId, counters: &mut NetCounters) -> Option<State> {
+        self.return_unsent(id, counters);
+        let mut conn = self.table.remove(id)?;
+        self.unsent = self.unsent.saturating_sub(conn.waiting());
+        self.partial = self.partial.saturating_sub(conn.held_bytes());
+        match &conn.opened_to {
+            Some(peer) => self.peers.remove(peer, id),
+            None => {
+                self.accepted.remove(conn.transport, conn.remote, id);
+                if self.settings.connections_per_address > 0 {
+                    self.per_address.remove(conn.remote.ip());
+                }
+            }
+        }
+        if let Some(out) = conn.out.take() {
+            self.recycle(out);
+        }
+        // Dropping the socket closes it, and takes it out of epoll.
+        Some(conn.state)
+    }
+
+    /// Gives back the messages that were not wholly written.
+    fn return_unsent(&mut self, id: ConnId, counters: &mut NetCounters) {
+        let Some(conn) = self.table.get_mut(id) else {
+            return;
+        };
+        let Some(out) = conn.out.take() else {
+            return;
+        };
+        self.unsent = self.unsent.saturating_sub(out.len());
+        for (to, origin, message) in out.unsent() {
+            counters.stream_undelivered += 1;
+            self.lost.push(Task::Send { origin }, to, message);
+        }
+        self.recycle(out);
+    }
+
+    pub(super) fn lose(&mut self, to: Flow, origin: WorkerId, message: &[u8], counters: &mut NetCounters) {
+        counters.stream_undelivered += 1;
+        self.lost.push(Task::Send { origin }, to, message);
+    }
+
+    /// Exchanges the messages that could not be delivered for `empty`, which is to be an empty
+    /// block. Each is a [`Task::Send`] whose origin wants to know. Whether there are any.
+    pub fn take_lost(&mut self, empty: &mut Block) -> bool {
+        mem::swap(&mut self.lost, empty);
+        !empty.is_empty()
+    }
+}
+
+fn count(why: Why, counters: &mut NetCounters) {
+    let counter = match why {
+        Why::Peer => &mut counters.tcp_closed_by_peer,
+        Why::Error => &mut counters.tcp_closed_error,
+        Why::OpenFailed => &mut counters.tcp_open_failed,
+        Why::Framing => &mut counters.tcp_closed_framing,
+        Why::Core => &mut counters.tcp_closed_by_core,
+        Why::Idle => &mut counters.tcp_closed_idle,
+        Why::Incomplete => &mut counters.tcp_closed_incomplete,
+        Why::Slow => &mut counters.tcp_closed_slow,
+        Why::Memory => &mut counters.tcp_closed_memory,
+        Why::Handshake => &mut counters.tcp_closed_handshake,
+        Why::Silent => &mut counters.tcp_closed_silent,
+        Why::Tls => &mut counters.tcp_closed_tls,
+        Why::Upgrade => &mut counters.tcp_closed_upgrade,
+    };
+    *counter += 1;
+}

@@ -1,0 +1,299 @@
+//! What stands between a connection's socket and the messages on it: nothing, TLS, WebSocket, or
+//! TLS and then WebSocket. Values fed with bytes: no socket here, no clock.
+
+use std::mem;
+
+use sip_core::limits::Limits;
+use sip_core::transport::framing::{Framed, Framer};
+use sip_core::transport::websocket::{
+    AllowedOrigins, CloseCode, Frames, Handshake, Handshaking, KEEP_ALIVE_PONG, Unframed, write_close,
+};
+use sip_core::transport::{Flow, Transport};
+
+use super::service::is_websocket;
+use super::streams::{Arrival, Verdict, Why};
+use crate::tls::{TlsError, TlsSession};
+
+/// Finds the messages in a connection's data.
+#[derive(Debug)]
+pub(super) enum Decoder {
+    /// SIP as a stream (RFC 3261 §18.3).
+    Stream(Framer),
+    /// The request that opens a WebSocket.
+    Upgrade(Handshake),
+    /// WebSocket frames.
+    Frames(Frames),
+}
+
+/// What came of data.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    /// Complete messages.
+    pub(super) messages: u64,
+    /// Keep-alives answered.
+    pub(super) pings: u64,
+    /// The handshake of TLS is done.
+    pub(super) secured: bool,
+    /// A WebSocket was opened.
+    pub(super) upgraded: bool,
+    /// The connection is to end.
+    pub(super) end: Option<Why>,
+    /// What TLS says of that.
+    pub(super) fault: Option<TlsError>,
+}
+
+impl Decoder {
+    /// For a connection that has just come to be.
+    pub(super) fn new(transport: Transport, limits: &Limits) -> Self {
+        if is_websocket(transport) {
+            Self::Upgrade(Handshake::new(limits.header_bytes))
+        } else {
+            Self::Stream(Framer::new(limits))
+        }
+    }
+
+    /// Whether a message, a frame or an upgrade has begun and not ended.
+    pub(super) fn is_mid_message(&self) -> bool {
+        match self {
+            Self::Stream(framer) => framer.is_mid_message(),
+            Self::Upgrade(handshake) => handshake.held_bytes() > 0,
+            Self::Frames(frames) => frames.is_mid_message(),
+        }
+    }
+
+    /// Bytes kept of it.
+    pub(super) fn held_bytes(&self) -> usize {
+        match self {
+            Self::Stream(framer) => framer.held_bytes(),
+            Self::Upgrade(handshake) => handshake.held_bytes(),
+            Self::Frames(frames) => frames.held_bytes(),
+        }
+    }
+
+    /// Gives each message that `fresh` completes to `deliver`; appends to `replies` what the
+    /// protocol itself answers.
+    pub(super) fn take(
+        &mut self,
+        flow: Flow,
+        mut fresh: &[u8],
+        context: &mut Context<'_>,
+        taken: &mut Taken,
+        deliver: &mut impl FnMut(Flow, Arrival<'_>) -> Verdict,
+    ) {
+        if let Self::Upgrade(handshake) = self {
+            match handshake.next(&mut fresh, context.origins) {
+                Handshaking::Incomplete => return,
+                Handshaking::Accepted(upgrade) => {
+                    upgrade.write_response(context.replies);
+                    taken.upgraded = true;
+                }
+                Handshaking::Refused(fault) => {
+                    fault.write_response(context.replies);
+                    taken.end = Some(Why::Upgrade);
+                    return;
+                }
+            }
+            *self = Self::Frames(Frames::new(context.limits));
+        }
+        match self {
+            Self::Stream(framer) => take_framed(framer, flow, fresh, context, taken, deliver),
+            Self::Frames(frames) => take_frames(frames, flow, fresh, context, taken, deliver),
+            Self::Upgrade(_) => {}
+        }
+    }
+
+    /// Whether messages are to be sent in frames.
+    pub(super) fn is_framed(&self) -> bool {
+        matches!(self, Self::Frames(_))
+    }
+}
+
+/// What all connections of a worker use in turn.
+pub(super) struct Context<'a> {
+    pub(super) limits: &'a Limits,
+    pub(super) origins: &'a AllowedOrigins,
+    /// What is to be sent back at once.
+    pub(super) replies: &'a mut Vec<u8>,
+}
+
+fn take_framed(
+    framer: &mut Framer,
+    flow: Flow,
+    mut fresh: &[u8],
+    context: &mut Context<'_>,
+    taken: &mut Taken,
+    deliver: &mut impl FnMut(Flow, Arrival<'_>) -> Verdict,
+) {
+    loop {
+        match framer.next(&mut fresh) {
+            Framed::Message(message) => {
+                taken.messages += 1;
+                if deliver(flow, Arrival::Message(message)) == Verdict::Close {
+                    taken.end = Some(Why::Core);
+                    return;
+                }
+            }
+            Framed::KeepAlivePing => {
+                taken.pings += 1;
+                context.replies.extend_from_slice(b"\r\n");
+            }
+            Framed::KeepAlivePong => {}
+            Framed::Incomplete => return,
+            Framed::Error(error) => {
+                let _ = deliver(flow, Arrival::Fault(error));
+                taken.end = Some(Why::Framing);
+                return;
+            }
+        }
+    }
+}
+
+fn take_frames(
+    frames: &mut Frames,
+    flow: Flow,
+    mut fresh: &[u8],
+    context: &mut Context<'_>,
+    taken: &mut Taken,
+    deliver: &mut impl FnMut(Flow, Arrival<'_>) -> Verdict,
+) {
+    // Of several pings that wait, the last alone is answered (RFC 6455 §5.5.3).
+    let mut pong = Vec::new();
+    loop {
+        match frames.next(&mut fresh) {
+            Unframed::Message(message) => {
+                taken.messages += 1;
+                if deliver(flow, Arrival::Message(message)) == Verdict::Close {
+                    taken.end = Some(Why::Core);
+                    break;
+                }
+            }
+            Unframed::KeepAlivePing => {
+                taken.pings += 1;
+                context.replies.extend_from_slice(KEEP_ALIVE_PONG);
+            }
+            Unframed::Ping { reply } => {
+                taken.pings += 1;
+                pong.clear();
+                pong.extend_from_slice(reply);
+            }
+            Unframed::KeepAlivePong | Unframed::Pong => {}
+            Unframed::Close { reply, .. } => {
+                context.replies.append(&mut pong);
+                context.replies.extend_from_slice(reply);
+                taken.end = Some(Why::Peer);
+                return;
+            }
+            Unframed::Incomplete => break,
+            Unframed::Error(fault) => {
+                context.replies.append(&mut pong);
+                write_close(context.replies, fault.close_code());
+                taken.end = Some(Why::Framing);
+                return;
+            }
+        }
+    }
+    context.replies.append(&mut pong);
+}
+
+/// The Close frame that goes before the end of a WebSocket, where none was sent yet.
+pub(super) fn closing_frame(decoder: &Decoder, why: Why) -> Option<[u8; 4]> {
+    let Decoder::Frames(frames) = decoder else {
+        return None;
+    };
+    if frames.is_ended() {
+        return None;
+    }
+    let code = if matches!(why, Why::Core | Why::Framing) {
+        CloseCode::PolicyViolation
+    } else {
+        CloseCode::GoingAway
+    };
+    Some(code.frame())
+}
+
+/// TLS on a connection, and what of its records waits for room in the socket.
+#[derive(Debug)]
+pub(super) struct Secured {
+    pub(super) session: TlsSession,
+    /// Records to be written.
+    cipher: Vec<u8>,
+    /// Bytes at the front that were written.
+    written: usize,
+    /// Bytes of the queue that these records carry: they leave it when all records have been
+    /// written, so that a message that is lost comes back whole.
+    carried: usize,
+}
+
+/// Bytes of messages that are encrypted at once.
+const CHUNK: usize = 32 << 10;
+
+impl Secured {
+    /// `first`: what the session wants sent already.
+    pub(super) fn new(session: TlsSession, first: Vec<u8>) -> Self {
+        Self {
+            session,
+            cipher: first,
+            written: 0,
+            carried: 0,
+        }
+    }
+
+    /// Takes what arrived; data goes to `data`.
+    pub(super) fn feed(
+        &mut self,
+        input: &mut [u8],
+        data: impl FnMut(&[u8]),
+    ) -> Result<crate::tls::Fed, TlsError> {
+        self.session.feed(input, &mut self.cipher, data)
+    }
+
+    /// Bytes kept: of an incomplete record, and of records to be written.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.session.buffered() + self.cipher.capacity()
+    }
+
+    /// Records to be written: those that are kept, else `waiting`, or as much of it as goes into one
+    /// write, encrypted in `scratch`. None where there is nothing to send, or nothing can be sent.
+    pub(super) fn records<'a>(
+        &'a mut self,
+        waiting: &[u8],
+        scratch: &'a mut Vec<u8>,
+    ) -> Result<&'a [u8], TlsError> {
+        scratch.clear();
+        if !self.cipher.is_empty() {
+            return Ok(self.cipher.get(self.written..).unwrap_or_default());
+        }
+        if !waiting.is_empty() && !self.session.is_handshaking() && !self.session.has_ended() {
+            let chunk = waiting.get(..CHUNK.min(waiting.len())).unwrap_or_default();
+            self.session.write(chunk, scratch)?;
+            self.carried = chunk.len();
+        }
+        Ok(scratch)
+    }
+
+    /// Of those records `count` bytes were written; the others are kept. The bytes of the queue that
+    /// are done with.
+    pub(super) fn written(&mut self, count: usize, scratch: &[u8]) -> usize {
+        if self.cipher.is_empty() {
+            let rest = scratch.get(count..).unwrap_or_default();
+            if !rest.is_empty() {
+                self.cipher.extend_from_slice(rest);
+                return 0;
+            }
+        } else {
+            self.written += count;
+            if self.written < self.cipher.len() {
+                return 0;
+            }
+            // A connection with nothing to send keeps no memory for it.
+            self.cipher = Vec::new();
+            self.written = 0;
+        }
+        mem::take(&mut self.carried)
+    }
+
+    /// Says that we send no more; to be written after what waits.
+    pub(super) fn close(&mut self) {
+        self.session.close(&mut self.cipher);
+    }
+}
