@@ -1,4 +1,4 @@
-//! Connections that we opened, and opening one.
+//! Connections by what they lead to, and opening one.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -11,8 +11,13 @@ use sip_core::owner::call_id_of;
 use sip_core::transport::{Flow, Transport};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::service::Sharing;
+use super::conn::Beginning;
+use super::layer::{Decoder, Secured};
+use super::service::{Sharing, is_secure};
+use super::streams::Streams;
+use crate::counters::NetCounters;
 use crate::sys;
+use crate::tls::TlsError;
 
 /// What a connection that we opened is for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -62,8 +67,98 @@ impl Peers {
     }
 }
 
+impl Streams {
+    /// Whether the connection that `to` names is one of this worker's and can be used.
+    pub fn has(&mut self, to: &Flow) -> bool {
+        to.conn.is_some_and(|id| self.usable(id, to))
+    }
+
+    /// Whether this worker has opened a connection for `message` to the address of `to`, and it can be
+    /// used.
+    pub fn has_opened(&mut self, to: &Flow, message: &[u8]) -> bool {
+        self.find_opened(to, message).is_some()
+    }
+
+    fn usable(&mut self, id: ConnId, to: &Flow) -> bool {
+        self.table.get_mut(id).is_some_and(|conn| {
+            conn.takes_messages() && conn.transport == to.transport && conn.remote.ip() == to.remote.ip()
+        })
+    }
+
+    pub(super) fn find(&mut self, to: &Flow, message: &[u8]) -> Option<ConnId> {
+        if let Some(id) = to.conn.filter(|id| self.usable(*id, to)) {
+            return Some(id);
+        }
+        self.find_opened(to, message)
+    }
+
+    fn peer(&self, to: &Flow, message: &[u8]) -> Peer {
+        let service = self.services.get(usize::from(to.listener.0));
+        let sharing = service.map_or(Sharing::PerPeer, |service| service.sharing);
+        self.peers.peer(to, sharing, message)
+    }
+
+    fn find_opened(&mut self, to: &Flow, message: &[u8]) -> Option<ConnId> {
+        let id = self.peers.get(&self.peer(to, message))?;
+        self.usable(id, to).then_some(id)
+    }
+
+    pub(super) fn open(
+        &mut self,
+        to: &Flow,
+        message: &[u8],
+        now_ms: u64,
+        counters: &mut NetCounters,
+    ) -> Option<ConnId> {
+        let source = self.sources.get(usize::from(to.listener.0)).copied().flatten();
+        if self.table.is_full() {
+            counters.tcp_refused_limit += 1;
+            return None;
+        }
+        let tls = match is_secure(to.transport) {
+            false => None,
+            true => match self.client(to) {
+                Ok(secured) => Some(Box::new(secured)),
+                Err(error) => {
+                    counters.tcp_open_failed += 1;
+                    self.note_failure(*to, true, error);
+                    return None;
+                }
+            },
+        };
+        let Some(Ok(socket)) = source.map(|source| connect(source, to.remote)) else {
+            counters.tcp_open_failed += 1;
+            return None;
+        };
+        let peer = self.peer(to, message);
+        let beginning = Beginning {
+            socket,
+            flow: *to,
+            decoder: Decoder::new(to.transport, &self.limits),
+            tls,
+            opened_to: Some(Box::new(peer.clone())),
+        };
+        let id = self.add(beginning, now_ms, counters)?;
+        self.peers.insert(peer, id);
+        Some(id)
+    }
+
+    /// Our end of TLS to the peer of `to`.
+    fn client(&self, to: &Flow) -> Result<Secured, TlsError> {
+        let service = self.services.get(usize::from(to.listener.0));
+        let none = || TlsError::Internal("connections from here cannot be opened".to_owned());
+        let clients = service
+            .and_then(|service| service.clients.as_ref())
+            .ok_or_else(none)?;
+        let domain = to.remote.ip().to_string();
+        let mut first = Vec::new();
+        let session = clients.for_domain(&domain).connect(&domain, &mut first)?;
+        Ok(Secured::new(session, first))
+    }
+}
+
 /// Begins to open a connection from `source`.
-pub(super) fn connect(source: IpAddr, remote: SocketAddr) -> io::Result<TcpStream> {
+fn connect(source: IpAddr, remote: SocketAddr) -> io::Result<TcpStream> {
     let socket = Socket::new(
         Domain::for_address(remote),
         Type::STREAM.nonblocking().cloexec(),

@@ -16,9 +16,9 @@ use super::admission::{PerAddress, Turns};
 use super::conn::{Beginning, Conn, Sent, State};
 use super::layer::{Context, Decoder, Secured, Taken};
 use super::listener::TcpListener;
-use super::peers::{Peer, Peers, connect};
+use super::peers::Peers;
 use super::queue::OutQueue;
-use super::service::{Sharing, StreamService, is_secure};
+use super::service::{StreamService, is_secure};
 use super::table::{LOW_GENERATION, Table};
 use super::wheel::Wheel;
 use crate::accepted::Accepted;
@@ -116,10 +116,10 @@ pub struct Streams {
     token: u64,
     listeners: Vec<TcpListener>,
     /// For each listener of the configuration from which connections are opened: its address.
-    sources: Vec<Option<IpAddr>>,
+    pub(super) sources: Vec<Option<IpAddr>>,
     /// For each listener of the configuration.
-    services: Vec<StreamService>,
-    limits: Limits,
+    pub(super) services: Vec<StreamService>,
+    pub(super) limits: Limits,
     pub(super) table: Table<Conn>,
     pub(super) peers: Peers,
     /// Connections that peers opened, of all workers.
@@ -327,7 +327,12 @@ impl Streams {
     }
 
     /// Puts a new connection into the table and registers it.
-    fn add(&mut self, beginning: Beginning, now_ms: u64, counters: &mut NetCounters) -> Option<ConnId> {
+    pub(super) fn add(
+        &mut self,
+        beginning: Beginning,
+        now_ms: u64,
+        counters: &mut NetCounters,
+    ) -> Option<ConnId> {
         let Ok(id) = self.table.insert(Conn::new(beginning, now_ms)) else {
             counters.tcp_refused_limit += 1;
             return None;
@@ -622,95 +627,6 @@ impl Streams {
             .is_some_and(|conn| conn.waiting() > 0 && conn.waiting() + more > limit)
     }
 
-    /// Whether the connection that `to` names is one of this worker's and can be used.
-    pub fn has(&mut self, to: &Flow) -> bool {
-        to.conn.is_some_and(|id| self.usable(id, to))
-    }
-
-    /// Whether this worker has opened a connection for `message` to the address of `to`, and it can be
-    /// used.
-    pub fn has_opened(&mut self, to: &Flow, message: &[u8]) -> bool {
-        self.find_opened(to, message).is_some()
-    }
-
-    fn usable(&mut self, id: ConnId, to: &Flow) -> bool {
-        self.table.get_mut(id).is_some_and(|conn| {
-            conn.takes_messages() && conn.transport == to.transport && conn.remote.ip() == to.remote.ip()
-        })
-    }
-
-    fn find(&mut self, to: &Flow, message: &[u8]) -> Option<ConnId> {
-        if let Some(id) = to.conn.filter(|id| self.usable(*id, to)) {
-            return Some(id);
-        }
-        self.find_opened(to, message)
-    }
-
-    fn peer(&self, to: &Flow, message: &[u8]) -> Peer {
-        let service = self.services.get(usize::from(to.listener.0));
-        let sharing = service.map_or(Sharing::PerPeer, |service| service.sharing);
-        self.peers.peer(to, sharing, message)
-    }
-
-    fn find_opened(&mut self, to: &Flow, message: &[u8]) -> Option<ConnId> {
-        let id = self.peers.get(&self.peer(to, message))?;
-        self.usable(id, to).then_some(id)
-    }
-
-    fn open(&mut self, to: &Flow, message: &[u8], now_ms: u64, counters: &mut NetCounters) -> Option<ConnId> {
-        let source = self.sources.get(usize::from(to.listener.0)).copied().flatten();
-        if self.table.is_full() {
-            counters.tcp_refused_limit += 1;
-            return None;
-        }
-        let tls = match is_secure(to.transport) {
-            false => None,
-            true => match self.client(to) {
-                Ok(secured) => Some(Box::new(secured)),
-                Err(error) => {
-                    counters.tcp_open_failed += 1;
-                    if self.failures.len() < KEPT_FAILURES {
-                        let (flow, outbound) = (*to, true);
-                        self.failures.push(TlsFailure {
-                            flow,
-                            outbound,
-                            error,
-                        });
-                    }
-                    return None;
-                }
-            },
-        };
-        let Some(Ok(socket)) = source.map(|source| connect(source, to.remote)) else {
-            counters.tcp_open_failed += 1;
-            return None;
-        };
-        let peer = self.peer(to, message);
-        let beginning = Beginning {
-            socket,
-            flow: *to,
-            decoder: Decoder::new(to.transport, &self.limits),
-            tls,
-            opened_to: Some(Box::new(peer.clone())),
-        };
-        let id = self.add(beginning, now_ms, counters)?;
-        self.peers.insert(peer, id);
-        Some(id)
-    }
-
-    /// Our end of TLS to the peer of `to`.
-    fn client(&self, to: &Flow) -> Result<Secured, TlsError> {
-        let service = self.services.get(usize::from(to.listener.0));
-        let none = || TlsError::Internal("connections from here cannot be opened".to_owned());
-        let clients = service
-            .and_then(|service| service.clients.as_ref())
-            .ok_or_else(none)?;
-        let domain = to.remote.ip().to_string();
-        let mut first = Vec::new();
-        let session = clients.for_domain(&domain).connect(&domain, &mut first)?;
-        Ok(Secured::new(session, first))
-    }
-
     pub(super) fn mark_dirty(&mut self, id: ConnId) {
         if let Some(conn) = self.table.get_mut(id)
             && !conn.is_dirty
@@ -776,6 +692,17 @@ impl Streams {
 
     pub(super) fn recycle(&mut self, out: Box<OutQueue>) {
         recycle(&mut self.spare, out);
+    }
+
+    /// Keeps a failure to be told of, as long as there are few.
+    pub(super) fn note_failure(&mut self, flow: Flow, outbound: bool, error: TlsError) {
+        if self.failures.len() < KEPT_FAILURES {
+            self.failures.push(TlsFailure {
+                flow,
+                outbound,
+                error,
+            });
+        }
     }
 
     /// Takes the failures of TLS since the last time, at most [`KEPT_FAILURES`].
