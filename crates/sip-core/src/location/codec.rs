@@ -504,7 +504,8 @@ pub(super) mod tests {
             let at = at.index(changed.len());
             changed[at] = to;
             for bytes in [bytes, changed] {
-                if let Ok(record) = decode(&bytes) {
+                // The earlier format is read and never written.
+                if let (Ok(record), Some(&FORMAT)) = (decode(&bytes), bytes.first()) {
                     let mut again = vec![];
                     encode(&record, &mut again);
                     prop_assert_eq!(again, bytes);
