@@ -131,6 +131,10 @@ counters! {
     limited_parked => "limit_reached" { "limit=\"parked\"" };
     /// Requests sent to another address of the next hop after the first failed (RFC 3263 §4.3).
     failovers => "failovers" {};
+    /// Requests too long for a datagram, by what was done.
+    switched_to_tcp => "udp_too_long" { "result=\"sent-by-tcp\"" };
+    /// Requests too long for a datagram, by what was done.
+    switched_back => "udp_too_long" { "result=\"sent-by-udp-after-tcp-failed\"" };
     /// Requests sent to several targets at once or in turn (RFC 3261 §16.7).
     forked => "forked" {};
     /// Responses 3xx whose contacts became targets.

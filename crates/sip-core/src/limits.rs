@@ -36,6 +36,9 @@ pub struct Limits {
     pub route_values: usize,
     /// Via header values of one message; more: 400.
     pub via_values: usize,
+    /// Bytes of a request over UDP; a longer one leaves by TCP where there is such a listener and its
+    /// next hop did not name UDP (RFC 3261 §18.1.1). 0: none is too long.
+    pub udp_mtu: usize,
 }
 
 impl Default for Limits {
@@ -55,6 +58,7 @@ impl Default for Limits {
             nonces: 1_000_000,
             route_values: 64,
             via_values: 70,
+            udp_mtu: 1300,
         }
     }
 }

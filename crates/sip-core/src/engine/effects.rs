@@ -300,6 +300,27 @@ impl Engine {
         key
     }
 
+    /// Begins a client transaction anew, in its place, with this request to another destination.
+    pub(crate) fn restart_client(&mut self, key: Key, to: Flow, request: &[u8]) {
+        let ctx = self.machine_context(&to);
+        let Some(client) = self.table.client_mut(key) else {
+            return;
+        };
+        for timer in client.timers.iter_mut().filter_map(Option::take) {
+            self.wheel.cancel(timer);
+        }
+        let mut effects = Effects::default();
+        client.machine = match client.machine {
+            ClientMachine::Invite(_) => ClientMachine::Invite(InviteClient::new(&ctx, &mut effects)),
+            ClientMachine::NonInvite(_) => {
+                ClientMachine::NonInvite(NonInviteClient::new(&ctx, &mut effects))
+            }
+        };
+        client.to = to;
+        client.request = Box::from(request);
+        self.run_client(key, effects, None);
+    }
+
     /// Takes an event of a client transaction; says what its user must be told. `response` is the
     /// response at hand, from which an ACK is made.
     pub(crate) fn client_event(

@@ -120,6 +120,8 @@ pub(crate) struct ClientUser {
     pub(crate) cancel_wanted: bool,
     /// CANCEL was sent.
     pub(crate) cancel_sent: bool,
+    /// It left by TCP because it was too long for a datagram, and may go back.
+    pub(crate) switched: bool,
 }
 
 impl ClientUser {
@@ -132,6 +134,7 @@ impl ClientUser {
             provisional: false,
             cancel_wanted: false,
             cancel_sent: false,
+            switched: false,
         }
     }
 

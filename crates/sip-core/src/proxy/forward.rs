@@ -43,6 +43,8 @@ pub(crate) struct Branch {
     /// Number of its target.
     pub(crate) target: u8,
     pub(crate) to: Flow,
+    /// It may leave by TCP instead, if it is too long for a datagram.
+    pub(crate) may_switch: bool,
     pub(crate) shape: Shape,
     /// Max-Breadth to write.
     pub(crate) breadth: Option<u32>,
@@ -81,12 +83,16 @@ impl Engine {
     ) -> Result<(), NotSent> {
         let ingress = request.flow.listener;
         let (at, to) = match decision.flow {
+            // The flow of a registration is the way, whatever it is to carry (RFC 5626 §5.3).
             Some(flow) => (None, flow),
             None => self
                 .next_candidate(&decision.candidates, 0, ingress)
                 .map(|(at, to)| (Some(at), to))
                 .ok_or(NotSent::NoListener)?,
         };
+        let may_switch = at
+            .and_then(|at| decision.candidates.get(at))
+            .is_some_and(super::switch::may_switch);
         let stateless =
             request.method == Method::Ack || (decision.state == StateMode::Stateless && server.is_none());
         if stateless {
@@ -102,6 +108,9 @@ impl Engine {
             self.out.push_with(to, |text| {
                 self.edits.apply(request.message.source(), span(request), text)
             });
+            if self.out.last_len() > self.config.limits.udp_mtu && may_switch {
+                self.switch_stateless(request, decision.state, to);
+            }
             self.counters.relayed_stateless += 1;
             return Ok(());
         }
@@ -116,6 +125,7 @@ impl Engine {
                 server,
                 target: 0,
                 to,
+                may_switch,
                 shape: decision.shape,
                 breadth: None,
                 reply_timeout_ms: None,
@@ -200,7 +210,9 @@ impl Engine {
 
     /// The flow to a candidate, from the listener that reaches it.
     pub(crate) fn flow_to(&self, candidate: &Candidate, ingress: Option<ListenerId>) -> Option<Flow> {
-        let Candidate { transport, address } = *candidate;
+        let Candidate {
+            transport, address, ..
+        } = *candidate;
         let listener = self
             .directory
             .egress(&self.config, transport, address.ip(), ingress)?;
@@ -231,9 +243,14 @@ impl Engine {
         self.edits
             .apply(request.message.source(), span(request), &mut text);
         let invite = request.method == Method::Invite;
+        let mut to = plan.to;
+        let switched = text.len() > self.config.limits.udp_mtu
+            && plan.may_switch
+            && self.switch_to_stream(&mut to, &mut text, request.flow.listener);
         let user = ClientUser {
             target: plan.target,
             c_ms: plan.shape.c_ms,
+            switched,
             ..ClientUser::new(Owner::Server(plan.server))
         };
         // Timer C is an INVITE's; the wait for the first sign of life is anybody's.
@@ -243,7 +260,7 @@ impl Engine {
             (first, false) => first,
         };
         let key = client_key(branch, request.method);
-        let client = self.begin_client(key, invite, plan.to, &text, user, wait.map(Millis));
+        let client = self.begin_client(key, invite, to, &text, user, wait.map(Millis));
         self.scratch = text;
         if let Some(server) = self.table.live_mut(plan.server) {
             server.user.branches.push(client);

@@ -7,4 +7,5 @@ pub(crate) mod hop;
 mod probe;
 pub(crate) mod record_route;
 pub(crate) mod response;
+pub(crate) mod switch;
 mod undelivered;

@@ -495,7 +495,7 @@ impl Engine {
 
 /// The value of `tz` among the parameters of a Via of ours, empty where it has none. Nothing in
 /// there is quoted: what is not as we wrote it does not fit the branch.
-fn ingress_token(params: &[u8]) -> Option<&[u8]> {
+pub(super) fn ingress_token(params: &[u8]) -> Option<&[u8]> {
     params.split(|c| *c == b';').find_map(|param| {
         let value = param.strip_prefix(b"tz")?;
         match value {

@@ -24,7 +24,7 @@ impl Engine {
         let Ok(top) = message.top_via() else {
             return Outcome::Done;
         };
-        let Some((branch, _)) = top.branch().and_then(read_branch) else {
+        let Some((branch, number)) = top.branch().and_then(read_branch) else {
             return Outcome::Done;
         };
         let method = if method == Method::Ack {
@@ -33,10 +33,20 @@ impl Engine {
             method
         };
         match self.table.find_client(client_key(branch, method)) {
-            Some(key) if self.table.client(key).is_some_and(|c| c.to.remote == to.remote) => {
+            Some(key) => {
+                let failed = self
+                    .table
+                    .client(key)
+                    .is_some_and(|c| c.to.remote == to.remote && c.to.transport == to.transport);
+                if !failed || self.switch_back(key) {
+                    return Outcome::Done;
+                }
                 self.client_failure(key, ClientEvent::TransportError)
             }
-            _ => Outcome::Done,
+            None => {
+                self.switch_back_stateless(message, to, number);
+                Outcome::Done
+            }
         }
     }
 

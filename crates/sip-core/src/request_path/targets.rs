@@ -20,6 +20,7 @@ use crate::engine::{Engine, LocationTarget};
 use crate::proxy::forward::{Branch, max_breadth, read_loop_mark};
 use crate::proxy::hop::Hop;
 use crate::proxy::response::Outcome;
+use crate::proxy::switch::may_switch as may_leave_by_tcp;
 use crate::resolve::Located;
 use crate::transaction::table::Key;
 
@@ -356,6 +357,7 @@ impl Engine {
             return;
         };
         let breadth = shape.loop_mark.map(|_| target.breadth);
+        let mut may_switch = false;
         let to = match target.flow.take() {
             Some(flow) => Some(flow),
             None => {
@@ -365,6 +367,7 @@ impl Engine {
                     (next, self.context(server).and_then(|c| c.target_mut(number)))
                 {
                     target.next = at + 1;
+                    may_switch = candidates.get(at).is_some_and(may_leave_by_tcp);
                 }
                 next.map(|(_, flow)| flow)
             }
@@ -379,6 +382,7 @@ impl Engine {
                 server,
                 target: number,
                 to,
+                may_switch,
                 shape,
                 breadth,
                 reply_timeout_ms,

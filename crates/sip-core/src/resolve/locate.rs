@@ -52,6 +52,7 @@ impl Cache {
                 candidates.push(Candidate {
                     transport,
                     address: SocketAddr::new(ip, port),
+                    named: question.transport.is_some(),
                 });
                 return Located::Done(candidates);
             }
@@ -233,6 +234,7 @@ impl<'c> Run<'c, '_> {
                     let candidate = Candidate {
                         transport: target.transport,
                         address: SocketAddr::new(ip, target.port),
+                        named: self.question.transport.is_some(),
                     };
                     if self.candidates.len() < MAX_CANDIDATES && !self.candidates.contains(&candidate) {
                         self.candidates.push(candidate);

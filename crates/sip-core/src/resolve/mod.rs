@@ -43,6 +43,8 @@ pub struct Candidate {
     pub transport: Transport,
     /// Address and port.
     pub address: SocketAddr,
+    /// The URI named this transport.
+    pub named: bool,
 }
 
 /// Candidates in the order in which they are to be tried.

@@ -158,6 +158,19 @@ impl TransmitBatch {
         });
     }
 
+    /// Bytes of the message appended last.
+    pub(crate) fn last_len(&self) -> usize {
+        self.items.last().map_or(0, |item| item.range.len())
+    }
+
+    /// Takes the message appended last back out, its bytes to the end of `text`.
+    pub(crate) fn take_last(&mut self, text: &mut Vec<u8>) {
+        if let Some(item) = self.items.pop() {
+            text.extend_from_slice(self.bytes.get(item.range.clone()).unwrap_or_default());
+            self.bytes.truncate(item.range.start);
+        }
+    }
+
     /// Appends a copy of `message`.
     pub fn push(&mut self, to: Flow, message: &[u8]) {
         self.push_with(to, |out| out.extend_from_slice(message));

@@ -239,6 +239,7 @@ fn limits(settings: &Settings) -> Limits {
         nonces: limits.nonces,
         route_values: limits.route_values,
         via_values: limits.via_values,
+        udp_mtu: Limits::default().udp_mtu,
     }
 }
 

@@ -1,0 +1,268 @@
+//! Requests that are too long for a datagram (RFC 3261 §18.1.1): they leave by TCP, and by UDP after
+//! all where TCP leads nowhere.
+//!
+//! Decisions where the RFC leaves them, or where it is not followed to the letter:
+//! - **A URI that says `transport=udp` is obeyed** (RFC 3263 §4.1), although §18.1.1 knows no such
+//!   exception: it is how an operator names a peer whose firewall swallows TCP. Where the transport
+//!   came from name service or from the default, the request switches.
+//! - **The flow of a registration is kept** (RFC 5626 §5.3): behind its NAT nobody listens.
+//! - **Without state an INVITE does not switch.** Its CANCEL and the ACK to its failure must go where
+//!   it went (§9.1, §17.1.1.3), are short, and nobody remembers how long it was. Other requests have
+//!   neither; the same bytes are of the same length, so that a copy takes the same way. What switched
+//!   says so by the number in its branch, under the branch's hash.
+//! - With state the branch knows its transport, and CANCEL and ACK follow it.
+//! - **Back to UDP** goes what could not be delivered before anything was heard, whatever the cause:
+//!   the shell does not tell a reset from a time-out. The transaction begins anew with the same
+//!   branch, so that one who got both knows a copy. It counts as no failure of the next hop. What was
+//!   cancelled meanwhile is not sent again.
+
+use alloc::vec::Vec;
+
+use sip_message::write::Edits;
+use sip_message::{HeaderName, Message, Method};
+
+use super::forward::{read_ingress, write_via_start};
+use super::record_route;
+use super::response::ingress_token;
+use crate::config::StateMode;
+use crate::engine::Engine;
+use crate::engine::request::Request;
+use crate::id::ListenerId;
+use crate::resolve::Candidate;
+use crate::transaction::table::{ClientMachine, Key};
+use crate::transaction::{invite_client, non_invite_client};
+use crate::transport::{Flow, Transport};
+
+/// The number in the branch of what switched without state. Those of branches with state are less
+/// (`limits.branches`).
+const SWITCHED: u8 = u8::MAX;
+
+/// Digits of a branch of ours behind the cookie: its hash and its number.
+const BRANCH_DIGITS: usize = 34;
+
+/// Whether a request to this candidate may leave by TCP instead.
+pub(crate) fn may_switch(candidate: &Candidate) -> bool {
+    candidate.transport == Transport::Udp && !candidate.named
+}
+
+/// A request as written for one listener, that is to leave by another.
+#[derive(Clone, Copy, Debug)]
+struct Move {
+    ingress: ListenerId,
+    from: ListenerId,
+    to: ListenerId,
+    /// Another branch.
+    branch: Option<(u128, u8)>,
+}
+
+impl Engine {
+    /// A request with state is too long for a datagram: makes `text` and `to` those of TCP, unless no
+    /// listener of ours reaches that address by it. Whether it did.
+    #[cold]
+    pub(super) fn switch_to_stream(
+        &mut self,
+        to: &mut Flow,
+        text: &mut Vec<u8>,
+        ingress: ListenerId,
+    ) -> bool {
+        let stream = self.by(Transport::Tcp, *to, ingress);
+        let Some(stream) = stream.filter(|_| self.config.limits.udp_mtu > 0) else {
+            return false;
+        };
+        let moved = Move {
+            ingress,
+            from: to.listener,
+            to: stream.listener,
+            branch: None,
+        };
+        if !self.readdress(text, &moved) {
+            return false;
+        }
+        *to = stream;
+        self.counters.switched_to_tcp += 1;
+        true
+    }
+
+    /// The message appended last to what leaves, without state, is too long for a datagram.
+    #[cold]
+    pub(super) fn switch_stateless(&mut self, request: &Request<'_>, state: StateMode, to: Flow) {
+        #[expect(clippy::wildcard_enum_match_arm, reason = "most methods are alike here")]
+        let stays = match request.method {
+            Method::Invite | Method::Cancel => true,
+            // With state, an ACK that goes on answers a 2xx: it stands alone.
+            Method::Ack if state == StateMode::Stateless => true,
+            _ => self.config.limits.udp_mtu == 0,
+        };
+        let ingress = request.flow.listener;
+        let stream = self.by(Transport::Tcp, to, ingress);
+        let Some(stream) = stream.filter(|_| !stays) else {
+            return;
+        };
+        let hash = self.secrets.branch(&request.branch_input(), SWITCHED);
+        let moved = Move {
+            ingress,
+            from: to.listener,
+            to: stream.listener,
+            branch: Some((hash, SWITCHED)),
+        };
+        let mut text = core::mem::take(&mut self.scratch);
+        text.clear();
+        self.out.take_last(&mut text);
+        if self.readdress(&mut text, &moved) {
+            self.counters.switched_to_tcp += 1;
+            self.out.push(stream, &text);
+        } else {
+            self.out.push(to, &text);
+        }
+        self.scratch = text;
+    }
+
+    /// The request of this client transaction could not be delivered: if it had switched and nothing
+    /// was heard yet, it goes by UDP. Whether it did.
+    pub(super) fn switch_back(&mut self, key: Key) -> bool {
+        let Some(client) = self.table.client_mut(key) else {
+            return false;
+        };
+        let silent = match &client.machine {
+            ClientMachine::Invite(m) => m.state() == invite_client::State::Calling,
+            ClientMachine::NonInvite(m) => m.state() == non_invite_client::State::Trying,
+        };
+        let wanted = core::mem::take(&mut client.user.switched) && !client.user.cancel_wanted;
+        if !wanted || !silent {
+            return false;
+        }
+        let (stream, server) = (client.to, client.user.server());
+        let mut text = Vec::from(&*client.request);
+        let ingress = server
+            .and_then(|key| self.table.live(key))
+            .map(|s| s.source.listener);
+        let Some(ingress) = ingress else {
+            return false;
+        };
+        self.by_udp(stream, ingress, &mut text).is_some_and(|to| {
+            self.restart_client(key, to, &text);
+            true
+        })
+    }
+
+    /// The same without state: the bytes themselves say that they had switched, and where they came in.
+    pub(super) fn switch_back_stateless(&mut self, message: &Message<'_>, stream: Flow, number: u8) {
+        if number != SWITCHED || stream.transport != Transport::Tcp {
+            return;
+        }
+        let top = message.top_via().ok();
+        let token = top.as_ref().and_then(|via| ingress_token(via.params.as_bytes()));
+        let Some((ingress, _)) = token.and_then(read_ingress) else {
+            return;
+        };
+        let span = message.start_offset()..message.end_offset();
+        let mut text = Vec::from(message.source().get(span).unwrap_or_default());
+        if let Some(to) = self.by_udp(stream, ingress, &mut text) {
+            self.out.push(to, &text);
+        }
+    }
+
+    fn by_udp(&mut self, stream: Flow, ingress: ListenerId, text: &mut Vec<u8>) -> Option<Flow> {
+        let to = self.by(Transport::Udp, stream, ingress)?;
+        let moved = Move {
+            ingress,
+            from: stream.listener,
+            to: to.listener,
+            branch: None,
+        };
+        self.readdress(text, &moved).then(|| {
+            self.counters.switched_back += 1;
+            to
+        })
+    }
+
+    /// The same address by another transport.
+    fn by(&self, transport: Transport, to: Flow, ingress: ListenerId) -> Option<Flow> {
+        let listener = self
+            .directory
+            .egress(&self.config, transport, to.remote.ip(), Some(ingress))?;
+        Some(Flow {
+            transport,
+            listener,
+            remote: to.remote,
+            conn: None,
+        })
+    }
+
+    /// Makes what was written for one listener what it would be for another: our Via, our
+    /// Record-Route, and Content-Length where a stream needs one. Whether it could.
+    fn readdress(&mut self, text: &mut Vec<u8>, moved: &Move) -> bool {
+        let mut edits = Edits::new();
+        let mut new = Vec::with_capacity(text.len() + 64);
+        let done = self.with_message(text, |engine, message| {
+            engine.move_via(&mut edits, message, moved)?;
+            engine.move_record_route(&mut edits, message, moved);
+            if !message.has(HeaderName::ContentLength) {
+                edits.insert_with(message.headers_end_offset(), |out| {
+                    out.extend_from_slice(b"Content-Length: ");
+                    sip_message::number::write_decimal(out, message.body().len() as u64);
+                    out.extend_from_slice(b"\r\n");
+                });
+            }
+            let span = message.start_offset()..message.end_offset();
+            edits.apply(message.source(), span, &mut new);
+            Some(())
+        });
+        let done = done.flatten().is_some();
+        if done {
+            core::mem::swap(text, &mut new);
+        }
+        done
+    }
+
+    /// The topmost Via, which is ours and as we wrote it.
+    fn move_via(&self, edits: &mut Edits, message: &Message<'_>, moved: &Move) -> Option<()> {
+        let field = message.fields_named(HeaderName::Via).next()?;
+        let start = field.start as usize;
+        let line = message.source().get(start..field.end as usize)?;
+        let rest = line.strip_prefix(self.directory.via_start(moved.from))?;
+        let digits = rest.get(..BRANCH_DIGITS)?;
+        let of_branch = rest.iter().position(|c| matches!(c, b';' | b'\r'))?;
+        let branch_end = line.len() - rest.len() + of_branch;
+        let to = self.config.listeners.get(usize::from(moved.to.0))?;
+        let new = self.directory.via_start(moved.to);
+        let replaced = start..start + line.len() - rest.len() + BRANCH_DIGITS;
+        edits.replace_with(replaced, |out| match moved.branch {
+            Some((hash, number)) => write_via_start(out, new, hash, number),
+            None => {
+                out.extend_from_slice(new);
+                out.extend_from_slice(digits);
+            }
+        });
+        // RFC 3581 §3: over UDP only.
+        let rport = b";rport".as_slice();
+        let has = line.get(branch_end..).is_some_and(|rest| rest.starts_with(rport));
+        let at = start + branch_end;
+        match (has, to.transport == Transport::Udp) {
+            (true, false) => edits.delete(at..at + rport.len()),
+            (false, true) => edits.insert(at, rport),
+            _ => {}
+        }
+        Some(())
+    }
+
+    /// The topmost Record-Route lines, where they are what we write for the way that is left.
+    fn move_record_route(&self, edits: &mut Edits, message: &Message<'_>, moved: &Move) -> Option<()> {
+        let first = message.fields_named(HeaderName::RecordRoute).next()?;
+        let listener = |id: ListenerId| self.config.listeners.get(usize::from(id.0));
+        let ingress = listener(moved.ingress)?;
+        let tag = message.from().ok()?.tag().unwrap_or_default();
+        let mark = self.secrets.route_mark(message.call_id()?, tag);
+        let mut lines = Vec::with_capacity(160);
+        record_route::write(&mut lines, mark, ingress, listener(moved.from)?);
+        let start = first.start as usize;
+        let rest = message.source().get(start..)?;
+        if rest.starts_with(&lines) {
+            let to = listener(moved.to)?;
+            edits.replace_with(start..start + lines.len(), |out| {
+                record_route::write(out, mark, ingress, to);
+            });
+        }
+        Some(())
+    }
+}
