@@ -228,12 +228,17 @@ fn other_schemes_stay_in_the_response() {
 fn sips_never_becomes_sip() {
     let mut config = location_with(|r| r.recurse = true);
     config.listeners.push(listener(Transport::Tls, "192.0.2.1:5061"));
-    let mut b = registered(&config, &[phone(1)]);
-    let sips = request("INVITE", "sips:bob@example.com", "a1", "");
-    let sent = b.udp(CALLER, &sips);
-    let sent = to(&sent, "1");
-    let out = answer_with(&mut b, &sent, "302 Moved Temporarily", &at(2, ""));
-    assert_eq!(brief(&out), ["1 ACK", "caller 302"]);
+    let mut b = registered(&config, &[with_contact(1, "sips:bob@192.0.2.31")]);
+    let tls = sip_core::transport::Flow {
+        transport: Transport::Tls,
+        listener: sip_core::id::ListenerId(2),
+        ..tcp_flow(CALLER, 3)
+    };
+    let sent = b.receive(tls, &request("INVITE", "sips:bob@example.com", "a1", ""));
+    let sent = to(&sent, "192.0.2.31:5061");
+    assert_eq!(sent.to.transport, Transport::Tls);
+    let out = b.receive(sent.to, &response(&sent, "302 Moved Temporarily", &at(2, "")));
+    assert_eq!(brief(&out), ["192.0.2.31:5061 ACK", "caller 302"]);
     assert_eq!(contacts(&out[1]), ["<sip:x@192.0.2.32>"]);
 }
 

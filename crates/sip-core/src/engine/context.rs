@@ -17,6 +17,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::dispatcher::Group;
+use crate::engine::is_sips;
 use crate::resolve::Candidates;
 use crate::transaction::table::Key;
 use crate::transport::Flow;
@@ -63,6 +64,8 @@ pub(crate) struct Target {
     pub(crate) spare_of: Option<u8>,
     /// Max-Breadth for its branch (RFC 5393 §5).
     pub(crate) breadth: u32,
+    /// It is to be reached by TLS, whatever its URI says.
+    pub(crate) secure: bool,
 }
 
 impl Target {
@@ -81,7 +84,17 @@ impl Target {
             member: None,
             spare_of: None,
             breadth: 0,
+            secure: false,
         }
+    }
+}
+
+impl Target {
+    /// Whether its URI, or the Route to it, is a SIPS URI.
+    pub(crate) fn is_sips(&self) -> bool {
+        let route = self.path.iter().position(|c| *c == b'<');
+        let route = route.and_then(|at| self.path.get(at + 1..));
+        is_sips(&self.uri) || route.is_some_and(is_sips)
     }
 }
 

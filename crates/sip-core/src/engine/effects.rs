@@ -312,9 +312,7 @@ impl Engine {
         let mut effects = Effects::default();
         client.machine = match client.machine {
             ClientMachine::Invite(_) => ClientMachine::Invite(InviteClient::new(&ctx, &mut effects)),
-            ClientMachine::NonInvite(_) => {
-                ClientMachine::NonInvite(NonInviteClient::new(&ctx, &mut effects))
-            }
+            ClientMachine::NonInvite(_) => ClientMachine::NonInvite(NonInviteClient::new(&ctx, &mut effects)),
         };
         client.to = to;
         client.request = Box::from(request);

@@ -198,6 +198,8 @@ pub(crate) struct LocationTarget {
     pub(crate) flow: Flow,
     pub(crate) q_milli: u16,
     pub(crate) expires_unix_s: u64,
+    /// It is to be reached by TLS, whatever its contact says now (RFC 5630 §5.3).
+    pub(crate) secure: bool,
 }
 
 impl LocationTarget {
@@ -209,6 +211,7 @@ impl LocationTarget {
             flow: binding.received,
             q_milli: 0,
             expires_unix_s: 0,
+            secure: false,
         };
         target.set(binding);
         target
@@ -227,7 +230,25 @@ impl LocationTarget {
         self.flow = binding.received;
         self.q_milli = binding.q_milli;
         self.expires_unix_s = binding.expires_unix_s;
+        self.secure = false;
     }
+
+    /// RFC 5630 §5.3: a request to a SIP URI goes on to one; a contact that is SIPS becomes SIP, and
+    /// is reached by TLS all the same. So is who registered by TLS.
+    pub(crate) fn settle_scheme(&mut self, secure: bool) {
+        let sips = is_sips(&self.contact);
+        self.secure = secure || sips || self.flow.transport.is_secure();
+        if sips && !secure {
+            self.contact.remove(SIP.len());
+        }
+    }
+}
+
+const SIP: &[u8] = b"sip";
+
+/// Whether a URI is a SIPS URI.
+pub(crate) fn is_sips(uri: &[u8]) -> bool {
+    uri.get(..5).is_some_and(|s| s.eq_ignore_ascii_case(b"sips:"))
 }
 
 /// This worker's view of the configured groups.

@@ -97,6 +97,11 @@ impl<'a> Request<'a> {
         self.from.tag().unwrap_or_default()
     }
 
+    /// Whether its Request-URI is a SIPS URI.
+    pub(crate) fn is_secure(&self) -> bool {
+        self.uri.sip().is_some_and(|uri| uri.secure)
+    }
+
     /// What its branch is made of.
     pub(crate) fn branch_input(&self) -> BranchInput<'a> {
         BranchInput {

@@ -9,7 +9,7 @@ use sip_message::number::write_decimal;
 use sip_message::write::Edits;
 use sip_message::{HeaderName, Message, Method, Uri};
 
-use super::record_route;
+use super::record_route::RecordRoute;
 use crate::config::StateMode;
 use crate::engine::context::{Context, Shape, Target, TargetState};
 use crate::engine::directory::COOKIE;
@@ -32,6 +32,8 @@ pub(crate) struct Decision<'a> {
     /// State to keep.
     pub(crate) state: StateMode,
     pub(crate) shape: Shape,
+    /// Request-URI or Route of what leaves are SIPS.
+    pub(crate) secure: bool,
     /// The registered contact and its Path, where the target is one.
     pub(crate) contact: Option<(&'a [u8], &'a [u8])>,
 }
@@ -46,6 +48,8 @@ pub(crate) struct Branch {
     /// It may leave by TCP instead, if it is too long for a datagram.
     pub(crate) may_switch: bool,
     pub(crate) shape: Shape,
+    /// Request-URI or Route of what leaves are SIPS.
+    pub(crate) secure: bool,
     /// Max-Breadth to write.
     pub(crate) breadth: Option<u32>,
     /// It is left if nothing came from there for so long, milliseconds.
@@ -60,6 +64,7 @@ struct Leaving {
     number: u8,
     to: Flow,
     shape: Shape,
+    secure: bool,
     breadth: Option<u32>,
     stateless: bool,
 }
@@ -101,6 +106,7 @@ impl Engine {
                 number: 0,
                 to,
                 shape: decision.shape,
+                secure: decision.secure,
                 breadth: None,
                 stateless,
             };
@@ -127,6 +133,7 @@ impl Engine {
                 to,
                 may_switch,
                 shape: decision.shape,
+                secure: decision.secure,
                 breadth: None,
                 reply_timeout_ms: None,
             },
@@ -175,6 +182,8 @@ impl Engine {
             next,
             located: decision.flow.is_none() || !decision.candidates.is_empty(),
             breadth: context.whole_breadth(),
+            // Who registered by TLS is reached by nothing else.
+            secure: decision.flow.is_some_and(|flow| flow.transport.is_secure()),
             ..Target::new(uri, 0)
         };
         context.targets.push(target);
@@ -234,6 +243,7 @@ impl Engine {
             number,
             to: plan.to,
             shape: plan.shape,
+            secure: plan.secure,
             breadth: plan.breadth,
             stateless: false,
         };
@@ -290,7 +300,12 @@ impl Engine {
         .then(|| {
             let ingress = self.config.listeners.get(usize::from(request.flow.listener.0));
             let mark = self.secrets.route_mark(request.call_id, request.from_tag());
-            ingress.map(|ingress| (mark, ingress))
+            ingress.map(|ingress| RecordRoute {
+                mark,
+                ingress,
+                egress,
+                secure: leaving.secure,
+            })
         })
         .flatten();
         // Before the topmost Record-Route; where there is none, behind our Via.
@@ -298,18 +313,17 @@ impl Engine {
         let start = self.directory.via_start(to.listener);
         self.edits.insert_with(first, |out| {
             write_via(out, start, egress.transport, leaving, request.flow);
-            if let (Some((mark, ingress)), None) = (record_route, others) {
-                record_route::write(out, mark, ingress, egress);
+            if let (Some(lines), None) = (record_route, others) {
+                lines.write(out);
             }
         });
         lower_max_forwards(&mut self.edits, request);
         if let Some(breadth) = leaving.breadth {
             write_max_breadth(&mut self.edits, message, breadth);
         }
-        if let (Some((mark, ingress)), Some(field)) = (record_route, others) {
-            self.edits.insert_with(field.start as usize, |out| {
-                record_route::write(out, mark, ingress, egress);
-            });
+        if let (Some(lines), Some(field)) = (record_route, others) {
+            self.edits
+                .insert_with(field.start as usize, |out| lines.write(out));
         }
         if to.transport.is_reliable() && !message.has(HeaderName::ContentLength) {
             self.edits.insert_with(message.headers_end_offset(), |out| {

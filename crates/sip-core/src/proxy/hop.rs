@@ -28,6 +28,29 @@ impl<'a> Hop<'a> {
         }
     }
 
+    /// The same hop for a request that must go by TLS (RFC 3261 §26.2.2). `None`: what it says means
+    /// another transport.
+    pub(crate) fn secured(self) -> Option<Self> {
+        let by_tls = match (self.transport, self.port) {
+            _ if self.secure => true,
+            (Some(transport), _) => transport.is_secure(),
+            // A port without a transport is that of UDP (RFC 3263 §4.1).
+            (None, port) => port.is_none(),
+        };
+        by_tls.then_some(Self { secure: true, ..self })
+    }
+
+    /// The way to a registered contact, which must be TLS if `secure`. The port of a contact that was
+    /// registered by TLS is that of TLS, whether it says so or not.
+    pub(crate) fn of_contact(uri: &SipUri<'a>, secure: bool) -> Option<Self> {
+        let hop = Self::of(uri);
+        let fits = !secure || hop.transport.is_none_or(Transport::is_secure);
+        fits.then_some(Self {
+            secure: secure || hop.secure,
+            ..hop
+        })
+    }
+
     pub(crate) fn of(uri: &SipUri<'a>) -> Self {
         // RFC 3263 §4: the maddr parameter, where there is one, is the target.
         let host = uri

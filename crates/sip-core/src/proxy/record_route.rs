@@ -2,6 +2,9 @@
 //!
 //! Each carries `tz=` and a keyed MAC over the Call-ID and the tag of the dialog's initiator, so
 //! that loose routing serves dialogs that came through here and no others: no open relay.
+//!
+//! They are SIPS URIs where the Request-URI that leaves, or the Route that leads it, is one
+//! (RFC 3261 §16.6 step 4, RFC 5630 §5.3), but for a side that the request did not pass by TLS.
 
 use alloc::vec::Vec;
 
@@ -12,6 +15,19 @@ use crate::engine::Engine;
 use crate::engine::request::Request;
 use crate::engine::secrets::{read_hex, write_hex};
 use crate::transport::Transport;
+
+/// What the Record-Route lines of one request are made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RecordRoute<'c> {
+    /// See [`Engine::route_owner`].
+    pub(crate) mark: u64,
+    /// Where the request came in.
+    pub(crate) ingress: &'c Listener,
+    /// Where it leaves.
+    pub(crate) egress: &'c Listener,
+    /// It leaves for a SIPS URI.
+    pub(crate) secure: bool,
+}
 
 /// The parameter that holds the mark.
 const MARK: &[u8] = b"tz";
@@ -54,31 +70,43 @@ impl Engine {
     }
 }
 
-/// Appends the Record-Route lines for a request that came in at `ingress` and leaves at `egress`:
-/// one, or two where they differ (RFC 5658 §5), the egress side on top.
-pub(crate) fn write(out: &mut Vec<u8>, mark: u64, ingress: &Listener, egress: &Listener) {
-    let two = ingress.transport != egress.transport
-        || ingress.address.is_ipv4() != egress.address.is_ipv4()
-        || ingress.sent_by != egress.sent_by;
-    write_one(out, mark, egress, two);
-    if two {
-        write_one(out, mark, ingress, two);
+impl RecordRoute<'_> {
+    /// Appends the lines: one, or two where the sides differ (RFC 5658 §5), the egress side on top.
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        let (ingress, egress) = (self.ingress, self.egress);
+        let two = ingress.transport != egress.transport
+            || ingress.address.is_ipv4() != egress.address.is_ipv4()
+            || ingress.sent_by != egress.sent_by;
+        self.write_one(out, egress, two);
+        if two {
+            self.write_one(out, ingress, two);
+        }
     }
-}
 
-fn write_one(out: &mut Vec<u8>, mark: u64, listener: &Listener, two: bool) {
-    out.extend_from_slice(b"Record-Route: <sip:");
-    out.extend_from_slice(&listener.sent_by);
-    if listener.transport != Transport::Udp {
-        out.extend_from_slice(b";transport=");
-        out.extend_from_slice(listener.transport.uri_name().as_bytes());
+    fn write_one(&self, out: &mut Vec<u8>, listener: &Listener, two: bool) {
+        let secure = self.secure && listener.transport.is_secure();
+        out.extend_from_slice(match secure {
+            true => b"Record-Route: <sips:",
+            false => b"Record-Route: <sip:",
+        });
+        out.extend_from_slice(&listener.sent_by);
+        // RFC 5630 §3.1.4: a SIPS URI means TLS, and does not say so a second time.
+        let implied = match listener.transport {
+            Transport::Udp => true,
+            Transport::Tls => secure,
+            Transport::Tcp | Transport::Ws | Transport::Wss => false,
+        };
+        if !implied {
+            out.extend_from_slice(b";transport=");
+            out.extend_from_slice(listener.transport.param_name().as_bytes());
+        }
+        out.extend_from_slice(b";lr");
+        if two {
+            // Understood by nobody but us; others write it too, so traces read alike.
+            out.extend_from_slice(b";r2=on");
+        }
+        out.extend_from_slice(b";tz=");
+        write_hex(out, u128::from(self.mark), 16);
+        out.extend_from_slice(b">\r\n");
     }
-    out.extend_from_slice(b";lr");
-    if two {
-        // Understood by nobody but us; others write it too, so traces read alike.
-        out.extend_from_slice(b";r2=on");
-    }
-    out.extend_from_slice(b";tz=");
-    write_hex(out, u128::from(mark), 16);
-    out.extend_from_slice(b">\r\n");
 }

@@ -22,7 +22,7 @@ use sip_message::write::Edits;
 use sip_message::{HeaderName, Message, Method};
 
 use super::forward::{read_ingress, write_via_start};
-use super::record_route;
+use super::record_route::RecordRoute;
 use super::response::ingress_token;
 use crate::config::StateMode;
 use crate::engine::Engine;
@@ -254,14 +254,22 @@ impl Engine {
         let tag = message.from().ok()?.tag().unwrap_or_default();
         let mark = self.secrets.route_mark(message.call_id()?, tag);
         let mut lines = Vec::with_capacity(160);
-        record_route::write(&mut lines, mark, ingress, listener(moved.from)?);
+        let before = RecordRoute {
+            mark,
+            ingress,
+            egress: listener(moved.from)?,
+            // Nothing that must go by TLS leaves by UDP.
+            secure: false,
+        };
+        before.write(&mut lines);
         let start = first.start as usize;
         let rest = message.source().get(start..)?;
         if rest.starts_with(&lines) {
-            let to = listener(moved.to)?;
-            edits.replace_with(start..start + lines.len(), |out| {
-                record_route::write(out, mark, ingress, to);
-            });
+            let after = RecordRoute {
+                egress: listener(moved.to)?,
+                ..before
+            };
+            edits.replace_with(start..start + lines.len(), |out| after.write(out));
         }
         Some(())
     }

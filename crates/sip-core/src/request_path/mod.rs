@@ -106,6 +106,11 @@ impl Engine {
                 &changed
             }
         };
+        if !position.in_dialog
+            && let Err((status, extra)) = self.check_secure(request)
+        {
+            return self.refuse_with(request, progress.server, status, &extra);
+        }
         let is_new = progress.server.is_none() && !progress.authorized && !position.in_dialog;
         if self.draining && is_new && !matches!(request.method, Method::Ack | Method::Cancel) {
             return self.refuse(request, progress.server, Status::SERVICE_UNAVAILABLE);

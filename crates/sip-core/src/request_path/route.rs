@@ -12,7 +12,7 @@ use crate::engine::context::Shape;
 use crate::engine::directory::{address_of_record, in_networks};
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
-use crate::engine::{Engine, LocationTarget};
+use crate::engine::{Engine, LocationTarget, is_sips};
 use crate::proxy::forward::{Decision, NotSent, keep_values, write_request_uri};
 use crate::proxy::hop::Hop;
 use crate::resolve::{Candidates, Located};
@@ -356,7 +356,10 @@ impl Engine {
             // The same for a user who is not there and for one that there never was.
             return self.no_way(request, progress, Status::TEMPORARILY_UNAVAILABLE);
         }
-        let found = core::mem::take(&mut self.found);
+        let mut found = core::mem::take(&mut self.found);
+        for target in found.iter_mut().take(count) {
+            target.settle_scheme(request.is_secure());
+        }
         let stateless = plan.state == StateMode::Stateless && progress.server.is_none();
         let one =
             stateless || plan.position.in_dialog || matches!(request.method, Method::Ack | Method::Cancel);
@@ -370,7 +373,8 @@ impl Engine {
         self.found = found;
     }
 
-    /// Copies the live bindings of the Request-URI to `self.found`, the best first; how many.
+    /// Copies the live bindings of the Request-URI to `self.found`, the best first; how many. Of a SIPS
+    /// URI those that are SIPS (RFC 5630 §5.3).
     pub(super) fn look_up(&mut self, request: &Request<'_>) -> usize {
         let user = request.uri.sip().and_then(|uri| uri.user);
         let domain: Option<&Domain> = self.own_domain_of(&request.uri);
@@ -379,13 +383,14 @@ impl Engine {
         };
         let aor = address_of_record(user, domain);
         let now = self.now.unix_s();
+        let secure = request.is_secure();
         let mut count = 0;
         let found = &mut self.found;
         self.shared.read_bindings(&aor, &mut |record| {
             let live = record
                 .bindings()
                 .filter_map(Result::ok)
-                .filter(|b| b.expires_unix_s > now);
+                .filter(|b| b.expires_unix_s > now && (!secure || is_sips(b.contact)));
             for binding in live.take(MAX_CONTACTS) {
                 match found.get_mut(count) {
                     Some(target) => target.set(&binding),
@@ -412,10 +417,14 @@ impl Engine {
                 None => self.refuse(request, progress.server, Status::SERVER_ERROR),
             };
         }
-        match self.usable_flow(target.flow) {
+        let secure = target.secure;
+        match self.usable_flow(target.flow, secure) {
             Some(flow) => self.send(request, progress, plan, Candidates::new(), Some(flow), contact),
             None => match Uri::parse(&target.contact) {
-                Ok(Uri::Sip(uri)) => self.locate_and_send(request, progress, plan, Hop::of(&uri), contact),
+                Ok(Uri::Sip(uri)) => match Hop::of_contact(&uri, secure) {
+                    Some(hop) => self.locate_and_send(request, progress, plan, hop, contact),
+                    None => self.refuse(request, progress.server, Status::TEMPORARILY_UNAVAILABLE),
+                },
                 _ => self.refuse(request, progress.server, Status::TEMPORARILY_UNAVAILABLE),
             },
         }
@@ -439,9 +448,11 @@ impl Engine {
     }
 
     /// The way the registration came, through its NAT, on its connection; unless its listener is
-    /// gone, or it was a stream that ended with an earlier start of this server.
-    pub(super) fn usable_flow(&self, flow: Flow) -> Option<Flow> {
-        let lost = flow.transport.is_reliable() && flow.conn.is_none();
+    /// gone, or it was a stream that ended with an earlier start of this server, or TLS is needed and
+    /// it is none.
+    pub(super) fn usable_flow(&self, flow: Flow, secure: bool) -> Option<Flow> {
+        let lost =
+            (flow.transport.is_reliable() && flow.conn.is_none()) || (secure && !flow.transport.is_secure());
         let known = self.config.listeners.get(usize::from(flow.listener.0)).is_some();
         (known && !lost).then_some(flow)
     }
@@ -460,6 +471,14 @@ impl Engine {
         if let Some(server) = progress.server.filter(|_| progress.begin) {
             return self.begin_candidate(request, server, 0);
         }
+        let hop = match request.is_secure() {
+            true => hop.secured(),
+            false => Some(hop),
+        };
+        // RFC 5630 §5.3: nothing that is SIPS goes on by anything but TLS.
+        let Some(hop) = hop else {
+            return self.no_way(request, progress, Status::TEMPORARILY_UNAVAILABLE);
+        };
         let stateless = request.method == Method::Ack || plan.state == StateMode::Stateless;
         let question = self.question(hop, request.call_id, stateless);
         match self.resolver.locate(self.now.instant, &question) {
@@ -496,11 +515,16 @@ impl Engine {
         flow: Option<Flow>,
         contact: Option<(&[u8], &[u8])>,
     ) {
+        let next_route = plan.position.next_route.as_ref();
+        let path = contact.and_then(|(_, path)| first_hop(path));
         let decision = Decision {
             candidates,
             flow,
             state: plan.state,
             shape: plan.shape,
+            secure: request.is_secure()
+                || next_route.is_some_and(|route| is_sips(route.uri))
+                || path.is_some_and(|hop| hop.secure),
             contact,
         };
         match self.forward(request, progress.server, &decision) {

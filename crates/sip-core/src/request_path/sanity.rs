@@ -5,9 +5,9 @@ use alloc::vec::Vec;
 use sip_message::{HeaderName, Method, Uri};
 
 use crate::engine::Engine;
+use crate::engine::directory::in_networks;
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
-use crate::transport::Transport;
 
 /// Option tags that a proxy may be required to understand, and we do.
 const PROXY_OPTIONS: [&[u8]; 1] = [b"path"];
@@ -16,8 +16,7 @@ impl Engine {
     /// §16.3 steps 2 and 5. The refusal's header lines come with it.
     pub(crate) fn check_sanity(&self, request: &Request<'_>) -> Result<(), (Status<'static>, Vec<u8>)> {
         // §26.2.2: what must stay secure on every hop cannot go on from here without TLS.
-        let secure = request.uri.sip().is_some_and(|uri| uri.secure);
-        let refused = matches!(request.uri, Uri::Other { .. }) || (secure && !self.speaks_tls());
+        let refused = matches!(request.uri, Uri::Other { .. }) || (request.is_secure() && !self.speaks_tls());
         if refused {
             return Err((Status::UNSUPPORTED_URI_SCHEME, Vec::new()));
         }
@@ -51,10 +50,26 @@ impl Engine {
     }
 
     fn speaks_tls(&self) -> bool {
-        self.config
-            .listeners
-            .iter()
-            .any(|l| l.transport == Transport::Tls)
+        self.config.listeners.iter().any(|l| l.transport.is_secure())
+    }
+
+    /// §26.2.2: who asks for TLS on each hop, and did not use it himself, gets no further: what the
+    /// callee would be told is not so. Not said of a dialog that is under way, nor of trusted sources,
+    /// which may have taken TLS off before us. No RFC names a code; 480 with this warning is how
+    /// RFC 5630 §5.3 has a SIPS request end where it cannot go by TLS.
+    pub(crate) fn check_secure(&self, request: &Request<'_>) -> Result<(), (Status<'static>, Vec<u8>)> {
+        if !request.is_secure()
+            || request.flow.transport.is_secure()
+            || in_networks(&self.config.trust, request.flow.remote.ip())
+        {
+            return Ok(());
+        }
+        let mut warning = Vec::with_capacity(64);
+        warning.extend_from_slice(b"Warning: 380 ");
+        let listener = self.config.listeners.get(usize::from(request.flow.listener.0));
+        warning.extend_from_slice(listener.map_or(&[], |l| &l.sent_by));
+        warning.extend_from_slice(b" \"SIPS Not Allowed\"\r\n");
+        Err((Status::TEMPORARILY_UNAVAILABLE, warning))
     }
 
     /// §16.3 step 3, for what is to be sent on.

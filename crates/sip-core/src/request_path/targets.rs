@@ -48,7 +48,7 @@ impl Engine {
                 |other: &LocationTarget| !contact.instance.is_empty() && other.instance == contact.instance;
             let spare_of = contacts.iter().take(at).position(same);
             let flow = if contact.path.is_empty() {
-                self.usable_flow(contact.flow)
+                self.usable_flow(contact.flow, contact.secure)
             } else {
                 None
             };
@@ -58,6 +58,7 @@ impl Engine {
                 // A datagram's source is all there is to try.
                 located: flow.is_some_and(|f| !f.transport.is_reliable()),
                 spare_of: spare_of.and_then(|n| u8::try_from(n).ok()),
+                secure: contact.secure,
                 ..Target::new(Box::from(contact.contact.as_slice()), order)
             });
         }
@@ -262,14 +263,22 @@ impl Engine {
         };
         let asked = target.asked;
         target.asked = asked.saturating_add(1);
+        let secure = target.secure || request.is_secure();
         let member = target.member.and_then(|n| group.as_ref()?.member(n));
         let parsed = Uri::parse(uri).ok();
         let hop = if let Some(member) = member {
             Some(Hop::configured(&member.hop))
         } else if path.is_empty() {
-            parsed.as_ref().and_then(|uri| uri.sip()).map(Hop::of)
+            parsed
+                .as_ref()
+                .and_then(|uri| uri.sip())
+                .and_then(|uri| Hop::of_contact(uri, secure))
         } else {
             first_hop(path)
+        };
+        let hop = match secure {
+            true => hop.and_then(Hop::secured),
+            false => hop,
         };
         let Some(hop) = hop else {
             return self.no_address(server, number);
@@ -322,15 +331,18 @@ impl Engine {
         false
     }
 
+    /// Whether a request may get no more branches.
+    fn has_all_branches(&self, server: Key) -> bool {
+        let limits = &self.config.limits;
+        let most = limits.branches.min(usize::from(u8::MAX));
+        let held = self.table.servers() + self.table.clients();
+        let branches = self.table.live(server).map(|s| s.user.branches.len());
+        branches.is_none_or(|count| count >= most) || held >= limits.held_transactions
+    }
+
     /// Sends the request to the next address of a target that is ready. Its edits are made.
     pub(super) fn begin_candidate(&mut self, request: &Request<'_>, server: Key, number: u8) {
-        let limit = self.config.limits.branches.min(usize::from(u8::MAX));
-        let full = self
-            .table
-            .live(server)
-            .is_none_or(|s| s.user.branches.len() >= limit);
-        let held = self.table.servers() + self.table.clients();
-        if full || held >= self.config.limits.held_transactions {
+        if self.has_all_branches(server) {
             self.counters.limited_transactions += 1;
             if let Some(context) = self.context(server) {
                 context.end();
@@ -347,6 +359,7 @@ impl Engine {
             return;
         };
         let is_member = target.member.is_some();
+        let secure = request.is_secure() || target.is_sips();
         let is_last = target.next.saturating_add(1) >= target.candidates.len() && !context.has_more();
         // Only members have others to take their place. Of an INVITE that all of them leave
         // without an answer the caller hears; of another request nobody may be told (RFC 4320
@@ -384,6 +397,7 @@ impl Engine {
                 to,
                 may_switch,
                 shape,
+                secure,
                 breadth,
                 reply_timeout_ms,
             },

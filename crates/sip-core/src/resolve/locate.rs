@@ -44,6 +44,9 @@ struct Late {
 impl Cache {
     /// Runs the machine (RFC 3263 §4). Allocates nothing for addresses.
     pub fn locate(&self, now: Instant, question: &Question<'_>) -> Located {
+        if !question.can_send() {
+            return Located::Done(Candidates::new());
+        }
         let name = match question.host {
             HostRef::Ip(ip) => {
                 let transport = question.default_transport();
@@ -58,7 +61,7 @@ impl Cache {
             }
             HostRef::Name(name) => lower(name.strip_suffix(b".").unwrap_or(name)),
         };
-        if name.is_empty() || name.len() > MAX_NAME || !question.can_send() {
+        if name.is_empty() || name.len() > MAX_NAME {
             return Located::Done(Candidates::new());
         }
         let mut run = Run {

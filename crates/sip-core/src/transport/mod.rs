@@ -41,7 +41,7 @@ impl Transport {
         }
     }
 
-    /// As written in the `transport` URI parameter and in the configuration.
+    /// As written in the configuration.
     pub const fn uri_name(self) -> &'static str {
         match self {
             Self::Udp => "udp",
@@ -50,6 +50,20 @@ impl Transport {
             Self::Ws => "ws",
             Self::Wss => "wss",
         }
+    }
+
+    /// As the `transport` parameter of a URI says it: for WebSocket over TLS that is `ws` too
+    /// (RFC 7118 §5.2).
+    pub const fn param_name(self) -> &'static str {
+        match self {
+            Self::Wss => Self::Ws.uri_name(),
+            Self::Udp | Self::Tcp | Self::Tls | Self::Ws => self.uri_name(),
+        }
+    }
+
+    /// Whether it is TLS, or runs over it.
+    pub const fn is_secure(self) -> bool {
+        matches!(self, Self::Tls | Self::Wss)
     }
 
     /// Whether lower layers deliver in order or say that they could not (no retransmissions then).

@@ -67,7 +67,9 @@ pub fn write_ip(out: &mut Vec<u8>, ip: IpAddr) {
 /// connection (and, should it be gone, to the port of sent-by); over UDP, to the source address
 /// and, with `rport`, the source port, else the port of sent-by (RFC 3261 §18.2.2, RFC 3581 §4).
 pub fn reply_to(flow: Flow, via: &Via<'_>) -> Flow {
-    if flow.transport == Transport::Udp && via.rport().is_some() {
+    // Nobody listens for WebSockets at the port of a user agent (RFC 7118 §5).
+    let only_there = matches!(flow.transport, Transport::Ws | Transport::Wss);
+    if only_there || (flow.transport == Transport::Udp && via.rport().is_some()) {
         return flow;
     }
     let port = via.port.unwrap_or(flow.transport.default_port());
@@ -172,6 +174,10 @@ mod tests {
         assert_eq!(
             to("SIP/2.0/TCP 10.0.0.1:5080;branch=z9hG4bK1", Transport::Tcp),
             "192.0.2.9:5080".parse().unwrap()
+        );
+        assert_eq!(
+            to("SIP/2.0/WSS df7jal23ls0d.invalid;branch=z9hG4bK1", Transport::Wss),
+            "192.0.2.9:7777".parse().unwrap()
         );
         let target = |via: &str| response_target(&Via::parse(via.as_bytes()).unwrap()).map(|(_, a)| a);
         assert_eq!(

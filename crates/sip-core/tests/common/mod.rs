@@ -121,6 +121,30 @@ pub fn config() -> Config {
     }
 }
 
+/// The same with a TLS, a WS and a WSS listener: numbers 2, 3 and 4.
+pub fn all_transports() -> Config {
+    let mut config = config();
+    config.listeners.extend([
+        listener(Transport::Tls, "192.0.2.1:5061"),
+        listener(Transport::Ws, "192.0.2.1:5066"),
+        listener(Transport::Wss, "192.0.2.1:5067"),
+    ]);
+    config
+}
+
+/// From `from` to the listener of this transport among [`all_transports`]; over a connection in slot
+/// `slot` but for UDP.
+pub fn over(transport: Transport, from: &str, slot: u32) -> Flow {
+    if transport == Transport::Udp {
+        return udp_flow(from);
+    }
+    Flow {
+        transport,
+        listener: ListenerId(transport as u16),
+        ..tcp_flow(from, slot)
+    }
+}
+
 pub fn hop(uri: &str) -> NextHop {
     NextHop::parse(uri.as_bytes()).unwrap()
 }

@@ -127,6 +127,8 @@ fn an_address_needs_no_question() {
     q.secure = true;
     assert_eq!(found(&q).0, ["TLS 192.0.2.1:5070"]);
     q.transport = Some(Transport::Ws);
+    assert_eq!(found(&q).0, [""; 0], "nobody can open one");
+    q.transports = ALL.with(Transport::Wss);
     assert_eq!(found(&q).0, ["WSS 192.0.2.1:5070"]);
 }
 
