@@ -33,6 +33,8 @@ const PURE: &[(&str, &[&str])] = &[
             "hashbrown",
             "smallvec",
             "siphasher",
+            "sha1",
+            "base64ct",
             "md-5",
             "sha2",
             "subtle",

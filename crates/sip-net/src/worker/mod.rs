@@ -31,7 +31,7 @@ use crate::hub::Hub;
 use crate::mailbox::{Block, Inbox, MailboxReceiver};
 use crate::memory::Peak;
 use crate::settings::Settings;
-use crate::tcp::{Naming, Serving, StreamService, Streams};
+use crate::tcp::{Naming, Serving, StreamService, Streams, TcpListener};
 use crate::udp::{Backlog, IcmpErrors, RecvBatch, SendBatch, UdpSocket};
 
 /// Events taken from the kernel in one turn.
@@ -196,22 +196,15 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         let udp = register_udp(sockets.udp, &epoll, &settings)?;
         let place = |listener| udp.iter().position(|udp| udp.listener == ListenerId(listener));
         let udp_of = (0..=u16::MAX).take(config.listeners.len()).map(place).collect();
-        for (listener, index) in sockets.tcp.iter().zip(0u64..) {
-            epoll.add(listener, token::LISTENER | index, Interest::Read)?;
-        }
+        let serving = register_listeners(sockets.tcp, services, &epoll)?;
         let now = clock.read();
+        let token = token::CONNECTION;
+        let naming = Naming { worker, token, seed };
         let streams = Streams::new(
-            Naming {
-                worker,
-                token: token::CONNECTION,
-                seed,
-            },
+            naming,
             &config,
             &settings,
-            Serving {
-                listeners: sockets.tcp,
-                services,
-            },
+            serving,
             Arc::clone(&epoll),
             Arc::clone(hub.accepted()),
             now.instant.as_millis(),
@@ -409,6 +402,17 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         self.publish_at = now.instant + Millis(self.settings.publish_interval_ms);
         self.is_unpublished = false;
     }
+}
+
+fn register_listeners(
+    listeners: Vec<TcpListener>,
+    services: Vec<StreamService>,
+    epoll: &Epoll,
+) -> io::Result<Serving> {
+    for (listener, index) in listeners.iter().zip(0u64..) {
+        epoll.add(listener, token::LISTENER | index, Interest::Read)?;
+    }
+    Ok(Serving { listeners, services })
 }
 
 fn register_udp(
