@@ -20,7 +20,7 @@ use sip_backend::subscribers::CredentialCache;
 use sip_core::id::ListenerId;
 use sip_core::location::Binding;
 use sip_core::shared::SharedState as _;
-use sip_core::transport::{Flow, Transport};
+use sip_core::transport::{Flow, Proof, Transport};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -61,6 +61,7 @@ fn binding(kind: &str, n: u32, unix_s: u64, cseq: u32) -> Binding {
             listener: ListenerId(0),
             remote: SocketAddr::new(IpAddr::V4(address), port),
             conn: None,
+            proof: Proof::None,
         },
         path: text(path),
         reg_id: u32::from(!instance.is_empty()),

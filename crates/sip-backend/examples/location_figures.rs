@@ -15,7 +15,7 @@ use sip_backend::location::{DiskStore, LocationStore as _, Options, Save};
 use sip_core::id::{ListenerId, QueryId};
 use sip_core::location::{AorRecord, Binding, codec};
 use sip_core::query::Answer;
-use sip_core::transport::{Flow, Transport};
+use sip_core::transport::{Flow, Proof, Transport};
 
 /// The server's.
 #[global_allocator]
@@ -57,6 +57,7 @@ fn record(user: u64, version: u64) -> AorRecord {
             listener: ListenerId(0),
             remote: SocketAddr::from(([198, 51, 100, 7], 40_404)),
             conn: None,
+            proof: Proof::None,
         },
         path: [].into(),
         instance: b"urn:uuid:f81d4fae-7dec-11d0-a765-00a0c91e6bf6"[..].into(),

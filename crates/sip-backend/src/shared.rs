@@ -220,7 +220,7 @@ mod tests {
     use super::*;
     use sip_core::id::ListenerId;
     use sip_core::location::Binding;
-    use sip_core::transport::{Flow, Transport};
+    use sip_core::transport::{Flow, Proof, Transport};
     use std::time::Duration;
 
     fn shared() -> Shared {
@@ -236,6 +236,7 @@ mod tests {
                 listener: ListenerId(0),
                 remote: "192.0.2.1:5060".parse().unwrap(),
                 conn: None,
+                proof: Proof::None,
             },
             path: [].into(),
             instance: [].into(),

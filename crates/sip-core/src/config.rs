@@ -36,6 +36,9 @@ pub struct Config {
     pub registrar: RegistrarPolicy,
     /// Sources whose asserted identities are believed.
     pub trust: Vec<Network>,
+    /// SIP domains, lower case, that are trusted where they have proved to be these by certificate.
+    /// The shell compares: [`crate::transport::Proof::Trusted`].
+    pub trust_names: Vec<Box<str>>,
     /// How long a request may wait for credentials, milliseconds.
     pub credentials_deadline_ms: u32,
     /// Answer when credentials cannot be had: 503 or 504.

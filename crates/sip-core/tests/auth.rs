@@ -11,6 +11,7 @@ use sip_core::auth::digest;
 use sip_core::config::{Algorithm, Config, Network, StateMode};
 use sip_core::event::{AuthFailure, Event};
 use sip_core::query::{Answer, QueryKind, Secrets, Unavailable};
+use sip_core::transport::{Flow, Proof};
 
 const CHALLENGED: &str = "SIP/2.0 407 Proxy Authentication Required";
 const BOB: &str = "sip:bob@example.com";
@@ -356,8 +357,21 @@ fn asserted_identities_are_believed_of_trusted_peers_only() {
     }];
     let out = one(Bench::new(&config).udp(CALLER, &text));
     assert_eq!(out.text.to_lowercase().matches("asserted").count(), 2);
-    // In a dialog as well.
     config.trust.clear();
+    // Or of whoever has proved by a certificate to be one, and not of any holder of a certificate.
+    for (proof, lines) in [(Proof::None, 0), (Proof::Certificate, 0), (Proof::Trusted, 2)] {
+        let flow = Flow {
+            proof,
+            ..udp_flow(CALLER)
+        };
+        let out = one(Bench::new(&config).receive(flow, &text));
+        assert_eq!(
+            out.text.to_lowercase().matches("asserted").count(),
+            lines,
+            "{proof:?}"
+        );
+    }
+    // In a dialog as well.
     let mut b = Bench::new(&config);
     let route = one(b.udp(CALLER, &request("INVITE", BOB, "a1", "")))
         .header("Record-Route")

@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use sip_core::config::{Config, StateMode};
 use sip_core::id::{ConnId, ListenerId, WorkerId};
-use sip_core::transport::{Flow, Transport};
+use sip_core::transport::{Flow, Proof, Transport};
 
 fn stateless() -> Config {
     Config {
@@ -151,6 +151,7 @@ fn a_contact_is_behind_its_connection() {
             slot: 4,
             generation: 2,
         }),
+        proof: Proof::None,
     };
     let register = request(
         "REGISTER",

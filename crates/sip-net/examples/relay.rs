@@ -60,6 +60,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                     listener: sip_core::id::ListenerId(0),
                     remote,
                     conn: None,
+                    proof: sip_core::transport::Proof::None,
                 };
                 out.push(flow, datagram.bytes);
             }

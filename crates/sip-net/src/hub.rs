@@ -126,6 +126,7 @@ mod tests {
                 listener: ListenerId(0),
                 remote: ([192, 0, 2, 1], port).into(),
                 conn: None,
+                proof: sip_core::transport::Proof::None,
             };
             let opener = (hub.owner_of(&to.remote), None);
             let conn = |worker| ConnId {

@@ -338,6 +338,7 @@ mod tests {
             listener: ListenerId(0),
             remote,
             conn: None,
+            proof: sip_core::transport::Proof::None,
         }
     }
 

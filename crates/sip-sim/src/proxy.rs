@@ -22,7 +22,7 @@ use sip_core::location::{AorRecord, Binding};
 use sip_core::query::{Answer, QueryKind, Secrets};
 use sip_core::shared::SharedState;
 use sip_core::time::{Instant, Now};
-use sip_core::transport::{Flow, NextHop, TransmitBatch, Transport};
+use sip_core::transport::{Flow, NextHop, Proof, TransmitBatch, Transport};
 
 use crate::agent::PASSWORD;
 use crate::clock::{Micros, Queue};
@@ -199,6 +199,7 @@ impl Node for Proxy {
             listener: ListenerId(0),
             remote: from,
             conn: None,
+            proof: Proof::None,
         };
         let handled = self.endpoint.handle_message(clocks(now), flow, text.as_bytes());
         assert_eq!(handled, Handled::Here, "there is one worker");
@@ -293,6 +294,7 @@ fn config(plan: &ProxyPlan, address: SocketAddr, next: SocketAddr) -> Config {
             durability: Durability::Memory,
         },
         trust: vec![],
+        trust_names: vec![],
         credentials_deadline_ms: 3000,
         credentials_unavailable: 503,
         workers: 1,

@@ -9,7 +9,7 @@ use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, Row, Statement, ToSql, params};
 use sip_core::id::ListenerId;
 use sip_core::location::{AorRecord, Binding};
-use sip_core::transport::Flow;
+use sip_core::transport::{Flow, Proof};
 
 use super::socket::{self, Mapper};
 
@@ -425,6 +425,7 @@ fn read_binding(row: &Row<'_>, mapper: &mut Mapper<'_>) -> rusqlite::Result<Opti
             listener,
             remote,
             conn: None,
+            proof: Proof::None,
         },
         path: bytes(row, 5)?.into(),
         instance: bytes(row, 12)?.into(),

@@ -8,7 +8,7 @@ use sip_backend::location::{LocalSocket, LocationStore, Save};
 use sip_core::id::{ConnId, ListenerId, WorkerId};
 use sip_core::location::{AorRecord, Binding, codec};
 use sip_core::query::{Answer, Unavailable};
-use sip_core::transport::{Flow, Transport};
+use sip_core::transport::{Flow, Proof, Transport};
 
 use super::{Answers, id};
 
@@ -45,6 +45,7 @@ pub fn binding(contact: &str, expires_unix_s: u64) -> Binding {
             listener: ListenerId(0),
             remote: "198.51.100.7:40404".parse().unwrap(),
             conn: None,
+            proof: Proof::None,
         },
         path: [].into(),
         instance: [].into(),

@@ -32,7 +32,7 @@ use crate::time::{Instant, Now};
 use crate::timer::wheel::{TimerId, Wheel};
 use crate::transaction::table::{Key, Live, Table};
 use crate::transaction::{MachineContext, Timer};
-use crate::transport::{Flow, TransmitBatch};
+use crate::transport::{Flow, Proof, TransmitBatch};
 
 use context::Context;
 use directory::Directory;
@@ -286,6 +286,11 @@ impl core::ops::Deref for SharedHandle {
 }
 
 impl Engine {
+    /// Whether what comes from there is believed: by its address, or by what its certificate proves.
+    pub(crate) fn is_trusted(&self, flow: &Flow) -> bool {
+        flow.proof == Proof::Trusted || directory::in_networks(&self.config.trust, flow.remote.ip())
+    }
+
     pub(crate) fn new(config: &Config, keys: &Keys, worker: WorkerId, shared: Arc<dyn SharedState>) -> Self {
         // A copy of its own: the workers share no reference count that changes with each message.
         let config = Arc::new(config.clone());

@@ -23,7 +23,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::{AorRecord, Binding};
 use crate::id::{ConnId, ListenerId, WorkerId};
-use crate::transport::{Flow, Transport};
+use crate::transport::{Flow, Proof, Transport};
 
 /// The format written by this version of the program.
 const FORMAT: u8 = 2;
@@ -401,6 +401,8 @@ impl<'a> Reader<'a> {
             listener,
             remote,
             conn,
+            // Whoever registered by it showed it then.
+            proof: Proof::None,
         })
     }
 }
@@ -434,6 +436,7 @@ pub(super) mod tests {
                     slot,
                     generation,
                 }),
+                proof: Proof::None,
             },
         )
     }

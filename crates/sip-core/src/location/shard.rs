@@ -339,7 +339,7 @@ mod tests {
     use super::super::codec::tests::record;
     use super::*;
     use crate::id::ListenerId;
-    use crate::transport::{Flow, Transport};
+    use crate::transport::{Flow, Proof, Transport};
     use alloc::collections::BTreeMap;
     use alloc::format;
     use alloc::vec;
@@ -353,6 +353,7 @@ mod tests {
                 listener: ListenerId(0),
                 remote: "192.0.2.17:5062".parse().unwrap(),
                 conn: None,
+                proof: Proof::None,
             },
             path: Box::default(),
             instance: Box::default(),

@@ -20,7 +20,7 @@ use crate::id::{ConnId, ListenerId};
 use crate::resolve::{Candidate, Candidates};
 use crate::time::Millis;
 use crate::transaction::table::Key;
-use crate::transport::{Flow, Transport, via};
+use crate::transport::{Flow, Proof, Transport, via};
 
 /// What routing decided about a request with one target, beside the edits that it already made.
 #[derive(Clone, Debug)]
@@ -230,6 +230,7 @@ impl Engine {
             listener,
             remote: address,
             conn: None,
+            proof: Proof::None,
         })
     }
 

@@ -16,7 +16,7 @@ use crate::id::WorkerId;
 use crate::time::Instant;
 use crate::transaction::table::{ClientMachine, Key, ServerMachine};
 use crate::transaction::{Passed, Timer, invite_server};
-use crate::transport::{Flow, via};
+use crate::transport::{Flow, Proof, via};
 
 /// What became of a response or of a branch's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,6 +158,7 @@ impl Engine {
             listener,
             remote,
             conn: ingress.and_then(|(_, conn)| conn),
+            proof: Proof::None,
         };
         self.edits.clear();
         remove_values(&mut self.edits, message, HeaderName::Via, 1);
@@ -348,6 +349,7 @@ impl Engine {
             listener,
             remote,
             conn: None,
+            proof: Proof::None,
         };
         self.relay_past(to, message);
         Outcome::Done

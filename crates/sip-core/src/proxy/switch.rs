@@ -31,7 +31,7 @@ use crate::id::ListenerId;
 use crate::resolve::Candidate;
 use crate::transaction::table::{ClientMachine, Key};
 use crate::transaction::{invite_client, non_invite_client};
-use crate::transport::{Flow, Transport};
+use crate::transport::{Flow, Proof, Transport};
 
 /// The number in the branch of what switched without state. Those of branches with state are less
 /// (`limits.branches`).
@@ -186,6 +186,7 @@ impl Engine {
             listener,
             remote: to.remote,
             conn: None,
+            proof: Proof::None,
         })
     }
 

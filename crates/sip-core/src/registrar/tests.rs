@@ -23,6 +23,7 @@ fn flow() -> Flow {
         listener: ListenerId(1),
         remote: "192.0.2.9:5060".parse().unwrap(),
         conn: None,
+        proof: crate::transport::Proof::None,
     }
 }
 

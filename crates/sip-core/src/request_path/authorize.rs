@@ -12,7 +12,7 @@ use crate::auth::verify::Refusal;
 use crate::auth::window::NonceUse;
 use crate::config::{AuthPolicy, Config, Domain, StateMode};
 use crate::engine::Engine;
-use crate::engine::directory::{address_of_record, in_networks};
+use crate::engine::directory::address_of_record;
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
 use crate::engine::waiting::{Parked, Purpose};
@@ -320,9 +320,7 @@ impl Engine {
                 }
             }
         }
-        if message.has(HeaderName::PAssertedIdentity)
-            && !in_networks(&self.config.trust, request.flow.remote.ip())
-        {
+        if message.has(HeaderName::PAssertedIdentity) && !self.is_trusted(&request.flow) {
             for field in message.fields_named(HeaderName::PAssertedIdentity) {
                 self.edits.delete(field.start as usize..field.end as usize);
             }

@@ -5,7 +5,6 @@ use sip_message::header::NameAddr;
 use sip_message::{HeaderName, Host, Params, Uri};
 
 use crate::engine::Engine;
-use crate::engine::directory::in_networks;
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
 use crate::proxy::forward::keep_values;
@@ -136,8 +135,7 @@ impl Engine {
     /// Whether a new request from there may name its own route.
     fn may_preload(&self, request: &Request<'_>) -> bool {
         let listener = self.config.listeners.get(usize::from(request.flow.listener.0));
-        listener.is_some_and(|l| l.preloaded_route)
-            && in_networks(&self.config.trust, request.flow.remote.ip())
+        listener.is_some_and(|l| l.preloaded_route) && self.is_trusted(&request.flow)
     }
 
     /// §16.4, first step: a strict router before us put our Record-Route into the Request-URI and

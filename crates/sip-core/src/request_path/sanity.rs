@@ -5,7 +5,6 @@ use alloc::vec::Vec;
 use sip_message::{HeaderName, Method, Uri};
 
 use crate::engine::Engine;
-use crate::engine::directory::in_networks;
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
 
@@ -58,10 +57,7 @@ impl Engine {
     /// which may have taken TLS off before us. No RFC names a code; 480 with this warning is how
     /// RFC 5630 §5.3 has a SIPS request end where it cannot go by TLS.
     pub(crate) fn check_secure(&self, request: &Request<'_>) -> Result<(), (Status<'static>, Vec<u8>)> {
-        if !request.is_secure()
-            || request.flow.transport.is_secure()
-            || in_networks(&self.config.trust, request.flow.remote.ip())
-        {
+        if !request.is_secure() || request.flow.transport.is_secure() || self.is_trusted(&request.flow) {
             return Ok(());
         }
         let mut warning = Vec::with_capacity(64);

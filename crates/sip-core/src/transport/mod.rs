@@ -106,6 +106,20 @@ pub struct Flow {
     pub remote: SocketAddr,
     /// The connection; `None` for datagrams.
     pub conn: Option<ConnId>,
+    /// What the peer has shown of who it is.
+    pub proof: Proof,
+}
+
+/// What the peer of a connection has shown of who it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Proof {
+    /// Nothing that counts.
+    #[default]
+    None,
+    /// A certificate that holds: it is of some SIP domain (RFC 5922 §7).
+    Certificate,
+    /// A certificate of one of the peers that are trusted (`trust` of the configuration).
+    Trusted,
 }
 
 /// One message to send. The bytes lie in the batch.

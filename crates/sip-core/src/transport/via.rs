@@ -157,6 +157,7 @@ mod tests {
             listener: ListenerId(0),
             remote: "192.0.2.9:7777".parse().unwrap(),
             conn: None,
+            proof: crate::transport::Proof::None,
         };
         let to = |via: &str, t| reply_to(flow(t), &Via::parse(via.as_bytes()).unwrap()).remote;
         assert_eq!(

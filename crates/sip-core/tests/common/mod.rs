@@ -26,7 +26,7 @@ use sip_core::location::shard::Shard;
 use sip_core::query::{Answer, Query, QueryKind, Record, Records, Secrets};
 use sip_core::shared::SharedState;
 use sip_core::time::{Instant, Now};
-use sip_core::transport::{Flow, NextHop, TransmitBatch, Transport};
+use sip_core::transport::{Flow, NextHop, Proof, TransmitBatch, Transport};
 
 pub const PROXY: &str = "192.0.2.1:5060";
 pub const CALLER: &str = "192.0.2.10:5060";
@@ -114,6 +114,7 @@ pub fn config() -> Config {
             durability: Durability::Memory,
         },
         trust: vec![],
+        trust_names: vec![],
         credentials_deadline_ms: 3000,
         credentials_unavailable: 503,
         workers: 1,
@@ -380,6 +381,7 @@ pub fn tcp_flow(from: &str, slot: u32) -> Flow {
             slot,
             generation: 7,
         }),
+        proof: Proof::None,
     }
 }
 
@@ -395,6 +397,7 @@ pub fn udp_flow(from: &str) -> Flow {
         listener: ListenerId(0),
         remote,
         conn: None,
+        proof: Proof::None,
     }
 }
 

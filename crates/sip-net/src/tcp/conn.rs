@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use sip_core::id::{ConnId, ListenerId};
 use sip_core::transport::websocket::write_ping;
-use sip_core::transport::{Flow, Transport};
+use sip_core::transport::{Flow, Proof, Transport};
 
 use super::layer::{Context, Decoder, Secured, Taken, closing_frame};
 use super::peers::Peer;
@@ -47,6 +47,8 @@ pub(super) struct Conn {
     decoder: Decoder,
     pub(super) tls: Option<Box<Secured>>,
     pub(super) out: Option<Box<OutQueue>>,
+    /// What the peer has shown of who it is.
+    proof: Proof,
     /// In the list of those to be written at the end of the turn.
     pub(super) is_dirty: bool,
     /// Its handshake waits for its turn.
@@ -131,6 +133,7 @@ impl Conn {
             decoder,
             tls,
             out: None,
+            proof: Proof::None,
             is_dirty: false,
             is_parked: false,
             has_spoken: false,
@@ -152,6 +155,7 @@ impl Conn {
             listener: self.listener,
             remote: self.remote,
             conn: Some(id),
+            proof: self.proof,
         }
     }
 
@@ -271,6 +275,9 @@ impl Conn {
 
     /// Takes what was read, which is overwritten. Messages go to `deliver`; what the protocols
     /// below answer is in the connection's records, or in the context's replies.
+    ///
+    /// What arrives together with the end of the handshake is looked at after it: only then is known
+    /// who sent it.
     pub(super) fn take(
         &mut self,
         id: ConnId,
@@ -278,29 +285,43 @@ impl Conn {
         context: &mut Context<'_>,
         deliver: &mut impl FnMut(Flow, Arrival<'_>) -> Verdict,
     ) -> Taken {
-        let flow = self.flow(id);
         let mut taken = Taken::default();
+        let flow = self.flow(id);
         let Some(tls) = &mut self.tls else {
             self.decoder.take(flow, fresh, context, &mut taken, deliver);
             return taken;
         };
+        let mut early = Vec::new();
         let decoder = &mut self.decoder;
-        let fed = tls.feed(fresh, |data| {
-            if taken.end.is_none() {
-                decoder.take(flow, data, context, &mut taken, deliver);
-            }
-        });
-        match fed {
+        let fed = if tls.session.is_handshaking() {
+            tls.feed(fresh, |data| early.extend_from_slice(data))
+        } else {
+            tls.feed(fresh, |data| {
+                if taken.end.is_none() {
+                    decoder.take(flow, data, context, &mut taken, deliver);
+                }
+            })
+        };
+        let peer_closed = match fed {
             Ok(fed) => {
                 taken.secured = fed.established;
-                if fed.peer_closed && taken.end.is_none() {
-                    taken.end = Some(Why::Peer);
-                }
+                fed.peer_closed
             }
             Err(error) => {
                 taken.end = Some(Why::Tls);
                 taken.fault = Some(error);
+                return taken;
             }
+        };
+        if taken.secured {
+            self.identify(context.trusted);
+            let flow = self.flow(id);
+            if !early.is_empty() {
+                self.decoder.take(flow, &early, context, &mut taken, deliver);
+            }
+        }
+        if peer_closed && taken.end.is_none() {
+            taken.end = Some(Why::Peer);
         }
         taken
     }
@@ -312,6 +333,23 @@ impl Conn {
             .as_ref()
             .is_none_or(|tls| !tls.session.is_handshaking() && !tls.session.has_ended());
         secured && !matches!(self.decoder, Decoder::Upgrade(_))
+    }
+
+    /// The handshake of TLS is done: what the peer has proved.
+    fn identify(&mut self, trusted: &[Box<str>]) {
+        let Some(tls) = &self.tls else { return };
+        if tls.session.peer_certificates().is_empty() {
+            return;
+        }
+        let is_trusted = !trusted.is_empty() && {
+            let identities = tls.session.peer_identities();
+            trusted.iter().any(|name| identities.contains(name))
+        };
+        self.proof = if is_trusted {
+            Proof::Trusted
+        } else {
+            Proof::Certificate
+        };
     }
 
     /// Whether messages are to be sent in WebSocket frames.

@@ -112,6 +112,8 @@ impl Decoder {
 pub(super) struct Context<'a> {
     pub(super) limits: &'a Limits,
     pub(super) origins: &'a AllowedOrigins,
+    /// Domains that are trusted where a certificate proves them.
+    pub(super) trusted: &'a [Box<str>],
     /// What is to be sent back at once.
     pub(super) replies: &'a mut Vec<u8>,
 }

@@ -10,7 +10,7 @@ use sip_core::id::{ConnId, WorkerId};
 use sip_core::limits::Limits;
 use sip_core::transport::framing::FramingError;
 use sip_core::transport::websocket::AllowedOrigins;
-use sip_core::transport::{Flow, Transport};
+use sip_core::transport::{Flow, Proof, Transport};
 
 use super::admission::{PerAddress, Turns};
 use super::conn::{Beginning, Conn, Sent, State};
@@ -120,6 +120,8 @@ pub struct Streams {
     /// For each listener of the configuration.
     pub(super) services: Vec<StreamService>,
     pub(super) limits: Limits,
+    /// Domains that are trusted where a certificate proves them.
+    trusted: Vec<Box<str>>,
     pub(super) table: Table<Conn>,
     pub(super) peers: Peers,
     /// Connections that peers opened, of all workers.
@@ -182,6 +184,7 @@ impl Streams {
             sources,
             services,
             limits: config.limits.clone(),
+            trusted: config.trust_names.clone(),
             table: Table::new(worker, settings.connections, seed),
             peers: Peers::default(),
             accepted,
@@ -202,10 +205,11 @@ impl Streams {
         }
     }
 
-    /// Takes over what a new configuration says of connections: bounds of messages, for
-    /// connections that come.
+    /// Takes over what a new configuration says of connections: bounds of messages and who is
+    /// trusted, for connections that come.
     pub fn reconfigure(&mut self, config: &Config) {
         self.limits = config.limits.clone();
+        self.trusted.clone_from(&config.trust_names);
     }
 
     /// The listeners, in the order of their indexes.
@@ -251,6 +255,7 @@ impl Streams {
                         listener: listener.id(),
                         remote,
                         conn: None,
+                        proof: Proof::None,
                     };
                     self.accepted(socket, &flow, now_ms, counters);
                 }
@@ -476,6 +481,7 @@ impl Streams {
                 .services
                 .get(usize::from(conn.listener.0))
                 .map_or(&ANY_ORIGIN, |service| &service.origins),
+            trusted: &self.trusted,
             replies: &mut self.replies,
         };
         let taken = conn.take(id, fresh, &mut context, deliver);

@@ -5,7 +5,7 @@ use std::mem;
 use sip_core::endpoint::Handled;
 use sip_core::id::WorkerId;
 use sip_core::time::Now;
-use sip_core::transport::{Flow, Transport};
+use sip_core::transport::{Flow, Proof, Transport};
 
 use super::core::{Core, EventSink, QuerySink};
 use super::{Phase, Worker, token};
@@ -78,6 +78,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                 listener: udp.listener,
                 remote: datagram.source,
                 conn: None,
+                proof: Proof::None,
             };
             let owner = if self.strays.are_many() {
                 self.core.owner_of(datagram.bytes)
@@ -110,6 +111,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                 listener: udp.listener,
                 remote,
                 conn: None,
+                proof: Proof::None,
             };
             core.handle_undelivered(now, to, bytes);
             for (outbox, worker) in outboxes.iter_mut().zip(0..) {

@@ -4,7 +4,7 @@ use std::mem;
 
 use sip_core::id::WorkerId;
 use sip_core::time::Now;
-use sip_core::transport::{Flow, Transport};
+use sip_core::transport::{Flow, Proof, Transport};
 
 use super::core::{Core, EventSink, QuerySink};
 use super::{Worker, is_stream, token};
@@ -104,6 +104,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                         listener,
                         remote,
                         conn: None,
+                        proof: Proof::None,
                     },
                     bytes,
                 );

@@ -24,7 +24,7 @@ use sip_core::limits::Limits;
 use sip_core::query::{Answer, Query, QueryKind, RecordKind};
 use sip_core::time::{Instant, Millis, Now};
 use sip_core::transport::framing::{FramingError, FramingFault};
-use sip_core::transport::{Flow, TransmitBatch, Transport};
+use sip_core::transport::{Flow, Proof, TransmitBatch, Transport};
 use sip_net::bind::bind_all;
 use sip_net::clock::Clock;
 use sip_net::hub::Hub;
@@ -115,6 +115,7 @@ impl Fake {
                     listener: ListenerId(1),
                     remote,
                     conn,
+                    proof: Proof::None,
                 };
                 self.out.push_back((to, rest.as_bytes().to_vec()));
             }
@@ -308,6 +309,7 @@ pub fn config(workers: u16) -> Config {
             durability: Durability::Memory,
         },
         trust: Vec::new(),
+        trust_names: Vec::new(),
         credentials_deadline_ms: 3000,
         credentials_unavailable: 503,
         workers,

@@ -14,7 +14,7 @@ use sip_core::config::{Action, Relay, RelayTarget};
 use sip_core::dispatcher::{Distribution, Group, Local, MarkPolicy, Member};
 use sip_core::id::ListenerId;
 use sip_core::location::Binding;
-use sip_core::transport::{Flow, NextHop, Transport};
+use sip_core::transport::{Flow, NextHop, Proof, Transport};
 
 use crate::agent::Agent;
 use crate::clock::Micros;
@@ -103,6 +103,7 @@ fn binding(at: SocketAddr, q_milli: u16) -> Binding {
             listener: ListenerId(0),
             remote: at,
             conn: None,
+            proof: Proof::None,
         },
         path: Box::default(),
         instance: Box::default(),

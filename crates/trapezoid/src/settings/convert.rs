@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use sip_core::config::{Config, Network, RegistrarPolicy, Timers};
 use sip_core::limits::Limits;
+use sip_message::host::Host;
 
 use super::hosts::{network, socket_address};
 use super::model::{OnUnavailable, Settings, Transport};
@@ -189,6 +190,7 @@ fn core(settings: &Settings, registrar: RegistrarPolicy, cx: &mut Cx<'_>) -> Con
         limits: limits(settings),
         registrar,
         trust: trust(settings, cx),
+        trust_names: trust_names(settings, cx),
         credentials_deadline_ms: settings.credentials.deadline_ms,
         credentials_unavailable: match settings.credentials.on_unavailable {
             OnUnavailable::Unavailable503 => 503,
@@ -267,14 +269,34 @@ fn trust(settings: &Settings, cx: &mut Cx<'_>) -> Vec<Network> {
         let path = format!("trust.peers[{i}]");
         match network(text) {
             Some(network) => out.push(network),
-            None if text.starts_with("san:") => {
-                let what = "names in certificates are not supported by this version";
-                cx.problem(&path, what, "name the peer's network, as \"10.0.0.0/24\"");
-            }
+            None if text.starts_with(NAME_IN_CERTIFICATE) => {}
             None => cx.problem(
                 &path,
-                format!("{text:?} is not a network"),
-                "write it as \"10.0.0.0/24\"",
+                format!("{text:?} is neither a network nor a name in a certificate"),
+                "write it as \"10.0.0.0/24\" or \"san:edge2.example.com\"",
+            ),
+        }
+    }
+    out
+}
+
+/// What stands before a SIP domain that a peer is to prove.
+const NAME_IN_CERTIFICATE: &str = "san:";
+
+/// The trusted peers that are named by what their certificates say.
+fn trust_names(settings: &Settings, cx: &mut Cx<'_>) -> Vec<Box<str>> {
+    let mut out = Vec::new();
+    for (i, text) in settings.trust.peers.iter().enumerate() {
+        let Some(name) = text.strip_prefix(NAME_IN_CERTIFICATE) else {
+            continue;
+        };
+        match Host::parse(name.as_bytes()) {
+            // RFC 5922 §7.2: no wildcards, which are no host either.
+            Some(Host::Name(_)) => out.push(name.trim_end_matches('.').to_ascii_lowercase().into()),
+            _ => cx.problem(
+                &format!("trust.peers[{i}]"),
+                format!("{name:?} is not a domain"),
+                "write the peer's SIP domain, as \"san:edge2.example.com\"",
             ),
         }
     }

@@ -437,8 +437,9 @@ pub(crate) struct Do {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Trust {
-    /// Networks whose P-Asserted-Identity is kept, as `10.0.0.0/24` or a single address. From any other
-    /// source the header is removed.
+    /// Peers whose P-Asserted-Identity is kept: networks, as `10.0.0.0/24` or a single address, and SIP
+    /// domains that a peer must prove by its certificate (RFC 5922), as `san:edge2.example.com`; the
+    /// listener must ask for certificates. From any other source the header is removed.
     #[schemars(length(max = 1000))]
     pub peers: Vec<String>,
 }

@@ -105,7 +105,7 @@ const WRONG: &[(&str, &[&str])] = &[
     (
         "[state]\nmode = \"distributed\"\n[credentials]\nmode = \"adaptive\"\non_unavailable = \"backup\"\n\
          [subscribers]\nurl = \"mysql://u:${PASSWORD}@h/d\"\n[location]\nurl = \"redis://h\"\n\
-         [[domain]]\nname = \"a\"\nauth = { schemes = [\"proxychain\"] }\n[trust]\npeers = [\"san:a\"]\n",
+         [[domain]]\nname = \"a\"\nauth = { schemes = [\"proxychain\"] }\n[trust]\npeers = [\"san:*.a\", \"x\", \"san:a.example\"]\n",
         &[
             "f:2: state.mode: \"distributed\" is not supported by this version; use \"transaction\" or \"stateless\"",
             "f:4: credentials.mode: not supported by this version; a SQLite store has one connection; remove it",
@@ -113,7 +113,8 @@ const WRONG: &[(&str, &[&str])] = &[
             "f:7: subscribers.url: mysql: is not supported by this version; use \"sqlite:subscribers.db\"",
             "f:9: location.url: redis: is not supported by this version; use \"sqlite:location.db\" or \"memory:\"",
             "f:12: domain[0].auth.schemes[0]: \"proxychain\" is not supported by this version; use \"digest\"",
-            "f:14: trust.peers[0]: names in certificates are not supported by this version; name the peer's network, as \"10.0.0.0/24\"",
+            "f:14: trust.peers[1]: \"x\" is neither a network nor a name in a certificate; write it as \"10.0.0.0/24\" or \"san:edge2.example.com\"",
+            "f:14: trust.peers[0]: \"*.a\" is not a domain; write the peer's SIP domain, as \"san:edge2.example.com\"",
         ],
     ),
     // Missing.
@@ -264,7 +265,7 @@ const WRONG: &[(&str, &[&str])] = &[
     (
         "[trust]\npeers = [\"x\"]\n[timers]\nt1_ms = 5000\n[dns]\nnameservers = [\"dns.example.com\"]\n[admin]\nlisten = \"127.0.0.1\"\n[server]\ndata_dir = \"\"\n",
         &[
-            "f:2: trust.peers[0]: \"x\" is not a network; write it as \"10.0.0.0/24\"",
+            "f:2: trust.peers[0]: \"x\" is neither a network nor a name in a certificate; write it as \"10.0.0.0/24\" or \"san:edge2.example.com\"",
             "f:4: timers.t1_ms: t2_ms = 4000 is less than t1_ms = 5000; make t2_ms at least t1_ms",
             "f:6: dns.nameservers[0]: \"dns.example.com\" is not the address of a name server; write it as \"192.0.2.53\"",
             "f:8: admin.listen: \"127.0.0.1\" is not an address and port; add the port: \"127.0.0.1:8080\"",
