@@ -20,7 +20,7 @@ use crate::dispatcher::Group;
 use crate::engine::is_sips;
 use crate::resolve::Candidates;
 use crate::transaction::table::Key;
-use crate::transport::Flow;
+use crate::transport::{Flow, PeerName};
 
 /// How far a target came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +53,8 @@ pub(crate) struct Target {
     pub(crate) candidates: Candidates,
     /// The next of them.
     pub(crate) next: usize,
+    /// Who must be found there, of those that are reached by TLS.
+    pub(crate) peer: Option<PeerName>,
     /// Whether they have been looked up.
     pub(crate) located: bool,
     /// How often it waited for name service.
@@ -79,6 +81,7 @@ impl Target {
             state: TargetState::Waiting,
             candidates: Candidates::new(),
             next: 0,
+            peer: None,
             located: false,
             asked: 0,
             member: None,

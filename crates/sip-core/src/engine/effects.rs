@@ -364,9 +364,13 @@ impl Engine {
         for effect in effects.0 {
             let client = self.table.client_mut(key)?;
             match effect {
-                Effect::SendRequest => self.out.push(client.to, &client.request),
+                Effect::SendRequest => {
+                    self.out.push(client.to, &client.request);
+                    self.out.name_last(client.user.peer.clone());
+                }
                 Effect::ResendRequest => {
                     self.out.push(client.to, &client.request);
+                    self.out.name_last(client.user.peer.clone());
                     self.counters.retransmissions_sent += 1;
                 }
                 Effect::SendAck => self.send_ack(key, response),
@@ -434,6 +438,7 @@ impl Engine {
         }
         if let Some(client) = self.table.client(key) {
             self.out.push(client.to, &client.request);
+            self.out.name_last(client.user.peer.clone());
         }
     }
 }

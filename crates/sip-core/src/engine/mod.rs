@@ -32,7 +32,7 @@ use crate::time::{Instant, Now};
 use crate::timer::wheel::{TimerId, Wheel};
 use crate::transaction::table::{Key, Live, Table};
 use crate::transaction::{MachineContext, Timer};
-use crate::transport::{Flow, Proof, TransmitBatch};
+use crate::transport::{Flow, PeerName, Proof, TransmitBatch};
 
 use context::Context;
 use directory::Directory;
@@ -120,6 +120,8 @@ pub(crate) struct ClientUser {
     pub(crate) cancel_wanted: bool,
     /// CANCEL was sent.
     pub(crate) cancel_sent: bool,
+    /// Who must be found there, if it goes by TLS.
+    pub(crate) peer: Option<PeerName>,
     /// It left by TCP because it was too long for a datagram, and may go back.
     pub(crate) switched: bool,
 }
@@ -134,6 +136,7 @@ impl ClientUser {
             provisional: false,
             cancel_wanted: false,
             cancel_sent: false,
+            peer: None,
             switched: false,
         }
     }

@@ -72,6 +72,10 @@ impl Engine {
         }
         client.user.cancel_sent = true;
         let (to, cancel_key) = (client.to, client_key(client.key(), Method::Cancel));
+        let user = ClientUser {
+            peer: client.user.peer.clone(),
+            ..ClientUser::new(Owner::Cancel)
+        };
         let request = core::mem::take(&mut client.request);
         let mut text = core::mem::take(&mut self.scratch);
         text.clear();
@@ -85,7 +89,6 @@ impl Engine {
             client.user.c_ms = patience.0;
         }
         self.restart_timer_c(key);
-        let user = ClientUser::new(Owner::Cancel);
         if !text.is_empty() && self.table.find_client(cancel_key).is_none() {
             self.begin_client(cancel_key, false, to, &text, user, None);
         }

@@ -20,13 +20,15 @@ use crate::id::{ConnId, ListenerId};
 use crate::resolve::{Candidate, Candidates};
 use crate::time::Millis;
 use crate::transaction::table::Key;
-use crate::transport::{Flow, Proof, Transport, via};
+use crate::transport::{Flow, PeerName, Proof, Transport, via};
 
 /// What routing decided about a request with one target, beside the edits that it already made.
 #[derive(Clone, Debug)]
 pub(crate) struct Decision<'a> {
     /// Where to, in the order in which to try.
     pub(crate) candidates: Candidates,
+    /// Who must be found there, of those that are reached by TLS.
+    pub(crate) peer: Option<PeerName>,
     /// The flow of a registration, where the contact is reached through it.
     pub(crate) flow: Option<Flow>,
     /// State to keep.
@@ -39,12 +41,14 @@ pub(crate) struct Decision<'a> {
 }
 
 /// One branch that is to be sent.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Branch {
     pub(crate) server: Key,
     /// Number of its target.
     pub(crate) target: u8,
     pub(crate) to: Flow,
+    /// Who must be found there.
+    pub(crate) peer: Option<PeerName>,
     /// It may leave by TCP instead, if it is too long for a datagram.
     pub(crate) may_switch: bool,
     pub(crate) shape: Shape,
@@ -114,6 +118,7 @@ impl Engine {
             self.out.push_with(to, |text| {
                 self.edits.apply(request.message.source(), span(request), text)
             });
+            self.out.name_last(by_tls(to, &decision.peer));
             if self.out.last_len() > self.config.limits.udp_mtu && may_switch {
                 self.switch_stateless(request, decision.state, to);
             }
@@ -131,6 +136,7 @@ impl Engine {
                 server,
                 target: 0,
                 to,
+                peer: by_tls(to, &decision.peer),
                 may_switch,
                 shape: decision.shape,
                 secure: decision.secure,
@@ -179,6 +185,7 @@ impl Engine {
             path: Box::from(path),
             state: TargetState::Pending(client),
             candidates: decision.candidates.clone(),
+            peer: decision.peer.clone(),
             next,
             located: decision.flow.is_none() || !decision.candidates.is_empty(),
             breadth: context.whole_breadth(),
@@ -262,6 +269,7 @@ impl Engine {
             target: plan.target,
             c_ms: plan.shape.c_ms,
             switched,
+            peer: plan.peer.clone(),
             ..ClientUser::new(Owner::Server(plan.server))
         };
         // Timer C is an INVITE's; the wait for the first sign of life is anybody's.
@@ -333,6 +341,14 @@ impl Engine {
                 out.extend_from_slice(b"\r\n");
             });
         }
+    }
+}
+
+/// The name that goes with what is sent there.
+pub(crate) fn by_tls(to: Flow, peer: &Option<PeerName>) -> Option<PeerName> {
+    match to.transport {
+        Transport::Tls if to.conn.is_none() => peer.clone(),
+        Transport::Udp | Transport::Tcp | Transport::Tls | Transport::Ws | Transport::Wss => None,
     }
 }
 

@@ -3,8 +3,8 @@
 use sip_message::{Host, SipUri};
 
 use crate::engine::Engine;
-use crate::resolve::{HostRef, Question};
-use crate::transport::{HopHost, NextHop, Transport};
+use crate::resolve::{Candidates, HostRef, Question};
+use crate::transport::{HopHost, NextHop, PeerName, Transport};
 
 /// What the URI of a next hop says.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +49,16 @@ impl<'a> Hop<'a> {
             secure: secure || hop.secure,
             ..hop
         })
+    }
+
+    /// Who must be found behind these addresses of it, where any is to be reached by TLS.
+    pub(crate) fn peer(&self, candidates: &Candidates) -> Option<PeerName> {
+        match self.host {
+            HostRef::Name(name) if candidates.iter().any(|c| c.transport == Transport::Tls) => {
+                PeerName::new(name)
+            }
+            HostRef::Name(_) | HostRef::Ip(_) => None,
+        }
     }
 
     pub(crate) fn of(uri: &SipUri<'a>) -> Self {

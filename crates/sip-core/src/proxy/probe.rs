@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use sip_message::Method;
 use sip_message::number::write_decimal;
 
-use super::forward::{client_key, write_via_start};
+use super::forward::{by_tls, client_key, write_via_start};
 use super::hop::Hop;
 use crate::config::Listener;
 use crate::dispatcher::Group;
@@ -20,7 +20,7 @@ use crate::query::QueryKind;
 use crate::resolve::Located;
 use crate::time::Millis;
 use crate::transaction::table::Key;
-use crate::transport::Flow;
+use crate::transport::{Flow, PeerName};
 
 /// How long after a question for a member's name the probe is tried again, milliseconds.
 const NAME_WAIT_MS: u32 = 250;
@@ -69,7 +69,10 @@ impl Engine {
             Located::Done(candidates) => {
                 let reachable = candidates.iter().find_map(|c| self.flow_to(c, None));
                 match reachable {
-                    Some(to) => self.send_probe(&group, probe, to),
+                    Some(to) => {
+                        let peer = Hop::configured(&member.hop).peer(&candidates);
+                        self.send_probe(&group, probe, to, by_tls(to, &peer));
+                    }
                     None => self.probe_failure(&group, probe.member),
                 }
                 None
@@ -101,7 +104,7 @@ impl Engine {
         self.wheel.start(self.now.instant, after, Wake::Probe(wake));
     }
 
-    fn send_probe(&mut self, group: &Group, probe: Probe, to: Flow) {
+    fn send_probe(&mut self, group: &Group, probe: Probe, to: Flow, peer: Option<PeerName>) {
         let config = self.config.clone();
         let listener = config.listeners.get(usize::from(to.listener.0));
         let (Some(member), Some(egress)) = (group.member(probe.member), listener) else {
@@ -123,7 +126,10 @@ impl Engine {
         text.clear();
         let start = self.directory.via_start(to.listener);
         write_options(&mut text, egress, start, &member.hop.uri, branch, &call_id);
-        let user = ClientUser::new(Owner::Probe(probe));
+        let user = ClientUser {
+            peer,
+            ..ClientUser::new(Owner::Probe(probe))
+        };
         let patience = Millis(group.reply_timeout_ms);
         let key = client_key(branch, Method::Options);
         self.begin_client(key, false, to, &text, user, Some(patience));

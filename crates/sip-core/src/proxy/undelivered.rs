@@ -9,7 +9,7 @@ use crate::engine::effects::ClientEvent;
 use crate::engine::waiting::Purpose;
 use crate::query::QueryKind;
 use crate::resolve::{HostRef, Located, SentBy};
-use crate::transport::Flow;
+use crate::transport::{Flow, PeerName, Transport};
 
 impl Engine {
     /// `message` did not reach `to`. A request fails as if its transport had said so
@@ -73,12 +73,19 @@ impl Engine {
         };
         match self.resolver.locate_response(self.now.instant, &sent_by) {
             Located::Done(candidates) => {
-                // Behind the one that failed; from the first where that was the source itself.
+                let peer = match sent_by.host {
+                    HostRef::Name(name) if to.transport == Transport::Tls => PeerName::new(name),
+                    HostRef::Name(_) | HostRef::Ip(_) => None,
+                };
+                // Behind the one that failed; from the first where that was the source itself, or, by
+                // TLS, a connection: that address was not asked for this name yet.
                 let failed = candidates.iter().position(|c| c.address == to.remote);
+                let failed = failed.filter(|_| peer.is_none() || to.conn.is_none());
                 let from = failed.map_or(0, |at| at + 1);
                 if let Some((_, flow)) = self.next_candidate(&candidates, from, to.listener) {
                     self.counters.failovers += 1;
                     self.out.push(flow, message.bytes());
+                    self.out.name_last(peer);
                 }
             }
             // For who sends it again; this one is lost.

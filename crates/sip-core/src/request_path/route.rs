@@ -16,7 +16,7 @@ use crate::engine::{Engine, LocationTarget, is_sips};
 use crate::proxy::forward::{Decision, NotSent, keep_values, write_request_uri};
 use crate::proxy::hop::Hop;
 use crate::resolve::{Candidates, Located};
-use crate::transport::{Flow, NextHop};
+use crate::transport::{Flow, NextHop, PeerName};
 
 /// The most record sets that one target waits for: services of two transports, both address
 /// families of each candidate, and some to spare. Answers that end before the next one is there
@@ -35,6 +35,14 @@ pub(super) struct Plan<'c> {
     pub(super) position: &'c Position<'c>,
     pub(super) state: StateMode,
     pub(super) shape: Shape,
+}
+
+/// How the one target of a request is reached.
+enum Way {
+    /// The flow of its registration.
+    Flow(Flow),
+    /// These addresses, and who must be found there by TLS.
+    Candidates(Option<PeerName>, Candidates),
 }
 
 /// Where no rule matches.
@@ -419,7 +427,7 @@ impl Engine {
         }
         let secure = target.secure;
         match self.usable_flow(target.flow, secure) {
-            Some(flow) => self.send(request, progress, plan, Candidates::new(), Some(flow), contact),
+            Some(flow) => self.send(request, progress, plan, Way::Flow(flow), contact),
             None => match Uri::parse(&target.contact) {
                 Ok(Uri::Sip(uri)) => match Hop::of_contact(&uri, secure) {
                     Some(hop) => self.locate_and_send(request, progress, plan, hop, contact),
@@ -483,7 +491,8 @@ impl Engine {
         let question = self.question(hop, request.call_id, stateless);
         match self.resolver.locate(self.now.instant, &question) {
             Located::Done(candidates) if !candidates.is_empty() => {
-                self.send(request, progress, plan, candidates, None, contact);
+                let way = Way::Candidates(hop.peer(&candidates), candidates);
+                self.send(request, progress, plan, way, contact);
             }
             Located::Ask { name, kind } if progress.asked < MAX_ASKED => {
                 let progress = Progress {
@@ -511,14 +520,18 @@ impl Engine {
         request: &Request<'_>,
         progress: Progress,
         plan: &Plan<'_>,
-        candidates: Candidates,
-        flow: Option<Flow>,
+        way: Way,
         contact: Option<(&[u8], &[u8])>,
     ) {
+        let (peer, candidates, flow) = match way {
+            Way::Flow(flow) => (None, Candidates::new(), Some(flow)),
+            Way::Candidates(peer, candidates) => (peer, candidates, None),
+        };
         let next_route = plan.position.next_route.as_ref();
         let path = contact.and_then(|(_, path)| first_hop(path));
         let decision = Decision {
             candidates,
+            peer,
             flow,
             state: plan.state,
             shape: plan.shape,

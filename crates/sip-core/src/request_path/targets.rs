@@ -17,7 +17,7 @@ use crate::engine::reply::{Reply, Status};
 use crate::engine::request::Request;
 use crate::engine::waiting::Parked;
 use crate::engine::{Engine, LocationTarget};
-use crate::proxy::forward::{Branch, max_breadth, read_loop_mark};
+use crate::proxy::forward::{Branch, by_tls, max_breadth, read_loop_mark};
 use crate::proxy::hop::Hop;
 use crate::proxy::response::Outcome;
 use crate::proxy::switch::may_switch as may_leave_by_tcp;
@@ -287,6 +287,7 @@ impl Engine {
         match self.resolver.locate(self.now.instant, &question) {
             Located::Done(candidates) if !candidates.is_empty() => {
                 if let Some(target) = self.context(server).and_then(|c| c.target_mut(number)) {
+                    target.peer = hop.peer(&candidates);
                     target.candidates = candidates;
                     target.located = true;
                 }
@@ -358,7 +359,7 @@ impl Engine {
         let Some(target) = context.target_mut(number) else {
             return;
         };
-        let is_member = target.member.is_some();
+        let (is_member, peer) = (target.member.is_some(), target.peer.clone());
         let secure = request.is_secure() || target.is_sips();
         let is_last = target.next.saturating_add(1) >= target.candidates.len() && !context.has_more();
         // Only members have others to take their place. Of an INVITE that all of them leave
@@ -395,6 +396,7 @@ impl Engine {
                 server,
                 target: number,
                 to,
+                peer: by_tls(to, &peer),
                 may_switch,
                 shape,
                 secure,

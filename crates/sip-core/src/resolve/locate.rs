@@ -16,10 +16,7 @@ use super::{
 };
 use crate::query::{Record, RecordKind};
 use crate::time::Instant;
-use crate::transport::Transport;
-
-/// The longest domain name as text (RFC 1035 §2.3.4: 255 bytes on the wire).
-const MAX_NAME: usize = 253;
+use crate::transport::{MAX_NAME, Transport};
 
 /// A domain name in lower case.
 type Name = SmallVec<[u8; 128]>;

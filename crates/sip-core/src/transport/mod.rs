@@ -2,10 +2,13 @@
 
 pub mod framing;
 mod next_hop;
+mod peer;
 pub mod via;
 pub mod websocket;
 
 pub use next_hop::{HopHost, NextHop};
+pub(crate) use peer::MAX_NAME;
+pub use peer::PeerName;
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -128,6 +131,10 @@ pub struct Transmit {
     /// Where to. With `conn` set: on that connection if it still lives and its peer's IP address
     /// is that of `remote`; else, as without it, on a connection to `remote`, opened if need be.
     pub to: Flow,
+    /// By TLS, if a connection must be opened or chosen: the domain that the peer must prove to be
+    /// (RFC 5922 §7.1). A connection to the same address that proved another domain is none to use.
+    /// `None`: the address of `to`.
+    pub peer: Option<PeerName>,
     /// Place of the message in [`TransmitBatch::bytes`].
     pub range: Range<usize>,
 }
@@ -182,8 +189,16 @@ impl TransmitBatch {
         write(&mut self.bytes);
         self.items.push(Transmit {
             to,
+            peer: None,
             range: start..self.bytes.len(),
         });
+    }
+
+    /// Says of the message appended last whom it is for.
+    pub(crate) fn name_last(&mut self, peer: Option<PeerName>) {
+        if let Some(last) = self.items.last_mut() {
+            last.peer = peer;
+        }
     }
 
     /// Bytes of the message appended last.

@@ -166,6 +166,8 @@ pub fn relay(uri: &str) -> Route {
 pub struct Sent {
     pub to: Flow,
     pub text: String,
+    /// The domain that a TLS peer must prove to be.
+    pub peer: Option<String>,
 }
 
 impl Sent {
@@ -225,7 +227,12 @@ impl Bench {
         while self.endpoint.poll_transmit(&mut self.batch) {
             for item in self.batch.items() {
                 let text = String::from_utf8_lossy(self.batch.message(item)).into_owned();
-                out.push(Sent { to: item.to, text });
+                let peer = item.peer.as_ref().map(|name| name.as_str().to_string());
+                out.push(Sent {
+                    to: item.to,
+                    text,
+                    peer,
+                });
             }
         }
         out
