@@ -17,7 +17,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::dispatcher::Group;
-use crate::engine::is_sips;
+use crate::engine::{Pin, is_sips};
 use crate::resolve::Candidates;
 use crate::transaction::table::Key;
 use crate::transport::{Flow, PeerName};
@@ -46,6 +46,8 @@ pub(crate) struct Target {
     pub(crate) path: Box<[u8]>,
     /// The flow of its registration, tried before its addresses.
     pub(crate) flow: Option<Flow>,
+    /// That flow is the only way to it.
+    pub(crate) pin: Pin,
     /// Lower ones first, equal ones in parallel.
     pub(crate) order: u16,
     pub(crate) state: TargetState,
@@ -77,6 +79,7 @@ impl Target {
             uri,
             path: Box::default(),
             flow: None,
+            pin: Pin::None,
             order,
             state: TargetState::Waiting,
             candidates: Candidates::new(),

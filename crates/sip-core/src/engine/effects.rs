@@ -7,14 +7,14 @@ use sip_message::{HeaderName, Message};
 use smallvec::SmallVec;
 
 use super::reply::{Reply, Status};
-use super::{ClientUser, Engine, ServerUser, Wake};
+use super::{ClientUser, Engine, Pin, ServerUser, Wake};
 use crate::time::Millis;
 use crate::transaction::table::{Client, ClientMachine, Key, Live, Server, ServerMachine, timer_place};
 use crate::transaction::{
     Effect, InviteClient, InviteServer, NonInviteClient, NonInviteServer, Passed, Sink, Timer, invite_client,
     invite_server, non_invite_client, non_invite_server,
 };
-use crate::transport::Flow;
+use crate::transport::{Flow, TransmitBatch};
 
 /// Answered transactions whose memory is kept for new ones.
 const POOLED: usize = 256;
@@ -365,12 +365,10 @@ impl Engine {
             let client = self.table.client_mut(key)?;
             match effect {
                 Effect::SendRequest => {
-                    self.out.push(client.to, &client.request);
-                    self.out.name_last(client.user.peer.clone());
+                    push_client(&mut self.out, client);
                 }
                 Effect::ResendRequest => {
-                    self.out.push(client.to, &client.request);
-                    self.out.name_last(client.user.peer.clone());
+                    push_client(&mut self.out, client);
                     self.counters.retransmissions_sent += 1;
                 }
                 Effect::SendAck => self.send_ack(key, response),
@@ -437,9 +435,17 @@ impl Engine {
             self.scratch = text;
         }
         if let Some(client) = self.table.client(key) {
-            self.out.push(client.to, &client.request);
-            self.out.name_last(client.user.peer.clone());
+            push_client(&mut self.out, client);
         }
+    }
+}
+
+/// Sends what a client transaction has to send.
+fn push_client(out: &mut TransmitBatch, client: &Client<ClientUser>) {
+    out.push(client.to, &client.request);
+    out.name_last(client.user.peer.clone());
+    if client.user.pin != Pin::None {
+        out.pin_last();
     }
 }
 

@@ -104,6 +104,18 @@ pub(crate) enum Owner {
     Probe(Probe),
 }
 
+/// Whether a request goes by its flow or not at all, and why.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Pin {
+    /// It may go by any connection.
+    #[default]
+    None,
+    /// A registration is a flow and nothing else.
+    Registration,
+    /// A Route names the flow.
+    Route,
+}
+
 /// What the proxy keeps beside a client transaction.
 #[derive(Debug)]
 pub(crate) struct ClientUser {
@@ -122,6 +134,8 @@ pub(crate) struct ClientUser {
     pub(crate) cancel_sent: bool,
     /// Who must be found there, if it goes by TLS.
     pub(crate) peer: Option<PeerName>,
+    /// It goes by its flow only.
+    pub(crate) pin: Pin,
     /// It left by TCP because it was too long for a datagram, and may go back.
     pub(crate) switched: bool,
 }
@@ -137,6 +151,7 @@ impl ClientUser {
             cancel_wanted: false,
             cancel_sent: false,
             peer: None,
+            pin: Pin::None,
             switched: false,
         }
     }
@@ -203,6 +218,8 @@ pub(crate) struct LocationTarget {
     pub(crate) expires_unix_s: u64,
     /// It is to be reached by TLS, whatever its contact says now (RFC 5630 §5.3).
     pub(crate) secure: bool,
+    /// Its flow is the only way to it (RFC 5626 §5.3, RFC 7118 §5).
+    pub(crate) only_flow: bool,
 }
 
 impl LocationTarget {
@@ -215,6 +232,7 @@ impl LocationTarget {
             q_milli: 0,
             expires_unix_s: 0,
             secure: false,
+            only_flow: false,
         };
         target.set(binding);
         target
@@ -234,6 +252,15 @@ impl LocationTarget {
         self.q_milli = binding.q_milli;
         self.expires_unix_s = binding.expires_unix_s;
         self.secure = false;
+        self.only_flow = binding.is_flow();
+    }
+
+    /// Whether it is reached by its flow only.
+    pub(crate) const fn pin(&self) -> Pin {
+        match self.only_flow {
+            true => Pin::Registration,
+            false => Pin::None,
+        }
     }
 
     /// RFC 5630 §5.3: a request to a SIP URI goes on to one; a contact that is SIPS becomes SIP, and

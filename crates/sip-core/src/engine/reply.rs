@@ -62,6 +62,11 @@ impl Status<'static> {
         code: 420,
         reason: "Bad Extension",
     };
+    /// RFC 5626 §11.
+    pub(crate) const FLOW_FAILED: Self = Self {
+        code: 430,
+        reason: "Flow Failed",
+    };
     pub(crate) const TEMPORARILY_UNAVAILABLE: Self = Self {
         code: 480,
         reason: "Temporarily Unavailable",

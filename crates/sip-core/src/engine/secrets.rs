@@ -21,6 +21,7 @@ pub(crate) struct Secrets {
     route: Key,
     tag: Key,
     dice: Key,
+    flow: Key,
     /// For maps keyed by what a peer chooses; differs between starts.
     map: Key,
 }
@@ -38,6 +39,7 @@ impl Secrets {
             route: derive_siphash_key(domain_secret, "record-route mark"),
             tag: derive_siphash_key(domain_secret, "to tag"),
             dice: derive_siphash_key(domain_secret, "choice among equals"),
+            flow: derive_siphash_key(domain_secret, "flow token"),
             map: derive_siphash_key(seed, "transaction keys"),
         }
     }
@@ -68,6 +70,11 @@ impl Secrets {
     /// Marks a Record-Route as ours: over Call-ID and the tag of the dialog's initiator.
     pub(crate) fn route_mark(&self, call_id: &[u8], initiator_tag: &[u8]) -> u64 {
         hash64(self.route, [call_id, initiator_tag])
+    }
+
+    /// Makes a flow token ours (RFC 5626 §5.2), for the dialog with this mark only.
+    pub(crate) fn flow_mac(&self, flow: &[u8], mark: u64) -> u64 {
+        hash64(self.flow, [flow, &mark.to_be_bytes()])
     }
 
     /// Marks a forked request, by which it is known should it come back unchanged (RFC 5393 §4.2).

@@ -21,6 +21,8 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use sip_message::Uri;
+
 use super::{AorRecord, Binding};
 use crate::id::{ConnId, ListenerId, WorkerId};
 use crate::transport::{Flow, Proof, Transport};
@@ -203,6 +205,16 @@ impl BindingRef<'_> {
     /// [`Binding::is_same_instance`].
     pub fn is_same_instance(&self, other: &BindingRef<'_>) -> bool {
         !self.instance.is_empty() && self.instance == other.instance
+    }
+
+    /// Whether its flow is the only way to it: it registered as a flow (RFC 5626 §4.2, §4.3), or is a
+    /// WebSocket client, whose Contact names nobody (RFC 7118 §5).
+    pub fn is_flow(&self) -> bool {
+        let ob = || {
+            memchr::memmem::find(self.contact, b";ob").is_some()
+                && matches!(Uri::parse(self.contact), Ok(Uri::Sip(uri)) if uri.params.has(b"ob"))
+        };
+        matches!(self.received.transport, Transport::Ws | Transport::Wss) || self.reg_id != 0 || ob()
     }
 
     /// A copy that owns its bytes.

@@ -74,6 +74,7 @@ impl Engine {
         let (to, cancel_key) = (client.to, client_key(client.key(), Method::Cancel));
         let user = ClientUser {
             peer: client.user.peer.clone(),
+            pin: client.user.pin,
             ..ClientUser::new(Owner::Cancel)
         };
         let request = core::mem::take(&mut client.request);

@@ -8,7 +8,7 @@ use sip_message::header::Contact;
 use sip_message::{HeaderName, Message, Uri};
 
 use super::forward::{remove_values, write_request_uri};
-use super::response::Outcome;
+use super::response::{Failure, Outcome};
 use crate::dispatcher::Group;
 use crate::engine::Engine;
 use crate::engine::context::{Context, MAX_CHALLENGES, Step, Target, TargetState};
@@ -87,7 +87,13 @@ impl Engine {
     }
 
     /// A branch got no final answer: time-out, or an error of the transport.
-    pub(super) fn target_failed(&mut self, server: Key, client: Key, number: u8, timed_out: bool) -> Outcome {
+    pub(super) fn target_failed(
+        &mut self,
+        server: Key,
+        client: Key,
+        number: u8,
+        failure: Failure,
+    ) -> Outcome {
         let Some(context) = self.context(server) else {
             return Outcome::Done;
         };
@@ -95,7 +101,7 @@ impl Engine {
             return Outcome::Done;
         }
         context.set_state(number, TargetState::Done);
-        if timed_out && self.is_too_late(server) {
+        if failure == Failure::TimedOut && self.is_too_late(server) {
             self.end(server);
         } else if self.retry(server, number) {
             return Outcome::Begin(server);
@@ -107,7 +113,12 @@ impl Engine {
         }
         if let Some(context) = self.context(server) {
             // §16.9: an error of the transport counts as 503.
-            context.best.offer(if timed_out { 408 } else { 503 });
+            context.best.offer(match failure {
+                Failure::TimedOut => 408,
+                Failure::Unreachable => 503,
+                // RFC 5626 §5.3.1, as if an edge proxy had said so.
+                Failure::FlowGone(_) => 430,
+            });
         }
         self.next_step(server, None)
     }
@@ -251,6 +262,7 @@ impl Engine {
             503 => Status::SERVER_ERROR,
             _ if !made_here => return self.send_best(server, &best, invite.then_some(started)),
             408 => Status::REQUEST_TIMEOUT,
+            430 => Status::TEMPORARILY_UNAVAILABLE,
             _ => Status::SERVER_ERROR,
         };
         match at_hand {

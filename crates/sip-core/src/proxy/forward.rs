@@ -9,13 +9,14 @@ use sip_message::number::write_decimal;
 use sip_message::write::Edits;
 use sip_message::{HeaderName, Message, Method, Uri};
 
+use super::flow_token::{RouteFlow, flow_of_contact};
 use super::record_route::RecordRoute;
-use crate::config::StateMode;
+use crate::config::{Config, StateMode};
 use crate::engine::context::{Context, Shape, Target, TargetState};
 use crate::engine::directory::COOKIE;
 use crate::engine::request::Request;
-use crate::engine::secrets::write_hex;
-use crate::engine::{ClientUser, Engine, Owner};
+use crate::engine::secrets::{Secrets, write_hex};
+use crate::engine::{ClientUser, Engine, Owner, Pin};
 use crate::id::{ConnId, ListenerId};
 use crate::resolve::{Candidate, Candidates};
 use crate::time::Millis;
@@ -29,6 +30,8 @@ pub(crate) struct Decision<'a> {
     pub(crate) candidates: Candidates,
     /// Who must be found there, of those that are reached by TLS.
     pub(crate) peer: Option<PeerName>,
+    /// It goes by `flow` only.
+    pub(crate) pin: Pin,
     /// The flow of a registration, where the contact is reached through it.
     pub(crate) flow: Option<Flow>,
     /// State to keep.
@@ -40,6 +43,13 @@ pub(crate) struct Decision<'a> {
     pub(crate) contact: Option<(&'a [u8], &'a [u8])>,
 }
 
+impl Decision<'_> {
+    fn back(&self) -> Option<RouteFlow> {
+        let (contact, _) = self.contact?;
+        flow_of_contact(contact, self.flow?, self.pin == Pin::Registration)
+    }
+}
+
 /// One branch that is to be sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Branch {
@@ -49,6 +59,10 @@ pub(crate) struct Branch {
     pub(crate) to: Flow,
     /// Who must be found there.
     pub(crate) peer: Option<PeerName>,
+    /// It goes there by that flow only.
+    pub(crate) pin: Pin,
+    /// The flow by which requests of the dialog find there too.
+    pub(crate) back: Option<RouteFlow>,
     /// It may leave by TCP instead, if it is too long for a datagram.
     pub(crate) may_switch: bool,
     pub(crate) shape: Shape,
@@ -69,6 +83,7 @@ struct Leaving {
     to: Flow,
     shape: Shape,
     secure: bool,
+    back: Option<RouteFlow>,
     breadth: Option<u32>,
     stateless: bool,
 }
@@ -105,24 +120,7 @@ impl Engine {
         let stateless =
             request.method == Method::Ack || (decision.state == StateMode::Stateless && server.is_none());
         if stateless {
-            let leaving = Leaving {
-                branch: self.secrets.branch(&request.branch_input(), 0),
-                number: 0,
-                to,
-                shape: decision.shape,
-                secure: decision.secure,
-                breadth: None,
-                stateless,
-            };
-            self.final_edits(request, &leaving);
-            self.out.push_with(to, |text| {
-                self.edits.apply(request.message.source(), span(request), text)
-            });
-            self.out.name_last(by_tls(to, &decision.peer));
-            if self.out.last_len() > self.config.limits.udp_mtu && may_switch {
-                self.switch_stateless(request, decision.state, to);
-            }
-            self.counters.relayed_stateless += 1;
+            self.forward_stateless(request, decision, to, may_switch);
             return Ok(());
         }
         let server = match server {
@@ -137,6 +135,8 @@ impl Engine {
                 target: 0,
                 to,
                 peer: by_tls(to, &decision.peer),
+                pin: decision.pin,
+                back: decision.back(),
                 may_switch,
                 shape: decision.shape,
                 secure: decision.secure,
@@ -147,11 +147,44 @@ impl Engine {
         // Behind a registration's flow stand all candidates, or a name that is not known yet.
         let next = at.map_or(0, |at| at + 1);
         let more = self.next_candidate(&decision.candidates, next, ingress).is_some()
-            || (decision.flow.is_some_and(|f| f.transport.is_reliable()) && decision.contact.is_some());
+            || (decision.pin == Pin::None
+                && decision.flow.is_some_and(|f| f.transport.is_reliable())
+                && decision.contact.is_some());
         if more || decision.shape.recurse {
             self.keep_context(request, server, client, decision, next);
         }
         Ok(())
+    }
+
+    fn forward_stateless(
+        &mut self,
+        request: &Request<'_>,
+        decision: &Decision<'_>,
+        to: Flow,
+        may_switch: bool,
+    ) {
+        let leaving = Leaving {
+            branch: self.secrets.branch(&request.branch_input(), 0),
+            number: 0,
+            to,
+            shape: decision.shape,
+            secure: decision.secure,
+            back: decision.back(),
+            breadth: None,
+            stateless: true,
+        };
+        self.final_edits(request, &leaving);
+        self.out.push_with(to, |text| {
+            self.edits.apply(request.message.source(), span(request), text)
+        });
+        self.out.name_last(by_tls(to, &decision.peer));
+        if decision.pin != Pin::None {
+            self.out.pin_last();
+        }
+        if self.out.last_len() > self.config.limits.udp_mtu && may_switch {
+            self.switch_stateless(request, decision.state, to);
+        }
+        self.counters.relayed_stateless += 1;
     }
 
     /// What came so far need not prove itself again on its way to another address.
@@ -187,7 +220,7 @@ impl Engine {
             candidates: decision.candidates.clone(),
             peer: decision.peer.clone(),
             next,
-            located: decision.flow.is_none() || !decision.candidates.is_empty(),
+            located: decision.flow.is_none() || decision.pin != Pin::None || !decision.candidates.is_empty(),
             breadth: context.whole_breadth(),
             // Who registered by TLS is reached by nothing else.
             secure: decision.flow.is_some_and(|flow| flow.transport.is_secure()),
@@ -252,6 +285,7 @@ impl Engine {
             to: plan.to,
             shape: plan.shape,
             secure: plan.secure,
+            back: plan.back,
             breadth: plan.breadth,
             stateless: false,
         };
@@ -270,6 +304,7 @@ impl Engine {
             c_ms: plan.shape.c_ms,
             switched,
             peer: plan.peer.clone(),
+            pin: plan.pin,
             ..ClientUser::new(Owner::Server(plan.server))
         };
         // Timer C is an INVITE's; the wait for the first sign of life is anybody's.
@@ -285,6 +320,22 @@ impl Engine {
             server.user.branches.push(client);
         }
         client
+    }
+
+    /// The flows by which the dialog of a request finds back to its sender and on to its receiver, as
+    /// texts; empty where it begins none, or needs none.
+    fn flow_tokens(&self, request: &Request<'_>, leaving: &Leaving) -> [Vec<u8>; 2] {
+        let mut tokens = [Vec::new(), Vec::new()];
+        if begins_dialog(request) {
+            let flows = [self.flow_of_sender(request), leaving.back];
+            for (text, flow) in tokens.iter_mut().zip(flows) {
+                if let Some(flow) = flow {
+                    let mark = self.secrets.route_mark(request.call_id, request.from_tag());
+                    self.write_flow_token(text, &flow, mark);
+                }
+            }
+        }
+        tokens
     }
 
     /// The edits that every forwarded request gets: received, Max-Forwards, Record-Route, Via
@@ -303,20 +354,8 @@ impl Engine {
             });
         }
         let first = message.headers_offset();
-        let record_route = (leaving.shape.record_route
-            && request.to.tag().is_none()
-            && matches!(request.method, Method::Invite | Method::Subscribe | Method::Refer))
-        .then(|| {
-            let ingress = self.config.listeners.get(usize::from(request.flow.listener.0));
-            let mark = self.secrets.route_mark(request.call_id, request.from_tag());
-            ingress.map(|ingress| RecordRoute {
-                mark,
-                ingress,
-                egress,
-                secure: leaving.secure,
-            })
-        })
-        .flatten();
+        let tokens = self.flow_tokens(request, leaving);
+        let record_route = record_route(&self.config, &self.secrets, request, leaving, &tokens);
         // Before the topmost Record-Route; where there is none, behind our Via.
         let others = record_route.and_then(|_| message.fields_named(HeaderName::RecordRoute).next());
         let start = self.directory.via_start(to.listener);
@@ -342,6 +381,35 @@ impl Engine {
             });
         }
     }
+}
+
+/// What Record-Route says of this request; `None`: nothing. Where somebody is found by his flow
+/// only, we stay whatever the rule says.
+fn record_route<'a>(
+    config: &'a Config,
+    secrets: &Secrets,
+    request: &Request<'_>,
+    leaving: &Leaving,
+    [sender, receiver]: &'a [Vec<u8>; 2],
+) -> Option<RecordRoute<'a>> {
+    let stays = leaving.shape.record_route || !sender.is_empty() || !receiver.is_empty();
+    if !stays || !begins_dialog(request) {
+        return None;
+    }
+    let listener = |flow: Flow| config.listeners.get(usize::from(flow.listener.0));
+    Some(RecordRoute {
+        mark: secrets.route_mark(request.call_id, request.from_tag()),
+        ingress: listener(request.flow)?,
+        egress: listener(leaving.to)?,
+        secure: leaving.secure,
+        sender,
+        receiver,
+    })
+}
+
+/// Whether the answers to a request may begin a dialog.
+fn begins_dialog(request: &Request<'_>) -> bool {
+    request.to.tag().is_none() && matches!(request.method, Method::Invite | Method::Subscribe | Method::Refer)
 }
 
 /// The name that goes with what is sent there.

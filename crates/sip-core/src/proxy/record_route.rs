@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 
 use sip_message::SipUri;
 
+use super::flow_token::TokenOwner;
 use crate::config::Listener;
 use crate::engine::Engine;
 use crate::engine::request::Request;
@@ -27,6 +28,10 @@ pub(crate) struct RecordRoute<'c> {
     pub(crate) egress: &'c Listener,
     /// It leaves for a SIPS URI.
     pub(crate) secure: bool,
+    /// Token of the flow by which the dialog finds back to who sent it; empty: none is needed.
+    pub(crate) sender: &'c [u8],
+    /// The same of who gets it.
+    pub(crate) receiver: &'c [u8],
 }
 
 /// The parameter that holds the mark.
@@ -43,6 +48,8 @@ pub(crate) enum RouteOwner {
     Marked {
         /// The request comes from who began the dialog.
         from_initiator: bool,
+        /// The flow that it names.
+        flow: Option<TokenOwner>,
     },
 }
 
@@ -58,14 +65,13 @@ impl Engine {
         let made_with = |tag: Option<&[u8]>| {
             tag.is_some_and(|tag| u128::from(self.secrets.route_mark(request.call_id, tag)) == mark)
         };
-        if made_with(request.from.tag()) {
-            RouteOwner::Marked { from_initiator: true }
-        } else if made_with(request.to.tag()) {
-            RouteOwner::Marked {
-                from_initiator: false,
-            }
-        } else {
-            RouteOwner::OwnHost
+        let from_initiator = made_with(request.from.tag());
+        if !from_initiator && !made_with(request.to.tag()) {
+            return RouteOwner::OwnHost;
+        }
+        RouteOwner::Marked {
+            from_initiator,
+            flow: uri.user.map(|token| self.read_flow_token(token, mark as u64)),
         }
     }
 }
@@ -76,19 +82,31 @@ impl RecordRoute<'_> {
         let (ingress, egress) = (self.ingress, self.egress);
         let two = ingress.transport != egress.transport
             || ingress.address.is_ipv4() != egress.address.is_ipv4()
-            || ingress.sent_by != egress.sent_by;
-        self.write_one(out, egress, two);
+            || ingress.sent_by != egress.sent_by
+            || !(self.sender.is_empty() || self.receiver.is_empty());
         if two {
-            self.write_one(out, ingress, two);
+            self.write_one(out, egress, self.receiver, two);
+            self.write_one(out, ingress, self.sender, two);
+        } else {
+            let token = if self.sender.is_empty() {
+                self.receiver
+            } else {
+                self.sender
+            };
+            self.write_one(out, egress, token, two);
         }
     }
 
-    fn write_one(&self, out: &mut Vec<u8>, listener: &Listener, two: bool) {
+    fn write_one(&self, out: &mut Vec<u8>, listener: &Listener, token: &[u8], two: bool) {
         let secure = self.secure && listener.transport.is_secure();
         out.extend_from_slice(match secure {
             true => b"Record-Route: <sips:",
             false => b"Record-Route: <sip:",
         });
+        if !token.is_empty() {
+            out.extend_from_slice(token);
+            out.push(b'@');
+        }
         out.extend_from_slice(&listener.sent_by);
         // RFC 5630 §3.1.4: a SIPS URI means TLS, and does not say so a second time.
         let implied = match listener.transport {

@@ -10,7 +10,7 @@ use super::forward::{client_key, read_branch, read_ingress, remove_values};
 use crate::engine::effects::{ClientEvent, ServerEvent};
 use crate::engine::reply::Status;
 use crate::engine::secrets::BranchInput;
-use crate::engine::{Engine, Owner};
+use crate::engine::{Engine, Owner, Pin};
 use crate::event::Event;
 use crate::id::WorkerId;
 use crate::time::Instant;
@@ -28,6 +28,16 @@ pub(crate) enum Outcome {
     HandOver(WorkerId),
     /// Targets of this server transaction are ready to be begun.
     Begin(Key),
+}
+
+/// Why a branch has no final answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    TimedOut,
+    /// The transport could not deliver its request.
+    Unreachable,
+    /// Nor could it on the flow that is the only way.
+    FlowGone(Pin),
 }
 
 impl Engine {
@@ -385,7 +395,7 @@ impl Engine {
         let Some(client) = self.table.client(key) else {
             return Outcome::Done;
         };
-        let (remote, target) = (client.to.remote, client.user.target);
+        let (remote, target, pin) = (client.to.remote, client.user.target, client.user.pin);
         let (server, given_up) = (client.user.server(), client.user.cancel_wanted);
         let probe = matches!(client.user.owner, Owner::Probe(_));
         let told = self.client_event(key, event, None);
@@ -408,7 +418,12 @@ impl Engine {
         if !given_up {
             self.count_failure(remote, timed_out);
         }
-        self.branch_failed(server, key, target, timed_out)
+        let failure = match (timed_out, pin) {
+            (true, _) => Failure::TimedOut,
+            (false, Pin::None) => Failure::Unreachable,
+            (false, pin) => Failure::FlowGone(pin),
+        };
+        self.branch_failed(server, key, target, failure)
     }
 
     fn count_failure(&mut self, destination: SocketAddr, timed_out: bool) {
@@ -425,29 +440,31 @@ impl Engine {
 
     /// §16.8, §16.9, RFC 3263 §4.3: the next address or target, else the answer that the failure
     /// stands for.
-    fn branch_failed(&mut self, server: Key, client: Key, target: u8, timed_out: bool) -> Outcome {
+    fn branch_failed(&mut self, server: Key, client: Key, target: u8, failure: Failure) -> Outcome {
         let Some(found) = self.table.live(server) else {
             return Outcome::Done;
         };
         if found.user.context.is_some() {
-            return self.target_failed(server, client, target, timed_out);
+            return self.target_failed(server, client, target, failure);
         }
-        self.answer_failure(server, timed_out);
+        self.answer_failure(server, failure);
         Outcome::Done
     }
 
     /// Nothing is left to try.
-    fn answer_failure(&mut self, server: Key, timed_out: bool) {
+    fn answer_failure(&mut self, server: Key, failure: Failure) {
         let invite = self.is_invite(server);
         let Some(found) = self.table.live(server) else {
             return;
         };
-        match (found.user.cancelled, timed_out) {
+        match (found.user.cancelled, failure) {
             (true, _) if invite => self.answer_stored(server, Status::REQUEST_TERMINATED),
-            (_, true) if invite => self.answer_stored(server, Status::REQUEST_TIMEOUT),
+            (_, Failure::TimedOut) if invite => self.answer_stored(server, Status::REQUEST_TIMEOUT),
             // RFC 4320 §4.2: no 408 to a non-INVITE; its sender has timed out as well.
-            (_, true) => self.server_event(server, ServerEvent::Abandon, &[]),
-            (_, false) => self.answer_stored(server, Status::SERVER_ERROR),
+            (_, Failure::TimedOut) => self.server_event(server, ServerEvent::Abandon, &[]),
+            (_, Failure::Unreachable) => self.answer_stored(server, Status::SERVER_ERROR),
+            (_, Failure::FlowGone(Pin::Route)) => self.answer_stored(server, Status::FLOW_FAILED),
+            (_, Failure::FlowGone(_)) => self.answer_stored(server, Status::TEMPORARILY_UNAVAILABLE),
         }
     }
 
@@ -471,7 +488,7 @@ impl Engine {
             let _ = self.client_event(key, ClientEvent::Abandon, None);
             self.forget_client(key);
             self.counters.transactions_timed_out += 1;
-            return self.branch_failed(server, key, target, true);
+            return self.branch_failed(server, key, target, Failure::TimedOut);
         }
         if client.user.provisional {
             self.cancel_client(key);
@@ -483,7 +500,7 @@ impl Engine {
             self.wheel.cancel(resend);
         }
         self.count_failure(remote, true);
-        self.branch_failed(server, key, target, true)
+        self.branch_failed(server, key, target, Failure::TimedOut)
     }
 
     /// Which event a client timer is.

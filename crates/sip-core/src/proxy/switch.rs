@@ -18,6 +18,7 @@
 
 use alloc::vec::Vec;
 
+use sip_message::header::NameAddr;
 use sip_message::write::Edits;
 use sip_message::{HeaderName, Message, Method};
 
@@ -254,6 +255,10 @@ impl Engine {
         let ingress = listener(moved.ingress)?;
         let tag = message.from().ok()?.tag().unwrap_or_default();
         let mark = self.secrets.route_mark(message.call_id()?, tag);
+        // The token of the sender stands in the second of two lines.
+        let own = message.values(HeaderName::RecordRoute).nth(1);
+        let sender = own.and_then(|value| NameAddr::parse(value.text)?.sip_uri()?.user);
+        let sender = sender.map(Vec::from).unwrap_or_default();
         let mut lines = Vec::with_capacity(160);
         let before = RecordRoute {
             mark,
@@ -261,6 +266,8 @@ impl Engine {
             egress: listener(moved.from)?,
             // Nothing that must go by TLS leaves by UDP.
             secure: false,
+            sender: &sender,
+            receiver: &[],
         };
         before.write(&mut lines);
         let start = first.start as usize;

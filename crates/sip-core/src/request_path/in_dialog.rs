@@ -7,6 +7,7 @@ use sip_message::{HeaderName, Host, Params, Uri};
 use crate::engine::Engine;
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
+use crate::proxy::flow_token::{RouteFlow, TokenOwner};
 use crate::proxy::forward::keep_values;
 use crate::proxy::record_route::RouteOwner;
 use crate::transport::Transport;
@@ -21,6 +22,8 @@ pub(crate) struct Position<'a> {
     pub(crate) in_dialog: bool,
     /// It comes from who began the dialog. Meaningless outside one.
     pub(crate) from_initiator: bool,
+    /// The flow to its receiver that a Route of ours names.
+    pub(crate) flow: Option<RouteFlow>,
     /// The next Route value, another's.
     pub(crate) next_route: Option<NameAddr<'a>>,
     /// Numbers of the Route values that go on: from `next_route` to the end, or to the one before
@@ -67,7 +70,10 @@ impl Engine {
                     break;
                 }
                 RouteOwner::OwnHost => {}
-                RouteOwner::Marked { from_initiator } => marked = Some(from_initiator),
+                RouteOwner::Marked { from_initiator, flow } => {
+                    marked = Some(from_initiator);
+                    position.flow = flow_onward(from_initiator, flow)?.or(position.flow);
+                }
             }
             count += 1;
         }
@@ -148,10 +154,10 @@ impl Engine {
         let Uri::Sip(uri) = &request.uri else {
             return Ok(None);
         };
-        if !uri.is_loose_route() || uri.user.is_some() {
+        if !uri.is_loose_route() {
             return Ok(None);
         }
-        let RouteOwner::Marked { from_initiator } = self.route_owner(request, uri) else {
+        let RouteOwner::Marked { from_initiator, .. } = self.route_owner(request, uri) else {
             return Ok(None);
         };
         let message = request.message;
@@ -165,5 +171,27 @@ impl Engine {
             self.edits.replace(span, addr.uri);
         }
         Ok(Some((from_initiator, (uri, addr.uri))))
+    }
+}
+
+/// Whether the token of a Route of ours leads a request on: those of its own side do not
+/// (RFC 5626 §5.3.1).
+///
+/// # Errors
+/// What to answer: 430 for a flow that cannot be had here, 403 for a token that is not ours.
+fn flow_onward(
+    from_initiator: bool,
+    token: Option<TokenOwner>,
+) -> Result<Option<RouteFlow>, Status<'static>> {
+    match token {
+        None => Ok(None),
+        Some(TokenOwner::Forged) => Err(Status::FORBIDDEN),
+        Some(TokenOwner::Here(route) | TokenOwner::Elsewhere(route))
+            if route.to_initiator == from_initiator =>
+        {
+            Ok(None)
+        }
+        Some(TokenOwner::Here(route)) => Ok(Some(route)),
+        Some(TokenOwner::Elsewhere(_)) => Err(Status::FLOW_FAILED),
     }
 }

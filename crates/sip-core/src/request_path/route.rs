@@ -12,7 +12,8 @@ use crate::engine::context::Shape;
 use crate::engine::directory::{address_of_record, in_networks};
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
-use crate::engine::{Engine, LocationTarget, is_sips};
+use crate::engine::{Engine, LocationTarget, Pin, is_sips};
+use crate::proxy::flow_token::RouteFlow;
 use crate::proxy::forward::{Decision, NotSent, keep_values, write_request_uri};
 use crate::proxy::hop::Hop;
 use crate::resolve::{Candidates, Located};
@@ -39,8 +40,8 @@ pub(super) struct Plan<'c> {
 
 /// How the one target of a request is reached.
 enum Way {
-    /// The flow of its registration.
-    Flow(Flow),
+    /// A flow, and whether it is the only way.
+    Flow(Flow, Pin),
     /// These addresses, and who must be found there by TLS.
     Candidates(Option<PeerName>, Candidates),
 }
@@ -121,6 +122,9 @@ impl Engine {
     pub(super) fn follow(&mut self, request: &Request<'_>, progress: Progress, plan: &Plan<'_>) {
         if let Some(next) = &plan.position.next_route {
             return self.follow_route(request, progress, plan, next);
+        }
+        if let Some(route) = plan.position.flow {
+            return self.follow_flow(request, progress, plan, route);
         }
         if plan.position.in_dialog {
             return self.follow_target(request, progress, plan);
@@ -248,6 +252,28 @@ impl Engine {
             out.extend_from_slice(request.uri_text);
             out.extend_from_slice(b">\r\n");
         });
+    }
+
+    /// RFC 5626 §5.3.1: by the flow that our Route names; where that is not the only way, what the
+    /// Request-URI says comes behind it.
+    fn follow_flow(&mut self, request: &Request<'_>, progress: Progress, plan: &Plan<'_>, route: RouteFlow) {
+        // The next address behind a flow that has gone.
+        if let Some(server) = progress.server.filter(|_| progress.begin) {
+            return self.begin_candidate(request, server, 0);
+        }
+        let flow = route.flow;
+        let listener = self.config.listeners.get(usize::from(flow.listener.0));
+        if listener.is_none_or(|l| l.transport != flow.transport) {
+            return self.no_way(request, progress, Status::FLOW_FAILED);
+        }
+        if request.is_secure() && !flow.transport.is_secure() {
+            return self.no_way(request, progress, Status::TEMPORARILY_UNAVAILABLE);
+        }
+        let (pin, contact) = match route.only {
+            true => (Pin::Route, None),
+            false => (Pin::None, Some((request.uri_text, &[][..]))),
+        };
+        self.send(request, progress, plan, Way::Flow(flow, pin), contact);
     }
 
     /// In a dialog, without more Route: the Request-URI is the peer, or names a user of ours.
@@ -427,7 +453,11 @@ impl Engine {
         }
         let secure = target.secure;
         match self.usable_flow(target.flow, secure) {
-            Some(flow) => self.send(request, progress, plan, Way::Flow(flow), contact),
+            Some(flow) => {
+                let pin = target.pin();
+                self.send(request, progress, plan, Way::Flow(flow, pin), contact);
+            }
+            None if target.only_flow => self.no_way(request, progress, Status::TEMPORARILY_UNAVAILABLE),
             None => match Uri::parse(&target.contact) {
                 Ok(Uri::Sip(uri)) => match Hop::of_contact(&uri, secure) {
                     Some(hop) => self.locate_and_send(request, progress, plan, hop, contact),
@@ -523,9 +553,9 @@ impl Engine {
         way: Way,
         contact: Option<(&[u8], &[u8])>,
     ) {
-        let (peer, candidates, flow) = match way {
-            Way::Flow(flow) => (None, Candidates::new(), Some(flow)),
-            Way::Candidates(peer, candidates) => (peer, candidates, None),
+        let (peer, candidates, flow, pin) = match way {
+            Way::Flow(flow, pin) => (None, Candidates::new(), Some(flow), pin),
+            Way::Candidates(peer, candidates) => (peer, candidates, None, Pin::None),
         };
         let next_route = plan.position.next_route.as_ref();
         let path = contact.and_then(|(_, path)| first_hop(path));
@@ -533,6 +563,7 @@ impl Engine {
             candidates,
             peer,
             flow,
+            pin,
             state: plan.state,
             shape: plan.shape,
             secure: request.is_secure()

@@ -16,7 +16,8 @@ use crate::engine::context::{Context, Target, TargetState};
 use crate::engine::reply::{Reply, Status};
 use crate::engine::request::Request;
 use crate::engine::waiting::Parked;
-use crate::engine::{Engine, LocationTarget};
+use crate::engine::{Engine, LocationTarget, Pin};
+use crate::proxy::flow_token::flow_of_contact;
 use crate::proxy::forward::{Branch, by_tls, max_breadth, read_loop_mark};
 use crate::proxy::hop::Hop;
 use crate::proxy::response::Outcome;
@@ -56,7 +57,8 @@ impl Engine {
                 path: Box::from(contact.path.as_slice()),
                 flow,
                 // A datagram's source is all there is to try.
-                located: flow.is_some_and(|f| !f.transport.is_reliable()),
+                located: contact.only_flow || flow.is_some_and(|f| !f.transport.is_reliable()),
+                pin: contact.pin(),
                 spare_of: spare_of.and_then(|n| u8::try_from(n).ok()),
                 secure: contact.secure,
                 ..Target::new(Box::from(contact.contact.as_slice()), order)
@@ -372,7 +374,9 @@ impl Engine {
         };
         let breadth = shape.loop_mark.map(|_| target.breadth);
         let mut may_switch = false;
-        let to = match target.flow.take() {
+        let (pin, flow) = (target.pin, target.flow.take());
+        let back = flow.and_then(|flow| flow_of_contact(&target.uri, flow, pin != Pin::None));
+        let to = match flow {
             Some(flow) => Some(flow),
             None => {
                 let (candidates, from) = (target.candidates.clone(), target.next);
@@ -397,6 +401,8 @@ impl Engine {
                 target: number,
                 to,
                 peer: by_tls(to, &peer),
+                pin,
+                back,
                 may_switch,
                 shape,
                 secure,

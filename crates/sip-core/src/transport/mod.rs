@@ -135,6 +135,10 @@ pub struct Transmit {
     /// (RFC 5922 §7.1). A connection to the same address that proved another domain is none to use.
     /// `None`: the address of `to`.
     pub peer: Option<PeerName>,
+    /// On that connection or not at all, and only if its peer is exactly `to.remote`: else the message
+    /// is undelivered at once (RFC 5626 §5.3). So is all that goes by WebSocket, which nobody opens to a
+    /// user agent (RFC 7118 §5).
+    pub pinned: bool,
     /// Place of the message in [`TransmitBatch::bytes`].
     pub range: Range<usize>,
 }
@@ -190,6 +194,7 @@ impl TransmitBatch {
         self.items.push(Transmit {
             to,
             peer: None,
+            pinned: matches!(to.transport, Transport::Ws | Transport::Wss),
             range: start..self.bytes.len(),
         });
     }
@@ -204,6 +209,13 @@ impl TransmitBatch {
     /// Bytes of the message appended last.
     pub(crate) fn last_len(&self) -> usize {
         self.items.last().map_or(0, |item| item.range.len())
+    }
+
+    /// Says of the message appended last that it goes on the connection named or not at all.
+    pub(crate) fn pin_last(&mut self) {
+        if let Some(last) = self.items.last_mut() {
+            last.pinned = true;
+        }
     }
 
     /// Takes the message appended last back out, its bytes to the end of `text`.

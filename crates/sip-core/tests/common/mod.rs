@@ -168,6 +168,8 @@ pub struct Sent {
     pub text: String,
     /// The domain that a TLS peer must prove to be.
     pub peer: Option<String>,
+    /// On its connection or not at all.
+    pub pinned: bool,
 }
 
 impl Sent {
@@ -232,6 +234,7 @@ impl Bench {
                     to: item.to,
                     text,
                     peer,
+                    pinned: item.pinned,
                 });
             }
         }

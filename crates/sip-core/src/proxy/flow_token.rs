@@ -1,0 +1,329 @@
+//! Flow tokens (RFC 5626 §5.2): a flow as the user part of our Record-Route, by which requests of the
+//! dialog find back to who has no address of his own.
+//!
+//! A token names the connection and both of its ends, and ends in a MAC under a key that only nodes of
+//! this domain have, which also covers the mark of the dialog: it is good in no other, and nobody who
+//! is called can lead strangers to the flow of another.
+//!
+//! Who gets one:
+//! - **WebSocket clients** (RFC 7118 §5): their Contact names nobody.
+//! - **Who does outbound** (`ob` in his Contact, RFC 5626 §4.3; `reg-id` in his registration).
+//! - **Who is on a stream and whose Contact is another address** than the one that he came from: behind
+//!   a NAT. His flow is tried first, and then what his Contact says; the others have nothing behind it.
+//!
+//! Only as first hop: who came through another proxy is reached through that.
+
+use alloc::vec::Vec;
+use core::net::{IpAddr, SocketAddr};
+
+use sip_message::header::NameAddr;
+use sip_message::{HeaderName, Host, SipUri};
+
+use crate::engine::Engine;
+use crate::engine::request::Request;
+use crate::id::{ConnId, ListenerId, WorkerId};
+use crate::transport::{Flow, Transport};
+
+/// A flow that a Route names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RouteFlow {
+    pub(crate) flow: Flow,
+    /// Where it has gone, there is no other way.
+    pub(crate) only: bool,
+    /// It leads to who began the dialog; else to who was called.
+    pub(crate) to_initiator: bool,
+}
+
+/// What the user part of a Route of ours is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TokenOwner {
+    /// A flow of this node.
+    Here(RouteFlow),
+    /// A flow of another node that has our keys.
+    Elsewhere(RouteFlow),
+    /// Not made by us, or not for this dialog.
+    Forged,
+}
+
+/// The bytes of a token before its MAC: at most 33.
+type Bytes = smallvec::SmallVec<[u8; 48]>;
+
+const MAC: usize = 8;
+const ONLY: u8 = 1 << 3;
+const IPV6: u8 = 1 << 4;
+const CONN: u8 = 1 << 5;
+const TO_INITIATOR: u8 = 1 << 6;
+
+impl Engine {
+    /// Appends the token of a flow, for the dialog with this mark.
+    pub(crate) fn write_flow_token(&self, out: &mut Vec<u8>, route: &RouteFlow, mark: u64) {
+        let mut bytes = encode(route, self.config.node_id);
+        let mac = self.secrets.flow_mac(&bytes, mark);
+        bytes.extend_from_slice(&mac.to_be_bytes());
+        write_base64url(out, &bytes);
+    }
+
+    /// Reads what [`Engine::write_flow_token`] wrote for the dialog with this mark.
+    pub(crate) fn read_flow_token(&self, text: &[u8], mark: u64) -> TokenOwner {
+        let read = || {
+            let bytes = read_base64url(text)?;
+            let (body, mac) = bytes.split_last_chunk::<MAC>()?;
+            // One word compared with one word: nothing to be learnt of how long that takes.
+            (self.secrets.flow_mac(body, mark) == u64::from_be_bytes(*mac)).then_some(())?;
+            decode(body)
+        };
+        match read() {
+            Some((route, node)) if node != self.config.node_id => TokenOwner::Elsewhere(route),
+            Some((route, _)) => TokenOwner::Here(route),
+            None => TokenOwner::Forged,
+        }
+    }
+
+    /// The flow by which the dialog of this request leads back to its sender, if it must.
+    pub(crate) fn flow_of_sender(&self, request: &Request<'_>) -> Option<RouteFlow> {
+        let flow = request.flow;
+        let message = &request.message;
+        let websocket = matches!(flow.transport, Transport::Ws | Transport::Wss);
+        let contact = message.value(HeaderName::Contact);
+        let outbound = contact.is_some_and(|c| memchr::memmem::find(c, b";ob").is_some());
+        if !websocket && !outbound && !flow.transport.is_reliable() {
+            return None;
+        }
+        // He is not the one before us.
+        if message.values(HeaderName::Via).nth(1).is_some() {
+            return None;
+        }
+        let contact = contact.and_then(NameAddr::parse);
+        let uri = contact.and_then(|addr| addr.sip_uri());
+        let only = websocket || uri.is_some_and(|uri| uri.params.has(b"ob"));
+        let behind_nat = || flow.transport.is_reliable() && uri.is_some_and(|uri| is_elsewhere(&uri, &flow));
+        (only || behind_nat()).then_some(RouteFlow {
+            flow,
+            only,
+            to_initiator: true,
+        })
+    }
+}
+
+/// The flow by which the dialog of a request that leaves on the flow of a registration leads there
+/// again. `only`: that flow is the only way to it.
+pub(crate) fn flow_of_contact(contact: &[u8], flow: Flow, only: bool) -> Option<RouteFlow> {
+    let behind_nat = || {
+        let uri = sip_message::Uri::parse(contact).ok();
+        let uri = uri.as_ref().and_then(|uri| uri.sip());
+        flow.transport.is_reliable() && uri.is_some_and(|uri| is_elsewhere(uri, &flow))
+    };
+    (only || behind_nat()).then_some(RouteFlow {
+        flow,
+        only,
+        to_initiator: false,
+    })
+}
+
+/// Whether a Contact URI is another address than the far end of the flow.
+fn is_elsewhere(uri: &SipUri<'_>, flow: &Flow) -> bool {
+    match uri.host {
+        Host::V4(ip) => flow.remote.ip().to_canonical() != IpAddr::V4(ip),
+        Host::V6(ip) => flow.remote.ip().to_canonical() != IpAddr::V6(ip).to_canonical(),
+        Host::Name(_) => false,
+    }
+}
+
+fn encode(route: &RouteFlow, node: u16) -> Bytes {
+    let flow = &route.flow;
+    let mut bytes = Bytes::new();
+    let mut head = flow.transport as u8;
+    head |= if route.only { ONLY } else { 0 };
+    head |= if route.to_initiator { TO_INITIATOR } else { 0 };
+    head |= if flow.remote.is_ipv6() { IPV6 } else { 0 };
+    head |= if flow.conn.is_some() { CONN } else { 0 };
+    bytes.push(head);
+    bytes.extend_from_slice(&node.to_be_bytes());
+    bytes.extend_from_slice(&flow.listener.0.to_be_bytes());
+    match flow.remote.ip() {
+        IpAddr::V4(ip) => bytes.extend_from_slice(&ip.octets()),
+        IpAddr::V6(ip) => bytes.extend_from_slice(&ip.octets()),
+    }
+    bytes.extend_from_slice(&flow.remote.port().to_be_bytes());
+    if let Some(conn) = flow.conn {
+        bytes.extend_from_slice(&conn.worker.0.to_be_bytes());
+        bytes.extend_from_slice(&conn.slot.to_be_bytes());
+        bytes.extend_from_slice(&conn.generation.to_be_bytes());
+    }
+    bytes
+}
+
+fn decode(bytes: &[u8]) -> Option<(RouteFlow, u16)> {
+    fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+        let (head, tail) = rest.split_first_chunk()?;
+        *rest = tail;
+        Some(*head)
+    }
+    let mut rest = bytes;
+    let [head] = take(&mut rest)?;
+    let node = u16::from_be_bytes(take(&mut rest)?);
+    let transport = [
+        Transport::Udp,
+        Transport::Tcp,
+        Transport::Tls,
+        Transport::Ws,
+        Transport::Wss,
+    ];
+    let transport = *transport.get(usize::from(head & 7))?;
+    let listener = ListenerId(u16::from_be_bytes(take(&mut rest)?));
+    let ip = match head & IPV6 {
+        0 => IpAddr::from(take::<4>(&mut rest)?),
+        _ => IpAddr::from(take::<16>(&mut rest)?),
+    };
+    let port = u16::from_be_bytes(take(&mut rest)?);
+    let conn = match head & CONN {
+        0 => None,
+        _ => Some(ConnId {
+            worker: WorkerId(u16::from_be_bytes(take(&mut rest)?)),
+            slot: u32::from_be_bytes(take(&mut rest)?),
+            generation: u32::from_be_bytes(take(&mut rest)?),
+        }),
+    };
+    let flow = Flow {
+        transport,
+        listener,
+        remote: SocketAddr::new(ip, port),
+        conn,
+    };
+    let route = RouteFlow {
+        flow,
+        only: head & ONLY != 0,
+        to_initiator: head & TO_INITIATOR != 0,
+    };
+    rest.is_empty().then_some((route, node))
+}
+
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+/// RFC 4648 §5, without padding: all of it may stand in a user part.
+fn write_base64url(out: &mut Vec<u8>, bytes: &[u8]) {
+    for three in bytes.chunks(3) {
+        let word = three.iter().fold(0u32, |word, byte| word << 8 | u32::from(*byte));
+        let word = word << (8 * (3 - three.len()));
+        for digit in 0..=three.len() {
+            let value = word >> (18 - 6 * digit) & 63;
+            out.extend(ALPHABET.get(value as usize));
+        }
+    }
+}
+
+fn read_base64url(text: &[u8]) -> Option<Bytes> {
+    let mut bytes = Bytes::new();
+    // The longest token is 55 digits.
+    if text.len() > 64 {
+        return None;
+    }
+    for four in text.chunks(4) {
+        let mut word = 0u32;
+        for digit in four {
+            let value = match digit {
+                b'A'..=b'Z' => digit - b'A',
+                b'a'..=b'z' => digit - b'a' + 26,
+                b'0'..=b'9' => digit - b'0' + 52,
+                b'-' => 62,
+                b'_' => 63,
+                _ => return None,
+            };
+            word = word << 6 | u32::from(value);
+        }
+        let len = match four.len() {
+            4 => 3,
+            3 => 2,
+            2 => 1,
+            _ => return None,
+        };
+        let word = word << (6 * (4 - four.len()));
+        bytes.extend(word.to_be_bytes().into_iter().skip(1).take(len));
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn route() -> impl Strategy<Value = RouteFlow> {
+        let conn = prop::option::of(any::<(u16, u32, u32)>());
+        (
+            0..5usize,
+            any::<u16>(),
+            any::<(IpAddr, u16)>(),
+            conn,
+            any::<[bool; 2]>(),
+        )
+            .prop_map(
+                |(transport, listener, remote, conn, [only, to_initiator])| RouteFlow {
+                    flow: Flow {
+                        transport: [
+                            Transport::Udp,
+                            Transport::Tcp,
+                            Transport::Tls,
+                            Transport::Ws,
+                            Transport::Wss,
+                        ][transport],
+                        listener: ListenerId(listener),
+                        remote: remote.into(),
+                        conn: conn.map(|(worker, slot, generation)| ConnId {
+                            worker: WorkerId(worker),
+                            slot,
+                            generation,
+                        }),
+                    },
+                    only,
+                    to_initiator,
+                },
+            )
+    }
+
+    proptest! {
+        #[test]
+        fn flows_come_back_and_nothing_else_does(route in route(), node: u16, cut in 0..40usize) {
+            let bytes = encode(&route, node);
+            prop_assert_eq!(decode(&bytes), Some((route, node)));
+            let cut = cut % bytes.len();
+            prop_assert_eq!(decode(&bytes[..cut]), None);
+            let longer = [&bytes[..], &[0]].concat();
+            prop_assert_eq!(decode(&longer), None);
+            let mut text = Vec::new();
+            write_base64url(&mut text, &bytes);
+            prop_assert!(text.len() <= 64);
+            prop_assert_eq!(read_base64url(&text), Some(bytes));
+        }
+
+        #[test]
+        fn any_text_is_survived(text in prop::collection::vec(any::<u8>(), 0..80)) {
+            if let Some(bytes) = read_base64url(&text) {
+                let _ = decode(&bytes);
+            }
+        }
+    }
+
+    /// RFC 4648 §10.
+    #[test]
+    fn base64url() {
+        for (bytes, text) in [
+            ("", ""),
+            ("f", "Zg"),
+            ("fo", "Zm8"),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg"),
+        ] {
+            let mut out = Vec::new();
+            write_base64url(&mut out, bytes.as_bytes());
+            assert_eq!(out, text.as_bytes());
+            assert_eq!(
+                read_base64url(text.as_bytes()).unwrap().as_slice(),
+                bytes.as_bytes()
+            );
+        }
+        for bad in ["A", "AAAAA", "A=", "A+", "A/"] {
+            assert_eq!(read_base64url(bad.as_bytes()), None, "{bad}");
+        }
+    }
+}

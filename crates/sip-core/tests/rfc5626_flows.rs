@@ -1,0 +1,278 @@
+//! Requests find back by flows (RFC 5626 §5.2, §5.3; RFC 7118 §5): tokens in Record-Route, registrations
+//! that are flows, and what is said where a flow has gone.
+
+mod common;
+
+use common::*;
+use sip_core::config::{Config, StateMode};
+use sip_core::transport::{Flow, Transport};
+
+const BROWSER: &str = "192.0.2.30:40000";
+const INVALID: &str = "sip:x7@df7jal23ls0d.invalid;transport=ws";
+
+fn location(state: StateMode) -> Config {
+    let mut config = all_transports();
+    config.routes.clear();
+    config.state = state;
+    config
+}
+
+fn browser(slot: u32) -> Flow {
+    over(Transport::Wss, BROWSER, slot)
+}
+
+/// bob registers by this flow.
+fn register(b: &mut Bench, flow: Flow, contact: &str) {
+    let register = request(
+        "REGISTER",
+        "sip:example.com",
+        "r1",
+        &format!("Contact: {contact}\n"),
+    )
+    .replace("From: <sip:alice@", "From: <sip:bob@");
+    assert_eq!(b.receive(flow, &register)[0].first_line(), "SIP/2.0 200 OK");
+}
+
+fn without_100(mut sent: Vec<Sent>) -> Vec<Sent> {
+    sent.retain(|s| s.first_line() != "SIP/2.0 100 Trying");
+    sent
+}
+
+/// The request of who got `invite`, or sent it, in the dialog; `route`: his route set.
+fn in_dialog(method: &str, uri: &str, from_caller: bool, route: &[&str]) -> String {
+    let (from, to) = match from_caller {
+        true => ("<sip:alice@example.com>;tag=f1", "<sip:bob@example.com>;tag=t1"),
+        false => ("<sip:bob@example.com>;tag=t1", "<sip:alice@example.com>;tag=f1"),
+    };
+    let route: String = route.iter().map(|r| format!("Route: {r}\n")).collect();
+    request(method, uri, &format!("d{method}{from_caller}"), &route)
+        .replace("From: <sip:alice@example.com>;tag=f1", &format!("From: {from}"))
+        .replace("To: <sip:bob@example.com>", &format!("To: {to}"))
+}
+
+fn reversed<'a>(marks: &[&'a str]) -> Vec<&'a str> {
+    marks.iter().rev().copied().collect()
+}
+
+/// A call from UDP to a browser and back: nothing of it asks name service.
+#[test]
+fn a_browser_is_reached_by_its_flow_all_through_the_dialog() {
+    for state in [StateMode::Stateless, StateMode::Transaction] {
+        let mut b = Bench::new(&location(state));
+        register(&mut b, browser(4), &format!("<{INVALID}>"));
+        let invite = one(without_100(
+            b.udp(CALLER, &request("INVITE", "sip:bob@example.com", "a1", "")),
+        ));
+        assert_eq!((invite.to, invite.pinned), (browser(4), true));
+        assert!(
+            invite
+                .header("Via")
+                .starts_with("SIP/2.0/WSS 192.0.2.1:5067;branch=")
+        );
+        let marks = invite.headers("Record-Route");
+        assert_eq!(marks.len(), 2);
+        assert!(
+            marks[0].contains("@192.0.2.1:5067;transport=ws;lr;r2=on;tz="),
+            "{marks:?}"
+        );
+        assert!(!marks[1].contains('@'), "{marks:?}");
+        let out = b.receive(
+            browser(4),
+            &response(&invite, "200 OK", &format!("Contact: <{INVALID}>\n")),
+        );
+        assert_eq!(one(out).to, udp_flow(CALLER));
+        for method in ["ACK", "INFO", "BYE"] {
+            let text = in_dialog(method, INVALID, true, &reversed(&marks));
+            let sent = one(without_100(b.udp(CALLER, &text)));
+            assert_eq!((sent.to, sent.pinned), (browser(4), true), "{method}");
+            assert!(sent.first_line().starts_with(&format!("{method} {INVALID} ")));
+            assert!(sent.headers("Route").is_empty());
+        }
+        // The other way: by the contact of who has an address.
+        let text = in_dialog("BYE", "sip:alice@192.0.2.10", false, &marks);
+        let sent = one(without_100(b.receive(browser(4), &text)));
+        assert_eq!((sent.to, sent.pinned), (udp_flow(CALLER), false));
+        b.no_query();
+    }
+}
+
+/// Both sides are browsers on the same listener: each finds the other's token behind its own.
+#[test]
+fn two_browsers_on_one_listener() {
+    let mut b = Bench::new(&location(StateMode::Transaction));
+    register(&mut b, browser(4), &format!("<{INVALID}>"));
+    let caller = over(Transport::Wss, "192.0.2.31:40001", 5);
+    let own = "sip:y8@aaaa.invalid;transport=ws";
+    let text = request(
+        "INVITE",
+        "sip:bob@example.com",
+        "a1",
+        &format!("Contact: <{own}>\n"),
+    )
+    .replace("UDP 192.0.2.10:5060", "WSS aaaa.invalid");
+    let invite = one(without_100(b.receive(caller, &text)));
+    let marks = invite.headers("Record-Route");
+    assert!(
+        marks.len() == 2
+            && marks
+                .iter()
+                .all(|m| m.contains("@192.0.2.1:5067;transport=ws;lr;")),
+        "{marks:?}"
+    );
+    assert_eq!(
+        one(b.receive(browser(4), &response(&invite, "200 OK", ""))).to,
+        caller
+    );
+    let bye = in_dialog("BYE", INVALID, true, &reversed(&marks));
+    assert_eq!(one(without_100(b.receive(caller, &bye))).to, browser(4));
+    let bye = in_dialog("INFO", own, false, &marks);
+    assert_eq!(one(without_100(b.receive(browser(4), &bye))).to, caller);
+    // From another connection of the same caller as well.
+    let info = in_dialog("MESSAGE", INVALID, true, &reversed(&marks));
+    assert_eq!(
+        one(without_100(
+            b.receive(over(Transport::Wss, "192.0.2.31:40009", 9), &info)
+        ))
+        .to,
+        browser(4)
+    );
+}
+
+/// §5.3.1: "430 (Flow Failed)" where the flow has gone, 403 where the token is none.
+#[test]
+fn tokens_of_flows_that_have_gone_and_forged_ones() {
+    let mut b = Bench::new(&location(StateMode::Transaction));
+    register(&mut b, browser(4), &format!("<{INVALID}>"));
+    let invite = one(without_100(
+        b.udp(CALLER, &request("INVITE", "sip:bob@example.com", "a1", "")),
+    ));
+    let marks = invite.headers("Record-Route");
+    b.receive(browser(4), &response(&invite, "200 OK", ""));
+    let info = one(without_100(
+        b.udp(CALLER, &in_dialog("INFO", INVALID, true, &reversed(&marks))),
+    ));
+    assert_eq!(one(b.undelivered(&info)).first_line(), "SIP/2.0 430 Flow Failed");
+    // Anything else than what we wrote.
+    let at = marks[0].find('@').unwrap();
+    let mut bytes = marks[0].as_bytes().to_vec();
+    bytes[10] = if bytes[10] == b'A' { b'B' } else { b'A' };
+    let changed = String::from_utf8(bytes).unwrap();
+    let none = format!("<sip:bob{}", &marks[0][at..]);
+    for forged in [&changed, &none] {
+        let out = one(b.udp(CALLER, &in_dialog("MESSAGE", INVALID, true, &[marks[1], forged])));
+        assert_eq!(out.first_line(), "SIP/2.0 403 Forbidden", "{forged}");
+    }
+    // The token of one dialog with the mark of another.
+    let other = request("INVITE", "sip:bob@example.com", "a2", "").replace("c1@", "c2@");
+    let other = one(without_100(b.udp(CALLER, &other)));
+    let mixed = marks[0][..at].to_string() + &other.headers("Record-Route")[0][at..];
+    let text = in_dialog("MESSAGE", INVALID, true, &[&mixed]).replace("c1@", "c2@");
+    assert_eq!(one(b.udp(CALLER, &text)).first_line(), "SIP/2.0 403 Forbidden");
+    // Another node of the domain.
+    let mut config = location(StateMode::Transaction);
+    config.node_id = 2;
+    let out = one(Bench::new(&config).udp(CALLER, &in_dialog("INFO", INVALID, true, &reversed(&marks))));
+    assert_eq!(out.first_line(), "SIP/2.0 430 Flow Failed");
+}
+
+/// A registration by outbound, or by WebSocket, is a flow: nothing is behind it, and its caller is told
+/// that nobody is there.
+#[test]
+fn a_registration_that_is_a_flow_is_tried_there_only() {
+    let instance = "<sip:bob@192.0.2.30:5062;transport=tcp>;reg-id=1;+sip.instance=\"<urn:uuid:1>\"";
+    let tcp = over(Transport::Tcp, BROWSER, 6);
+    for (flow, contact) in [(browser(4), format!("<{INVALID}>")), (tcp, instance.to_string())] {
+        let mut b = Bench::new(&location(StateMode::Transaction));
+        register(&mut b, flow, &contact);
+        let invite = one(without_100(
+            b.udp(CALLER, &request("INVITE", "sip:bob@example.com", "a1", "")),
+        ));
+        assert_eq!((invite.to, invite.pinned), (flow, true));
+        let out = one(b.undelivered(&invite));
+        assert_eq!(out.first_line(), "SIP/2.0 480 Temporarily Unavailable");
+        b.pass(64_000);
+    }
+}
+
+/// §5.3: one flow of an instance after the other, and 480 at their end.
+#[test]
+fn the_next_flow_of_the_instance_is_tried() {
+    let mut b = Bench::new(&location(StateMode::Transaction));
+    let contact = |reg_id: u32| format!("<{INVALID}>;reg-id={reg_id};+sip.instance=\"<urn:uuid:1>\"");
+    register(&mut b, browser(4), &contact(1));
+    let second = over(Transport::Wss, "192.0.2.30:40001", 5);
+    let text = request(
+        "REGISTER",
+        "sip:example.com",
+        "r2",
+        &format!("Contact: {}\n", contact(2)),
+    )
+    .replace("From: <sip:alice@", "From: <sip:bob@")
+    .replace("c1@", "c2@");
+    assert_eq!(b.receive(second, &text)[0].first_line(), "SIP/2.0 200 OK");
+    let invite = one(without_100(
+        b.udp(CALLER, &request("INVITE", "sip:bob@example.com", "a1", "")),
+    ));
+    assert_eq!((invite.to, invite.pinned), (second, true));
+    let invite = one(b.undelivered(&invite));
+    assert_eq!((invite.to, invite.pinned), (browser(4), true));
+    let out = one(b.undelivered(&invite));
+    assert_eq!(out.first_line(), "SIP/2.0 480 Temporarily Unavailable");
+}
+
+/// A phone on a stream behind a NAT, without outbound: its flow first, then what its Contact says.
+#[test]
+fn behind_a_nat_the_flow_comes_before_the_contact() {
+    let mut b = Bench::new(&location(StateMode::Transaction));
+    let phone = over(Transport::Tls, BROWSER, 4);
+    let uri = "sip:bob@10.0.0.9:5061;transport=tls";
+    register(&mut b, phone, &format!("<{uri}>"));
+    let invite = one(without_100(
+        b.udp(CALLER, &request("INVITE", "sip:bob@example.com", "a1", "")),
+    ));
+    assert_eq!((invite.to, invite.pinned), (phone, false));
+    let marks = invite.headers("Record-Route");
+    b.receive(phone, &response(&invite, "200 OK", ""));
+    let bye = one(without_100(
+        b.udp(CALLER, &in_dialog("BYE", uri, true, &reversed(&marks))),
+    ));
+    assert_eq!((bye.to, bye.pinned), (phone, false));
+    let again = one(b.undelivered(&bye));
+    assert_eq!(
+        (again.to.transport, again.address()),
+        (Transport::Tls, "10.0.0.9:5061".to_string())
+    );
+    // Where the Contact is the far end's address, it is what counts, as for UDP.
+    let mut b = Bench::new(&location(StateMode::Transaction));
+    register(&mut b, phone, "<sip:bob@192.0.2.30:5061;transport=tls>");
+    let invite = one(without_100(
+        b.udp(CALLER, &request("INVITE", "sip:bob@example.com", "a1", "")),
+    ));
+    assert!(invite.headers("Record-Route").iter().all(|m| !m.contains('@')));
+}
+
+/// §5.3: a user agent on UDP that does outbound gets in its dialogs what comes, where it came from; one
+/// behind another proxy gets it there.
+#[test]
+fn outbound_over_udp_and_behind_another_proxy() {
+    let mut b = Bench::new(&all_transports());
+    let contact = "Contact: <sip:alice@10.0.0.7;ob>\n";
+    let via = "SIP/2.0/UDP 192.0.2.10:5060;branch=z9hG4bKa1";
+    for method in ["INVITE", "SUBSCRIBE", "REFER"] {
+        let text = request(method, "sip:bob@example.com", method, contact);
+        let sent = one(without_100(b.udp("192.0.2.77:3456", &text)));
+        let marks = sent.headers("Record-Route");
+        assert!(marks.len() == 1 && marks[0].contains('@'), "{marks:?}");
+        // His own requests go on as ever.
+        let own = in_dialog("INFO", "sip:bob@192.0.2.20", true, &marks).replace("dINFO", method);
+        let sent = one(without_100(b.udp("192.0.2.77:3456", &own)));
+        assert_eq!(sent.address(), CALLEE);
+        let back = in_dialog("NOTIFY", "sip:alice@10.0.0.7;ob", false, &marks);
+        let sent = one(without_100(b.udp(CALLEE, &back.replace("dNOTIFY", method))));
+        assert_eq!(sent.address(), "192.0.2.77:3456");
+    }
+    let text = request("INVITE", "sip:bob@example.com", "a1", contact);
+    let text = text.replace(via, &format!("{via},SIP/2.0/UDP 10.0.0.7;branch=z9hG4bKx"));
+    let sent = one(without_100(b.udp(CALLER, &text)));
+    assert!(sent.headers("Record-Route").iter().all(|m| !m.contains('@')));
+}
