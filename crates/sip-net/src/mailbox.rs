@@ -22,13 +22,13 @@ use parking_lot::Mutex;
 use sip_core::config::Config;
 use sip_core::id::{QueryId, WorkerId};
 use sip_core::query::Answer;
-use sip_core::transport::Flow;
+use sip_core::transport::{Flow, PeerName, Transmit};
 
 use crate::epoll::Waker;
 use crate::settings::Settings;
 
 /// What is to be done with a message in a [`Block`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
     /// Received on the flow by another worker; its state lives at the receiver.
     Handle,
@@ -37,9 +37,30 @@ pub enum Task {
     Send {
         /// The worker whose endpoint made the message.
         origin: WorkerId,
+        /// Which connections will do.
+        way: Way,
     },
     /// Sent to the flow for the receiver's endpoint, and not delivered.
     Undelivered,
+}
+
+/// Which connections will do for a message.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Way {
+    /// See [`Transmit::peer`].
+    pub peer: Option<PeerName>,
+    /// See [`Transmit::pinned`].
+    pub pinned: bool,
+}
+
+impl Way {
+    /// As the core wants it.
+    pub fn of(item: &Transmit) -> Self {
+        Self {
+            peer: item.peer.clone(),
+            pinned: item.pinned,
+        }
+    }
 }
 
 /// One message of a [`Block`].

@@ -22,7 +22,7 @@ use sip_message::{HeaderName, Host, SipUri};
 use crate::engine::Engine;
 use crate::engine::request::Request;
 use crate::id::{ConnId, ListenerId, WorkerId};
-use crate::transport::{Flow, Transport};
+use crate::transport::{Flow, Proof, Transport};
 
 /// A flow that a Route names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,6 +189,7 @@ fn decode(bytes: &[u8]) -> Option<(RouteFlow, u16)> {
         listener,
         remote: SocketAddr::new(ip, port),
         conn,
+        proof: Proof::None,
     };
     let route = RouteFlow {
         flow,
@@ -274,6 +275,7 @@ mod tests {
                             slot,
                             generation,
                         }),
+                        proof: Proof::None,
                     },
                     only,
                     to_initiator,

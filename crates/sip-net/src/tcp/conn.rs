@@ -335,6 +335,16 @@ impl Conn {
         secured && !matches!(self.decoder, Decoder::Upgrade(_))
     }
 
+    /// Whether the peer has proved to be of this domain.
+    pub(super) fn has_proved(&self, name: &str) -> bool {
+        match (&self.opened_to, &self.tls) {
+            // It was opened to that domain, or the handshake fails.
+            (Some(peer), Some(_)) => peer.is_named(name),
+            (None, Some(tls)) => tls.session.peer_identities().contains(name),
+            (_, None) => true,
+        }
+    }
+
     /// The handshake of TLS is done: what the peer has proved.
     fn identify(&mut self, trusted: &[Box<str>]) {
         let Some(tls) = &self.tls else { return };

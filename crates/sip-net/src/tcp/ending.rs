@@ -8,7 +8,7 @@ use sip_core::transport::Flow;
 use super::conn::{Overdue, State};
 use super::streams::{Streams, Why};
 use crate::counters::NetCounters;
-use crate::mailbox::{Block, Task};
+use crate::mailbox::{Block, Task, Way};
 
 impl Streams {
     /// When [`Streams::advance`] wants to be called next, milliseconds.
@@ -128,14 +128,28 @@ impl Streams {
         self.unsent = self.unsent.saturating_sub(out.len());
         for (to, origin, message) in out.unsent() {
             counters.stream_undelivered += 1;
-            self.lost.push(Task::Send { origin }, to, message);
+            self.lost.push(
+                Task::Send {
+                    origin,
+                    way: Way::default(),
+                },
+                to,
+                message,
+            );
         }
         self.recycle(out);
     }
 
     pub(super) fn lose(&mut self, to: Flow, origin: WorkerId, message: &[u8], counters: &mut NetCounters) {
         counters.stream_undelivered += 1;
-        self.lost.push(Task::Send { origin }, to, message);
+        self.lost.push(
+            Task::Send {
+                origin,
+                way: Way::default(),
+            },
+            to,
+            message,
+        );
     }
 
     /// Exchanges the messages that could not be delivered for `empty`, which is to be an empty

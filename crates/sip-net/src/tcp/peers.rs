@@ -1,5 +1,6 @@
 //! Connections by what they lead to, and opening one.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -8,13 +9,13 @@ use std::os::fd::AsFd;
 
 use sip_core::id::{ConnId, ListenerId};
 use sip_core::owner::call_id_of;
-use sip_core::transport::{Flow, Transport};
+use sip_core::transport::{Flow, PeerName, Transport};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::conn::Beginning;
 use super::layer::{Decoder, Secured};
 use super::service::{Sharing, is_secure};
-use super::streams::Streams;
+use super::streams::{Outgoing, Streams};
 use crate::counters::NetCounters;
 use crate::sys;
 use crate::tls::TlsError;
@@ -26,8 +27,17 @@ pub(super) struct Peer {
     /// From one local address.
     listener: ListenerId,
     remote: SocketAddr,
+    /// The domain that the peer has to prove to be, by TLS; none: the address.
+    name: Option<PeerName>,
     /// For one call alone: a hash of its Call-ID.
     pub(super) call: Option<u64>,
+}
+
+impl Peer {
+    /// Whether it is for the peer of this domain.
+    pub(super) fn is_named(&self, name: &str) -> bool {
+        self.name.as_ref().is_some_and(|own| own.as_str() == name)
+    }
 }
 
 /// Connections that we opened and that can be used, by what they are for.
@@ -38,12 +48,14 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// What a connection that carries `message` to `to` would be for.
-    pub(super) fn peer(&self, to: &Flow, sharing: Sharing, message: &[u8]) -> Peer {
+    /// What a connection that carries this message would be for.
+    fn peer(&self, outgoing: &Outgoing<'_>, sharing: Sharing) -> Peer {
+        let Outgoing { to, way, message, .. } = outgoing;
         Peer {
             transport: to.transport,
             listener: to.listener,
             remote: to.remote,
+            name: way.peer.clone().filter(|_| is_secure(to.transport)),
             call: match sharing {
                 Sharing::PerPeer => None,
                 Sharing::PerCall => call_id_of(message).map(|id| self.hasher.hash_one(id)),
@@ -73,10 +85,10 @@ impl Streams {
         to.conn.is_some_and(|id| self.usable(id, to))
     }
 
-    /// Whether this worker has opened a connection for `message` to the address of `to`, and it can be
+    /// Whether this worker has opened a connection for this message to its address, and it can be
     /// used.
-    pub fn has_opened(&mut self, to: &Flow, message: &[u8]) -> bool {
-        self.find_opened(to, message).is_some()
+    pub fn has_opened(&mut self, outgoing: &Outgoing<'_>) -> bool {
+        self.find_opened(outgoing).is_some()
     }
 
     fn usable(&mut self, id: ConnId, to: &Flow) -> bool {
@@ -85,31 +97,50 @@ impl Streams {
         })
     }
 
-    pub(super) fn find(&mut self, to: &Flow, message: &[u8]) -> Option<ConnId> {
-        if let Some(id) = to.conn.filter(|id| self.usable(*id, to)) {
+    /// Whether the connection that is named will do. A peer that must be of some domain must have
+    /// proved that on this very connection (RFC 5923 §8.1); the flow of a phone names no domain.
+    fn will_do(&mut self, id: ConnId, outgoing: &Outgoing<'_>) -> bool {
+        let to = &outgoing.to;
+        let pinned = outgoing.way.pinned;
+        let name = outgoing.way.peer.as_ref().map(PeerName::as_str);
+        self.usable(id, to)
+            && self.table.get_mut(id).is_some_and(|conn| {
+                (!pinned || conn.remote == to.remote) && name.is_none_or(|name| conn.has_proved(name))
+            })
+    }
+
+    pub(super) fn find(&mut self, outgoing: &Outgoing<'_>) -> Option<ConnId> {
+        let named = outgoing.to.conn;
+        if let Some(id) = named.filter(|id| self.will_do(*id, outgoing)) {
             return Some(id);
         }
-        self.find_opened(to, message)
+        if outgoing.way.pinned {
+            return None;
+        }
+        self.find_opened(outgoing)
     }
 
-    fn peer(&self, to: &Flow, message: &[u8]) -> Peer {
-        let service = self.services.get(usize::from(to.listener.0));
+    fn peer(&self, outgoing: &Outgoing<'_>) -> Peer {
+        let service = self.services.get(usize::from(outgoing.to.listener.0));
         let sharing = service.map_or(Sharing::PerPeer, |service| service.sharing);
-        self.peers.peer(to, sharing, message)
+        self.peers.peer(outgoing, sharing)
     }
 
-    fn find_opened(&mut self, to: &Flow, message: &[u8]) -> Option<ConnId> {
-        let id = self.peers.get(&self.peer(to, message))?;
-        self.usable(id, to).then_some(id)
+    fn find_opened(&mut self, outgoing: &Outgoing<'_>) -> Option<ConnId> {
+        let id = self.peers.get(&self.peer(outgoing))?;
+        self.usable(id, &outgoing.to).then_some(id)
     }
 
     pub(super) fn open(
         &mut self,
-        to: &Flow,
-        message: &[u8],
+        outgoing: &Outgoing<'_>,
         now_ms: u64,
         counters: &mut NetCounters,
     ) -> Option<ConnId> {
+        if outgoing.way.pinned {
+            return None;
+        }
+        let to = &outgoing.to;
         let source = self.sources.get(usize::from(to.listener.0)).copied().flatten();
         if self.table.is_full() {
             counters.tcp_refused_limit += 1;
@@ -117,7 +148,7 @@ impl Streams {
         }
         let tls = match is_secure(to.transport) {
             false => None,
-            true => match self.client(to) {
+            true => match self.client(outgoing) {
                 Ok(secured) => Some(Box::new(secured)),
                 Err(error) => {
                     counters.tcp_open_failed += 1;
@@ -130,7 +161,7 @@ impl Streams {
             counters.tcp_open_failed += 1;
             return None;
         };
-        let peer = self.peer(to, message);
+        let peer = self.peer(outgoing);
         let beginning = Beginning {
             socket,
             flow: *to,
@@ -143,14 +174,19 @@ impl Streams {
         Some(id)
     }
 
-    /// Our end of TLS to the peer of `to`.
-    fn client(&self, to: &Flow) -> Result<Secured, TlsError> {
+    /// Our end of TLS to the peer.
+    fn client(&self, outgoing: &Outgoing<'_>) -> Result<Secured, TlsError> {
+        let Outgoing { to, way, .. } = outgoing;
         let service = self.services.get(usize::from(to.listener.0));
         let none = || TlsError::Internal("connections from here cannot be opened".to_owned());
         let clients = service
             .and_then(|service| service.clients.as_ref())
             .ok_or_else(none)?;
-        let domain = to.remote.ip().to_string();
+        // The host of the URI before any resolution (RFC 5922 §4).
+        let domain = match &way.peer {
+            Some(name) => Cow::Borrowed(name.as_str()),
+            None => Cow::Owned(to.remote.ip().to_string()),
+        };
         let mut first = Vec::new();
         let session = clients.for_domain(&domain).connect(&domain, &mut first)?;
         Ok(Secured::new(session, first))

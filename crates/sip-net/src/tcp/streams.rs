@@ -24,7 +24,7 @@ use super::wheel::Wheel;
 use crate::accepted::Accepted;
 use crate::counters::NetCounters;
 use crate::epoll::{Epoll, Interest, Readiness};
-use crate::mailbox::Block;
+use crate::mailbox::{Block, Way};
 use crate::settings::Settings;
 use crate::tls::TlsError;
 
@@ -65,6 +65,19 @@ pub struct Serving {
     /// For each listener of the configuration, what its connections are besides TCP; one that is
     /// absent is nothing.
     pub services: Vec<StreamService>,
+}
+
+/// A message to be sent.
+#[derive(Clone, Debug)]
+pub struct Outgoing<'a> {
+    /// Where to.
+    pub to: Flow,
+    /// The worker whose endpoint made it: it hears of it if it is lost.
+    pub origin: WorkerId,
+    /// Which connections will do.
+    pub way: Way,
+    /// The message.
+    pub message: &'a [u8],
 }
 
 /// Why a connection ends.
@@ -566,20 +579,16 @@ impl Streams {
         self.mark_dirty(id);
     }
 
-    /// Sends a message that worker `origin` made: on the connection that `to` names, if it is
-    /// ours and stands; else on the one to that address, opened if need be. It leaves at the next
+    /// Sends a message: on the connection that it names, if that is ours and stands; else, unless it
+    /// is pinned there, on the one to that address, opened if need be. It leaves at the next
     /// [`Streams::flush`].
-    pub fn send(
-        &mut self,
-        to: Flow,
-        origin: WorkerId,
-        message: &[u8],
-        now_ms: u64,
-        counters: &mut NetCounters,
-    ) {
-        let id = match self.find(&to, message) {
+    pub fn send(&mut self, outgoing: &Outgoing<'_>, now_ms: u64, counters: &mut NetCounters) {
+        let Outgoing {
+            to, origin, message, ..
+        } = *outgoing;
+        let id = match self.find(outgoing) {
             Some(id) => id,
-            None => match self.open(&to, message, now_ms, counters) {
+            None => match self.open(outgoing, now_ms, counters) {
                 Some(id) => id,
                 None => return self.lose(to, origin, message, counters),
             },

@@ -13,7 +13,7 @@ use crate::counters::NetCounters;
 use crate::epoll::Readiness;
 use crate::hub::Reach;
 use crate::mailbox::{Block, Control, Item, Task};
-use crate::tcp::{Arrival, Streams, Verdict};
+use crate::tcp::{Arrival, Outgoing, Streams, Verdict};
 
 /// ICMP errors taken from one socket in one turn; the rest waits in the kernel.
 const ICMP_PER_TURN: usize = 64;
@@ -183,7 +183,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
 
     fn receive_block(&mut self, block: &Block, now: Now) {
         for (entry, bytes) in block.iter() {
-            match entry.task {
+            match &entry.task {
                 Task::Handle => match self.core.handle_message(now, entry.flow, bytes) {
                     Handled::Here => {}
                     // Whoever received it let it pass; its connection is not ours to close.
@@ -191,8 +191,14 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                     // Workers that do not agree on who owns a call must not throw it to and fro.
                     Handled::HandOver(_) => self.counters.hand_over_drops += 1,
                 },
-                Task::Send { origin } => {
-                    self.send_on_stream(entry.flow, origin, Reach::Own, bytes, now);
+                Task::Send { origin, way } => {
+                    let outgoing = Outgoing {
+                        to: entry.flow,
+                        origin: *origin,
+                        way: way.clone(),
+                        message: bytes,
+                    };
+                    self.send_on_stream(outgoing, Reach::Own, now);
                 }
                 Task::Undelivered => self.core.handle_undelivered(now, entry.flow, bytes),
             }

@@ -10,7 +10,8 @@ use super::core::{Core, EventSink, QuerySink};
 use super::{Worker, is_stream, token};
 use crate::epoll::Interest;
 use crate::hub::Reach;
-use crate::mailbox::{Block, Task};
+use crate::mailbox::{Block, Task, Way};
+use crate::tcp::Outgoing;
 use crate::udp::SendReport;
 
 /// Rounds of sending in one turn: a message that cannot be sent makes the core send others.
@@ -31,7 +32,13 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                     .copied()
                     .flatten();
                 if is_stream(item.to.transport) {
-                    self.send_on_stream(item.to, self.id, Reach::AllWorkers, out.message(item), now);
+                    let outgoing = Outgoing {
+                        to: item.to,
+                        origin: self.id,
+                        way: Way::of(item),
+                        message: out.message(item),
+                    };
+                    self.send_on_stream(outgoing, Reach::AllWorkers, now);
                 } else if let Some(udp) = udp.and_then(|number| self.udp.get_mut(number)) {
                     udp.outgoing.push(index);
                 } else {
@@ -118,34 +125,34 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
 
     /// Sends on a connection of ours, or gives the message to the worker that owns it. Where the
     /// connection has gone, or none is named, one to the same address is looked for, then a new
-    /// one opened (RFC 3261 §18.1.1, §18.2.2).
-    pub(super) fn send_on_stream(
-        &mut self,
-        mut to: Flow,
-        origin: WorkerId,
-        reach: Reach,
-        message: &[u8],
-        now: Now,
-    ) {
-        let owner = match to.conn {
+    /// one opened (RFC 3261 §18.1.1, §18.2.2), unless the message is for that connection alone.
+    pub(super) fn send_on_stream(&mut self, mut outgoing: Outgoing<'_>, reach: Reach, now: Now) {
+        let owner = match outgoing.to.conn {
             Some(id) if id.worker != self.id && id.worker.0 < self.hub.workers() => id.worker,
-            Some(_) if self.streams.has(&to) => self.id,
+            Some(_) if outgoing.way.pinned || self.streams.has(&outgoing.to) => self.id,
+            None if outgoing.way.pinned => self.id,
             Some(_) | None => {
-                to.conn = None;
-                if self.streams.has_opened(&to, message) {
+                outgoing.to.conn = None;
+                if self.streams.has_opened(&outgoing) {
                     self.id
                 } else {
-                    let (owner, conn) = self.hub.route(&to, self.id, reach);
-                    to.conn = conn;
+                    let (owner, conn) = self.hub.route(&outgoing.to, self.id, reach);
+                    outgoing.to.conn = conn;
                     owner
                 }
             }
         };
         if owner == self.id {
             self.streams
-                .send(to, origin, message, now.instant.as_millis(), &mut self.counters);
+                .send(&outgoing, now.instant.as_millis(), &mut self.counters);
         } else if let Some(outbox) = self.outboxes.get_mut(usize::from(owner.0)) {
-            outbox.push(Task::Send { origin }, to, message);
+            let Outgoing {
+                to,
+                origin,
+                way,
+                message,
+            } = outgoing;
+            outbox.push(Task::Send { origin, way }, to, message);
             self.counters.forwarded_sends += 1;
         }
     }
@@ -163,12 +170,12 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
     /// Returns the messages of a block that were to be sent to their origins.
     fn return_block(&mut self, block: &Block, now: Now) {
         for (entry, bytes) in block.iter() {
-            match entry.task {
-                Task::Send { origin } if origin == self.id => {
+            match &entry.task {
+                Task::Send { origin, .. } if *origin == self.id => {
                     self.core.handle_undelivered(now, entry.flow, bytes);
                     self.again = true;
                 }
-                Task::Send { origin } => {
+                Task::Send { origin, .. } => {
                     if let Some(outbox) = self.outboxes.get_mut(usize::from(origin.0)) {
                         outbox.push(Task::Undelivered, entry.flow, bytes);
                     }
