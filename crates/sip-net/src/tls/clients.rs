@@ -1,34 +1,316 @@
-//! Our ends towards peers, of which some are shown or verified by files of their own.
+//! Our ends of TLS towards peers: one for most of them, and one for each with which something else is agreed.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 
-use super::config::TlsClient;
+use rustls::time_provider::TimeProvider;
 
-/// Our end of TLS towards peers: one for all, and others for some.
-#[derive(Debug)]
+use super::config::{ClientSettings, TlsClient};
+use super::error::{TlsFileError, TlsWarning};
+
+/// What we are told of the peers to which we connect: by which authorities each is verified, and
+/// which certificate it is shown.
 pub struct TlsClients {
-    all: Arc<TlsClient>,
-    /// By the peer's domain, lower case.
-    some: HashMap<Box<str>, Arc<TlsClient>>,
+    others: One,
+    /// By SIP domain, lower case.
+    by_domain: HashMap<Box<str>, One>,
+    clock: Arc<dyn TimeProvider>,
+}
+
+impl fmt::Debug for TlsClients {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsClients")
+            .field("others", &self.others)
+            .field("by_domain", &self.by_domain)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A client, and its settings, by which its files can be checked before they are taken.
+#[derive(Debug)]
+struct One {
+    /// Unknown where it was made elsewhere.
+    settings: Option<ClientSettings>,
+    client: Arc<TlsClient>,
+}
+
+impl One {
+    fn load(
+        settings: ClientSettings,
+        clock: &Arc<dyn TimeProvider>,
+        warnings: &mut Vec<TlsWarning>,
+    ) -> Result<Self, TlsFileError> {
+        let client = TlsClient::load(settings.clone(), Arc::clone(clock), warnings)?;
+        Ok(Self {
+            settings: Some(settings),
+            client: Arc::new(client),
+        })
+    }
+
+    fn made(client: Arc<TlsClient>) -> Self {
+        Self {
+            settings: None,
+            client,
+        }
+    }
 }
 
 impl TlsClients {
-    /// `all` for every peer but those of `some`, each a domain and the end that serves it.
-    pub fn new(all: Arc<TlsClient>, some: impl IntoIterator<Item = (String, Arc<TlsClient>)>) -> Self {
-        let lower = |(domain, client): (String, _)| (domain.to_ascii_lowercase().into(), client);
+    /// `others` for every peer but those of `peers`, each a SIP domain and the end that serves it.
+    pub fn new(others: Arc<TlsClient>, peers: impl IntoIterator<Item = (String, Arc<TlsClient>)>) -> Self {
+        let own = |(domain, client): (String, _)| (Box::from(bare(&domain).as_ref()), One::made(client));
         Self {
-            all,
-            some: some.into_iter().map(lower).collect(),
+            others: One::made(others),
+            by_domain: peers.into_iter().map(own).collect(),
+            clock: super::system_clock(),
         }
     }
 
-    /// The end that serves the peer of this domain.
+    /// Reads and checks all files. `peers` are SIP domains with settings of their own; of two
+    /// entries of one domain the later holds.
+    ///
+    /// # Errors
+    /// A file is missing or wrong, or the system has no authorities where none are named.
+    pub fn load(
+        others: ClientSettings,
+        peers: impl IntoIterator<Item = (String, ClientSettings)>,
+        clock: Arc<dyn TimeProvider>,
+        warnings: &mut Vec<TlsWarning>,
+    ) -> Result<Self, TlsFileError> {
+        let others = One::load(others, &clock, warnings)?;
+        let mut by_domain = HashMap::new();
+        for (domain, settings) in peers {
+            let one = One::load(settings, &clock, warnings)?;
+            by_domain.insert(Box::from(bare(&domain).as_ref()), one);
+        }
+        Ok(Self {
+            others,
+            by_domain,
+            clock,
+        })
+    }
+
+    /// The one for a server of `domain`: the host of the URI before any resolution, as
+    /// [`TlsClient::connect`] takes it. Neither case nor a final dot matter.
     pub fn for_domain(&self, domain: &str) -> &Arc<TlsClient> {
-        let own = match self.some.is_empty() {
+        // Most have none.
+        let own = match self.by_domain.is_empty() {
             true => None,
-            false => self.some.get(domain.to_ascii_lowercase().as_str()),
+            false => self.by_domain.get(bare(domain).as_ref()),
         };
-        own.unwrap_or(&self.all)
+        &own.unwrap_or(&self.others).client
+    }
+
+    /// Reads all files again. Those of [`TlsClients::load`] are all checked before any is taken: a
+    /// bad one leaves everything as it was, unless it is bad only a moment later.
+    ///
+    /// # Errors
+    /// A file is missing or wrong.
+    pub fn reload(&self) -> Result<Vec<TlsWarning>, TlsFileError> {
+        let all = || std::iter::once(&self.others).chain(self.by_domain.values());
+        for settings in all().filter_map(|one| one.settings.clone()) {
+            TlsClient::load(settings, Arc::clone(&self.clock), &mut Vec::new())?;
+        }
+        let mut warnings = Vec::new();
+        for one in all() {
+            for warning in one.client.reload()? {
+                // Several have the same authorities, and often the same certificate.
+                if !warnings.contains(&warning) {
+                    warnings.push(warning);
+                }
+            }
+        }
+        Ok(warnings)
+    }
+}
+
+/// A domain as it is looked up: lower case, without a final dot or the brackets of an address.
+fn bare(domain: &str) -> Cow<'_, str> {
+    let bare = domain
+        .strip_prefix('[')
+        .and_then(|domain| domain.strip_suffix(']'))
+        .unwrap_or(domain);
+    let bare = bare.strip_suffix('.').unwrap_or(bare);
+    if bare.bytes().any(|c| c.is_ascii_uppercase()) {
+        Cow::Owned(bare.to_ascii_lowercase())
+    } else {
+        Cow::Borrowed(bare)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+
+    use super::super::{ClientAuth, IdentityFiles, ServerSettings, TlsServer, system_clock};
+    use super::*;
+
+    /// An authority, and the files that it made.
+    struct Authority {
+        directory: tempfile::TempDir,
+        issuer: Issuer<'static, KeyPair>,
+    }
+
+    impl Authority {
+        fn new() -> Self {
+            let mut params = CertificateParams::default();
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            let key = KeyPair::generate().unwrap();
+            let directory = tempfile::tempdir().unwrap();
+            fs::write(
+                directory.path().join("ca.pem"),
+                params.self_signed(&key).unwrap().pem(),
+            )
+            .unwrap();
+            Self {
+                directory,
+                issuer: Issuer::new(params, key),
+            }
+        }
+
+        fn ca(&self) -> PathBuf {
+            self.directory.path().join("ca.pem")
+        }
+
+        fn issue(&self, domain: &str) -> IdentityFiles {
+            let key = KeyPair::generate().unwrap();
+            let params = CertificateParams::new(vec![domain.to_owned()]).unwrap();
+            let place = |end: &str| self.directory.path().join(format!("{domain}{end}"));
+            let files = IdentityFiles {
+                certificate: place(".pem"),
+                key: place(".key"),
+            };
+            fs::write(
+                &files.certificate,
+                params.signed_by(&key, &self.issuer).unwrap().pem(),
+            )
+            .unwrap();
+            fs::write(&files.key, key.serialize_pem()).unwrap();
+            files
+        }
+    }
+
+    fn settings(ca: &Path, identity: Option<IdentityFiles>) -> ClientSettings {
+        ClientSettings {
+            identity,
+            ca: Some(ca.to_owned()),
+            remembered_peers: 4,
+            ..ClientSettings::default()
+        }
+    }
+
+    /// Whom a server sees that asks for certificates; none where the handshake fails.
+    fn seen(clients: &TlsClients, domain: &str, server: &TlsServer) -> Option<Vec<String>> {
+        let mut to_server = Vec::new();
+        let mut to_client = Vec::new();
+        let mut client = clients
+            .for_domain(domain)
+            .connect(domain, &mut to_server)
+            .unwrap();
+        let mut server = server.accept().unwrap();
+        while !to_server.is_empty() || !to_client.is_empty() {
+            server
+                .feed(&mut std::mem::take(&mut to_server), &mut to_client, |_| {})
+                .ok()?;
+            client
+                .feed(&mut std::mem::take(&mut to_client), &mut to_server, |_| {})
+                .ok()?;
+        }
+        Some(server.peer_identities().iter().map(str::to_owned).collect())
+    }
+
+    fn server(authority: &Authority, domain: &str) -> TlsServer {
+        let settings = ServerSettings {
+            identities: vec![authority.issue(domain)],
+            client_auth: ClientAuth::Optional,
+            client_ca: Some(authority.ca()),
+            ..ServerSettings::default()
+        };
+        TlsServer::load(settings, None, system_clock(), &mut Vec::new()).unwrap()
+    }
+
+    #[test]
+    fn a_peer_has_authorities_and_a_certificate_of_its_own() {
+        let (all, partner) = (Authority::new(), Authority::new());
+        let own = all.issue("us.example");
+        let for_partner = partner.issue("guest.example");
+        let clients = TlsClients::load(
+            settings(&all.ca(), Some(own)),
+            [(
+                "Partner.example.".to_owned(),
+                settings(&partner.ca(), Some(for_partner)),
+            )],
+            system_clock(),
+            &mut Vec::new(),
+        )
+        .unwrap();
+        let names = |names: &[&str]| Some(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+        assert_eq!(
+            seen(&clients, "gw.example", &server(&all, "gw.example")),
+            names(&["us.example"])
+        );
+        let theirs = server(&partner, "partner.example");
+        assert_eq!(
+            seen(&clients, "partner.example", &theirs),
+            names(&["guest.example"])
+        );
+        assert_eq!(
+            seen(&clients, "PARTNER.example.", &theirs),
+            names(&["guest.example"])
+        );
+        // The partner's authority vouches for the partner alone, and others do not vouch for it.
+        assert_eq!(
+            seen(&clients, "gw.example", &server(&partner, "gw.example")),
+            None
+        );
+        assert_eq!(
+            seen(&clients, "partner.example", &server(&all, "partner.example")),
+            None
+        );
+        assert!(!Arc::ptr_eq(
+            clients.for_domain("partner.example"),
+            clients.for_domain("sub.partner.example")
+        ));
+    }
+
+    #[test]
+    fn a_bad_file_leaves_all_as_they_were() {
+        let (all, partner) = (Authority::new(), Authority::new());
+        let own = all.issue("old.example");
+        let for_partner = partner.issue("guest.example");
+        let clients = TlsClients::load(
+            settings(&all.ca(), Some(own.clone())),
+            [(
+                "partner.example".to_owned(),
+                settings(&partner.ca(), Some(for_partner.clone())),
+            )],
+            system_clock(),
+            &mut Vec::new(),
+        )
+        .unwrap();
+        let theirs = server(&all, "gw.example");
+        let shown = || seen(&clients, "gw.example", &theirs).unwrap();
+        assert_eq!(shown(), ["old.example"]);
+
+        let new = all.issue("new.example");
+        fs::copy(&new.certificate, &own.certificate).unwrap();
+        fs::copy(&new.key, &own.key).unwrap();
+        let good = fs::read(&for_partner.key).unwrap();
+        fs::write(&for_partner.key, "no key").unwrap();
+        let error = clients.reload().unwrap_err();
+        assert!(
+            matches!(&error, TlsFileError::NoKey { path } if *path == for_partner.key),
+            "{error}"
+        );
+        assert_eq!(shown(), ["old.example"], "the good one waits until all are good");
+
+        fs::write(&for_partner.key, good).unwrap();
+        clients.reload().unwrap();
+        assert_eq!(shown(), ["new.example"]);
     }
 }

@@ -3,6 +3,7 @@
 //! - [`TlsSession`]: one connection.
 //! - [`TlsServer`], [`TlsClient`]: what a listener, or our end towards peers, is told; reloaded
 //!   while connections go on.
+//! - [`TlsClients`]: our ends towards peers, by their domains.
 //! - [`Identities`]: our certificates, found by the name that a client asks for.
 //! - [`TicketKeys`]: sessions that go on at another node, and after a restart.
 //! - [`SipIdentities`]: for which SIP domains a peer's certificate speaks (RFC 5922).
