@@ -17,6 +17,7 @@ use sip_core::dispatcher::{Distribution, Group, Member, MemberState};
 
 use super::{Pages, json as page};
 use crate::machine::unix_ms;
+use crate::serve::reload::Verdict;
 
 /// Bytes of a request's body.
 const MAX_BODY: usize = 16 * 1024;
@@ -28,6 +29,7 @@ pub(super) fn router(pages: &Arc<Pages>) -> Router<Arc<Pages>> {
         .route("/groups", get(groups))
         .route("/groups/{group}/drain", post(drain))
         .route("/groups/{group}/enable", post(enable))
+        .route("/reload", post(reload))
         .fallback(async || error(StatusCode::NOT_FOUND, "no such page below /api/v1"))
         .method_not_allowed_fallback(async || {
             error(
@@ -73,6 +75,22 @@ async fn status(State(pages): State<Arc<Pages>>) -> Response {
         "draining": pages.health.is_draining(),
     });
     page(StatusCode::OK, &body).into_response()
+}
+
+/// Reads the configuration and its files again. What was not taken makes the answer an error, so that a script
+/// notices.
+async fn reload(State(pages): State<Arc<Pages>>) -> Response {
+    let Some(outcome) = pages.reloads.ask().await else {
+        return error(StatusCode::SERVICE_UNAVAILABLE, "the server is about to end");
+    };
+    let status = match outcome.result {
+        Verdict::Reloaded => StatusCode::OK,
+        Verdict::Partly | Verdict::Refused => StatusCode::UNPROCESSABLE_ENTITY,
+    };
+    match serde_json::to_value(&outcome) {
+        Ok(body) => page(status, &body).into_response(),
+        Err(cause) => error(StatusCode::INTERNAL_SERVER_ERROR, cause.to_string()),
+    }
 }
 
 async fn groups(State(pages): State<Arc<Pages>>) -> Response {
@@ -226,8 +244,9 @@ mod tests {
     use sip_core::transport::NextHop;
 
     use super::super::health::Health;
-    use super::super::tests::{TOKEN, ask, start};
+    use super::super::tests::{TOKEN, ask, start, start_with};
     use super::*;
+    use crate::serve::reload::{Outcome, Reloads};
 
     fn group() -> Group {
         let member =
@@ -371,6 +390,48 @@ mod tests {
                 "{what} {body}: {got} {error}"
             );
         }
+    }
+
+    #[test]
+    fn a_reload_is_answered_with_what_came_of_it() {
+        let (reloads, mut asked) = Reloads::new();
+        let (runtime, address) = start_with(&Arc::default(), &[], reloads);
+        let outcome = |result| Outcome {
+            result,
+            taken: vec!["route".to_owned()],
+            after_restart: vec!["listen".to_owned()],
+            files: vec!["cert.pem".to_owned()],
+            errors: vec!["f:1: bad".to_owned()],
+            warnings: Vec::new(),
+        };
+        for (result, status, name) in [
+            (Verdict::Reloaded, 200, "reloaded"),
+            (Verdict::Partly, 422, "partly"),
+            (Verdict::Refused, 422, "refused"),
+        ] {
+            let server = runtime.spawn(async move {
+                let answer = asked.recv().await.expect("asked");
+                answer.send(outcome(result)).expect("still there");
+                asked
+            });
+            let body = json!({
+                "result": name,
+                "taken": ["route"],
+                "after_restart": ["listen"],
+                "files": ["cert.pem"],
+                "errors": ["f:1: bad"],
+                "warnings": [],
+            });
+            assert_eq!(tell(address, "POST /api/v1/reload", ""), (status, body));
+            asked = runtime.block_on(server).expect("no panic");
+        }
+        assert_eq!(tell(address, "GET /api/v1/reload", "").0, 405);
+        drop(asked);
+        let (status, body) = tell(address, "POST /api/v1/reload", "");
+        assert_eq!(
+            (status, body["error"].as_str()),
+            (503, Some("the server is about to end"))
+        );
     }
 
     #[test]

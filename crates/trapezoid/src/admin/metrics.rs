@@ -20,6 +20,7 @@ use sip_net::worker::Snapshot;
 
 use super::process;
 use crate::machine::unix_ms;
+use crate::serve::tls::{Ends, Use};
 
 /// Media type of [`Metrics::text`].
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -39,6 +40,8 @@ pub(crate) struct Reading {
     pub samples: Vec<Sample>,
     /// Groups of next hops.
     pub groups: Arc<[Group]>,
+    /// Our certificates in force.
+    pub certificates: Vec<Ends>,
 }
 
 /// The page.
@@ -145,6 +148,31 @@ impl Families {
     }
 }
 
+/// Seconds until each certificate ends. Two for one domain, of RSA and of ECDSA, are one series: the earlier end.
+fn certificates(all: &[Ends], families: &mut Families) {
+    let mut series: Vec<(Vec<(String, String)>, u64)> = Vec::new();
+    for ends in all {
+        let to = match &ends.to {
+            Use::Listener(label) => ("listener".to_owned(), label.clone()),
+            Use::Peer(domain) => ("peer".to_owned(), domain.clone()),
+        };
+        let labels = vec![to, ("domain".to_owned(), ends.domain.clone())];
+        let left = ends.left_s();
+        match series.iter_mut().find(|(other, _)| *other == labels) {
+            Some((_, least)) => *least = left.min(*least),
+            None => series.push((labels, left)),
+        }
+    }
+    for (labels, left) in series {
+        families.add(
+            "trapezoid_tls_certificate_expiry_seconds".to_owned(),
+            "Time until the certificate ends; 0: it has ended",
+            labels,
+            Value::Gauge(left),
+        );
+    }
+}
+
 fn gauges(worker: &Snapshot) -> [(&'static str, &'static str, u64); 9] {
     let Snapshot {
         gauges, net_gauges, ..
@@ -214,6 +242,7 @@ impl Collector for All {
             let members = group.members.iter();
             members.for_each(|member| families.member(group, member, now));
         }
+        certificates(&reading.certificates, &mut families);
         for (name, help, value) in process::read() {
             encode_process(&mut encoder, name, help, value)?;
         }
@@ -431,6 +460,39 @@ mod tests {
         };
         assert_eq!(of("up"), [0.0, 1.0, 0.0]);
         assert_eq!(of("failures_total"), [2.0, 1.0, 0.0]);
+    }
+
+    #[test]
+    fn the_ends_of_certificates_are_shown() {
+        let now_s = unix_ms() / 1000;
+        let ends = |to: Use, domain: &str, at_s: u64| Ends {
+            to,
+            domain: domain.to_owned(),
+            path: "cert.pem".into(),
+            at_s,
+            is_own: false,
+        };
+        let listener = || Use::Listener("tls 0.0.0.0:5061".to_owned());
+        let page = parse(&page(Reading {
+            certificates: vec![
+                ends(listener(), "a.example", now_s + 1_000_000),
+                ends(listener(), "a.example", now_s + 500_000),
+                ends(listener(), "b.example", now_s - 1),
+                ends(Use::Peer("c.example".to_owned()), "a.example", now_s + 2_000_000),
+            ],
+            ..Reading::default()
+        }));
+        let left = |labels: &str| page[&format!("trapezoid_tls_certificate_expiry_seconds{{{labels}}}")];
+        let near = |value: f64, expected: f64| (value - expected).abs() < 60.0;
+        assert!(near(
+            left("listener=\"tls 0.0.0.0:5061\",domain=\"a.example\""),
+            500_000.0
+        ));
+        assert!(near(
+            left("listener=\"tls 0.0.0.0:5061\",domain=\"b.example\""),
+            0.0
+        ));
+        assert!(near(left("peer=\"c.example\",domain=\"a.example\""), 2_000_000.0));
     }
 
     #[test]

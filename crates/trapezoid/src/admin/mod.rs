@@ -24,6 +24,7 @@ use self::listener::Bounded;
 use self::metrics::Metrics;
 use self::token::Token;
 use crate::groups::Groups;
+use crate::serve::reload::Reloads;
 
 /// What the pages show.
 #[derive(Debug)]
@@ -36,6 +37,8 @@ pub(crate) struct Pages {
     pub groups: Arc<Groups>,
     /// Opens `/api/v1/`.
     pub token: Token,
+    /// `/api/v1/reload`.
+    pub reloads: Reloads,
     /// Worker threads.
     pub workers: u16,
     /// When the process started.
@@ -154,8 +157,17 @@ mod tests {
         ask(address, &format!("GET {path}"), "", "")
     }
 
-    /// Serves HTTP while the runtime lives.
+    /// Serves HTTP while the runtime lives; nobody reloads.
     pub(super) fn start(health: &Arc<Health>, groups: &[Group]) -> (Runtime, SocketAddr) {
+        start_with(health, groups, Reloads::new().0)
+    }
+
+    /// The same, with somebody who may reload.
+    pub(super) fn start_with(
+        health: &Arc<Health>,
+        groups: &[Group],
+        reloads: Reloads,
+    ) -> (Runtime, SocketAddr) {
         let listener = bind("127.0.0.1:0".parse().expect("address")).expect("binds");
         let address = listener.local_addr().expect("address");
         let pages = Pages {
@@ -163,6 +175,7 @@ mod tests {
             metrics: Metrics::new(Arc::new(Nothing)),
             groups: Arc::new(Groups::new(groups)),
             token: Token::of(TOKEN),
+            reloads,
             workers: 3,
             started: Instant::now(),
         };

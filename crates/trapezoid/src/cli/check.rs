@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::{Failure, configuration, say};
 use crate::machine;
+use crate::serve::tls::TlsFiles;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -15,7 +16,11 @@ pub(crate) struct Args {
 /// Says what is wrong, or that nothing is.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let loaded = configuration(Some(&args.config), &machine::read()?)?;
-    for warning in &loaded.warnings {
+    let (_, findings) = TlsFiles::load(&loaded.shell);
+    if !findings.errors.is_empty() {
+        return Err(Failure::Usage(findings.errors.join("\n")));
+    }
+    for warning in loaded.warnings.iter().chain(&findings.warnings) {
         say(&format!("warning: {warning}"));
     }
     let core = &loaded.core;

@@ -2,9 +2,11 @@
 //! a minute after the program was fetched.
 
 use std::net::SocketAddr;
+use std::path::Path;
 
 use sip_backend::subscribers::SubscriberTable;
 use sip_core::config::Config;
+use sip_core::transport::Transport;
 use zeroize::Zeroizing;
 
 use crate::cli::Failure;
@@ -41,7 +43,10 @@ pub(crate) fn prepare(core: &Config, shell: &Shell) -> Result<Option<Zeroizing<S
             .map_err(failure)?;
         made.push((user, password));
     }
-    Ok(Some(text(&made, &name, core)))
+    let listener = shell.tls.listeners.iter().find(|listener| listener.is_own);
+    let files = listener.and_then(|listener| listener.identities.first());
+    let certificate = files.map_or(Path::new(""), |files| &files.certificate);
+    Ok(Some(text(&made, &name, core, certificate)))
 }
 
 fn password() -> Result<Zeroizing<String>, Failure> {
@@ -62,7 +67,12 @@ fn reachable(core: &Config) -> Option<SocketAddr> {
         .or_else(|| addresses().next())
 }
 
-fn text(made: &[(&str, Zeroizing<String>)], domain: &str, core: &Config) -> Zeroizing<String> {
+fn text(
+    made: &[(&str, Zeroizing<String>)],
+    domain: &str,
+    core: &Config,
+    certificate: &Path,
+) -> Zeroizing<String> {
     let mut out = Zeroizing::new(String::from(
         "First start: two subscribers were made. Their passwords are shown this once.\n\n",
     ));
@@ -83,13 +93,32 @@ fn text(made: &[(&str, Zeroizing<String>)], domain: &str, core: &Config) -> Zero
         SocketAddr::V4(address) => address.ip().to_string(),
         SocketAddr::V6(address) => format!("[{}]", address.ip()),
     };
+    let port = |transport: Transport| {
+        let mut listeners = core.listeners.iter();
+        let found = listeners
+            .find(|listener| listener.transport == transport && listener.address.ip() == address.ip());
+        found.map(|listener| listener.address.port())
+    };
     let first = made.first().map_or("alice", |(user, _)| user);
     let last = made.last().map_or("bob", |(user, _)| user);
+    let mut secure = String::new();
+    if let Some(port) = port(Transport::Tls) {
+        let certificate = certificate.display();
+        secure.push_str(&format!(
+            "\x20   or, encrypted                  TLS, port {port}; the phone must trust {certificate}\n"
+        ));
+    }
+    if let Some(port) = port(Transport::Ws) {
+        secure.push_str(&format!(
+            "\x20   phone in a browser             ws://{host}:{port}, as sip:{first}@{host} (https pages need wss: docs/tls.md)\n"
+        ));
+    }
     out.push_str(&format!(
         "\nIn each phone set\n\
          \x20   user and authentication name   {first} (in the other: {last})\n\
          \x20   domain, registrar or server    {host}\n\
          \x20   transport                      {}, port {}\n\
+         {secure}\
          Any other address or name of this machine does as well, and so does the domain {domain} with the\n\
          outbound proxy sip:{host}:{}. Then call sip:{last}@{host} from {first}'s phone.\n\
          `trapezoid user` adds subscribers and changes passwords.\n",
@@ -137,6 +166,8 @@ mod tests {
             "server    192.0.2.7",
             "UDP or TCP, port 5060",
             "sip:192.0.2.7:5060",
+            "TLS, port 5061; the phone must trust data/tls/cert.pem",
+            "ws://192.0.2.7:5066, as sip:alice@192.0.2.7",
         ] {
             assert!(text.contains(expected), "{expected} in {}", text.as_str());
         }

@@ -7,8 +7,9 @@
 mod backends;
 pub(crate) mod data_dir;
 mod first_start;
-mod reload;
+pub(crate) mod reload;
 mod sinks;
+pub(crate) mod tls;
 mod workers;
 
 use std::net::{SocketAddr, TcpListener};
@@ -23,10 +24,12 @@ use sip_net::mailbox::{Control, MailboxReceiver};
 use sip_net::worker::{Ended, Published};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::{Receiver, UnboundedReceiver, unbounded_channel};
 use zeroize::Zeroizing;
 
 use self::backends::Backends;
+use self::reload::{Asked, Counts, Outcome, Reloads};
+use self::tls::{Ends, Findings, TlsFiles};
 use self::workers::{Common, End};
 use crate::admin::health::Health;
 use crate::admin::metrics::{Metrics, Reading, Source};
@@ -44,6 +47,8 @@ const IMPATIENT_AFTER: Duration = Duration::from_secs(1);
 /// How much longer than the drain time a worker may take to end, before the process ends without it.
 const GRACE: Duration = Duration::from_secs(2);
 
+const DAY: Duration = Duration::from_secs(86_400);
+
 /// Runs the server until a signal ends it.
 pub(crate) fn run(loaded: Loaded) -> Result<(), Failure> {
     let logs = Logs::start(&loaded.shell.log);
@@ -53,6 +58,7 @@ pub(crate) fn run(loaded: Loaded) -> Result<(), Failure> {
     let admin = loaded.shell.admin.map(bind_admin).transpose()?;
     data_dir::create(&loaded.shell.data_dir)?;
     let domain_secret = data_dir::domain_key(&loaded.shell.data_dir)?;
+    let (tls, findings) = read_tls(&loaded)?;
     let (admin, new_token) = with_token(admin, &loaded.shell)?;
     let runtime = control_runtime()?;
     // From here on a signal is not lost, whatever is being made.
@@ -61,9 +67,10 @@ pub(crate) fn run(loaded: Loaded) -> Result<(), Failure> {
         .map_err(|error| Failure::failed("cannot make the workers' mailboxes", error))?;
 
     let groups = Arc::new(Groups::new(&loaded.core.groups));
-    let metrics = Arc::new(Readings::new(Arc::clone(&groups)));
+    let metrics = Arc::new(Readings::new(Arc::clone(&groups), Arc::clone(&tls)));
     let health = Arc::new(Health::default());
-    let admin_address = serve_admin(&runtime, admin, &loaded, &health, &metrics)?;
+    let (reloads, asked) = Reloads::new();
+    let admin_address = serve_admin(&runtime, admin, &loaded, &health, &metrics, reloads)?;
     let backends = Backends::open(&loaded, &hub, runtime.handle())?;
     *metrics.backends.lock() = Some(backends.clone());
     health.set_loaded();
@@ -83,10 +90,11 @@ pub(crate) fn run(loaded: Loaded) -> Result<(), Failure> {
         domain_secret: &domain_secret,
         shared: backends.shared(),
         clock,
+        services: &tls.services(&loaded.shell.services),
     };
     let ends = start_workers(&common, sockets, mailboxes, &backends, &metrics)?;
     health.set_listening();
-    announce(&loaded, admin_address, receive_buffer);
+    announce(&loaded, &findings, admin_address, receive_buffer);
     for text in welcome.iter().chain(&new_token) {
         say(text);
     }
@@ -100,11 +108,27 @@ pub(crate) fn run(loaded: Loaded) -> Result<(), Failure> {
         backends: backends.clone(),
         ends,
         signals,
+        tls,
+        asked,
+        reloads: Arc::clone(&metrics.reloads),
+        told: Instant::now(),
     };
     let outcome = runtime.block_on(server.until_ended());
     backends.shutdown();
     runtime.shutdown_timeout(Duration::from_millis(500));
     outcome
+}
+
+/// Makes what the first start makes for TLS, and reads all of its files.
+fn read_tls(loaded: &Loaded) -> Result<(Arc<TlsFiles>, Findings), Failure> {
+    let host_name = machine::read()?.host_name;
+    tls::own::prepare(loaded, host_name.as_deref())?;
+    let (files, findings) = TlsFiles::load(&loaded.shell);
+    if findings.errors.is_empty() {
+        Ok((Arc::new(files), findings))
+    } else {
+        Err(Failure::Usage(findings.errors.join("\n")))
+    }
 }
 
 /// Every connection is a file, and the usual limit of a session is 1024; up to the hard limit a process
@@ -191,6 +215,7 @@ fn serve_admin(
     loaded: &Loaded,
     health: &Arc<Health>,
     readings: &Arc<Readings>,
+    reloads: Reloads,
 ) -> Result<Option<SocketAddr>, Failure> {
     let Some(Admin { listener, token }) = admin else {
         return Ok(None);
@@ -203,6 +228,7 @@ fn serve_admin(
         metrics: Metrics::new(Arc::<Readings>::clone(readings)),
         groups: Arc::clone(&readings.groups),
         token,
+        reloads,
         workers: loaded.core.workers,
         started: Instant::now(),
     };
@@ -232,8 +258,8 @@ fn start_workers(
 }
 
 /// Tells what runs now.
-fn announce(loaded: &Loaded, admin: Option<SocketAddr>, receive_buffer: Option<usize>) {
-    for warning in &loaded.warnings {
+fn announce(loaded: &Loaded, findings: &Findings, admin: Option<SocketAddr>, receive_buffer: Option<usize>) {
+    for warning in loaded.warnings.iter().chain(&findings.warnings) {
         tracing::warn!("{warning}");
     }
     let wanted = loaded.shell.sockets.udp_receive_buffer;
@@ -286,14 +312,18 @@ struct Readings {
     workers: Mutex<Vec<Published>>,
     backends: Mutex<Option<Backends>>,
     groups: Arc<Groups>,
+    tls: Arc<TlsFiles>,
+    reloads: Arc<Counts>,
 }
 
 impl Readings {
-    fn new(groups: Arc<Groups>) -> Self {
+    fn new(groups: Arc<Groups>, tls: Arc<TlsFiles>) -> Self {
         Self {
             workers: Mutex::default(),
             backends: Mutex::default(),
             groups,
+            tls,
+            reloads: Arc::default(),
         }
     }
 }
@@ -302,10 +332,13 @@ impl Source for Readings {
     fn read(&self) -> Reading {
         let workers = self.workers.lock().iter().map(Published::get).collect();
         let backends = self.backends.lock().clone();
+        let mut samples = backends.map(|backends| backends.metrics()).unwrap_or_default();
+        samples.extend(self.reloads.metrics());
         Reading {
             workers,
-            samples: backends.map(|backends| backends.metrics()).unwrap_or_default(),
+            samples,
             groups: self.groups.current(),
+            certificates: self.tls.ends(),
         }
     }
 }
@@ -352,12 +385,19 @@ struct Server {
     backends: Backends,
     ends: UnboundedReceiver<(u16, End)>,
     signals: Signals,
+    tls: Arc<TlsFiles>,
+    /// Reloads asked for by HTTP.
+    asked: Receiver<Asked>,
+    reloads: Arc<Counts>,
+    /// When certificates that end soon were last spoken of.
+    told: Instant,
 }
 
 /// What woke the server.
 enum Woken {
     End,
     Reload,
+    Asked(Asked),
     Worker(u16, End),
     Second,
 }
@@ -370,14 +410,20 @@ impl Server {
             let woken = tokio::select! {
                 woken = self.signals.next() => woken,
                 Some((number, end)) = self.ends.recv() => Woken::Worker(number, end),
+                Some(asked) = self.asked.recv() => Woken::Asked(asked),
                 _ = seconds.tick() => Woken::Second,
             };
             match woken {
                 Woken::Second => {
                     self.logs.tell_left_out();
                     self.backends.sweep();
+                    self.tell_of_certificates();
                 }
-                Woken::Reload => self.reload(),
+                Woken::Reload => drop(self.reload()),
+                Woken::Asked(asked) => {
+                    // Who asked may have gone.
+                    let _ = asked.send(self.reload());
+                }
                 Woken::End => return self.drain(None).await,
                 Woken::Worker(number, end) => {
                     let why = describe(number, &end);
@@ -388,29 +434,55 @@ impl Server {
         }
     }
 
-    /// Reads the configuration again; a wrong one changes nothing.
-    fn reload(&mut self) {
-        let file = self.loaded.shell.file.as_deref();
-        let new = match machine::read() {
-            Ok(machine) => load(file, &machine).map_err(|problems| problems.lines()),
-            Err(Failure::Failed(text) | Failure::Usage(text)) => Err(vec![text]),
-        };
-        let new = match new {
-            Ok(new) => new,
+    /// Once a day.
+    fn tell_of_certificates(&mut self) {
+        if self.told.elapsed() >= DAY {
+            self.told = Instant::now();
+            for line in self.tls.ends().iter().filter_map(Ends::today) {
+                tracing::warn!("{line}");
+            }
+        }
+    }
+
+    /// Reads the configuration and the files that it names again. A wrong configuration changes nothing; of the
+    /// files, each that is good is taken.
+    fn reload(&mut self) -> Outcome {
+        let outcome = match self.read_again() {
+            Ok(new) => self.take(&new),
             Err(lines) => {
                 let problems = lines.join("\n");
                 tracing::error!(problems, "the configuration is wrong; the old one stays");
-                return;
+                Outcome::refused(lines)
             }
         };
-        let merged = reload::merge(&self.loaded, &new);
+        self.reloads.note(outcome.result);
+        outcome
+    }
+
+    fn read_again(&self) -> Result<Loaded, Vec<String>> {
+        match machine::read() {
+            Ok(machine) => {
+                let file = self.loaded.shell.file.as_deref();
+                load(file, &machine).map_err(|problems| problems.lines())
+            }
+            Err(Failure::Failed(text) | Failure::Usage(text)) => Err(vec![text]),
+        }
+    }
+
+    fn take(&mut self, new: &Loaded) -> Outcome {
+        let merged = reload::merge(&self.loaded, new);
+        let findings = self.tls.reload();
+        let outcome = Outcome::taken(&self.loaded, new, &merged.kept, self.tls.paths(), findings);
         if !merged.kept.is_empty() {
             tracing::warn!(
                 keys = merged.kept.join(", "),
                 "these changes hold after a restart only"
             );
         }
-        for warning in &new.warnings {
+        for line in &outcome.errors {
+            tracing::error!("{line}: what was read before stays");
+        }
+        for warning in &outcome.warnings {
             tracing::warn!("{warning}");
         }
         self.groups.replace(&merged.core.groups);
@@ -418,12 +490,21 @@ impl Server {
         self.logs.set(&new.shell.log);
         self.loaded.core = (*merged.core).clone();
         self.loaded.shell.drain = new.shell.drain;
-        tracing::info!(workers = taken, "configuration reloaded");
+        self.loaded.keys = reload::in_force(&self.loaded.keys, &new.keys, &merged.kept);
+        tracing::info!(
+            workers = taken,
+            files = outcome.files.len(),
+            "configuration reloaded"
+        );
+        outcome
     }
 
     /// Refuses new work and waits for the rest; a second signal ends it at once.
     async fn drain(&mut self, failed: Option<String>) -> Result<(), Failure> {
         self.health.set_draining();
+        // Nothing is reloaded any more; who asks is told so.
+        self.asked.close();
+        while self.asked.try_recv().is_ok() {}
         let drain = if failed.is_some() {
             Duration::ZERO
         } else {

@@ -1,11 +1,228 @@
-//! SIGHUP: the configuration again, as far as it can change while the server runs.
+//! SIGHUP and `POST /api/v1/reload`: the configuration again, as far as it can change while the server runs.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use serde::Serialize;
+use serde_json::Value as Json;
+use sip_backend::metrics::{Sample, Value};
 use sip_core::config::{Config, Listener};
+use tokio::sync::{mpsc, oneshot};
 
+use super::tls::Findings;
 use crate::groups::carry_over;
-use crate::settings::{Loaded, Shell};
+use crate::settings::{Loaded, Service, Shell};
+
+/// Reloads that may be asked for while one is under way.
+const WAITING: usize = 8;
+
+/// How a reload went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Verdict {
+    /// The file was good, and so were all that it names.
+    Reloaded,
+    /// The file was good; something that it names was not, and stays as it was.
+    Partly,
+    /// The file was wrong; everything stays as it was.
+    Refused,
+}
+
+/// What a reload did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Outcome {
+    pub result: Verdict,
+    /// Keys with new values that hold now.
+    pub taken: Vec<String>,
+    /// Keys with new values that hold after a restart.
+    pub after_restart: Vec<String>,
+    /// Certificates, keys, authorities and ticket keys that were read again.
+    pub files: Vec<String>,
+    /// What is wrong, with its place and a remedy.
+    pub errors: Vec<String>,
+    /// What works and should be looked at.
+    pub warnings: Vec<String>,
+}
+
+impl Outcome {
+    /// The file was wrong.
+    pub(crate) fn refused(errors: Vec<String>) -> Self {
+        Self {
+            result: Verdict::Refused,
+            taken: Vec::new(),
+            after_restart: Vec::new(),
+            files: Vec::new(),
+            errors,
+            warnings: Vec::new(),
+        }
+    }
+
+    /// The file was good and is taken; `findings` are those of the files that it names.
+    pub(crate) fn taken(
+        running: &Loaded,
+        new: &Loaded,
+        kept: &[&'static str],
+        files: Vec<String>,
+        findings: Findings,
+    ) -> Self {
+        let mut warnings = new.warnings.clone();
+        warnings.extend(findings.warnings);
+        Self {
+            result: if findings.errors.is_empty() {
+                Verdict::Reloaded
+            } else {
+                Verdict::Partly
+            },
+            taken: changed(&running.keys, &new.keys)
+                .into_iter()
+                .filter(|key| !is_kept(key, kept))
+                .collect(),
+            after_restart: kept.iter().map(|key| (*key).to_owned()).collect(),
+            files,
+            errors: findings.errors,
+            warnings,
+        }
+    }
+}
+
+/// Whether `key` is among those that hold after a restart, or below one of them.
+fn is_kept(key: &str, kept: &[&'static str]) -> bool {
+    // The one of its table that belongs to the core.
+    key != "transport.udp_mtu"
+        && kept.iter().any(|kept| {
+            let rest = key.strip_prefix(kept);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        })
+}
+
+/// The keys whose values differ, as `table.key`; of a list of tables, its name.
+fn changed(running: &Json, new: &Json) -> Vec<String> {
+    let mut out = Vec::new();
+    let tables = running.as_object().into_iter().flatten();
+    for (table, old) in tables {
+        let Some(new) = new.get(table) else { continue };
+        match (old, new) {
+            (Json::Object(old), Json::Object(new)) => {
+                let keys = old.iter().filter(|(key, value)| new.get(*key) != Some(value));
+                out.extend(keys.map(|(key, _)| format!("{table}.{key}")));
+            }
+            _ => {
+                // What belongs to the sockets is told by other means.
+                let differs = match table.as_str() {
+                    "listen" => sockets_apart(old) != sockets_apart(new),
+                    _ => old != new,
+                };
+                out.extend(differs.then(|| table.clone()));
+            }
+        }
+    }
+    out
+}
+
+/// The keys that hold now: those of `new`, but the `kept` ones.
+pub(crate) fn in_force(running: &Json, new: &Json, kept: &[&'static str]) -> Json {
+    let mut out = new.clone();
+    for (table, value) in out.as_object_mut().into_iter().flatten() {
+        let Some(old) = running.get(table) else { continue };
+        if let Some(keys) = value.as_object_mut() {
+            for (key, value) in keys.iter_mut() {
+                if let Some(old) = old.get(key).filter(|_| is_kept(&format!("{table}.{key}"), kept)) {
+                    value.clone_from(old);
+                }
+            }
+        } else if is_kept(table, kept) {
+            value.clone_from(old);
+        } else if table == "listen" {
+            let pairs = value
+                .as_array_mut()
+                .into_iter()
+                .flatten()
+                .zip(old.as_array().into_iter().flatten());
+            for (new, old) in pairs {
+                for key in OF_SOCKETS {
+                    if let (Some(new), Some(old)) = (new.get_mut(key), old.get(key)) {
+                        new.clone_from(old);
+                    }
+                }
+            }
+        }
+    }
+    out
+}
+
+/// Keys of `[[listen]]` that hold after a restart only.
+const OF_SOCKETS: [&str; 3] = ["tls", "origins", "connection"];
+
+/// `[[listen]]` without them.
+fn sockets_apart(listen: &Json) -> Json {
+    let mut listen = listen.clone();
+    let tables = listen.as_array_mut().into_iter().flatten();
+    for table in tables.filter_map(Json::as_object_mut) {
+        for key in OF_SOCKETS {
+            table.remove(key);
+        }
+    }
+    listen
+}
+
+/// Reloads so far.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    reloaded: AtomicU64,
+    partly: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl Counts {
+    /// One more.
+    pub(crate) fn note(&self, result: Verdict) {
+        let counter = match result {
+            Verdict::Reloaded => &self.reloaded,
+            Verdict::Partly => &self.partly,
+            Verdict::Refused => &self.refused,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// For `/metrics`.
+    pub(crate) fn metrics(&self) -> Vec<Sample> {
+        [
+            ("result=\"reloaded\"", &self.reloaded),
+            ("result=\"partly\"", &self.partly),
+            ("result=\"refused\"", &self.refused),
+        ]
+        .into_iter()
+        .map(|(labels, counter)| Sample {
+            name: "reloads",
+            help: "Reloads of the configuration and its files, by result.",
+            labels,
+            value: Value::Counter(counter.load(Ordering::Relaxed)),
+        })
+        .collect()
+    }
+}
+
+/// A reload that was asked for, and where its outcome goes.
+pub(crate) type Asked = oneshot::Sender<Outcome>;
+
+/// Asks the server to reload. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Reloads(mpsc::Sender<Asked>);
+
+impl Reloads {
+    /// One end to ask, the other for the server.
+    pub(crate) fn new() -> (Self, mpsc::Receiver<Asked>) {
+        let (sender, receiver) = mpsc::channel(WAITING);
+        (Self(sender), receiver)
+    }
+
+    /// What came of it; none where the server is about to end.
+    pub(crate) async fn ask(&self) -> Option<Outcome> {
+        let (sender, receiver) = oneshot::channel();
+        self.0.send(sender).await.ok()?;
+        receiver.await.ok()
+    }
+}
 
 /// The configuration to go on with, and the keys that differ but hold only after a restart.
 #[derive(Debug)]
@@ -40,6 +257,32 @@ pub(crate) fn merge(running: &Loaded, new: &Loaded) -> Reloaded {
             kept.push("transport");
         }
     }
+    let (old, new_tls) = (&running.shell, &new.shell);
+    if !old.tls.is_same(&new_tls.tls) {
+        // Those of the listeners that stay; for others it goes without saying.
+        if !kept.contains(&"listen") && tls_of_listeners(&running.keys) != tls_of_listeners(&new.keys) {
+            kept.push("listen.tls");
+        }
+        if running.keys.get("tls") != new.keys.get("tls") {
+            kept.push("tls");
+        }
+    }
+    if !kept.contains(&"listen") {
+        for (key, differs) in [
+            (
+                "listen.origins",
+                differs(old, new_tls, |service| service.origins.clone()),
+            ),
+            (
+                "listen.connection",
+                differs(old, new_tls, |service| service.sharing),
+            ),
+        ] {
+            if differs {
+                kept.push(key);
+            }
+        }
+    }
     // A store that is not open cannot keep anything, and one that is stays open.
     if running.shell.location != new.shell.location {
         core.registrar.durability = running.core.registrar.durability;
@@ -51,6 +294,17 @@ pub(crate) fn merge(running: &Loaded, new: &Loaded) -> Reloaded {
         core: Arc::new(core),
         kept,
     }
+}
+
+fn tls_of_listeners(keys: &Json) -> Vec<Option<Json>> {
+    let listen = keys.get("listen").and_then(Json::as_array).into_iter().flatten();
+    listen.map(|listen| listen.get("tls").cloned()).collect()
+}
+
+/// Whether `of` differs for a listener.
+fn differs<T: PartialEq>(running: &Shell, new: &Shell, of: impl Fn(&Service) -> T) -> bool {
+    let all = |shell: &Shell| shell.services.iter().map(&of).collect::<Vec<_>>();
+    all(running) != all(new)
 }
 
 fn kept(running: &Shell, new: &Shell) -> Vec<&'static str> {
@@ -72,7 +326,15 @@ fn kept(running: &Shell, new: &Shell) -> Vec<&'static str> {
             running.cache_entries != new.cache_entries,
         ),
         ("credentials.cache_ttl_s", running.cache_ttl != new.cache_ttl),
-        ("transport", running.sockets != new.sockets),
+        ("transport", apart_from_limits(running) != apart_from_limits(new)),
+        (
+            "limits.connections_per_address",
+            running.sockets.connections_per_address != new.sockets.connections_per_address,
+        ),
+        (
+            "limits.handshakes_per_turn",
+            running.sockets.handshakes_per_turn != new.sockets.handshakes_per_turn,
+        ),
         (
             "dns",
             (&running.nameservers, running.dns_timeout) != (&new.nameservers, new.dns_timeout),
@@ -86,6 +348,15 @@ fn kept(running: &Shell, new: &Shell) -> Vec<&'static str> {
         .filter(|(_, differs)| *differs)
         .map(|(key, _)| key)
         .collect()
+}
+
+/// What `[transport]` says of sockets.
+fn apart_from_limits(shell: &Shell) -> sip_net::settings::Settings {
+    sip_net::settings::Settings {
+        connections_per_address: 0,
+        handshakes_per_turn: 0,
+        ..shell.sockets.clone()
+    }
 }
 
 /// Whether both have the same sockets in the same order; the names in Via may differ.
@@ -131,6 +402,91 @@ mod tests {
         assert_eq!(merged.core.routes.len(), 1);
         assert_eq!(merged.core.groups.len(), 1);
         assert_eq!(*merged.core.listeners[0].sent_by, *b"example.com");
+    }
+
+    #[test]
+    fn the_outcome_tells_what_holds_now_and_what_after_a_restart() {
+        let running = loaded(LISTEN);
+        let text = format!(
+            "{LISTEN}advertise = \"example.com\"\n[[listen]]\ntransport = \"ws\"\naddress = \"127.0.0.1:80\"\n"
+        );
+        let with_ws = loaded(&text);
+        let new = loaded(&format!(
+            "{text}origins = [\"https://a\"]\n[transport]\nidle_s = 60\nudp_mtu = 0\n[timers]\nt1_ms = 200\n\
+             [limits]\nhandshakes_per_turn = 1\nbranches = 2\n[tls]\nremembered_peers = 1\n[[route]]\ndo = {{ reject = 403 }}\n\
+             [server]\nworkers = 3\ndrain_s = 1\n"
+        ));
+        let told = |running: &Loaded, new: &Loaded| {
+            let merged = merge(running, new);
+            Outcome::taken(running, new, &merged.kept, Vec::new(), Findings::default())
+        };
+        let outcome = told(&with_ws, &new);
+        assert_eq!(outcome.result, Verdict::Reloaded);
+        assert_eq!(
+            outcome.taken,
+            [
+                "server.drain_s",
+                "route",
+                "timers.t1_ms",
+                "transport.udp_mtu",
+                "limits.branches"
+            ]
+        );
+        assert_eq!(
+            outcome.after_restart,
+            [
+                "limits.handshakes_per_turn",
+                "listen.origins",
+                "server.workers",
+                "tls",
+                "transport"
+            ]
+        );
+        let outcome = told(&running, &new);
+        assert!(
+            !outcome.taken.contains(&"listen".to_owned()),
+            "{:?}",
+            outcome.taken
+        );
+        assert!(outcome.after_restart.contains(&"listen".to_owned()));
+
+        // The next one tells what is new then, and again what waits for a restart.
+        let kept = merge(&with_ws, &new).kept;
+        let keys = in_force(&with_ws.keys, &new.keys, &kept);
+        assert_eq!(changed(&keys, &with_ws.keys).len(), 5, "what was taken");
+        let waiting: Vec<String> = changed(&keys, &new.keys);
+        assert_eq!(
+            waiting,
+            [
+                "server.workers",
+                "tls.remembered_peers",
+                "transport.idle_s",
+                "limits.handshakes_per_turn"
+            ]
+        );
+        assert_eq!(keys["listen"][1]["origins"], Json::Null);
+        assert_eq!(keys["listen"][0]["advertise"], "example.com");
+
+        let findings = Findings {
+            errors: vec!["bad".to_owned()],
+            warnings: Vec::new(),
+        };
+        let outcome = Outcome::taken(&running, &running, &[], Vec::new(), findings);
+        assert_eq!((outcome.result, outcome.taken.len()), (Verdict::Partly, 0));
+    }
+
+    #[test]
+    fn tls_stays_as_it_was() {
+        let listen = "[[listen]]\ntransport = \"tls\"\naddress = \"127.0.0.1:5061\"\n";
+        let tls = |name: &str| {
+            let files = format!("tls = {{ certificate = \"{name}\", key = \"k\" }}");
+            loaded(&format!("{listen}{files}\nconnection = \"per-call\"\n"))
+        };
+        assert_eq!(merge(&tls("a"), &tls("a")).kept, [""; 0]);
+        assert_eq!(merge(&tls("a"), &tls("b")).kept, ["listen.tls"]);
+        let mut shared = tls("a");
+        shared.shell.services[0].sharing = sip_net::tcp::Sharing::PerPeer;
+        assert_eq!(merge(&shared, &tls("a")).kept, ["listen.connection"]);
     }
 
     #[test]

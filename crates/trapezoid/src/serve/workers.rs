@@ -12,6 +12,7 @@ use sip_net::bind::WorkerSockets;
 use sip_net::clock::Clock;
 use sip_net::hub::Hub;
 use sip_net::mailbox::MailboxReceiver;
+use sip_net::tcp::StreamService;
 use sip_net::worker::{Ended, Parts, Published, QuerySink, Worker};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -38,6 +39,8 @@ pub(crate) struct Common<'a> {
     pub domain_secret: &'a [u8; data_dir::KEY_BYTES],
     pub shared: Arc<dyn SharedState>,
     pub clock: Clock,
+    /// What the connections of each listener are.
+    pub services: &'a [StreamService],
 }
 
 /// Makes one worker and its thread, named `worker-N`; its counters.
@@ -61,7 +64,7 @@ pub(crate) fn start<Q: QuerySink + 'static>(
         config: Arc::new(config.clone()),
         settings: common.loaded.shell.sockets.clone(),
         sockets,
-        services: Vec::new(),
+        services: common.services.to_vec(),
         mailbox,
         hub: common.hub.clone(),
         clock: common.clock.clone(),

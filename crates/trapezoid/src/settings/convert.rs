@@ -9,14 +9,17 @@ use sip_core::limits::Limits;
 use sip_message::host::Host;
 
 use super::hosts::{network, socket_address};
-use super::model::{OnUnavailable, Settings, Transport};
+use super::listeners::Listening;
+use super::model::{ListenTransport, OnUnavailable, Settings};
 use super::problems::Problems;
 use super::tree::{Node, Value};
-use super::{Loaded, Machine, Shell, domains, groups, listeners, routes, stores};
+use super::{Loaded, Machine, Shell, domains, groups, listeners, routes, stores, tls};
 
 /// What conversions need beside their own table.
 pub(super) struct Cx<'a> {
     pub machine: &'a Machine,
+    /// Connections by TLS can be opened from here.
+    pub speaks_tls: bool,
     tree: &'a Node,
     base: PathBuf,
     problems: &'a mut Problems,
@@ -36,6 +39,12 @@ impl<'a> Cx<'a> {
             }
         }
         self.problems.add(&node.span, &shown, what, remedy);
+    }
+
+    /// How messages begin that are about the key at `path` and come later: `FILE:LINE: path`.
+    pub(super) fn place_text(&self, path: &str) -> String {
+        let (node, shown) = self.place(path);
+        self.problems.place(&node.span, &shown)
     }
 
     /// Whether something wrong with the key at `path`, or below it, is told already.
@@ -118,6 +127,11 @@ pub(super) fn convert(
     let base = file.and_then(Path::parent).unwrap_or(Path::new("")).to_owned();
     let mut cx = Cx {
         machine,
+        speaks_tls: settings.listen.is_empty()
+            || settings
+                .listen
+                .iter()
+                .any(|listen| listen.transport == ListenTransport::Tls),
         tree,
         base,
         problems,
@@ -138,16 +152,12 @@ pub(super) fn convert(
             "name another file",
         );
     }
-    let core = core(settings, registrar, &mut cx);
+    let mut tls = tls::tls(settings, &data_dir, &mut cx);
+    let listening = listeners::listeners(settings, &data_dir, &mut tls, &mut cx);
+    let services = listening.services.clone();
+    let core = core(settings, listening, registrar, &mut cx);
     let admin = admin(settings, &mut cx);
-    let admin_token = match settings.admin.token_file.as_deref() {
-        Some("") => {
-            cx.problem("admin.token_file", "empty", "write the name of a file");
-            data_dir.clone()
-        }
-        Some(file) => cx.path(file),
-        None => data_dir.join("admin.token"),
-    };
+    let admin_token = admin_token(settings, &data_dir, &mut cx);
     let shell = Shell {
         file: file.map(Path::to_owned),
         data_dir,
@@ -156,7 +166,9 @@ pub(super) fn convert(
         location,
         cache_entries: settings.credentials.cache_entries,
         cache_ttl: Duration::from_secs(settings.credentials.cache_ttl_s.into()),
-        sockets: sockets(&settings.transport),
+        sockets: sockets(settings),
+        services,
+        tls,
         nameservers: nameservers(settings, &mut cx),
         dns_timeout: Duration::from_millis(settings.dns.timeout_ms.into()),
         log: settings.log.clone(),
@@ -168,12 +180,12 @@ pub(super) fn convert(
         core,
         shell,
         warnings,
+        keys: serde_json::to_value(settings).unwrap_or_default(),
     }
 }
 
 /// What the core works with.
-fn core(settings: &Settings, registrar: RegistrarPolicy, cx: &mut Cx<'_>) -> Config {
-    let listening = listeners::listeners(settings, cx);
+fn core(settings: &Settings, listening: Listening, registrar: RegistrarPolicy, cx: &mut Cx<'_>) -> Config {
     let domains = domains::domains(settings, &listening, cx);
     let groups = groups::groups(settings, cx);
     let routes = routes::routes(settings, cx);
@@ -241,11 +253,12 @@ fn limits(settings: &Settings) -> Limits {
         nonces: limits.nonces,
         route_values: limits.route_values,
         via_values: limits.via_values,
-        udp_mtu: Limits::default().udp_mtu,
+        udp_mtu: settings.transport.udp_mtu,
     }
 }
 
-fn sockets(transport: &Transport) -> sip_net::settings::Settings {
+fn sockets(settings: &Settings) -> sip_net::settings::Settings {
+    let transport = &settings.transport;
     sip_net::settings::Settings {
         udp_receive_buffer: transport.udp_receive_buffer_bytes,
         udp_send_buffer: transport.udp_send_buffer_bytes,
@@ -257,6 +270,12 @@ fn sockets(transport: &Transport) -> sip_net::settings::Settings {
         message_timeout_ms: transport.message_timeout_ms,
         write_timeout_ms: transport.write_timeout_ms,
         idle_timeout_ms: transport.idle_s.saturating_mul(1000),
+        per_call_idle_ms: transport.per_call_idle_s.saturating_mul(1000),
+        handshake_timeout_ms: transport.handshake_s.saturating_mul(1000),
+        first_message_timeout_ms: transport.first_message_s.saturating_mul(1000),
+        ws_ping_ms: transport.ws_ping_s.saturating_mul(1000),
+        connections_per_address: settings.limits.connections_per_address,
+        handshakes_per_turn: settings.limits.handshakes_per_turn,
         mailbox_messages: transport.handover_messages,
         mailbox_bytes: transport.handover_bytes,
         ..sip_net::settings::Settings::default()
@@ -339,6 +358,17 @@ fn admin(settings: &Settings, cx: &mut Cx<'_>) -> Option<SocketAddr> {
         );
     }
     address
+}
+
+fn admin_token(settings: &Settings, data_dir: &Path, cx: &mut Cx<'_>) -> PathBuf {
+    match settings.admin.token_file.as_deref() {
+        Some("") => {
+            cx.problem("admin.token_file", "empty", "write the name of a file");
+            data_dir.to_owned()
+        }
+        Some(file) => cx.path(file),
+        None => data_dir.join("admin.token"),
+    }
 }
 
 /// What is allowed and may still not be meant.

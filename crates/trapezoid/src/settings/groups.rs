@@ -110,7 +110,7 @@ fn members(i: usize, group: &Group, cx: &mut Cx<'_>) -> Vec<dispatcher::Member> 
 
 fn hop(path: &str, member: &Member, cx: &mut Cx<'_>) -> Option<NextHop> {
     let remedy = "write a URI as \"sip:gw1.example.net\" or \"sip:192.0.2.1:5060;transport=tcp\"";
-    match next_hop(&member.uri, remedy) {
+    match next_hop(&member.uri, remedy, cx) {
         Ok(hop) => Some(hop),
         Err((what, remedy)) => {
             cx.problem(path, what, remedy);
@@ -121,14 +121,19 @@ fn hop(path: &str, member: &Member, cx: &mut Cx<'_>) -> Option<NextHop> {
 
 /// Where requests to it go. A name without a port is not the same as with 5060 (RFC 3263 §4.2).
 fn place(hop: &NextHop) -> (HopHost, Option<u16>, Option<Transport>) {
+    let transport = if hop.secure {
+        Some(Transport::Tls)
+    } else {
+        hop.transport
+    };
     match &hop.host {
         HopHost::Name(name) => (
             HopHost::Name(name.to_ascii_lowercase().into()),
             hop.port,
-            hop.transport,
+            transport,
         ),
         HopHost::Ip(ip) => {
-            let transport = hop.transport.or(Some(Transport::Udp));
+            let transport = transport.or(Some(Transport::Udp));
             let port = hop.port.or(transport.map(Transport::default_port));
             (HopHost::Ip(*ip), port, transport)
         }

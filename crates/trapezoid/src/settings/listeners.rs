@@ -1,6 +1,7 @@
 //! `[[listen]]`: addresses to bind, wildcards expanded, and the name each is known by.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 
 use sip_core::config::{Listener, OwnHost};
 use sip_core::transport::Transport;
@@ -9,6 +10,7 @@ use sip_message::host::Host;
 use super::convert::Cx;
 use super::hosts::{canonical, host_port};
 use super::model::{Listen, ListenTransport, Settings};
+use super::tls::{self, Service, Tls};
 
 /// Listeners that one configuration may expand to.
 const MAX_LISTENERS: usize = 1024;
@@ -17,11 +19,13 @@ const MAX_LISTENERS: usize = 1024;
 #[derive(Debug, Default)]
 pub(super) struct Listening {
     pub listeners: Vec<Listener>,
+    /// For each of `listeners`, what its connections are.
+    pub services: Vec<Service>,
     pub own_hosts: Vec<OwnHost>,
 }
 
-/// `server.name` and `[[listen]]`.
-pub(super) fn listeners(settings: &Settings, cx: &mut Cx<'_>) -> Listening {
+/// `server.name` and `[[listen]]`; what speaks TLS is added to `tls`.
+pub(super) fn listeners(settings: &Settings, data_dir: &Path, tls: &mut Tls, cx: &mut Cx<'_>) -> Listening {
     let mut out = Listening::default();
     let name = server_name(settings, cx);
     out.own_hosts.extend(name.iter().map(|name| OwnHost {
@@ -29,22 +33,7 @@ pub(super) fn listeners(settings: &Settings, cx: &mut Cx<'_>) -> Listening {
         port: None,
     }));
     if settings.listen.is_empty() {
-        let wildcards = [
-            IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-        ];
-        for transport in [ListenTransport::Udp, ListenTransport::Tcp] {
-            for ip in wildcards {
-                let address = SocketAddr::new(ip, 5060);
-                let entry = Listen {
-                    transport,
-                    address: address.to_string(),
-                    advertise: None,
-                    preloaded_route: false,
-                };
-                out.expand(&entry, address, name.as_deref(), cx);
-            }
-        }
+        out.built_in(name.as_deref(), data_dir, tls, cx);
         return out;
     }
     let addresses: Vec<Option<SocketAddr>> = settings
@@ -52,6 +41,13 @@ pub(super) fn listeners(settings: &Settings, cx: &mut Cx<'_>) -> Listening {
         .iter()
         .enumerate()
         .map(|(i, entry)| address(i, entry, cx))
+        .collect();
+    // In the order of the file, which numbers listeners that are otherwise alike.
+    let services: Vec<Service> = settings
+        .listen
+        .iter()
+        .enumerate()
+        .map(|(i, entry)| tls::service(i, entry, tls, cx))
         .collect();
     // Concrete addresses first: they may say more (advertise) than a wildcard that covers them.
     let mut order: Vec<usize> = (0..settings.listen.len()).collect();
@@ -61,12 +57,17 @@ pub(super) fn listeners(settings: &Settings, cx: &mut Cx<'_>) -> Listening {
             .is_some_and(|a| a.is_some_and(|a| a.ip().is_unspecified()))
     });
     for i in order {
-        let (Some(entry), Some(Some(address))) = (settings.listen.get(i), addresses.get(i)) else {
+        let (Some(entry), Some(service), Some(Some(address))) =
+            (settings.listen.get(i), services.get(i), addresses.get(i))
+        else {
             continue;
         };
         advertised(i, entry, &mut out.own_hosts, cx);
-        duplicate(i, &settings.listen, &addresses, cx);
-        if !out.expand(entry, *address, name.as_deref(), cx) {
+        if duplicate(i, &settings.listen, &addresses, cx) {
+            continue;
+        }
+        let place = format!("listen[{i}].address");
+        if !out.expand(entry, service, *address, name.as_deref(), &place, cx) {
             let what = "this machine has no address of that family";
             cx.problem(
                 &format!("listen[{i}].address"),
@@ -148,24 +149,82 @@ fn advertised(i: usize, entry: &Listen, own_hosts: &mut Vec<OwnHost>, cx: &mut C
     }
 }
 
-fn duplicate(i: usize, entries: &[Listen], addresses: &[Option<SocketAddr>], cx: &mut Cx<'_>) {
-    let Some(entry) = entries.get(i) else { return };
+/// Whether an earlier `[[listen]]` has the same socket; then that is told.
+fn duplicate(i: usize, entries: &[Listen], addresses: &[Option<SocketAddr>], cx: &mut Cx<'_>) -> bool {
+    let Some(entry) = entries.get(i) else { return false };
     let same = |j: &usize| {
         entries
             .get(*j)
-            .is_some_and(|other| other.transport == entry.transport)
+            .is_some_and(|other| is_datagram(other.transport) == is_datagram(entry.transport))
             && addresses.get(*j) == addresses.get(i)
     };
-    if let Some(j) = (0..i).find(same) {
+    let Some(j) = (0..i).find(same) else { return false };
+    let other = entries.get(j).map_or(entry.transport, |other| other.transport);
+    if other == entry.transport {
         let what = format!("the same transport and address as listen[{j}]");
         cx.problem(&format!("listen[{i}].address"), what, "remove one of them");
+    } else {
+        let what = format!("listen[{j}] has this address and port, with {}", other.name());
+        cx.problem(&format!("listen[{i}].address"), what, "name another port");
+    }
+    true
+}
+
+/// All others are sockets of TCP.
+fn is_datagram(transport: ListenTransport) -> bool {
+    transport == ListenTransport::Udp
+}
+
+fn of_core(transport: ListenTransport) -> Transport {
+    match transport {
+        ListenTransport::Udp => Transport::Udp,
+        ListenTransport::Tcp => Transport::Tcp,
+        ListenTransport::Tls => Transport::Tls,
+        ListenTransport::Ws => Transport::Ws,
+        ListenTransport::Wss => Transport::Wss,
     }
 }
 
 impl Listening {
+    /// What is listened on where the file does not say.
+    fn built_in(&mut self, name: Option<&[u8]>, data_dir: &Path, tls: &mut Tls, cx: &mut Cx<'_>) {
+        let wildcards = [
+            IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        ];
+        for (transport, port, service) in [
+            (ListenTransport::Udp, 5060, Service::default()),
+            (ListenTransport::Tcp, 5060, Service::default()),
+            (ListenTransport::Tls, 5061, tls::built_in(data_dir, tls)),
+            (ListenTransport::Ws, 5066, Service::default()),
+        ] {
+            for ip in wildcards {
+                let address = SocketAddr::new(ip, port);
+                let entry = Listen {
+                    transport,
+                    address: address.to_string(),
+                    advertise: None,
+                    preloaded_route: false,
+                    tls: None,
+                    origins: None,
+                    connection: None,
+                };
+                self.expand(&entry, &service, address, name, "listen", cx);
+            }
+        }
+    }
+
     /// Adds the listener of `entry`, or one for each address that its wildcard stands for; whether
-    /// there was any.
-    fn expand(&mut self, entry: &Listen, address: SocketAddr, name: Option<&[u8]>, cx: &Cx<'_>) -> bool {
+    /// there was any. `place` is the key that gave the address.
+    fn expand(
+        &mut self,
+        entry: &Listen,
+        service: &Service,
+        address: SocketAddr,
+        name: Option<&[u8]>,
+        place: &str,
+        cx: &mut Cx<'_>,
+    ) -> bool {
         let wildcard = address.ip().is_unspecified();
         let of_machine = cx.machine.addresses.iter().copied();
         let places: Vec<(IpAddr, u8)> = if wildcard {
@@ -180,19 +239,23 @@ impl Listening {
                 .next();
             vec![(address.ip(), prefix_len.unwrap_or(whole))]
         };
-        let transport = match entry.transport {
-            ListenTransport::Udp => Transport::Udp,
-            ListenTransport::Tcp => Transport::Tcp,
-        };
+        let transport = of_core(entry.transport);
         for (ip, prefix_len) in &places {
             let address = SocketAddr::new(*ip, address.port());
-            if self
+            let is_udp = |transport| transport == Transport::Udp;
+            let covered = self
                 .listeners
                 .iter()
-                .any(|other| other.transport == transport && other.address == address)
-            {
+                .find(|other| other.address == address && is_udp(other.transport) == is_udp(transport));
+            if let Some(other) = covered {
+                if other.transport != transport {
+                    let other = other.transport.uri_name();
+                    let what = format!("{address}, which is among them, is listened on with {other}");
+                    cx.problem(place, what, "name another port, or each address by itself");
+                }
                 continue;
             }
+            self.services.push(service.clone());
             self.listeners.push(Listener {
                 transport,
                 address,

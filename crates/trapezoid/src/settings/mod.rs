@@ -15,6 +15,7 @@ mod problems;
 mod routes;
 mod shape;
 mod stores;
+mod tls;
 mod tree;
 mod unsupported;
 
@@ -33,6 +34,7 @@ use sip_core::config::Config;
 use model::Settings;
 pub(crate) use model::{Log, LogFormat, LogLevel};
 pub(crate) use problems::Problems;
+pub(crate) use tls::{Service, Tls, TlsListener};
 
 /// Largest file that is read, bytes.
 const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;
@@ -59,6 +61,8 @@ pub(crate) struct Loaded {
     pub shell: Shell,
     /// What is allowed but worth a word.
     pub warnings: Vec<String>,
+    /// Every key with its value, as read; to tell what another file changes.
+    pub keys: serde_json::Value,
 }
 
 /// What the shell needs to know.
@@ -80,6 +84,10 @@ pub(crate) struct Shell {
     pub cache_ttl: Duration,
     /// Sockets and connections.
     pub sockets: sip_net::settings::Settings,
+    /// What the connections of each listener of the core are, in its order.
+    pub services: Vec<Service>,
+    /// Certificates, authorities, tickets.
+    pub tls: Tls,
     /// Name servers; empty: those of the system.
     pub nameservers: Vec<SocketAddr>,
     /// How long to wait for one.

@@ -5,6 +5,7 @@
 //! `docs/configuration.md`; the comments below are the descriptions in both.
 
 mod groups;
+mod tls;
 
 use std::collections::BTreeMap;
 
@@ -12,15 +13,18 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use groups::{Group, GroupAlgorithm, Member, hold_s};
+pub(crate) use tls::{ClientAuth, Connection, ListenTls, Tls, TlsPeer, TlsVersion};
 
 /// Configuration of the SIP server Trapezoid. Every table and key is optional.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Settings {
     pub server: Server,
-    /// Sockets to listen on. Absent: UDP and TCP, port 5060 of every address of the machine.
+    /// Sockets to listen on. Absent: UDP and TCP, port 5060, TLS, port 5061, and WS, port 5066, of every address of the
+    /// machine.
     #[schemars(length(max = 256))]
     pub listen: Vec<Listen>,
+    pub tls: Tls,
     pub subscribers: Subscribers,
     pub location: Location,
     /// Domains served here. Absent: the built-in domain `trapezoid` with realm `trapezoid`, default policy and
@@ -96,14 +100,42 @@ pub(crate) struct Listen {
     /// others, and without this, they are refused with 403.
     #[serde(default)]
     pub preloaded_route: bool,
+    #[serde(default)]
+    pub tls: Option<ListenTls>,
+    /// For `ws` and `wss`: the origins whose pages may connect, as `https://phone.example.com`; `[]`: no page at all.
+    /// Clients that are no browsers send no origin, and are let in.
+    #[serde(default)]
+    #[schemars(extend("x-default" = "every page"), length(max = 256))]
+    pub origins: Option<Vec<String>>,
+    /// For `tcp` and `tls`: how connections that we open from here are shared. `per-peer`: one to each peer;
+    /// `per-call`: one for each call.
+    #[serde(default)]
+    #[schemars(extend("x-default" = "`per-peer`"))]
+    pub connection: Option<Connection>,
 }
 
-/// Transports of this version.
+/// Transports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ListenTransport {
     Udp,
     Tcp,
+    Tls,
+    Ws,
+    Wss,
+}
+
+impl ListenTransport {
+    /// As the file writes it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Udp => "udp",
+            Self::Tcp => "tcp",
+            Self::Tls => "tls",
+            Self::Ws => "ws",
+            Self::Wss => "wss",
+        }
+    }
 }
 
 /// Who may register and call: a table in the way of OpenSER's `subscriber`.
@@ -483,6 +515,20 @@ pub(crate) struct Transport {
     /// A connection on which nothing came or went for this long is closed. Keep-alives count.
     #[schemars(range(min = 10, max = 86_400))]
     pub idle_s: u32,
+    /// As `idle_s`, for connections that we opened for one call (`connection = "per-call"`).
+    #[schemars(range(min = 1, max = 86_400))]
+    pub per_call_idle_s: u32,
+    /// Time in which the handshakes of TLS and WebSocket must be done; then the connection is closed.
+    #[schemars(range(min = 1, max = 300))]
+    pub handshake_s: u32,
+    /// Time in which a peer that has connected must have sent a whole message; then the connection is closed. 0: any
+    /// time.
+    #[schemars(range(max = 3600))]
+    pub first_message_s: u32,
+    /// A WebSocket without traffic for this long gets a ping (RFC 6455 §5.5.2); where nothing comes for as long again,
+    /// it is closed. 0: no pings.
+    #[schemars(range(max = 3600))]
+    pub ws_ping_s: u32,
     /// Time to open a connection; then the next hop counts as unreachable.
     #[schemars(range(min = 100, max = 60_000))]
     pub connect_timeout_ms: u32,
@@ -518,6 +564,10 @@ pub(crate) struct Transport {
     /// Send buffer asked of the kernel for each UDP socket.
     #[schemars(range(min = 65_536, max = 1_073_741_824))]
     pub udp_send_buffer_bytes: usize,
+    /// A longer request over UDP, in bytes, leaves by TCP where its next hop has not asked for UDP and a listener
+    /// speaks TCP (RFC 3261 §18.1.1); 0: never.
+    #[schemars(range(max = 65_535))]
+    pub udp_mtu: usize,
     /// Datagrams that wait for room in that buffer. At the limit they are dropped and counted.
     #[schemars(range(min = 65_536, max = 1_073_741_824))]
     pub udp_backlog_bytes: usize,
@@ -535,6 +585,10 @@ impl Default for Transport {
         let net = sip_net::settings::Settings::default();
         Self {
             idle_s: net.idle_timeout_ms / 1000,
+            per_call_idle_s: net.per_call_idle_ms / 1000,
+            handshake_s: net.handshake_timeout_ms / 1000,
+            first_message_s: net.first_message_timeout_ms / 1000,
+            ws_ping_s: net.ws_ping_ms / 1000,
             connect_timeout_ms: net.connect_timeout_ms,
             message_timeout_ms: net.message_timeout_ms,
             write_timeout_ms: net.write_timeout_ms,
@@ -545,6 +599,7 @@ impl Default for Transport {
             connection_bytes: net.stream_bytes,
             udp_receive_buffer_bytes: net.udp_receive_buffer,
             udp_send_buffer_bytes: net.udp_send_buffer,
+            udp_mtu: core.udp_mtu,
             udp_backlog_bytes: net.udp_backlog_bytes,
             handover_messages: net.mailbox_messages,
             handover_bytes: net.mailbox_bytes,
@@ -591,11 +646,20 @@ pub(crate) struct Limits {
     /// Via values of one message. More: 400.
     #[schemars(range(min = 1, max = 1000))]
     pub via_values: usize,
+    /// Connections from one address (of IPv6, one network of 64 bits) at one worker. At the limit new ones are closed
+    /// at once and counted. 0: any number.
+    #[schemars(range(max = 10_000_000))]
+    pub connections_per_address: usize,
+    /// Steps of TLS handshakes that one worker does in a turn; what is more waits while established connections are
+    /// served.
+    #[schemars(range(min = 1, max = 1024))]
+    pub handshakes_per_turn: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         let core = sip_core::limits::Limits::default();
+        let net = sip_net::settings::Settings::default();
         Self {
             headers: core.headers,
             transactions: core.transactions,
@@ -608,6 +672,8 @@ impl Default for Limits {
             nonces: core.nonces,
             route_values: core.route_values,
             via_values: core.via_values,
+            connections_per_address: net.connections_per_address,
+            handshakes_per_turn: net.handshakes_per_turn,
         }
     }
 }

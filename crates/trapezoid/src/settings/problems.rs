@@ -70,6 +70,12 @@ impl Problems {
         }
     }
 
+    /// How messages about the key at `path` begin, for what is found out later: `FILE:LINE: path`.
+    pub(crate) fn place(&self, span: &Range<usize>, path: &str) -> String {
+        let line = self.line_starts.partition_point(|&start| start <= span.start);
+        format!("{}:{line}: {path}", self.file)
+    }
+
     /// Whether one of them is about the key at `path` or below it.
     pub(crate) fn has(&self, path: &str) -> bool {
         let below = |rest: &str| rest.is_empty() || rest.starts_with(['.', '[']);

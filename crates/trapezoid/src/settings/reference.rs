@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value as Json;
 
-use super::shape::{range, schema, type_of, variants};
+use super::shape::{alternative, range, schema, type_of, variants};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
 
@@ -36,8 +36,9 @@ fn properties(schema: &Json) -> Vec<(&String, &Json)> {
         .collect()
 }
 
-/// Of a list, its elements' schema.
+/// Of a list, its elements' schema; of what may be absent, its own.
 fn content(schema: &Json) -> &Json {
+    let schema = alternative(schema);
     if type_of(schema) == "array" {
         schema.get("items").unwrap_or(schema)
     } else {
@@ -197,7 +198,7 @@ fn the_schema_has_descriptions_defaults_and_ranges() {
     assert_eq!(at("properties/location/properties/max_contacts/minimum"), 1);
     assert_eq!(
         at("properties/listen/items/properties/transport/enum"),
-        serde_json::json!(["udp", "tcp"])
+        serde_json::json!(["udp", "tcp", "tls", "ws", "wss"])
     );
     assert_eq!(at("properties/server/additionalProperties"), false);
     assert!(

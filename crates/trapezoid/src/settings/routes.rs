@@ -2,7 +2,7 @@
 
 use regex::bytes::{Regex, RegexBuilder};
 use sip_core::config::{self, Action, Redirect, Relay, RelayTarget};
-use sip_core::transport::NextHop;
+use sip_core::transport::{NextHop, Transport};
 use sip_message::uri::Uri;
 
 use super::convert::Cx;
@@ -266,7 +266,7 @@ fn relay_target(path: &str, text: &str, settings: &Settings, cx: &mut Cx<'_>) ->
         ("location", _) => Ok(RelayTarget::Location),
         ("request-uri", _) => Ok(RelayTarget::RequestUri),
         (_, Some(name)) => groups::find(&settings.group, name).map(RelayTarget::Group),
-        (uri, None) => next_hop(uri, remedy).map(RelayTarget::Uri),
+        (uri, None) => next_hop(uri, remedy, cx).map(RelayTarget::Uri),
     };
     target
         .map_err(|(what, remedy)| cx.problem(path, what, remedy))
@@ -288,25 +288,36 @@ fn redirect(path: &str, text: &str, cx: &mut Cx<'_>) -> Option<Redirect> {
     None
 }
 
-/// Reads a SIP URI that this version can send to. `remedy` is for what is none.
-pub(super) fn next_hop(text: &str, remedy: &str) -> Result<NextHop, (String, String)> {
+/// Reads a SIP URI that can be sent to from here. `remedy` is for what is none.
+pub(super) fn next_hop(text: &str, remedy: &str, cx: &Cx<'_>) -> Result<NextHop, (String, String)> {
     let not = |cause: &str| (format!("{text:?} is not a SIP URI{cause}"), remedy.to_owned());
     let uri = match Uri::parse(text.as_bytes()) {
         Ok(Uri::Sip(uri)) => uri,
         Ok(Uri::Tel(_) | Uri::Other { .. }) => return Err(not("")),
         Err(error) => return Err(not(&format!(": {error}"))),
     };
-    if uri.secure {
-        let what = "sips: is not supported by this version";
-        return Err((what.to_owned(), "use a sip: URI".to_owned()));
-    }
-    match uri.transport() {
-        Some(name) if !name.eq_ignore_ascii_case(b"udp") && !name.eq_ignore_ascii_case(b"tcp") => {
-            let name = String::from_utf8_lossy(name);
-            let what = format!("transport={name} is not supported by this version");
-            Err((what, "use udp or tcp".to_owned()))
+    let name = uri.transport().map(String::from_utf8_lossy);
+    let transport = match (&name, uri.transport().map(Transport::parse)) {
+        (None, _) => None,
+        (_, Some(Some(known @ (Transport::Udp | Transport::Tcp | Transport::Tls)))) => Some(known),
+        (Some(name), Some(Some(Transport::Ws | Transport::Wss))) => {
+            let what = format!("transport={name}: a WebSocket is opened by the other side (RFC 7118 §5)");
+            return Err((what, "use udp, tcp or tls".to_owned()));
         }
-        _ => NextHop::parse(text.as_bytes())
-            .ok_or_else(|| (format!("{text:?} has a maddr that is no host"), remedy.to_owned())),
+        (Some(name), _) => {
+            let what = format!("transport={name} is not known");
+            return Err((what, "use udp, tcp or tls".to_owned()));
+        }
+    };
+    // RFC 3261 §26.2.2, RFC 5630 §3.1.3: sips with transport=tcp is TLS as well, over UDP there is none.
+    if uri.secure && transport == Some(Transport::Udp) {
+        let what = "sips: and transport=udp exclude each other".to_owned();
+        return Err((what, "remove one of them".to_owned()));
     }
+    if (uri.secure || transport == Some(Transport::Tls)) && !cx.speaks_tls {
+        let what = "no listener speaks TLS, from which it could be sent".to_owned();
+        return Err((what, "add a [[listen]] with transport = \"tls\"".to_owned()));
+    }
+    NextHop::parse(text.as_bytes())
+        .ok_or_else(|| (format!("{text:?} has a maddr that is no host"), remedy.to_owned()))
 }

@@ -37,7 +37,7 @@ pub(crate) fn check(node: Node, schema: &Json, problems: &mut Problems) -> Optio
 }
 
 /// Of `T` or null, T.
-fn alternative(schema: &Json) -> &Json {
+pub(crate) fn alternative(schema: &Json) -> &Json {
     let branches = schema.get("anyOf").and_then(Json::as_array);
     branches
         .and_then(|branches| branches.iter().find(|branch| type_of(branch) != "null"))

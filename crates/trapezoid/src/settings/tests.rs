@@ -8,6 +8,7 @@ use sip_core::transport::NextHop;
 use super::*;
 
 mod groups;
+mod tls;
 
 fn machine() -> Machine {
     let ip = |text: &str| text.parse().expect("test address");
@@ -96,13 +97,6 @@ const WRONG: &[(&str, &[&str])] = &[
     ),
     // What later versions have.
     (
-        "[[listen]]\ntransport = \"tls\"\naddress = \"0.0.0.0:5061\"\ntls = { certificate = \"c\" }\n",
-        &[
-            "f:2: listen[0].transport: \"tls\" is not supported by this version; use \"udp\" or \"tcp\"",
-            "f:4: listen[0].tls: not supported by this version; this version speaks udp and tcp; remove it",
-        ],
-    ),
-    (
         "[state]\nmode = \"distributed\"\n[credentials]\nmode = \"adaptive\"\non_unavailable = \"backup\"\n\
          [subscribers]\nurl = \"mysql://u:${PASSWORD}@h/d\"\n[location]\nurl = \"redis://h\"\n\
          [[domain]]\nname = \"a\"\nauth = { schemes = [\"proxychain\"] }\n[trust]\npeers = [\"san:*.a\", \"x\", \"san:a.example\"]\n",
@@ -121,7 +115,7 @@ const WRONG: &[(&str, &[&str])] = &[
     (
         "[[listen]]\n[[domain]]\n[[route]]\n",
         &[
-            "f:1: listen[0].transport: missing; write transport = \"udp\" or \"tcp\"",
+            "f:1: listen[0].transport: missing; write transport = \"udp\" or \"tcp\" or \"tls\" or \"ws\" or \"wss\"",
             "f:1: listen[0].address: missing; write address = \"…\"",
             "f:2: domain[0].name: missing; write name = \"…\"",
             "f:3: route[0].do: missing; write do = { … }",
@@ -167,9 +161,9 @@ const WRONG: &[(&str, &[&str])] = &[
     ),
     // An element that fell out does not shift the numbers of the others.
     (
-        "[[listen]]\ntransport = \"ws\"\naddress = \"0.0.0.0:80\"\n[[listen]]\ntransport = \"udp\"\naddress = \"x\"\n",
+        "[[listen]]\ntransport = \"sctp\"\naddress = \"0.0.0.0:80\"\n[[listen]]\ntransport = \"udp\"\naddress = \"x\"\n",
         &[
-            "f:2: listen[0].transport: \"ws\" is not supported by this version; use \"udp\" or \"tcp\"",
+            "f:2: listen[0].transport: \"sctp\" is not known; one of \"udp\", \"tcp\", \"tls\", \"ws\", \"wss\"",
             "f:6: listen[1].address: \"x\" is not an address and port; write it as \"192.0.2.1:5060\" or \"[2001:db8::1]:5060\"",
         ],
     ),
@@ -227,16 +221,16 @@ const WRONG: &[(&str, &[&str])] = &[
     // Routes.
     (
         "[[route]]\ndo = {}\n[[route]]\ndo = { relay = \"location\", reject = 403 }\n\
-         [[route]]\ndo = { relay = \"sips:a\" }\n[[route]]\ndo = { relay = \"tel:1\" }\n\
-         [[route]]\ndo = { relay = \"sip:a;transport=tls\" }\n[[route]]\ndo = { reject = 200 }\n\
+         [[route]]\ndo = { relay = \"sips:a;transport=udp\" }\n[[route]]\ndo = { relay = \"tel:1\" }\n\
+         [[route]]\ndo = { relay = \"sip:a;transport=ws\" }\n[[route]]\ndo = { reject = 200 }\n\
          [[route]]\ndo = { reject = 403, strip = 1, timeout_s = 3 }\n\
          [[route]]\ndo = { relay = \"location\", rewrite_host = true, prefix = \"a@\", reason = \"x\" }\n",
         &[
             "f:2: route[0].do: none of relay, redirect and reject; write { relay = \"sip:192.0.2.1\" }, { relay = \"location\" }, { redirect = \"location\" } or { reject = 403 }",
             "f:4: route[1].do: relay and reject; keep one of them",
-            "f:6: route[2].do.relay: sips: is not supported by this version; use a sip: URI",
+            "f:6: route[2].do.relay: sips: and transport=udp exclude each other; remove one of them",
             "f:8: route[3].do.relay: \"tel:1\" is not a SIP URI; write \"location\", \"request-uri\", \"group:NAME\" or a URI as \"sip:192.0.2.1:5060;transport=tcp\"",
-            "f:10: route[4].do.relay: transport=tls is not supported by this version; use udp or tcp",
+            "f:10: route[4].do.relay: transport=ws: a WebSocket is opened by the other side (RFC 7118 §5); use udp, tcp or tls",
             "f:12: route[5].do.reject: 200 is out of range; 300 to 699",
             "f:12: route[5].do: none of relay, redirect and reject; write { relay = \"sip:192.0.2.1\" }, { relay = \"location\" }, { redirect = \"location\" } or { reject = 403 }",
             "f:14: route[6].do.strip: belongs to relay; remove it",
@@ -330,6 +324,14 @@ fn the_empty_file_is_the_built_in_configuration() {
         "tcp 192.0.2.10:5060/24 192.0.2.10",
         "tcp [::1]:5060/128 [::1]",
         "tcp [2001:db8::10]:5060/64 [2001:db8::10]",
+        "tls 127.0.0.1:5061/8 127.0.0.1",
+        "tls 192.0.2.10:5061/24 192.0.2.10",
+        "tls [::1]:5061/128 [::1]",
+        "tls [2001:db8::10]:5061/64 [2001:db8::10]",
+        "ws 127.0.0.1:5066/8 127.0.0.1:5066",
+        "ws 192.0.2.10:5066/24 192.0.2.10:5066",
+        "ws [::1]:5066/128 [::1]:5066",
+        "ws [2001:db8::10]:5066/64 [2001:db8::10]:5066",
     ];
     assert_eq!(listeners, expected);
     let [domain] = built_in.core.domains.as_slice() else {
@@ -358,7 +360,7 @@ fn a_machine_without_ipv6_listens_on_ipv4_only() {
     let mut machine = machine();
     machine.addresses.retain(|(ip, _)| ip.is_ipv4());
     let loaded = read_text("", "f", None, &machine).expect("valid");
-    assert_eq!(loaded.core.listeners.len(), 4);
+    assert_eq!(loaded.core.listeners.len(), 8);
     let asked = "[[listen]]\ntransport = \"udp\"\naddress = \"[::]:5060\"\n";
     let lines = read_text(asked, "f", None, &machine)
         .map(|_| ())

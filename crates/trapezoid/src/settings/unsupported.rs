@@ -3,11 +3,6 @@
 
 /// A key that this version does not know yet, and what to do instead. Paths are without indices.
 const KEYS: &[(&str, &str)] = &[
-    ("listen.tls", "this version speaks udp and tcp; remove it"),
-    (
-        "listen.connection",
-        "connections are one for each peer; remove it",
-    ),
     (
         "credentials.connections",
         "a SQLite store has one connection; remove it",
@@ -21,19 +16,11 @@ const KEYS: &[(&str, &str)] = &[
         "credentials.max_wait_ms",
         "a SQLite store has one connection; remove it",
     ),
-    (
-        "transport.udp_mtu",
-        "requests stay on the transport of their URI; remove it",
-    ),
-    ("transport.handshake_s", "this version has no TLS; remove it"),
     ("authd", "authentication is done by this process; remove it"),
 ];
 
 /// A value that this version does not know yet: path without indices, value, remedy.
 const VALUES: &[(&str, &str, &str)] = &[
-    ("listen.transport", "tls", "use \"udp\" or \"tcp\""),
-    ("listen.transport", "ws", "use \"udp\" or \"tcp\""),
-    ("listen.transport", "wss", "use \"udp\" or \"tcp\""),
     ("state.mode", "dialog", "use \"transaction\" or \"stateless\""),
     (
         "state.mode",
@@ -88,7 +75,8 @@ mod tests {
             without_indices("domain[3].auth.schemes[0]"),
             "domain.auth.schemes"
         );
-        assert!(key("listen[0].tls").is_some());
+        assert!(key("credentials.mode").is_some());
+        assert!(key("route[0].authd").is_none());
         assert!(value("route[12].state", "dialog").is_some());
         assert!(value("route[12].state", "transaction").is_none());
     }

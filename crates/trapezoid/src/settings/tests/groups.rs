@@ -36,15 +36,15 @@ const WRONG: &[(&str, &[&str])] = &[
     ),
     // Members.
     (
-        "[[group]]\nname = \"a\"\n[[group]]\nname = \"b\"\nmembers = [\n{ uri = \"sips:a\" },\n{ uri = \"tel:1\" },\n\
-         { uri = \"sip:a;transport=tls\" },\n{ weight = 2 },\n{ uri = \"sip:a\", weight = 0, wieght = 1 },\n\
+        "[[group]]\nname = \"a\"\n[[group]]\nname = \"b\"\nmembers = [\n{ uri = \"sips:a;transport=udp\" },\n{ uri = \"tel:1\" },\n\
+         { uri = \"sip:a;transport=ws\" },\n{ weight = 2 },\n{ uri = \"sip:a\", weight = 0, wieght = 1 },\n\
          { uri = \"sip:192.0.2.1\" },\n{ uri = \"sip:gw@192.0.2.1:5060;transport=udp\" },\n\
          { uri = \"sip:GW.example\" },\n{ uri = \"sip:gw.example\" },\n{ uri = \"sip:gw.example:5060\" },\n]\n",
         &[
             "f:1: group[0].members: nobody to send to; write members = [ { uri = \"sip:gw1.example.net\" } ]",
-            "f:6: group[1].members[0].uri: sips: is not supported by this version; use a sip: URI",
+            "f:6: group[1].members[0].uri: sips: and transport=udp exclude each other; remove one of them",
             "f:7: group[1].members[1].uri: \"tel:1\" is not a SIP URI; write a URI as \"sip:gw1.example.net\" or \"sip:192.0.2.1:5060;transport=tcp\"",
-            "f:8: group[1].members[2].uri: transport=tls is not supported by this version; use udp or tcp",
+            "f:8: group[1].members[2].uri: transport=ws: a WebSocket is opened by the other side (RFC 7118 §5); use udp, tcp or tls",
             "f:9: group[1].members[3].uri: missing; write uri = \"…\"",
             "f:10: group[1].members[4].weight: 0 is out of range; 1 to 1000",
             "f:10: group[1].members[4].wieght: unknown key; did you mean \"weight\"?",

@@ -1,0 +1,88 @@
+//! When our certificates end.
+
+use std::path::PathBuf;
+
+use sip_net::tls::rustls::pki_types::UnixTime;
+use sip_net::tls::{Identities, IdentityFiles, SipIdentities, provider};
+
+use crate::machine::unix_ms;
+
+const DAY_S: u64 = 86_400;
+/// Days before its end from which on a certificate is spoken of every day.
+const SOON_DAYS: u64 = 14;
+/// The same for the one of the first start, which nobody renews who is not told.
+const FIRST_START_DAYS: u64 = 30;
+
+/// What a certificate is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Shown to who connects to this `[[listen]]`.
+    Listener(String),
+    /// Shown to the server of this domain, to which we connect.
+    Peer(String),
+}
+
+/// A certificate in force, and its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ends {
+    /// What it is for.
+    pub to: Use,
+    /// The first SIP domain that it speaks for; empty: none.
+    pub domain: String,
+    /// Its file.
+    pub path: PathBuf,
+    /// Seconds since 1970.
+    pub at_s: u64,
+    /// It was made at the first start.
+    pub is_own: bool,
+}
+
+impl Ends {
+    /// Reads it; none where the files are not good.
+    pub(super) fn read(to: &Use, files: &IdentityFiles, is_own: bool) -> Option<Self> {
+        let one = std::slice::from_ref(files);
+        let found = Identities::load(one, &provider(), UnixTime::now(), &mut Vec::new()).ok()?;
+        let key = found.choose(None, &[])?;
+        let domains = SipIdentities::of(key.cert.first()?);
+        Some(Self {
+            to: to.clone(),
+            domain: domains.iter().next().unwrap_or_default().to_owned(),
+            path: files.certificate.clone(),
+            at_s: found.expires()?,
+            is_own,
+        })
+    }
+
+    /// Seconds until then; 0: it is over.
+    pub(crate) fn left_s(&self) -> u64 {
+        self.at_s.saturating_sub(unix_ms() / 1000)
+    }
+
+    /// What is to be told of it today, if anything.
+    pub(crate) fn today(&self) -> Option<String> {
+        let days = self.left_s() / DAY_S;
+        let path = self.path.display();
+        match (self.left_s(), self.is_own) {
+            (_, true) => self.of_first_start(),
+            (0, false) => Some(format!(
+                "{path}: the certificate has expired; renew it and reload"
+            )),
+            (_, false) if days < SOON_DAYS => Some(format!(
+                "{path}: the certificate expires in {days} days; renew it and reload"
+            )),
+            (_, false) => None,
+        }
+    }
+
+    /// The certificate of the first start is not renewed by itself, since phones have been told to trust it.
+    pub(super) fn of_first_start(&self) -> Option<String> {
+        let days = self.left_s() / DAY_S;
+        (self.is_own && days < FIRST_START_DAYS).then(|| {
+            format!(
+                "{}: the certificate of the first start expires in {days} days; remove it and start again to have a new \
+                 one, which phones must be told to trust, or name one of your own in [[listen]] tls",
+                self.path.display()
+            )
+        })
+    }
+}

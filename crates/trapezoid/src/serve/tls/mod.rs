@@ -1,0 +1,409 @@
+//! The files of TLS: read at the start, read again at each reload, and watched for their end.
+//!
+//! A reload is for new connections alone: those that stand keep what they began with. A file that is bad
+//! leaves what hangs on it as it was, and is told with its place in the configuration and a remedy.
+
+mod ends;
+pub(crate) mod own;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use sip_net::tcp::StreamService;
+use sip_net::tls::{
+    ClientAuth, ClientSettings, ServerSettings, TicketKeys, TlsClient, TlsClients, TlsFileError, TlsServer,
+    TlsWarning, system_clock,
+};
+
+pub(crate) use self::ends::{Ends, Use};
+use crate::settings::{Service, Shell, Tls, TlsListener};
+
+/// What is to be told of the files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Findings {
+    /// What is wrong; what hangs on it was left as it was.
+    pub errors: Vec<String>,
+    /// What works and should be looked at.
+    pub warnings: Vec<String>,
+}
+
+impl Findings {
+    fn error(&mut self, place: &str, error: &TlsFileError) {
+        push(&mut self.errors, format!("{place}: {error}{}", remedy(error)));
+    }
+
+    fn warn(&mut self, place: &str, warnings: &[TlsWarning]) {
+        for warning in warnings {
+            let remedy = remedy_of_warning(warning);
+            push(&mut self.warnings, format!("{place}: {warning}{remedy}"));
+        }
+    }
+}
+
+/// Once: several listeners may have the same file.
+fn push(list: &mut Vec<String>, line: String) {
+    if !list.contains(&line) {
+        list.push(line);
+    }
+}
+
+/// What the error does not say itself.
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "there may be more; most say themselves what would be right"
+)]
+fn remedy(error: &TlsFileError) -> &'static str {
+    match error {
+        TlsFileError::Read { .. } => "; name a file that the server can read",
+        TlsFileError::Certificate { .. } => "; put a certificate of X.509 version 3 there",
+        TlsFileError::KeyMismatch { .. } => "; name the key that the certificate was issued for",
+        _ => "",
+    }
+}
+
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "there may be more; the others say themselves what would be right"
+)]
+fn remedy_of_warning(warning: &TlsWarning) -> &'static str {
+    match warning {
+        TlsWarning::Expired { .. } | TlsWarning::ExpiresSoon { .. } => "; renew it and reload",
+        TlsWarning::NotYetValid { .. } => "; look at the clock of this machine",
+        TlsWarning::NoSipDomain { .. } => "; have one issued for the domain itself",
+        TlsWarning::SystemRootsSkipped { .. } => "; update the package ca-certificates",
+        _ => "",
+    }
+}
+
+/// All of them as they are in force.
+#[derive(Debug)]
+pub(crate) struct TlsFiles {
+    /// As [`Tls::listeners`]; none where the certificate of the first start is not made yet.
+    listeners: Vec<Option<Listening>>,
+    tickets: Vec<Tickets>,
+    /// Of each listener and peer.
+    ends: Mutex<Vec<Ends>>,
+    settings: Tls,
+}
+
+/// One `[[listen]]`, whatever number of addresses it stands for.
+#[derive(Debug)]
+struct Listening {
+    server: Arc<TlsServer>,
+    clients: Option<Arc<TlsClients>>,
+}
+
+/// A file of keys, and those that it holds; shared by all listeners that name it.
+struct Tickets {
+    place: String,
+    path: std::path::PathBuf,
+    keys: Arc<TicketKeys>,
+}
+
+impl std::fmt::Debug for Tickets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tickets")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}
+
+impl TlsFiles {
+    /// Reads and checks all files that the configuration names; what is made at the first start only where it
+    /// is there. All that is wrong is told, not only the first.
+    pub(crate) fn load(shell: &Shell) -> (Self, Findings) {
+        let mut findings = Findings::default();
+        let tls = &shell.tls;
+        let mut files = Self {
+            listeners: Vec::new(),
+            tickets: Vec::new(),
+            ends: Mutex::default(),
+            settings: tls.clone(),
+        };
+        let can_connect = check_peers(tls, &mut findings);
+        for listener in &tls.listeners {
+            let listening = files.listener(listener, can_connect, &mut findings);
+            files.listeners.push(listening);
+        }
+        files.look_at_ends(&[]);
+        let ends = files.ends.lock();
+        let soon = ends.iter().flat_map(|ends| ends.of_first_start());
+        soon.for_each(|line| push(&mut findings.warnings, line));
+        drop(ends);
+        (files, findings)
+    }
+
+    fn listener(
+        &mut self,
+        listener: &TlsListener,
+        can_connect: bool,
+        findings: &mut Findings,
+    ) -> Option<Listening> {
+        let is_made = |path: &Path| path.exists();
+        if listener.is_own
+            && !listener
+                .identities
+                .iter()
+                .any(|files| is_made(&files.certificate))
+        {
+            return None;
+        }
+        let tickets = self.tickets(listener, findings);
+        let mut warnings = Vec::new();
+        let server = TlsServer::load(server_settings(listener), tickets, system_clock(), &mut warnings);
+        let server = match server {
+            Ok(server) => Arc::new(server),
+            Err(error) => {
+                findings.error(&listener.place, &error);
+                return None;
+            }
+        };
+        findings.warn(&listener.place, &warnings);
+        let clients = if can_connect && listener.connects {
+            match clients(&self.settings, listener) {
+                Ok(clients) => Some(Arc::new(clients)),
+                Err(error) => {
+                    findings.error(&listener.place, &error);
+                    None
+                }
+            }
+        } else {
+            None
+        };
+        Some(Listening { server, clients })
+    }
+
+    /// The keys of a listener's tickets; none where the file is wrong, which is told, or not made yet.
+    fn tickets(&mut self, listener: &TlsListener, findings: &mut Findings) -> Option<Arc<TicketKeys>> {
+        let path = listener
+            .ticket_keys
+            .as_ref()
+            .unwrap_or(&self.settings.ticket_keys);
+        if listener.ticket_keys.is_none() && !path.exists() {
+            return None;
+        }
+        if let Some(known) = self.tickets.iter().find(|known| known.path == *path) {
+            return Some(Arc::clone(&known.keys));
+        }
+        let mut warnings = Vec::new();
+        match TicketKeys::load(path, self.settings.tickets, system_clock(), &mut warnings) {
+            Ok(keys) => {
+                findings.warn(&listener.place, &warnings);
+                let keys = Arc::new(keys);
+                self.tickets.push(Tickets {
+                    place: listener.place.clone(),
+                    path: path.clone(),
+                    keys: Arc::clone(&keys),
+                });
+                Some(keys)
+            }
+            Err(error) => {
+                findings.error(&listener.place, &error);
+                None
+            }
+        }
+    }
+
+    /// What the workers are told of each listener of the core, `services` being what the configuration says of
+    /// them. Those that stand for one `[[listen]]` share its end of TLS.
+    pub(crate) fn services(&self, services: &[Service]) -> Vec<StreamService> {
+        let of = |service: &Service| {
+            let listening = service.tls.and_then(|index| self.listeners.get(index)?.as_ref());
+            StreamService {
+                server: listening.map(|listening| Arc::clone(&listening.server)),
+                clients: listening.and_then(|listening| listening.clients.clone()),
+                origins: service.origins.clone(),
+                sharing: service.sharing,
+            }
+        };
+        services.iter().map(of).collect()
+    }
+
+    /// Reads all files again. Each listener takes its own if they are good, whatever the others' are.
+    pub(crate) fn reload(&self) -> Findings {
+        let mut findings = Findings::default();
+        for tickets in &self.tickets {
+            if let Err(error) = tickets.keys.reload() {
+                findings.error(&tickets.place, &error);
+            }
+        }
+        let mut stays = Vec::new();
+        let listeners = self.settings.listeners.iter().zip(&self.listeners);
+        for (listener, listening) in listeners {
+            let Some(listening) = listening else { continue };
+            match listening.server.reload() {
+                Ok(warnings) => findings.warn(&listener.place, &warnings),
+                Err(error) => {
+                    // What we show as a client is the same certificate.
+                    findings.error(&listener.place, &error);
+                    stays.push(Use::Listener(listener.label.clone()));
+                    continue;
+                }
+            }
+            if let Some(clients) = &listening.clients
+                && let Err(error) = clients.reload()
+            {
+                findings.error(&self.place_of(&error, listener), &error);
+                let peers = self.settings.peers.iter();
+                stays.extend(peers.map(|peer| Use::Peer(peer.domain.clone())));
+            }
+        }
+        self.look_at_ends(&stays);
+        let soon: Vec<String> = self.ends.lock().iter().flat_map(Ends::of_first_start).collect();
+        soon.into_iter()
+            .for_each(|line| push(&mut findings.warnings, line));
+        findings
+    }
+
+    /// Who named the file with which something is wrong.
+    fn place_of(&self, error: &TlsFileError, listener: &TlsListener) -> String {
+        let text = error.to_string();
+        let names = |path: &Path| text.contains(&path.display().to_string());
+        let peers = self.settings.peers.iter();
+        let peer = peers
+            .filter(|peer| {
+                let identity = peer.identity.iter();
+                let files = identity.flat_map(|files| [&files.certificate, &files.key]);
+                files.chain(&peer.ca).any(|path| names(path))
+            })
+            .map(|peer| peer.place.clone());
+        let ca = self.settings.ca.as_deref().filter(|path| names(path));
+        let ca = ca.map(|_| self.settings.ca_place.clone());
+        peer.chain(ca).next().unwrap_or_else(|| listener.place.clone())
+    }
+
+    /// Every file that a reload reads again, each once.
+    pub(crate) fn paths(&self) -> Vec<String> {
+        let mut out = Vec::new();
+        let tls = &self.settings;
+        let listeners = tls.listeners.iter().zip(&self.listeners);
+        for (listener, _) in listeners.filter(|(_, listening)| listening.is_some()) {
+            for files in &listener.identities {
+                push(&mut out, files.certificate.display().to_string());
+                push(&mut out, files.key.display().to_string());
+            }
+            let ca = listener.client_ca.iter();
+            ca.for_each(|path| push(&mut out, path.display().to_string()));
+        }
+        let tickets = self.tickets.iter().map(|tickets| &tickets.path);
+        let peers = tls.peers.iter();
+        let of_peers = peers.flat_map(|peer| {
+            let identity = peer.identity.iter();
+            let files = identity.flat_map(|files| [&files.certificate, &files.key]);
+            peer.ca.iter().chain(files)
+        });
+        for path in tickets.chain(&tls.ca).chain(of_peers) {
+            push(&mut out, path.display().to_string());
+        }
+        out
+    }
+
+    /// When the certificates in force end.
+    pub(crate) fn ends(&self) -> Vec<Ends> {
+        self.ends.lock().clone()
+    }
+
+    /// Reads them anew, but for what `stays` as it was.
+    fn look_at_ends(&self, stays: &[Use]) {
+        let mut found = Vec::new();
+        let listeners = self.settings.listeners.iter().zip(&self.listeners);
+        for (listener, _) in listeners.filter(|(_, listening)| listening.is_some()) {
+            let to = Use::Listener(listener.label.clone());
+            found.extend(
+                listener
+                    .identities
+                    .iter()
+                    .map(|files| (to.clone(), files, listener.is_own)),
+            );
+        }
+        for peer in &self.settings.peers {
+            let to = Use::Peer(peer.domain.clone());
+            found.extend(peer.identity.iter().map(|files| (to.clone(), files, false)));
+        }
+        let mut ends = self.ends.lock();
+        let kept = ends.iter().filter(|ends| stays.contains(&ends.to)).cloned();
+        let new = found
+            .into_iter()
+            .filter(|(to, ..)| !stays.contains(to))
+            .filter_map(|(to, files, is_own)| Ends::read(&to, files, is_own));
+        *ends = new.chain(kept).collect();
+    }
+}
+
+fn server_settings(listener: &TlsListener) -> ServerSettings {
+    ServerSettings {
+        name: listener.ticket_name.clone(),
+        identities: listener.identities.clone(),
+        client_auth: listener.client_auth,
+        client_ca: match listener.client_auth {
+            ClientAuth::None => None,
+            ClientAuth::Optional | ClientAuth::Required => listener.client_ca.clone(),
+        },
+        versions: listener.versions,
+    }
+}
+
+/// Our ends towards peers to which we connect from `listener`.
+fn clients(tls: &Tls, listener: &TlsListener) -> Result<TlsClients, TlsFileError> {
+    // Nobody has an authority for the one of the first start: to show it where one is asked for, but not
+    // needed, would only end the connection.
+    let first = listener.identities.first().filter(|_| !listener.is_own);
+    let others = ClientSettings {
+        identity: first.cloned(),
+        ca: tls.ca.clone(),
+        remembered_peers: tls.remembered_peers,
+        versions: listener.versions,
+    };
+    let peers = tls.peers.iter().map(|peer| {
+        let settings = ClientSettings {
+            identity: peer.identity.clone().or_else(|| others.identity.clone()),
+            ca: peer.ca.clone().or_else(|| tls.ca.clone()),
+            // It is one.
+            remembered_peers: tls.remembered_peers.min(1),
+            versions: listener.versions,
+        };
+        (peer.domain.clone(), settings)
+    });
+    let peers: Vec<_> = peers.collect();
+    TlsClients::load(others, peers, system_clock(), &mut Vec::new())
+}
+
+/// Checks the files that listeners have in common; whether connections by TLS can be opened at all.
+fn check_peers(tls: &Tls, findings: &mut Findings) -> bool {
+    if !tls.listeners.iter().any(|listener| listener.connects) {
+        return false;
+    }
+    let common = (&tls.ca_place, &tls.ca, None);
+    let peers = tls.peers.iter();
+    let peers = peers.map(|peer| {
+        let ca = if peer.ca.is_some() { &peer.ca } else { &tls.ca };
+        (&peer.place, ca, peer.identity.clone())
+    });
+    let mut good = true;
+    for (place, ca, identity) in std::iter::once(common).chain(peers) {
+        let settings = ClientSettings {
+            identity,
+            ca: ca.clone(),
+            ..ClientSettings::default()
+        };
+        let mut warnings = Vec::new();
+        match TlsClient::load(settings, system_clock(), &mut warnings) {
+            Ok(_) => findings.warn(place, &warnings),
+            // A registrar without neighbours can do without.
+            Err(error @ TlsFileError::NoSystemRoots) => {
+                good = false;
+                let line = format!("{place}: {error}; until then no connection by TLS is opened from here");
+                push(&mut findings.warnings, line);
+            }
+            Err(error) => {
+                good = false;
+                findings.error(place, &error);
+            }
+        }
+    }
+    good
+}

@@ -1,0 +1,363 @@
+//! `[tls]`, and what `[[listen]]` says beyond transport and address: which files to read, and for what.
+//! Nothing is read here: the files may change while the server runs, and [`crate::serve::tls`] reads them
+//! each time.
+
+use std::path::{Path, PathBuf};
+
+use sip_core::transport::websocket::AllowedOrigins;
+use sip_net::tcp::Sharing;
+use sip_net::tls::{self, IdentityFiles, TicketSettings, Versions};
+
+use super::convert::Cx;
+use super::hosts::domain;
+use super::model::{self, Connection, Listen, ListenTls, ListenTransport, Settings, TlsVersion};
+
+/// Shortest rotation of ticket keys, as a part of their lifetime: each period has a key in memory.
+const PERIODS: u32 = 14;
+
+/// All of TLS.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Tls {
+    /// The `[[listen]]`s that speak it, in the order of [`Service::tls`].
+    pub listeners: Vec<TlsListener>,
+    /// How long sessions can be resumed.
+    pub tickets: TicketSettings,
+    /// Keys of tickets of listeners that name none of their own.
+    pub ticket_keys: PathBuf,
+    /// Authorities of the servers to which we connect; `None`: those of the system.
+    pub ca: Option<PathBuf>,
+    /// `FILE:LINE: key` of them.
+    pub ca_place: String,
+    /// Servers whose sessions are remembered.
+    pub remembered_peers: usize,
+    /// Servers with which something else is agreed.
+    pub peers: Vec<TlsPeer>,
+}
+
+/// TLS of one `[[listen]]`.
+#[derive(Debug, Clone)]
+pub(crate) struct TlsListener {
+    /// `FILE:LINE: key`, to begin messages about its files.
+    pub place: String,
+    /// `tls 0.0.0.0:5061`, as the configuration has it.
+    pub label: String,
+    /// What its tickets are bound to: the same at nodes with the same `[[listen]]`s.
+    pub ticket_name: String,
+    /// Our certificates; the first is shown to who asks for no other.
+    pub identities: Vec<IdentityFiles>,
+    /// The certificate is that of the first start, which is made where it is not there.
+    pub is_own: bool,
+    /// Whether clients show one.
+    pub client_auth: tls::ClientAuth,
+    /// Their authorities; `None`: those of the system.
+    pub client_ca: Option<PathBuf>,
+    /// Keys of tickets; `None`: [`Tls::ticket_keys`].
+    pub ticket_keys: Option<PathBuf>,
+    /// Versions spoken.
+    pub versions: Versions,
+    /// Connections are opened from here too.
+    pub connects: bool,
+}
+
+/// A server with which something else is agreed.
+#[derive(Debug, Clone)]
+pub(crate) struct TlsPeer {
+    /// `FILE:LINE: key`, to begin messages about its files.
+    pub place: String,
+    /// Its SIP domain, lower case.
+    pub domain: String,
+    /// Its authorities; `None`: [`Tls::ca`].
+    pub ca: Option<PathBuf>,
+    /// What we show it; `None`: the listener's certificate.
+    pub identity: Option<IdentityFiles>,
+}
+
+/// What the connections of one listener of the core are besides TCP.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Service {
+    /// Its place in [`Tls::listeners`].
+    pub tls: Option<usize>,
+    /// Whose pages may open a WebSocket.
+    pub origins: AllowedOrigins,
+    /// How connections that we open from here are shared.
+    pub sharing: Sharing,
+}
+
+impl Tls {
+    /// Whether both read the same files for the same purposes.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let listener = |of: &TlsListener| {
+            let files = (
+                of.identities.clone(),
+                of.client_ca.clone(),
+                of.ticket_keys.clone(),
+            );
+            let rules = (of.is_own, of.client_auth, of.versions, of.connects);
+            (of.label.clone(), of.ticket_name.clone(), files, rules)
+        };
+        let peer = |of: &TlsPeer| (of.domain.clone(), of.ca.clone(), of.identity.clone());
+        let all = |tls: &Self| {
+            let listeners: Vec<_> = tls.listeners.iter().map(listener).collect();
+            let peers: Vec<_> = tls.peers.iter().map(peer).collect();
+            let common = (
+                tls.tickets,
+                tls.ticket_keys.clone(),
+                tls.ca.clone(),
+                tls.remembered_peers,
+            );
+            (listeners, peers, common)
+        };
+        all(self) == all(other)
+    }
+}
+
+/// `[tls]`; the listeners add theirs.
+pub(super) fn tls(settings: &Settings, data_dir: &Path, cx: &mut Cx<'_>) -> Tls {
+    let entry = &settings.tls;
+    let shortest = entry.ticket_lifetime_s.div_ceil(PERIODS);
+    if entry.ticket_rotation_s < shortest {
+        let key = if cx.has("tls", "ticket_rotation_s") {
+            "ticket_rotation_s"
+        } else {
+            "ticket_lifetime_s"
+        };
+        let what = format!(
+            "ticket_rotation_s = {} is less than a fourteenth of ticket_lifetime_s = {}",
+            entry.ticket_rotation_s, entry.ticket_lifetime_s
+        );
+        cx.problem(
+            &format!("tls.{key}"),
+            what,
+            format!("make ticket_rotation_s at least {shortest}"),
+        );
+    }
+    let mut peers: Vec<TlsPeer> = Vec::new();
+    for (i, peer) in entry.peer.iter().enumerate() {
+        if let Some(peer) = self::peer(i, peer, &peers, cx) {
+            peers.push(peer);
+        }
+    }
+    Tls {
+        listeners: Vec::new(),
+        tickets: TicketSettings {
+            lifetime_s: entry.ticket_lifetime_s,
+            rotation_s: entry.ticket_rotation_s,
+        },
+        ticket_keys: data_dir.join("tickets.key"),
+        ca: optional_file("tls.ca", entry.ca.as_deref(), cx),
+        ca_place: if entry.ca.is_some() {
+            cx.place_text("tls.ca")
+        } else {
+            "tls.ca".to_owned()
+        },
+        remembered_peers: entry.remembered_peers,
+        peers,
+    }
+}
+
+fn peer(i: usize, entry: &model::TlsPeer, others: &[TlsPeer], cx: &mut Cx<'_>) -> Option<TlsPeer> {
+    let path = format!("tls.peer[{i}]");
+    let identity = match (&entry.certificate, &entry.key) {
+        (Some(certificate), Some(key)) => identity(&path, certificate, key, cx),
+        (None, None) => None,
+        (Some(_), None) => {
+            cx.problem(&format!("{path}.key"), "missing", "write key = \"…\"");
+            None
+        }
+        (None, Some(_)) => {
+            let remedy = "write certificate = \"…\"";
+            cx.problem(&format!("{path}.certificate"), "missing", remedy);
+            None
+        }
+    };
+    if entry.ca.is_none() && entry.certificate.is_none() && entry.key.is_none() {
+        let what = "neither ca nor certificate, so nothing is different for it";
+        cx.problem(&path, what, "add one of them, or remove the peer");
+    }
+    let ca = optional_file(&format!("{path}.ca"), entry.ca.as_deref(), cx);
+    let Some(name) = domain(&entry.domain) else {
+        let what = format!("{:?} is not a domain name", entry.domain);
+        let remedy = "write it as \"example.com\", without \"sip:\" and port";
+        cx.problem(&format!("{path}.domain"), what, remedy);
+        return None;
+    };
+    let domain = String::from_utf8_lossy(&name).into_owned();
+    if others.iter().any(|other| other.domain == domain) {
+        let what = format!("{domain:?} has an entry already");
+        cx.problem(&format!("{path}.domain"), what, "remove one of them");
+        return None;
+    }
+    Some(TlsPeer {
+        place: cx.place_text(&path),
+        domain,
+        ca,
+        identity,
+    })
+}
+
+fn optional_file(path: &str, file: Option<&str>, cx: &mut Cx<'_>) -> Option<PathBuf> {
+    file.and_then(|file| self::file(path, file, cx))
+}
+
+fn file(path: &str, file: &str, cx: &mut Cx<'_>) -> Option<PathBuf> {
+    if file.is_empty() {
+        cx.problem(path, "empty", "write the name of a file");
+        return None;
+    }
+    Some(cx.path(file))
+}
+
+fn identity(path: &str, certificate: &str, key: &str, cx: &mut Cx<'_>) -> Option<IdentityFiles> {
+    let certificate = file(&format!("{path}.certificate"), certificate, cx);
+    let key = file(&format!("{path}.key"), key, cx);
+    Some(IdentityFiles {
+        certificate: certificate?,
+        key: key?,
+    })
+}
+
+/// What `[[listen]]` number `i` says of its connections. TLS is added to `tls`.
+pub(super) fn service(i: usize, entry: &Listen, tls: &mut Tls, cx: &mut Cx<'_>) -> Service {
+    let path = format!("listen[{i}]");
+    let transport = entry.transport;
+    let speaks_tls = matches!(transport, ListenTransport::Tls | ListenTransport::Wss);
+    let index = match &entry.tls {
+        Some(own) if speaks_tls => listener(&path, entry, own, tls, cx),
+        Some(_) => {
+            let what = format!("{} has no TLS", transport.name());
+            let remedy = match transport {
+                ListenTransport::Ws => "remove it, or write transport = \"wss\"",
+                ListenTransport::Udp | ListenTransport::Tcp | ListenTransport::Tls | ListenTransport::Wss => {
+                    "remove it, or write transport = \"tls\""
+                }
+            };
+            cx.problem(&format!("{path}.tls"), what, remedy);
+            None
+        }
+        // Something of it that is wrong is told already.
+        None if speaks_tls && !cx.is_told(&format!("{path}.tls")) => {
+            let remedy = "write tls = { certificate = \"cert.pem\", key = \"key.pem\" }";
+            cx.problem(&format!("{path}.tls"), "missing", remedy);
+            None
+        }
+        None => None,
+    };
+    if entry.connection.is_some() && !matches!(transport, ListenTransport::Tcp | ListenTransport::Tls) {
+        let what = format!("no connection is opened from {}", transport.name());
+        cx.problem(&format!("{path}.connection"), what, "remove it");
+    }
+    Service {
+        tls: index,
+        origins: origins(&path, entry, cx),
+        sharing: match entry.connection.unwrap_or_default() {
+            Connection::PerPeer => Sharing::PerPeer,
+            Connection::PerCall => Sharing::PerCall,
+        },
+    }
+}
+
+fn origins(path: &str, entry: &Listen, cx: &mut Cx<'_>) -> AllowedOrigins {
+    let Some(origins) = &entry.origins else {
+        return AllowedOrigins::any();
+    };
+    if !matches!(entry.transport, ListenTransport::Ws | ListenTransport::Wss) {
+        let what = format!("browsers do not speak {}", entry.transport.name());
+        cx.problem(&format!("{path}.origins"), what, "remove it");
+        return AllowedOrigins::any();
+    }
+    let mut good = Vec::new();
+    for (j, origin) in origins.iter().enumerate() {
+        match AllowedOrigins::only([origin.as_str()]) {
+            Ok(_) => good.push(origin.as_str()),
+            Err(_) => cx.problem(
+                &format!("{path}.origins[{j}]"),
+                format!("{origin:?} is not an origin"),
+                "write it as \"https://phone.example.com\", with a port where it is not 443, and without a path",
+            ),
+        }
+    }
+    AllowedOrigins::only(good).unwrap_or_default()
+}
+
+fn listener(path: &str, entry: &Listen, own: &ListenTls, tls: &mut Tls, cx: &mut Cx<'_>) -> Option<usize> {
+    let at = format!("{path}.tls");
+    let mut identities = Vec::with_capacity(1 + own.more.len());
+    identities.extend(identity(&at, &own.certificate, &own.key, cx));
+    for (j, more) in own.more.iter().enumerate() {
+        identities.extend(identity(
+            &format!("{at}.more[{j}]"),
+            &more.certificate,
+            &more.key,
+            cx,
+        ));
+    }
+    let client_ca = optional_file(&format!("{at}.client_ca"), own.client_ca.as_deref(), cx);
+    if own.client_ca.is_some() && own.client_auth == model::ClientAuth::None {
+        let what = "clients are not asked for a certificate";
+        let remedy = "write client_auth = \"optional\" or \"required\", or remove it";
+        cx.problem(&format!("{at}.client_ca"), what, remedy);
+    }
+    let has = |version| own.versions.contains(&version);
+    let versions = match (has(TlsVersion::V12), has(TlsVersion::V13)) {
+        (true, false) => Versions::Tls12,
+        (false, true) => Versions::Tls13,
+        (true, true) | (false, false) => Versions::Both,
+    };
+    let ticket_keys = optional_file(&format!("{at}.ticket_keys"), own.ticket_keys.as_deref(), cx);
+    let label = format!("{} {}", entry.transport.name(), entry.address);
+    let ticket_name = ticket_name(entry, tls);
+    tls.listeners.push(TlsListener {
+        place: cx.place_text(&at),
+        label,
+        ticket_name,
+        identities,
+        is_own: false,
+        client_auth: match own.client_auth {
+            model::ClientAuth::None => tls::ClientAuth::None,
+            model::ClientAuth::Optional => tls::ClientAuth::Optional,
+            model::ClientAuth::Required => tls::ClientAuth::Required,
+        },
+        client_ca,
+        ticket_keys,
+        versions,
+        connects: entry.transport == ListenTransport::Tls,
+    });
+    Some(tls.listeners.len() - 1)
+}
+
+/// Transport and port, which nodes of a cluster have in common, unlike their addresses; and a number where several
+/// listeners of this node have the same.
+fn ticket_name(entry: &Listen, tls: &Tls) -> String {
+    let port = entry.address.rsplit_once(':').map_or("", |(_, port)| port);
+    let name = format!("{} {port}", entry.transport.name());
+    let is_taken = |name: &String| tls.listeners.iter().any(|other| other.ticket_name == *name);
+    let numbered = (2..).map(|number| format!("{name} {number}"));
+    std::iter::once(name.clone())
+        .chain(numbered)
+        .find(|name| !is_taken(name))
+        .unwrap_or(name)
+}
+
+/// TLS of the built-in listeners, with the certificate of the first start.
+pub(super) fn built_in(data_dir: &Path, tls: &mut Tls) -> Service {
+    let directory = data_dir.join("tls");
+    tls.listeners.push(TlsListener {
+        place: "the built-in listener".to_owned(),
+        label: "tls *:5061".to_owned(),
+        ticket_name: "tls 5061".to_owned(),
+        identities: vec![IdentityFiles {
+            certificate: directory.join("cert.pem"),
+            key: directory.join("key.pem"),
+        }],
+        is_own: true,
+        client_auth: tls::ClientAuth::None,
+        client_ca: None,
+        ticket_keys: None,
+        versions: Versions::Both,
+        connects: true,
+    });
+    Service {
+        tls: Some(tls.listeners.len() - 1),
+        ..Service::default()
+    }
+}
