@@ -1,10 +1,11 @@
 //! HTTP for operators. `/metrics`, `/health/live` and `/health/ready` change nothing and tell no secret, so
-//! they ask for no token; everything below `/api/v1/` does.
+//! they ask for no token, nor does `/api/openapi.json`; everything below `/api/v1/` does.
 
 mod api;
 pub(crate) mod health;
 mod listener;
 pub(crate) mod metrics;
+mod openapi;
 mod process;
 pub(crate) mod token;
 
@@ -68,6 +69,10 @@ fn router(pages: Pages) -> Router {
     let pages = Arc::new(pages);
     Router::new()
         .nest("/api/v1", api::router(&pages))
+        .route(
+            "/api/openapi.json",
+            get(async || json(StatusCode::OK, &openapi::document())),
+        )
         .route("/metrics", get(metrics_page))
         .route("/health/live", get(live))
         .route("/health/ready", get(ready))

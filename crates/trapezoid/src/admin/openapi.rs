@@ -1,0 +1,256 @@
+//! `/api/openapi.json`: what the pages take and give, for programs.
+
+use serde_json::{Value, json};
+
+/// The document (OpenAPI 3.1).
+pub(super) fn document() -> Value {
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Trapezoid",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "State and operation of a SIP server.",
+            "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+        },
+        "security": [{ "token": [] }],
+        "paths": paths(),
+        "components": {
+            "securitySchemes": {
+                "token": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "The token in the file that [admin] token_file names.",
+                },
+            },
+            "schemas": schemas(),
+            "responses": {
+                "Wrong": answer("What is wrong with the request.", "Error"),
+            },
+        },
+    })
+}
+
+fn paths() -> Value {
+    let group = json!([{
+        "name": "group", "in": "path", "required": true, "schema": { "type": "string" },
+        "description": "Its name in the configuration.",
+    }]);
+    let change = |summary: &str| {
+        json!({
+            "summary": summary,
+            "parameters": [{
+                "name": "member", "in": "query", "schema": { "type": "string" },
+                "description": "The member's URI as the configuration has it, in place of a body.",
+            }],
+            "requestBody": content("Named"),
+            "responses": {
+                "200": answer("The member as it is now.", "Changed"),
+                "400": wrong(), "401": wrong(), "404": wrong(),
+            },
+        })
+    };
+    json!({
+        "/metrics": { "get": {
+            "summary": "Everything that is counted, for Prometheus",
+            "security": [],
+            "responses": { "200": {
+                "description": "OpenMetrics text.",
+                "content": { "application/openmetrics-text": { "schema": { "type": "string" } } },
+            } },
+        } },
+        "/health/live": { "get": {
+            "summary": "The process answers",
+            "security": [],
+            "responses": { "200": answer("It does.", "Health") },
+        } },
+        "/health/ready": { "get": {
+            "summary": "Whether traffic may come",
+            "security": [],
+            "responses": {
+                "200": answer("It may.", "Health"),
+                "503": answer("It may not; the reasons say why.", "Health"),
+            },
+        } },
+        "/api/v1/status": { "get": {
+            "summary": "State of the server",
+            "responses": { "200": answer("The state.", "Status"), "401": wrong() },
+        } },
+        "/api/v1/groups": { "get": {
+            "summary": "Groups of next hops and their members",
+            "responses": { "200": answer("The groups.", "Groups"), "401": wrong() },
+        } },
+        "/api/v1/groups/{group}/drain": {
+            "parameters": group,
+            "post": change("The member gets no new requests"),
+        },
+        "/api/v1/groups/{group}/enable": {
+            "parameters": group,
+            "post": change("The member gets new requests again"),
+        },
+        "/api/v1/reload": { "post": {
+            "summary": "Read the configuration and the files that it names again, as SIGHUP does",
+            "responses": {
+                "200": answer("All of it was taken, but what holds after a restart.", "Reload"),
+                "401": wrong(),
+                "422": answer("Something is wrong and stays as it was; the errors say what.", "Reload"),
+                "503": answer("The server is about to end.", "Error"),
+            },
+        } },
+    })
+}
+
+fn schemas() -> Value {
+    let text = || json!({ "type": "string" });
+    let number = || json!({ "type": "integer", "minimum": 0 });
+    let texts = |description: &str| json!({ "type": "array", "items": text(), "description": description });
+    json!({
+        "Error": object(&json!({ "error": text() }), &["error"]),
+        "Health": object(&json!({ "status": text(), "reasons": texts("Why not.") }), &["status"]),
+        "Status": object(
+            &json!({
+                "version": text(), "uptime_s": number(), "workers": number(),
+                "ready": { "type": "boolean" }, "draining": { "type": "boolean" },
+            }),
+            &["version", "uptime_s", "workers", "ready", "draining"],
+        ),
+        "Groups": object(&json!({ "groups": list("Group") }), &["groups"]),
+        "Group": object(
+            &json!({
+                "name": text(),
+                "algorithm": {
+                    "enum": ["round-robin", "weighted", "call-id", "least-load", "priority"],
+                },
+                "members": list("Member"),
+            }),
+            &["name", "algorithm", "members"],
+        ),
+        "Member": object(
+            &json!({
+                "uri": text(), "weight": number(), "priority": number(),
+                "state": { "enum": ["up", "failed", "drained"] },
+                "failures": number(),
+            }),
+            &["uri", "weight", "priority", "state", "failures"],
+        ),
+        "Named": object(&json!({ "member": text() }), &["member"]),
+        "Changed": object(&json!({ "group": text(), "member": reference("Member") }), &["group", "member"]),
+        "Reload": object(
+            &json!({
+                "result": { "enum": ["reloaded", "partly", "refused"] },
+                "taken": texts("Keys with new values that hold now."),
+                "after_restart": texts("Keys with new values that hold after a restart."),
+                "files": texts("Certificates, keys, authorities and ticket keys that were read again."),
+                "errors": texts("What is wrong, with its place and a remedy; it stays as it was."),
+                "warnings": texts("What works and should be looked at."),
+            }),
+            &["result", "taken", "after_restart", "files", "errors", "warnings"],
+        ),
+    })
+}
+
+fn object(properties: &Value, required: &[&str]) -> Value {
+    json!({ "type": "object", "properties": properties, "required": required })
+}
+
+fn reference(schema: &str) -> Value {
+    json!({ "$ref": format!("#/components/schemas/{schema}") })
+}
+
+fn list(schema: &str) -> Value {
+    json!({ "type": "array", "items": reference(schema) })
+}
+
+fn content(schema: &str) -> Value {
+    json!({ "content": { "application/json": { "schema": reference(schema) } } })
+}
+
+fn answer(description: &str, schema: &str) -> Value {
+    let mut answer = content(schema);
+    answer["description"] = description.into();
+    answer
+}
+
+fn wrong() -> Value {
+    json!({ "$ref": "#/components/responses/Wrong" })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::tests::{TOKEN, ask, start_with};
+    use super::*;
+    use crate::serve::reload::{Outcome, Reloads};
+
+    /// Every `$ref` below `value`.
+    fn references<'a>(value: &'a Value, out: &mut Vec<&'a str>) {
+        match value {
+            Value::Object(map) => {
+                out.extend(map.get("$ref").and_then(Value::as_str));
+                map.values().for_each(|value| references(value, out));
+            }
+            Value::Array(list) => list.iter().for_each(|value| references(value, out)),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+
+    #[test]
+    fn what_it_points_to_is_there() {
+        let document = document();
+        let mut found = Vec::new();
+        references(&document, &mut found);
+        assert!(found.len() > 10);
+        for reference in found {
+            let pointer = reference.strip_prefix('#').expect("within the document");
+            assert!(document.pointer(pointer).is_some(), "{reference}");
+        }
+    }
+
+    /// Each page exists, answers with a status of the document, and with the keys that it promises.
+    #[test]
+    fn pages_are_as_it_says() {
+        let (reloads, mut asked) = Reloads::new();
+        let (runtime, address) = start_with(&Arc::default(), &[], reloads);
+        runtime.spawn(async move {
+            while let Some(answer) = asked.recv().await {
+                let _ = answer.send(Outcome::refused(Vec::new()));
+            }
+        });
+        let document = document();
+        let served = ask(address, "GET /api/openapi.json", "", "");
+        let (_, served) = served.split_once("\r\n\r\n").expect("a body");
+        assert_eq!(serde_json::from_str::<Value>(served).expect("JSON"), document);
+        for (path, item) in document["paths"].as_object().expect("paths") {
+            for (method, operation) in item
+                .as_object()
+                .expect("an item")
+                .iter()
+                .filter(|(key, _)| *key != "parameters")
+            {
+                let path = path.replace("{group}", "none");
+                let what = format!("{} {path}", method.to_uppercase());
+                let answer = ask(address, &what, &format!("Authorization: Bearer {TOKEN}\r\n"), "");
+                let status = answer.get(9..12).expect("a status");
+                let mut described = &operation["responses"][status];
+                assert!(described.is_object(), "{what}: {status}");
+                if let Some(pointer) = described["$ref"].as_str() {
+                    described = document.pointer(&pointer[1..]).expect("there");
+                }
+                let Some(schema) = described["content"]["application/json"]["schema"]["$ref"].as_str() else {
+                    continue;
+                };
+                let schema = document.pointer(&schema[1..]).expect("there");
+                let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
+                let body: Value = serde_json::from_str(body).expect("JSON");
+                for key in schema["required"].as_array().expect("a list") {
+                    assert!(
+                        body.get(key.as_str().expect("text")).is_some(),
+                        "{what}: {key} in {body}"
+                    );
+                }
+            }
+            let asks = item.pointer("/post/security").or(item.pointer("/get/security"));
+            assert_eq!(asks.is_none(), path.starts_with("/api/v1/"), "{path}");
+        }
+    }
+}
