@@ -8,9 +8,12 @@
     reason = "each test file uses a part of the rig"
 )]
 
+pub mod certificates;
+pub mod websocket;
+
 use std::collections::VecDeque;
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
@@ -30,22 +33,49 @@ use sip_net::clock::Clock;
 use sip_net::hub::Hub;
 use sip_net::mailbox::Control;
 use sip_net::settings::Settings;
-use sip_net::tcp::TlsFailure;
+use sip_net::tcp::{StreamService, TlsFailure};
+use sip_net::tls::TlsError;
 use sip_net::worker::{Core, Ended, EventSink, Parts, Published, QuerySink, Worker};
 
 /// Long enough for anything that should happen.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What an engine was told.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Told {
-    Message { worker: u16, flow: Flow, text: String },
-    Undelivered { worker: u16, to: Flow, text: String },
-    Fault { worker: u16, fault: FramingFault },
-    Answer { worker: u16, id: QueryId },
-    Timeout { worker: u16 },
-    Reconfigured { worker: u16 },
-    Drained { worker: u16 },
+    Message {
+        worker: u16,
+        flow: Flow,
+        text: String,
+    },
+    Undelivered {
+        worker: u16,
+        to: Flow,
+        text: String,
+    },
+    Fault {
+        worker: u16,
+        fault: FramingFault,
+    },
+    Answer {
+        worker: u16,
+        id: QueryId,
+    },
+    Timeout {
+        worker: u16,
+    },
+    Reconfigured {
+        worker: u16,
+    },
+    Drained {
+        worker: u16,
+    },
+    /// Told to the program, not to the engine.
+    TlsFailed {
+        flow: Flow,
+        outbound: bool,
+        error: TlsError,
+    },
 }
 
 /// The stand-in. First words (of a datagram, or of the start line of a framed message):
@@ -56,11 +86,16 @@ pub enum Told {
 /// - `DATAGRAM address text`: sends text by the listener that the message came by.
 /// - `SEND address text`: sends text by listener 1 (TCP) to the address.
 /// - `STALE address text`: the same on a connection that is long gone.
+/// - `VIA n address text`: sends text by listener n to the address.
+/// - `CALL n id address text`: the same in a framed message of that Call-ID.
+/// - `GUESS n address text`: as `VIA`, on the first connection of the process.
+/// - `WHOLE`: sends the whole message back on its flow, body and all.
 /// - `FLOOD n`: sends the flow n messages of 1,000 bytes.
 /// - `ASK`: asks a back-end. `TIMER ms`: starts a timer. `BUSY`, `QUIET`: has work, has none.
 pub struct Fake {
     worker: WorkerId,
     told: Sender<Told>,
+    transports: Vec<Transport>,
     out: VecDeque<(Flow, Vec<u8>)>,
     queries: u32,
     due: Option<Instant>,
@@ -119,6 +154,20 @@ impl Fake {
                 };
                 self.out.push_back((to, rest.as_bytes().to_vec()));
             }
+            "VIA" | "GUESS" => {
+                let (address, text) = rest.split_once(' ').unwrap();
+                let mut to = self.by_listener(one, address);
+                to.conn = (verb == "GUESS").then_some(FIRST_CONNECTION);
+                self.out.push_back((to, text.as_bytes().to_vec()));
+            }
+            "CALL" => {
+                let mut words = rest.splitn(3, ' ');
+                let (call_id, address) = (words.next().unwrap(), words.next().unwrap());
+                let to = self.by_listener(one, address);
+                let text = words.next().unwrap();
+                let message = format!("{text}\r\nCall-ID: {call_id}\r\nContent-Length: 0\r\n\r\n");
+                self.out.push_back((to, message.into_bytes()));
+            }
             "FLOOD" => {
                 let count: usize = one.trim().parse().unwrap();
                 self.out
@@ -132,7 +181,26 @@ impl Fake {
         }
         Handled::Here
     }
+
+    fn by_listener(&self, number: &str, address: &str) -> Flow {
+        let number: u16 = number.parse().unwrap();
+        Flow {
+            transport: self.transports[usize::from(number)],
+            listener: ListenerId(number),
+            remote: address.parse().unwrap(),
+            conn: None,
+        }
+    }
 }
+
+/// What the first connection of worker 0 is called.
+const FIRST_CONNECTION: sip_core::id::ConnId = sip_core::id::ConnId {
+    worker: WorkerId(0),
+    slot: 0,
+    generation: SEED,
+};
+
+const SEED: u32 = 1000;
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes)
@@ -152,6 +220,9 @@ impl Core for Fake {
 
     fn handle_message(&mut self, now: Now, flow: Flow, bytes: &[u8]) -> Handled {
         let text = text(bytes);
+        if text.starts_with("WHOLE") {
+            self.out.push_back((flow, bytes.to_vec()));
+        }
         let handled = self.obey(now, flow, &text);
         if !matches!(handled, Handled::HandOver(_)) {
             let _ = self.told.send(Told::Message {
@@ -259,20 +330,30 @@ impl QuerySink for Queries {
     }
 }
 
-pub struct NoEvents;
+pub struct Failures(Sender<Told>);
 
-impl EventSink for NoEvents {
+impl EventSink for Failures {
     fn record(&mut self, _: WorkerId, events: &mut Vec<Event>) {
         events.clear();
     }
 
-    fn tls_failed(&mut self, _: WorkerId, _: &TlsFailure) {}
+    fn tls_failed(&mut self, _: WorkerId, failure: &TlsFailure) {
+        let _ = self.0.send(Told::TlsFailed {
+            flow: failure.flow,
+            outbound: failure.outbound,
+            error: failure.error.clone(),
+        });
+    }
 }
 
-/// Running workers. Listener 0 is UDP, listener 1 TCP, both on 127.0.0.1.
+/// Running workers. Listener 0 is UDP, listener 1 TCP, both on 127.0.0.1; where there are more, 2
+/// is TLS, 3 WS and 4 WSS.
 pub struct Rig {
     pub udp: SocketAddr,
     pub tcp: SocketAddr,
+    pub tls: SocketAddr,
+    pub ws: SocketAddr,
+    pub wss: SocketAddr,
     pub hub: Hub,
     pub told: Receiver<Told>,
     pub asked: Receiver<(WorkerId, Query)>,
@@ -319,9 +400,26 @@ pub fn config(workers: u16) -> Config {
 
 impl Rig {
     pub fn start(workers: u16, settings: Settings) -> Self {
-        let config = Arc::new(config(workers));
+        Self::run(config(workers), settings, Vec::new())
+    }
+
+    /// With listeners of every transport, and longer messages. `service` is that of each.
+    pub fn secure(workers: u16, settings: Settings, service: StreamService) -> Self {
+        let mut config = config(workers);
+        for transport in [Transport::Tls, Transport::Ws, Transport::Wss] {
+            let tcp = config.listeners[1].clone();
+            config.listeners.push(Listener { transport, ..tcp });
+        }
+        config.limits.body_bytes = 200_000;
+        let services = vec![service; config.listeners.len()];
+        Self::run(config, settings, services)
+    }
+
+    fn run(config: Config, settings: Settings, services: Vec<StreamService>) -> Self {
+        let (workers, config) = (config.workers, Arc::new(config));
         let all = bind_all(&config, &settings, workers).unwrap();
-        let (udp, tcp) = (all[0].addresses()[0], all[0].addresses()[1]);
+        let address = |number: usize| all[0].addresses().get(number).copied().unwrap_or(NOWHERE);
+        let [udp, tcp, tls, ws, wss] = [0, 1, 2, 3, 4].map(address);
         let (hub, mailboxes) = Hub::new(workers, &settings).unwrap();
         let (tell, told) = channel();
         let (ask, asked) = channel();
@@ -332,6 +430,7 @@ impl Rig {
             let core = Fake {
                 worker: id,
                 told: tell.clone(),
+                transports: config.listeners.iter().map(|l| l.transport).collect(),
                 out: VecDeque::new(),
                 queries: 0,
                 due: None,
@@ -343,13 +442,13 @@ impl Rig {
                 config: Arc::clone(&config),
                 settings: settings.clone(),
                 sockets,
-                services: Vec::new(),
+                services: services.clone(),
                 mailbox,
                 hub: hub.clone(),
                 clock: clock.clone(),
                 queries: Queries(ask.clone()),
-                events: NoEvents,
-                seed: 1000,
+                events: Failures(tell.clone()),
+                seed: SEED,
             })
             .unwrap();
             published.push(worker.published());
@@ -358,6 +457,9 @@ impl Rig {
         Self {
             udp,
             tcp,
+            tls,
+            ws,
+            wss,
             hub,
             told,
             asked,
@@ -398,6 +500,75 @@ impl Rig {
         }
     }
 
+    /// The next failure of TLS, all else passed over: whether we had opened the connection, and why.
+    pub fn next_failure(&self) -> (bool, TlsError) {
+        loop {
+            if let Told::TlsFailed { outbound, error, .. } = self.next() {
+                return (outbound, error);
+            }
+        }
+    }
+
+    /// The next message that came back, all else passed over.
+    pub fn next_undelivered(&self) -> String {
+        loop {
+            if let Told::Undelivered { text, .. } = self.next() {
+                return text;
+            }
+        }
+    }
+
+    /// Values of the moment, summed over workers: connections, bytes that they hold, handshakes that
+    /// wait.
+    pub fn load(&self) -> (u64, u64, u64) {
+        let before: Vec<_> = self.published.iter().map(|p| p.get().net.turns).collect();
+        self.hub.order(&Control::Publish);
+        let end = StdInstant::now() + PATIENCE;
+        for (published, before) in self.published.iter().zip(before) {
+            while published.get().net.turns == before {
+                assert!(StdInstant::now() < end, "a worker has ended");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        let gauges = self.published.iter().map(|published| published.get().net_gauges);
+        gauges.fold((0, 0, 0), |(connections, bytes, waiting), gauges| {
+            (
+                connections + gauges.connections,
+                bytes + gauges.stream_bytes,
+                waiting + gauges.handshakes_waiting,
+            )
+        })
+    }
+
+    /// Waits until `done` of [`Rig::load`].
+    pub fn until(&self, done: impl Fn((u64, u64, u64)) -> bool) {
+        let end = StdInstant::now() + PATIENCE;
+        loop {
+            let load = self.load();
+            if done(load) {
+                return;
+            }
+            assert!(
+                StdInstant::now() < end,
+                "still (connections, bytes, waiting): {load:?}"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Sees to it that no connection is left, and with none left nothing held for any; then stops.
+    pub fn end_empty(self) {
+        self.until(|(connections, _, _)| connections == 0);
+        assert_eq!(self.load(), (0, 0, 0), "(connections, bytes, waiting)");
+        assert_eq!(
+            self.end(Control::Stop)
+                .iter()
+                .filter(|e| **e != Ended::Stopped)
+                .count(),
+            0
+        );
+    }
+
     /// Stops all workers; how each ended.
     pub fn end(self, control: Control) -> Vec<Ended> {
         self.hub.order(&control);
@@ -408,11 +579,47 @@ impl Rig {
     }
 
     pub fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(self.tcp).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_nodelay(true).unwrap();
-        stream
+        connect(self.tcp)
     }
+}
+
+/// Where there is no listener.
+const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+pub fn connect(address: SocketAddr) -> TcpStream {
+    patient(TcpStream::connect(address).unwrap())
+}
+
+/// The next connection to a listener of the test.
+pub fn accept(listener: &TcpListener) -> TcpStream {
+    listener.set_nonblocking(true).unwrap();
+    let end = StdInstant::now() + PATIENCE;
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                stream.set_nonblocking(false).unwrap();
+                return patient(stream);
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => panic!("{error}"),
+        }
+        assert!(StdInstant::now() < end, "nobody connects");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn patient(stream: TcpStream) -> TcpStream {
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
+}
+
+/// A listener of the test.
+pub fn listen() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
 }
 
 pub fn udp_client() -> UdpSocket {
@@ -435,7 +642,7 @@ pub fn framed(text: &str, body: usize) -> Vec<u8> {
 }
 
 /// Reads exactly as many bytes as `expected` has, and compares.
-pub fn expect(stream: &mut TcpStream, expected: &[u8]) {
+pub fn expect(stream: &mut impl Read, expected: &[u8]) {
     let mut buffer = vec![0; expected.len()];
     stream.read_exact(&mut buffer).unwrap();
     assert_eq!(
@@ -445,7 +652,7 @@ pub fn expect(stream: &mut TcpStream, expected: &[u8]) {
 }
 
 /// Whether the peer ends the connection; the bytes before that.
-pub fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
+pub fn read_to_end(stream: &mut impl Read) -> Vec<u8> {
     let mut buffer = Vec::new();
     match stream.read_to_end(&mut buffer) {
         Ok(_) => {}
@@ -455,8 +662,9 @@ pub fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
     buffer
 }
 
-pub fn write(stream: &mut TcpStream, bytes: &[u8]) {
+pub fn write(stream: &mut impl Write, bytes: &[u8]) {
     stream.write_all(bytes).unwrap();
+    stream.flush().unwrap();
 }
 
 pub fn loopback() -> IpAddr {

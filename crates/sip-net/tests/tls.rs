@@ -1,0 +1,506 @@
+//! TLS on connections that peers open, and on those that we open.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "a test that cannot go on fails"
+)]
+
+mod rig;
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rig::certificates::{Authority, Kit, TlsStream, close_notify, connect_with, peer_with, ticket_keys};
+use rig::{PATIENCE, Rig, Told, accept, connect, expect, framed, listen, read_to_end, udp_client, write};
+use sip_core::transport::Transport;
+use sip_net::settings::Settings;
+use sip_net::tcp::{Sharing, StreamService};
+use sip_net::tls::rustls::{CertificateError, ProtocolVersion};
+use sip_net::tls::{ClientAuth, TlsError, Versions};
+
+fn send(rig: &Rig, order: &str) {
+    udp_client().send_to(order.as_bytes(), rig.udp).unwrap();
+}
+
+/// A message that is echoed whole: so long that it fills several records and reads.
+fn long(number: usize) -> Vec<u8> {
+    let mut message = framed(&format!("WHOLE {number}"), 150_000);
+    for (byte, place) in message.iter_mut().rev().take(150_000).zip(number..) {
+        *byte = b'a' + (place % 23) as u8;
+    }
+    message
+}
+
+#[test]
+fn messages_are_read_however_the_stream_is_cut() {
+    let kit = Kit::new();
+    let rig = Rig::secure(1, Settings::default(), kit.service());
+    for (versions, agreed) in [
+        (Versions::Tls12, ProtocolVersion::TLSv1_2),
+        (Versions::Tls13, ProtocolVersion::TLSv1_3),
+    ] {
+        let client = kit.client(versions);
+        for piece in [1, 7, usize::MAX] {
+            let mut stream = connect_with(&client, rig.tls, piece);
+            write(&mut stream, &framed("ECHO one", 20));
+            expect(&mut stream, b"ECHO one");
+            assert_eq!(stream.conn.protocol_version(), Some(agreed));
+            // Each byte of the message a record.
+            for byte in framed("ECHO two", 3) {
+                write(&mut stream, &[byte]);
+            }
+            expect(&mut stream, b"ECHO two");
+            // Several in one record, and one that begins in it.
+            let mut many = framed("ECHO", 30).repeat(20);
+            let rest = many.split_off(many.len() - 17);
+            write(&mut stream, &many);
+            expect(&mut stream, &b"ECHO".repeat(19));
+            write(&mut stream, &rest);
+            expect(&mut stream, b"ECHO");
+            write(&mut stream, b"\r\n\r\n");
+            expect(&mut stream, b"\r\n");
+        }
+        let mut stream = connect_with(&client, rig.tls, 50_001);
+        for number in 0..5 {
+            let message = long(number);
+            write(&mut stream, &message);
+            expect(&mut stream, &message);
+        }
+    }
+    let Told::Message { flow, .. } = rig.next() else {
+        panic!()
+    };
+    assert_eq!((flow.transport, flow.listener.0), (Transport::Tls, 2));
+    assert!(rig.counter(7, |c| c.tls_accepted_full) >= 7);
+    rig.end_empty();
+}
+
+#[test]
+fn megabytes_go_both_ways_at_once() {
+    let kit = Kit::new();
+    let settings = Settings {
+        write_queue_bytes: 64 << 20,
+        ..Settings::default()
+    };
+    let rig = Rig::secure(1, settings, kit.service());
+    for versions in [Versions::Tls12, Versions::Tls13] {
+        // What is written is read by another thread: neither end waits for the other.
+        let mut stream = connect_with(&kit.client(versions), rig.tls, usize::MAX);
+        write(&mut stream, &framed("ECHO hello", 0));
+        expect(&mut stream, b"ECHO hello");
+        let all: Vec<u8> = (0..40).flat_map(long).collect();
+        let (mut sent, mut got) = (0, vec![0; all.len()]);
+        let mut filled = 0;
+        stream.sock.socket.set_nonblocking(true).unwrap();
+        let end = std::time::Instant::now() + PATIENCE;
+        while filled < got.len() {
+            assert!(std::time::Instant::now() < end, "{sent} sent, {filled} echoed");
+            let piece = &all[sent..(sent + 65_536).min(all.len())];
+            let wrote = if piece.is_empty() {
+                0
+            } else {
+                stream.write(piece).unwrap_or(0)
+            };
+            let read = stream.read(&mut got[filled..]).unwrap_or(0);
+            (sent, filled) = (sent + wrote, filled + read);
+            if wrote + read == 0 {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
+        assert!(got == all);
+    }
+    rig.end_empty();
+}
+
+#[test]
+fn sessions_go_on_at_another_connection_and_at_another_node() {
+    let kit = Kit::new();
+    let keys = ticket_keys();
+    let service = || StreamService {
+        server: Some(kit.server(ClientAuth::None, Some(Arc::clone(&keys)))),
+        ..kit.service()
+    };
+    let here = Rig::secure(1, Settings::default(), service());
+    let there = Rig::secure(2, Settings::default(), service());
+    for (round, versions) in [(1, Versions::Tls12), (2, Versions::Tls13)] {
+        let client = kit.client(versions);
+        for rig in [&here, &here, &there] {
+            let mut stream = connect_with(&client, rig.tls, usize::MAX);
+            write(&mut stream, &framed("ECHO x", 0));
+            expect(&mut stream, b"ECHO x");
+        }
+        assert_eq!(here.counter(round, |c| c.tls_accepted_full), round);
+        assert_eq!(here.counter(round, |c| c.tls_accepted_resumed), round);
+        assert_eq!(there.counter(round, |c| c.tls_accepted_resumed), round);
+        assert_eq!(there.counter(0, |c| c.tls_accepted_full), 0);
+    }
+    here.end_empty();
+    there.end_empty();
+}
+
+#[test]
+fn a_peer_that_says_it_sends_no_more_gets_its_answers_first() {
+    let kit = Kit::new();
+    let rig = Rig::secure(1, Settings::default(), kit.service());
+    let mut stream = kit.connect(rig.tls);
+    write(&mut stream, &framed("ECHO one", 0));
+    expect(&mut stream, b"ECHO one");
+    // Message and close in one write.
+    stream.conn.writer().write_all(&framed("ECHO last", 0)).unwrap();
+    close_notify(&mut stream);
+    // Our own close_notify is there, else this is an error.
+    assert_eq!(read_to_end(&mut stream), b"ECHO last");
+    assert_eq!(rig.counter(1, |c| c.tcp_closed_by_peer), 1);
+    drop(stream);
+    rig.end_empty();
+}
+
+#[test]
+fn the_core_closes_after_its_last_message() {
+    let kit = Kit::new();
+    let rig = Rig::secure(1, Settings::default(), kit.service());
+    let mut stream = kit.connect(rig.tls);
+    write(
+        &mut stream,
+        &[framed("CLOSE", 0), framed("ECHO never", 0)].concat(),
+    );
+    assert_eq!(read_to_end(&mut stream), b"BYE");
+    assert_eq!(rig.counter(1, |c| c.tcp_closed_by_core), 1);
+    drop(stream);
+    rig.end_empty();
+}
+
+#[test]
+fn what_is_no_tls_is_told_and_ended() {
+    let kit = Kit::new();
+    let rig = Rig::secure(1, Settings::default(), kit.service());
+    for (number, garbage) in [
+        &b"OPTIONS sip:a SIP/2.0\r\n\r\n"[..],
+        &[0x16, 3, 1, 0, 5, 9, 9, 9, 9, 9],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut stream = connect(rig.tls);
+        write(&mut stream, garbage);
+        let alert = read_to_end(&mut stream);
+        assert!(
+            matches!(alert[..], [] | [0x15, 3, _, 0, 2, 2, _]),
+            "at most an alert: {alert:?}"
+        );
+        let (outbound, error) = rig.next_failure();
+        assert!(!outbound && matches!(error, TlsError::Protocol(_)), "{error}");
+        let count = number as u64 + 1;
+        assert_eq!(rig.counter(count, |c| c.tcp_closed_tls), count);
+    }
+    assert_eq!(rig.counter(0, |c| c.stream_received), 0);
+    rig.end_empty();
+}
+
+#[test]
+fn a_client_without_a_good_certificate_is_not_served_where_one_is_required() {
+    let kit = Kit::new();
+    let service = StreamService {
+        server: Some(kit.server(ClientAuth::Required, None)),
+        ..kit.service()
+    };
+    let rig = Rig::secure(1, Settings::default(), service);
+    let good = kit.authority.issue("client.example", None);
+    let stranger = Authority::new();
+    let bad = stranger.issue("stranger.example", None);
+    for versions in [Versions::Tls12, Versions::Tls13] {
+        let attempt = |identity| {
+            let client = kit.client_as(identity, versions);
+            let mut stream = connect_with(&client, rig.tls, usize::MAX);
+            // With TLS 1.3 the client hears only afterwards.
+            let _ = stream.write_all(&framed("ECHO x", 0));
+            let mut echo = [0; 6];
+            stream.read_exact(&mut echo).map(|()| echo)
+        };
+        assert_eq!(attempt(Some(good.clone())).unwrap(), *b"ECHO x");
+        assert!(attempt(None).is_err());
+        let failure = rig.next_failure();
+        assert_eq!(failure, (false, TlsError::NoPeerCertificate));
+        assert!(attempt(Some(bad.clone())).is_err());
+        let (_, error) = rig.next_failure();
+        assert!(matches!(error, TlsError::PeerCertificate(_)), "{error}");
+    }
+    assert_eq!(rig.counter(4, |c| c.tcp_closed_tls), 4);
+    assert_eq!(rig.counter(2, |c| c.tls_accepted_full), 2);
+    assert_eq!(rig.counter(2, |c| c.stream_received), 2);
+    rig.end_empty();
+}
+
+/// Reads messages of 1,000 bytes up to the end, however it comes.
+fn receive_all(stream: &mut TlsStream) -> BTreeSet<String> {
+    let mut bytes = Vec::new();
+    let _ = stream.read_to_end(&mut bytes);
+    // What came together with an alert.
+    let _ = stream.conn.reader().read_to_end(&mut bytes);
+    let texts = bytes.chunks_exact(1000);
+    texts
+        .map(|text| String::from_utf8_lossy(text).into_owned())
+        .collect()
+}
+
+/// All messages that came back so far, each once, and whole.
+fn came_back(rig: &Rig) -> BTreeSet<String> {
+    let mut undelivered = BTreeSet::new();
+    while let Ok(told) = rig.told.recv_timeout(Duration::from_millis(100)) {
+        if let Told::Undelivered { text, to, .. } = told {
+            assert_eq!((to.transport, text.len()), (Transport::Tls, 1000));
+            assert!(undelivered.insert(text), "once");
+        }
+    }
+    undelivered
+}
+
+#[test]
+fn a_reader_that_does_not_read_is_cut_and_what_waited_comes_back_in_plaintext() {
+    const MADE: usize = 15_000;
+    let kit = Kit::new();
+    let settings = Settings {
+        write_queue_bytes: 64 << 10,
+        ..Settings::default()
+    };
+    let rig = Rig::secure(1, settings, kit.service());
+    for round in 1..=3 {
+        let mut stream = kit.connect(rig.tls);
+        write(&mut stream, &framed(&format!("FLOOD {MADE}"), 0));
+        assert_eq!(rig.counter(round, |c| c.tcp_closed_slow), round);
+        let all = round * MADE as u64;
+        assert_eq!(rig.counter(all, |c| c.stream_sent + c.stream_undelivered), all);
+        let undelivered = came_back(&rig);
+        assert!(undelivered.len() >= 64, "all that waited: {}", undelivered.len());
+        let received = receive_all(&mut stream);
+        assert_eq!(received.intersection(&undelivered).count(), 0, "not both");
+        assert_eq!(received.len() + undelivered.len(), MADE, "what left has arrived");
+    }
+    rig.end_empty();
+}
+
+#[test]
+fn a_message_is_delivered_or_comes_back_and_never_both() {
+    let kit = Kit::new();
+    let rig = Rig::secure(
+        1,
+        Settings {
+            write_queue_bytes: 16 << 20,
+            ..Settings::default()
+        },
+        kit.service(),
+    );
+    let mut stream = kit.connect(rig.tls);
+    // More than goes into the buffers of both ends.
+    write(&mut stream, &framed("FLOOD 9000", 0));
+    rig.until(|(_, bytes, _)| bytes > 100_000);
+    // The peer breaks the protocol, and only then reads.
+    stream
+        .sock
+        .socket
+        .write_all(&[0x17, 3, 3, 0, 3, 1, 2, 3])
+        .unwrap();
+    let (_, error) = rig.next_failure();
+    assert_eq!(error, TlsError::Decrypt);
+    let received = receive_all(&mut stream);
+    drop(stream);
+    rig.until(|(connections, ..)| connections == 0);
+    let undelivered = came_back(&rig);
+    assert!(!undelivered.is_empty());
+    assert_eq!(received.intersection(&undelivered).count(), 0);
+    assert_eq!(
+        received.len() + undelivered.len(),
+        9000,
+        "this peer read all that was sent"
+    );
+    rig.end_empty();
+}
+
+#[test]
+fn what_waited_for_the_handshake_is_sent_and_one_connection_serves_a_peer() {
+    let kit = Kit::new();
+    let rig = Rig::secure(3, Settings::default(), kit.service());
+    let (listener, address) = listen();
+    let texts: Vec<_> = (10..40).map(|number| format!("for the peer {number}")).collect();
+    for text in &texts {
+        send(&rig, &format!("VIA 2 {address} {text}"));
+    }
+    let socket = accept(&listener);
+    // Everything is queued before the handshake goes on.
+    std::thread::sleep(Duration::from_millis(50));
+    let mut peer = kit.peer(socket);
+    let mut got = vec![0; texts.concat().len()];
+    peer.read_exact(&mut got).unwrap();
+    let got: BTreeSet<_> = got
+        .chunks(texts[0].len())
+        .map(|text| String::from_utf8_lossy(text).into_owned())
+        .collect();
+    assert_eq!(got, texts.into_iter().collect());
+    assert_eq!(rig.counter(1, |c| c.tls_opened_full), 1);
+    assert_eq!(rig.counter(1, |c| c.tcp_opened), 1);
+    // What the peer sends on it is read, and answered there.
+    write(&mut peer, &framed("ECHO back", 0));
+    expect(&mut peer, b"ECHO back");
+    listener.set_nonblocking(true).unwrap();
+    assert!(listener.accept().is_err(), "no second connection");
+    drop(peer);
+    rig.end_empty();
+}
+
+#[test]
+fn a_second_connection_to_a_peer_resumes() {
+    let kit = Kit::new();
+    let rig = Rig::secure(1, Settings::default(), kit.service());
+    let server = kit.server(ClientAuth::None, Some(ticket_keys()));
+    let (listener, address) = listen();
+    for round in 0..2 {
+        send(&rig, &format!("VIA 2 {address} hello"));
+        let mut peer = peer_with(&server, accept(&listener));
+        expect(&mut peer, b"hello");
+        // The tickets have come once this is answered.
+        write(&mut peer, &framed("ECHO x", 0));
+        expect(&mut peer, b"ECHO x");
+        drop(peer);
+        assert_eq!(
+            rig.counter(round + 1, |c| c.tls_opened_full + c.tls_opened_resumed),
+            round + 1
+        );
+        rig.until(|(connections, ..)| connections == 0);
+    }
+    assert_eq!(rig.counter(1, |c| c.tls_opened_resumed), 1);
+    rig.end_empty();
+}
+
+#[test]
+fn a_peer_that_is_not_who_it_should_be_gets_nothing() {
+    let kit = Kit::new();
+    let rig = Rig::secure(1, Settings::default(), kit.service());
+    let elsewhere = kit
+        .authority
+        .issue("elsewhere.example", Some([192, 0, 2, 1].into()));
+    let stranger = Kit::new();
+    let wrong_name = kit.server_as(&elsewhere, ClientAuth::None, None);
+    let unknown = stranger.server(ClientAuth::None, None);
+    for (number, server) in [wrong_name, unknown].iter().enumerate() {
+        let (listener, address) = listen();
+        for text in ["one", "two", "three"] {
+            send(&rig, &format!("VIA 2 {address} {text}"));
+        }
+        let mut peer = peer_with(server, accept(&listener));
+        let error = peer.read(&mut [0; 100]).unwrap_err();
+        assert!(error.to_string().contains("received fatal alert"), "{error}");
+        let mut came_back = BTreeSet::new();
+        let mut failure = None;
+        while came_back.len() < 3 || failure.is_none() {
+            match rig.next() {
+                Told::Undelivered { to, text, .. } => {
+                    assert_eq!(to.remote, address);
+                    assert!(came_back.insert(text), "each once");
+                }
+                Told::TlsFailed {
+                    flow,
+                    outbound,
+                    error,
+                } => {
+                    assert_eq!((flow.remote, outbound), (address, true));
+                    failure = Some(error);
+                }
+                Told::Message { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        match (number, failure.unwrap()) {
+            (0, TlsError::PeerCertificate(CertificateError::NotValidForNameContext { .. })) => {}
+            (1, TlsError::PeerCertificate(CertificateError::UnknownIssuer)) => {}
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(came_back, ["one", "two", "three"].map(str::to_owned).into());
+        // What is sent after that opens another connection, and does not wait for the end of this.
+        send(&rig, &format!("VIA 2 {address} four"));
+        let mut again = peer_with(server, accept(&listener));
+        assert!(again.read(&mut [0; 100]).is_err());
+        assert_eq!(rig.next_undelivered(), "four");
+        assert!(rig.next_failure().0);
+    }
+    assert_eq!(rig.counter(4, |c| c.tcp_closed_tls), 4);
+    assert_eq!(rig.counter(0, |c| c.tls_opened_full), 0);
+    rig.end_empty();
+}
+
+#[test]
+fn a_peer_that_does_not_answer_the_hello_gives_back_what_waited() {
+    let kit = Kit::new();
+    let settings = Settings {
+        handshake_timeout_ms: 300,
+        ..Settings::default()
+    };
+    let rig = Rig::secure(1, settings, kit.service());
+    let (listener, address) = listen();
+    send(&rig, &format!("VIA 2 {address} hello"));
+    let mut silent = accept(&listener);
+    assert_eq!(rig.next_undelivered(), "hello");
+    assert_eq!(rig.counter(1, |c| c.tcp_closed_handshake), 1);
+    assert_eq!(read_to_end(&mut silent)[0], 0x16, "a ClientHello, and the end");
+    // Nor does one that goes away.
+    send(&rig, &format!("VIA 2 {address} again"));
+    drop(accept(&listener));
+    assert_eq!(rig.next_undelivered(), "again");
+    rig.end_empty();
+}
+
+#[test]
+fn without_authorities_nothing_is_opened() {
+    let kit = Kit::new();
+    let service = StreamService {
+        clients: None,
+        ..kit.service()
+    };
+    let rig = Rig::secure(1, Settings::default(), service);
+    let (_listener, address) = listen();
+    send(&rig, &format!("VIA 2 {address} hello"));
+    assert_eq!(rig.next_undelivered(), "hello");
+    assert!(rig.next_failure().0);
+    assert_eq!(rig.counter(1, |c| c.tcp_open_failed), 1);
+    rig.end_empty();
+}
+
+#[test]
+fn each_call_has_a_connection_of_its_own_where_asked_for_and_it_ends_soon() {
+    let kit = Kit::new();
+    let settings = Settings {
+        per_call_idle_ms: 400,
+        ..Settings::default()
+    };
+    let service = StreamService {
+        sharing: Sharing::PerCall,
+        ..kit.service()
+    };
+    let rig = Rig::secure(2, settings, service);
+    let (listener, address) = listen();
+    let server = kit.server(ClientAuth::None, None);
+    let mut peers = Vec::new();
+    for call in ["a@x", "b@x"] {
+        send(&rig, &format!("CALL 2 {call} {address} first"));
+        let mut peer = peer_with(&server, accept(&listener));
+        let message = format!("first\r\nCall-ID: {call}\r\nContent-Length: 0\r\n\r\n");
+        expect(&mut peer, message.as_bytes());
+        peers.push((call, peer));
+    }
+    for (call, peer) in peers.iter_mut().rev() {
+        send(&rig, &format!("CALL 2 {call} {address} second"));
+        let message = format!("second\r\nCall-ID: {call}\r\nContent-Length: 0\r\n\r\n");
+        expect(peer, message.as_bytes());
+    }
+    assert_eq!(rig.counter(2, |c| c.tcp_opened), 2);
+    assert_eq!(rig.counter(2, |c| c.tcp_closed_idle), 2);
+    // The next message of a call opens another.
+    send(&rig, &format!("CALL 2 a@x {address} third"));
+    let mut peer = peer_with(&server, accept(&listener));
+    expect(&mut peer, b"third");
+    assert_eq!(rig.counter(3, |c| c.tcp_opened), 3);
+    drop(peer);
+    rig.end_empty();
+}
