@@ -504,3 +504,25 @@ fn each_call_has_a_connection_of_its_own_where_asked_for_and_it_ends_soon() {
     drop(peer);
     rig.end_empty();
 }
+
+#[test]
+fn what_connections_hold_is_counted_from_their_beginning() {
+    let kit = Kit::new();
+    let rig = Rig::secure(1, Settings::default(), kit.service());
+    let mut partial = kit.connect(rig.tls);
+    write(&mut partial, b"ECHO begun\r\nContent-Length: 20\r\n");
+    rig.until(|(_, bytes, _)| bytes >= 32);
+    let (_, held, _) = rig.load();
+    // A connection that we open, come to rest.
+    let (listener, address) = listen();
+    send(&rig, &format!("VIA 2 {address} hello"));
+    let mut peer = kit.peer(accept(&listener));
+    expect(&mut peer, b"hello");
+    rig.until(|(_, bytes, _)| bytes <= held);
+    assert_eq!(rig.load(), (2, held, 0));
+    drop(peer);
+    rig.until(|(connections, ..)| connections == 1);
+    assert_eq!(rig.load(), (1, held, 0));
+    drop(partial);
+    rig.end_empty();
+}

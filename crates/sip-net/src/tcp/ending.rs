@@ -6,7 +6,7 @@ use sip_core::id::{ConnId, WorkerId};
 use sip_core::transport::Flow;
 
 use super::conn::{Overdue, State};
-use super::streams::{Streams, Why};
+use super::streams::{Streams, Why, exchanged};
 use crate::counters::NetCounters;
 use crate::mailbox::{Block, Task, Way};
 
@@ -98,9 +98,9 @@ impl Streams {
 
     fn remove(&mut self, id: ConnId, counters: &mut NetCounters) -> Option<State> {
         self.return_unsent(id, counters);
-        let mut conn = self.table.remove(id)?;
-        self.unsent = self.unsent.saturating_sub(conn.waiting());
-        self.partial = self.partial.saturating_sub(conn.held_bytes());
+        let conn = self.table.remove(id)?;
+        self.partial = exchanged(self.partial, conn.held_bytes(), 0);
+        debug_assert!(self.table.len() > 0 || self.held() == 0, "nobody holds {}", self.held());
         match &conn.opened_to {
             Some(peer) => self.peers.remove(peer, id),
             None => {
@@ -109,9 +109,6 @@ impl Streams {
                     self.per_address.remove(conn.remote.ip());
                 }
             }
-        }
-        if let Some(out) = conn.out.take() {
-            self.recycle(out);
         }
         // Dropping the socket closes it, and takes it out of epoll.
         Some(conn.state)
@@ -125,7 +122,7 @@ impl Streams {
         let Some(out) = conn.out.take() else {
             return;
         };
-        self.unsent = self.unsent.saturating_sub(out.len());
+        self.unsent = exchanged(self.unsent, out.len(), 0);
         for (to, origin, message) in out.unsent() {
             counters.stream_undelivered += 1;
             self.lost.push(

@@ -362,6 +362,8 @@ impl Streams {
             self.table.remove(id);
             return None;
         }
+        // One that we open to a peer of TLS begins with its ClientHello.
+        self.partial += conn.held_bytes();
         let (deadline, _) = conn.deadline(&self.settings);
         conn.placed = self.wheel.place(id, deadline, conn.placed);
         Some(id)
@@ -504,7 +506,7 @@ impl Streams {
         if conn.is_mid_message() && (taken.messages > 0 || !was_mid_message) && conn.state == State::Open {
             conn.message_begins(now_ms);
         }
-        self.partial = (self.partial + conn.held_bytes()).saturating_sub(held);
+        self.partial = exchanged(self.partial, held, conn.held_bytes());
         self.settle(id, taken, now_ms, counters);
     }
 
@@ -680,8 +682,8 @@ impl Streams {
         };
         counters.stream_sent_bytes += sent.bytes;
         counters.stream_sent += sent.messages;
-        self.unsent = (self.unsent + conn.waiting()).saturating_sub(before);
-        self.partial = (self.partial + conn.held_bytes()).saturating_sub(held);
+        self.unsent = exchanged(self.unsent, before, conn.waiting());
+        self.partial = exchanged(self.partial, held, conn.held_bytes());
         if sent.bytes > 0 {
             conn.progress_ms = now_ms;
             conn.touch(now_ms);
@@ -724,6 +726,12 @@ impl Streams {
     pub fn take_failures(&mut self) -> Vec<TlsFailure> {
         mem::take(&mut self.failures)
     }
+}
+
+/// What is held in all, when one connection holds `after` in the place of `before`.
+pub(super) fn exchanged(held: usize, before: usize, after: usize) -> usize {
+    debug_assert!(held >= before, "what is held was counted when it came: {held} < {before}");
+    (held + after).saturating_sub(before)
 }
 
 /// Keeps the memory of a queue for the next connection that has something to send.
