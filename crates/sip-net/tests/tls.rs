@@ -526,3 +526,28 @@ fn what_connections_hold_is_counted_from_their_beginning() {
     drop(partial);
     rig.end_empty();
 }
+
+#[test]
+fn a_peer_that_closes_is_not_used_for_what_is_new() {
+    let kit = Kit::new();
+    let rig = Rig::secure(1, Settings::default(), kit.service());
+    let (listener, address) = listen();
+    send(&rig, &format!("VIA 2 {address} first"));
+    let mut peer = kit.peer(accept(&listener));
+    expect(&mut peer, b"first");
+    // In one piece: something that makes the core send a request here, and the end.
+    let order = [
+        framed(&format!("VIA 2 {address} second"), 0),
+        framed("ECHO answer", 0),
+    ];
+    peer.conn.writer().write_all(&order.concat()).unwrap();
+    peer.conn.send_close_notify();
+    while peer.conn.wants_write() {
+        peer.conn.write_tls(&mut peer.sock).unwrap();
+    }
+    let mut another = kit.peer(accept(&listener));
+    expect(&mut another, b"second");
+    assert_eq!(read_to_end(&mut peer), b"ECHO answer");
+    drop((peer, another));
+    rig.end_empty();
+}

@@ -77,9 +77,10 @@ impl Streams {
             return;
         };
         conn.begin_end(why, now_ms);
-        if !conn.is_outbound() {
-            // What is not an answer to what came on it takes another way from now on.
-            self.accepted.remove(conn.transport, conn.remote, id);
+        // What is not an answer to what came on it takes another way from now on.
+        match &conn.opened_to {
+            Some(peer) => self.peers.remove(peer, id),
+            None => self.accepted.remove(conn.transport, conn.remote, id),
         }
         let (deadline, _) = conn.deadline(&self.settings);
         conn.placed = self.wheel.place(id, deadline, conn.placed);
