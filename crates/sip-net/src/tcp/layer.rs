@@ -221,13 +221,26 @@ pub(super) struct Secured {
     cipher: Vec<u8>,
     /// Bytes at the front that were written.
     written: usize,
-    /// Bytes of the queue that these records carry: they leave it when all records have been
-    /// written, so that a message that is lost comes back whole.
-    carried: usize,
+    /// The records that carry messages, in their order.
+    carried: [Carried; RECORDS],
 }
 
-/// Bytes of messages that are encrypted at once.
-const CHUNK: usize = 32 << 10;
+/// One record under way. Its bytes of the queue leave that when it has been written, and no
+/// earlier: of a record that is cut the peer can read nothing. Nor later: what the peer has read
+/// must not come back as lost.
+#[derive(Clone, Copy, Debug, Default)]
+struct Carried {
+    /// Bytes to be written until this record has been.
+    until: usize,
+    /// Bytes of the queue in it.
+    bytes: usize,
+}
+
+/// Records that are encrypted for one write.
+const RECORDS: usize = 2;
+
+/// Bytes of messages in one record (RFC 8446 §5.1).
+const RECORD: usize = 16 << 10;
 
 impl Secured {
     /// `first`: what the session wants sent already.
@@ -236,7 +249,7 @@ impl Secured {
             session,
             cipher: first,
             written: 0,
-            carried: 0,
+            carried: [Carried::default(); RECORDS],
         }
     }
 
@@ -266,9 +279,13 @@ impl Secured {
             return Ok(self.cipher.get(self.written..).unwrap_or_default());
         }
         if !waiting.is_empty() && !self.session.is_handshaking() && !self.session.has_ended() {
-            let chunk = waiting.get(..CHUNK.min(waiting.len())).unwrap_or_default();
-            self.session.write(chunk, scratch)?;
-            self.carried = chunk.len();
+            for (piece, carried) in waiting.chunks(RECORD).zip(&mut self.carried) {
+                self.session.write(piece, scratch)?;
+                *carried = Carried {
+                    until: scratch.len(),
+                    bytes: piece.len(),
+                };
+            }
         }
         Ok(scratch)
     }
@@ -277,21 +294,24 @@ impl Secured {
     /// are done with.
     pub(super) fn written(&mut self, count: usize, scratch: &[u8]) -> usize {
         if self.cipher.is_empty() {
-            let rest = scratch.get(count..).unwrap_or_default();
-            if !rest.is_empty() {
-                self.cipher.extend_from_slice(rest);
-                return 0;
-            }
+            self.cipher
+                .extend_from_slice(scratch.get(count..).unwrap_or_default());
         } else {
             self.written += count;
-            if self.written < self.cipher.len() {
-                return 0;
+            if self.written >= self.cipher.len() {
+                // A connection with nothing to send keeps no memory for it.
+                self.cipher = Vec::new();
+                self.written = 0;
             }
-            // A connection with nothing to send keeps no memory for it.
-            self.cipher = Vec::new();
-            self.written = 0;
         }
-        mem::take(&mut self.carried)
+        let mut done = 0;
+        for carried in &mut self.carried {
+            carried.until = carried.until.saturating_sub(count);
+            if carried.until == 0 {
+                done += mem::take(&mut carried.bytes);
+            }
+        }
+        done
     }
 
     /// Says that we send no more; to be written after what waits.
@@ -299,3 +319,6 @@ impl Secured {
         self.session.close(&mut self.cipher);
     }
 }
+
+#[cfg(test)]
+mod tests;
