@@ -167,8 +167,9 @@ impl Conn {
     /// Whether messages can be given to it: it stands, or we open it.
     pub(super) fn takes_messages(&self) -> bool {
         match self.state {
-            State::Connecting | State::Open | State::Flushing => true,
+            State::Connecting | State::Open => true,
             State::Handshaking => self.is_outbound(),
+            State::Flushing => self.stands(),
             State::Shut => false,
         }
     }
@@ -326,7 +327,18 @@ impl Conn {
         taken
     }
 
-    /// Whether all handshakes are done.
+    /// Bytes of the queue that may still leave although the connection is about to end; none: all of
+    /// them.
+    pub(super) fn last_bytes(&self) -> Option<usize> {
+        let failed = self.tls.as_ref().filter(|tls| tls.session.has_ended());
+        match failed {
+            Some(tls) => Some(tls.carried()),
+            // What waits for a handshake is messages; what answers one is none.
+            None => (self.is_outbound() && !self.stands()).then_some(0),
+        }
+    }
+
+    /// Whether all handshakes are done, and messages can be sent.
     pub(super) fn stands(&self) -> bool {
         let secured = self
             .tls

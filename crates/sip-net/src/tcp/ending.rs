@@ -66,13 +66,7 @@ impl Streams {
 
     /// Ends a connection once what is queued has been sent.
     pub(super) fn finish(&mut self, id: ConnId, why: Why, now_ms: u64, counters: &mut NetCounters) {
-        let Some(conn) = self.table.get_mut(id) else {
-            return;
-        };
-        if !conn.stands() && conn.is_outbound() {
-            // What waits will never leave here, and its senders need not wait for the end.
-            self.return_unsent(id, counters);
-        }
+        self.return_stuck(id, counters);
         let Some(conn) = self.table.get_mut(id) else {
             return;
         };
@@ -101,7 +95,11 @@ impl Streams {
         self.return_unsent(id, counters);
         let conn = self.table.remove(id)?;
         self.partial = exchanged(self.partial, conn.held_bytes(), 0);
-        debug_assert!(self.table.len() > 0 || self.held() == 0, "nobody holds {}", self.held());
+        debug_assert!(
+            self.table.len() > 0 || self.held() == 0,
+            "nobody holds {}",
+            self.held()
+        );
         match &conn.opened_to {
             Some(peer) => self.peers.remove(peer, id),
             None => {
@@ -136,6 +134,23 @@ impl Streams {
             );
         }
         self.recycle(out);
+    }
+
+    /// Gives back the messages that will never leave: their senders need not wait for the end. What
+    /// is in records under way leaves all the same, unless the connection is lost before.
+    fn return_stuck(&mut self, id: ConnId, counters: &mut NetCounters) {
+        let Some(conn) = self.table.get_mut(id) else {
+            return;
+        };
+        let Some((keep, out)) = conn.last_bytes().zip(conn.out.as_mut()) else {
+            return;
+        };
+        let before = out.len();
+        out.cut(keep, |to, origin, message| {
+            counters.stream_undelivered += 1;
+            self.lost.push(Task::Send { origin }, to, message);
+        });
+        self.unsent = exchanged(self.unsent, before, out.len());
     }
 
     pub(super) fn lose(&mut self, to: Flow, origin: WorkerId, message: &[u8], counters: &mut NetCounters) {

@@ -314,6 +314,11 @@ impl Secured {
         done
     }
 
+    /// Bytes of the queue in records that are under way.
+    pub(super) fn carried(&self) -> usize {
+        self.carried.iter().map(|carried| carried.bytes).sum()
+    }
+
     /// Says that we send no more; to be written after what waits.
     pub(super) fn close(&mut self) {
         self.session.close(&mut self.cipher);

@@ -108,6 +108,18 @@ impl OutQueue {
         self.bytes.capacity() <= KEPT_BYTES
     }
 
+    /// Takes out everything behind the first `keep` bytes that wait; whoever has a message there that
+    /// does not end before is told by `lost`.
+    pub(super) fn cut(&mut self, keep: usize, mut lost: impl FnMut(Flow, WorkerId, &[u8])) {
+        let end = self.base + (self.written + keep) as u64;
+        let first = self.marks.partition_point(|mark| mark.end <= end);
+        for (to, origin, message) in self.unsent().skip(first) {
+            lost(to, origin, message);
+        }
+        self.marks.truncate(first);
+        self.bytes.truncate(self.written + keep);
+    }
+
     /// The messages that were not wholly written. Of a message cut in two the peer has nothing
     /// that it could use.
     pub(super) fn unsent(&self) -> impl Iterator<Item = (Flow, WorkerId, &[u8])> {
@@ -135,6 +147,28 @@ mod tests {
             conn: None,
             proof: sip_core::transport::Proof::None,
         }
+    }
+
+    #[test]
+    fn what_is_cut_off_comes_back_once_and_what_stays_does_not() {
+        let mut queue = OutQueue::default();
+        for (number, message) in ["one", "two", "three", "four"].iter().enumerate() {
+            queue.push(flow(number as u16), WorkerId(1), message.as_bytes());
+            queue.push_unmarked(b"\r\n");
+        }
+        assert_eq!(queue.advance(4), 1);
+        let mut lost = Vec::new();
+        // To the end of "two", and one byte into "three".
+        queue.cut(1 + 3 + 2 + 1, |to, _, message| {
+            lost.push((to.remote.port(), message.to_vec()))
+        });
+        assert_eq!(lost, [(2, b"three".to_vec()), (3, b"four".to_vec())]);
+        assert_eq!(queue.waiting(), b"\ntwo\r\nt");
+        let left: Vec<_> = queue.unsent().map(|(_, _, message)| message.to_vec()).collect();
+        assert_eq!(left, [b"two".to_vec()]);
+        assert_eq!(queue.advance(7), 1);
+        queue.cut(0, |_, _, _| panic!("nothing is left"));
+        assert_eq!(queue.len(), 0);
     }
 
     proptest! {
