@@ -267,3 +267,56 @@ fn a_websocket_that_asks_and_does_not_read_is_cut() {
     drop(socket);
     rig.end_empty();
 }
+
+#[test]
+fn answers_go_before_the_last_frame_and_nothing_after_it() {
+    let kit = Kit::new();
+    let rig = Rig::secure(1, Settings::default(), kit.service());
+    let too_long = {
+        let mut frame = vec![TEXT, 0x80 | 127];
+        frame.extend(300_000u64.to_be_bytes());
+        frame.extend([0; 4]);
+        frame
+    };
+    for (last, reply) in [
+        (masked(CLOSE, &[]), &[][..]),
+        (masked(CLOSE, &[3, 0xe9]), GOING_AWAY),
+        (vec![0xff, 0xff], PROTOCOL_ERROR),
+        (vec![TEXT, 5], PROTOCOL_ERROR),
+        (too_long, TOO_BIG),
+        (masked(TEXT, b"CLOSE"), POLICY_VIOLATION),
+    ] {
+        let bye = last == masked(TEXT, b"CLOSE");
+        let all = [
+            masked(PING, b"p"),
+            masked(TEXT, b"ECHO one"),
+            masked(TEXT, b"ECHO two"),
+            last,
+            masked(TEXT, b"ECHO never"),
+        ]
+        .concat();
+        let check = |frames: Vec<(u8, Vec<u8>)>| {
+            let of = |first| {
+                frames
+                    .iter()
+                    .filter(move |(f, _)| *f == first)
+                    .map(|(_, p)| p.as_slice())
+            };
+            assert_eq!(frames.last(), Some(&(CLOSE, reply.to_vec())), "{frames:?}");
+            assert_eq!((of(CLOSE).count(), of(PONG).count()), (1, 1), "{frames:?}");
+            let texts: Vec<_> = of(TEXT).collect();
+            let expected: &[&[u8]] = &[b"ECHO one", b"ECHO two", b"BYE"];
+            assert_eq!(texts, expected[..if bye { 3 } else { 2 }], "{frames:?}");
+        };
+        let mut plain = WebSocket::open(connect(rig.ws));
+        write(&mut plain.0, &all);
+        check(std::iter::from_fn(|| plain.frame()).collect());
+        let mut secure = WebSocket::open(kit.connect(rig.wss));
+        write(&mut secure.0, &all);
+        check(std::iter::from_fn(|| secure.frame()).collect());
+    }
+    assert_eq!(rig.counter(4, |c| c.tcp_closed_by_peer), 4);
+    assert_eq!(rig.counter(6, |c| c.tcp_closed_framing), 6);
+    assert_eq!(rig.counter(2, |c| c.tcp_closed_by_core), 2);
+    rig.end_empty();
+}

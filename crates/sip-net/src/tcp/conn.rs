@@ -8,7 +8,7 @@ use sip_core::id::{ConnId, ListenerId};
 use sip_core::transport::websocket::write_ping;
 use sip_core::transport::{Flow, Proof, Transport};
 
-use super::layer::{Context, Decoder, Secured, Taken, closing_frame};
+use super::layer::{Context, Decoder, Farewell, Secured, Taken, closing_frame};
 use super::peers::Peer;
 use super::queue::OutQueue;
 use super::service::is_websocket;
@@ -28,6 +28,8 @@ pub(super) enum State {
     Open,
     /// We send what is queued, then end.
     Flushing,
+    /// All of that is written; what the protocols below say last is being written.
+    Parting,
     /// Our end is shut; the peer's is awaited, and what it still sends is thrown away, because
     /// closing a socket with unread bytes would reset the connection under our last message.
     Shut,
@@ -58,7 +60,7 @@ pub(super) struct Conn {
     /// Nothing has come since our last ping.
     pinged: bool,
     /// What the protocols below say last.
-    farewell: Option<[u8; 4]>,
+    farewell: Option<Farewell>,
     /// We opened it: what it is found by.
     pub(super) opened_to: Option<Box<Peer>>,
     /// When it came to be.
@@ -170,7 +172,7 @@ impl Conn {
             State::Connecting | State::Open => true,
             State::Handshaking => self.is_outbound(),
             State::Flushing => self.stands(),
-            State::Shut => false,
+            State::Parting | State::Shut => false,
         }
     }
 
@@ -231,7 +233,7 @@ impl Conn {
                     Overdue::Handshake,
                 );
             }
-            State::Flushing | State::Shut => {
+            State::Flushing | State::Parting | State::Shut => {
                 return (after(self.since_ms, settings.close_timeout_ms), Overdue::Close);
             }
             State::Open => {}
@@ -386,17 +388,22 @@ impl Conn {
         self.touch(now_ms);
     }
 
-    /// It is to end once all has been sent that is queued, and what the protocols below say last.
-    pub(super) fn begin_end(&mut self, why: Why, now_ms: u64) {
-        self.farewell = closing_frame(&self.decoder, why);
+    /// It is to end once all has been sent that is queued, and what the protocols below say last:
+    /// `farewell`, if there is one.
+    pub(super) fn begin_end(&mut self, why: Why, farewell: Option<Farewell>, now_ms: u64) {
+        // Where TLS has failed nothing can be said any more.
+        self.farewell = farewell
+            .or_else(|| closing_frame(&self.decoder, why))
+            .filter(|_| self.stands());
         self.enter(State::Flushing, now_ms);
     }
 
     /// All is written: says so, in the words of each protocol, and tells the peer that we send no
     /// more. Whether all of that is written, too.
     pub(super) fn end(&mut self, scratch: &mut Vec<u8>, sent: &mut Sent, now_ms: u64) -> io::Result<bool> {
-        if let Some(frame) = self.farewell.take() {
-            self.out.get_or_insert_default().push_unmarked(&frame);
+        self.state = State::Parting;
+        if let Some(farewell) = self.farewell.take() {
+            self.out.get_or_insert_default().push_unmarked(farewell.frame());
             if !self.flush(scratch, sent)? {
                 return Ok(false);
             }

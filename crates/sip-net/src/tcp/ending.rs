@@ -6,6 +6,7 @@ use sip_core::id::{ConnId, WorkerId};
 use sip_core::transport::Flow;
 
 use super::conn::{Overdue, State};
+use super::layer::Farewell;
 use super::streams::{Streams, Why, exchanged};
 use crate::counters::NetCounters;
 use crate::mailbox::{Block, Task, Way};
@@ -65,12 +66,18 @@ impl Streams {
     }
 
     /// Ends a connection once what is queued has been sent.
-    pub(super) fn finish(&mut self, id: ConnId, why: Why, now_ms: u64, counters: &mut NetCounters) {
+    pub(super) fn finish(
+        &mut self,
+        id: ConnId,
+        (why, farewell): (Why, Option<Farewell>),
+        now_ms: u64,
+        counters: &mut NetCounters,
+    ) {
         self.return_stuck(id, counters);
         let Some(conn) = self.table.get_mut(id) else {
             return;
         };
-        conn.begin_end(why, now_ms);
+        conn.begin_end(why, farewell, now_ms);
         // What is not an answer to what came on it takes another way from now on.
         match &conn.opened_to {
             Some(peer) => self.peers.remove(peer, id),
@@ -85,7 +92,7 @@ impl Streams {
     /// Ends a connection now. What was not wholly sent is lost, and comes back.
     pub(super) fn close(&mut self, id: ConnId, why: Why, counters: &mut NetCounters) {
         if let Some(state) = self.remove(id, counters)
-            && !matches!(state, State::Flushing | State::Shut)
+            && !matches!(state, State::Flushing | State::Parting | State::Shut)
         {
             count(why, counters);
         }

@@ -6,7 +6,7 @@ use std::mem;
 use sip_core::limits::Limits;
 use sip_core::transport::framing::{Framed, Framer};
 use sip_core::transport::websocket::{
-    AllowedOrigins, CloseCode, Frames, Handshake, Handshaking, KEEP_ALIVE_PONG, Unframed, write_close,
+    AllowedOrigins, CloseCode, Frames, Handshake, Handshaking, KEEP_ALIVE_PONG, Unframed,
 };
 use sip_core::transport::{Flow, Transport};
 
@@ -38,6 +38,8 @@ pub(super) struct Taken {
     pub(super) upgraded: bool,
     /// The connection is to end.
     pub(super) end: Option<Why>,
+    /// What is then said last, behind the answers to what came before.
+    pub(super) farewell: Option<Farewell>,
     /// What TLS says of that.
     pub(super) fault: Option<TlsError>,
 }
@@ -180,29 +182,45 @@ fn take_frames(
             }
             Unframed::KeepAlivePong | Unframed::Pong => {}
             Unframed::Close { reply, .. } => {
-                context.replies.append(&mut pong);
-                context.replies.extend_from_slice(reply);
+                taken.farewell = Some(match reply.first_chunk() {
+                    Some(frame) => Farewell::Coded(*frame),
+                    None => Farewell::Bare,
+                });
                 taken.end = Some(Why::Peer);
-                return;
+                break;
             }
             Unframed::Incomplete => break,
             Unframed::Error(fault) => {
-                context.replies.append(&mut pong);
-                write_close(context.replies, fault.close_code());
+                taken.farewell = Some(Farewell::Coded(fault.close_code().frame()));
                 taken.end = Some(Why::Framing);
-                return;
+                break;
             }
         }
     }
     context.replies.append(&mut pong);
 }
 
-/// The Close frame that goes before the end of a WebSocket, where none was sent yet.
-pub(super) fn closing_frame(decoder: &Decoder, why: Why) -> Option<[u8; 4]> {
-    let Decoder::Frames(frames) = decoder else {
-        return None;
-    };
-    if frames.is_ended() {
+/// The Close frame of a WebSocket, after which nothing may be sent (RFC 6455 §5.5.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Farewell {
+    /// With a code.
+    Coded([u8; 4]),
+    /// Without: the answer to one without.
+    Bare,
+}
+
+impl Farewell {
+    pub(super) fn frame(&self) -> &[u8] {
+        match self {
+            Self::Coded(frame) => frame,
+            Self::Bare => &[0x88, 0],
+        }
+    }
+}
+
+/// The Close frame with which we end a WebSocket of our own accord.
+pub(super) fn closing_frame(decoder: &Decoder, why: Why) -> Option<Farewell> {
+    if !decoder.is_framed() {
         return None;
     }
     let code = if matches!(why, Why::Core | Why::Framing) {
@@ -210,7 +228,7 @@ pub(super) fn closing_frame(decoder: &Decoder, why: Why) -> Option<[u8; 4]> {
     } else {
         CloseCode::GoingAway
     };
-    Some(code.frame())
+    Some(Farewell::Coded(code.frame()))
 }
 
 /// TLS on a connection, and what of its records waits for room in the socket.

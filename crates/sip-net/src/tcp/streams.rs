@@ -549,7 +549,7 @@ impl Streams {
             }
         }
         match taken.end {
-            Some(why) => self.finish(id, why, now_ms, counters),
+            Some(why) => self.finish(id, (why, taken.farewell), now_ms, counters),
             None if too_slow => self.close(id, Why::Slow, counters),
             None if self.held() > self.settings.stream_bytes => self.close(id, Why::Memory, counters),
             None => {}
@@ -677,7 +677,7 @@ impl Streams {
         let mut sent = Sent::default();
         let result = conn.flush(&mut self.scratch, &mut sent);
         let result = match (result, conn.state) {
-            (Ok(true), State::Flushing) => conn.end(&mut self.scratch, &mut sent, now_ms),
+            (Ok(true), State::Flushing | State::Parting) => conn.end(&mut self.scratch, &mut sent, now_ms),
             (result, _) => result,
         };
         counters.stream_sent_bytes += sent.bytes;
@@ -730,7 +730,10 @@ impl Streams {
 
 /// What is held in all, when one connection holds `after` in the place of `before`.
 pub(super) fn exchanged(held: usize, before: usize, after: usize) -> usize {
-    debug_assert!(held >= before, "what is held was counted when it came: {held} < {before}");
+    debug_assert!(
+        held >= before,
+        "what is held was counted when it came: {held} < {before}"
+    );
     (held + after).saturating_sub(before)
 }
 
