@@ -44,6 +44,14 @@ pub enum Task {
     Undelivered,
 }
 
+impl Task {
+    /// A message that was to be sent, on its way back to `origin`.
+    pub fn lost(origin: WorkerId) -> Self {
+        let way = Way::default();
+        Self::Send { origin, way }
+    }
+}
+
 /// Which connections will do for a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Way {

@@ -9,7 +9,7 @@ use super::conn::{Overdue, State};
 use super::layer::Farewell;
 use super::streams::{Streams, Why, exchanged};
 use crate::counters::NetCounters;
-use crate::mailbox::{Block, Task, Way};
+use crate::mailbox::{Block, Task};
 
 impl Streams {
     /// When [`Streams::advance`] wants to be called next, milliseconds.
@@ -131,14 +131,7 @@ impl Streams {
         self.unsent = exchanged(self.unsent, out.len(), 0);
         for (to, origin, message) in out.unsent() {
             counters.stream_undelivered += 1;
-            self.lost.push(
-                Task::Send {
-                    origin,
-                    way: Way::default(),
-                },
-                to,
-                message,
-            );
+            self.lost.push(Task::lost(origin), to, message);
         }
         self.recycle(out);
     }
@@ -155,21 +148,14 @@ impl Streams {
         let before = out.len();
         out.cut(keep, |to, origin, message| {
             counters.stream_undelivered += 1;
-            self.lost.push(Task::Send { origin }, to, message);
+            self.lost.push(Task::lost(origin), to, message);
         });
         self.unsent = exchanged(self.unsent, before, out.len());
     }
 
     pub(super) fn lose(&mut self, to: Flow, origin: WorkerId, message: &[u8], counters: &mut NetCounters) {
         counters.stream_undelivered += 1;
-        self.lost.push(
-            Task::Send {
-                origin,
-                way: Way::default(),
-            },
-            to,
-            message,
-        );
+        self.lost.push(Task::lost(origin), to, message);
     }
 
     /// Exchanges the messages that could not be delivered for `empty`, which is to be an empty

@@ -189,6 +189,7 @@ impl Fake {
             listener: ListenerId(number),
             remote: address.parse().unwrap(),
             conn: None,
+            proof: Proof::None,
         }
     }
 }

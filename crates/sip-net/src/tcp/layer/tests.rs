@@ -160,11 +160,13 @@ impl Connection {
                 slot: 0,
                 generation: 0,
             }),
+            proof: sip_core::transport::Proof::None,
         };
         let (decoder, outcome) = (&mut self.decoder, &mut self.outcome);
         let mut context = Context {
             limits: &self.limits,
             origins: &AllowedOrigins::any(),
+            trusted: &[],
             replies: &mut self.replies,
         };
         let mut data = |data: &[u8]| {
