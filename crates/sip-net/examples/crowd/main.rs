@@ -1,0 +1,79 @@
+//! Many clients at once, for measuring what connections cost a server: `bench/connections.py`
+//! drives this program, and reads what it prints.
+//!
+//! ```text
+//! crowd idle       hold COUNT connections, each after an OPTIONS and its 200, until stdin ends
+//! crowd loris      COUNT connections on which a message or handshake never ends; until stdin ends
+//! crowd deaf       COUNT connections that ask and never read an answer; until stdin ends
+//! crowd handshakes connect, shake hands, close, again and again, for SECONDS
+//! crowd storm      COUNT clients that come back at once after the server's restart
+//! crowd crypto     both ends in memory: CPU time of the server's end of a handshake
+//! ```
+//! `crowd help` lists the options. Clients come from 127.0.1.0/24, as one address alone has not
+//! enough ports. Linux only, loopback only.
+#![expect(clippy::print_stdout, reason = "what is printed is what the program is for")]
+
+mod arguments;
+mod crypto;
+mod deaf;
+mod handshakes;
+mod idle;
+mod link;
+mod loris;
+mod speech;
+mod storm;
+mod system;
+mod target;
+
+use std::process::ExitCode;
+
+use arguments::Arguments;
+
+/// What the program's parts fail with: a text for the user.
+type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
+
+const USAGE: &str = "\
+usage: crowd MODE --target ADDRESS [OPTIONS]
+  --transport tcp|tls|ws|wss   (tcp)
+  --name NAME                  the server's SIP domain, in the URI and as server name (bench)
+  --ca FILE                    verify the server by this; without it nothing is verified
+  --tls12                      no TLS 1.3
+  --sources N                  addresses that the clients come from (16)
+  --threads N                  that open connections (4)
+idle        --count N
+loris       --count N  --every SECONDS between two bytes (3)
+deaf        --count N  --rate N requests a second in all (2000)
+handshakes  --seconds S  --resume: each connection resumes the session of the one before
+storm       --count N  --timeout SECONDS of an attempt (4)  --backoff SECONDS before the second,
+            twice as many before the third and so on (1)  --give-up SECONDS (120)
+            --fresh: without tickets
+crypto      --seconds S for each case (1)";
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match run(&words) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("crowd: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(words: &[String]) -> Outcome {
+    let arguments = Arguments::parse(words)?;
+    system::raise_descriptor_limit()?;
+    match arguments.mode.as_str() {
+        "idle" => idle::run(&arguments),
+        "loris" => loris::run(&arguments),
+        "deaf" => deaf::run(&arguments),
+        "handshakes" => handshakes::run(&arguments),
+        "storm" => storm::run(&arguments),
+        "crypto" => crypto::run(&arguments),
+        "help" => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        other => Err(format!("no mode {other:?}\n{USAGE}").into()),
+    }
+}
