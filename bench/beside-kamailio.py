@@ -28,7 +28,7 @@ class Bench:
         self.generator = load.build_generator(work)
 
     def one(self, kind, scenario, rate, what, seconds):
-        stateful = scenario in ("transaction", "digest", "tcp") and what != "look" and kind is not Relay
+        stateful = scenario in ("transaction", "digest", "tcp", "tls") and what != "look" and kind is not Relay
         warm = self.options.warm or (WARM_WITH_STATE if stateful else WARM)
         row = load.one(kind, scenario, rate, seconds, warm, self.generator, self.work)
         row["what"] = what

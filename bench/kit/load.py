@@ -5,6 +5,7 @@ import os
 import time
 from pathlib import Path
 
+from . import certificates
 from .process import ROOT, Process, cpu, fail, find, run
 from .servers import (CALLEE_PORT, CALLER_PORT, GENERATOR_CPU, SERVER_CPU, SIP_PORT, USERS, Kamailio, MariaDb,
                       is_register, transport)
@@ -22,6 +23,8 @@ def generator_words(generator, scenario, rate, seconds, warm, users=USERS):
     words = [generator, "-m", "reg" if is_register(scenario) else "call", "-t", transport(scenario),
              "-r", int(rate), "-d", seconds, "-w", warm, "-D", 2, "-p", SIP_PORT, "-s", CALLEE_PORT,
              "-l", CALLER_PORT, "-c", 1, "-u", users, "-P"]
+    phone = generator.parent / "certificates/phone"
+    words += ["-X", f"{phone}.pem", "-K", f"{phone}.key"] if scenario == "tls" else []
     return words + (["-A"] if scenario == "digest" else [])
 
 
@@ -115,4 +118,5 @@ def workspace(path):
     work = path.resolve()
     work.mkdir(parents=True, exist_ok=True)
     (work / "relay").unlink(missing_ok=True)  # built anew from what the sources are now
+    certificates.make(work)
     return work

@@ -21,6 +21,7 @@ SCENARIOS = {
     "transaction": dict(kamailio=["TRANSACTION"], first=3000, most=30_000, relay="udp"),
     "digest": dict(kamailio=["TRANSACTION", "DIGEST"], first=800, most=20_000, relay="udp"),
     "tcp": dict(kamailio=["TRANSACTION", "OVER_TCP"], first=3000, most=25_000, relay="tcp"),
+    "tls": dict(kamailio=["TRANSACTION", "OVER_TLS"], first=3000, most=20_000, relay="tcp"),
     "register-memory": dict(kamailio=["REGISTRAR"], first=10_000, most=110_000, relay="register"),
     "register-disk": dict(kamailio=["REGISTRAR", "ON_DISK"], first=500, most=60_000, relay="register"),
 }
@@ -31,20 +32,20 @@ def is_register(scenario):
 
 
 def transport(scenario):
-    return "tcp" if scenario == "tcp" else "udp"
+    return scenario if scenario in ("tcp", "tls") else "udp"
 
 
-def listens(kind):
-    """Whether something waits at the SIP port (not what is left of an old connection)."""
-    state = {"tcp": "0A", "udp": "07"}[kind]
-    rows = [row.split() for row in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]]
-    return any(row[1].endswith(f":{SIP_PORT:04X}") and row[3] == state for row in rows)
+def listens(kind, port=SIP_PORT):
+    """Whether something waits at the port (not what is left of an old connection)."""
+    table, state = ("udp", "07") if kind == "udp" else ("tcp", "0A")
+    rows = [row.split() for row in Path(f"/proc/net/{table}").read_text().splitlines()[1:]]
+    return any(row[1].endswith(f":{port:04X}") and row[3] == state for row in rows)
 
 
 def answers(kind):
-    """Whether the SIP port takes a message (udp: answers one)."""
-    if kind == "tcp":
-        return listens("tcp")
+    """Whether the SIP port takes connections (udp: answers a message)."""
+    if kind != "udp":
+        return listens(kind)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.settimeout(0.3)
         probe.bind(("127.0.0.1", 0))
@@ -77,7 +78,7 @@ class Trapezoid:
         home = fresh(work / "trapezoid")
         config = home / "trapezoid.toml"
         state = state or ("stateless" if scenario == "stateless" else "transaction")
-        config.write_text(self.configuration(scenario, workers, state))
+        config.write_text(self.configuration(scenario, workers, state, work / "certificates"))
         if scenario == "digest":
             run([binary, "user", "add", "first@bench", "--password-stdin", "--config", config],
                 input="first\n", cwd=home)
@@ -86,12 +87,14 @@ class Trapezoid:
         self.process.wait_for(lambda: answers(transport(scenario)))
 
     @staticmethod
-    def configuration(scenario, workers, state):
+    def configuration(scenario, workers, state, certificates):
         durability, location = ("commit", "sqlite:location.db")
         if scenario == "register-memory":
             durability, location = ("memory", "memory:")
         methods = '"INVITE"' if scenario == "digest" else ""
-        suffix = ";transport=tcp" if scenario == "tcp" else ""
+        suffix = "" if transport(scenario) == "udp" else f";transport={scenario}"
+        secret = f'tls = {{ certificate = "{certificates}/p256.pem", key = "{certificates}/p256.key" }}'
+        authority = f'[tls]\nca = "{certificates}/ca.pem"'
         return f"""
 [server]
 workers = {workers}
@@ -100,6 +103,8 @@ drain_s = 1
 [[listen]]
 transport = "{transport(scenario)}"
 address = "127.0.0.1:{SIP_PORT}"
+{secret if scenario == "tls" else ""}
+{authority if scenario == "tls" else ""}
 [subscribers]
 url = "sqlite:subscribers.db"
 [location]
@@ -154,11 +159,13 @@ class Kamailio:
 
     def __init__(self, scenario, work):
         home = fresh(work / "kamailio")
-        suffix = ";transport=tcp" if scenario == "tcp" else ""
+        suffix = "" if transport(scenario) == "udp" else f";transport={scenario}"
         defines = SCENARIOS[scenario]["kamailio"] + [
             f"SIP_PORT={SIP_PORT}",
             f'CALLEE="sip:127.0.0.1:{CALLEE_PORT}{suffix}"',
-            f'DATABASE="mysql://sip:sip@127.0.0.1:{DB_PORT}/sipbench"']
+            f'DATABASE="mysql://sip:sip@127.0.0.1:{DB_PORT}/sipbench"',
+            f'TLS_CONFIG="{home / "tls.cfg"}"']
+        write_tls(home / "tls.cfg", work / "certificates", "p256")
         # Its default allocator (qm) is three times slower: fm for shared and private memory.
         words = [find("kamailio"), "-DD", "-E", "-f", ROOT / "bench/kamailio/beside.cfg", "-Y", home,
                  "-P", home / "pid", "-m", "4096", "-M", "32", "-x", "fm", "-X", "fm"]
@@ -169,6 +176,21 @@ class Kamailio:
 
     def stop(self):
         self.process.stop()
+
+
+def write_tls(path, certificates, key):
+    """What Kamailio's tls module is told: TLS 1.2 and 1.3, nobody's certificate is verified."""
+    path.write_text(f"""[server:default]
+method = TLSv1.2+
+verify_certificate = no
+require_certificate = no
+certificate = {certificates}/{key}.pem
+private_key = {certificates}/{key}.key
+[client:default]
+method = TLSv1.2+
+verify_certificate = no
+require_certificate = no
+""")
 
 
 class Relay:
