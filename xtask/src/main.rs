@@ -18,7 +18,8 @@ cargo xtask COMMAND
                        fuzz until stopped, or a fixed number of executions of each target
   instructions [--accept]
                        instructions per message against bench/instructions.toml (or into it)
-  bench [TOOL] [ARGS…] a tool of bench/: beside-kamailio (default), workers, memory
+  bench [TOOL] [ARGS…] a tool of bench/: beside-kamailio (default), workers, memory,
+                       connections
 ";
 
 fn main() -> ExitCode {

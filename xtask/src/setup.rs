@@ -63,6 +63,21 @@ const FOR_BENCH: &[Package] = &[
         reason: "the peer's subscribers",
     },
     Package {
+        name: "kamailio-tls-modules",
+        probe: Probe::File("kamailio/modules/tls.so"),
+        reason: "the peer's TLS",
+    },
+    Package {
+        name: "openssl",
+        probe: Probe::Program("openssl"),
+        reason: "certificates of both servers",
+    },
+    Package {
+        name: "valgrind",
+        probe: Probe::Program("valgrind"),
+        reason: "instructions per message with many connections",
+    },
+    Package {
         name: "mariadb-server",
         probe: Probe::Program("mariadbd"),
         reason: "the peer's database",

@@ -149,7 +149,7 @@ fn clippy() -> Outcome {
 }
 
 /// The tools of `bench/`, the first of which is run when none is named.
-const BENCH_TOOLS: &[&str] = &["beside-kamailio", "workers", "memory"];
+const BENCH_TOOLS: &[&str] = &["beside-kamailio", "workers", "memory", "connections"];
 
 /// A measuring script, after what it needs.
 pub(crate) fn bench(args: &[String]) -> Outcome {
@@ -159,13 +159,20 @@ pub(crate) fn bench(args: &[String]) -> Outcome {
         "build the server",
         cargo().args(["build", "--release", "--package", "trapezoid"]),
     )?;
-    let server = target_dir()?.join("release").join("trapezoid");
+    let release = target_dir()?.join("release");
+    if tool == "connections" {
+        run_step(
+            "build the crowd of clients",
+            cargo().args(["build", "--release", "--package", "sip-net", "--example", "crowd"]),
+        )?;
+    }
     run_step(
         "measurements",
         Command::new("python3")
             .arg(format!("bench/{tool}.py"))
             .args(args)
-            .env("TRAPEZOID_BIN", server),
+            .env("TRAPEZOID_BIN", release.join("trapezoid"))
+            .env("CROWD_BIN", release.join("examples").join("crowd")),
     )
 }
 

@@ -15,6 +15,9 @@ use super::speech::options;
 use super::system::input_ended;
 use super::target::Target;
 
+/// Failures in a row after which no more is tried.
+const FAILURES: usize = 5;
+
 pub(crate) fn run(arguments: &Arguments) -> Outcome {
     let target = Target::new(arguments)?;
     let count: usize = arguments.get("count", 100)?;
@@ -26,7 +29,7 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
             .map(|thread| {
                 let numbers = (thread..count).step_by(threads);
                 let target = &target;
-                scope.spawn(move || numbers.map(|number| one(target, number)).collect::<Vec<_>>())
+                scope.spawn(move || open(target, numbers))
             })
             .collect();
         workers
@@ -54,6 +57,21 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome {
         "{{\"mode\":\"idle\",\"asked\":{count},\"opened\":{opened},\"closed\":{closed},\"seconds\":{seconds:.2}}}"
     );
     Ok(())
+}
+
+/// Opens all, unless the server does not want any.
+fn open(target: &Target, numbers: impl Iterator<Item = usize>) -> Vec<io::Result<Link>> {
+    let mut results = Vec::new();
+    let mut failed = 0;
+    for number in numbers {
+        let result = one(target, number);
+        failed = if result.is_ok() { 0 } else { failed + 1 };
+        results.push(result);
+        if failed == FAILURES {
+            break;
+        }
+    }
+    results
 }
 
 /// A connection on which a request was answered.
