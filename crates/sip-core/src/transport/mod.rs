@@ -135,8 +135,8 @@ pub struct Transmit {
     /// (RFC 5922 §7.1). A connection to the same address that proved another domain is none to use.
     /// `None`: the address of `to`.
     pub peer: Option<PeerName>,
-    /// On that connection or not at all, and only if its peer is exactly `to.remote`: else the message
-    /// is undelivered at once (RFC 5626 §5.3). So is all that goes by WebSocket, which nobody opens to a
+    /// On that connection (where none is named: the one that came from that address) or not at all, and
+    /// only if its peer is exactly `to.remote`: else the message is undelivered at once (RFC 5626 §5.3). So is all that goes by WebSocket, which nobody opens to a
     /// user agent (RFC 7118 §5).
     pub pinned: bool,
     /// Place of the message in [`TransmitBatch::bytes`].

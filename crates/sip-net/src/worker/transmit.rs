@@ -130,15 +130,16 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         let owner = match outgoing.to.conn {
             Some(id) if id.worker != self.id && id.worker.0 < self.hub.workers() => id.worker,
             Some(_) if outgoing.way.pinned || self.streams.has(&outgoing.to) => self.id,
-            None if outgoing.way.pinned => self.id,
             Some(_) | None => {
                 outgoing.to.conn = None;
-                if self.streams.has_opened(&outgoing) {
+                let pinned = outgoing.way.pinned;
+                if !pinned && self.streams.has_opened(&outgoing) {
                     self.id
                 } else {
                     let (owner, conn) = self.hub.route(&outgoing.to, self.id, reach);
                     outgoing.to.conn = conn;
-                    owner
+                    // None is opened for it, so that nobody else need try.
+                    if pinned && conn.is_none() { self.id } else { owner }
                 }
             }
         };
