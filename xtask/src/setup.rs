@@ -40,6 +40,31 @@ const FOR_TESTS: &[Package] = &[
         reason: "a next hop of another make",
     },
     Package {
+        name: "kamailio-tls-modules",
+        probe: Probe::File("kamailio/modules/tls.so"),
+        reason: "that next hop over TLS",
+    },
+    Package {
+        name: "kamailio-websocket-modules",
+        probe: Probe::File("kamailio/modules/websocket.so"),
+        reason: "the same over WebSocket",
+    },
+    Package {
+        name: "openssl",
+        probe: Probe::Program("openssl"),
+        reason: "a TLS client that resumes",
+    },
+    Package {
+        name: "chromium",
+        probe: Probe::Program("chromium"),
+        reason: "a phone in a web page",
+    },
+    Package {
+        name: "chromium-driver",
+        probe: Probe::Program("chromedriver"),
+        reason: "drives that browser",
+    },
+    Package {
         name: "g++",
         probe: Probe::Program("c++"),
         reason: "SQLite and the fuzzer's runtime",
