@@ -1,16 +1,29 @@
 //! Kamailio as a neighbouring proxy.
 
+use std::fmt::Write as _;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use crate::child::{Child, wait_until};
-use crate::{Scene, Transport, tool};
+use crate::{Authority, Identity, Scene, Transport, tool};
 
 /// A Kamailio that keeps transactions, records the route, and sends new requests to one place.
 #[derive(Debug)]
 pub struct Kamailio {
     child: Child,
+}
+
+/// What Kamailio shows to its neighbours and asks of them, over TLS.
+#[derive(Debug, Clone, Copy)]
+pub struct Secured<'a> {
+    /// Its certificate.
+    pub identity: &'a Identity,
+    /// Who must have signed its neighbours' certificates.
+    pub authority: &'a Authority,
+    /// Whether those who connect to it must show one.
+    pub mutual: bool,
 }
 
 impl Kamailio {
@@ -19,15 +32,26 @@ impl Kamailio {
     /// # Panics
     /// When it does not start.
     pub fn start(scene: &Scene, transport: Transport, local: SocketAddr, target: SocketAddr) -> Option<Self> {
+        let target = format!("sip:{target};transport={}", transport.name());
+        Self::start_on(scene, &[(transport, local)], &target, None)
+    }
+
+    /// Starts it on all of these addresses, in front of a URI. TLS needs `secured`.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub fn start_on(
+        scene: &Scene,
+        listen: &[(Transport, SocketAddr)],
+        target: &str,
+        secured: Option<Secured<'_>>,
+    ) -> Option<Self> {
         let kamailio = tool("kamailio")?;
-        let name = transport.name();
-        let config = CONFIG
-            .replace("{local}", &format!("{name}:{local}"))
-            .replace("{target}", &format!("sip:{target};transport={name}"));
-        let file = scene.path("kamailio.cfg");
         let run = scene.path("kamailio.run");
         std::fs::create_dir_all(&run).expect("its directory");
-        std::fs::write(&file, config).expect("its configuration");
+        let text = configuration(listen, target, secured, &scene.path("kamailio-tls.cfg"));
+        let file = scene.path("kamailio.cfg");
+        std::fs::write(&file, text).expect("its configuration");
         let mut command = Command::new(kamailio);
         command
             .args(["-DD", "-E", "-m", "64", "-M", "8", "-f"])
@@ -40,16 +64,69 @@ impl Kamailio {
             .current_dir(scene.dir());
         let log = scene.path("kamailio.log");
         let mut child = Child::start("kamailio", &mut command, &log);
-        wait_until("Kamailio listens", Duration::from_secs(15), || {
-            assert!(child.ended().is_none(), "Kamailio ended at its start");
-            let probe = std::net::UdpSocket::bind((scene.ip(), 0)).expect("a socket");
-            let target = local.to_string();
-            match transport {
-                Transport::Tcp => std::net::TcpStream::connect(local).is_ok(),
-                Transport::Udp => answers(&probe, &target),
-            }
-        });
+        for (transport, local) in listen {
+            wait_until("Kamailio listens", Duration::from_secs(15), || {
+                assert!(child.ended().is_none(), "Kamailio ended at its start");
+                let probe = std::net::UdpSocket::bind((scene.ip(), 0)).expect("a socket");
+                match transport {
+                    Transport::Udp => answers(&probe, &local.to_string()),
+                    Transport::Tcp | Transport::Tls | Transport::Ws | Transport::Wss => {
+                        std::net::TcpStream::connect(local).is_ok()
+                    }
+                }
+            });
+        }
         Some(Self { child })
+    }
+}
+
+/// Its configuration; that of TLS goes into a file of its own.
+fn configuration(
+    listen: &[(Transport, SocketAddr)],
+    target: &str,
+    secured: Option<Secured<'_>>,
+    tls: &Path,
+) -> String {
+    let mut extra = String::new();
+    for (transport, local) in listen {
+        // A WebSocket begins as a connection that SIP might use.
+        let name = match transport {
+            Transport::Udp => "udp",
+            Transport::Tcp | Transport::Ws => "tcp",
+            Transport::Tls | Transport::Wss => "tls",
+        };
+        let written = writeln!(extra, "listen={name}:{local}");
+        assert!(written.is_ok(), "writing to a string");
+    }
+    if let Some(secured) = secured {
+        std::fs::write(tls, secured.configuration()).expect("its configuration of TLS");
+        extra.push_str(&TLS.replace("{file}", &tls.display().to_string()));
+    }
+    let websocket = listen.iter().any(|(transport, _)| transport.is_websocket());
+    let more = if websocket { WEBSOCKET } else { "" };
+    let text = CONFIG.replace("{extra}", &extra).replace("{target}", target);
+    text.replace("{websocket}", more)
+}
+
+impl Secured<'_> {
+    fn configuration(&self) -> String {
+        let keys = |require: bool| {
+            let yes = |wanted: bool| if wanted { "yes" } else { "no" };
+            format!(
+                "method = TLSv1.2+\nverify_certificate = {}\nrequire_certificate = {}\n\
+                 private_key = {}\ncertificate = {}\nca_list = {}\n",
+                yes(require),
+                yes(require),
+                self.identity.key.display(),
+                self.identity.certificate.display(),
+                self.authority.file().display(),
+            )
+        };
+        format!(
+            "[server:default]\n{}\n[client:default]\n{}",
+            keys(self.mutual),
+            keys(true)
+        )
     }
 }
 
@@ -83,7 +160,7 @@ fn answers(probe: &std::net::UdpSocket, target: &str) -> bool {
 }
 
 const CONFIG: &str = r#"
-listen={local}
+{extra}
 debug=1
 log_stderror=yes
 children=2
@@ -98,6 +175,7 @@ loadmodule "pv.so"
 loadmodule "maxfwd.so"
 loadmodule "textops.so"
 loadmodule "siputils.so"
+{websocket}
 
 request_route {
     if (!mf_process_maxfwd_header("10")) {
@@ -125,5 +203,25 @@ request_route {
     record_route();
     $du = "{target}";
     t_relay();
+}
+"#;
+
+const TLS: &str = r#"
+enable_tls=yes
+loadmodule "tls.so"
+modparam("tls", "config", "{file}")
+"#;
+
+const WEBSOCKET: &str = r#"
+tcp_accept_no_cl=yes
+loadmodule "xhttp.so"
+loadmodule "websocket.so"
+
+event_route[xhttp:request] {
+    if ($hdr(Upgrade) =~ "websocket") {
+        ws_handle_handshake();
+        exit;
+    }
+    xhttp_reply("404", "Not Found", "", "");
 }
 "#;

@@ -4,9 +4,12 @@
 //! A test makes a [`Scene`], starts a [`Server`] in it, then the peers. Whatever is left running
 //! is ended when its handle is dropped; a test that panics prints every log of its scene.
 
+mod agent;
 mod baresip;
+mod certificates;
 mod child;
 mod kamailio;
+mod link;
 mod phone;
 mod scene;
 mod server;
@@ -14,9 +17,12 @@ mod sipp;
 pub mod torture;
 mod wire;
 
+pub use agent::{Agent, Dialog};
 pub use baresip::Baresip;
+pub use certificates::{Authority, Identity, Name};
 pub use child::Child;
-pub use kamailio::Kamailio;
+pub use kamailio::{Kamailio, Secured};
+pub use link::{Link, Reading, TlsPeer};
 pub use phone::{Heard, Part, Phone};
 pub use scene::{Scene, tool};
 pub use server::{Config, DOMAIN, Server};
@@ -27,6 +33,12 @@ pub use wire::{Client, Message};
 pub mod port {
     /// The server under test.
     pub const SERVER: u16 = 5060;
+    /// The same over TLS.
+    pub const TLS: u16 = 5061;
+    /// The same over WebSocket.
+    pub const WS: u16 = 5066;
+    /// The same over WebSocket on TLS.
+    pub const WSS: u16 = 5067;
     /// The callee.
     pub const CALLEE: u16 = 5070;
     /// The caller.
@@ -37,22 +49,65 @@ pub mod port {
     pub const ADMIN: u16 = 8080;
 }
 
-/// The transports over which each scenario runs.
+/// The transports over which scenarios run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
     /// Datagrams.
     Udp,
     /// One connection.
     Tcp,
+    /// One connection, secured.
+    Tls,
+    /// Messages of a WebSocket (RFC 7118).
+    Ws,
+    /// The same, secured.
+    Wss,
 }
 
 impl Transport {
-    /// As a URI's `transport` parameter has it.
+    /// Every transport.
+    pub const ALL: [Self; 5] = [Self::Udp, Self::Tcp, Self::Tls, Self::Ws, Self::Wss];
+
+    /// As a URI's `transport` parameter has it. That of a secured WebSocket is `ws` too
+    /// (RFC 7118 §5.2).
     pub fn name(self) -> &'static str {
         match self {
             Self::Udp => "udp",
             Self::Tcp => "tcp",
+            Self::Tls => "tls",
+            Self::Ws | Self::Wss => "ws",
         }
+    }
+
+    /// As Via has it.
+    pub fn via(self) -> &'static str {
+        match self {
+            Self::Udp => "UDP",
+            Self::Tcp => "TCP",
+            Self::Tls => "TLS",
+            Self::Ws => "WS",
+            Self::Wss => "WSS",
+        }
+    }
+
+    /// Where the server listens for it.
+    pub fn port(self) -> u16 {
+        match self {
+            Self::Udp | Self::Tcp => port::SERVER,
+            Self::Tls => port::TLS,
+            Self::Ws => port::WS,
+            Self::Wss => port::WSS,
+        }
+    }
+
+    /// Whether messages follow each other without bounds but their own.
+    pub fn is_stream(self) -> bool {
+        matches!(self, Self::Tcp | Self::Tls)
+    }
+
+    /// Whether its clients have no address to which anybody could connect.
+    pub fn is_websocket(self) -> bool {
+        matches!(self, Self::Ws | Self::Wss)
     }
 }
 

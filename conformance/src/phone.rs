@@ -153,6 +153,9 @@ impl Phone {
                 let sent = self.shared.udp.send_to(text.as_bytes(), self.server);
                 sent.expect("sending");
             }
+            Transport::Tls | Transport::Ws | Transport::Wss => {
+                panic!("a callee over {name} is an Agent")
+            }
             Transport::Tcp => {
                 let mut socket = TcpStream::connect(self.server).expect("connecting");
                 socket.write_all(text.as_bytes()).expect("sending");

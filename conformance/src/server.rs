@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::child::{Child, wait_until};
-use crate::{Scene, port};
+use crate::{Identity, Scene, Transport, port};
 
 /// The domain that the server serves in every test.
 pub const DOMAIN: &str = "example.com";
@@ -87,6 +87,32 @@ impl Config {
         let written = writeln!(self.rest, "\n{header}\n{keys}");
         assert!(written.is_ok(), "writing to a string");
         self
+    }
+
+    /// Another listener, at the transport's own port of the scene; `tls` holds further keys of its
+    /// table of that name.
+    pub fn listen(self, scene: &Scene, transport: Transport, identity: &Identity, tls: &str) -> Self {
+        let keys = Self::listen_keys(scene, transport, identity, tls);
+        self.table("[[listen]]", &keys)
+    }
+
+    /// The keys of such a table.
+    pub fn listen_keys(scene: &Scene, transport: Transport, identity: &Identity, tls: &str) -> String {
+        let (name, secured) = match transport {
+            Transport::Udp => ("udp", false),
+            Transport::Tcp => ("tcp", false),
+            Transport::Tls => ("tls", true),
+            Transport::Ws => ("ws", false),
+            Transport::Wss => ("wss", true),
+        };
+        let at = scene.at(transport.port());
+        let mut keys = format!("transport = \"{name}\"\naddress = \"{at}\"\n");
+        if secured {
+            let comma = if tls.is_empty() { "" } else { ", " };
+            let written = writeln!(keys, "tls = {{ {}{comma}{tls} }}", identity.toml());
+            assert!(written.is_ok(), "writing to a string");
+        }
+        keys
     }
 
     fn render(&self, scene: &Scene) -> String {

@@ -221,7 +221,9 @@ impl<'a> Sipp<'a> {
 fn taken(address: SocketAddr, transport: Transport) -> bool {
     match transport {
         Transport::Udp => std::net::UdpSocket::bind(address).is_err(),
-        Transport::Tcp => std::net::TcpListener::bind(address).is_err(),
+        Transport::Tcp | Transport::Tls | Transport::Ws | Transport::Wss => {
+            std::net::TcpListener::bind(address).is_err()
+        }
     }
 }
 

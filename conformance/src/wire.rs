@@ -1,26 +1,18 @@
 //! A client that sends exactly what a test wrote, for what no well-behaved peer would send.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
-use std::time::Duration;
+use std::net::SocketAddr;
 
+use crate::link::{Link, Reading};
 use crate::{DOMAIN, Scene, Transport};
 
-/// How long an answer may take on loopback.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// One socket to the server.
+/// One way to the server.
 #[derive(Debug)]
 pub struct Client {
-    socket: Socket,
-    local: SocketAddr,
+    link: Link,
+    /// What Via and Contact name: this end's address, or a made-up name where nobody can connect
+    /// to it (RFC 7118 §5).
+    host: String,
     pending: Vec<u8>,
-}
-
-#[derive(Debug)]
-enum Socket {
-    Udp(UdpSocket),
-    Tcp(TcpStream),
 }
 
 /// A message as text: first line, then headers in order.
@@ -30,6 +22,8 @@ pub struct Message {
     pub first_line: String,
     /// Names in lower case, values trimmed.
     pub headers: Vec<(String, String)>,
+    /// What follows the empty line.
+    pub body: String,
 }
 
 impl Message {
@@ -46,14 +40,18 @@ impl Message {
 
     pub(crate) fn parse(bytes: &[u8]) -> Self {
         let text = String::from_utf8_lossy(bytes);
-        let head = text.split("\r\n\r\n").next().unwrap_or_default();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
         let mut lines = head.split("\r\n");
         let first_line = lines.next().unwrap_or_default().to_owned();
         let headers = lines.filter_map(|l| l.split_once(':'));
         let headers = headers
             .map(|(n, v)| (n.trim().to_ascii_lowercase(), v.trim().to_owned()))
             .collect();
-        Self { first_line, headers }
+        Self {
+            first_line,
+            headers,
+            body: body.to_owned(),
+        }
     }
 
     /// Status code of a response; 0 for a request.
@@ -79,6 +77,20 @@ impl Message {
         found.map(|(_, value)| value.as_str()).collect()
     }
 
+    /// Record-Route values in order, each as one value, however they were written.
+    pub fn routes(&self) -> Vec<String> {
+        let values = self.all("record-route");
+        let split = values.iter().flat_map(|value| value.split(','));
+        split.map(|value| value.trim().to_owned()).collect()
+    }
+
+    /// The URI in the first Contact.
+    pub fn contact_uri(&self) -> String {
+        let contact = self.header("contact");
+        let uri = contact.split(['<', '>']).nth(1).unwrap_or(contact);
+        uri.to_owned()
+    }
+
     /// A quoted parameter of a challenge.
     pub fn challenge(&self, parameter: &str) -> &str {
         let value = match self.header("www-authenticate") {
@@ -94,97 +106,107 @@ impl Message {
 }
 
 impl Client {
-    /// Binds (and connects) on the scene's address.
+    /// Binds (and connects) on the scene's address, over UDP or TCP.
     ///
     /// # Panics
     /// When that fails.
     pub fn new(scene: &Scene, transport: Transport, port: u16, server: SocketAddr) -> Self {
-        let (socket, local) = match transport {
-            Transport::Udp => {
-                let socket = UdpSocket::bind(scene.at(port)).expect("binding");
-                socket.connect(server).expect("naming the server");
-                socket.set_read_timeout(Some(PATIENCE)).expect("a time-out");
-                (Socket::Udp(socket), scene.at(port))
-            }
-            Transport::Tcp => {
-                let stream = TcpStream::connect(server).expect("connecting");
-                stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
-                let local = stream.local_addr().expect("an address");
-                (Socket::Tcp(stream), local)
-            }
+        let port = if transport == Transport::Udp { port } else { 0 };
+        Self::over(Link::open(transport, scene.at(port), server, None).expect("connecting"))
+    }
+
+    /// Over a way that is open.
+    pub fn over(link: Link) -> Self {
+        let local = link.local();
+        let host = if link.transport().is_websocket() {
+            format!("client{}.invalid", local.port())
+        } else {
+            local.to_string()
         };
         Self {
-            socket,
-            local,
+            link,
+            host,
             pending: Vec::new(),
         }
     }
 
     /// The address that it sends from.
     pub fn local(&self) -> SocketAddr {
-        self.local
+        self.link.local()
+    }
+
+    /// Over what it sends.
+    pub fn transport(&self) -> Transport {
+        self.link.transport()
+    }
+
+    /// Host and port, as its Via and its Contact name them.
+    pub fn host(&self) -> &str {
+        &self.host
     }
 
     /// Sends a message written with plain line ends and without Via, Content-Length or a body.
     pub fn send(&mut self, text: &str, branch: &str) {
+        self.send_with_body(text, branch, "");
+    }
+
+    /// The same with a body; its type is one of the headers.
+    pub fn send_with_body(&mut self, text: &str, branch: &str, body: &str) {
         let (first, rest) = text.trim().split_once('\n').expect("a first line and headers");
-        let transport = if matches!(self.socket, Socket::Udp(_)) {
-            "UDP"
-        } else {
-            "TCP"
-        };
         let via = format!(
-            "Via: SIP/2.0/{transport} {};branch=z9hG4bK{branch};rport",
-            self.local
+            "Via: SIP/2.0/{} {};branch=z9hG4bK{branch};rport",
+            self.transport().via(),
+            self.host
         );
         let headers: String = rest.lines().map(|l| format!("{}\r\n", l.trim())).collect();
-        let message = format!("{}\r\n{via}\r\n{headers}Content-Length: 0\r\n\r\n", first.trim());
+        let message = format!(
+            "{}\r\n{via}\r\n{headers}Content-Length: {}\r\n\r\n{body}",
+            first.trim(),
+            body.len()
+        );
         self.send_bytes(message.as_bytes());
     }
 
     /// Sends these bytes.
     pub fn send_bytes(&mut self, bytes: &[u8]) {
-        let sent = match &mut self.socket {
-            Socket::Udp(socket) => socket.send(bytes).map(|_| ()),
-            Socket::Tcp(stream) => stream.write_all(bytes),
-        };
-        sent.expect("sending");
+        self.link.send(bytes).expect("sending");
     }
 
     /// The next message.
     ///
     /// # Panics
-    /// When none comes within five seconds.
+    /// When none comes within five seconds, or a WebSocket message is not one message of SIP
+    /// (RFC 7118 §5).
     pub fn receive(&mut self) -> Message {
-        let mut buffer = [0; 65_536];
         loop {
             if let Some(message) = Message::take(&mut self.pending) {
+                let whole = self.pending.is_empty() || !self.transport().is_websocket();
+                assert!(whole, "more than one message in one of WebSocket");
                 return Message::parse(&message);
             }
-            let read = match &mut self.socket {
-                Socket::Udp(socket) => socket.recv(&mut buffer),
-                Socket::Tcp(stream) => stream.read(&mut buffer),
-            };
-            match read {
-                Ok(0) => panic!("the server closed the connection"),
-                Ok(n) => self.pending.extend_from_slice(&buffer[..n]),
-                Err(error) => panic!("no answer from the server: {error}"),
+            let part = !self.pending.is_empty() && self.transport().is_websocket();
+            assert!(!part, "a part of a message in one of WebSocket");
+            match self.link.read() {
+                Reading::Bytes(bytes) => {
+                    // Keep-alives (RFC 5626 §4.4.1).
+                    if bytes != b"\r\n" && bytes != b"\r\n\r\n" {
+                        self.pending.extend_from_slice(&bytes);
+                    }
+                }
+                Reading::Nothing => panic!("no answer from the server"),
+                Reading::Closed => panic!("the server closed the connection"),
             }
         }
     }
 
     /// Sends an INVITE for `sip:USER@example.com` with this Call-ID, which is also the branch.
     pub fn invite(&mut self, user: &str, call: &str) {
-        let transport = if matches!(self.socket, Socket::Udp(_)) {
-            "udp"
-        } else {
-            "tcp"
-        };
         let text = format!(
             "INVITE sip:{user}@{DOMAIN} SIP/2.0\nMax-Forwards: 70\nFrom: <sip:alice@{DOMAIN}>;tag=caller\n\
              To: <sip:{user}@{DOMAIN}>\nCall-ID: {call}\nCSeq: 1 INVITE\n\
-             Contact: <sip:alice@{};transport={transport}>",
-            self.local
+             Contact: <sip:alice@{};transport={}>",
+            self.host,
+            self.transport().name()
         );
         self.send(&text, call);
     }

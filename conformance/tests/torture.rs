@@ -1,16 +1,15 @@
-//! Every torture message of RFC 4475 and RFC 5118, sent to the real server: over UDP, over TCP on
-//! a connection of its own, and those with IPv6 from `[::1]` too. What is to become of each says
-//! the table in `conformance::torture`. Skipped, with a notice, where the messages are not there.
+//! Every torture message of RFC 4475 and RFC 5118, sent to the real server: over UDP, over TCP, TLS
+//! and WebSocket on a connection of its own, and those with IPv6 from `[::1]` too. What is to become
+//! of each says the table in `conformance::torture`. Skipped, with a notice, where the messages are
+//! not there.
 
 use std::fmt::Write as _;
-use std::io::{ErrorKind, Read, Write as _};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use conformance::torture::{self, Outcome, RFC4475, RFC5118, Row};
-use conformance::{Scene, Server, Transport, port};
-use socket2::{Domain, Socket, Type};
+use conformance::{Authority, Config, Link, Name, Reading, Scene, Server, TlsPeer, Transport, port};
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -19,8 +18,8 @@ const SILENCE: Duration = Duration::from_millis(60);
 /// Between looks at sockets.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// Sockets that are looked at in turn. UDP: as many as answers may go to. TCP: a connection, or a
-/// listener with what it accepted.
+/// Sockets that are looked at in turn. UDP: as many as answers may go to. Else: a connection, or,
+/// for TCP, a listener with what it accepted.
 #[derive(Default)]
 struct Ears {
     datagrams: Vec<UdpSocket>,
@@ -29,7 +28,7 @@ struct Ears {
 }
 
 struct Stream {
-    socket: TcpStream,
+    link: Link,
     pending: Vec<u8>,
     closed: bool,
 }
@@ -69,20 +68,17 @@ impl Ears {
     }
 
     /// From an address of its own, at any port.
-    fn connection(from: IpAddr, to: SocketAddr) -> Self {
-        let socket = Socket::new(Domain::for_address(to), Type::STREAM, None).expect("a socket");
-        socket.bind(&SocketAddr::new(from, 0).into()).expect("binding");
-        socket.connect(&to.into()).expect("connecting");
+    fn connection(transport: Transport, from: IpAddr, to: SocketAddr, tls: &TlsPeer) -> Self {
+        let from = SocketAddr::new(from, 0);
         let mut ears = Self::default();
-        ears.add(socket.into());
+        ears.add(Link::open(transport, from, to, Some(tls)).expect("connecting"));
         ears
     }
 
-    fn add(&mut self, socket: TcpStream) {
-        socket.set_nonblocking(true).expect("non-blocking");
-        socket.set_nodelay(true).expect("no delay");
+    fn add(&mut self, link: Link) {
+        link.set_nonblocking();
         self.streams.push(Stream {
-            socket,
+            link,
             pending: Vec::new(),
             closed: false,
         });
@@ -101,16 +97,16 @@ impl Ears {
             }
         }
         while let Some(Ok((socket, _))) = self.listener.as_ref().map(TcpListener::accept) {
-            self.add(socket);
+            self.add(Link::accepted(socket));
         }
         for (index, stream) in self.streams.iter_mut().enumerate() {
-            stream.read(&mut buffer);
+            stream.read();
             let Some(length) = torture::framed(&stream.pending) else {
                 continue;
             };
             return Some(Heard {
                 bytes: stream.pending.drain(..length).collect(),
-                port: stream.socket.local_addr().expect("an address").port(),
+                port: stream.link.local().port(),
                 from: Back::Stream(index),
             });
         }
@@ -141,39 +137,43 @@ impl Ears {
 }
 
 impl Stream {
-    fn read(&mut self, buffer: &mut [u8]) {
+    fn read(&mut self) {
         loop {
-            match self.socket.read(buffer) {
-                Ok(0) => self.closed = true,
-                Ok(length) => {
-                    self.pending.extend_from_slice(&buffer[..length]);
-                    continue;
+            match self.link.read() {
+                Reading::Bytes(bytes) => self.pending.extend_from_slice(&bytes),
+                Reading::Nothing => return,
+                Reading::Closed => {
+                    self.closed = true;
+                    return;
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Err(_) => self.closed = true,
             }
-            return;
         }
     }
 
     /// All messages here are far shorter than a socket's buffer.
     fn write(&mut self, bytes: &[u8]) {
-        self.socket.write_all(bytes).expect("sending");
+        self.link.send(bytes).expect("sending");
     }
 }
 
 /// A server, its callee, and the sender's sockets.
 struct Stage {
     server: Server,
+    /// Its address for the transport that is tested, and for UDP and TCP.
     at: SocketAddr,
+    plain: SocketAddr,
     transport: Transport,
+    tls: TlsPeer,
     callee: Ears,
+    /// How many Record-Routes a request gets: two where it leaves over another transport
+    /// (RFC 5658 §5).
+    record_routes: usize,
     /// Where the sender's answers come to over UDP, its first socket being that from which it
     /// sends; over TCP, where connections come to that the server opens (RFC 3261 §18.2.2).
     sender: Ears,
     source: SocketAddr,
-    /// Sends OPTIONS over UDP, and over TCP.
-    probes: [Ears; 2],
+    /// Send OPTIONS over UDP, TCP, and what else is tested.
+    probes: Vec<Ears>,
     status_line: Vec<u8>,
     number: u32,
     _scenes: [Scene; 2],
@@ -182,12 +182,20 @@ struct Stage {
 /// Ports on the sender's address: 5060, and those of sent-by in the messages.
 const PORTS: [u16; 4] = [5060, 5050, 6050, 19_823];
 
-fn configuration(scene: &Scene, at: SocketAddr, callee: &str) -> String {
+/// The transport to the callee: the server opens no WebSockets, and the callee takes no TLS.
+fn towards_callee(transport: Transport) -> Transport {
+    match transport {
+        Transport::Udp | Transport::Ws | Transport::Wss => Transport::Udp,
+        Transport::Tcp | Transport::Tls => Transport::Tcp,
+    }
+}
+
+fn configuration(scene: &Scene, at: SocketAddr, callee: &str, more: &str) -> String {
     let aliases = torture::ALIASES.map(|name| format!("\"{name}\"")).join(", ");
     let mut text = format!(
         "[server]\nworkers = 2\ndata_dir = \"data\"\ndrain_s = 1\n\n\
          [[listen]]\ntransport = \"udp\"\naddress = \"{at}\"\n\n\
-         [[listen]]\ntransport = \"tcp\"\naddress = \"{at}\"\n\n\
+         [[listen]]\ntransport = \"tcp\"\naddress = \"{at}\"\n\n{more}\
          [[listen]]\ntransport = \"udp\"\naddress = \"{other}\"\nadvertise = \"{own_route}\"\n\n\
          [subscribers]\nurl = \"sqlite:subscribers.db\"\n\n[location]\nurl = \"memory:\"\n\n\
          [[domain]]\nname = \"example.com\"\naliases = [{aliases}]\n[domain.auth]\nmethods = []\n\n\
@@ -220,11 +228,29 @@ fn free_port(ip: IpAddr) -> SocketAddr {
     (0..100).find_map(|_| taken().ok()).expect("a free port")
 }
 
+/// Where the answers of a sender over this transport may come to but the way that its requests
+/// take. `None`: the ports are taken, which is said.
+fn ears_of_sender(transport: Transport, from: IpAddr, listens: bool) -> Option<Ears> {
+    match transport {
+        Transport::Udp => match Ears::datagrams(&PORTS.map(|port| SocketAddr::new(from, port))) {
+            Ok(sender) => Some(sender),
+            Err(error) => {
+                eprintln!("SKIPPED: the ports {PORTS:?} of {from}: {error}");
+                None
+            }
+        },
+        Transport::Tcp if listens => Some(Ears::listener(SocketAddr::new(from, PORTS[0]))),
+        Transport::Tcp | Transport::Tls | Transport::Ws | Transport::Wss => Some(Ears::default()),
+    }
+}
+
 impl Stage {
     /// `None`: the sender's ports are taken, which is said.
     fn new(transport: Transport, ip: Option<Ipv6Addr>, status_line: Vec<u8>) -> Option<Self> {
         let scenes = [Scene::new(), Scene::new()];
-        let (at, from, callee) = match ip {
+        let authority = Authority::new(&scenes[0], "authority");
+        let tls = TlsPeer::trusting(&authority, "example.com");
+        let (plain, from, callee) = match ip {
             None => (
                 scenes[0].at(port::SERVER),
                 scenes[1].ip(),
@@ -232,38 +258,43 @@ impl Stage {
             ),
             Some(ip) => (free_port(ip.into()), ip.into(), free_port(ip.into())),
         };
-        let sender = match transport {
-            Transport::Udp => match Ears::datagrams(&PORTS.map(|port| SocketAddr::new(from, port))) {
-                Ok(sender) => sender,
-                Err(error) => {
-                    eprintln!("SKIPPED: the ports {PORTS:?} of {from}: {error}");
-                    return None;
-                }
-            },
-            // Only a test of its own address takes connections there.
-            Transport::Tcp if ip.is_none() => Ears::listener(SocketAddr::new(from, PORTS[0])),
-            Transport::Tcp => Ears::default(),
+        let (at, more) = match transport {
+            Transport::Udp | Transport::Tcp => (plain, String::new()),
+            Transport::Tls | Transport::Ws | Transport::Wss => {
+                let identity = authority.issue("server", &[Name::Dns("example.com")]);
+                let listen = Config::listen_keys(&scenes[0], transport, &identity, "");
+                (scenes[0].at(transport.port()), format!("[[listen]]\n{listen}\n"))
+            }
         };
-        let ears = match transport {
+        // Only a test of its own address takes connections there.
+        let sender = ears_of_sender(transport, from, ip.is_none())?;
+        let next = towards_callee(transport);
+        let ears = match next {
             Transport::Udp => Ears::datagrams(&[callee]).expect("binding"),
-            Transport::Tcp => Ears::listener(callee),
+            Transport::Tcp | Transport::Tls | Transport::Ws | Transport::Wss => Ears::listener(callee),
         };
-        let uri = format!("sip:{callee};transport={}", transport.name());
-        std::fs::write(
-            scenes[0].path("trapezoid.toml"),
-            configuration(&scenes[0], at, &uri),
-        )
-        .expect("writing the configuration");
+        let uri = format!("sip:{callee};transport={}", next.name());
+        let text = configuration(&scenes[0], plain, &uri, &more);
+        std::fs::write(scenes[0].path("trapezoid.toml"), text).expect("writing the configuration");
         let server = Server::start_again(&scenes[0]);
-        let probe = Ears::datagrams(&[SocketAddr::new(from, 0)]).expect("binding");
+        let mut probes = vec![
+            Ears::datagrams(&[SocketAddr::new(from, 0)]).expect("binding"),
+            Ears::connection(Transport::Tcp, from, plain, &tls),
+        ];
+        if at != plain {
+            probes.push(Ears::connection(transport, from, at, &tls));
+        }
         Some(Self {
             server,
             at,
             transport,
+            tls,
             callee: ears,
+            record_routes: if next == transport { 1 } else { 2 },
             sender,
             source: SocketAddr::new(from, PORTS[0]),
-            probes: [probe, Ears::connection(from, at)],
+            probes,
+            plain,
             status_line,
             number: 0,
             _scenes: scenes,
@@ -274,7 +305,10 @@ impl Stage {
     fn probe(number: u32, at: SocketAddr, ears: &mut Ears) {
         let (name, local) = match ears.datagrams.first() {
             Some(socket) => ("UDP", socket.local_addr()),
-            None => ("TCP", ears.streams[0].socket.local_addr()),
+            None => {
+                let link = &ears.streams[0].link;
+                (link.transport().via(), Ok(link.local()))
+            }
         };
         let options = format!(
             "OPTIONS sip:{at} SIP/2.0\r\nVia: SIP/2.0/{name} {};rport;branch=z9hG4bKprobe{number}{name}\r\n\
@@ -301,7 +335,7 @@ impl Stage {
     fn assert_alive(&mut self) {
         self.number += 1;
         for ears in &mut self.probes {
-            Self::probe(self.number, self.at, ears);
+            Self::probe(self.number, self.plain, ears);
         }
     }
 
@@ -330,18 +364,18 @@ impl Stage {
                 self.sender.datagrams[0].send_to(bytes, self.at).expect("sending");
                 self.check(row.datagram, bytes, None, before);
             }
-            Transport::Tcp => self.perform_on_stream(row, bytes),
+            Transport::Tcp | Transport::Tls => self.perform_on_connection(row.on_stream(), bytes),
+            Transport::Ws | Transport::Wss => self.perform_on_connection(row.on_websocket(), bytes),
         }
         self.assert_alive();
         assert!(self.callee.look().is_none(), "more at the callee");
         assert!(self.sender.look().is_none(), "more at the sender");
     }
 
-    fn perform_on_stream(&mut self, row: &Row, bytes: &[u8]) {
-        let (outcomes, closes) = row.on_stream();
-        let mut connection = Ears::connection(self.source.ip(), self.at);
+    fn perform_on_connection(&mut self, (outcomes, closes): (Vec<Outcome>, bool), bytes: &[u8]) {
+        let mut connection = Ears::connection(self.transport, self.source.ip(), self.at, &self.tls);
         let before = dropped_before(self, outcomes[0]);
-        let source = connection.streams[0].socket.local_addr().expect("an address");
+        let source = connection.streams[0].link.local();
         connection.streams[0].write(bytes);
         for (number, sent) in torture::split(bytes, outcomes.len()).into_iter().enumerate() {
             // The connection is gone before the answer to the last of several messages is there:
@@ -360,7 +394,7 @@ impl Stage {
         if closes {
             let end = Instant::now() + PATIENCE;
             while !stream.closed && Instant::now() < end {
-                stream.read(&mut [0; 4096]);
+                stream.read();
                 sleep(PAUSE);
             }
             assert!(stream.closed, "the connection goes on");
@@ -369,7 +403,7 @@ impl Stage {
         if outcomes.contains(&Outcome::Incomplete) {
             assert!(connection.hear(SILENCE).is_none(), "an answer to half a message");
         } else {
-            Self::probe(self.number, self.at, &mut connection);
+            Self::probe(self.number, self.plain, &mut connection);
         }
         assert!(connection.look().is_none(), "more on the connection");
         assert!(!connection.streams[0].closed, "the connection was closed");
@@ -398,7 +432,7 @@ impl Stage {
         match expected {
             Outcome::Forwarded(values) => {
                 let arrived = self.callee.hear(PATIENCE).expect("it reaches the callee");
-                torture::assert_forwarded(sent, &arrived.bytes, source, values);
+                torture::assert_forwarded_by(sent, &arrived.bytes, source, values, self.record_routes);
                 let answer = torture::answer_of_callee(&arrived.bytes, &self.status_line);
                 self.callee.answer(&arrived.from, &answer);
                 let relayed = self.hear_answer(sent, answers.as_mut());

@@ -17,7 +17,9 @@ use std::path::{Path, PathBuf};
 
 use sip_message::{HeaderIndex, HeaderName, Message, parse};
 
-pub use check::{answer_of_callee, assert_answer, assert_forwarded, assert_own, assert_relayed};
+pub use check::{
+    answer_of_callee, assert_answer, assert_forwarded, assert_forwarded_by, assert_own, assert_relayed,
+};
 pub use table::{RFC4475, RFC5118};
 
 /// Header fields that are indexed.
@@ -86,9 +88,9 @@ pub struct Row {
     pub file: &'static str,
     /// Section of its RFC.
     pub section: &'static str,
-    /// Over UDP.
+    /// Over UDP and WebSocket.
     pub datagram: Outcome,
-    /// Over TCP.
+    /// Over TCP and TLS.
     pub stream: Stream,
     /// What the RFC says of it, for such a server.
     pub says: &'static str,
@@ -105,6 +107,13 @@ impl Row {
             (Stream::Closed(_), outcome) => panic!("{}: {outcome:?} closes nothing", self.file),
             (Stream::Otherwise { outcomes, closed, .. }, _) => (outcomes.to_vec(), closed),
         }
+    }
+
+    /// What follows where it is one message of a WebSocket, and whether the connection is closed.
+    /// Such a message ends as a datagram does, so its verdict is that of a datagram
+    /// (RFC 7118 §5).
+    pub fn on_websocket(&self) -> (Vec<Outcome>, bool) {
+        (vec![self.datagram], false)
     }
 }
 

@@ -1,0 +1,295 @@
+//! A scripted phone on a way of its own: registers with digest, calls, is called, as an outbound
+//! client (RFC 5626) where nobody could connect to it.
+
+use std::fmt::Write as _;
+
+use md5::{Digest, Md5};
+
+use crate::{Client, DOMAIN, Link, Message};
+
+/// The phone of one subscriber of [`DOMAIN`].
+#[derive(Debug)]
+pub struct Agent {
+    client: Client,
+    user: &'static str,
+    password: &'static str,
+    outbound: bool,
+    cseq: u32,
+}
+
+/// A dialog, as one of its ends sees it (RFC 3261 §12).
+#[derive(Debug, Clone)]
+pub struct Dialog {
+    /// Call-ID.
+    pub call: String,
+    /// From of our requests.
+    pub local: String,
+    /// To of our requests.
+    pub remote: String,
+    /// The other end's Contact.
+    pub target: String,
+    /// Route values, in the order of sending.
+    pub routes: Vec<String>,
+}
+
+impl Agent {
+    /// A phone behind this way.
+    pub fn new(link: Link, user: &'static str, password: &'static str) -> Self {
+        let outbound = link.transport().is_websocket();
+        Self {
+            client: Client::over(link),
+            user,
+            password,
+            outbound,
+            cseq: 0,
+        }
+    }
+
+    /// Registers as an outbound client does (RFC 5626 §4.2), which over WebSocket it does anyway.
+    pub fn outbound(mut self) -> Self {
+        self.outbound = true;
+        self
+    }
+
+    /// The client below.
+    pub fn client(&mut self) -> &mut Client {
+        &mut self.client
+    }
+
+    /// Its address-of-record.
+    pub fn aor(&self) -> String {
+        format!("sip:{}@{DOMAIN}", self.user)
+    }
+
+    /// Where it can be reached, as a URI.
+    pub fn contact(&self) -> String {
+        let name = self.client.transport().name();
+        format!("sip:{}@{};transport={name}", self.user, self.client.host())
+    }
+
+    /// The value of Contact in requests and responses that make a dialog (RFC 5626 §4.3).
+    fn dialog_contact(&self) -> String {
+        let mark = if self.outbound { ";ob" } else { "" };
+        format!("<{}{mark}>", self.contact())
+    }
+
+    /// Registers for this many seconds: 401, then 200, which is returned.
+    ///
+    /// # Panics
+    /// When the answers are others.
+    pub fn register(&mut self, seconds: u32) -> Message {
+        let outbound = if self.outbound {
+            format!(
+                ";reg-id=1;+sip.instance=\"<urn:uuid:00000000-0000-4000-8000-{:012}>\"",
+                self.client.local().port()
+            )
+        } else {
+            String::new()
+        };
+        let text = format!(
+            "To: <{aor}>\nFrom: <{aor}>;tag=r{user}\nCall-ID: register-{user}-{host}\nContact: <{contact}>{outbound}\n\
+             Expires: {seconds}\nSupported: path, outbound",
+            aor = self.aor(),
+            user = self.user,
+            host = self.client.host(),
+            contact = self.contact(),
+        );
+        let uri = format!("sip:{DOMAIN}");
+        let challenge = self.request("REGISTER", &uri, &text, "");
+        assert_eq!(challenge.status(), 401, "{challenge:?}");
+        let credentials = self.credentials("REGISTER", &uri, &challenge);
+        let answer = self.request(
+            "REGISTER",
+            &uri,
+            &format!("{text}\nAuthorization: {credentials}"),
+            "",
+        );
+        assert_eq!(answer.status(), 200, "{answer:?}");
+        answer
+    }
+
+    /// Sends an INVITE to this user, with credentials once it was challenged, and returns once
+    /// that is sent. Its branch is that of the last request.
+    ///
+    /// # Panics
+    /// When it is not challenged.
+    pub fn invite(&mut self, user: &str, call: &str, body: &str) {
+        let uri = format!("sip:{user}@{DOMAIN}");
+        let text = format!(
+            "To: <{uri}>\nFrom: <{aor}>;tag=i{name}\nCall-ID: {call}\nContact: {contact}\nSupported: outbound\n\
+             Content-Type: application/sdp",
+            aor = self.aor(),
+            name = self.user,
+            contact = self.dialog_contact(),
+        );
+        let challenge = self.request("INVITE", &uri, &text, body);
+        assert_eq!(challenge.status(), 407, "{challenge:?}");
+        let refused = format!(
+            "To: {}\nFrom: <{}>;tag=i{}\nCall-ID: {call}",
+            challenge.header("to"),
+            self.aor(),
+            self.user
+        );
+        let branch = self.branch();
+        self.send("ACK", &uri, &refused, &branch, "");
+        let credentials = self.credentials("INVITE", &uri, &challenge);
+        self.cseq += 1;
+        let branch = self.branch();
+        self.send(
+            "INVITE",
+            &uri,
+            &format!("{text}\nProxy-Authorization: {credentials}"),
+            &branch,
+            body,
+        );
+    }
+
+    /// The next message that is no 100.
+    pub fn receive(&mut self) -> Message {
+        loop {
+            let message = self.client.receive();
+            if message.status() != 100 {
+                return message;
+            }
+        }
+    }
+
+    /// The next request, which must be of this method.
+    ///
+    /// # Panics
+    /// When it is something else.
+    pub fn expect_request(&mut self, method: &str) -> Message {
+        let message = self.receive();
+        let is = message.first_line.split(' ').next();
+        assert_eq!(is, Some(method), "{message:?}");
+        message
+    }
+
+    /// The next response but 100, which must have this status.
+    ///
+    /// # Panics
+    /// When it is something else.
+    pub fn expect_status(&mut self, status: u16) -> Message {
+        let message = self.receive();
+        assert_eq!(message.status(), status, "{message:?}");
+        message
+    }
+
+    /// Answers a request: 1xx and 2xx to an INVITE with Contact and Record-Route.
+    pub fn answer(&mut self, request: &Message, status: u16, body: &str) {
+        let mut text = format!("SIP/2.0 {status} Scripted\r\n");
+        for (name, value) in &request.headers {
+            let copied = ["via", "from", "to", "call-id", "cseq", "record-route"].contains(&name.as_str());
+            if copied {
+                let tag = if name == "to" && !value.contains(";tag=") {
+                    format!(";tag=a{}", self.user)
+                } else {
+                    String::new()
+                };
+                let _ = write!(text, "{name}: {value}{tag}\r\n");
+            }
+        }
+        if request.first_line.starts_with("INVITE ") {
+            let _ = write!(text, "Contact: {}\r\n", self.dialog_contact());
+        }
+        if !body.is_empty() {
+            text.push_str("Content-Type: application/sdp\r\n");
+        }
+        let _ = write!(text, "Content-Length: {}\r\n\r\n{body}", body.len());
+        self.client.send_bytes(text.as_bytes());
+    }
+
+    /// Sends a request within a dialog; its answer is [`Self::expect_status`]'s.
+    pub fn in_dialog(&mut self, method: &str, dialog: &Dialog) {
+        // An ACK has the number of its INVITE (RFC 3261 §13.2.2.4).
+        if method != "ACK" {
+            self.cseq += 1;
+        }
+        let mut text = format!(
+            "To: {}\nFrom: {}\nCall-ID: {}",
+            dialog.remote, dialog.local, dialog.call
+        );
+        for route in &dialog.routes {
+            let _ = write!(text, "\nRoute: {route}");
+        }
+        let branch = format!("{}-{method}", self.branch());
+        self.send(method, &dialog.target, &text, &branch, "");
+    }
+
+    /// Sends a request outside of dialogs and waits for its final answer.
+    pub fn request(&mut self, method: &str, uri: &str, headers: &str, body: &str) -> Message {
+        self.cseq += 1;
+        let branch = self.branch();
+        self.send(method, uri, headers, &branch, body);
+        self.client.final_response()
+    }
+
+    fn branch(&self) -> String {
+        format!("{}{}n{}", self.user, self.client.local().port(), self.cseq)
+    }
+
+    fn send(&mut self, method: &str, uri: &str, headers: &str, branch: &str, body: &str) {
+        let text = format!(
+            "{method} {uri} SIP/2.0\nMax-Forwards: 70\nCSeq: {} {method}\n{headers}",
+            self.cseq
+        );
+        self.client.send_with_body(&text, branch, body);
+    }
+
+    /// Answers an MD5 challenge with qop=auth (RFC 7616 §3.4).
+    fn credentials(&self, method: &str, uri: &str, challenge: &Message) -> String {
+        let (realm, nonce) = (challenge.challenge("realm"), challenge.challenge("nonce"));
+        let (user, password) = (self.user, self.password);
+        let secret = md5(&format!("{user}:{realm}:{password}"));
+        let request = md5(&format!("{method}:{uri}"));
+        let response = md5(&format!("{secret}:{nonce}:00000001:c0ffee:auth:{request}"));
+        format!(
+            "Digest username=\"{user}\", realm=\"{realm}\", nonce=\"{nonce}\", uri=\"{uri}\", \
+             response=\"{response}\", algorithm=MD5, qop=auth, nc=00000001, cnonce=\"c0ffee\""
+        )
+    }
+}
+
+impl Dialog {
+    /// The caller's, from the 2xx to its INVITE (RFC 3261 §12.1.2).
+    pub fn of_caller(answer: &Message) -> Self {
+        let mut routes = answer.routes();
+        routes.reverse();
+        Self {
+            call: answer.header("call-id").to_owned(),
+            local: answer.header("from").to_owned(),
+            remote: answer.header("to").to_owned(),
+            target: answer.contact_uri(),
+            routes,
+        }
+    }
+
+    /// The callee's, from the INVITE and the 2xx to it, as the caller got that (§12.1.1).
+    pub fn of_callee(invite: &Message, answer: &Message) -> Self {
+        Self {
+            call: invite.header("call-id").to_owned(),
+            local: answer.header("to").to_owned(),
+            remote: invite.header("from").to_owned(),
+            target: invite.contact_uri(),
+            routes: invite.routes(),
+        }
+    }
+}
+
+fn md5(text: &str) -> String {
+    let mut hex = String::new();
+    for byte in Md5::digest(text.as_bytes()) {
+        let _ = write!(hex, "{byte:02x}");
+    }
+    hex
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digests_are_written_as_hexadecimal() {
+        assert_eq!(md5("abc"), "900150983cd24fb0d6963f7d28e17f72");
+    }
+}
