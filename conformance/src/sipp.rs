@@ -25,6 +25,7 @@ pub struct Sipp<'a> {
     rate: u32,
     lost_percent: u8,
     bounded: bool,
+    connection_per_call: bool,
     values: BTreeMap<&'static str, String>,
 }
 
@@ -72,6 +73,7 @@ impl<'a> Sipp<'a> {
             rate: 50,
             lost_percent: 0,
             bounded: true,
+            connection_per_call: false,
             values: values.into_iter().collect(),
         }
     }
@@ -121,6 +123,12 @@ impl<'a> Sipp<'a> {
         self
     }
 
+    /// A caller opens a connection for each call, not one for all.
+    pub fn connection_per_call(mut self) -> Self {
+        self.connection_per_call = true;
+        self
+    }
+
     /// Runs until it is told to stop ([`Running::stop`]).
     pub fn unbounded(mut self) -> Self {
         self.bounded = false;
@@ -140,14 +148,7 @@ impl<'a> Sipp<'a> {
         command.current_dir(self.scene.dir()).arg("-sf").arg(file("xml"));
         command.args(["-i", &ip, "-mi", &ip, "-ci", &ip, "-bind_local", "-nostdin"]);
         command.args(["-p", &self.port.to_string(), "-cp", &number.to_string()]);
-        command.args([
-            "-t",
-            if self.transport == Transport::Udp {
-                "u1"
-            } else {
-                "t1"
-            },
-        ]);
+        command.args(["-t", self.sockets()]);
         command.args(["-trace_stat", "-fd", "1", "-stf"]).arg(file("csv"));
         command
             .args(["-trace_err", "-error_file"])
@@ -196,6 +197,19 @@ impl<'a> Sipp<'a> {
         let register = self.scenario.starts_with("register");
         let uri = &self.values[if register { "registrar" } else { "uri" }];
         uri.trim_start_matches("sip:")
+    }
+
+    /// SIPp's word for its transport and its sockets.
+    fn sockets(&self) -> &'static str {
+        match (self.transport, self.connection_per_call) {
+            (Transport::Udp, false) => "u1",
+            (Transport::Udp, true) => "un",
+            (Transport::Tcp, false) => "t1",
+            (Transport::Tcp, true) => "tn",
+            (Transport::Tls | Transport::Ws | Transport::Wss, _) => {
+                panic!("Debian's SIPp speaks UDP and TCP")
+            }
+        }
     }
 
     fn render(&self) -> String {

@@ -162,6 +162,50 @@ fn busy_stateless(transport: Transport) {
     refused_with_486(Config::new().stateless(), transport);
 }
 
+/// Callers with a connection for each call, many of them at once, and one callee to whom the server
+/// needs a single connection.
+fn over_a_connection_for_each_call(config: Config) {
+    const MANY: u32 = 40;
+    let scene = Scene::new();
+    let to = callee_uri(&scene, Transport::Tcp);
+    let server = Server::start(&scene, &config.invites_to(&to, ""));
+    let Some(callee) = callee(&scene, "uas_call", Transport::Tcp)
+        .calls(MANY, 200)
+        .start()
+    else {
+        return;
+    };
+    let caller = caller(&scene, "uac_call", Transport::Tcp)
+        .calls(MANY, 200)
+        .set("hold_ms", "200")
+        .connection_per_call()
+        .start()
+        .expect("SIPp, as above");
+    let calling = caller.finish();
+    assert_eq!(calling.successful(), u64::from(MANY), "{calling:?}");
+    let called = callee.finish();
+    assert_eq!(called.successful(), u64::from(MANY), "{called:?}");
+    let opened = |by: &str| server.metric("trapezoid_net_connections_total", &format!("\"{by}\""));
+    assert!(
+        (opened("peer") - f64::from(MANY)).abs() < 0.5,
+        "{}",
+        opened("peer")
+    );
+    // Each worker has its own.
+    let to_callee = opened("server");
+    assert!((1.0..=2.0).contains(&to_callee), "{to_callee}");
+}
+
+#[test]
+fn a_connection_for_each_call() {
+    over_a_connection_for_each_call(Config::new());
+}
+
+#[test]
+fn a_connection_for_each_call_stateless() {
+    over_a_connection_for_each_call(Config::new().stateless());
+}
+
 /// SIPp drops a tenth of what it sends and of what it gets, at both ends: the retransmissions of
 /// callers, server and callees bring every call through, and no callee sees an INVITE as new twice.
 fn call_under_loss(config: Config) {
