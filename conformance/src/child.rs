@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 pub struct Child {
     name: String,
     inner: std::process::Child,
+    /// Whether what it has started ends with it.
+    has_others: bool,
 }
 
 impl Child {
@@ -29,16 +31,23 @@ impl Child {
         Self {
             name: name.to_owned(),
             inner,
+            has_others: false,
         }
+    }
+
+    /// Starts a program that starts others, which are ended with it.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn start_with_others(name: &str, command: &mut Command, log: &Path) -> Self {
+        let mut child = Self::start(name, command, log);
+        child.has_others = true;
+        child
     }
 
     /// Sends a signal, named as `kill` names it.
     pub fn signal(&self, signal: &str) {
-        let sent = Command::new("sh")
-            .args(["-c", &format!("kill -{signal} {}", self.inner.id())])
-            .stderr(Stdio::null())
-            .status();
-        assert!(sent.is_ok(), "no shell to send signals with");
+        send_signal(signal, &[self.inner.id()]);
     }
 
     /// Its status, if it has ended.
@@ -68,10 +77,45 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
+        if self.has_others {
+            send_signal("KILL", &descendants(self.inner.id()));
+        }
         // Both fail only where it has ended already.
         let _ = self.inner.kill();
         let _ = self.inner.wait();
     }
+}
+
+fn send_signal(signal: &str, to: &[u32]) {
+    let to: Vec<String> = to.iter().map(u32::to_string).collect();
+    let sent = Command::new("sh")
+        .args(["-c", &format!("kill -{signal} {}", to.join(" "))])
+        .stderr(Stdio::null())
+        .status();
+    assert!(sent.is_ok(), "no shell to send signals with");
+}
+
+/// The processes that this one has started, and those that they have.
+fn descendants(of: u32) -> Vec<u32> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let parents: Vec<(u32, u32)> = processes
+        .filter_map(|entry| {
+            let process = entry.file_name().to_str()?.parse().ok()?;
+            let text = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+            // PID (NAME) STATE PPID: only the name may hold anything.
+            let after_name = text.rsplit_once(')')?.1;
+            let parent = after_name.split_whitespace().nth(1)?.parse().ok()?;
+            Some((process, parent))
+        })
+        .collect();
+    let mut found = vec![of];
+    let mut next = 0;
+    while let Some(parent) = found.get(next).copied() {
+        let children = parents.iter().filter(|(_, of)| *of == parent);
+        found.extend(children.map(|(process, _)| process));
+        next += 1;
+    }
+    found.split_off(1)
 }
 
 /// Asks `ready` until it says yes.
@@ -83,5 +127,32 @@ pub(crate) fn wait_until(what: &str, limit: Duration, mut ready: impl FnMut() ->
     while !ready() {
         assert!(Instant::now() < deadline, "{what}: not within {limit:?}");
         std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_program_has_started_ends_with_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let log = dir.path().join("log");
+        let mut command = Command::new("sh");
+        command.args(["-c", "sh -c 'sleep 100 & wait' & wait"]);
+        let child = Child::start_with_others("sh", &mut command, &log);
+        let mut others = Vec::new();
+        wait_until("three processes", Duration::from_secs(5), || {
+            others = descendants(child.inner.id());
+            others.len() >= 2
+        });
+        drop(child);
+        wait_until("their end", Duration::from_secs(5), || {
+            let lives = |process: &u32| {
+                let text = std::fs::read_to_string(format!("/proc/{process}/stat"));
+                text.is_ok_and(|text| !text.contains(") Z "))
+            };
+            !others.iter().any(lives)
+        });
     }
 }

@@ -6,6 +6,7 @@
 
 mod agent;
 mod baresip;
+mod browser;
 mod certificates;
 mod child;
 mod kamailio;
@@ -19,6 +20,7 @@ mod wire;
 
 pub use agent::{Agent, Dialog};
 pub use baresip::Baresip;
+pub use browser::{Browser, Tab};
 pub use certificates::{Authority, Identity, Name};
 pub use child::Child;
 pub use kamailio::{Kamailio, Secured};
