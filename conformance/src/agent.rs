@@ -124,14 +124,7 @@ impl Agent {
         );
         let challenge = self.request("INVITE", &uri, &text, body);
         assert_eq!(challenge.status(), 407, "{challenge:?}");
-        let refused = format!(
-            "To: {}\nFrom: <{}>;tag=i{}\nCall-ID: {call}",
-            challenge.header("to"),
-            self.aor(),
-            self.user
-        );
-        let branch = self.branch();
-        self.send("ACK", &uri, &refused, &branch, "");
+        self.acknowledge_refusal(user, &challenge);
         let credentials = self.credentials("INVITE", &uri, &challenge);
         self.cseq += 1;
         let branch = self.branch();
@@ -142,6 +135,18 @@ impl Agent {
             &branch,
             body,
         );
+    }
+
+    /// Acknowledges the final answer, no 2xx, to the last INVITE to this user (RFC 3261 §17.1.1.3).
+    pub fn acknowledge_refusal(&mut self, user: &str, answer: &Message) {
+        let text = format!(
+            "To: {}\nFrom: {}\nCall-ID: {}",
+            answer.header("to"),
+            answer.header("from"),
+            answer.header("call-id")
+        );
+        let branch = self.branch();
+        self.send("ACK", &format!("sip:{user}@{DOMAIN}"), &text, &branch, "");
     }
 
     /// The next message that is no 100.

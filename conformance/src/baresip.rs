@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::child::{Child, wait_until};
-use crate::{DOMAIN, Scene, Transport, tool};
+use crate::{Authority, DOMAIN, Scene, Transport, tool};
 
 /// A running phone with one account of [`DOMAIN`].
 #[derive(Debug)]
@@ -35,6 +35,21 @@ impl Baresip {
         transport: Transport,
         server: SocketAddr,
     ) -> Option<Self> {
+        Self::start_trusting(scene, line, user, password, (transport, server), None)
+    }
+
+    /// The same; over TLS the server's certificate must be of this authority.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub fn start_trusting(
+        scene: &Scene,
+        line: u16,
+        user: &str,
+        password: &str,
+        (transport, server): (Transport, SocketAddr),
+        authority: Option<&Authority>,
+    ) -> Option<Self> {
         let baresip = tool("baresip")?;
         let dir = scene.path(user);
         std::fs::create_dir_all(&dir).expect("the phone's directory");
@@ -50,6 +65,8 @@ impl Baresip {
              module_app menu.so\nmodule_app ctrl_tcp.so\nctrl_tcp_listen {control}\n",
             modules = modules().display(),
         );
+        let trust = authority.map(|authority| format!("sip_cafile {}\n", authority.file().display()));
+        let config = config + &trust.unwrap_or_default();
         let name = transport.name();
         let account = format!(
             "<sip:{user}@{DOMAIN};transport={name}>;auth_user={user};auth_pass={password};regint=600;\

@@ -100,12 +100,17 @@ fn configuration(
     }
     if let Some(secured) = secured {
         std::fs::write(tls, secured.configuration()).expect("its configuration of TLS");
-        extra.push_str(&TLS.replace("{file}", &tls.display().to_string()));
+        extra.push_str("enable_tls=yes");
     }
-    let websocket = listen.iter().any(|(transport, _)| transport.is_websocket());
-    let more = if websocket { WEBSOCKET } else { "" };
+    let mut more = String::new();
+    if secured.is_some() {
+        more.push_str(&TLS.replace("{file}", &tls.display().to_string()));
+    }
+    if listen.iter().any(|(transport, _)| transport.is_websocket()) {
+        more.push_str(WEBSOCKET);
+    }
     let text = CONFIG.replace("{extra}", &extra).replace("{target}", target);
-    text.replace("{websocket}", more)
+    text.replace("{more}", &more)
 }
 
 impl Secured<'_> {
@@ -175,7 +180,7 @@ loadmodule "pv.so"
 loadmodule "maxfwd.so"
 loadmodule "textops.so"
 loadmodule "siputils.so"
-{websocket}
+{more}
 
 request_route {
     if (!mf_process_maxfwd_header("10")) {
@@ -207,9 +212,10 @@ request_route {
 "#;
 
 const TLS: &str = r#"
-enable_tls=yes
 loadmodule "tls.so"
 modparam("tls", "config", "{file}")
+# A neighbour that refuses us after its handshake never answers.
+modparam("tm", "fr_timer", 3000)
 "#;
 
 const WEBSOCKET: &str = r#"

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -48,7 +49,7 @@ impl TlsPeer {
             .with_safe_default_protocol_versions()
             .expect("versions of TLS")
             .with_root_certificates(roots);
-        let config = match identity {
+        let mut config = match identity {
             None => builder.with_no_client_auth(),
             Some(identity) => {
                 let key = PrivateKeyDer::from_pem_file(&identity.key).expect("a key");
@@ -56,6 +57,8 @@ impl TlsPeer {
                 builder.with_client_auth_cert(chain, key).expect("a certificate")
             }
         };
+        // Each connection is to look at the certificate.
+        config.resumption = Resumption::disabled();
         Self {
             config: Arc::new(config),
             name: ServerName::try_from(name).expect("a name").to_owned(),

@@ -210,11 +210,15 @@ impl Server {
     /// # Panics
     /// When it does not answer 200.
     pub fn api(&self, what: &str, body: &str) -> serde_json::Value {
-        let token = std::fs::read_to_string(&self.token).expect("a token file");
-        let headers = format!("Authorization: Bearer {}\r\n", token.trim());
-        let (status, answer) = ask(self.admin, what, &headers, body).expect("/api/v1 answers");
+        let (status, answer) = self.ask(what, body);
         assert_eq!(status, 200, "{what}: {answer}");
         serde_json::from_str(&answer).expect("JSON")
+    }
+
+    fn ask(&self, what: &str, body: &str) -> (u16, String) {
+        let token = std::fs::read_to_string(&self.token).expect("a token file");
+        let headers = format!("Authorization: Bearer {}\r\n", token.trim());
+        ask(self.admin, what, &headers, body).expect("/api/v1 answers")
     }
 
     /// The state of a member of a group: `up`, `failed` or `drained`.
@@ -236,6 +240,16 @@ impl Server {
         let group = of(&all["groups"], "name", group);
         let member = of(&group["members"], "uri", uri);
         member["state"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Has it read its files again: status and answer.
+    ///
+    /// # Panics
+    /// When there is no answer.
+    pub fn reload(&self) -> (u16, serde_json::Value) {
+        let (status, answer) = self.ask("POST /api/v1/reload", "");
+        let answer = serde_json::from_str(&answer).unwrap_or_else(|e| panic!("{e}: {answer}"));
+        (status, answer)
     }
 
     /// What it has logged so far.

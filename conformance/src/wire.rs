@@ -79,7 +79,17 @@ impl Message {
 
     /// Record-Route values in order, each as one value, however they were written.
     pub fn routes(&self) -> Vec<String> {
-        let values = self.all("record-route");
+        self.values("record-route")
+    }
+
+    /// The same of Via.
+    pub fn vias(&self) -> Vec<String> {
+        self.values("via")
+    }
+
+    /// For headers that have no quoted strings with commas.
+    fn values(&self, name: &str) -> Vec<String> {
+        let values = self.all(name);
         let split = values.iter().flat_map(|value| value.split(','));
         split.map(|value| value.trim().to_owned()).collect()
     }

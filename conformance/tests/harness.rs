@@ -1,7 +1,7 @@
 //! Our own scripted clients, tried at a server of another make before they judge ours.
 
 use conformance::{
-    Authority, Client, DOMAIN, Identity, Kamailio, Link, Name, Scene, Secured, TlsPeer, Transport,
+    Authority, Client, DOMAIN, Identity, Kamailio, Link, Name, SClient, Scene, Secured, TlsPeer, Transport,
 };
 
 /// A Kamailio that listens for every transport.
@@ -115,5 +115,27 @@ fn is_refused(scene: &Scene, tls: &TlsPeer) -> bool {
     match Link::open(Transport::Tls, scene.at(0), to, Some(tls)) {
         Ok(mut link) => link.read() == conformance::Reading::Closed,
         Err(_) => true,
+    }
+}
+
+#[test]
+fn openssl_is_a_client_too() {
+    let scene = Scene::new();
+    let [authority, unknown] = ["authority", "unknown"].map(|name| Authority::new(&scene, name));
+    let identity = authority.issue("kamailio", &[Name::Dns(DOMAIN)]);
+    let Some(_kamailio) = kamailio(&scene, &authority, &identity, true) else {
+        return;
+    };
+    let ours = authority.issue("ours", &[Name::Dns("client.example.com")]);
+    for (option, version) in [("-tls1_2", "TLSv1.2"), ("-tls1_3", "TLSv1.3")] {
+        let Some(client) = SClient::new(&scene, &authority) else {
+            return;
+        };
+        client.clone().with(&[option]).run_refused();
+        let said = client.with(&[option]).presenting(&ours).run();
+        assert!(said.contains(&format!("New, {version}")), "{said}");
+        let stranger = SClient::new(&scene, &unknown).expect("as above");
+        let said = stranger.with(&[option]).presenting(&ours).run_refused();
+        assert!(said.contains("certificate verify failed"), "{said}");
     }
 }
