@@ -1,0 +1,224 @@
+//! Calls to and from a Kamailio over mutual TLS, and neighbours that are refused: either end wants a
+//! certificate of the other (RFC 5922).
+
+use std::time::Duration;
+
+use conformance::{
+    Authority, Client, Config, DOMAIN, Identity, Kamailio, Name, NameServer, Part, Phone, Scene, Secured,
+    Server, Sipp, Transport, port,
+};
+
+const CALLS: u32 = 5;
+
+/// The domain for which the neighbour's certificate must speak.
+const NEIGHBOUR: &str = "gateway.example.net";
+
+/// Two authorities, of which the server and its neighbour trust the first.
+struct World {
+    scene: Scene,
+    trusted: Authority,
+    unknown: Authority,
+    _names: NameServer,
+    dns: String,
+}
+
+impl World {
+    fn new() -> Self {
+        let scene = Scene::new();
+        let names = NameServer::start(&scene, &[NEIGHBOUR]);
+        Self {
+            trusted: Authority::new(&scene, "trusted"),
+            unknown: Authority::new(&scene, "unknown"),
+            dns: names.toml(),
+            _names: names,
+            scene,
+        }
+    }
+
+    /// A certificate for the neighbour, also for its address, which its Record-Route names.
+    fn neighbour(&self, authority: &Authority) -> Identity {
+        authority.issue("kamailio", &[Name::Dns(NEIGHBOUR), Name::Ip(self.scene.ip())])
+    }
+
+    fn ours(&self, authority: &Authority) -> Identity {
+        authority.issue("ours", &[Name::Dns(DOMAIN)])
+    }
+
+    /// New INVITEs go to the neighbour over TLS; it is shown what we show where we listen.
+    fn towards_neighbour(&self, ours: &Identity) -> Config {
+        let uri = format!("sip:{NEIGHBOUR}:{};transport=tls", port::NEXT_HOP);
+        let ca = format!("ca = \"{}\"", self.trusted.file().display());
+        Config::new()
+            .table("[dns]", &self.dns)
+            .table("[tls]", &ca)
+            .listen(&self.scene, Transport::Tls, ours, "")
+            .route(&format!(
+                "when = {{ method = [\"INVITE\"] }}\ndo = {{ relay = \"{uri}\", timeout_s = 2 }}"
+            ))
+    }
+
+    /// Where a callee without TLS is.
+    fn callee(&self) -> String {
+        format!("sip:{};transport=udp", self.scene.at(port::CALLEE))
+    }
+
+    /// INVITEs go to the callee; who connects must show a certificate.
+    fn behind_neighbour(&self) -> Config {
+        let ca = self.trusted.file();
+        let tls = format!("client_auth = \"required\", client_ca = \"{}\"", ca.display());
+        let ours = self.ours(&self.trusted);
+        let config = Config::new().invites_to(&self.callee(), "");
+        config.listen(&self.scene, Transport::Tls, &ours, &tls)
+    }
+
+    /// The neighbour, on UDP and TLS, which trusts the first authority and wants certificates of it.
+    fn kamailio(&self, identity: &Identity, target: &str) -> Option<Kamailio> {
+        let secured = Secured {
+            identity,
+            authority: &self.trusted,
+            mutual: true,
+        };
+        let at = self.scene.at(port::NEXT_HOP);
+        let listen = [(Transport::Tls, at), (Transport::Udp, at)];
+        Kamailio::start_on(&self.scene, &listen, target, Some(secured))
+    }
+
+    /// The neighbour, in front of our server.
+    fn kamailio_before_us(&self, identity: &Identity) -> Option<Kamailio> {
+        let us = format!("sip:{};transport=tls", self.scene.at(port::TLS));
+        self.kamailio(identity, &us)
+    }
+}
+
+fn sipp_talks_to_sipp(scene: &Scene, first: u16, transport: Transport) {
+    let Some(callee) = Sipp::server(scene, "uas_call", Transport::Udp, port::CALLEE)
+        .calls(CALLS, 20)
+        .start()
+    else {
+        return;
+    };
+    let caller = Sipp::client(scene, "uac_call", transport, port::CALLER, scene.at(first))
+        .calls(CALLS, 20)
+        .expect_header("Record-Route", "transport=tls")
+        // Kamailio's workers may let a BYE overtake its ACK, which SIPp does not expect.
+        .set("hold_ms", "200")
+        .start()
+        .expect("SIPp, as above");
+    assert_eq!(caller.finish().successful(), u64::from(CALLS));
+    let called = callee.finish();
+    assert_eq!(called.successful(), u64::from(CALLS), "{called:?}");
+}
+
+#[test]
+fn calls_to_kamailio() {
+    let world = World::new();
+    let config = world.towards_neighbour(&world.ours(&world.trusted));
+    let _server = Server::start(&world.scene, &config);
+    let theirs = world.neighbour(&world.trusted);
+    let Some(_kamailio) = world.kamailio(&theirs, &world.callee()) else {
+        return;
+    };
+    sipp_talks_to_sipp(&world.scene, port::SERVER, Transport::Tcp);
+}
+
+#[test]
+fn calls_from_kamailio() {
+    let world = World::new();
+    let _server = Server::start(&world.scene, &world.behind_neighbour());
+    let theirs = world.neighbour(&world.trusted);
+    let Some(_kamailio) = world.kamailio_before_us(&theirs) else {
+        return;
+    };
+    sipp_talks_to_sipp(&world.scene, port::NEXT_HOP, Transport::Udp);
+}
+
+/// Calls by the way of `first`; whether the call was taken. Where not, the callee heard nothing.
+fn is_taken(world: &World, first: u16, transport: Transport) -> bool {
+    let scene = &world.scene;
+    let callee = Phone::start(scene, Transport::Udp, port::CALLEE, Part::Answer(Duration::ZERO));
+    let mut caller = Client::new(scene, transport, port::CALLER, scene.at(first));
+    let answers = caller.call("bob", "a-call");
+    let status = answers.last().map_or(0, conformance::Message::status);
+    assert!(status == 200 || status >= 400, "{answers:?}");
+    let heard = callee.count("INVITE");
+    assert_eq!(heard, usize::from(status == 200), "{answers:?}");
+    status == 200
+}
+
+/// Kamailio shows this certificate when we connect to it, and is shown `ours`.
+fn is_called(world: &World, theirs: &Identity, ours: &Identity) -> Option<bool> {
+    let _server = Server::start(&world.scene, &world.towards_neighbour(ours));
+    let _kamailio = world.kamailio(theirs, &world.callee())?;
+    Some(is_taken(world, port::SERVER, Transport::Tcp))
+}
+
+/// RFC 5922 §7: the authority, the time, and exactly the name by which the neighbour is called.
+#[test]
+fn we_call_only_whom_his_certificate_speaks_for() {
+    let other = "other.example.net";
+    let (dns, uri) = ("*.example.net", format!("sip:{other}"));
+    let names: [(&str, &[Name<'_>], bool); 6] = [
+        ("its name", &[Name::Dns(NEIGHBOUR)], true),
+        ("its URI", &[Name::Uri("sip:gateway.example.net")], true),
+        ("another name", &[Name::Dns(other)], false),
+        ("a wildcard", &[Name::Dns(dns)], false),
+        (
+            "the URI of another, before which its name does not count",
+            &[Name::Uri(&uri), Name::Dns(NEIGHBOUR)],
+            false,
+        ),
+        ("no name", &[], false),
+    ];
+    for (what, names, expected) in names {
+        eprintln!("{what}");
+        let world = World::new();
+        let theirs = world.trusted.issue("kamailio", names);
+        let Some(called) = is_called(&world, &theirs, &world.ours(&world.trusted)) else {
+            return;
+        };
+        assert_eq!(called, expected, "{what}");
+    }
+}
+
+#[test]
+fn we_call_nobody_whose_certificate_is_not_good() {
+    for what in ["of another authority", "expired"] {
+        let world = World::new();
+        let names = [Name::Dns(NEIGHBOUR)];
+        let theirs = match what {
+            "expired" => world.trusted.issue_expired("kamailio", &names),
+            _ => world.unknown.issue("kamailio", &names),
+        };
+        let called = is_called(&world, &theirs, &world.ours(&world.trusted));
+        assert_ne!(called, Some(true), "{what}");
+    }
+}
+
+/// The neighbour wants to know who we are as well. With TLS 1.3 it says so after we have begun to
+/// send, so that the request is lost and its time runs out.
+#[test]
+fn who_does_not_know_us_is_not_called() {
+    let world = World::new();
+    let theirs = world.neighbour(&world.trusted);
+    let called = is_called(&world, &theirs, &world.ours(&world.unknown));
+    assert_ne!(called, Some(true));
+}
+
+/// Kamailio connects to us and shows a certificate of this kind.
+fn may_call_us(theirs: impl Fn(&World) -> Identity) -> Option<bool> {
+    let world = World::new();
+    let _server = Server::start(&world.scene, &world.behind_neighbour());
+    let _kamailio = world.kamailio_before_us(&theirs(&world))?;
+    Some(is_taken(&world, port::NEXT_HOP, Transport::Udp))
+}
+
+#[test]
+fn only_who_shows_a_good_certificate_may_call_us() {
+    let names = [Name::Dns(NEIGHBOUR)];
+    let good = may_call_us(|world| world.trusted.issue("kamailio", &names));
+    assert_ne!(good, Some(false), "a good one");
+    let unknown = may_call_us(|world| world.unknown.issue("kamailio", &names));
+    assert_ne!(unknown, Some(true), "one of another authority");
+    let expired = may_call_us(|world| world.trusted.issue_expired("kamailio", &names));
+    assert_ne!(expired, Some(true), "an expired one");
+}
