@@ -100,7 +100,7 @@ impl Endpoint {
             StartLine::Request { .. } => match engine.handle_request(&message, flow) {
                 request_path::Handled::Here => Handled::Here,
                 request_path::Handled::HandOver(worker) => Handled::HandOver(worker),
-                request_path::Handled::Broken if flow.transport.is_reliable() => Handled::Close,
+                request_path::Handled::Broken if flow.transport.is_stream() => Handled::Close,
                 request_path::Handled::Broken => Handled::Here,
             },
             StartLine::Response { .. } => {

@@ -74,6 +74,12 @@ impl Transport {
         !matches!(self, Self::Udp)
     }
 
+    /// Whether messages end by what they say of their length: where that is wrong, the next one cannot
+    /// be found. A datagram and a WebSocket message have an end of their own.
+    pub const fn is_stream(self) -> bool {
+        matches!(self, Self::Tcp | Self::Tls)
+    }
+
     /// Port where a URI or Via gives none (RFC 3261 §19.1.2, RFC 7118 §5.3... 80/443).
     pub const fn default_port(self) -> u16 {
         match self {
