@@ -129,6 +129,10 @@ counters! {
     limited_transactions => "limit_reached" { "limit=\"transactions\"" };
     /// Requests refused because a limit was reached.
     limited_parked => "limit_reached" { "limit=\"parked\"" };
+    /// Requests refused because a limit was reached.
+    limited_flow_registrations => "limit_reached" { "limit=\"registrations-per-connection\"" };
+    /// Bindings whose connection has closed.
+    flows_lost => "registration_flows_lost" {};
     /// Requests sent to another address of the next hop after the first failed (RFC 3263 §4.3).
     failovers => "failovers" {};
     /// Requests too long for a datagram, by what was done.

@@ -34,6 +34,9 @@ pub struct Limits {
     pub nonces: usize,
     /// Route header values of one request; more: 400.
     pub route_values: usize,
+    /// Addresses-of-record registered over one connection that are known when it closes; of more, a call
+    /// learns that it has when it is sent there.
+    pub registrations_per_connection: usize,
     /// Via header values of one message; more: 400.
     pub via_values: usize,
     /// Bytes of a request over UDP; a longer one leaves by TCP where there is such a listener and its
@@ -57,6 +60,7 @@ impl Default for Limits {
             events: 65_536,
             nonces: 1_000_000,
             route_values: 64,
+            registrations_per_connection: 1024,
             via_values: 70,
             udp_mtu: 1300,
         }

@@ -276,3 +276,169 @@ fn outbound_over_udp_and_behind_another_proxy() {
     let sent = one(without_100(b.udp(CALLER, &text)));
     assert!(sent.headers("Record-Route").iter().all(|m| !m.contains('@')));
 }
+
+/// The shell says that a connection has closed.
+fn closed(b: &mut Bench, flow: Flow) -> Vec<Sent> {
+    let now = b.now();
+    b.endpoint.handle_flow_closed(now, flow.conn.expect("a connection"));
+    b.drain()
+}
+
+fn call(b: &mut Bench, branch: &str) -> Vec<Sent> {
+    without_100(b.udp(CALLER, &request("INVITE", "sip:bob@example.com", branch, "")))
+}
+
+/// Nobody waits for a phone whose connection has closed: the caller hears at once, the next flow of the
+/// instance is tried, and other contacts are not kept from ringing.
+#[test]
+fn a_binding_whose_connection_has_closed_is_no_target() {
+    let mut b = Bench::new(&location(StateMode::Transaction));
+    register(&mut b, browser(4), &format!("<{INVALID}>"));
+    // Again, and over another connection: only what the last was made over counts.
+    register(&mut b, browser(4), &format!("<{INVALID}>"));
+    assert!(closed(&mut b, browser(3)).is_empty());
+    assert_eq!(one(call(&mut b, "a1")).to, browser(4));
+    let out = one(closed(&mut b, browser(4)));
+    assert_eq!(out.first_line(), "SIP/2.0 480 Temporarily Unavailable");
+    assert_eq!(
+        (b.counters().flows_lost, b.counters().transactions_unreachable),
+        (1, 1)
+    );
+    assert_eq!(
+        one(call(&mut b, "a2")).first_line(),
+        "SIP/2.0 480 Temporarily Unavailable"
+    );
+    // It is registered still, and reachable again as soon as it comes back.
+    let again = request(
+        "REGISTER",
+        "sip:example.com",
+        "r9",
+        &format!("Contact: <{INVALID}>\n"),
+    )
+    .replace("From: <sip:alice@", "From: <sip:bob@")
+    .replace("CSeq: 1 ", "CSeq: 2 ");
+    assert_eq!(b.receive(browser(8), &again)[0].headers("Contact").len(), 1);
+    assert_eq!(one(call(&mut b, "a3")).to, browser(8));
+    assert!(closed(&mut b, browser(4)).is_empty(), "it hangs on the new one");
+    assert_eq!(one(call(&mut b, "a4")).to, browser(8));
+    b.pass(500_000);
+    b.assert_idle();
+}
+
+#[test]
+fn of_two_phones_the_one_that_is_there_rings() {
+    let mut b = Bench::new(&location(StateMode::Transaction));
+    let udp = request(
+        "REGISTER",
+        "sip:example.com",
+        "r0",
+        "Contact: <sip:bob@192.0.2.20>\n",
+    )
+    .replace("From: <sip:alice@", "From: <sip:bob@")
+    .replace("c1@", "c0@");
+    b.udp(CALLEE, &udp);
+    register(&mut b, browser(4), &format!("<{INVALID}>"));
+    assert_eq!(call(&mut b, "a1").len(), 2);
+    assert!(closed(&mut b, browser(4)).is_empty());
+    assert_eq!(one(call(&mut b, "a2")).address(), CALLEE);
+}
+
+/// A phone that listens is behind its connection: its own address is tried.
+#[test]
+fn who_listens_is_called_at_his_contact() {
+    let mut b = Bench::new(&location(StateMode::Transaction));
+    let tcp = over(Transport::Tcp, BROWSER, 6);
+    register(&mut b, tcp, "<sip:bob@192.0.2.30:5062;transport=tcp>");
+    assert_eq!(one(call(&mut b, "a1")).to, tcp);
+    assert_eq!(one(closed(&mut b, tcp)).address(), "192.0.2.30:5062");
+    let sent = one(call(&mut b, "a2"));
+    assert_eq!((sent.address().as_str(), sent.to.conn), ("192.0.2.30:5062", None));
+}
+
+/// What rings at a browser has ended with its connection; a phone may answer by a new one.
+#[test]
+fn what_rings_when_its_connection_closes() {
+    for (transport, ends) in [(Transport::Wss, true), (Transport::Tls, false)] {
+        let mut b = Bench::new(&location(StateMode::Transaction));
+        let flow = over(transport, BROWSER, 6);
+        let contact = "<sip:bob@192.0.2.30:5061;transport=tls>;reg-id=1;+sip.instance=\"<urn:uuid:1>\"";
+        register(&mut b, flow, contact);
+        let invite = one(call(&mut b, "a1"));
+        b.receive(flow, &response(&invite, "180 Ringing", ""));
+        let out = closed(&mut b, flow);
+        if ends {
+            assert_eq!(one(out).first_line(), "SIP/2.0 480 Temporarily Unavailable");
+        } else {
+            assert!(out.is_empty());
+            let late = over(transport, "192.0.2.30:40009", 9);
+            let out = one(b.receive(late, &response(&invite, "200 OK", "")));
+            assert_eq!(out.first_line(), "SIP/2.0 200 OK");
+        }
+        b.pass(500_000);
+        b.assert_idle();
+    }
+}
+
+/// Each worker fails its own transactions, wherever the connection lives.
+#[test]
+fn a_connection_of_another_worker() {
+    let mut config = location(StateMode::Transaction);
+    config.workers = 2;
+    let mut owner = Bench::new(&config);
+    register(&mut owner, browser(4), &format!("<{INVALID}>"));
+    let mut other = Bench::worker(&config, 1, owner.shared.clone());
+    let invite = request("INVITE", "sip:bob@example.com", "a1", "");
+    // A Call-ID that belongs to the other worker.
+    let texts = (0..64).map(|n| invite.replace("c1@", &format!("k{n}@")));
+    let text = texts
+        .into_iter()
+        .find(|text| owner.endpoint.owner_of(text.as_bytes()).is_some());
+    let sent = one(without_100(other.udp(CALLER, &text.unwrap())));
+    assert_eq!(sent.to, browser(4));
+    assert!(closed(&mut owner, browser(4)).is_empty());
+    let out = one(closed(&mut other, browser(4)));
+    assert_eq!(out.first_line(), "SIP/2.0 480 Temporarily Unavailable");
+}
+
+#[test]
+fn registrations_of_a_connection_are_bounded() {
+    let mut config = location(StateMode::Transaction);
+    config.limits.registrations_per_connection = 2;
+    let mut b = Bench::new(&config);
+    for user in ["u1", "u2", "u3", "u1"] {
+        let text = request(
+            "REGISTER",
+            "sip:example.com",
+            user,
+            &format!("Contact: <{INVALID}>\n"),
+        )
+        .replace("sip:alice@", &format!("sip:{user}@"))
+        .replace("sip:bob@", &format!("sip:{user}@"))
+        .replace("c1@", &format!("{user}@"));
+        b.receive(browser(4), &text);
+    }
+    assert_eq!(b.counters().limited_flow_registrations, 1);
+    closed(&mut b, browser(4));
+    assert_eq!(b.counters().flows_lost, 2);
+}
+
+/// Many transactions on one connection: those that have ended are forgotten as others come.
+#[test]
+fn transactions_of_a_connection_come_and_go() {
+    let mut b = Bench::new(&location(StateMode::Transaction));
+    register(&mut b, browser(4), &format!("<{INVALID}>"));
+    for n in 0..200 {
+        let text = request("MESSAGE", "sip:bob@example.com", &format!("m{n}"), "")
+            .replace("CSeq: 1 ", &format!("CSeq: {n} "));
+        let sent = one(b.udp(CALLER, &text));
+        if n % 50 != 0 {
+            b.receive(browser(4), &response(&sent, "200 OK", ""));
+        }
+    }
+    let out = closed(&mut b, browser(4));
+    assert_eq!(out.len(), 4);
+    assert!(
+        out.iter()
+            .all(|s| s.first_line() == "SIP/2.0 480 Temporarily Unavailable")
+    );
+}

@@ -6,6 +6,7 @@ mod common;
 use common::*;
 use sip_core::config::StateMode;
 use sip_core::endpoint::Handled;
+use sip_core::transport::Transport;
 
 /// The whole answer to `request`, with `received` where the source is not sent-by.
 fn answer_to(request: &str, status: &str, tag: &str, extra: &str) -> String {

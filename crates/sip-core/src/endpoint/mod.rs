@@ -24,7 +24,7 @@ use crate::engine::reply::Status;
 use crate::engine::waiting::Purpose;
 use crate::engine::{Engine, Wake};
 use crate::event::{Counters, Event, Gauges};
-use crate::id::{QueryId, WorkerId};
+use crate::id::{ConnId, QueryId, WorkerId};
 use crate::owner;
 use crate::proxy::response::Outcome;
 use crate::query::{Answer, Query, QueryKind};
@@ -140,6 +140,22 @@ impl Endpoint {
         };
         let outcome = engine.handle_undelivered(&message, to);
         let _ = self.follow(outcome);
+    }
+
+    /// A connection that a peer had opened is closed. The shell tells every worker: registrations are
+    /// known to the one that owns it, transactions to any. What could not be delivered on it comes by
+    /// [`Endpoint::handle_undelivered`] as ever, before or after this.
+    ///
+    /// Bindings made over it keep their time, and are no targets where the flow was the only way to
+    /// them. Requests of which nothing was heard fail at once, as does what rings at a WebSocket client,
+    /// which answers there or nowhere; another answer may yet come by a new connection (RFC 3261
+    /// §18.2.2), and is waited for.
+    pub fn handle_flow_closed(&mut self, now: Now, conn: ConnId) {
+        self.engine.now = now;
+        for client in self.engine.take_flow(conn) {
+            let outcome = self.engine.client_flow_closed(client, conn);
+            let _ = self.follow(outcome);
+        }
     }
 
     /// A back-end answered.

@@ -288,6 +288,7 @@ impl Engine {
             .table
             .insert_client(Client::new(key, machine, to, Box::from(request), user));
         self.counters.transactions_client += 1;
+        self.note_client(key, &to);
         if let Some(wait) = wait {
             let timer = self
                 .wheel

@@ -4,6 +4,7 @@
 pub(crate) mod context;
 pub(crate) mod directory;
 pub(crate) mod effects;
+pub(crate) mod flows;
 pub(crate) mod reply;
 pub(crate) mod request;
 pub(crate) mod secrets;
@@ -36,6 +37,7 @@ use crate::transport::{Flow, PeerName, Proof, TransmitBatch};
 
 use context::Context;
 use directory::Directory;
+use flows::Flows;
 use secrets::Secrets;
 use waiting::Waiting;
 
@@ -191,6 +193,7 @@ pub(crate) struct Engine {
     pub(crate) queries: VecDeque<Query>,
     pub(crate) events: VecDeque<Event>,
     pub(crate) counters: Counters,
+    pub(crate) flows: Flows,
     pub(crate) indexes: Vec<HeaderIndex>,
     pub(crate) draining: bool,
     /// Server transactions without a final answer yet.
@@ -343,6 +346,7 @@ impl Engine {
             queries: VecDeque::new(),
             events: VecDeque::new(),
             counters: Counters::default(),
+            flows: Flows::default(),
             indexes: Vec::new(),
             draining: false,
             live: 0,

@@ -217,6 +217,11 @@ impl BindingRef<'_> {
         matches!(self.received.transport, Transport::Ws | Transport::Wss) || self.reg_id != 0 || ob()
     }
 
+    /// Whether it is a flow that has gone: nobody can be reached by it.
+    pub fn is_lost(&self) -> bool {
+        self.received.transport.is_reliable() && self.received.conn.is_none() && self.is_flow()
+    }
+
     /// A copy that owns its bytes.
     pub fn to_owned(&self) -> Binding {
         Binding {

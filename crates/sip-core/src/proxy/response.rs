@@ -12,11 +12,11 @@ use crate::engine::reply::Status;
 use crate::engine::secrets::BranchInput;
 use crate::engine::{Engine, Owner, Pin};
 use crate::event::Event;
-use crate::id::WorkerId;
+use crate::id::{ConnId, WorkerId};
 use crate::time::Instant;
 use crate::transaction::table::{ClientMachine, Key, ServerMachine};
-use crate::transaction::{Passed, Timer, invite_server};
-use crate::transport::{Flow, Proof, via};
+use crate::transaction::{Passed, Timer, invite_client, invite_server};
+use crate::transport::{Flow, Proof, Transport, via};
 
 /// What became of a response or of a branch's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -424,6 +424,29 @@ impl Engine {
             (false, pin) => Failure::FlowGone(pin),
         };
         self.branch_failed(server, key, target, failure)
+    }
+
+    /// The connection that a request went by has closed.
+    pub(crate) fn client_flow_closed(&mut self, key: Key, conn: ConnId) -> Outcome {
+        let Some(client) = self.table.client(key).filter(|c| c.to.conn == Some(conn)) else {
+            return Outcome::Done;
+        };
+        let websocket = matches!(client.to.transport, Transport::Ws | Transport::Wss);
+        let rings = matches!(
+            &client.machine,
+            ClientMachine::Invite(m) if m.state() == invite_client::State::Proceeding
+        );
+        if !rings {
+            return self.client_failure(key, ClientEvent::TransportError);
+        }
+        let (Some(server), true) = (client.user.server(), websocket) else {
+            return Outcome::Done;
+        };
+        let (remote, target, pin) = (client.to.remote, client.user.target, client.user.pin);
+        let _ = self.client_event(key, ClientEvent::Abandon, None);
+        self.forget_client(key);
+        self.count_failure(remote, false);
+        self.branch_failed(server, key, target, Failure::FlowGone(pin))
     }
 
     fn count_failure(&mut self, destination: SocketAddr, timed_out: bool) {

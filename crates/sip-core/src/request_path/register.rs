@@ -105,6 +105,9 @@ impl Engine {
             });
         });
         let applied = outcome?;
+        if applied.effect != Effect::Nothing {
+            self.note_registration(aor, &request.flow);
+        }
         let reply = Reply {
             status: Status::OK,
             extra: &headers,

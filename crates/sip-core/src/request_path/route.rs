@@ -424,7 +424,7 @@ impl Engine {
             let live = record
                 .bindings()
                 .filter_map(Result::ok)
-                .filter(|b| b.expires_unix_s > now && (!secure || is_sips(b.contact)));
+                .filter(|b| b.expires_unix_s > now && (!secure || is_sips(b.contact)) && !b.is_lost());
             for binding in live.take(MAX_CONTACTS) {
                 match found.get_mut(count) {
                     Some(target) => target.set(&binding),

@@ -254,6 +254,7 @@ fn limits(settings: &Settings) -> Limits {
         route_values: limits.route_values,
         via_values: limits.via_values,
         udp_mtu: settings.transport.udp_mtu,
+        registrations_per_connection: Limits::default().registrations_per_connection,
     }
 }
 
