@@ -280,7 +280,8 @@ fn outbound_over_udp_and_behind_another_proxy() {
 /// The shell says that a connection has closed.
 fn closed(b: &mut Bench, flow: Flow) -> Vec<Sent> {
     let now = b.now();
-    b.endpoint.handle_flow_closed(now, flow.conn.expect("a connection"));
+    b.endpoint
+        .handle_flow_closed(now, flow.conn.expect("a connection"));
     b.drain()
 }
 

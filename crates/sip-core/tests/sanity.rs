@@ -481,7 +481,10 @@ fn a_connection_is_closed_for_faults_of_framing_only() {
         // It is told all the same, on its connection.
         assert_eq!(one(b.drain()).to.conn, flow.conn);
         // A WebSocket's messages end with their frames (RFC 7118 §5).
-        let (mut b, flow) = (Bench::new(&all_transports()), over(Transport::Ws, "192.0.2.10:40000", 1));
+        let (mut b, flow) = (
+            Bench::new(&all_transports()),
+            over(Transport::Ws, "192.0.2.10:40000", 1),
+        );
         assert_eq!(b.handle(flow, &text), Handled::Here, "{from} -> {to}");
         assert_eq!(
             Bench::new(&config()).handle(udp_flow(CALLER), &text),

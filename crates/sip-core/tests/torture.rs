@@ -3,7 +3,12 @@
 
 mod common;
 #[path = "../../../conformance/src/torture/mod.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the end-to-end tests use the rest")]
+#[allow(
+    dead_code,
+    unused_imports,
+    unreachable_pub,
+    reason = "the end-to-end tests use the rest"
+)]
 mod torture;
 
 use common::{Bench, CALLEE, PROXY, config, listener, relay, tcp_flow, udp_flow};

@@ -42,6 +42,8 @@ pub enum Task {
     },
     /// Sent to the flow for the receiver's endpoint, and not delivered.
     Undelivered,
+    /// No message: the flow's connection, which a peer had opened, is closed.
+    Closed,
 }
 
 impl Task {

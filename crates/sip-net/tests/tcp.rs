@@ -417,3 +417,35 @@ fn what_waits_for_a_connection_that_never_stands_comes_back() {
     assert_eq!(rig.counter(1, |c| c.tcp_open_failed), 1);
     rig.end(Control::Stop);
 }
+
+#[test]
+fn all_workers_hear_that_a_connection_is_closed() {
+    let rig = Rig::start(2, Settings::default());
+    for worker in 0..2 {
+        udp_client()
+            .send_to(format!("AT {worker} WATCH").as_bytes(), rig.udp)
+            .unwrap();
+        assert!(matches!(rig.next(), Told::Message { .. }));
+    }
+    // Whoever never sent a message is not missed.
+    drop(rig.connect());
+    let mut stream = rig.connect();
+    write(&mut stream, &framed("ECHO x", 0));
+    expect(&mut stream, b"ECHO x");
+    let Told::Message { flow, .. } = rig.next() else {
+        panic!()
+    };
+    drop(stream);
+    let mut told = BTreeSet::new();
+    for _ in 0..2 {
+        match rig.next() {
+            Told::Closed { worker, conn } => {
+                assert_eq!(Some(conn), flow.conn);
+                told.insert(worker);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(told, BTreeSet::from([0, 1]));
+    rig.end(Control::Stop);
+}

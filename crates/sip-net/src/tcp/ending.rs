@@ -114,6 +114,9 @@ impl Streams {
                 if self.settings.connections_per_address > 0 {
                     self.per_address.remove(conn.remote.ip());
                 }
+                if conn.has_spoken {
+                    self.lost.push(Task::Closed, conn.flow(id), &[]);
+                }
             }
         }
         // Dropping the socket closes it, and takes it out of epoll.
@@ -158,8 +161,9 @@ impl Streams {
         self.lost.push(Task::lost(origin), to, message);
     }
 
-    /// Exchanges the messages that could not be delivered for `empty`, which is to be an empty
-    /// block. Each is a [`Task::Send`] whose origin wants to know. Whether there are any.
+    /// Exchanges the messages that could not be delivered, and the connections that are no more, for
+    /// `empty`, which is to be an empty block. Each is a [`Task::Send`] whose origin wants to know, or
+    /// a [`Task::Closed`]. Whether there are any.
     pub fn take_lost(&mut self, empty: &mut Block) -> bool {
         mem::swap(&mut self.lost, empty);
         !empty.is_empty()

@@ -4,7 +4,7 @@ use crate::tcp::TlsFailure;
 use sip_core::config::Config;
 use sip_core::endpoint::{Endpoint, Handled};
 use sip_core::event::{Counters, Event, Gauges};
-use sip_core::id::{QueryId, WorkerId};
+use sip_core::id::{ConnId, QueryId, WorkerId};
 use sip_core::query::{Answer, Query};
 use sip_core::time::{Instant, Now};
 use sip_core::transport::framing::FramingError;
@@ -21,6 +21,8 @@ pub trait Core {
     fn handle_framing_error(&mut self, now: Now, flow: Flow, error: FramingError<'_>);
     /// See [`Endpoint::handle_undelivered`].
     fn handle_undelivered(&mut self, now: Now, to: Flow, bytes: &[u8]);
+    /// See [`Endpoint::handle_flow_closed`].
+    fn handle_flow_closed(&mut self, now: Now, conn: ConnId);
     /// See [`Endpoint::handle_answer`].
     fn handle_answer(&mut self, now: Now, id: QueryId, answer: Answer);
     /// See [`Endpoint::handle_timeout`].
@@ -60,6 +62,10 @@ impl Core for Endpoint {
 
     fn handle_undelivered(&mut self, now: Now, to: Flow, bytes: &[u8]) {
         Self::handle_undelivered(self, now, to, bytes);
+    }
+
+    fn handle_flow_closed(&mut self, now: Now, conn: ConnId) {
+        Self::handle_flow_closed(self, now, conn);
     }
 
     fn handle_answer(&mut self, now: Now, id: QueryId, answer: Answer) {

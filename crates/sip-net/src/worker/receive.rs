@@ -201,6 +201,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                     self.send_on_stream(outgoing, Reach::Own, now);
                 }
                 Task::Undelivered => self.core.handle_undelivered(now, entry.flow, bytes),
+                Task::Closed => self.closed(&entry.flow, now),
             }
         }
     }

@@ -163,6 +163,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         let mut lost = mem::take(&mut self.lost);
         if self.streams.take_lost(&mut lost) {
             self.return_block(&lost, now);
+            self.tell_closed(&lost, now);
         }
         lost.clear();
         self.lost = lost;
@@ -181,8 +182,28 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                         outbox.push(Task::Undelivered, entry.flow, bytes);
                     }
                 }
-                Task::Handle | Task::Undelivered => {}
+                Task::Handle | Task::Undelivered | Task::Closed => {}
             }
+        }
+    }
+
+    /// Tells all workers of the connections in this block that are closed: what waits for an answer
+    /// on one may be anybody's.
+    fn tell_closed(&mut self, block: &Block, now: Now) {
+        for (entry, _) in block.iter().filter(|(entry, _)| entry.task == Task::Closed) {
+            self.closed(&entry.flow, now);
+            self.again = true;
+            for (outbox, worker) in self.outboxes.iter_mut().zip(0..) {
+                if WorkerId(worker) != self.id {
+                    outbox.push(Task::Closed, entry.flow, &[]);
+                }
+            }
+        }
+    }
+
+    pub(super) fn closed(&mut self, flow: &Flow, now: Now) {
+        if let Some(conn) = flow.conn {
+            self.core.handle_flow_closed(now, conn);
         }
     }
 

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant as StdInstant};
 use sip_core::config::{Config, Durability, Listener, RegistrarPolicy, StateMode, Timers};
 use sip_core::endpoint::Handled;
 use sip_core::event::{Counters, Event, Gauges};
-use sip_core::id::{ListenerId, QueryId, WorkerId};
+use sip_core::id::{ConnId, ListenerId, QueryId, WorkerId};
 use sip_core::limits::Limits;
 use sip_core::query::{Answer, Query, QueryKind, RecordKind};
 use sip_core::time::{Instant, Millis, Now};
@@ -56,6 +56,10 @@ pub enum Told {
     Fault {
         worker: u16,
         fault: FramingFault,
+    },
+    Closed {
+        worker: u16,
+        conn: ConnId,
     },
     Answer {
         worker: u16,
@@ -92,6 +96,7 @@ pub enum Told {
 /// - `WHOLE`: sends the whole message back on its flow, body and all.
 /// - `FLOOD n`: sends the flow n messages of 1,000 bytes.
 /// - `ASK`: asks a back-end. `TIMER ms`: starts a timer. `BUSY`, `QUIET`: has work, has none.
+/// - `WATCH`: from now on, tells of connections that are closed.
 pub struct Fake {
     worker: WorkerId,
     told: Sender<Told>,
@@ -100,6 +105,7 @@ pub struct Fake {
     queries: u32,
     due: Option<Instant>,
     busy: bool,
+    tells_closed: bool,
 }
 
 impl Fake {
@@ -177,6 +183,7 @@ impl Fake {
             "TIMER" => self.due = Some(now.instant + Millis(one.parse().unwrap())),
             "BUSY" => self.busy = true,
             "QUIET" => self.busy = false,
+            "WATCH" => self.tells_closed = true,
             _ => {}
         }
         Handled::Here
@@ -248,6 +255,13 @@ impl Core for Fake {
             to,
             text: text(bytes),
         });
+    }
+
+    fn handle_flow_closed(&mut self, _: Now, conn: ConnId) {
+        let worker = self.worker.0;
+        if self.tells_closed {
+            let _ = self.told.send(Told::Closed { worker, conn });
+        }
     }
 
     fn handle_answer(&mut self, _: Now, id: QueryId, _: Answer) {
@@ -436,6 +450,7 @@ impl Rig {
                 queries: 0,
                 due: None,
                 busy: false,
+                tells_closed: false,
             };
             let worker = Worker::new(Parts {
                 worker: id,
