@@ -152,7 +152,7 @@ def attackers_part(options, work):
     server = Listening(work, options.against)
     try:
         load.warm_up(generator, "tcp", rate, options.warm)
-        before = memory(server.process.pid)
+        before, buffers = memory(server.process.pid), kernel()[1]
         for turn in range(options.rounds):
             rows.append(attacked(server, generator, rate, turn, options, {}))
             with Crowd(work, "loris", options.against, humble=True, count=options.loris) as slow, \
@@ -161,6 +161,7 @@ def attackers_part(options, work):
                 time.sleep(options.siege)
                 row = attacked(server, generator, rate, turn, options, {"loris": slow, "deaf": deaf})
             row["growth_mib"] = round((row["memory"] - before) / MEBIBYTE, 1)
+            row["kernel_mib"] = round((row["buffers"] - buffers) / MEBIBYTE, 1)
             rows.append(row)
             time.sleep(options.settle)
     finally:
@@ -171,14 +172,14 @@ def attackers_part(options, work):
 def attacked(server, generator, rate, turn, options, crowds):
     """One run of calls; what the attackers did meanwhile, where there are any."""
     running = load.start_generator(generator, server.home, "tcp", rate, options.seconds)
-    most = 0
+    most = buffers = 0
     while running.child.poll() is None:
         time.sleep(0.5)
-        most = max(most, memory(server.process.pid))
+        most, buffers = max(most, memory(server.process.pid)), max(buffers, kernel()[1])
     said = json.loads(running.log.read_text().strip().splitlines()[-1])
     row = {"part": "attackers", "server": server.name, "attacked": bool(crowds), "round": turn, "rate": int(rate),
            "against": options.against, "p50_ms": said["p50_ms"], "p99_ms": said["p99_ms"], "done": said["done"],
-           "started": said["started"], "memory": most}
+           "started": said["started"], "memory": most, "buffers": buffers}
     for name, crowd in crowds.items():
         did = crowd.results()[-1]
         row.update({f"{name}_{what}": did[what] for what in ("there", "cut", "refused")})
@@ -292,7 +293,7 @@ def arguments():
                         help="transport of attackers and storm")
     parser.add_argument("--loris", type=int, default=5_000)
     parser.add_argument("--deaf", type=int, default=500)
-    parser.add_argument("--siege", type=float, default=20, help="seconds of attack before calls are measured")
+    parser.add_argument("--siege", type=float, default=35, help="seconds of attack before calls are measured")
     parser.add_argument("--keys", default="p256,rsa", type=lambda t: t.split(","), help="of the part handshakes")
     parser.add_argument("--clients", type=int, default=5_000, help="of the part storm")
     parser.add_argument("--give-up", type=float, default=120, help="seconds after which a storm is given up")

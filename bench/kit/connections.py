@@ -88,6 +88,7 @@ def attackers(rows):
             ["p99 of others' calls, median", f"{median(quiet, 'p99_ms'):.2f} ms without, {median(loud, 'p99_ms'):.2f} with: "
              f"{ratio:.2f} × ({spread})", f"≤ {TWICE} ×", met(ratio <= TWICE)],
             ["memory, growth at most", f"{growth:.0f} MiB", f"≤ {bound:.0f} MiB", met(growth <= bound)],
+            ["kernel's buffers, growth at most", f"{max(row['kernel_mib'] for row in loud):.0f} MiB", "–", "–"],
             ["slow there, cut, refused", medians(loud, "loris"), "–", "–"],
             ["deaf there, cut, refused", medians(loud, "deaf"), "–", "–"]]
 
@@ -103,6 +104,8 @@ def attackers_notes(rows):
             yield f"{place}: only {row['done']:,} of {row['started']:,} calls were completed"
         if row["attacked"] and not row["loris_there"] + row["deaf_there"]:
             yield f"not to be believed: {place}: none was there"
+        if row["attacked"] and not row["deaf_cut"]:
+            yield f"{place}: no deaf client was cut, so that none had made the server wait; --siege longer"
 
 
 def handshakes(rows):

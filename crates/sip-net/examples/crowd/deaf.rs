@@ -16,8 +16,9 @@ use super::target::Target;
 
 /// The receive buffer that is asked for: small, so that it is the server that has to wait.
 const RECEIVE: usize = 4096;
-/// Bytes by which requests, and so responses, are longer than they need be.
-const PADDING: usize = 4096;
+/// Bytes by which requests, and so responses, are longer than they need be: the kernel lets a
+/// server's socket take megabytes before anything waits.
+const PADDING: usize = 32 << 10;
 
 struct Deaf {
     link: Link,
