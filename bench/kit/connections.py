@@ -154,6 +154,8 @@ def storm(rows):
 def storm_notes(rows):
     for row in rows:
         place = f"storm, {row['server']}, round {row['round']}"
+        if row["remembered"] < row["asked"] and row["against"] in ("tls", "wss"):
+            yield f"not to be believed: {place}: only {row['remembered']:,} of {row['asked']:,} had a ticket"
         if row["served"] < row["asked"]:
             yield f"{place}: goal missed: {row['served']:,} of {row['asked']:,} were served before all was given up"
         if row["server"] == "trapezoid" and row["against"] in ("tls", "wss") and row["resumed"] < 0.99 * row["asked"]:
