@@ -380,7 +380,17 @@ fn warnings(settings: &Settings, core: &Config, shell: &Shell) -> Vec<String> {
             "admin.listen: whoever reaches {admin} can read the metrics"
         ));
     }
-    if settings.listen.iter().any(|listen| listen.preloaded_route) && core.trust.is_empty() {
+    let speaks_tls = core
+        .listeners
+        .iter()
+        .any(|listener| listener.transport == sip_core::transport::Transport::Tls);
+    if !core.trust_names.is_empty() && !speaks_tls {
+        out.push("trust.peers: san: has no effect without a listener of tls".to_owned());
+    }
+    if settings.listen.iter().any(|listen| listen.preloaded_route)
+        && core.trust.is_empty()
+        && core.trust_names.is_empty()
+    {
         out.push("listen.preloaded_route has no effect without trust.peers".to_owned());
     }
     groups::warnings(&settings.group, &core.routes, &mut out);

@@ -505,6 +505,14 @@ fn warnings() {
             "a: REGISTER is not in auth.methods, so anybody may take anybody's calls",
         ]
     );
+    let loaded = valid(
+        "[[listen]]\ntransport = \"udp\"\naddress = \"192.0.2.10:5060\"\npreloaded_route = true\n\
+         [trust]\npeers = [\"san:a.example\"]\n",
+    );
+    assert_eq!(
+        loaded.warnings,
+        ["trust.peers: san: has no effect without a listener of tls"]
+    );
 }
 
 #[test]
