@@ -22,6 +22,11 @@ pub struct Baresip {
 }
 
 impl Baresip {
+    /// Whose phone it is.
+    pub fn user(&self) -> &str {
+        &self.user
+    }
+
     /// Starts a phone for `user`, its `line`-th of the scene, which registers at `server`.
     /// `None` where baresip is missing and may be.
     ///

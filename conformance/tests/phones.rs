@@ -35,17 +35,18 @@ fn one_calls_the_other_who_answers_and_hangs_up(transport: Transport) {
 }
 
 /// Alice calls, bob answers and hangs up.
-fn talk(alice: &mut Baresip, bob: &mut Baresip) {
-    alice.command("dial", "sip:bob@example.com");
-    let ringing = bob.expect_event("CALL_INCOMING");
-    assert_eq!(ringing["peeruri"], "sip:alice@example.com", "{ringing}");
-    alice.expect_event("CALL_RINGING");
-    bob.command("accept", "");
-    alice.expect_event("CALL_ESTABLISHED");
-    bob.expect_event("CALL_ESTABLISHED");
-    bob.command("hangup", "");
-    alice.expect_event("CALL_CLOSED");
-    bob.expect_event("CALL_CLOSED");
+fn talk(caller: &mut Baresip, callee: &mut Baresip) {
+    let of = |phone: &Baresip| format!("sip:{}@{DOMAIN}", phone.user());
+    caller.command("dial", &of(callee));
+    let ringing = callee.expect_event("CALL_INCOMING");
+    assert_eq!(ringing["peeruri"], of(caller).as_str(), "{ringing}");
+    caller.expect_event("CALL_RINGING");
+    callee.command("accept", "");
+    caller.expect_event("CALL_ESTABLISHED");
+    callee.expect_event("CALL_ESTABLISHED");
+    callee.command("hangup", "");
+    caller.expect_event("CALL_CLOSED");
+    callee.expect_event("CALL_CLOSED");
 }
 
 fn one_calls_the_other_who_declines(transport: Transport) {
