@@ -1,0 +1,280 @@
+//! Bounds: what a peer that means ill, or too many at once, can cost the others.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "a test that cannot go on fails"
+)]
+
+mod rig;
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rig::certificates::{Kit, TlsStream, connect_with};
+use rig::websocket::{UPGRADE, WebSocket, masked};
+use rig::{PATIENCE, Rig, connect, expect, framed, read_to_end, write};
+use sip_net::settings::Settings;
+use sip_net::tls::Versions;
+
+/// The first bytes of a ClientHello, and no more.
+fn hello(kit: &Kit, address: SocketAddr, count: usize) -> TcpStream {
+    let mut stream = connect_with(&kit.client(Versions::Tls13), address, usize::MAX);
+    let mut flight = Vec::new();
+    stream.conn.write_tls(&mut flight).unwrap();
+    let count = count.min(flight.len());
+    write(&mut stream.sock, &flight[..count]);
+    stream.into_parts().1.socket
+}
+
+/// Sends a byte of `bytes` each 50 ms, again and again, until the connection is ended; how long that
+/// took.
+fn dribble(stream: &mut TcpStream, bytes: &[u8]) -> Duration {
+    let begin = Instant::now();
+    stream.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+    for byte in bytes.iter().cycle() {
+        assert!(begin.elapsed() < PATIENCE, "is it ever ended?");
+        if stream.write_all(&[*byte]).is_err() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        match std::io::Read::read(stream, &mut [0; 1000]) {
+            Ok(0) => break,
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(_) => break,
+        }
+    }
+    begin.elapsed()
+}
+
+#[test]
+fn handshakes_that_do_not_end_are_ended() {
+    let settings = Settings {
+        handshake_timeout_ms: 600,
+        ..Settings::default()
+    };
+    let kit = Kit::new();
+    let rig = Rig::secure(1, settings, kit.service());
+    // Nothing at all, a part of a ClientHello, one without the rest of the handshake; the same of an
+    // upgrade.
+    let mut standing = vec![
+        connect(rig.tls),
+        hello(&kit, rig.tls, 40),
+        hello(&kit, rig.tls, usize::MAX),
+        connect(rig.ws),
+        connect(rig.wss),
+    ];
+    let mut half = connect(rig.ws);
+    write(&mut half, &UPGRADE[..60]);
+    standing.push(half);
+    // TLS done, and then nothing.
+    let mut secure = kit.connect(rig.wss);
+    secure.conn.complete_io(&mut secure.sock).unwrap();
+    standing.push(secure.into_parts().1.socket);
+    for stream in &mut standing {
+        read_to_end(stream);
+    }
+    assert_eq!(rig.counter(7, |c| c.tcp_closed_handshake), 7);
+    // Bytes one by one do not prolong it.
+    let mut slow = connect(rig.ws);
+    let long = dribble(&mut slow, &UPGRADE[..60]);
+    assert!(long >= Duration::from_millis(500), "{long:?}");
+    let mut slow = hello(&kit, rig.tls, 10);
+    dribble(&mut slow, &[0]);
+    assert_eq!(rig.counter(9, |c| c.tcp_closed_handshake), 9);
+    drop((slow, standing));
+    rig.end_empty();
+}
+
+#[test]
+fn who_connects_and_says_nothing_is_ended() {
+    let settings = Settings {
+        first_message_timeout_ms: 400,
+        ..Settings::default()
+    };
+    let kit = Kit::new();
+    let rig = Rig::secure(1, settings, kit.service());
+    let mut spoke = rig.connect();
+    write(&mut spoke, &framed("ECHO", 0));
+    expect(&mut spoke, b"ECHO");
+    let mut silent = rig.connect();
+    let mut secure = kit.connect(rig.tls);
+    secure.conn.complete_io(&mut secure.sock).unwrap();
+    let mut socket = WebSocket::open(connect(rig.ws));
+    assert!(read_to_end(&mut silent).is_empty());
+    read_to_end(&mut secure.sock.socket);
+    assert_eq!(socket.frame(), None);
+    // Keep-alives are no messages.
+    let mut pinging = rig.connect();
+    dribble(&mut pinging, b"\r\n");
+    assert_eq!(rig.counter(4, |c| c.tcp_closed_silent), 4);
+    write(&mut spoke, &framed("ECHO", 0));
+    expect(&mut spoke, b"ECHO");
+    drop(spoke);
+    rig.end_empty();
+}
+
+#[test]
+fn a_message_sent_slowly_must_still_end_in_time() {
+    let settings = Settings {
+        message_timeout_ms: 600,
+        ..Settings::default()
+    };
+    let kit = Kit::new();
+    let rig = Rig::secure(1, settings, kit.service());
+    let threads: Vec<_> = (0..4)
+        .map(|kind| {
+            let (tls, ws) = (kit.connect(rig.tls), rig.ws);
+            let mut plain = rig.connect();
+            std::thread::spawn(move || match kind {
+                0 => dribble(&mut plain, b"X-Header: a\r\n"),
+                1 => {
+                    // Each byte in a record of its own.
+                    let mut tls: TlsStream = tls;
+                    write(&mut tls, &framed("ECHO", 0));
+                    expect(&mut tls, b"ECHO");
+                    let begin = Instant::now();
+                    while begin.elapsed() < PATIENCE && tls.write_all(b"x").is_ok() {
+                        std::thread::sleep(Duration::from_millis(50));
+                    }
+                    begin.elapsed()
+                }
+                2 => {
+                    // A record that never ends.
+                    let mut tls = tls;
+                    tls.conn.complete_io(&mut tls.sock).unwrap();
+                    write(&mut tls.sock, &[0x17, 3, 3, 0x40, 0]);
+                    dribble(&mut tls.sock.socket, b"x")
+                }
+                _ => {
+                    let mut socket = WebSocket::open(connect(ws));
+                    let begin = Instant::now();
+                    socket.send(0x01, b"fragments");
+                    // Neither fragments nor pings between them prolong it.
+                    let fragment = [masked(0x00, b"x"), masked(0x89, b"")].concat();
+                    while begin.elapsed() < PATIENCE && socket.0.write_all(&fragment).is_ok() {
+                        std::thread::sleep(Duration::from_millis(50));
+                    }
+                    begin.elapsed()
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        let took = thread.join().unwrap();
+        assert!(took >= Duration::from_millis(500) && took < PATIENCE, "{took:?}");
+    }
+    assert_eq!(rig.counter(4, |c| c.tcp_closed_incomplete), 4);
+    rig.end_empty();
+}
+
+#[test]
+fn an_address_has_so_many_connections_and_gets_them_back() {
+    let settings = Settings {
+        connections_per_address: 3,
+        handshake_timeout_ms: 300,
+        ..Settings::default()
+    };
+    let kit = Kit::new();
+    let rig = Rig::secure(1, settings, kit.service());
+    for round in 1..=3 {
+        let mut plain = rig.connect();
+        let (mut tls, mut ws) = (kit.connect(rig.tls), WebSocket::open(connect(rig.ws)));
+        write(&mut plain, &framed("ECHO", 0));
+        expect(&mut plain, b"ECHO");
+        write(&mut tls, &framed("ECHO", 0));
+        expect(&mut tls, b"ECHO");
+        ws.echo("x");
+        // Whatever its transport.
+        for address in [rig.tcp, rig.tls, rig.ws, rig.wss] {
+            assert!(read_to_end(&mut connect(address)).is_empty());
+        }
+        assert_eq!(rig.counter(4 * round, |c| c.tcp_refused_address), 4 * round);
+        drop((plain, tls, ws));
+        rig.until(|(connections, ..)| connections == 0);
+        // Those that failed are given back, too.
+        for _ in 0..3 {
+            let mut garbage = connect(rig.tls);
+            write(&mut garbage, b"garbage, garbage");
+            read_to_end(&mut garbage);
+        }
+        for mut late in [connect(rig.tls), connect(rig.ws)] {
+            read_to_end(&mut late);
+        }
+        rig.until(|(connections, ..)| connections == 0);
+    }
+    assert_eq!(rig.counter(12, |c| c.tcp_refused_address), 12);
+    rig.end_empty();
+}
+
+#[test]
+fn all_clients_at_once_are_served_and_established_traffic_beside_them() {
+    const CLIENTS: usize = 100;
+    let settings = Settings {
+        handshakes_per_turn: 1,
+        ..Settings::default()
+    };
+    let kit = Kit::new();
+    let rig = Rig::secure(1, settings, kit.service());
+    let client = kit.client(Versions::Tls13);
+    let mut established = kit.connect(rig.tls);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let echoes = scope.spawn(|| {
+            let mut echoes = 0;
+            while !stop.load(Ordering::Relaxed) {
+                write(&mut established, &framed("ECHO", 0));
+                expect(&mut established, b"ECHO");
+                echoes += 1;
+            }
+            drop(established);
+            echoes
+        });
+        // Each has its ClientHello on the way before any answer is read.
+        let mut clients: Vec<_> = (0..CLIENTS)
+            .map(|_| connect_with(&client, rig.tls, usize::MAX))
+            .collect();
+        for stream in &mut clients {
+            stream.conn.write_tls(&mut stream.sock).unwrap();
+        }
+        for stream in &mut clients {
+            write(stream, &framed("ECHO x", 0));
+        }
+        for stream in &mut clients {
+            expect(stream, b"ECHO x");
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(echoes.join().unwrap() > 0);
+    });
+    let all = CLIENTS as u64 + 1;
+    assert_eq!(rig.counter(all, |c| c.tls_accepted_full), all);
+    assert!(rig.counter(1, |c| c.tls_parked) > 0);
+    rig.end_empty();
+}
+
+#[test]
+fn clients_that_give_up_while_they_wait_cost_no_handshake() {
+    const CLIENTS: usize = 200;
+    let settings = Settings {
+        handshakes_per_turn: 1,
+        ..Settings::default()
+    };
+    let kit = Kit::new();
+    let rig = Rig::secure(1, settings, kit.service());
+    let hellos: Vec<_> = (0..CLIENTS).map(|_| hello(&kit, rig.tls, usize::MAX)).collect();
+    drop(hellos);
+    let mut last = kit.connect(rig.tls);
+    write(&mut last, &framed("ECHO", 0));
+    expect(&mut last, b"ECHO");
+    assert_eq!(rig.counter(1, |c| c.tls_accepted_full), 1);
+    drop(last);
+    // The worker comes to rest: nothing that has gone keeps it turning.
+    rig.until(|load| load == (0, 0, 0));
+    let turns = rig.counter(1, |c| c.turns);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(rig.counter(1, |c| c.turns) < turns + 50);
+    rig.end_empty();
+}
