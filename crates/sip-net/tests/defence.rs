@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rig::certificates::{Kit, TlsStream, connect_with};
-use rig::websocket::{UPGRADE, WebSocket, masked};
+use rig::websocket::{TEXT, UPGRADE, WebSocket, masked};
 use rig::{PATIENCE, Rig, connect, expect, framed, read_to_end, write};
 use sip_net::settings::Settings;
 use sip_net::tls::Versions;
@@ -276,5 +276,87 @@ fn clients_that_give_up_while_they_wait_cost_no_handshake() {
     let turns = rig.counter(1, |c| c.turns);
     std::thread::sleep(Duration::from_millis(300));
     assert!(rig.counter(1, |c| c.turns) < turns + 50);
+    rig.end_empty();
+}
+
+#[test]
+fn what_all_connections_hold_is_bounded_and_given_back() {
+    const BOUND: usize = 200_000;
+    let settings = Settings {
+        stream_bytes: BOUND,
+        ..Settings::default()
+    };
+    let kit = Kit::new();
+    for kind in 0..4 {
+        let rig = Rig::secure(1, settings.clone(), kit.service());
+        let mut good = rig.connect();
+        let mut cut = 0;
+        let mut held: Vec<Box<dyn Write>> = Vec::new();
+        for _ in 0..40 {
+            // 10,000 bytes of something that does not end.
+            let mut partial: Box<dyn Write> = match kind {
+                0 => {
+                    let mut stream = rig.connect();
+                    write(&mut stream, &framed("ECHO", 100_000)[..10_000]);
+                    Box::new(stream)
+                }
+                1 => {
+                    let mut stream = kit.connect(rig.tls);
+                    stream.conn.complete_io(&mut stream.sock).unwrap();
+                    let record = [&[0x17, 3, 3, 0x40, 0][..], &[0; 9_995]].concat();
+                    write(&mut stream.sock, &record);
+                    Box::new(stream)
+                }
+                2 => {
+                    let mut socket = WebSocket::open(connect(rig.ws));
+                    write(&mut socket.0, &masked(TEXT, &[b'x'; 100_000])[..10_014]);
+                    Box::new(socket.0)
+                }
+                _ => {
+                    let mut socket = WebSocket::open(kit.connect(rig.wss));
+                    write(&mut socket.0, &masked(0x01, &[b'x'; 10_000]));
+                    Box::new(socket.0)
+                }
+            };
+            let _ = partial.flush();
+            held.push(partial);
+            // Others are served, and the bound holds.
+            write(&mut good, &framed("ECHO", 0));
+            expect(&mut good, b"ECHO");
+            assert!(rig.load().1 <= BOUND as u64);
+            cut = rig.counter(0, |c| c.tcp_closed_memory);
+        }
+        assert!(cut >= 10, "{kind}: {cut}");
+        assert!(rig.load().1 >= BOUND as u64 / 4);
+        assert_eq!(rig.load().0 + cut, 41, "the others are spared");
+        drop((held, good));
+        rig.end_empty();
+    }
+}
+
+#[test]
+fn records_for_readers_that_do_not_read_count_towards_the_bound() {
+    const BOUND: u64 = 1_000_000;
+    let settings = Settings {
+        stream_bytes: BOUND as usize,
+        write_queue_bytes: 64 << 20,
+        ..Settings::default()
+    };
+    let kit = Kit::new();
+    let rig = Rig::secure(1, settings, kit.service());
+    let mut good = rig.connect();
+    let mut readers = Vec::new();
+    for _ in 0..12 {
+        let mut reader = kit.connect(rig.tls);
+        // Its socket is nearly full afterwards; what remains goes into records and waits.
+        write(&mut reader, &framed("FLOOD 8000", 0));
+        readers.push(reader);
+        write(&mut good, &framed("ECHO", 0));
+        expect(&mut good, b"ECHO");
+        let (_, held, _) = rig.load();
+        assert!(held <= BOUND, "{held}");
+    }
+    assert!(rig.counter(1, |c| c.tcp_closed_memory) > 0);
+    drop((readers, good));
     rig.end_empty();
 }

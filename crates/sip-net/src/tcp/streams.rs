@@ -249,6 +249,19 @@ impl Streams {
         self.unsent + self.partial
     }
 
+    /// Whether a connection is to be cut for what all hold. Not simply the one that comes last: else
+    /// those that hold much and say nothing would stay, and everybody who is sent an answer would go.
+    fn holds_too_much(&mut self, id: ConnId) -> bool {
+        let (held, bound) = (self.held(), self.settings.stream_bytes);
+        let half = bound / 2;
+        if held <= half {
+            return false;
+        }
+        let share = half / self.table.len().max(1);
+        let conn = self.table.get_mut(id);
+        held > bound || conn.is_some_and(|conn| conn.waiting() + conn.held_bytes() > share)
+    }
+
     /// Connections, and bytes that they hold.
     pub fn load(&self) -> (usize, usize) {
         (self.table.len(), self.held())
@@ -551,7 +564,7 @@ impl Streams {
         match taken.end {
             Some(why) => self.finish(id, (why, taken.farewell), now_ms, counters),
             None if too_slow => self.close(id, Why::Slow, counters),
-            None if self.held() > self.settings.stream_bytes => self.close(id, Why::Memory, counters),
+            None if self.holds_too_much(id) => self.close(id, Why::Memory, counters),
             None => {}
         }
     }
@@ -630,7 +643,7 @@ impl Streams {
         }
         self.unsent += out.len() - before;
         self.mark_dirty(id);
-        if self.held() > self.settings.stream_bytes {
+        if self.holds_too_much(id) {
             self.close(id, Why::Memory, counters);
         }
     }
@@ -705,6 +718,10 @@ impl Streams {
         }
         let (deadline, _) = conn.deadline(&self.settings);
         conn.placed = self.wheel.place(id, deadline, conn.placed);
+        // Records that wait take room beside the messages in them.
+        if conn.held_bytes() > held && self.holds_too_much(id) {
+            self.close(id, Why::Memory, counters);
+        }
     }
 
     pub(super) fn recycle(&mut self, out: Box<OutQueue>) {
