@@ -408,7 +408,8 @@ fn a_peer_that_is_not_who_it_should_be_gets_nothing() {
     for (number, server) in [wrong_name, unknown].iter().enumerate() {
         let (listener, address) = listen();
         for text in ["one", "two", "three"] {
-            send(&rig, &format!("VIA 2 {address} {text}"));
+            // Taken before the handshake goes on.
+            rig.order(&format!("VIA 2 {address} {text}"));
         }
         let mut peer = peer_with(server, accept(&listener));
         let error = peer.read(&mut [0; 100]).unwrap_err();
