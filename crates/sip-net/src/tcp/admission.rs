@@ -2,8 +2,10 @@
 //!
 //! A handshake costs as much as a hundred messages. When all clients come at once, say after a
 //! restart, established traffic is served first: in each turn of the loop only so many steps of
-//! handshakes are taken, and the others wait in the order in which they came. Clients that have
-//! given up while they waited are noticed by their closing, and cost nothing.
+//! handshakes are taken, and the others wait in the order in which they came, those behind whom the
+//! costly part is already before all others: else, of more clients than can be served within the
+//! handshake's time-out, all would have that part done and none would come to the end. Clients that
+//! have given up while they waited are noticed by their closing, and cost nothing.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -58,7 +60,9 @@ fn network(ip: IpAddr) -> IpAddr {
 pub(super) struct Turns {
     /// Steps left in this turn of the loop.
     left: usize,
-    waiting: VecDeque<ConnId>,
+    /// Those that have our answer to their first flight.
+    begun: VecDeque<ConnId>,
+    fresh: VecDeque<ConnId>,
 }
 
 impl Turns {
@@ -74,9 +78,13 @@ impl Turns {
         taken
     }
 
-    /// One that has to wait.
-    pub(super) fn wait(&mut self, id: ConnId) {
-        self.waiting.push_back(id);
+    /// One that has to wait; whether it has been answered before.
+    pub(super) fn wait(&mut self, id: ConnId, has_begun: bool) {
+        if has_begun {
+            self.begun.push_back(id);
+        } else {
+            self.fresh.push_back(id);
+        }
     }
 
     /// The next of those that wait, if there is a step for it. The step is still to be taken.
@@ -84,18 +92,43 @@ impl Turns {
         if self.left == 0 {
             return None;
         }
-        self.waiting.pop_front()
+        self.begun.pop_front().or_else(|| self.fresh.pop_front())
     }
 
     /// How many wait; some of them may have ended.
     pub(super) fn waiting(&self) -> usize {
-        self.waiting.len()
+        self.begun.len() + self.fresh.len()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sip_core::id::WorkerId;
+
+    #[test]
+    fn who_has_begun_goes_before_who_has_not() {
+        let id = |slot| ConnId {
+            worker: WorkerId(0),
+            slot,
+            generation: 1,
+        };
+        let mut turns = Turns::default();
+        for (slot, has_begun) in [(1, false), (2, true), (3, false), (4, true)] {
+            turns.wait(id(slot), has_begun);
+        }
+        assert_eq!((turns.next(), turns.waiting()), (None, 4), "no turn has begun");
+        let mut order = Vec::new();
+        for _ in 0..2 {
+            turns.begin(2);
+            while let Some(next) = turns.next() {
+                assert!(turns.take());
+                order.push(next.slot);
+            }
+            assert!(!turns.take());
+        }
+        assert_eq!((order, turns.waiting()), (vec![2, 4, 1, 3], 0));
+    }
 
     #[test]
     fn an_address_has_so_many_and_a_network_of_64_bits_is_one() {

@@ -235,6 +235,8 @@ pub(super) fn closing_frame(decoder: &Decoder, why: Why) -> Option<Farewell> {
 #[derive(Debug)]
 pub(super) struct Secured {
     pub(super) session: TlsSession,
+    /// We have something to lose: the peer's first flight was answered, or we sent ours.
+    has_begun: bool,
     /// Records to be written.
     cipher: Vec<u8>,
     /// Bytes at the front that were written.
@@ -265,6 +267,7 @@ impl Secured {
     pub(super) fn new(session: TlsSession, first: Vec<u8>) -> Self {
         Self {
             session,
+            has_begun: !first.is_empty(),
             cipher: first,
             written: 0,
             carried: [Carried::default(); RECORDS],
@@ -277,7 +280,14 @@ impl Secured {
         input: &mut [u8],
         data: impl FnMut(&[u8]),
     ) -> Result<crate::tls::Fed, TlsError> {
-        self.session.feed(input, &mut self.cipher, data)
+        let fed = self.session.feed(input, &mut self.cipher, data);
+        self.has_begun |= !self.cipher.is_empty();
+        fed
+    }
+
+    /// Whether the costly part of the handshake is behind us.
+    pub(super) fn has_begun(&self) -> bool {
+        self.has_begun
     }
 
     /// Bytes kept: of an incomplete record, and of records to be written.

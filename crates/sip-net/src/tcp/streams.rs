@@ -469,7 +469,8 @@ impl Streams {
             if self.epoll.modify(conn, token, Interest::Hangup).is_ok() {
                 conn.interest = Interest::Hangup;
                 conn.is_parked = true;
-                self.turns.wait(id);
+                let has_begun = conn.tls.as_ref().is_some_and(|tls| tls.has_begun());
+                self.turns.wait(id, has_begun);
                 counters.tls_parked += 1;
             }
             return;
