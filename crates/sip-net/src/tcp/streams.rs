@@ -319,6 +319,15 @@ impl Streams {
     }
 
     fn accepted(&mut self, socket: TcpStream, flow: &Flow, now_ms: u64, counters: &mut NetCounters) {
+        if self.table.is_full() {
+            counters.tcp_refused_limit += 1;
+            return;
+        }
+        let limit = self.settings.connections_per_address;
+        if !self.per_address.add(flow.remote.ip(), limit) {
+            counters.tcp_refused_address += 1;
+            return;
+        }
         let tls = match is_secure(flow.transport) {
             false => None,
             true => {
@@ -326,16 +335,12 @@ impl Streams {
                 let session = service.and_then(|service| service.server.as_ref()?.accept().ok());
                 let Some(session) = session else {
                     counters.tcp_closed_tls += 1;
+                    self.per_address.remove(flow.remote.ip());
                     return;
                 };
                 Some(Box::new(Secured::new(session, Vec::new())))
             }
         };
-        let limit = self.settings.connections_per_address;
-        if !self.per_address.add(flow.remote.ip(), limit) {
-            counters.tcp_refused_address += 1;
-            return;
-        }
         let beginning = Beginning {
             socket,
             flow: *flow,
