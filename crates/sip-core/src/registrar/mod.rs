@@ -15,9 +15,10 @@
 //! - **Path without `Supported: path`** (RFC 3327 §5.3 leaves it to the registrar): stored, for an
 //!   edge proxy needs it whether or not the phone knows of it; returned only to who supports it.
 //! - **`reg-id`** names a binding together with `+sip.instance`, as in RFC 5626 §6, so that a phone
-//!   that comes back from another port replaces its binding. The 200 says `Require: outbound` only
-//!   where an edge proxy before us does outbound (`ob` in its Path URI): as first hop ourselves we
-//!   write no flow tokens, and a phone that was told otherwise would no longer mend its Contact.
+//!   that comes back from another port replaces its binding. The 200 says `Require: outbound` to who
+//!   supports it, where an edge proxy before us does outbound (`ob` in its Path URI) or we are the first
+//!   hop ourselves. No `Flow-Timer` (§5.4): without it a phone keeps its flow alive by the defaults of
+//!   §4.4.1, which differ between UDP and streams as they should.
 //! - **Contact schemes**: `sip` and `sips`; nothing else can be reached from here.
 
 mod contact;
@@ -322,8 +323,8 @@ fn check_outbound(message: &Message<'_>, contacts: &mut [NewContact<'_>]) -> Res
     }
     let supported = message.has_option(HeaderName::Supported, b"outbound");
     if message.values(HeaderName::Via).nth(1).is_none() {
-        // We are the first hop.
-        return Ok(false);
+        // We are the first hop, and do what one must.
+        return Ok(supported);
     }
     let edge = message.values(HeaderName::Path).next();
     let edge_uri = edge.and_then(|path| NameAddr::parse(path.text)?.sip_uri());

@@ -470,7 +470,7 @@ fn outbound_is_the_edge_proxys() {
         // Who does not speak of outbound has his reg-id ignored.
         (vec![via, plain, flow], ok("", "")),
         // We are the first hop and write no flow tokens: the flow is known, and not promised.
-        (vec![one, outbound, flow], ok("", ";reg-id=1")),
+        (vec![one, outbound, flow], ok("Require: outbound|", ";reg-id=1")),
         (vec![one, flow, "Contact: <sip:b@h>"], refused(400)),
     ] {
         let lines = lines.join("|");
