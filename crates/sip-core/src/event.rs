@@ -90,6 +90,10 @@ counters! {
     /// Messages dropped, by cause.
     dropped_not_sip => "dropped" { "cause=\"not-sip\"" };
     /// Messages dropped, by cause.
+    dropped_stun => "dropped" { "cause=\"stun\"" };
+    /// Keep-alives by STUN that were answered.
+    stun_answered => "stun_answered" {};
+    /// Messages dropped, by cause.
     dropped_malformed => "dropped" { "cause=\"malformed\"" };
     /// Messages dropped, by cause.
     dropped_stray_response => "dropped" { "cause=\"stray-response\"" };

@@ -443,3 +443,27 @@ fn transactions_of_a_connection_come_and_go() {
             .all(|s| s.first_line() == "SIP/2.0 480 Temporarily Unavailable")
     );
 }
+
+/// §8 with RFC 5389: a phone that keeps its flow alive by STUN on the SIP port.
+#[test]
+fn a_stun_ping_is_answered_with_its_source() {
+    let mut b = Bench::new(&all_transports());
+    let mut ping = vec![0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x42];
+    ping.extend_from_slice(b"abcdefghijkl");
+    let now = b.now();
+    let mut batch = sip_core::transport::TransmitBatch::new();
+    let _ = b.endpoint.handle_message(now, udp_flow(CALLER), &ping);
+    assert!(b.endpoint.poll_transmit(&mut batch));
+    let item = &batch.items()[0];
+    assert_eq!((item.to, batch.message(item).len()), (udp_flow(CALLER), 32));
+    assert_eq!(&batch.message(item)[..4], [1, 1, 0, 12]);
+    // Neither a response, nor half a request, nor anything on a stream.
+    ping[0] = 1;
+    let _ = b.endpoint.handle_message(now, udp_flow(CALLER), &ping);
+    let _ = b.endpoint.handle_message(now, udp_flow(CALLER), &ping[..19]);
+    ping[0] = 0;
+    let _ = b.endpoint.handle_message(now, tcp_flow(CALLER, 1), &ping);
+    assert!(b.drain().is_empty());
+    let c = b.counters();
+    assert_eq!((c.stun_answered, c.dropped_stun, c.dropped_not_sip), (1, 2, 1));
+}

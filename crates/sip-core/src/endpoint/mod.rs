@@ -31,7 +31,7 @@ use crate::query::{Answer, Query, QueryKind};
 use crate::request_path;
 use crate::time::{Instant, Now};
 use crate::transport::framing::FramingError;
-use crate::transport::{Flow, TransmitBatch};
+use crate::transport::{Flow, TransmitBatch, Transport, stun};
 
 /// What became of a message given to the endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +90,10 @@ impl Endpoint {
         let engine = &mut self.engine;
         engine.now = now;
         let Ok(message) = sip_message::parse(bytes, &mut self.index, engine.config.limits.headers) else {
+            if flow.transport == Transport::Udp && stun::is_stun(bytes) {
+                engine.answer_stun(flow, bytes);
+                return Handled::Here;
+            }
             // RFC 5626 §3.5.1: empty lines keep a NAT's door open and are no message.
             if !bytes.iter().all(|c| matches!(c, b'\r' | b'\n' | 0)) {
                 engine.counters.dropped_not_sip += 1;

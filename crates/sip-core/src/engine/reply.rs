@@ -9,7 +9,7 @@ use sip_message::{HeaderName, Message, Method};
 use super::Engine;
 use super::secrets::write_hex;
 use crate::transaction::table::Key;
-use crate::transport::{Flow, via};
+use crate::transport::{Flow, stun, via};
 
 /// Prefix of To tags of ours; 16 hexadecimal digits follow.
 pub(crate) const TAG_PREFIX: &[u8] = b"tz";
@@ -302,6 +302,21 @@ impl Engine {
                     self.out.push(to, &text);
                 }
             }
+        }
+        self.scratch = text;
+    }
+
+    /// RFC 5626 §8: a keep-alive among the datagrams.
+    #[cold]
+    pub(crate) fn answer_stun(&mut self, flow: Flow, request: &[u8]) {
+        let mut text = core::mem::take(&mut self.scratch);
+        text.clear();
+        match stun::answer(request, flow.remote, &mut text) {
+            stun::Answer::Sent => {
+                self.out.push(flow, &text);
+                self.counters.stun_answered += 1;
+            }
+            stun::Answer::Ignored | stun::Answer::Malformed => self.counters.dropped_stun += 1,
         }
         self.scratch = text;
     }

@@ -211,7 +211,7 @@ impl BindingRef<'_> {
     /// WebSocket client, whose Contact names nobody (RFC 7118 §5).
     pub fn is_flow(&self) -> bool {
         let ob = || {
-            memchr::memmem::find(self.contact, b";ob").is_some()
+            may_have_ob(self.contact)
                 && matches!(Uri::parse(self.contact), Ok(Uri::Sip(uri)) if uri.params.has(b"ob"))
         };
         matches!(self.received.transport, Transport::Ws | Transport::Wss) || self.reg_id != 0 || ob()
@@ -238,6 +238,13 @@ impl BindingRef<'_> {
             updated: self.updated,
         }
     }
+}
+
+/// Whether a Contact may have the parameter `ob` (RFC 5626 §4.3): a quick look before it is read.
+pub(crate) fn may_have_ob(contact: &[u8]) -> bool {
+    memchr::memchr_iter(b';', contact)
+        .filter_map(|at| contact.get(at + 1..at + 3))
+        .any(|name| name.eq_ignore_ascii_case(b"ob"))
 }
 
 pub(super) fn put_varint(out: &mut Vec<u8>, mut n: u64) {

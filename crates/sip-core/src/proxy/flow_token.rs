@@ -22,6 +22,7 @@ use sip_message::{HeaderName, Host, SipUri};
 use crate::engine::Engine;
 use crate::engine::request::Request;
 use crate::id::{ConnId, ListenerId, WorkerId};
+use crate::location::codec::may_have_ob;
 use crate::transport::{Flow, Proof, Transport};
 
 /// A flow that a Route names.
@@ -85,7 +86,7 @@ impl Engine {
         let message = &request.message;
         let websocket = matches!(flow.transport, Transport::Ws | Transport::Wss);
         let contact = message.value(HeaderName::Contact);
-        let outbound = contact.is_some_and(|c| memchr::memmem::find(c, b";ob").is_some());
+        let outbound = contact.is_some_and(may_have_ob);
         if !websocket && !outbound && !flow.transport.is_reliable() {
             return None;
         }

@@ -3,6 +3,7 @@
 pub mod framing;
 mod next_hop;
 mod peer;
+pub mod stun;
 pub mod via;
 pub mod websocket;
 
