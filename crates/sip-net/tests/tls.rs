@@ -452,6 +452,34 @@ fn a_peer_that_is_not_who_it_should_be_gets_nothing() {
     rig.end_empty();
 }
 
+/// In TLS 1.3 we have sent before the peer has looked at our certificate, or missed it.
+#[test]
+fn a_peer_that_refuses_us_gives_back_what_it_never_read() {
+    let kit = Kit::new();
+    let rig = Rig::secure(1, Settings::default(), kit.service());
+    let server = kit.server(ClientAuth::Required, None);
+    let (listener, address) = listen();
+    rig.order(&format!("VIA 2 {address} one"));
+    rig.order(&format!("VIA 2 {address} two"));
+    let mut peer = peer_with(&server, accept(&listener));
+    assert!(peer.read(&mut [0; 100]).is_err(), "no certificate");
+    let mut came_back = Vec::new();
+    while came_back.len() < 2 {
+        match rig.next() {
+            Told::Undelivered { text, .. } => came_back.push(text),
+            Told::TlsFailed { outbound, error, .. } => {
+                assert!(outbound && matches!(error, TlsError::Alert(_)), "{error}");
+            }
+            Told::Message { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(came_back, ["one", "two"]);
+    assert_eq!(rig.counter(1, |c| c.tls_opened_full), 1, "we were done");
+    drop(peer);
+    rig.end_empty();
+}
+
 #[test]
 fn a_peer_that_does_not_answer_the_hello_gives_back_what_waited() {
     let kit = Kit::new();
@@ -540,6 +568,9 @@ fn what_connections_hold_is_counted_from_their_beginning() {
     send(&rig, &format!("VIA 2 {address} hello"));
     let mut peer = kit.peer(accept(&listener));
     expect(&mut peer, b"hello");
+    // What we have sent is kept until the peer says anything.
+    rig.until(|(_, bytes, _)| bytes <= held + 5);
+    write(&mut peer, b"\r\n\r\n");
     rig.until(|(_, bytes, _)| bytes <= held);
     assert_eq!(rig.load(), (2, held, 0));
     drop(peer);

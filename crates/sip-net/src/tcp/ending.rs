@@ -73,7 +73,11 @@ impl Streams {
         now_ms: u64,
         counters: &mut NetCounters,
     ) {
-        self.return_stuck(id, counters);
+        if why == Why::Tls {
+            self.return_unheard(id, counters);
+        } else {
+            self.return_stuck(id, counters);
+        }
         let Some(conn) = self.table.get_mut(id) else {
             return;
         };
@@ -137,6 +141,27 @@ impl Streams {
             self.lost.push(Task::lost(origin), to, message);
         }
         self.recycle(out);
+    }
+
+    /// Gives back all messages that TLS came to nothing for: where nothing ever came back from the peer,
+    /// those also that were written.
+    fn return_unheard(&mut self, id: ConnId, counters: &mut NetCounters) {
+        let Some(tls) = self.table.get_mut(id).and_then(|conn| conn.tls.as_mut()) else {
+            return;
+        };
+        let held = tls.held_bytes();
+        let Some(unheard) = tls.take_unheard() else {
+            return self.return_stuck(id, counters);
+        };
+        self.partial = exchanged(self.partial, held, tls.held_bytes());
+        for (to, origin, message) in unheard.unsent() {
+            counters.stream_undelivered += 1;
+            self.lost.push(Task::lost(origin), to, message);
+        }
+        if let Some(out) = self.table.get_mut(id).and_then(|conn| conn.out.take()) {
+            self.unsent = exchanged(self.unsent, out.len(), 0);
+            self.recycle(out);
+        }
     }
 
     /// Gives back the messages that will never leave: their senders need not wait for the end. What

@@ -8,7 +8,23 @@ use sip_core::id::ListenerId;
 use sip_core::transport::Transport;
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::sys;
 use crate::udp::local_address;
+
+/// Bytes that the kernel takes of what the peer has no room for, for each connection.
+const UNSENT_IN_KERNEL: i32 = 128 << 10;
+
+/// Bounds what the kernel keeps for a peer that does not read: without, its buffer grows to megabytes,
+/// which nobody's bound of ours would count. What is on its way is not bounded by it, and so neither is
+/// the speed.
+pub(super) fn bound_unsent(socket: &Socket) -> io::Result<()> {
+    sys::set_option(
+        socket.as_fd(),
+        libc::IPPROTO_TCP,
+        libc::TCP_NOTSENT_LOWAT,
+        UNSENT_IN_KERNEL,
+    )
+}
 
 /// How to make a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +66,7 @@ impl TcpListener {
         }
         // Accepted connections inherit it. A turn's messages leave in one write already.
         socket.set_tcp_nodelay(true)?;
+        bound_unsent(&socket)?;
         socket.bind(&address.into())?;
         socket.listen(options.backlog)?;
         let local = local_address(&socket)?;

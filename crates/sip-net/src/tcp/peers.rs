@@ -14,6 +14,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::conn::Beginning;
 use super::layer::{Decoder, Secured};
+use super::listener::bound_unsent;
 use super::service::{Sharing, is_secure};
 use super::streams::{Outgoing, Streams};
 use crate::counters::NetCounters;
@@ -189,7 +190,7 @@ impl Streams {
         };
         let mut first = Vec::new();
         let session = clients.for_domain(&domain).connect(&domain, &mut first)?;
-        Ok(Secured::new(session, first))
+        Ok(Secured::opened(session, first))
     }
 }
 
@@ -204,6 +205,7 @@ fn connect(source: IpAddr, remote: SocketAddr) -> io::Result<TcpStream> {
     // for all together (ip(7)).
     sys::set_option(socket.as_fd(), libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)?;
     socket.set_tcp_nodelay(true)?;
+    bound_unsent(&socket)?;
     socket.bind(&SocketAddr::new(source, 0).into())?;
     match socket.connect(&remote.into()) {
         Ok(()) => {}

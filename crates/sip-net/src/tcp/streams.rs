@@ -648,6 +648,11 @@ impl Streams {
             out.push(to, origin, message);
         }
         self.unsent += out.len() - before;
+        if let Some(tls) = &mut conn.tls {
+            let held = tls.held_bytes();
+            tls.remember(to, origin, message);
+            self.partial = exchanged(self.partial, held, tls.held_bytes());
+        }
         self.mark_dirty(id);
         if self.holds_too_much(id) {
             self.close(id, Why::Memory, counters);
