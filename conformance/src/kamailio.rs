@@ -214,8 +214,6 @@ request_route {
 const TLS: &str = r#"
 loadmodule "tls.so"
 modparam("tls", "config", "{file}")
-# A neighbour that refuses us after its handshake never answers.
-modparam("tm", "fr_timer", 3000)
 "#;
 
 const WEBSOCKET: &str = r#"

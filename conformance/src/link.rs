@@ -18,7 +18,7 @@ use tungstenite::{Message, WebSocket};
 use crate::{Authority, Identity, Transport};
 
 /// How long a handshake, or the wait for an answer, may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 type Tls = StreamOwned<ClientConnection, TcpStream>;
 
@@ -202,7 +202,7 @@ impl Link {
         }
     }
 
-    /// What is there; waits five seconds for it, or not at all ([`Self::set_nonblocking`]).
+    /// What is there; waits ten seconds for it, or not at all ([`Self::set_nonblocking`]).
     pub fn read(&mut self) -> Reading {
         let mut buffer = vec![0; 65_536];
         let read = match &mut self.way {

@@ -185,7 +185,7 @@ impl Client {
     /// The next message.
     ///
     /// # Panics
-    /// When none comes within five seconds, or a WebSocket message is not one message of SIP
+    /// When none comes within ten seconds, or a WebSocket message is not one message of SIP
     /// (RFC 7118 §5).
     pub fn receive(&mut self) -> Message {
         loop {

@@ -1,7 +1,7 @@
 //! Calls to and from a Kamailio over mutual TLS, and neighbours that are refused: either end wants a
 //! certificate of the other (RFC 5922).
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use conformance::{
     Authority, Client, Config, DOMAIN, Identity, Kamailio, Name, NameServer, Part, Phone, Scene, Secured,
@@ -44,8 +44,9 @@ impl World {
         authority.issue("ours", &[Name::Dns(DOMAIN)])
     }
 
-    /// New INVITEs go to the neighbour over TLS; it is shown what we show where we listen.
-    fn towards_neighbour(&self, ours: &Identity) -> Config {
+    /// New INVITEs go to the neighbour over TLS, by a rule with these further keys; it is shown what
+    /// we show where we listen.
+    fn towards_neighbour(&self, ours: &Identity, more: &str) -> Config {
         let uri = format!("sip:{NEIGHBOUR}:{};transport=tls", port::NEXT_HOP);
         let ca = format!("ca = \"{}\"", self.trusted.file().display());
         Config::new()
@@ -53,7 +54,7 @@ impl World {
             .table("[tls]", &ca)
             .listen(&self.scene, Transport::Tls, ours, "")
             .route(&format!(
-                "when = {{ method = [\"INVITE\"] }}\ndo = {{ relay = \"{uri}\", timeout_s = 2 }}"
+                "when = {{ method = [\"INVITE\"] }}\ndo = {{ relay = \"{uri}\"{more} }}"
             ))
     }
 
@@ -112,7 +113,7 @@ fn sipp_talks_to_sipp(scene: &Scene, first: u16, transport: Transport) {
 #[test]
 fn calls_to_kamailio() {
     let world = World::new();
-    let config = world.towards_neighbour(&world.ours(&world.trusted));
+    let config = world.towards_neighbour(&world.ours(&world.trusted), "");
     let _server = Server::start(&world.scene, &config);
     let theirs = world.neighbour(&world.trusted);
     let Some(_kamailio) = world.kamailio(&theirs, &world.callee()) else {
@@ -146,8 +147,8 @@ fn is_taken(world: &World, first: u16, transport: Transport) -> bool {
 }
 
 /// Kamailio shows this certificate when we connect to it, and is shown `ours`.
-fn is_called(world: &World, theirs: &Identity, ours: &Identity) -> Option<bool> {
-    let _server = Server::start(&world.scene, &world.towards_neighbour(ours));
+fn is_called(world: &World, theirs: &Identity, ours: &Identity, more: &str) -> Option<bool> {
+    let _server = Server::start(&world.scene, &world.towards_neighbour(ours, more));
     let _kamailio = world.kamailio(theirs, &world.callee())?;
     Some(is_taken(world, port::SERVER, Transport::Tcp))
 }
@@ -173,7 +174,7 @@ fn we_call_only_whom_his_certificate_speaks_for() {
         eprintln!("{what}");
         let world = World::new();
         let theirs = world.trusted.issue("kamailio", names);
-        let Some(called) = is_called(&world, &theirs, &world.ours(&world.trusted)) else {
+        let Some(called) = is_called(&world, &theirs, &world.ours(&world.trusted), "") else {
             return;
         };
         assert_eq!(called, expected, "{what}");
@@ -189,7 +190,7 @@ fn we_call_nobody_whose_certificate_is_not_good() {
             "expired" => world.trusted.issue_expired("kamailio", &names),
             _ => world.unknown.issue("kamailio", &names),
         };
-        let called = is_called(&world, &theirs, &world.ours(&world.trusted));
+        let called = is_called(&world, &theirs, &world.ours(&world.trusted), "");
         assert_ne!(called, Some(true), "{what}");
     }
 }
@@ -200,16 +201,32 @@ fn we_call_nobody_whose_certificate_is_not_good() {
 fn who_does_not_know_us_is_not_called() {
     let world = World::new();
     let theirs = world.neighbour(&world.trusted);
-    let called = is_called(&world, &theirs, &world.ours(&world.unknown));
+    let called = is_called(&world, &theirs, &world.ours(&world.unknown), ", timeout_s = 2");
     assert_ne!(called, Some(true));
 }
 
-/// Kamailio connects to us and shows a certificate of this kind.
+/// Kamailio connects to us and shows a certificate of this kind: it is served, or its connection is
+/// closed. (It does not tell the caller of that.)
 fn may_call_us(theirs: impl Fn(&World) -> Identity) -> Option<bool> {
     let world = World::new();
-    let _server = Server::start(&world.scene, &world.behind_neighbour());
+    let scene = &world.scene;
+    let server = Server::start(scene, &world.behind_neighbour());
     let _kamailio = world.kamailio_before_us(&theirs(&world))?;
-    Some(is_taken(&world, port::NEXT_HOP, Transport::Udp))
+    let callee = Phone::start(scene, Transport::Udp, port::CALLEE, Part::Answer(Duration::ZERO));
+    let next_hop = scene.at(port::NEXT_HOP);
+    let mut caller = Client::new(scene, Transport::Udp, port::CALLER, next_hop);
+    let began = Instant::now();
+    caller.invite("bob", "a-call");
+    loop {
+        let refused = server.metric("trapezoid_net_connections_closed", "cause=\"tls\"") > 0.0;
+        let heard = callee.count("INVITE");
+        assert!(heard == 0 || !refused, "both");
+        if heard > 0 || refused {
+            return Some(heard > 0);
+        }
+        assert!(began.elapsed() < Duration::from_secs(15), "nothing became of it");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]
