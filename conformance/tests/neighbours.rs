@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use conformance::{
-    Authority, Client, Config, DOMAIN, Identity, Kamailio, Name, NameServer, Part, Phone, Scene, Secured,
-    Server, Sipp, Transport, port,
+    Authority, Client, Config, DOMAIN, Identity, Kamailio, Link, Name, NameServer, Part, Phone, Scene,
+    Secured, Server, Sipp, TlsPeer, Transport, port,
 };
 
 const CALLS: u32 = 5;
@@ -47,12 +47,17 @@ impl World {
     /// New INVITEs go to the neighbour over TLS, by a rule with these further keys; it is shown what
     /// we show where we listen.
     fn towards_neighbour(&self, ours: &Identity, more: &str) -> Config {
+        self.towards_neighbour_by(ours, more, "")
+    }
+
+    /// The same with more keys of our own listener's TLS.
+    fn towards_neighbour_by(&self, ours: &Identity, more: &str, tls: &str) -> Config {
         let uri = format!("sip:{NEIGHBOUR}:{};transport=tls", port::NEXT_HOP);
         let ca = format!("ca = \"{}\"", self.trusted.file().display());
         Config::new()
             .table("[dns]", &self.dns)
             .table("[tls]", &ca)
-            .listen(&self.scene, Transport::Tls, ours, "")
+            .listen(&self.scene, Transport::Tls, ours, tls)
             .route(&format!(
                 "when = {{ method = [\"INVITE\"] }}\ndo = {{ relay = \"{uri}\"{more} }}"
             ))
@@ -238,4 +243,59 @@ fn only_who_shows_a_good_certificate_may_call_us() {
     assert_ne!(unknown, Some(true), "one of another authority");
     let expired = may_call_us(|world| world.trusted.issue_expired("kamailio", &names));
     assert_ne!(expired, Some(true), "an expired one");
+}
+
+/// Calls the neighbour, where nobody listens for it, but somebody has connected to us, with this
+/// certificate, and offers that connection: the call comes there and is declined, or is lost.
+fn offered(world: &World, identity: Option<&Identity>, comes: bool) {
+    let scene = &world.scene;
+    let ca = world.trusted.file();
+    let tls = format!("client_auth = \"optional\", client_ca = \"{}\"", ca.display());
+    let config = world.towards_neighbour_by(&world.ours(&world.trusted), "", &tls);
+    let _server = Server::start(scene, &config);
+    let peer = match identity {
+        Some(identity) => TlsPeer::presenting(&world.trusted, DOMAIN, identity),
+        None => TlsPeer::trusting(&world.trusted, DOMAIN),
+    };
+    let from = std::net::SocketAddr::new(scene.ip(), 0);
+    let link = Link::open(Transport::Tls, from, scene.at(port::TLS), Some(&peer)).expect("connecting");
+    let mut neighbour = Client::over(link);
+    let options = format!(
+        "OPTIONS sip:{DOMAIN} SIP/2.0\r\nVia: SIP/2.0/TLS {NEIGHBOUR}:{};branch=z9hG4bKoffer;alias\r\n\
+         Max-Forwards: 70\r\nFrom: <sip:{NEIGHBOUR}>;tag=a\r\nTo: <sip:{DOMAIN}>\r\nCall-ID: offer\r\n\
+         CSeq: 1 OPTIONS\r\nContent-Length: 0\r\n\r\n",
+        port::NEXT_HOP
+    );
+    neighbour.send_bytes(options.as_bytes());
+    assert_eq!(neighbour.receive().status(), 200);
+    let mut caller = Client::new(scene, Transport::Udp, port::CALLER, scene.at(port::SERVER));
+    caller.invite("bob", "offered");
+    if comes {
+        let invite = neighbour.receive();
+        assert!(invite.first_line.starts_with("INVITE "), "{invite:?}");
+        let headers: String = ["via", "from", "to", "call-id", "cseq"]
+            .iter()
+            .flat_map(|name| {
+                invite
+                    .all(name)
+                    .into_iter()
+                    .map(move |value| format!("{name}: {value}\r\n"))
+            })
+            .collect();
+        neighbour.send_bytes(format!("SIP/2.0 603 Decline\r\n{headers}Content-Length: 0\r\n\r\n").as_bytes());
+    }
+    let expected = if comes { 603 } else { 500 };
+    assert_eq!(caller.final_response().status(), expected);
+}
+
+/// RFC 5923 §8: only who has proved by a certificate to be of the domain.
+#[test]
+fn a_neighbour_that_offers_its_connection_is_called_on_it() {
+    let world = World::new();
+    let neighbour = world.trusted.issue("neighbour", &[Name::Dns(NEIGHBOUR)]);
+    offered(&world, Some(&neighbour), true);
+    let world = World::new();
+    let other = world.trusted.issue("other", &[Name::Dns("other.example.net")]);
+    offered(&world, Some(&other), false);
+    offered(&World::new(), None, false);
 }

@@ -6,7 +6,7 @@ mod common;
 use common::*;
 use sip_core::config::{Config, StateMode};
 use sip_core::query::Record;
-use sip_core::transport::Transport;
+use sip_core::transport::{Flow, Proof, Transport};
 
 const BOB: &str = "sip:bob@example.com";
 
@@ -114,4 +114,36 @@ fn an_answer_that_must_connect_has_the_name_of_sent_by() {
         (Transport::Tls, "192.0.2.41:5061".into(), Some("a.example.org"))
     );
     assert!(b.undelivered(&again).is_empty());
+}
+
+/// RFC 5923 §8.1: only by TLS, and only of who has proved who it is.
+#[test]
+fn a_connection_is_offered_by_who_has_a_certificate() {
+    let options = |alias: &str| {
+        request("OPTIONS", "sip:192.0.2.1", "a1", "")
+            .replace("UDP 192.0.2.10:5060;", &format!("TLS a.example.org:5071;{alias}"))
+    };
+    let offered = |transport, proof, alias| {
+        let mut b = Bench::new(&all_transports());
+        let flow = Flow {
+            proof,
+            ..over(transport, "192.0.2.41:40000", 5)
+        };
+        assert_eq!(b.receive(flow, &options(alias)).len(), 1);
+        let first = b.endpoint.poll_alias();
+        assert_eq!(b.endpoint.poll_alias(), None);
+        first.map(|(conn, address)| {
+            assert_eq!(Some(conn), flow.conn);
+            address.to_string()
+        })
+    };
+    let there = Some("192.0.2.41:5071".to_owned());
+    assert_eq!(offered(Transport::Tls, Proof::Certificate, "alias;"), there);
+    assert_eq!(offered(Transport::Tls, Proof::Trusted, "alias;"), there);
+    assert_eq!(offered(Transport::Tls, Proof::Certificate, ""), None);
+    assert_eq!(offered(Transport::Tls, Proof::None, "alias;"), None);
+    assert_eq!(offered(Transport::Wss, Proof::Certificate, "alias;"), None);
+    // We offer ours too.
+    let sent = sent(&mut Bench::new(&routed("sips:192.0.2.41")), "MESSAGE");
+    assert!(sent.header("Via").ends_with(";alias"), "{}", sent.text);
 }

@@ -11,6 +11,7 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::net::SocketAddr;
 
 use sip_message::{HeaderIndex, StartLine};
 
@@ -222,6 +223,12 @@ impl Endpoint {
             self.engine.ask(QueryKind::Resolve { name, kind }, purpose);
         }
         self.engine.queries.pop_front()
+    }
+
+    /// The next connection on which its peer wants requests to this address (RFC 5923): the shell uses
+    /// it for messages by TLS to there, if the peer has proved to be of the domain that they are for.
+    pub fn poll_alias(&mut self) -> Option<(ConnId, SocketAddr)> {
+        self.engine.aliases.pop()
     }
 
     /// The next event.

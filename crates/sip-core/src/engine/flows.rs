@@ -8,14 +8,16 @@
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
+use core::net::SocketAddr;
 
 use smallvec::SmallVec;
 
 use super::Engine;
+use crate::engine::request::Request;
 use crate::id::ConnId;
 use crate::location::AorRecord;
 use crate::transaction::table::Key;
-use crate::transport::Flow;
+use crate::transport::{Flow, Transport};
 
 /// Transactions of one connection that are listed before those that have ended are taken out.
 const PRUNE_AT: usize = 8;
@@ -41,7 +43,25 @@ pub(crate) struct Flows {
     entries: BTreeMap<ConnKey, Entry>,
 }
 
+/// Aliases that wait to be taken; the next request on the same connection says it again.
+const MAX_ALIASES: usize = 256;
+
 impl Engine {
+    /// A peer that has proved who it is wants requests to come on this connection (RFC 5923 §8.1): to
+    /// the address that it has, at the port that its Via names.
+    #[cold]
+    pub(crate) fn note_alias(&mut self, request: &Request<'_>) {
+        let flow = request.flow;
+        let (Transport::Tls, Some(conn)) = (flow.transport, flow.conn) else {
+            return;
+        };
+        let via = &request.via;
+        if via.params.has(b"alias") && self.aliases.len() < MAX_ALIASES {
+            let port = via.port.unwrap_or(Transport::Tls.default_port());
+            self.aliases.push((conn, SocketAddr::new(flow.remote.ip(), port)));
+        }
+    }
+
     /// This address-of-record has a binding made over this flow.
     pub(crate) fn note_registration(&mut self, aor: &[u8], flow: &Flow) {
         // Whoever handles a REGISTER owns its connection: nobody else hears of its end.

@@ -14,6 +14,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::net::SocketAddr;
 
 use sip_message::write::Edits;
 use sip_message::{HeaderIndex, Message};
@@ -23,7 +24,7 @@ use crate::auth::verify::Authenticator;
 use crate::config::{Config, StateMode};
 use crate::dispatcher::Group;
 use crate::event::{Counters, Event};
-use crate::id::{QueryId, WorkerId};
+use crate::id::{ConnId, QueryId, WorkerId};
 use crate::location::codec::BindingRef;
 use crate::owner::owner;
 use crate::query::Query;
@@ -192,6 +193,8 @@ pub(crate) struct Engine {
     pub(crate) waiting: Waiting,
     pub(crate) queries: VecDeque<Query>,
     pub(crate) events: VecDeque<Event>,
+    /// Connections on which their peers want requests, and to which address.
+    pub(crate) aliases: Vec<(ConnId, SocketAddr)>,
     pub(crate) counters: Counters,
     pub(crate) flows: Flows,
     pub(crate) indexes: Vec<HeaderIndex>,
@@ -345,6 +348,7 @@ impl Engine {
             waiting: Waiting::default(),
             queries: VecDeque::new(),
             events: VecDeque::new(),
+            aliases: Vec::new(),
             counters: Counters::default(),
             flows: Flows::default(),
             indexes: Vec::new(),

@@ -550,6 +550,9 @@ fn write_via(out: &mut Vec<u8>, start: &[u8], transport: Transport, leaving: &Le
     if transport == Transport::Udp {
         // RFC 3581 §3: the answer finds its way through a NAT, and to the port that sent.
         out.extend_from_slice(b";rport");
+    } else if transport == Transport::Tls {
+        // RFC 5923 §8.1: who believes our certificate may send requests on the connection that we open.
+        out.extend_from_slice(b";alias");
     }
     if leaving.stateless {
         out.extend_from_slice(b";tz=");

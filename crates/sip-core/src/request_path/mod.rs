@@ -28,7 +28,7 @@ use crate::engine::reply::{Reply, Status};
 use crate::engine::request::Request;
 use crate::id::WorkerId;
 use crate::transaction::table::Key;
-use crate::transport::{Flow, via};
+use crate::transport::{Flow, Proof, via};
 
 /// Where a request stands when it runs through the phases.
 #[derive(Clone, Copy, Debug, Default)]
@@ -62,6 +62,9 @@ impl Engine {
             Ok(request) => request,
             Err(status) => return self.refuse_unreadable(message, flow, status),
         };
+        if flow.proof != Proof::None {
+            self.note_alias(&request);
+        }
         if self.holds_state
             && request.method != Method::Register
             && let Some(other) = self.other_owner(request.call_id)

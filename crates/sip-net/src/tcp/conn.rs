@@ -63,6 +63,8 @@ pub(super) struct Conn {
     farewell: Option<Farewell>,
     /// We opened it: what it is found by.
     pub(super) opened_to: Option<Box<Peer>>,
+    /// Where the peer wants to be found by it, beside its own address (RFC 5923).
+    pub(super) alias: Option<Box<SocketAddr>>,
     /// When it came to be.
     began_ms: u64,
     /// When bytes last went either way.
@@ -142,6 +144,7 @@ impl Conn {
             pinged: false,
             farewell: None,
             opened_to,
+            alias: None,
             began_ms: now_ms,
             active_ms: now_ms,
             since_ms: now_ms,

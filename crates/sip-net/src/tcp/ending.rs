@@ -5,9 +5,10 @@ use std::mem;
 use sip_core::id::{ConnId, WorkerId};
 use sip_core::transport::Flow;
 
-use super::conn::{Overdue, State};
+use super::conn::{Conn, Overdue, State};
 use super::layer::Farewell;
 use super::streams::{Streams, Why, exchanged};
+use crate::accepted::Accepted;
 use crate::counters::NetCounters;
 use crate::mailbox::{Block, Task};
 
@@ -85,7 +86,7 @@ impl Streams {
         // What is not an answer to what came on it takes another way from now on.
         match &conn.opened_to {
             Some(peer) => self.peers.remove(peer, id),
-            None => self.accepted.remove(conn.transport, conn.remote, id),
+            None => forget(&self.accepted, conn, id),
         }
         let (deadline, _) = conn.deadline(&self.settings);
         conn.placed = self.wheel.place(id, deadline, conn.placed);
@@ -114,7 +115,7 @@ impl Streams {
         match &conn.opened_to {
             Some(peer) => self.peers.remove(peer, id),
             None => {
-                self.accepted.remove(conn.transport, conn.remote, id);
+                forget(&self.accepted, &conn, id);
                 if self.settings.connections_per_address > 0 {
                     self.per_address.remove(conn.remote.ip());
                 }
@@ -192,6 +193,16 @@ impl Streams {
     pub fn take_lost(&mut self, empty: &mut Block) -> bool {
         mem::swap(&mut self.lost, empty);
         !empty.is_empty()
+    }
+}
+
+/// Messages to the peer no longer find this connection.
+fn forget(accepted: &Accepted, conn: &Conn, id: ConnId) {
+    for address in [Some(conn.remote), conn.alias.as_deref().copied()]
+        .into_iter()
+        .flatten()
+    {
+        accepted.remove(conn.transport, address, id);
     }
 }
 

@@ -106,8 +106,26 @@ impl Streams {
         let name = outgoing.way.peer.as_ref().map(PeerName::as_str);
         self.usable(id, to)
             && self.table.get_mut(id).is_some_and(|conn| {
-                (!pinned || conn.remote == to.remote) && name.is_none_or(|name| conn.has_proved(name))
+                // Another address than its own is the peer's word, which counts with its name only.
+                let is_alias = conn.alias.as_deref() == Some(&to.remote);
+                (!pinned || conn.remote == to.remote) && name.map_or(!is_alias, |name| conn.has_proved(name))
             })
+    }
+
+    /// The peer of this connection, which it has opened, wants to be found by it at `address` too
+    /// (RFC 5923 §8.2). That it may is seen where it is used: [`Streams::send`].
+    pub fn alias(&mut self, id: ConnId, address: SocketAddr) {
+        let Some(conn) = self.table.get_mut(id) else {
+            return;
+        };
+        let known = conn.alias.as_deref() == Some(&address) || conn.remote == address;
+        if known || conn.is_outbound() || !conn.takes_messages() {
+            return;
+        }
+        if let Some(old) = conn.alias.replace(Box::new(address)) {
+            self.accepted.remove(conn.transport, *old, id);
+        }
+        self.accepted.insert(conn.transport, address, id);
     }
 
     pub(super) fn find(&mut self, outgoing: &Outgoing<'_>) -> Option<ConnId> {

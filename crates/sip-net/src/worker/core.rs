@@ -1,5 +1,7 @@
 //! What the loop needs of the protocol engine, and of the program.
 
+use std::net::SocketAddr;
+
 use crate::tcp::TlsFailure;
 use sip_core::config::Config;
 use sip_core::endpoint::{Endpoint, Handled};
@@ -33,6 +35,8 @@ pub trait Core {
     fn poll_query(&mut self) -> Option<Query>;
     /// See [`Endpoint::poll_event`].
     fn poll_event(&mut self) -> Option<Event>;
+    /// See [`Endpoint::poll_alias`].
+    fn poll_alias(&mut self) -> Option<(ConnId, SocketAddr)>;
     /// See [`Endpoint::poll_timeout`].
     fn poll_timeout(&self) -> Option<Instant>;
     /// See [`Endpoint::reconfigure`].
@@ -86,6 +90,10 @@ impl Core for Endpoint {
 
     fn poll_event(&mut self) -> Option<Event> {
         Self::poll_event(self)
+    }
+
+    fn poll_alias(&mut self) -> Option<(ConnId, SocketAddr)> {
+        Self::poll_alias(self)
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

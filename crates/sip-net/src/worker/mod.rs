@@ -338,6 +338,9 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             self.event_sink.record(self.id, &mut self.events);
             self.events.clear();
         }
+        while let Some((conn, address)) = self.core.poll_alias() {
+            self.streams.alias(conn, address);
+        }
         for failure in self.streams.take_failures() {
             self.event_sink.tls_failed(self.id, &failure);
         }

@@ -96,6 +96,7 @@ pub enum Told {
 /// - `WHOLE`: sends the whole message back on its flow, body and all.
 /// - `FLOOD n`: sends the flow n messages of 1,000 bytes.
 /// - `ASK`: asks a back-end. `TIMER ms`: starts a timer. `BUSY`, `QUIET`: has work, has none.
+/// - `ALIAS address`: the flow's connection is to be found by that address too.
 /// - `WATCH`: from now on, tells of connections that are closed.
 pub struct Fake {
     worker: WorkerId,
@@ -106,6 +107,7 @@ pub struct Fake {
     due: Option<Instant>,
     busy: bool,
     tells_closed: bool,
+    aliases: Vec<(ConnId, SocketAddr)>,
 }
 
 impl Fake {
@@ -184,6 +186,9 @@ impl Fake {
             "BUSY" => self.busy = true,
             "QUIET" => self.busy = false,
             "WATCH" => self.tells_closed = true,
+            "ALIAS" => self
+                .aliases
+                .push((flow.conn.unwrap(), one.trim().parse().unwrap())),
             _ => {}
         }
         Handled::Here
@@ -300,6 +305,10 @@ impl Core for Fake {
             id: Some(QueryId { slot, generation: 9 }),
             kind,
         })
+    }
+
+    fn poll_alias(&mut self) -> Option<(ConnId, SocketAddr)> {
+        self.aliases.pop()
     }
 
     fn poll_event(&mut self) -> Option<Event> {
@@ -451,6 +460,7 @@ impl Rig {
                 due: None,
                 busy: false,
                 tells_closed: false,
+                aliases: Vec::new(),
             };
             let worker = Worker::new(Parts {
                 worker: id,
