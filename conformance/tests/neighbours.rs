@@ -297,5 +297,6 @@ fn a_neighbour_that_offers_its_connection_is_called_on_it() {
     let world = World::new();
     let other = world.trusted.issue("other", &[Name::Dns("other.example.net")]);
     offered(&world, Some(&other), false);
-    offered(&World::new(), None, false);
+    let world = World::new();
+    offered(&world, None, false);
 }

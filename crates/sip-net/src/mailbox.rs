@@ -61,6 +61,8 @@ pub struct Way {
     pub peer: Option<PeerName>,
     /// See [`Transmit::pinned`].
     pub pinned: bool,
+    /// The connection was found by the peer's address; the core has not named it.
+    pub found: bool,
 }
 
 impl Way {
@@ -69,6 +71,7 @@ impl Way {
         Self {
             peer: item.peer.clone(),
             pinned: item.pinned,
+            found: false,
         }
     }
 }

@@ -107,7 +107,7 @@ impl Streams {
         self.usable(id, to)
             && self.table.get_mut(id).is_some_and(|conn| {
                 // Another address than its own is the peer's word, which counts with its name only.
-                let is_alias = conn.alias.as_deref() == Some(&to.remote);
+                let is_alias = outgoing.way.found && conn.alias.as_deref() == Some(&to.remote);
                 (!pinned || conn.remote == to.remote) && name.map_or(!is_alias, |name| conn.has_proved(name))
             })
     }

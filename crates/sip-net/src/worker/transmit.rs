@@ -138,6 +138,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                 } else {
                     let (owner, conn) = self.hub.route(&outgoing.to, self.id, reach);
                     outgoing.to.conn = conn;
+                    outgoing.way.found = conn.is_some();
                     // None is opened for it, so that nobody else need try.
                     if pinned && conn.is_none() { self.id } else { owner }
                 }
