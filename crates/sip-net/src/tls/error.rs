@@ -1,7 +1,7 @@
 //! What goes wrong: in files that an operator writes, and with a peer.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustls::{AlertDescription, CertificateError, Error};
 
@@ -166,6 +166,23 @@ pub enum TlsFileError {
     /// What the files say does not make a configuration.
     #[error("{0}")]
     Config(String),
+}
+
+impl TlsFileError {
+    /// The file that it is about, if it is about one.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Read { path, .. }
+            | Self::Pem { path, .. }
+            | Self::NoCertificate { path }
+            | Self::NoKey { path }
+            | Self::Certificate { path, .. }
+            | Self::Key { path, .. }
+            | Self::TicketKeys { path, .. } => Some(path),
+            Self::KeyMismatch { key, .. } => Some(key),
+            Self::NoIdentity | Self::NoSystemRoots | Self::Config(_) => None,
+        }
+    }
 }
 
 /// What works and yet should be looked at.

@@ -6,6 +6,7 @@
 
 mod backends;
 pub(crate) mod data_dir;
+mod files;
 mod first_start;
 pub(crate) mod reload;
 mod sinks;
@@ -53,7 +54,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 pub(crate) fn run(loaded: Loaded) -> Result<(), Failure> {
     let logs = Logs::start(&loaded.shell.log);
     let clock = Clock::new(Instant::now());
-    raise_file_limit();
+    let settings = files::fit_connections(&loaded);
     let sockets = bind(&loaded)?;
     let admin = loaded.shell.admin.map(bind_admin).transpose()?;
     data_dir::create(&loaded.shell.data_dir)?;
@@ -86,6 +87,7 @@ pub(crate) fn run(loaded: Loaded) -> Result<(), Failure> {
     }
     let common = Common {
         loaded: &loaded,
+        settings,
         hub: &hub,
         domain_secret: &domain_secret,
         shared: backends.shared(),
@@ -128,17 +130,6 @@ fn read_tls(loaded: &Loaded) -> Result<(Arc<TlsFiles>, Findings), Failure> {
         Ok((Arc::new(files), findings))
     } else {
         Err(Failure::Usage(findings.errors.join("\n")))
-    }
-}
-
-/// Every connection is a file, and the usual limit of a session is 1024; up to the hard limit a process
-/// may help itself.
-fn raise_file_limit() {
-    use rustix::process::{Resource, getrlimit, setrlimit};
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::warn!(%error, "the limit of open files stays as it is");
     }
 }
 

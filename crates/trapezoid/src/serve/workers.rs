@@ -35,6 +35,7 @@ pub(crate) enum End {
 /// What all workers have in common.
 pub(crate) struct Common<'a> {
     pub loaded: &'a Loaded,
+    pub settings: sip_net::settings::Settings,
     pub hub: &'a Hub,
     pub domain_secret: &'a [u8; data_dir::KEY_BYTES],
     pub shared: Arc<dyn SharedState>,
@@ -62,7 +63,7 @@ pub(crate) fn start<Q: QuerySink + 'static>(
         worker: WorkerId(number),
         core: Endpoint::new(config, &keys, WorkerId(number), Arc::clone(&common.shared)),
         config: Arc::new(config.clone()),
-        settings: common.loaded.shell.sockets.clone(),
+        settings: common.settings.clone(),
         sockets,
         services: common.services.to_vec(),
         mailbox,

@@ -261,8 +261,7 @@ impl TlsFiles {
 
     /// Who named the file with which something is wrong.
     fn place_of(&self, error: &TlsFileError, listener: &TlsListener) -> String {
-        let text = error.to_string();
-        let names = |path: &Path| text.contains(&path.display().to_string());
+        let names = |path: &Path| error.path() == Some(path);
         let peers = self.settings.peers.iter();
         let peer = peers
             .filter(|peer| {
