@@ -98,6 +98,8 @@ pub struct ServerSettings {
     pub client_auth: ClientAuth,
     /// The authorities of clients' certificates, PEM. None: those of the system.
     pub client_ca: Option<PathBuf>,
+    /// SIP domains of which a client's certificate must name one (RFC 5922 §7.1). None: any will do.
+    pub client_names: Vec<String>,
     /// Which versions are spoken.
     pub versions: Versions,
 }
@@ -180,7 +182,12 @@ fn server_state(
         (ClientAuth::Optional | ClientAuth::Required, Some(path)) => Roots::of_file(path)?,
         (ClientAuth::Optional | ClientAuth::Required, None) => Roots::of_system(warnings)?,
     };
-    let verifier = client_verifier(settings.client_auth, Arc::clone(&roots.store), &provider)?;
+    let verifier = client_verifier(
+        settings.client_auth,
+        Arc::clone(&roots.store),
+        &settings.client_names,
+        &provider,
+    )?;
     let mut config = ServerConfig::builder_with_details(provider, Arc::clone(clock))
         .with_protocol_versions(settings.versions.list())
         .map_err(|error| TlsFileError::Config(error.to_string()))?
@@ -207,7 +214,8 @@ fn context(settings: &ServerSettings, roots: &Roots) -> [u8; 32] {
         ClientAuth::Optional => b"optional",
         ClientAuth::Required => b"required",
     };
-    sha256(&[settings.name.as_bytes(), auth, &roots.digest])
+    let names = settings.client_names.join("\n");
+    sha256(&[settings.name.as_bytes(), auth, names.as_bytes(), &roots.digest])
 }
 
 fn now(clock: &Arc<dyn TimeProvider>) -> Result<UnixTime, TlsFileError> {

@@ -109,11 +109,13 @@ impl ServerCertVerifier for SipServerVerifier {
     }
 }
 
-/// Verifies the clients that connect to us. For which domain one speaks is not decided here, but
-/// by whoever relies on it (RFC 5922 §7.4).
+/// Verifies the clients that connect to us. For which domain one speaks is decided by whoever relies
+/// on it (RFC 5922 §7.4), unless the listener lets in certain ones alone.
 #[derive(Debug)]
 struct SipClientVerifier {
     inner: Arc<dyn ClientCertVerifier>,
+    /// The domains of which a client's certificate must name one; none: any will do.
+    names: Vec<String>,
     roots: Arc<RootCertStore>,
     algorithms: WebPkiSupportedAlgorithms,
 }
@@ -125,6 +127,7 @@ struct SipClientVerifier {
 pub(super) fn client_verifier(
     auth: ClientAuth,
     roots: Arc<RootCertStore>,
+    names: &[String],
     provider: &Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ClientCertVerifier>, TlsFileError> {
     let builder = || WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(provider));
@@ -136,6 +139,7 @@ pub(super) fn client_verifier(
     .map_err(|error| TlsFileError::Config(format!("client certificates cannot be verified: {error}")))?;
     Ok(Arc::new(SipClientVerifier {
         inner,
+        names: names.to_vec(),
         roots,
         algorithms: provider.signature_verification_algorithms,
     }))
@@ -172,6 +176,12 @@ impl ClientCertVerifier for SipClientVerifier {
             &self.roots,
             self.algorithms,
         )?;
+        let identities = SipIdentities::of(end_entity);
+        if !self.names.is_empty() && !self.names.iter().any(|name| identities.contains(name)) {
+            return Err(Error::InvalidCertificate(
+                CertificateError::ApplicationVerificationFailure,
+            ));
+        }
         Ok(ClientCertVerified::assertion())
     }
 

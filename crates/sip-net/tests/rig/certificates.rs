@@ -105,6 +105,7 @@ impl Kit {
             name: "a listener".to_owned(),
             identities: vec![identity.clone()],
             client_auth,
+            client_names: Vec::new(),
             client_ca: Some(self.authority.file.clone()),
             versions: Versions::Both,
         };

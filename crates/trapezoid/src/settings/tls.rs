@@ -51,6 +51,8 @@ pub(crate) struct TlsListener {
     pub client_auth: tls::ClientAuth,
     /// Their authorities; `None`: those of the system.
     pub client_ca: Option<PathBuf>,
+    /// SIP domains of which a client's certificate must name one, lower case; empty: any.
+    pub client_names: Vec<String>,
     /// Keys of tickets; `None`: [`Tls::ticket_keys`].
     pub ticket_keys: Option<PathBuf>,
     /// Versions spoken.
@@ -92,7 +94,8 @@ impl Tls {
                 of.client_ca.clone(),
                 of.ticket_keys.clone(),
             );
-            let rules = (of.is_own, of.client_auth, of.versions, of.connects);
+            let names = of.client_names.clone();
+            let rules = (of.is_own, of.client_auth, names, of.versions, of.connects);
             (of.label.clone(), of.ticket_name.clone(), files, rules)
         };
         let peer = |of: &TlsPeer| (of.domain.clone(), of.ca.clone(), of.identity.clone());
@@ -297,6 +300,7 @@ fn listener(path: &str, entry: &Listen, own: &ListenTls, tls: &mut Tls, cx: &mut
         let remedy = "write client_auth = \"optional\" or \"required\", or remove it";
         cx.problem(&format!("{at}.client_ca"), what, remedy);
     }
+    let client_names = client_names(&at, own, cx);
     let has = |version| own.versions.contains(&version);
     let versions = match (has(TlsVersion::V12), has(TlsVersion::V13)) {
         (true, false) => Versions::Tls12,
@@ -318,11 +322,33 @@ fn listener(path: &str, entry: &Listen, own: &ListenTls, tls: &mut Tls, cx: &mut
             model::ClientAuth::Required => tls::ClientAuth::Required,
         },
         client_ca,
+        client_names,
         ticket_keys,
         versions,
         connects: entry.transport == ListenTransport::Tls,
     });
     Some(tls.listeners.len() - 1)
+}
+
+/// The domains of which a client must be one.
+fn client_names(at: &str, own: &ListenTls, cx: &mut Cx<'_>) -> Vec<String> {
+    if !own.client_names.is_empty() && own.client_auth == model::ClientAuth::None {
+        let what = "clients are not asked for a certificate";
+        let remedy = "write client_auth = \"optional\" or \"required\", or remove it";
+        cx.problem(&format!("{at}.client_names"), what, remedy);
+    }
+    let mut out = Vec::new();
+    for (i, text) in own.client_names.iter().enumerate() {
+        match domain(text).map(|name| String::from_utf8_lossy(&name).into_owned()) {
+            Some(name) => out.push(name),
+            None => {
+                let what = format!("{text:?} is not a domain");
+                let remedy = "write the peer's SIP domain, as \"edge2.example.com\"";
+                cx.problem(&format!("{at}.client_names[{i}]"), what, remedy);
+            }
+        }
+    }
+    out
 }
 
 /// Transport and port, which nodes of a cluster have in common, unlike their addresses; and a number where several
@@ -352,6 +378,7 @@ pub(super) fn built_in(data_dir: &Path, tls: &mut Tls) -> Service {
         is_own: true,
         client_auth: tls::ClientAuth::None,
         client_ca: None,
+        client_names: Vec::new(),
         ticket_keys: None,
         versions: Versions::Both,
         connects: true,

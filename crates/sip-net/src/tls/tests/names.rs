@@ -180,3 +180,39 @@ fn of_two_keys_for_a_name_the_client_gets_one_that_it_can_verify() {
     );
     assert_eq!(chosen(&[SignatureScheme::ED25519]), SignatureAlgorithm::ECDSA);
 }
+
+#[test]
+fn a_listener_may_let_in_certain_domains_alone() {
+    let authority = Authority::new("ca");
+    let own = authority.for_domain("example.com", Kind::P256);
+    let with = |names: &[&str]| {
+        let settings = ServerSettings {
+            name: "a listener".to_owned(),
+            identities: vec![own.clone()],
+            client_auth: ClientAuth::Required,
+            client_ca: Some(authority.file.clone()),
+            client_names: names.iter().map(|name| (*name).to_owned()).collect(),
+            ..ServerSettings::default()
+        };
+        server_with(settings, None, &Clock::today())
+    };
+    let peer = authority.for_domain("Edge2.example.net", Kind::P256);
+    let settings = ClientSettings {
+        identity: Some(peer),
+        ..trusting(&authority.file)
+    };
+    let client = client_with(settings, &Clock::today());
+    for (names, served) in [
+        (&[][..], true),
+        (&["edge1.example.net", "edge2.example.net"], true),
+        (&["edge1.example.net"], false),
+        (&["example.net"], false),
+    ] {
+        let (_, at_server) = Pair::new(&client, "example.com", &with(names)).run();
+        match at_server {
+            Ok(()) => assert!(served, "{names:?}"),
+            Err(TlsError::PeerCertificate(_)) => assert!(!served, "{names:?}"),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}

@@ -342,6 +342,7 @@ fn server_settings(listener: &TlsListener) -> ServerSettings {
             ClientAuth::None => None,
             ClientAuth::Optional | ClientAuth::Required => listener.client_ca.clone(),
         },
+        client_names: listener.client_names.clone(),
         versions: listener.versions,
     }
 }

@@ -26,6 +26,11 @@ pub(crate) struct ListenTls {
     #[serde(default)]
     #[schemars(extend("x-default" = "those of the system"), length(min = 1))]
     pub client_ca: Option<String>,
+    /// SIP domains of which a client's certificate must name one (RFC 5922 §7.1); others of the same
+    /// authority are not served. Empty: any.
+    #[serde(default)]
+    #[schemars(length(max = 1000))]
+    pub client_names: Vec<String>,
     /// File of the keys of session tickets; nodes that share it resume each other's sessions. See
     /// [tls.md](tls.md#tickets).
     #[serde(default)]

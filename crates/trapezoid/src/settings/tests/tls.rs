@@ -30,15 +30,17 @@ const WRONG: &[(&str, &[&str])] = &[
     ),
     (
         "[[listen]]\ntransport = \"tls\"\naddress = \"192.0.2.10:5061\"\n[listen.tls]\ncertificate = \"\"\nkey = \"\"\n\
-         more = [ { certificate = \"\", key = \"k\" }, { key = \"k\" } ]\nclient_ca = \"ca.pem\"\nticket_keys = \"\"\nversions = [\"1.1\"]\n",
+         more = [ { certificate = \"\", key = \"k\" }, { key = \"k\" } ]\nclient_ca = \"ca.pem\"\nclient_names = [\"a b\", \"a\"]\nticket_keys = \"\"\nversions = [\"1.1\"]\n",
         &[
             "f:5: listen[0].tls.certificate: empty; write the name of a file",
             "f:6: listen[0].tls.key: empty; write the name of a file",
             "f:7: listen[0].tls.more[1].certificate: missing; write certificate = \"…\"",
             "f:7: listen[0].tls.more[0].certificate: empty; write the name of a file",
             "f:8: listen[0].tls.client_ca: clients are not asked for a certificate; write client_auth = \"optional\" or \"required\", or remove it",
-            "f:9: listen[0].tls.ticket_keys: empty; write the name of a file",
-            "f:10: listen[0].tls.versions[0]: \"1.1\" is not known; did you mean \"1.2\"? One of \"1.2\", \"1.3\"",
+            "f:9: listen[0].tls.client_names: clients are not asked for a certificate; write client_auth = \"optional\" or \"required\", or remove it",
+            "f:9: listen[0].tls.client_names[0]: \"a b\" is not a domain; write the peer's SIP domain, as \"edge2.example.com\"",
+            "f:10: listen[0].tls.ticket_keys: empty; write the name of a file",
+            "f:11: listen[0].tls.versions[0]: \"1.1\" is not known; did you mean \"1.2\"? One of \"1.2\", \"1.3\"",
         ],
     ),
     (
