@@ -135,6 +135,8 @@ counters! {
     limited_parked => "limit_reached" { "limit=\"parked\"" };
     /// Requests refused because a limit was reached.
     limited_flow_registrations => "limit_reached" { "limit=\"registrations-per-connection\"" };
+    /// Requests refused because a limit was reached.
+    limited_flows => "limit_reached" { "limit=\"flows\"" };
     /// Bindings whose connection has closed.
     flows_lost => "registration_flows_lost" {};
     /// Requests sent to another address of the next hop after the first failed (RFC 3263 §4.3).
@@ -178,6 +180,10 @@ pub struct Gauges {
     pub timers: u64,
     /// Names in the resolver's cache.
     pub dns_entries: u64,
+    /// Connections on which registrations, client transactions or waiting REGISTERs hang.
+    pub flows: u64,
+    /// Those of them that registrations were made over.
+    pub flows_registered: u64,
 }
 
 /// Something worth a record.

@@ -37,6 +37,9 @@ pub struct Limits {
     /// Addresses-of-record registered over one connection that are known when it closes; of more, a call
     /// learns that it has when it is sent there.
     pub registrations_per_connection: usize,
+    /// Connections of which one worker knows what hangs on them; of more, whoever waits for something on
+    /// one learns by a timer that it has closed.
+    pub flows: usize,
     /// Via header values of one message; more: 400.
     pub via_values: usize,
     /// Bytes of a request over UDP; a longer one leaves by TCP where there is such a listener and its
@@ -61,6 +64,7 @@ impl Default for Limits {
             nonces: 1_000_000,
             route_values: 64,
             registrations_per_connection: 1024,
+            flows: 1_000_000,
             via_values: 70,
             udp_mtu: 1300,
         }

@@ -11,7 +11,8 @@ use sip_core::auth::digest;
 use sip_core::config::{Algorithm, Config, Network, StateMode};
 use sip_core::event::{AuthFailure, Event};
 use sip_core::query::{Answer, QueryKind, Secrets, Unavailable};
-use sip_core::transport::{Flow, Proof};
+use sip_core::shared::SharedState;
+use sip_core::transport::{Flow, Proof, Transport};
 
 const CHALLENGED: &str = "SIP/2.0 407 Proxy Authentication Required";
 const BOB: &str = "sip:bob@example.com";
@@ -574,4 +575,63 @@ fn the_ack_to_a_stateless_challenge_is_absorbed() {
         assert_eq!(b.counters().retransmissions_absorbed, 1);
         b.assert_idle();
     }
+}
+
+/// A REGISTER waits for its secrets while its connection closes: its binding has none (RFC 5626 §5.3).
+#[test]
+fn a_registration_whose_connection_closes_while_it_waits() {
+    for closes in [true, false] {
+        let mut config = all_transports();
+        config.domains[0].auth.methods = vec![b"REGISTER"[..].into()];
+        let mut b = Bench::new(&config);
+        let flow = over(Transport::Wss, CALLER, 4);
+        let register = |branch: &str, line: &str| {
+            let contact = format!("Contact: <sip:x@y.invalid;transport=ws>\n{line}");
+            request("REGISTER", "sip:example.com", branch, &contact)
+                .replace("To: <sip:bob@", "To: <sip:alice@")
+        };
+        let nonce = nonce_of(&one(b.receive(flow, &register("r1", ""))));
+        let line = login("REGISTER", "sip:example.com").line(&nonce);
+        // It came twice, and both wait.
+        let waiting = ["r2", "r3"].map(|branch| {
+            assert!(b.receive(flow, &register(branch, &line)).is_empty());
+            b.query()
+        });
+        assert_eq!(b.endpoint.gauges().flows, 1);
+        let now = b.now();
+        let other = over(Transport::Wss, CALLER, 5);
+        let gone = if closes { flow } else { other };
+        b.endpoint.handle_flow_closed(now, gone.conn.unwrap());
+        for query in &waiting {
+            b.answer(query, Answer::Credentials(Ok(Some(secrets()))));
+        }
+        let mut bound = None;
+        b.shared.update_bindings(b"alice@example.com", &mut |record| {
+            bound = record.bindings.first().map(|binding| binding.received.conn);
+        });
+        assert_eq!(bound, Some(flow.conn.filter(|_| !closes)), "{closes}");
+        let gauges = b.endpoint.gauges();
+        let known = u64::from(!closes);
+        assert_eq!((gauges.flows, gauges.flows_registered), (known, known));
+        b.assert_idle();
+    }
+}
+
+/// The same where nothing comes of it: the connection is known no longer.
+#[test]
+fn a_registration_that_waited_in_vain_holds_no_flow() {
+    let mut config = all_transports();
+    config.domains[0].auth.methods = vec![b"REGISTER"[..].into()];
+    let mut b = Bench::new(&config);
+    let flow = over(Transport::Wss, CALLER, 4);
+    let register = |line: &str| {
+        request("REGISTER", "sip:example.com", "r1", line).replace("To: <sip:bob@", "To: <sip:alice@")
+    };
+    let nonce = nonce_of(&one(b.receive(flow, &register(""))));
+    let line = login("REGISTER", "sip:example.com").line(&nonce);
+    assert!(b.receive(flow, &register(&line)).is_empty());
+    let out = one(b.pass(10_000));
+    assert_eq!(out.first_line(), "SIP/2.0 503 Service Unavailable");
+    assert_eq!(b.endpoint.gauges().flows, 0);
+    b.assert_idle();
 }

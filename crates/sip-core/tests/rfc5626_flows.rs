@@ -444,6 +444,79 @@ fn transactions_of_a_connection_come_and_go() {
     );
 }
 
+/// Requests along flows that have gone leave nothing behind: nobody says again that they have closed.
+#[test]
+fn requests_to_flows_that_have_gone_are_forgotten() {
+    let mut b = Bench::new(&location(StateMode::Transaction));
+    register(&mut b, browser(4), &format!("<{INVALID}>"));
+    let invite = one(call(&mut b, "a1"));
+    let marks = invite.headers("Record-Route");
+    b.receive(browser(4), &response(&invite, "200 OK", ""));
+    b.pass(40_000);
+    closed(&mut b, browser(4));
+    assert_eq!((b.endpoint.gauges().flows, b.counters().flows_lost), (0, 1));
+    let info = in_dialog("INFO", INVALID, true, &reversed(&marks));
+    for n in 0..10_000 {
+        let text = info.replace("dINFO", &format!("d{n}"));
+        let sent = one(b.udp(CALLER, &text));
+        assert_eq!((sent.to, sent.pinned), (browser(4), true));
+        assert_eq!(one(b.undelivered(&sent)).first_line(), "SIP/2.0 430 Flow Failed");
+    }
+    let gauges = b.endpoint.gauges();
+    assert_eq!((gauges.flows, gauges.flows_registered), (0, 0));
+    b.pass(100_000);
+    b.assert_idle();
+}
+
+/// A flow is known as long as something hangs on it, registered or not.
+#[test]
+fn flows_are_known_as_long_as_something_hangs_on_them() {
+    let mut b = Bench::new(&location(StateMode::Transaction));
+    let known = |b: &Bench| {
+        let gauges = b.endpoint.gauges();
+        (gauges.flows, gauges.flows_registered)
+    };
+    register(&mut b, browser(4), &format!("<{INVALID}>"));
+    let invite = one(call(&mut b, "a1"));
+    assert_eq!(known(&b), (1, 1));
+    b.receive(browser(4), &response(&invite, "486 Busy Here", ""));
+    b.pass(100_000);
+    assert_eq!(known(&b), (1, 1));
+    b.assert_idle();
+    closed(&mut b, browser(4));
+    assert_eq!(known(&b), (0, 0));
+}
+
+#[test]
+fn the_flows_that_are_known_are_bounded() {
+    let mut config = location(StateMode::Transaction);
+    config.limits.flows = 1;
+    let mut b = Bench::new(&config);
+    let contact = |reg_id: u32| format!("<{INVALID}>;reg-id={reg_id};+sip.instance=\"<urn:uuid:1>\"");
+    register(&mut b, browser(4), &contact(1));
+    let text = request(
+        "REGISTER",
+        "sip:example.com",
+        "r2",
+        &format!("Contact: {}\n", contact(2)),
+    )
+    .replace("From: <sip:alice@", "From: <sip:bob@")
+    .replace("CSeq: 1 ", "CSeq: 2 ");
+    b.receive(browser(5), &text);
+    assert_eq!(b.counters().limited_flows, 1);
+    // Nobody is told of it, and its transaction ends without disturbing what is known of another.
+    let invite = one(call(&mut b, "a1"));
+    assert_eq!(invite.to, browser(5));
+    assert!(closed(&mut b, browser(5)).is_empty());
+    let invite = one(b.undelivered(&invite));
+    assert_eq!(invite.to, browser(4));
+    assert_eq!(
+        one(closed(&mut b, browser(4))).first_line(),
+        "SIP/2.0 480 Temporarily Unavailable"
+    );
+    assert_eq!(b.endpoint.gauges().flows, 0);
+}
+
 /// §8 with RFC 5389: a phone that keeps its flow alive by STUN on the SIP port.
 #[test]
 fn a_stun_ping_is_answered_with_its_source() {

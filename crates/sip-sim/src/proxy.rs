@@ -231,6 +231,7 @@ impl Node for Proxy {
             gauges.parked_requests,
             gauges.parked_bytes,
             gauges.timers,
+            gauges.flows - gauges.flows_registered,
         ];
         let quiet = self.endpoint.is_quiet() && held.iter().all(|n| *n == 0);
         (!quiet).then(|| format!("quiet: {}, {gauges:?}", self.endpoint.is_quiet()))

@@ -277,6 +277,8 @@ impl Endpoint {
             parked_bytes: engine.waiting.bytes as u64,
             timers: engine.wheel.len() as u64,
             dns_entries: engine.resolver.len() as u64,
+            flows: engine.flows.len() as u64,
+            flows_registered: engine.flows.registered() as u64,
         }
     }
 }

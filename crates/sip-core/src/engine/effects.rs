@@ -315,8 +315,13 @@ impl Engine {
             ClientMachine::Invite(_) => ClientMachine::Invite(InviteClient::new(&ctx, &mut effects)),
             ClientMachine::NonInvite(_) => ClientMachine::NonInvite(NonInviteClient::new(&ctx, &mut effects)),
         };
+        let (from, listed) = (client.to, core::mem::take(&mut client.user.listed));
         client.to = to;
         client.request = Box::from(request);
+        if listed {
+            self.unlist_client(&from);
+        }
+        self.note_client(key, &to);
         self.run_client(key, effects, None);
     }
 
@@ -405,6 +410,9 @@ impl Engine {
     /// Takes a client transaction out of the table.
     pub(crate) fn forget_client(&mut self, key: Key) {
         if let Some(client) = self.table.remove_client(key) {
+            if client.user.listed {
+                self.unlist_client(&client.to);
+            }
             for id in client.timers.into_iter().flatten().chain(client.user.timer_c) {
                 self.wheel.cancel(id);
             }

@@ -2,18 +2,22 @@
 //! transactions whose requests went there. When one closes, both must know, in a time that depends on
 //! nothing else (RFC 5626 §5.3: a flow that has failed is no way to anybody).
 //!
-//! Entries cost nothing to take away: a transaction that has ended stays listed until the list is
-//! pruned, and a binding that has moved to another connection until this one closes. Both are asked
-//! again when it does.
+//! An entry is there as long as something hangs on it. One for a connection that has closed already goes
+//! with its last transaction: nobody says again that it has closed. Within an entry nothing is searched
+//! for to be taken out: a transaction that has ended stays listed until the list is pruned, a binding
+//! that has moved to another connection until this one closes. Both are asked again when it does.
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, btree_map};
+use core::mem;
 use core::net::SocketAddr;
 
+use sip_message::Method;
 use smallvec::SmallVec;
 
 use super::Engine;
 use crate::engine::request::Request;
+use crate::engine::waiting::Parked;
 use crate::id::ConnId;
 use crate::location::AorRecord;
 use crate::transaction::table::Key;
@@ -33,14 +37,48 @@ struct Entry {
     /// Addresses-of-record registered over it.
     aors: SmallVec<[Box<[u8]>; 1]>,
     clients: SmallVec<[Key; 1]>,
+    /// Those of them that have not ended.
+    live: usize,
     /// How long `clients` may become until it is pruned.
     prune_at: usize,
+    /// REGISTERs that came on it and wait for a back-end.
+    waiting: usize,
+}
+
+impl Entry {
+    fn is_empty(&self) -> bool {
+        self.aors.is_empty() && self.live == 0 && self.waiting == 0
+    }
 }
 
 /// By connection.
 #[derive(Debug, Default)]
 pub(crate) struct Flows {
     entries: BTreeMap<ConnKey, Entry>,
+    /// Entries with addresses-of-record.
+    registered: usize,
+}
+
+impl Flows {
+    /// Connections on which something hangs.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Those that registrations were made over.
+    pub(crate) const fn registered(&self) -> usize {
+        self.registered
+    }
+
+    /// Changes an entry, which goes if nothing hangs on it any more.
+    fn release(&mut self, conn: ConnId, change: impl FnOnce(&mut Entry)) {
+        if let btree_map::Entry::Occupied(mut found) = self.entries.entry(conn_key(conn)) {
+            change(found.get_mut());
+            if found.get().is_empty() {
+                found.remove();
+            }
+        }
+    }
 }
 
 /// Aliases that wait to be taken; the next request on the same connection says it again.
@@ -69,26 +107,92 @@ impl Engine {
             return;
         };
         let limit = self.config.limits.registrations_per_connection;
-        let entry = self.flows.entries.entry(conn_key(conn)).or_default();
+        let Some(entry) = self.flow_entry(conn) else {
+            return;
+        };
         if entry.aors.iter().any(|known| **known == *aor) {
             return;
         }
         if entry.aors.len() < limit {
+            let is_first = entry.aors.is_empty();
             entry.aors.push(Box::from(aor));
+            self.flows.registered += usize::from(is_first);
         } else {
             self.counters.limited_flow_registrations += 1;
+        }
+    }
+
+    /// The entry of this connection, made if there is room.
+    fn flow_entry(&mut self, conn: ConnId) -> Option<&mut Entry> {
+        let has_room = self.flows.entries.len() < self.config.limits.flows;
+        match self.flows.entries.entry(conn_key(conn)) {
+            btree_map::Entry::Occupied(found) => Some(found.into_mut()),
+            btree_map::Entry::Vacant(place) if has_room => Some(place.insert(Entry::default())),
+            btree_map::Entry::Vacant(_) => {
+                self.counters.limited_flows += 1;
+                None
+            }
+        }
+    }
+
+    /// A REGISTER that came on this flow is about to wait. Whether its flow is watched for it.
+    pub(crate) fn watch_flow(&mut self, request: &Request<'_>) -> bool {
+        let conn = request.flow.conn.filter(|conn| conn.worker == self.worker);
+        let (Method::Register, Some(conn)) = (request.method, conn) else {
+            return false;
+        };
+        self.flow_entry(conn).map(|entry| entry.waiting += 1).is_some()
+    }
+
+    /// A request has waited. If its flow was watched and has closed meanwhile, it goes on as one that
+    /// came on none: nothing that hangs on that connection would ever hear of its end.
+    pub(crate) fn end_watch(&mut self, parked: &mut Parked) {
+        let (Some(conn), true) = (parked.flow.conn, mem::take(&mut parked.watched)) else {
+            return;
+        };
+        // The entry of one that has closed is gone, or made anew by a request that came to a gone flow.
+        let mut stands = false;
+        self.flows.release(conn, |entry| {
+            stands = entry.waiting > 0;
+            entry.waiting = entry.waiting.saturating_sub(1);
+        });
+        if !stands {
+            parked.flow.conn = None;
         }
     }
 
     /// This client transaction's request goes on this flow.
     pub(crate) fn note_client(&mut self, key: Key, flow: &Flow) {
         let Some(conn) = flow.conn else { return };
-        let entry = self.flows.entries.entry(conn_key(conn)).or_default();
-        if entry.clients.len() >= entry.prune_at.max(PRUNE_AT) {
-            entry.clients.retain(|key| self.table.client(*key).is_some());
-            entry.prune_at = entry.clients.len() * 2;
-        }
+        let Some(entry) = self.flow_entry(conn) else {
+            return;
+        };
         entry.clients.push(key);
+        entry.live += 1;
+        if entry.clients.len() > entry.prune_at.max(PRUNE_AT) {
+            let mut clients = mem::take(&mut entry.clients);
+            clients.retain(|key| self.table.client(*key).is_some());
+            if let Some(entry) = self.flows.entries.get_mut(&conn_key(conn)) {
+                entry.prune_at = clients.len() * 2;
+                entry.clients = clients;
+            }
+        }
+        if let Some(client) = self.table.client_mut(key) {
+            client.user.listed = true;
+        }
+    }
+
+    /// A client transaction that [`Engine::note_client`] has listed under this flow has ended, or has left
+    /// it.
+    pub(crate) fn unlist_client(&mut self, flow: &Flow) {
+        let Some(conn) = flow.conn else { return };
+        self.flows.release(conn, |entry| {
+            entry.live = entry.live.saturating_sub(1);
+            if entry.live == 0 {
+                entry.clients = SmallVec::new();
+                entry.prune_at = 0;
+            }
+        });
     }
 
     /// A connection has closed: the bindings made over it have no flow any more, and these client
@@ -97,6 +201,7 @@ impl Engine {
         let Some(entry) = self.flows.entries.remove(&conn_key(conn)) else {
             return SmallVec::new();
         };
+        self.flows.registered -= usize::from(!entry.aors.is_empty());
         let mut lost = 0;
         for aor in &entry.aors {
             self.shared.update_bindings(aor, &mut |record: &mut AorRecord| {

@@ -141,6 +141,8 @@ pub(crate) struct ClientUser {
     pub(crate) pin: Pin,
     /// It left by TCP because it was too long for a datagram, and may go back.
     pub(crate) switched: bool,
+    /// The connection by which it goes knows of it.
+    pub(crate) listed: bool,
 }
 
 impl ClientUser {
@@ -156,6 +158,7 @@ impl ClientUser {
             peer: None,
             pin: Pin::None,
             switched: false,
+            listed: false,
         }
     }
 

@@ -32,6 +32,8 @@ pub(crate) struct Parked {
     pub(crate) asked: u8,
     /// The target whose name it waits for, where it has a response context.
     pub(crate) target: Option<u8>,
+    /// Its flow is watched while it waits.
+    pub(crate) watched: bool,
 }
 
 impl Parked {

@@ -233,7 +233,8 @@ impl Engine {
             domain: domain.name.clone(),
             realm: domain.auth.realm.clone(),
         };
-        if let Some(parked) = self.park(request, progress, StateMode::Transaction) {
+        if let Some(mut parked) = self.park(request, progress, StateMode::Transaction) {
+            parked.watched = self.watch_flow(request);
             self.ask(kind, Purpose::Credentials(parked));
         }
         Authorized::No
@@ -278,6 +279,7 @@ impl Engine {
             authorized: progress.authorized,
             asked: progress.asked,
             target: None,
+            watched: false,
         })
     }
 

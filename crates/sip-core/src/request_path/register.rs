@@ -169,6 +169,8 @@ impl Engine {
             authorized: true,
             asked: 0,
             target: None,
+            // Its bindings are made already, and know when it closes.
+            watched: false,
         };
         let kind = QueryKind::SaveBindings {
             aor: Box::from(aor),

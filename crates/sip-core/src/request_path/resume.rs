@@ -28,7 +28,8 @@ impl Engine {
             self.counters.queries_expired += 1;
         }
         match purpose {
-            Purpose::Credentials(parked) => {
+            Purpose::Credentials(mut parked) => {
+                self.end_watch(&mut parked);
                 let secrets = match answer {
                     Some(Answer::Credentials(result)) => result,
                     _ => Err(Unavailable),

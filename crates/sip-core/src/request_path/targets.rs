@@ -306,6 +306,7 @@ impl Engine {
                     authorized: true,
                     asked: 0,
                     target: Some(number),
+                    watched: false,
                 };
                 self.wait_for_name(name, kind, parked);
                 false

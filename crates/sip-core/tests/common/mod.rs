@@ -269,7 +269,8 @@ impl Bench {
         *self.endpoint.counters()
     }
 
-    /// Nothing is left: no transaction, no timer, nothing parked, nobody live.
+    /// Nothing is left: no transaction, no timer, nothing parked, nobody live; and of connections only
+    /// what is registered over them.
     pub fn assert_idle(&self) {
         let g = self.endpoint.gauges();
         assert_eq!(
@@ -282,6 +283,7 @@ impl Bench {
             ),
             (0, 0, 0, 0, 0)
         );
+        assert_eq!(g.flows, g.flows_registered);
         assert!(self.endpoint.is_quiet());
     }
 

@@ -255,6 +255,7 @@ fn limits(settings: &Settings) -> Limits {
         via_values: limits.via_values,
         udp_mtu: settings.transport.udp_mtu,
         registrations_per_connection: Limits::default().registrations_per_connection,
+        flows: Limits::default().flows,
     }
 }
 
