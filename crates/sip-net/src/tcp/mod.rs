@@ -4,6 +4,7 @@
 //! the kernel chose; those that we open to worker `hash(peer) mod N`, so that a process has one
 //! to each peer. A [`sip_core::id::ConnId`] names worker, slot and generation.
 
+mod accepting;
 mod admission;
 mod conn;
 mod ending;

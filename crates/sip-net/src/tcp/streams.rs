@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem;
-use std::net::{IpAddr, TcpStream};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use sip_core::config::Config;
@@ -10,15 +10,15 @@ use sip_core::id::{ConnId, WorkerId};
 use sip_core::limits::Limits;
 use sip_core::transport::framing::FramingError;
 use sip_core::transport::websocket::AllowedOrigins;
-use sip_core::transport::{Flow, Proof, Transport};
+use sip_core::transport::{Flow, Transport};
 
 use super::admission::{PerAddress, Turns};
 use super::conn::{Beginning, Conn, Sent, State};
-use super::layer::{Context, Decoder, Secured, Taken};
+use super::layer::{Context, Taken};
 use super::listener::TcpListener;
 use super::peers::Peers;
 use super::queue::OutQueue;
-use super::service::{StreamService, is_secure};
+use super::service::StreamService;
 use super::table::{LOW_GENERATION, Table};
 use super::wheel::Wheel;
 use crate::accepted::Accepted;
@@ -127,7 +127,7 @@ pub struct Streams {
     pub(super) settings: Settings,
     epoll: Arc<Epoll>,
     token: u64,
-    listeners: Vec<TcpListener>,
+    pub(super) listeners: Vec<TcpListener>,
     /// For each listener of the configuration from which connections are opened: its address.
     pub(super) sources: Vec<Option<IpAddr>>,
     /// For each listener of the configuration.
@@ -162,7 +162,7 @@ pub struct Streams {
     pub(super) partial: usize,
     /// Given up for a moment when descriptors run out, to accept and refuse a connection that
     /// would otherwise be reported as waiting for ever.
-    reserve: Option<std::fs::File>,
+    pub(super) reserve: Option<std::fs::File>,
 }
 
 impl Streams {
@@ -265,101 +265,6 @@ impl Streams {
     /// Connections, and bytes that they hold.
     pub fn load(&self) -> (usize, usize) {
         (self.table.len(), self.held())
-    }
-
-    /// Accepts what waits at listener `index` (of those given to [`Streams::new`]), up to the
-    /// bound of one turn.
-    pub fn accept(&mut self, index: usize, now_ms: u64, counters: &mut NetCounters) {
-        for _ in 0..self.settings.accepts_per_turn {
-            let Some(listener) = self.listeners.get(index) else {
-                return;
-            };
-            match listener.accept() {
-                Ok(Some((socket, remote))) => {
-                    let flow = Flow {
-                        transport: listener.transport(),
-                        listener: listener.id(),
-                        remote,
-                        conn: None,
-                        proof: Proof::None,
-                    };
-                    self.accepted(socket, &flow, now_ms, counters);
-                }
-                Ok(None) => return,
-                Err(error) => match error.raw_os_error() {
-                    // Errors of the connection that was accepted (accept(2)); there may be more.
-                    Some(
-                        libc::ECONNABORTED
-                        | libc::EINTR
-                        | libc::ENETDOWN
-                        | libc::EPROTO
-                        | libc::ENOPROTOOPT
-                        | libc::EHOSTDOWN
-                        | libc::ENONET
-                        | libc::EHOSTUNREACH
-                        | libc::EOPNOTSUPP
-                        | libc::ENETUNREACH,
-                    ) => {}
-                    Some(libc::EMFILE | libc::ENFILE) => {
-                        counters.tcp_refused_files += 1;
-                        self.reserve = None;
-                        // Closed at once.
-                        drop(listener.accept());
-                        self.reserve = std::fs::File::open("/dev/null").ok();
-                    }
-                    _ => return,
-                },
-            }
-        }
-    }
-
-    /// Closes the listeners.
-    pub fn stop_accepting(&mut self) {
-        self.listeners.clear();
-    }
-
-    fn accepted(&mut self, socket: TcpStream, flow: &Flow, now_ms: u64, counters: &mut NetCounters) {
-        if self.table.is_full() {
-            counters.tcp_refused_limit += 1;
-            return;
-        }
-        let limit = self.settings.connections_per_address;
-        if !self.per_address.add(flow.remote.ip(), limit) {
-            counters.tcp_refused_address += 1;
-            return;
-        }
-        let tls = match is_secure(flow.transport) {
-            false => None,
-            true => {
-                let service = self.services.get(usize::from(flow.listener.0));
-                let session = service.and_then(|service| service.server.as_ref()?.accept().ok());
-                let Some(session) = session else {
-                    counters.tcp_closed_tls += 1;
-                    self.per_address.remove(flow.remote.ip());
-                    return;
-                };
-                Some(Box::new(Secured::new(session, Vec::new())))
-            }
-        };
-        let beginning = Beginning {
-            socket,
-            flow: *flow,
-            decoder: Decoder::new(flow.transport, &self.limits),
-            tls,
-            opened_to: None,
-        };
-        let Some(id) = self.add(beginning, now_ms, counters) else {
-            self.per_address.remove(flow.remote.ip());
-            return;
-        };
-        counters.tcp_accepted += 1;
-        if self
-            .table
-            .get_mut(id)
-            .is_some_and(|conn| conn.state == State::Open)
-        {
-            self.accepted.insert(flow.transport, flow.remote, id);
-        }
     }
 
     /// Puts a new connection into the table and registers it.
