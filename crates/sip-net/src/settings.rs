@@ -34,9 +34,9 @@ pub struct Settings {
     pub stream_messages_per_turn: usize,
     /// Bytes that wait for one slow reader; at the bound its connection is cut.
     pub write_queue_bytes: usize,
-    /// Bytes that all connections together hold, unsent or incomplete. Above half of it, a connection
-    /// that comes to hold more than an even share of that half is cut; at the bound, whichever
-    /// would exceed it.
+    /// Bytes of memory that all connections together take for what is unsent or incomplete. Beyond it,
+    /// those that hold the most are cut, unless their peers take something at that moment; those that
+    /// we opened come last.
     pub stream_bytes: usize,
     /// Milliseconds until a connection that we open must stand.
     pub connect_timeout_ms: u32,

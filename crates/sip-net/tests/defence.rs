@@ -360,3 +360,61 @@ fn records_for_readers_that_do_not_read_count_towards_the_bound() {
     drop((readers, good));
     rig.end_empty();
 }
+
+/// A message of which all but the last bytes have come.
+fn incomplete(rig: &Rig, bytes: usize) -> TcpStream {
+    let mut stream = rig.connect();
+    write(&mut stream, &framed("ECHO", bytes)[..bytes]);
+    stream
+}
+
+#[test]
+fn who_holds_the_most_is_cut_and_not_who_comes_last() {
+    let settings = Settings {
+        stream_bytes: 2_000_000,
+        ..Settings::default()
+    };
+    let rig = Rig::secure(1, settings, Kit::new().service());
+    let idle: Vec<_> = (0..100).map(|_| rig.connect()).collect();
+    let hoarders: Vec<_> = (0..12).map(|_| incomplete(&rig, 150_000)).collect();
+    rig.until(|(connections, bytes, _)| connections == 112 && bytes >= 1_800_000);
+    // It comes to hold more than many do, and is far from what those hold.
+    let mut busy = rig.connect();
+    for _ in 0..10 {
+        write(&mut busy, &framed("ECHO", 60_000));
+        expect(&mut busy, b"ECHO");
+    }
+    assert_eq!(rig.counter(0, |c| c.tcp_closed_memory), 0);
+    let mut half = incomplete(&rig, 60_000);
+    let other = incomplete(&rig, 140_000);
+    assert!(rig.counter(1, |c| c.tcp_closed_memory) >= 1);
+    rig.until(|(_, bytes, _)| bytes <= 2_000_000);
+    write(&mut half, &framed("ECHO", 60_000)[60_000..]);
+    expect(&mut half, b"ECHO");
+    drop((idle, hoarders, half, busy, other));
+    rig.end_empty();
+}
+
+#[test]
+fn what_waits_for_a_next_hop_is_not_given_up_for_strangers() {
+    const TEXT: usize = 30_000;
+    let settings = Settings {
+        stream_bytes: 800_000,
+        ..Settings::default()
+    };
+    let kit = Kit::new();
+    let rig = Rig::secure(1, settings, kit.service());
+    let (listener, address) = rig::listen();
+    // It waits for the handshake.
+    let text = "x".repeat(TEXT);
+    for _ in 0..6 {
+        rig.order(&format!("VIA 2 {address} {text}"));
+    }
+    let strangers: Vec<_> = (0..12).map(|_| incomplete(&rig, 100_000)).collect();
+    assert!(rig.counter(4, |c| c.tcp_closed_memory) >= 4);
+    rig.until(|(_, bytes, _)| bytes <= 800_000);
+    let mut peer = kit.peer(rig::accept(&listener));
+    expect(&mut peer, text.repeat(6).as_bytes());
+    drop((strangers, peer));
+    rig.end_empty();
+}

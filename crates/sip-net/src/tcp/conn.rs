@@ -8,6 +8,7 @@ use sip_core::id::{ConnId, ListenerId};
 use sip_core::transport::websocket::write_ping;
 use sip_core::transport::{Flow, Proof, Transport};
 
+use super::holders::Holding;
 use super::layer::{Context, Decoder, Farewell, Secured, Taken, closing_frame};
 use super::peers::Peer;
 use super::queue::OutQueue;
@@ -75,6 +76,8 @@ pub(super) struct Conn {
     pub(super) progress_ms: u64,
     /// Tick of the wheel at which this connection is looked at.
     pub(super) placed: u64,
+    /// What it was last seen to hold.
+    pub(super) holding: Holding,
 }
 
 /// Why a deadline has passed.
@@ -150,6 +153,7 @@ impl Conn {
             since_ms: now_ms,
             progress_ms: now_ms,
             placed: NEVER,
+            holding: Holding::default(),
         }
     }
 
@@ -189,9 +193,11 @@ impl Conn {
         self.out.as_ref().map_or(0, |out| out.len())
     }
 
-    /// Bytes held beside those: of incomplete messages and records, of records to be written.
-    pub(super) fn held_bytes(&self) -> usize {
-        self.decoder.held_bytes() + self.tls.as_ref().map_or(0, |tls| tls.held_bytes())
+    /// Memory that it takes beside its own: for what waits to be sent, and incomplete messages, and
+    /// records.
+    pub(super) fn memory(&self) -> usize {
+        let out = self.out.as_ref().map_or(0, |out| out.memory());
+        out + self.decoder.held_bytes() + self.tls.as_ref().map_or(0, |tls| tls.held_bytes())
     }
 
     pub(super) fn is_mid_message(&self) -> bool {

@@ -105,12 +105,13 @@ impl Streams {
 
     fn remove(&mut self, id: ConnId, counters: &mut NetCounters) -> Option<State> {
         self.return_unsent(id, counters);
+        self.holders.note(&mut self.table, id, 0, false);
         let conn = self.table.remove(id)?;
-        self.partial = exchanged(self.partial, conn.held_bytes(), 0);
         debug_assert!(
-            self.table.len() > 0 || self.held() == 0,
-            "nobody holds {}",
-            self.held()
+            self.table.len() > 0 || (self.unsent, self.holders.total()) == (0, 0),
+            "nobody holds {} or {}",
+            self.unsent,
+            self.holders.total()
         );
         match &conn.opened_to {
             Some(peer) => self.peers.remove(peer, id),
@@ -150,11 +151,9 @@ impl Streams {
         let Some(tls) = self.table.get_mut(id).and_then(|conn| conn.tls.as_mut()) else {
             return;
         };
-        let held = tls.held_bytes();
         let Some(unheard) = tls.take_unheard() else {
             return self.return_stuck(id, counters);
         };
-        self.partial = exchanged(self.partial, held, tls.held_bytes());
         for (to, origin, message) in unheard.unsent() {
             counters.stream_undelivered += 1;
             self.lost.push(Task::lost(origin), to, message);
@@ -163,6 +162,7 @@ impl Streams {
             self.unsent = exchanged(self.unsent, out.len(), 0);
             self.recycle(out);
         }
+        self.recount(id);
     }
 
     /// Gives back the messages that will never leave: their senders need not wait for the end. What

@@ -329,7 +329,7 @@ impl Secured {
 
     /// Bytes kept: of an incomplete record, and of records to be written.
     pub(super) fn held_bytes(&self) -> usize {
-        let unheard = self.unheard.as_ref().map_or(0, OutQueue::len);
+        let unheard = self.unheard.as_ref().map_or(0, OutQueue::memory);
         self.session.buffered() + self.cipher.capacity() + unheard
     }
 

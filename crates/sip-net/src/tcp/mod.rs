@@ -8,6 +8,7 @@ mod accepting;
 mod admission;
 mod conn;
 mod ending;
+mod holders;
 mod layer;
 mod listener;
 mod peers;

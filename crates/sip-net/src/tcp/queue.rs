@@ -40,6 +40,11 @@ impl OutQueue {
         self.bytes.len() - self.written
     }
 
+    /// Memory taken: what the buffers have room for.
+    pub(super) fn memory(&self) -> usize {
+        size_of::<Self>() + self.bytes.capacity() + self.marks.capacity() * size_of::<Mark>()
+    }
+
     /// The bytes that wait.
     pub(super) fn waiting(&self) -> &[u8] {
         self.bytes.get(self.written..).unwrap_or_default()

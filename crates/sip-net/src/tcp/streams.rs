@@ -14,6 +14,7 @@ use sip_core::transport::{Flow, Transport};
 
 use super::admission::{PerAddress, Turns};
 use super::conn::{Beginning, Conn, Sent, State};
+use super::holders::Holders;
 use super::layer::{Context, Taken};
 use super::listener::TcpListener;
 use super::peers::Peers;
@@ -158,8 +159,8 @@ pub struct Streams {
     failures: Vec<TlsFailure>,
     /// Bytes that wait to be sent.
     pub(super) unsent: usize,
-    /// Bytes of incomplete messages, and of records.
-    pub(super) partial: usize,
+    /// Memory that connections take for what they hold.
+    pub(super) holders: Holders,
     /// Given up for a moment when descriptors run out, to accept and refuse a connection that
     /// would otherwise be reported as waiting for ever.
     pub(super) reserve: Option<std::fs::File>,
@@ -213,7 +214,7 @@ impl Streams {
             lost: Block::default(),
             failures: Vec::new(),
             unsent: 0,
-            partial: 0,
+            holders: Holders::default(),
             reserve: std::fs::File::open("/dev/null").ok(),
         }
     }
@@ -245,26 +246,9 @@ impl Streams {
         self.turns.waiting()
     }
 
-    pub(super) fn held(&self) -> usize {
-        self.unsent + self.partial
-    }
-
-    /// Whether a connection is to be cut for what all hold. Not simply the one that comes last: else
-    /// those that hold much and say nothing would stay, and everybody who is sent an answer would go.
-    fn holds_too_much(&mut self, id: ConnId) -> bool {
-        let (held, bound) = (self.held(), self.settings.stream_bytes);
-        let half = bound / 2;
-        if held <= half {
-            return false;
-        }
-        let share = half / self.table.len().max(1);
-        let conn = self.table.get_mut(id);
-        held > bound || conn.is_some_and(|conn| conn.waiting() + conn.held_bytes() > share)
-    }
-
     /// Connections, and bytes that they hold.
     pub fn load(&self) -> (usize, usize) {
-        (self.table.len(), self.held())
+        (self.table.len(), self.holders.total())
     }
 
     /// Puts a new connection into the table and registers it.
@@ -285,10 +269,10 @@ impl Streams {
             self.table.remove(id);
             return None;
         }
-        // One that we open to a peer of TLS begins with its ClientHello.
-        self.partial += conn.held_bytes();
         let (deadline, _) = conn.deadline(&self.settings);
         conn.placed = self.wheel.place(id, deadline, conn.placed);
+        // One that we open to a peer of TLS begins with its ClientHello.
+        self.recount(id);
         Some(id)
     }
 
@@ -413,7 +397,7 @@ impl Streams {
             return;
         }
         conn.heard(now_ms);
-        let (held, was_mid_message) = (conn.held_bytes(), conn.is_mid_message());
+        let was_mid_message = conn.is_mid_message();
         let mut context = Context {
             limits: &self.limits,
             origins: self
@@ -430,7 +414,7 @@ impl Streams {
         if conn.is_mid_message() && (taken.messages > 0 || !was_mid_message) && conn.state == State::Open {
             conn.message_begins(now_ms);
         }
-        self.partial = exchanged(self.partial, held, conn.held_bytes());
+        self.recount(id);
         self.settle(id, taken, now_ms, counters);
     }
 
@@ -475,8 +459,7 @@ impl Streams {
         match taken.end {
             Some(why) => self.finish(id, (why, taken.farewell), now_ms, counters),
             None if too_slow => self.close(id, Why::Slow, counters),
-            None if self.holds_too_much(id) => self.close(id, Why::Memory, counters),
-            None => {}
+            None => self.relieve(id, now_ms, counters),
         }
     }
 
@@ -502,6 +485,7 @@ impl Streams {
             .get_or_insert_with(|| self.spare.pop().unwrap_or_default())
             .push_unmarked(bytes);
         self.unsent += bytes.len();
+        self.recount(id);
         self.mark_dirty(id);
     }
 
@@ -554,14 +538,11 @@ impl Streams {
         }
         self.unsent += out.len() - before;
         if let Some(tls) = &mut conn.tls {
-            let held = tls.held_bytes();
             tls.remember(to, origin, message);
-            self.partial = exchanged(self.partial, held, tls.held_bytes());
         }
+        self.recount(id);
         self.mark_dirty(id);
-        if self.holds_too_much(id) {
-            self.close(id, Why::Memory, counters);
-        }
+        self.relieve(id, now_ms, counters);
     }
 
     /// Whether `more` bytes are too many for what waits on a connection. One message always may
@@ -595,6 +576,15 @@ impl Streams {
     }
 
     fn write(&mut self, id: ConnId, now_ms: u64, counters: &mut NetCounters) {
+        let before = self.holders.total();
+        self.write_what_fits(id, now_ms, counters);
+        // Records that wait take room beside the messages in them.
+        if self.holders.total() > before {
+            self.relieve(id, now_ms, counters);
+        }
+    }
+
+    pub(super) fn write_what_fits(&mut self, id: ConnId, now_ms: u64, counters: &mut NetCounters) {
         let token = self.token_of(id);
         let Some(conn) = self.table.get_mut(id) else {
             return;
@@ -602,7 +592,7 @@ impl Streams {
         if conn.state == State::Connecting {
             return;
         }
-        let (before, held) = (conn.waiting(), conn.held_bytes());
+        let before = conn.waiting();
         let mut sent = Sent::default();
         let result = conn.flush(&mut self.scratch, &mut sent);
         let result = match (result, conn.state) {
@@ -612,7 +602,6 @@ impl Streams {
         counters.stream_sent_bytes += sent.bytes;
         counters.stream_sent += sent.messages;
         self.unsent = exchanged(self.unsent, before, conn.waiting());
-        self.partial = exchanged(self.partial, held, conn.held_bytes());
         if sent.bytes > 0 {
             conn.progress_ms = now_ms;
             conn.touch(now_ms);
@@ -634,10 +623,7 @@ impl Streams {
         }
         let (deadline, _) = conn.deadline(&self.settings);
         conn.placed = self.wheel.place(id, deadline, conn.placed);
-        // Records that wait take room beside the messages in them.
-        if conn.held_bytes() > held && self.holds_too_much(id) {
-            self.close(id, Why::Memory, counters);
-        }
+        self.recount(id);
     }
 
     pub(super) fn recycle(&mut self, out: Box<OutQueue>) {

@@ -1,0 +1,200 @@
+//! What all connections of a worker hold, and which is ended when that is too much: one that holds
+//! the most. Not the one that comes last: else those that hold much and say nothing would stay, and
+//! everybody who is sent an answer would go.
+
+use sip_core::id::ConnId;
+
+use super::conn::Conn;
+use super::streams::{Streams, Why};
+use super::table::Table;
+use crate::counters::NetCounters;
+
+/// Bytes below which a connection is not worth ending: what a message and its answer take.
+const SMALL: usize = 4 << 10;
+
+/// Sizes by powers of two.
+const CLASSES: usize = usize::BITS as usize;
+
+/// Connections that hold [`SMALL`] or more, by size; those of the usual size cost nothing here.
+#[derive(Debug)]
+pub(super) struct Holders {
+    total: usize,
+    /// For each size, those that peers opened.
+    accepted: [Vec<ConnId>; CLASSES],
+    /// The same of those that we opened: a next hop serves many.
+    opened: [Vec<ConnId>; CLASSES],
+}
+
+impl Default for Holders {
+    fn default() -> Self {
+        Self {
+            total: 0,
+            accepted: [const { Vec::new() }; CLASSES],
+            opened: [const { Vec::new() }; CLASSES],
+        }
+    }
+}
+
+/// What was last noted of a connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Holding {
+    bytes: usize,
+    /// Place in its list, if it is in one.
+    place: u32,
+    /// Listed with those that peers opened.
+    as_accepted: bool,
+}
+
+impl Holders {
+    /// Bytes that all connections hold.
+    pub(super) fn total(&self) -> usize {
+        self.total
+    }
+
+    /// The list of those that hold so much.
+    fn list(&mut self, holding: Holding) -> Option<&mut Vec<ConnId>> {
+        let lists = if holding.as_accepted {
+            &mut self.accepted
+        } else {
+            &mut self.opened
+        };
+        (holding.bytes >= SMALL).then(|| lists.get_mut(holding.bytes.ilog2() as usize))?
+    }
+
+    /// One of those that hold the most, within a factor of two. Those that we opened come last.
+    fn largest(&self) -> Option<ConnId> {
+        let last = |lists: &[Vec<ConnId>]| lists.iter().rev().find_map(|list| list.last().copied());
+        last(&self.accepted).or_else(|| last(&self.opened))
+    }
+
+    /// Takes note of what connection `id` holds now: `bytes`. `exempt`: as a next hop, it is ended
+    /// last.
+    pub(super) fn note(&mut self, table: &mut Table<Conn>, id: ConnId, bytes: usize, exempt: bool) {
+        let Some(conn) = table.get_mut(id) else { return };
+        let old = conn.holding;
+        let mut new = Holding {
+            bytes,
+            place: old.place,
+            as_accepted: !exempt,
+        };
+        self.total = (self.total + bytes).saturating_sub(old.bytes);
+        let class =
+            |holding: Holding| (holding.bytes >= SMALL).then(|| (holding.as_accepted, holding.bytes.ilog2()));
+        if class(old) == class(new) {
+            conn.holding = new;
+            return;
+        }
+        if let Some(list) = self.list(new) {
+            new.place = list.len() as u32;
+            list.push(id);
+        }
+        conn.holding = new;
+        if let Some(list) = self.list(old) {
+            let place = old.place as usize;
+            if place < list.len() {
+                list.swap_remove(place);
+            }
+            if let Some(moved) = list.get(place).and_then(|id| table.get_mut(*id)) {
+                moved.holding.place = old.place;
+            }
+        }
+    }
+}
+
+impl Streams {
+    /// Takes note of what a connection holds, after that may have changed.
+    pub(super) fn recount(&mut self, id: ConnId) {
+        let limit = self.settings.write_queue_bytes;
+        if let Some(conn) = self.table.get_mut(id) {
+            let bytes = conn.memory();
+            let exempt = conn.is_outbound() && bytes <= limit;
+            self.holders.note(&mut self.table, id, bytes, exempt);
+        }
+    }
+
+    /// Ends connections until all hold no more than they may: those that hold the most, if their
+    /// peers take nothing at this moment either. `last` has come to hold more, and goes where nobody
+    /// holds much.
+    pub(super) fn relieve(&mut self, last: ConnId, now_ms: u64, counters: &mut NetCounters) {
+        while self.holders.total() > self.settings.stream_bytes {
+            let id = self.holders.largest().unwrap_or(last);
+            let Some(conn) = self.table.get_mut(id) else {
+                return;
+            };
+            let before = conn.memory();
+            // It may have been given much in this very turn, and never a chance to send it.
+            self.write_what_fits(id, now_ms, counters);
+            let after = self.table.get_mut(id).map(|conn| conn.memory());
+            if after.is_some_and(|after| after >= before) {
+                self.close(id, Why::Memory, counters);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use proptest::prelude::*;
+    use sip_core::id::{ListenerId, WorkerId};
+    use sip_core::limits::Limits;
+    use sip_core::transport::{Flow, Proof, Transport};
+
+    use super::super::conn::Beginning;
+    use super::super::layer::Decoder;
+    use super::*;
+
+    fn connections(count: usize) -> (Table<Conn>, Vec<ConnId>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let remote = listener.local_addr().unwrap();
+        let flow = Flow {
+            transport: Transport::Tcp,
+            listener: ListenerId(0),
+            remote,
+            conn: None,
+            proof: Proof::None,
+        };
+        let mut table = Table::new(WorkerId(0), count, 1);
+        let ids = (0..count).map(|_| {
+            let beginning = Beginning {
+                socket: TcpStream::connect(remote).unwrap(),
+                flow,
+                decoder: Decoder::new(Transport::Tcp, &Limits::default()),
+                tls: None,
+                opened_to: None,
+            };
+            table.insert(Conn::new(beginning, 0)).unwrap()
+        });
+        let ids = ids.collect();
+        (table, ids)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        /// However holdings change: the total is their sum, and the one named is of the largest, those
+        /// that are exempt apart.
+        #[test]
+        fn the_largest_is_found(
+            notes in prop::collection::vec((0usize..8, 0usize..200_000, any::<bool>()), 1..100),
+        ) {
+            let (mut table, ids) = connections(8);
+            let mut holders = Holders::default();
+            let mut held = [(0, false); 8];
+            for (number, bytes, exempt) in notes {
+                held[number] = (bytes, exempt);
+                holders.note(&mut table, ids[number], bytes, exempt);
+                prop_assert_eq!(holders.total(), held.iter().map(|(bytes, _)| bytes).sum::<usize>());
+                let most = |exempt| {
+                    let all = held.iter().filter(|(bytes, is)| *is == exempt && *bytes >= SMALL);
+                    all.map(|(bytes, _)| *bytes).max().map(|bytes| (exempt, bytes.ilog2()))
+                };
+                let found = holders.largest().map(|id| {
+                    let (bytes, exempt) = held[ids.iter().position(|own| *own == id).unwrap()];
+                    (exempt, bytes.ilog2())
+                });
+                prop_assert_eq!(found, most(false).or(most(true)));
+            }
+        }
+    }
+}
