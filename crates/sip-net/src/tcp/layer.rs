@@ -327,6 +327,11 @@ impl Secured {
         self.has_begun
     }
 
+    /// Whether records wait to be written.
+    pub(super) fn has_records(&self) -> bool {
+        !self.cipher.is_empty()
+    }
+
     /// Bytes kept: of an incomplete record, and of records to be written.
     pub(super) fn held_bytes(&self) -> usize {
         let unheard = self.unheard.as_ref().map_or(0, OutQueue::memory);

@@ -424,8 +424,9 @@ impl Streams {
         let Some(conn) = self.table.get_mut(id) else {
             return;
         };
-        if taken.secured || conn.tls.is_some() {
-            // Records of the handshake, a ticket, an answer to a new key.
+        let has_records = conn.tls.as_ref().is_some_and(|tls| tls.has_records());
+        if has_records || taken.secured && conn.waiting() > 0 {
+            // Records of the handshake, a ticket, an answer to a new key; what waited for its end.
             self.mark_dirty(id);
         }
         let Some(conn) = self.table.get_mut(id) else {
