@@ -363,21 +363,20 @@ impl Conn {
         match (&self.opened_to, &self.tls) {
             // It was opened to that domain, or the handshake fails.
             (Some(peer), Some(_)) => peer.is_named(name),
-            (None, Some(tls)) => tls.session.peer_identities().contains(name),
+            (None, Some(tls)) => tls.identities.as_ref().is_some_and(|own| own.contains(name)),
             (_, None) => true,
         }
     }
 
     /// The handshake of TLS is done: what the peer has proved.
     fn identify(&mut self, trusted: &[Box<str>]) {
-        let Some(tls) = &self.tls else { return };
+        let Some(tls) = &mut self.tls else { return };
         if tls.session.peer_certificates().is_empty() {
             return;
         }
-        let is_trusted = !trusted.is_empty() && {
-            let identities = tls.session.peer_identities();
-            trusted.iter().any(|name| identities.contains(name))
-        };
+        let identities = Box::new(tls.session.peer_identities());
+        let is_trusted = trusted.iter().any(|name| identities.contains(name));
+        tls.identities = Some(identities);
         self.proof = if is_trusted {
             Proof::Trusted
         } else {

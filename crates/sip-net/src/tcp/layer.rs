@@ -14,7 +14,7 @@ use sip_core::transport::{Flow, Transport};
 use super::queue::OutQueue;
 use super::service::is_websocket;
 use super::streams::{Arrival, Verdict, Why};
-use crate::tls::{TlsError, TlsSession};
+use crate::tls::{SipIdentities, TlsError, TlsSession};
 
 /// Finds the messages in a connection's data.
 #[derive(Debug)]
@@ -237,6 +237,8 @@ pub(super) fn closing_frame(decoder: &Decoder, why: Why) -> Option<Farewell> {
 #[derive(Debug)]
 pub(super) struct Secured {
     pub(super) session: TlsSession,
+    /// Whom the peer's certificate speaks for, where it showed one: read once, asked for each message.
+    pub(super) identities: Option<Box<SipIdentities>>,
     /// We have something to lose: the peer's first flight was answered, or we sent ours.
     has_begun: bool,
     /// Records to be written.
@@ -276,6 +278,7 @@ impl Secured {
     pub(super) fn new(session: TlsSession, first: Vec<u8>) -> Self {
         Self {
             session,
+            identities: None,
             has_begun: !first.is_empty(),
             cipher: first,
             written: 0,
