@@ -480,6 +480,45 @@ fn a_peer_that_refuses_us_gives_back_what_it_never_read() {
     rig.end_empty();
 }
 
+/// The reset takes the place of the alert where the peer closes with our messages unread.
+#[test]
+fn a_peer_that_resets_at_once_gives_back_what_it_never_read() {
+    let kit = Kit::new();
+    let rig = Rig::secure(1, Settings::default(), kit.service());
+    let (listener, address) = listen();
+    rig.order(&format!("VIA 2 {address} one"));
+    let mut peer = kit.peer(accept(&listener));
+    peer.conn.complete_io(&mut peer.sock).unwrap();
+    assert_eq!(rig.counter(1, |c| c.stream_sent), 1);
+    socket2::SockRef::from(&peer.sock)
+        .set_linger(Some(Duration::ZERO))
+        .unwrap();
+    drop(peer);
+    assert_eq!(rig.next_undelivered(), "one");
+    rig.end_empty();
+}
+
+#[test]
+fn what_was_sent_is_not_kept_for_ever_for_a_peer_that_never_answers() {
+    let kit = Kit::new();
+    let settings = Settings {
+        handshake_timeout_ms: 500,
+        ..Settings::default()
+    };
+    let rig = Rig::secure(1, settings, kit.service());
+    let (listener, address) = listen();
+    rig.order(&format!("VIA 2 {address} one"));
+    let mut peer = kit.peer(accept(&listener));
+    expect(&mut peer, b"one");
+    rig.until(|(connections, bytes, _)| connections == 1 && bytes > 0);
+    rig.until(|(_, bytes, _)| bytes == 0);
+    rig.order(&format!("VIA 2 {address} two"));
+    expect(&mut peer, b"two");
+    assert_eq!(rig.load(), (1, 0, 0));
+    drop(peer);
+    rig.end_empty();
+}
+
 #[test]
 fn a_peer_that_does_not_answer_the_hello_gives_back_what_waited() {
     let kit = Kit::new();

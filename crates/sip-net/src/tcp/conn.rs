@@ -97,6 +97,8 @@ pub(super) enum Overdue {
     Idle,
     /// Nothing happens, and a ping is due.
     Ping,
+    /// What was sent is kept no longer for a peer that never answers.
+    Unheard,
     /// Its orderly end takes too long.
     Close,
 }
@@ -255,6 +257,11 @@ impl Conn {
         if self.waiting() > 0 {
             earliest =
                 earliest.min_by_time((after(self.progress_ms, settings.write_timeout_ms), Overdue::Write));
+        }
+        if self.tls.as_ref().is_some_and(|tls| tls.keeps_unheard()) {
+            // Nothing has come since it stands.
+            let ends = after(self.since_ms, settings.handshake_timeout_ms);
+            earliest = earliest.min_by_time((ends, Overdue::Unheard));
         }
         if self.is_mid_message() {
             earliest = earliest.min_by_time((

@@ -39,6 +39,10 @@ impl Streams {
                     self.ping(id, now_ms);
                     continue;
                 }
+                Overdue::Unheard => {
+                    self.forget_unheard(id);
+                    continue;
+                }
                 Overdue::Write => Why::Slow,
                 Overdue::Message => Why::Incomplete,
                 Overdue::Idle => Why::Idle,
@@ -63,6 +67,16 @@ impl Streams {
         if let Some(conn) = self.table.get_mut(id) {
             let (deadline, _) = conn.deadline(&self.settings);
             conn.placed = self.wheel.place(id, deadline, super::wheel::NEVER);
+        }
+    }
+
+    /// The peer has had the time of a handshake to refuse us, and has not.
+    fn forget_unheard(&mut self, id: ConnId) {
+        if let Some(conn) = self.table.get_mut(id) {
+            let _ = conn.tls.as_mut().and_then(|tls| tls.take_unheard());
+            let (deadline, _) = conn.deadline(&self.settings);
+            conn.placed = self.wheel.place(id, deadline, super::wheel::NEVER);
+            self.recount(id);
         }
     }
 
@@ -96,6 +110,10 @@ impl Streams {
 
     /// Ends a connection now. What was not wholly sent is lost, and comes back.
     pub(super) fn close(&mut self, id: ConnId, why: Why, counters: &mut NetCounters) {
+        if why == Why::Error {
+            // A reset may have overtaken the alert by which the peer refused us.
+            self.return_unheard(id, counters);
+        }
         if let Some(state) = self.remove(id, counters)
             && !matches!(state, State::Flushing | State::Parting | State::Shut)
         {

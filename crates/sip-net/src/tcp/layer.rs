@@ -311,6 +311,11 @@ impl Secured {
         self.unheard.take().filter(|unheard| unheard.len() > 0)
     }
 
+    /// Whether what is sent is kept.
+    pub(super) fn keeps_unheard(&self) -> bool {
+        self.unheard.is_some()
+    }
+
     /// Takes what arrived; data goes to `data`.
     pub(super) fn feed(
         &mut self,
