@@ -3,9 +3,11 @@
 //! A handshake costs as much as a hundred messages. When all clients come at once, say after a
 //! restart, established traffic is served first: in each turn of the loop only so many steps of
 //! handshakes are taken, and the others wait in the order in which they came, those behind whom the
-//! costly part is already before all others: else, of more clients than can be served within the
-//! handshake's time-out, all would have that part done and none would come to the end. Clients that
-//! have given up while they waited are noticed by their closing, and cost nothing.
+//! costly part is already before most others: else, of more clients than can be served within the
+//! handshake's time-out, all would have that part done and none would come to the end. But of four
+//! steps one is for those that have just come, and whoever needs many steps for the end waits with
+//! them: who sends the end byte by byte, a step each, holds up nobody. Clients that have given up
+//! while they waited are noticed by their closing, and cost nothing.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -63,7 +65,16 @@ pub(super) struct Turns {
     /// Those that have our answer to their first flight.
     begun: VecDeque<ConnId>,
     fresh: VecDeque<ConnId>,
+    /// Steps given to those that have begun since one that has not had its turn.
+    in_a_row: u8,
 }
+
+/// Steps for those that have begun, for each step of another.
+const BEGUN_IN_A_ROW: u8 = 3;
+
+/// Times that one which has begun waits before the others: more than its flight has records, each of
+/// which may come alone.
+pub(super) const GOES_FIRST: u8 = 4;
 
 impl Turns {
     /// A turn of the loop begins.
@@ -78,9 +89,9 @@ impl Turns {
         taken
     }
 
-    /// One that has to wait; whether it has been answered before.
-    pub(super) fn wait(&mut self, id: ConnId, has_begun: bool) {
-        if has_begun {
+    /// One that has to wait; whether with those that have begun.
+    pub(super) fn wait(&mut self, id: ConnId, goes_first: bool) {
+        if goes_first {
             self.begun.push_back(id);
         } else {
             self.fresh.push_back(id);
@@ -92,7 +103,13 @@ impl Turns {
         if self.left == 0 {
             return None;
         }
-        self.begun.pop_front().or_else(|| self.fresh.pop_front())
+        let others = !self.fresh.is_empty();
+        if others && (self.begun.is_empty() || self.in_a_row >= BEGUN_IN_A_ROW) {
+            self.in_a_row = 0;
+            return self.fresh.pop_front();
+        }
+        self.in_a_row = if others { self.in_a_row + 1 } else { 0 };
+        self.begun.pop_front()
     }
 
     /// How many wait; some of them may have ended.
@@ -128,6 +145,34 @@ mod tests {
             assert!(!turns.take());
         }
         assert_eq!((order, turns.waiting()), (vec![2, 4, 1, 3], 0));
+    }
+
+    #[test]
+    fn who_never_ends_holds_up_nobody_else() {
+        let id = |slot| ConnId {
+            worker: WorkerId(0),
+            slot,
+            generation: 1,
+        };
+        let mut turns = Turns::default();
+        // Those below 50 send the end of their handshake byte by byte.
+        (0..50).for_each(|slot| turns.wait(id(slot), true));
+        (50..60).for_each(|slot| turns.wait(id(slot), false));
+        let mut served = Vec::new();
+        for step in 0..40 {
+            turns.begin(1);
+            let next = turns.next().unwrap();
+            assert!(turns.take());
+            if next.slot < 50 {
+                turns.wait(next, true);
+            } else {
+                served.push((step, next.slot));
+            }
+        }
+        let expected: Vec<_> = (0..10).map(|number| (number * 4 + 3, number + 50)).collect();
+        assert_eq!(served, expected);
+        turns.begin(1);
+        assert!(turns.next().is_some(), "nobody else waits: no step is wasted");
     }
 
     #[test]

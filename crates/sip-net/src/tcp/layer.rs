@@ -11,6 +11,7 @@ use sip_core::transport::websocket::{
 };
 use sip_core::transport::{Flow, Transport};
 
+use super::admission::GOES_FIRST;
 use super::queue::OutQueue;
 use super::service::is_websocket;
 use super::streams::{Arrival, Verdict, Why};
@@ -241,6 +242,8 @@ pub(super) struct Secured {
     pub(super) identities: Option<Box<SipIdentities>>,
     /// We have something to lose: the peer's first flight was answered, or we sent ours.
     has_begun: bool,
+    /// Steps of the handshake that went before those of others.
+    went_first: u8,
     /// Records to be written.
     cipher: Vec<u8>,
     /// Bytes at the front that were written.
@@ -280,6 +283,7 @@ impl Secured {
             session,
             identities: None,
             has_begun: !first.is_empty(),
+            went_first: 0,
             cipher: first,
             written: 0,
             carried: [Carried::default(); RECORDS],
@@ -330,9 +334,12 @@ impl Secured {
         fed
     }
 
-    /// Whether the costly part of the handshake is behind us.
-    pub(super) fn has_begun(&self) -> bool {
-        self.has_begun
+    /// Whether this step of the handshake goes before those of others: the costly part is behind us,
+    /// and there were few such steps.
+    pub(super) fn goes_first(&mut self) -> bool {
+        let goes = self.has_begun && self.went_first < GOES_FIRST;
+        self.went_first += u8::from(goes);
+        goes
     }
 
     /// Whether records wait to be written.

@@ -363,8 +363,8 @@ impl Streams {
             if self.epoll.modify(conn, token, Interest::Hangup).is_ok() {
                 conn.interest = Interest::Hangup;
                 conn.is_parked = true;
-                let has_begun = conn.tls.as_ref().is_some_and(|tls| tls.has_begun());
-                self.turns.wait(id, has_begun);
+                let goes_first = conn.tls.as_mut().is_some_and(|tls| tls.goes_first());
+                self.turns.wait(id, goes_first);
                 counters.tls_parked += 1;
             }
             return;

@@ -232,6 +232,15 @@ enum Sent {
     Fragments(usize, usize),
 }
 
+#[test]
+fn a_handshake_goes_first_a_few_times_once_it_has_begun() {
+    let (mut secured, mut client) = beginning(1);
+    assert!(!secured.goes_first());
+    secured.feed(&mut flight(&mut client), |_| {}).unwrap();
+    let first = (0..20).filter(|_| secured.goes_first()).count();
+    assert_eq!(first, usize::from(GOES_FIRST));
+}
+
 fn message(length: usize) -> Vec<u8> {
     let mut message = format!("OPTIONS sip:a SIP/2.0\r\nContent-Length: {length}\r\n\r\n").into_bytes();
     message.extend((0..length).map(|n| b'a' + (n % 26) as u8));
