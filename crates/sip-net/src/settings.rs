@@ -16,7 +16,9 @@ pub struct Settings {
     pub udp_backlog_bytes: usize,
     /// Refuse to start where another process listens on the same address, even if it shares it.
     pub exclusive: bool,
-    /// Open connections; one more from a peer is closed at once, one more from us not opened.
+    /// Open connections; one more from a peer is closed at once, one more from us not opened. Of 16
+    /// one, and at least one of several, is kept for those that we open. Where there are too many, those
+    /// that wait for nothing but the peer's end go first.
     pub connections: usize,
     /// Connections accepted from one listener in one turn; the rest wait in the kernel.
     pub accepts_per_turn: usize,

@@ -208,7 +208,7 @@ fn one_connection_too_many_is_refused() {
     let rig = Rig::start(
         1,
         Settings {
-            connections: 2,
+            connections: 3,
             ..Settings::default()
         },
     );
@@ -219,17 +219,51 @@ fn one_connection_too_many_is_refused() {
     }
     assert!(read_to_end(&mut rig.connect()).is_empty());
     assert_eq!(rig.counter(1, |c| c.tcp_refused_limit), 1);
-    // One that we would open counts, too.
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let order = format!("SEND {} hello", listener.local_addr().unwrap());
-    udp_client().send_to(order.as_bytes(), rig.udp).unwrap();
+    // The last is for one that we open; the next of those is too many.
+    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    for listener in &listeners {
+        let order = format!("SEND {} hello", listener.local_addr().unwrap());
+        udp_client().send_to(order.as_bytes(), rig.udp).unwrap();
+    }
+    let mut opened = rig::accept(&listeners[0]);
+    expect(&mut opened, b"hello");
     let undelivered = std::iter::from_fn(|| Some(rig.next())).find(|t| matches!(t, Told::Undelivered { .. }));
-    assert!(matches!(undelivered, Some(Told::Undelivered { text, .. }) if text == "hello"));
+    let Some(Told::Undelivered { to, text, .. }) = undelivered else {
+        panic!()
+    };
+    assert_eq!(
+        (to.remote, text.as_str()),
+        (listeners[1].local_addr().unwrap(), "hello")
+    );
     drop(standing.pop());
     assert_eq!(rig.counter(1, |c| c.tcp_closed_by_peer), 1);
     write(&mut standing[0], &framed("ECHO", 0));
     expect(&mut standing[0], b"ECHO");
     rig.end(Control::Stop);
+}
+
+#[test]
+fn connections_that_wait_for_their_end_keep_nobody_out() {
+    let settings = Settings {
+        connections: 3,
+        close_timeout_ms: 60_000,
+        ..Settings::default()
+    };
+    let rig = Rig::start(1, settings);
+    let mut ended: Vec<_> = (0..2).map(|_| rig.connect()).collect();
+    for stream in &mut ended {
+        write(stream, &framed("CLOSE", 0));
+        assert_eq!(read_to_end(stream), b"BYE");
+    }
+    rig.until(|(connections, ..)| connections == 2);
+    let mut fresh: Vec<_> = (0..2).map(|_| rig.connect()).collect();
+    for stream in &mut fresh {
+        write(stream, &framed("ECHO", 0));
+        expect(stream, b"ECHO");
+    }
+    assert_eq!(rig.load().0, 2, "the others made room");
+    drop((ended, fresh));
+    rig.end_empty();
 }
 
 #[test]

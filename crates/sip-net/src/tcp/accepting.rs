@@ -2,6 +2,7 @@
 
 use std::net::TcpStream;
 
+use sip_core::id::ConnId;
 use sip_core::transport::{Flow, Proof};
 
 use super::conn::{Beginning, State};
@@ -9,6 +10,9 @@ use super::layer::{Decoder, Secured};
 use super::service::is_secure;
 use super::streams::Streams;
 use crate::counters::NetCounters;
+
+/// Of so many places one is kept for connections that we open.
+const KEPT_SHARE: usize = 16;
 
 impl Streams {
     /// Accepts what waits at listener `index` (of those given to [`Streams::new`]), up to the
@@ -63,7 +67,7 @@ impl Streams {
     }
 
     fn accepted(&mut self, socket: TcpStream, flow: &Flow, now_ms: u64, counters: &mut NetCounters) {
-        if self.table.is_full() {
+        if self.is_full_of_accepted() && (!self.make_room(counters) || self.is_full_of_accepted()) {
             counters.tcp_refused_limit += 1;
             return;
         }
@@ -97,6 +101,7 @@ impl Streams {
             return;
         };
         counters.tcp_accepted += 1;
+        self.accepted_count += 1;
         if self
             .table
             .get_mut(id)
@@ -104,5 +109,32 @@ impl Streams {
         {
             self.accepted.insert(flow.transport, flow.remote, id);
         }
+    }
+
+    /// Whether one more from a peer is too many: some places are kept for connections that we open,
+    /// or strangers could keep us from our next hops.
+    fn is_full_of_accepted(&self) -> bool {
+        let all = self.settings.connections;
+        let kept = if all > 1 { (all / KEPT_SHARE).max(1) } else { 0 };
+        self.table.is_full() || self.accepted_count >= all - kept
+    }
+
+    /// Notes that a connection which a peer opened has nothing left but to be closed by the peer.
+    pub(super) fn note_shut(&mut self, id: ConnId) {
+        while self.shut.front().is_some_and(|id| !self.table.has(*id)) {
+            self.shut.pop_front();
+        }
+        self.shut.push_back(id);
+    }
+
+    /// Ends the connection that has waited longest for its peer to close it; whether there is one.
+    /// Nothing is lost but perhaps our last message, on the way to a peer that has not read it yet.
+    pub(super) fn make_room(&mut self, counters: &mut NetCounters) -> bool {
+        while let Some(id) = self.shut.pop_front() {
+            if self.remove(id, counters).is_some() {
+                return true;
+            }
+        }
+        false
     }
 }

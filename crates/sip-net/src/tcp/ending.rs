@@ -121,7 +121,7 @@ impl Streams {
         }
     }
 
-    fn remove(&mut self, id: ConnId, counters: &mut NetCounters) -> Option<State> {
+    pub(super) fn remove(&mut self, id: ConnId, counters: &mut NetCounters) -> Option<State> {
         self.return_unsent(id, counters);
         self.holders.note(&mut self.table, id, 0, false);
         let conn = self.table.remove(id)?;
@@ -135,6 +135,7 @@ impl Streams {
             Some(peer) => self.peers.remove(peer, id),
             None => {
                 forget(&self.accepted, &conn, id);
+                self.accepted_count = self.accepted_count.saturating_sub(1);
                 if self.settings.connections_per_address > 0 {
                     self.per_address.remove(conn.remote.ip());
                 }

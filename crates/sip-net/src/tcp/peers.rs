@@ -161,7 +161,7 @@ impl Streams {
         }
         let to = &outgoing.to;
         let source = self.sources.get(usize::from(to.listener.0)).copied().flatten();
-        if self.table.is_full() {
+        if self.table.is_full() && !self.make_room(counters) {
             counters.tcp_refused_limit += 1;
             return None;
         }

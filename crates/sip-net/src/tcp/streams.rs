@@ -1,5 +1,6 @@
 //! All connections of one worker.
 
+use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::net::IpAddr;
@@ -141,6 +142,11 @@ pub struct Streams {
     /// Connections that peers opened, of all workers.
     pub(super) accepted: Arc<Accepted>,
     pub(super) per_address: PerAddress,
+    /// Connections that peers opened.
+    pub(super) accepted_count: usize,
+    /// Those of them that wait for their peers to close them, in the order in which they began to; some
+    /// may have ended.
+    pub(super) shut: VecDeque<ConnId>,
     turns: Turns,
     pub(super) wheel: Wheel,
     pub(super) due: Vec<(ConnId, u64)>,
@@ -203,6 +209,8 @@ impl Streams {
             peers: Peers::default(),
             accepted,
             per_address: PerAddress::default(),
+            accepted_count: 0,
+            shut: VecDeque::new(),
             turns: Turns::default(),
             wheel: Wheel::new(now_ms),
             due: Vec::new(),
@@ -593,7 +601,7 @@ impl Streams {
         if conn.state == State::Connecting {
             return;
         }
-        let before = conn.waiting();
+        let (before, was_shut) = (conn.waiting(), conn.state == State::Shut);
         let mut sent = Sent::default();
         let result = conn.flush(&mut self.scratch, &mut sent);
         let result = match (result, conn.state) {
@@ -624,7 +632,11 @@ impl Streams {
         }
         let (deadline, _) = conn.deadline(&self.settings);
         conn.placed = self.wheel.place(id, deadline, conn.placed);
+        let is_shut = conn.state == State::Shut && !conn.is_outbound();
         self.recount(id);
+        if is_shut && !was_shut {
+            self.note_shut(id);
+        }
     }
 
     pub(super) fn recycle(&mut self, out: Box<OutQueue>) {

@@ -88,6 +88,13 @@ impl<T> Table<T> {
         slot.value.as_mut()
     }
 
+    /// Whether the key names a value.
+    pub(super) fn has(&self, id: ConnId) -> bool {
+        let slot = self.slots.get(id.slot as usize);
+        slot.is_some_and(|slot| slot.generation == id.generation && slot.value.is_some())
+            && id.worker == self.worker
+    }
+
     /// The key of the value in `slot`, if the low 24 bits of its generation are these.
     pub(super) fn key(&self, slot: u32, low_generation: u32) -> Option<ConnId> {
         let place = self.slots.get(slot as usize)?;
