@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
-use rustls::client::{Resumption, Tls12Resumption};
+use rustls::client::{ClientSessionMemoryCache, ClientSessionStore, Resumption, Tls12Resumption};
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::{ServerName, UnixTime};
 use rustls::server::NoServerSessionStorage;
@@ -21,7 +21,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion
 use super::error::{TlsError, TlsFileError, TlsWarning};
 use super::files::{Roots, sha256};
 use super::identity::{Identities, IdentityFiles, load_key};
-use super::session::TlsSession;
+use super::session::{Resumed, TlsSession};
 use super::tickets::{TicketKeys, Ticketer};
 use super::verify::{ClientAuth, SipServerVerifier, client_verifier};
 
@@ -251,7 +251,13 @@ pub struct ClientSettings {
 pub struct TlsClient {
     settings: ClientSettings,
     clock: Arc<dyn TimeProvider>,
-    current: ArcSwap<ClientConfig>,
+    current: ArcSwap<ClientState>,
+}
+
+struct ClientState {
+    config: Arc<ClientConfig>,
+    /// Sessions that can be resumed.
+    sessions: Option<Arc<dyn ClientSessionStore>>,
 }
 
 impl TlsClient {
@@ -264,11 +270,11 @@ impl TlsClient {
         clock: Arc<dyn TimeProvider>,
         warnings: &mut Vec<TlsWarning>,
     ) -> Result<Self, TlsFileError> {
-        let config = client_config(&settings, &clock, warnings)?;
+        let state = client_state(&settings, &clock, warnings)?;
         Ok(Self {
             settings,
             clock,
-            current: ArcSwap::from_pointee(config),
+            current: ArcSwap::from_pointee(state),
         })
     }
 
@@ -279,8 +285,8 @@ impl TlsClient {
     /// A file is missing or wrong; then everything stays as it was.
     pub fn reload(&self) -> Result<Vec<TlsWarning>, TlsFileError> {
         let mut warnings = Vec::new();
-        let config = client_config(&self.settings, &self.clock, &mut warnings)?;
-        self.current.store(Arc::new(config));
+        let state = client_state(&self.settings, &self.clock, &mut warnings)?;
+        self.current.store(Arc::new(state));
         Ok(warnings)
     }
 
@@ -297,20 +303,30 @@ impl TlsClient {
             .unwrap_or(domain);
         let bare = bare.strip_suffix('.').unwrap_or(bare);
         let name = ServerName::try_from(bare).map_err(|_| TlsError::Name(domain.to_owned()))?;
-        TlsSession::client(self.current.load_full(), name.to_owned(), out)
+        let state = self.current.load();
+        let name = name.to_owned();
+        let mut session = TlsSession::client(Arc::clone(&state.config), name.clone(), out)?;
+        if let Some(sessions) = &state.sessions {
+            session.check_resumption(Resumed {
+                sessions: Arc::clone(sessions),
+                name,
+                clock: Arc::clone(&self.clock),
+            });
+        }
+        Ok(session)
     }
 
     /// The library's configuration as it is now.
     pub fn config(&self) -> Arc<ClientConfig> {
-        self.current.load_full()
+        Arc::clone(&self.current.load().config)
     }
 }
 
-fn client_config(
+fn client_state(
     settings: &ClientSettings,
     clock: &Arc<dyn TimeProvider>,
     warnings: &mut Vec<TlsWarning>,
-) -> Result<ClientConfig, TlsFileError> {
+) -> Result<ClientState, TlsFileError> {
     let provider = provider();
     let now = now(clock)?;
     let roots = match &settings.ca {
@@ -334,14 +350,21 @@ fn client_config(
         }
         None => builder.with_no_client_auth(),
     };
-    config.resumption = if settings.remembered_peers == 0 {
-        Resumption::disabled()
-    } else {
+    let sessions = (settings.remembered_peers > 0).then(|| {
         let entries = settings.remembered_peers.saturating_mul(TICKETS_PER_SERVER);
-        Resumption::in_memory_sessions(entries).tls12_resumption(Tls12Resumption::SessionIdOrTickets)
+        Arc::new(ClientSessionMemoryCache::new(entries)) as Arc<dyn ClientSessionStore>
+    });
+    config.resumption = match &sessions {
+        Some(sessions) => {
+            Resumption::store(Arc::clone(sessions)).tls12_resumption(Tls12Resumption::SessionIdOrTickets)
+        }
+        None => Resumption::disabled(),
     };
     config.enable_early_data = false;
-    Ok(config)
+    Ok(ClientState {
+        config: Arc::new(config),
+        sessions,
+    })
 }
 
 impl fmt::Debug for TlsServer {

@@ -13,6 +13,9 @@ pub enum TlsError {
     /// The peer's certificate does not hold: wrong name, unknown authority, expired.
     #[error("the peer's certificate is refused: {0}")]
     PeerCertificate(CertificateError),
+    /// The session that the peer resumed began with a certificate which has expired since.
+    #[error("the peer resumed a session although its certificate has expired since")]
+    ResumedExpired,
     /// We ask for a certificate and the peer has none.
     #[error("the peer has no certificate")]
     NoPeerCertificate,
@@ -49,7 +52,7 @@ impl TlsError {
     /// One word for a counter's label; few and fixed.
     pub fn cause(&self) -> &'static str {
         match self {
-            Self::PeerCertificate(_) => "peer-certificate",
+            Self::PeerCertificate(_) | Self::ResumedExpired => "peer-certificate",
             Self::NoPeerCertificate => "no-peer-certificate",
             Self::Alert(_) => "alert",
             Self::Incompatible(_) => "incompatible",

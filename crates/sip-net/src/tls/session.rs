@@ -10,9 +10,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
+use rustls::client::{ClientConnectionData, ClientSessionStore, UnbufferedClientConnection};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::time_provider::TimeProvider;
 use rustls::unbuffered::{
     ConnectionState, EncodeError, EncodeTlsData, EncryptError, UnbufferedStatus, WriteTraffic,
 };
@@ -21,6 +22,7 @@ use rustls::{
 };
 
 use super::error::TlsError;
+use super::files::validity;
 use super::names::SipIdentities;
 
 /// Bytes of an incomplete record or handshake message that a session keeps unless told otherwise:
@@ -54,6 +56,32 @@ pub struct TlsSession {
     established: bool,
     peer_closed: bool,
     phase: Phase,
+    /// Until the handshake is done.
+    resumed: Option<Box<Resumed>>,
+}
+
+/// What a session that may be resumed is checked with: the library does not look at the server's
+/// certificate again, and would go on with one that has expired as long as tickets last.
+pub(super) struct Resumed {
+    pub(super) sessions: Arc<dyn ClientSessionStore>,
+    /// Whose sessions they are.
+    pub(super) name: ServerName<'static>,
+    pub(super) clock: Arc<dyn TimeProvider>,
+}
+
+impl Resumed {
+    /// Whether the session may go on with this certificate. If not, all of the peer's are forgotten:
+    /// the next handshake is a whole one.
+    fn holds(&self, certificate: Option<&CertificateDer<'_>>) -> bool {
+        let until = certificate.and_then(validity).map(|(_, until)| until);
+        let now = self.clock.current_time().map(|now| now.as_secs());
+        let holds = until.zip(now).is_some_and(|(until, now)| now <= until);
+        if !holds {
+            self.sessions.remove_tls12_session(&self.name);
+            while self.sessions.take_tls13_ticket(&self.name).is_some() {}
+        }
+        holds
+    }
 }
 
 enum Side {
@@ -119,7 +147,13 @@ impl TlsSession {
             established: false,
             peer_closed: false,
             phase: Phase::Open,
+            resumed: None,
         }
+    }
+
+    /// Has the session fail where it is resumed with a certificate that has expired.
+    pub(super) fn check_resumption(&mut self, resumed: Resumed) {
+        self.resumed = Some(Box::new(resumed));
     }
 
     /// Sets how many bytes of an incomplete record or handshake message are kept; at the bound the
@@ -215,6 +249,11 @@ impl TlsSession {
             }
         }
         if !self.established && !self.side.common().is_handshaking() {
+            let check = self.resumed.take().filter(|_| self.resumed() == Some(true));
+            if check.is_some_and(|check| !check.holds(self.peer_certificates().first())) {
+                self.fail(out);
+                return Err(TlsError::ResumedExpired);
+            }
             self.established = true;
             fed.established = true;
         }

@@ -263,6 +263,37 @@ fn a_client_whose_certificate_has_expired_is_not_resumed() {
 }
 
 #[test]
+fn a_server_whose_certificate_has_expired_is_not_gone_on_with() {
+    let site = Site::new();
+    let identity = site.authority.issue("short", Kind::P256, |params| {
+        params.subject_alt_names = vec![dns("example.com")];
+        params.not_after = rcgen::date_time_ymd(2026, 11, 22);
+    });
+    let day = rcgen::date_time_ymd(2026, 11, 22).unix_timestamp() as u64;
+    for versions in BOTH {
+        site.clock.0.store(day - 100, Ordering::Relaxed);
+        let node = site.node_with(ServerSettings {
+            identities: vec![identity.clone()],
+            ..site.settings()
+        });
+        let client = site.client(versions);
+        assert!(!connect(&client, "example.com", &node));
+        assert!(connect(&client, "example.com", &node));
+        site.clock.advance(101);
+        let mut pair = Pair::new(&client, "example.com", &node);
+        assert_eq!(pair.run().0, Err(TlsError::ResumedExpired));
+        assert!(pair.client.has_ended() && pair.client.write(b"x", &mut Vec::new()).is_err());
+        // Nothing is left to resume: the certificate itself is refused.
+        let mut pair = Pair::new(&client, "example.com", &node);
+        let (of_client, _) = pair.run();
+        assert!(
+            matches!(of_client, Err(TlsError::PeerCertificate(_))),
+            "{of_client:?}"
+        );
+    }
+}
+
+#[test]
 fn changed_tickets_are_not_accepted() {
     use rustls::server::ProducesTickets;
 
