@@ -21,6 +21,7 @@ use sip_message::{HeaderName, Host, SipUri};
 
 use crate::engine::Engine;
 use crate::engine::request::Request;
+use crate::engine::secrets::Secrets;
 use crate::id::{ConnId, ListenerId, WorkerId};
 use crate::location::codec::may_have_ob;
 use crate::transport::{Flow, Proof, Transport};
@@ -58,26 +59,12 @@ const TO_INITIATOR: u8 = 1 << 6;
 impl Engine {
     /// Appends the token of a flow, for the dialog with this mark.
     pub(crate) fn write_flow_token(&self, out: &mut Vec<u8>, route: &RouteFlow, mark: u64) {
-        let mut bytes = encode(route, self.config.node_id);
-        let mac = self.secrets.flow_mac(&bytes, mark);
-        bytes.extend_from_slice(&mac.to_be_bytes());
-        write_base64url(out, &bytes);
+        seal(&self.secrets, self.config.node_id, out, route, mark);
     }
 
     /// Reads what [`Engine::write_flow_token`] wrote for the dialog with this mark.
     pub(crate) fn read_flow_token(&self, text: &[u8], mark: u64) -> TokenOwner {
-        let read = || {
-            let bytes = read_base64url(text)?;
-            let (body, mac) = bytes.split_last_chunk::<MAC>()?;
-            // One word compared with one word: nothing to be learnt of how long that takes.
-            (self.secrets.flow_mac(body, mark) == u64::from_be_bytes(*mac)).then_some(())?;
-            decode(body)
-        };
-        match read() {
-            Some((route, node)) if node != self.config.node_id => TokenOwner::Elsewhere(route),
-            Some((route, _)) => TokenOwner::Here(route),
-            None => TokenOwner::Forged,
-        }
+        open(&self.secrets, self.config.node_id, text, mark)
     }
 
     /// The flow by which the dialog of this request leads back to its sender, if it must.
@@ -127,6 +114,28 @@ fn is_elsewhere(uri: &SipUri<'_>, flow: &Flow) -> bool {
         Host::V4(ip) => flow.remote.ip().to_canonical() != IpAddr::V4(ip),
         Host::V6(ip) => flow.remote.ip().to_canonical() != IpAddr::V6(ip).to_canonical(),
         Host::Name(_) => false,
+    }
+}
+
+fn seal(secrets: &Secrets, node: u16, out: &mut Vec<u8>, route: &RouteFlow, mark: u64) {
+    let mut bytes = encode(route, node);
+    let mac = secrets.flow_mac(&bytes, mark);
+    bytes.extend_from_slice(&mac.to_be_bytes());
+    write_base64url(out, &bytes);
+}
+
+fn open(secrets: &Secrets, node: u16, text: &[u8], mark: u64) -> TokenOwner {
+    let read = || {
+        let bytes = read_base64url(text)?;
+        let (body, mac) = bytes.split_last_chunk::<MAC>()?;
+        // One word compared with one word: nothing to be learnt of how long that takes.
+        (secrets.flow_mac(body, mark) == u64::from_be_bytes(*mac)).then_some(())?;
+        decode(body)
+    };
+    match read() {
+        Some((route, of)) if of != node => TokenOwner::Elsewhere(route),
+        Some((route, _)) => TokenOwner::Here(route),
+        None => TokenOwner::Forged,
     }
 }
 
@@ -240,6 +249,10 @@ fn read_base64url(text: &[u8]) -> Option<Bytes> {
             _ => return None,
         };
         let word = word << (6 * (4 - four.len()));
+        // RFC 4648 §3.5: bits that say nothing are zero, so that a token has one spelling.
+        if word.trailing_zeros() < 8 * (3 - len as u32) {
+            return None;
+        }
         bytes.extend(word.to_be_bytes().into_iter().skip(1).take(len));
     }
     Some(bytes)
@@ -299,6 +312,35 @@ mod tests {
             prop_assert_eq!(read_base64url(&text), Some(bytes));
         }
 
+        /// RFC 5626 §5.2: what is not exactly as it was written, or stands in another dialog, is
+        /// forged.
+        #[test]
+        fn a_token_is_good_as_it_was_written_and_in_its_dialog_only(
+            route in route(),
+            node: u16,
+            mark: u64,
+            other in 1..u64::MAX,
+        ) {
+            let secrets = Secrets::new(&[7; 32], &[9; 32]);
+            let mut text = Vec::new();
+            seal(&secrets, node, &mut text, &route, mark);
+            prop_assert_eq!(open(&secrets, node, &text, mark), TokenOwner::Here(route));
+            // Another node of the domain has the same secret, and a seed of its own.
+            let of_another = Secrets::new(&[7; 32], &[8; 32]);
+            let elsewhere = open(&of_another, node ^ 1, &text, mark);
+            prop_assert_eq!(elsewhere, TokenOwner::Elsewhere(route));
+            let of_strangers = Secrets::new(&[6; 32], &[9; 32]);
+            prop_assert_eq!(open(&of_strangers, node, &text, mark), TokenOwner::Forged);
+            prop_assert_eq!(open(&secrets, node, &text, mark ^ other), TokenOwner::Forged);
+            for (at, bit) in (0..text.len()).flat_map(|at| (0..6).map(move |bit| (at, bit))) {
+                let mut changed = text.clone();
+                let value = ALPHABET.iter().position(|digit| *digit == text[at]).unwrap();
+                changed[at] = ALPHABET[value ^ 1 << bit];
+                let owner = open(&secrets, node, &changed, mark);
+                prop_assert_eq!(owner, TokenOwner::Forged, "digit {}, bit {}", at, bit);
+            }
+        }
+
         #[test]
         fn any_text_is_survived(text in prop::collection::vec(any::<u8>(), 0..80)) {
             if let Some(bytes) = read_base64url(&text) {
@@ -325,7 +367,7 @@ mod tests {
                 bytes.as_bytes()
             );
         }
-        for bad in ["A", "AAAAA", "A=", "A+", "A/"] {
+        for bad in ["A", "AAAAA", "A=", "A+", "A/", "Zh", "Zm9"] {
             assert_eq!(read_base64url(bad.as_bytes()), None, "{bad}");
         }
     }
