@@ -471,7 +471,9 @@ pub(crate) struct Do {
 pub(crate) struct Trust {
     /// Peers whose P-Asserted-Identity is kept: networks, as `10.0.0.0/24` or a single address, and SIP
     /// domains that a peer must prove by its certificate (RFC 5922), as `san:edge2.example.com`; the
-    /// listener must ask for certificates. From any other source the header is removed.
+    /// listener must ask for certificates. From any other source the header is removed. What a certificate
+    /// proved holds until its connection closes: on those that stand, a domain that is taken out here stays
+    /// trusted until a restart.
     #[schemars(length(max = 1000))]
     pub peers: Vec<String>,
 }
@@ -554,7 +556,8 @@ pub(crate) struct Transport {
     /// undelivered.
     #[schemars(range(min = 65_536, max = 268_435_456))]
     pub write_buffer_bytes: usize,
-    /// What all connections together hold, unsent or incomplete. The connection that would exceed it is closed.
+    /// What all connections together hold, unsent or incomplete. Above half of it the connection that holds the
+    /// most is closed, and what waited on it counts as undelivered.
     #[schemars(range(min = 1_048_576, max = 68_719_476_736_u64))]
     pub connection_bytes: usize,
     /// Receive buffer asked of the kernel for each UDP socket; it may give less (`net.core.rmem_max`). When it
