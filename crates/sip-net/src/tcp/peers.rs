@@ -35,6 +35,11 @@ pub(super) struct Peer {
 }
 
 impl Peer {
+    /// The domain that it has to prove to be.
+    pub(super) const fn name(&self) -> Option<&PeerName> {
+        self.name.as_ref()
+    }
+
     /// Whether it is for the peer of this domain.
     pub(super) fn is_named(&self, name: &str) -> bool {
         self.name.as_ref().is_some_and(|own| own.as_str() == name)
@@ -171,7 +176,7 @@ impl Streams {
                 Ok(secured) => Some(Box::new(secured)),
                 Err(error) => {
                     counters.tcp_open_failed += 1;
-                    self.note_failure(*to, true, error);
+                    self.note_failure(*to, true, outgoing.way.peer.clone(), error);
                     return None;
                 }
             },

@@ -11,7 +11,7 @@ use sip_core::id::{ConnId, WorkerId};
 use sip_core::limits::Limits;
 use sip_core::transport::framing::FramingError;
 use sip_core::transport::websocket::AllowedOrigins;
-use sip_core::transport::{Flow, Transport};
+use sip_core::transport::{Flow, PeerName, Transport};
 
 use super::admission::{PerAddress, Turns};
 use super::conn::{Beginning, Conn, Sent, State};
@@ -107,6 +107,8 @@ pub struct TlsFailure {
     pub flow: Flow,
     /// We opened it.
     pub outbound: bool,
+    /// The domain that the peer had to prove to be, where we opened it; `None`: its address.
+    pub domain: Option<PeerName>,
     /// Why.
     pub error: TlsError,
 }
@@ -455,15 +457,9 @@ impl Streams {
         let (deadline, _) = conn.deadline(&self.settings);
         conn.placed = self.wheel.place(id, deadline, conn.placed);
         if let Some(error) = taken.fault {
-            let flow = conn.flow(id);
-            let outbound = conn.is_outbound();
-            if self.failures.len() < KEPT_FAILURES {
-                self.failures.push(TlsFailure {
-                    flow,
-                    outbound,
-                    error,
-                });
-            }
+            let (flow, outbound) = (conn.flow(id), conn.is_outbound());
+            let domain = conn.opened_to.as_ref().and_then(|peer| peer.name().cloned());
+            self.note_failure(flow, outbound, domain, error);
         }
         match taken.end {
             Some(why) => self.finish(id, (why, taken.farewell), now_ms, counters),
@@ -644,11 +640,18 @@ impl Streams {
     }
 
     /// Keeps a failure to be told of, as long as there are few.
-    pub(super) fn note_failure(&mut self, flow: Flow, outbound: bool, error: TlsError) {
+    pub(super) fn note_failure(
+        &mut self,
+        flow: Flow,
+        outbound: bool,
+        domain: Option<PeerName>,
+        error: TlsError,
+    ) {
         if self.failures.len() < KEPT_FAILURES {
             self.failures.push(TlsFailure {
                 flow,
                 outbound,
+                domain,
                 error,
             });
         }

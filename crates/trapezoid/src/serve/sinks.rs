@@ -1,10 +1,14 @@
 //! What joins the workers to the rest of the program: answers in, events out.
 
+use std::sync::Arc;
+
 use sip_backend::AnswerSink;
 use sip_backend::metrics::{Counter, Sample};
+use sip_core::config::Listener;
 use sip_core::event::{AuthFailure, Event};
-use sip_core::id::{QueryId, WorkerId};
+use sip_core::id::{ListenerId, QueryId, WorkerId};
 use sip_core::query::Answer;
+use sip_core::transport::PeerName;
 use sip_net::hub::Hub;
 use sip_net::mailbox::Item;
 use sip_net::tcp::TlsFailure;
@@ -47,8 +51,28 @@ impl AnswerSink for Answers {
 
 /// Writes the workers' events to the log, whose bound on the lines of one cause holds here too. What
 /// peers chose is escaped, so that nobody writes log lines of his own.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct EventLog;
+#[derive(Clone, Debug)]
+pub(crate) struct EventLog {
+    /// Listeners by number, as `tls 0.0.0.0:5061`.
+    listeners: Arc<[Box<str>]>,
+}
+
+impl EventLog {
+    pub(crate) fn new(listeners: &[Listener]) -> Self {
+        let name = |listener: &Listener| {
+            let transport = listener.transport.uri_name();
+            format!("{transport} {}", listener.address).into_boxed_str()
+        };
+        Self {
+            listeners: listeners.iter().map(name).collect(),
+        }
+    }
+
+    fn name_of(&self, listener: ListenerId) -> &str {
+        let name = self.listeners.get(usize::from(listener.0));
+        name.map_or("unknown", |name| name)
+    }
+}
 
 impl EventSink for EventLog {
     fn record(&mut self, _worker: WorkerId, events: &mut Vec<Event>) {
@@ -61,11 +85,14 @@ impl EventSink for EventLog {
         let TlsFailure {
             flow,
             outbound,
+            domain,
             error,
         } = failure;
-        let (peer, listener) = (flow.remote, flow.listener.0);
+        let (peer, listener) = (flow.remote, self.name_of(flow.listener));
         if *outbound {
-            tracing::warn!(%peer, %error, "TLS to the next hop failed");
+            let address = peer.ip().to_string();
+            let domain = domain.as_ref().map_or(address.as_str(), PeerName::as_str);
+            tracing::warn!(%peer, domain, %error, "TLS to the next hop failed");
         } else {
             tracing::info!(%peer, listener, %error, "TLS of a peer failed");
         }

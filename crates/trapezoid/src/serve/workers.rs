@@ -70,7 +70,7 @@ pub(crate) fn start<Q: QuerySink + 'static>(
         hub: common.hub.clone(),
         clock: common.clock.clone(),
         queries,
-        events: EventLog,
+        events: EventLog::new(&config.listeners),
         seed: u32::from_le_bytes([keys.seed[0], keys.seed[1], keys.seed[2], keys.seed[3]]),
     })
     .map_err(failed)?;
