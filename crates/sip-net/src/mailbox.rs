@@ -42,7 +42,7 @@ pub enum Task {
     },
     /// Sent to the flow for the receiver's endpoint, and not delivered.
     Undelivered,
-    /// No message: the flow's connection, which a peer had opened, is closed.
+    /// No message: the connection of the flow, on which messages had come, is closed.
     Closed,
 }
 

@@ -147,7 +147,7 @@ impl Endpoint {
         let _ = self.follow(outcome);
     }
 
-    /// A connection that a peer had opened is closed. The shell tells every worker: registrations are
+    /// A connection on which messages had come is closed. The shell tells every worker: registrations are
     /// known to the one that owns it, transactions to any. What could not be delivered on it comes by
     /// [`Endpoint::handle_undelivered`] as ever, before or after this.
     ///

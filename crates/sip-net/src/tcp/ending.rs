@@ -139,10 +139,10 @@ impl Streams {
                 if self.settings.connections_per_address > 0 {
                     self.per_address.remove(conn.remote.ip());
                 }
-                if conn.has_spoken {
-                    self.lost.push(Task::Closed, conn.flow(id), &[]);
-                }
             }
+        }
+        if conn.has_spoken {
+            self.lost.push(Task::Closed, conn.flow(id), &[]);
         }
         // Dropping the socket closes it, and takes it out of epoll.
         Some(conn.state)
