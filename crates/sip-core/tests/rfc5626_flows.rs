@@ -5,7 +5,7 @@ mod common;
 
 use common::*;
 use sip_core::config::{Config, StateMode};
-use sip_core::transport::{Flow, Transport};
+use sip_core::transport::{Flow, Proof, Transport};
 
 const BROWSER: &str = "192.0.2.30:40000";
 const INVALID: &str = "sip:x7@df7jal23ls0d.invalid;transport=ws";
@@ -244,7 +244,11 @@ fn behind_a_nat_the_flow_comes_before_the_contact() {
     );
     // Where the Contact is the far end's address, it is what counts, as for UDP.
     let mut b = Bench::new(&location(StateMode::Transaction));
-    register(&mut b, phone, "<sip:bob@192.0.2.30:5061;transport=tls>");
+    register(
+        &mut b,
+        over(Transport::Tcp, BROWSER, 4),
+        "<sip:bob@192.0.2.30:5060;transport=tcp>",
+    );
     let invite = one(without_100(
         b.udp(CALLER, &request("INVITE", "sip:bob@example.com", "a1", "")),
     ));
@@ -539,4 +543,25 @@ fn a_stun_ping_is_answered_with_its_source() {
     assert!(b.drain().is_empty());
     let c = b.counters();
     assert_eq!((c.stun_answered, c.dropped_stun, c.dropped_not_sip), (1, 2, 1));
+}
+
+/// Nobody could know him again who connected to his Contact, although it is where he came from.
+#[test]
+fn who_came_by_tls_without_a_certificate_is_reached_by_his_flow() {
+    for (proof, has_token) in [(Proof::None, true), (Proof::Certificate, false)] {
+        let mut b = Bench::new(&location(StateMode::Transaction));
+        register(&mut b, browser(4), &format!("<{INVALID}>"));
+        let phone = Flow {
+            proof,
+            ..over(Transport::Tls, "192.0.2.77:40000", 5)
+        };
+        let contact = "Contact: <sip:alice@192.0.2.77:40000;transport=tls>\n";
+        let invite = request("INVITE", "sip:bob@example.com", "a1", contact)
+            .replace("UDP 192.0.2.10:5060", "TLS 192.0.2.77:40000");
+        let mut out = b.receive(phone, &invite);
+        out.retain(|sent| sent.first_line().starts_with("INVITE "));
+        let out = one(out);
+        let routes = out.headers("Record-Route");
+        assert_eq!(routes.last().unwrap().contains('@'), has_token, "{}", out.text);
+    }
 }

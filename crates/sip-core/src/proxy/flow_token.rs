@@ -10,6 +10,8 @@
 //! - **Who does outbound** (`ob` in his Contact, RFC 5626 §4.3; `reg-id` in his registration).
 //! - **Who is on a stream and whose Contact is another address** than the one that he came from: behind
 //!   a NAT. His flow is tried first, and then what his Contact says; the others have nothing behind it.
+//! - **Who came by TLS without a certificate**: nobody could connect to his Contact and know him again,
+//!   and the shell uses a connection that it finds by an address only of who has proved that address.
 //!
 //! Only as first hop: who came through another proxy is reached through that.
 
@@ -84,8 +86,8 @@ impl Engine {
         let contact = contact.and_then(NameAddr::parse);
         let uri = contact.and_then(|addr| addr.sip_uri());
         let only = websocket || uri.is_some_and(|uri| uri.params.has(b"ob"));
-        let behind_nat = || flow.transport.is_reliable() && uri.is_some_and(|uri| is_elsewhere(&uri, &flow));
-        (only || behind_nat()).then_some(RouteFlow {
+        let by_flow = || uri.is_some_and(|uri| goes_by_flow(&uri, &flow));
+        (only || by_flow()).then_some(RouteFlow {
             flow,
             only,
             to_initiator: true,
@@ -96,16 +98,23 @@ impl Engine {
 /// The flow by which the dialog of a request that leaves on the flow of a registration leads there
 /// again. `only`: that flow is the only way to it.
 pub(crate) fn flow_of_contact(contact: &[u8], flow: Flow, only: bool) -> Option<RouteFlow> {
-    let behind_nat = || {
+    let by_flow = || {
         let uri = sip_message::Uri::parse(contact).ok();
         let uri = uri.as_ref().and_then(|uri| uri.sip());
-        flow.transport.is_reliable() && uri.is_some_and(|uri| is_elsewhere(uri, &flow))
+        uri.is_some_and(|uri| goes_by_flow(uri, &flow))
     };
-    (only || behind_nat()).then_some(RouteFlow {
+    (only || by_flow()).then_some(RouteFlow {
         flow,
         only,
         to_initiator: false,
     })
+}
+
+/// Whether requests to this Contact are to be tried by the flow first. A binding does not say who proved
+/// himself when it was made: those by TLS all are.
+fn goes_by_flow(uri: &SipUri<'_>, flow: &Flow) -> bool {
+    let unknown = flow.transport == Transport::Tls && flow.proof == Proof::None;
+    flow.transport.is_reliable() && (unknown || is_elsewhere(uri, flow))
 }
 
 /// Whether a Contact URI is another address than the far end of the flow.
