@@ -14,16 +14,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rig::certificates::{Authority, Kit, TlsStream, close_notify, connect_with, peer_with, ticket_keys};
-use rig::{PATIENCE, Rig, Told, accept, connect, expect, framed, listen, read_to_end, udp_client, write};
+use rig::{PATIENCE, Rig, Told, accept, connect, expect, framed, listen, read_to_end, write};
 use sip_core::transport::Transport;
 use sip_net::settings::Settings;
 use sip_net::tcp::{Sharing, StreamService};
 use sip_net::tls::rustls::{CertificateError, ProtocolVersion};
 use sip_net::tls::{ClientAuth, TlsError, Versions};
-
-fn send(rig: &Rig, order: &str) {
-    udp_client().send_to(order.as_bytes(), rig.udp).unwrap();
-}
 
 /// A message that is echoed whole: so long that it fills several records and reads.
 fn long(number: usize) -> Vec<u8> {
@@ -311,7 +307,7 @@ fn a_message_is_delivered_or_comes_back_and_never_both() {
         let rig = Rig::secure(1, settings.clone(), kit.service());
         let (received, mut undelivered) = if outbound {
             let (listener, address) = listen();
-            send(&rig, &format!("VIA 2 {address} first"));
+            rig.tell(&format!("VIA 2 {address} first"));
             let mut peer = kit.peer(accept(&listener));
             expect(&mut peer, b"first");
             write(&mut peer, &framed("FLOOD 9000", 0));
@@ -347,7 +343,7 @@ fn what_waited_for_the_handshake_is_sent_and_one_connection_serves_a_peer() {
     let (listener, address) = listen();
     let texts: Vec<_> = (10..40).map(|number| format!("for the peer {number}")).collect();
     for text in &texts {
-        send(&rig, &format!("VIA 2 {address} {text}"));
+        rig.tell(&format!("VIA 2 {address} {text}"));
     }
     let socket = accept(&listener);
     // Everything is queued before the handshake goes on.
@@ -378,7 +374,7 @@ fn a_second_connection_to_a_peer_resumes() {
     let server = kit.server(ClientAuth::None, Some(ticket_keys()));
     let (listener, address) = listen();
     for round in 0..2 {
-        send(&rig, &format!("VIA 2 {address} hello"));
+        rig.tell(&format!("VIA 2 {address} hello"));
         let mut peer = peer_with(&server, accept(&listener));
         expect(&mut peer, b"hello");
         // The tickets have come once this is answered.
@@ -441,7 +437,7 @@ fn a_peer_that_is_not_who_it_should_be_gets_nothing() {
         }
         assert_eq!(came_back, ["one", "two", "three"].map(str::to_owned).into());
         // What is sent after that opens another connection, and does not wait for the end of this.
-        send(&rig, &format!("VIA 2 {address} four"));
+        rig.tell(&format!("VIA 2 {address} four"));
         let mut again = peer_with(server, accept(&listener));
         assert!(again.read(&mut [0; 100]).is_err());
         assert_eq!(rig.next_undelivered(), "four");
@@ -528,13 +524,13 @@ fn a_peer_that_does_not_answer_the_hello_gives_back_what_waited() {
     };
     let rig = Rig::secure(1, settings, kit.service());
     let (listener, address) = listen();
-    send(&rig, &format!("VIA 2 {address} hello"));
+    rig.tell(&format!("VIA 2 {address} hello"));
     let mut silent = accept(&listener);
     assert_eq!(rig.next_undelivered(), "hello");
     assert_eq!(rig.counter(1, |c| c.tcp_closed_handshake), 1);
     assert_eq!(read_to_end(&mut silent)[0], 0x16, "a ClientHello, and the end");
     // Nor does one that goes away.
-    send(&rig, &format!("VIA 2 {address} again"));
+    rig.tell(&format!("VIA 2 {address} again"));
     drop(accept(&listener));
     assert_eq!(rig.next_undelivered(), "again");
     rig.end_empty();
@@ -549,7 +545,7 @@ fn without_authorities_nothing_is_opened() {
     };
     let rig = Rig::secure(1, Settings::default(), service);
     let (_listener, address) = listen();
-    send(&rig, &format!("VIA 2 {address} hello"));
+    rig.tell(&format!("VIA 2 {address} hello"));
     assert_eq!(rig.next_undelivered(), "hello");
     assert!(rig.next_failure().0);
     assert_eq!(rig.counter(1, |c| c.tcp_open_failed), 1);
@@ -572,21 +568,21 @@ fn each_call_has_a_connection_of_its_own_where_asked_for_and_it_ends_soon() {
     let server = kit.server(ClientAuth::None, None);
     let mut peers = Vec::new();
     for call in ["a@x", "b@x"] {
-        send(&rig, &format!("CALL 2 {call} {address} first"));
+        rig.tell(&format!("CALL 2 {call} {address} first"));
         let mut peer = peer_with(&server, accept(&listener));
         let message = format!("first\r\nCall-ID: {call}\r\nContent-Length: 0\r\n\r\n");
         expect(&mut peer, message.as_bytes());
         peers.push((call, peer));
     }
     for (call, peer) in peers.iter_mut().rev() {
-        send(&rig, &format!("CALL 2 {call} {address} second"));
+        rig.tell(&format!("CALL 2 {call} {address} second"));
         let message = format!("second\r\nCall-ID: {call}\r\nContent-Length: 0\r\n\r\n");
         expect(peer, message.as_bytes());
     }
     assert_eq!(rig.counter(2, |c| c.tcp_opened), 2);
     assert_eq!(rig.counter(2, |c| c.tcp_closed_idle), 2);
     // The next message of a call opens another.
-    send(&rig, &format!("CALL 2 a@x {address} third"));
+    rig.tell(&format!("CALL 2 a@x {address} third"));
     let mut peer = peer_with(&server, accept(&listener));
     expect(&mut peer, b"third");
     assert_eq!(rig.counter(3, |c| c.tcp_opened), 3);
@@ -604,7 +600,7 @@ fn what_connections_hold_is_counted_from_their_beginning() {
     let (_, held, _) = rig.load();
     // A connection that we open, come to rest.
     let (listener, address) = listen();
-    send(&rig, &format!("VIA 2 {address} hello"));
+    rig.tell(&format!("VIA 2 {address} hello"));
     let mut peer = kit.peer(accept(&listener));
     expect(&mut peer, b"hello");
     // What we have sent is kept until the peer says anything.
@@ -620,11 +616,45 @@ fn what_connections_hold_is_counted_from_their_beginning() {
 }
 
 #[test]
+fn who_has_not_proved_an_address_gets_answers_there_and_no_requests() {
+    let kit = Kit::new();
+    let service = StreamService {
+        server: Some(kit.server(ClientAuth::Optional, None)),
+        ..kit.service()
+    };
+    let rig = Rig::secure(3, Settings::default(), service);
+    let guest = kit.authority.issue("guest.example", None);
+    let connect_as = |identity| {
+        let mut stream = connect_with(&kit.client_as(identity, Versions::Both), rig.tls, usize::MAX);
+        write(&mut stream, &framed("ECHO x", 0));
+        expect(&mut stream, b"ECHO x");
+        let address = stream.sock.socket.local_addr().unwrap();
+        (stream, address)
+    };
+    for identity in [None, Some(guest)] {
+        let (mut stranger, address) = connect_as(identity);
+        // Nobody listens there.
+        rig.tell(&format!("VIA 2 {address} request"));
+        assert_eq!(rig.next_undelivered(), "request");
+        rig.tell(&format!("VIA 2 {address} SIP/2.0 200 OK"));
+        expect(&mut stranger, b"SIP/2.0 200 OK");
+    }
+    // His certificate is for 127.0.0.1.
+    let (mut neighbour, address) = connect_as(Some(kit.identity.clone()));
+    for _ in 0..10 {
+        rig.tell(&format!("VIA 2 {address} request"));
+        expect(&mut neighbour, b"request");
+    }
+    drop(neighbour);
+    rig.end_empty();
+}
+
+#[test]
 fn a_peer_that_closes_is_not_used_for_what_is_new() {
     let kit = Kit::new();
     let rig = Rig::secure(1, Settings::default(), kit.service());
     let (listener, address) = listen();
-    send(&rig, &format!("VIA 2 {address} first"));
+    rig.tell(&format!("VIA 2 {address} first"));
     let mut peer = kit.peer(accept(&listener));
     expect(&mut peer, b"first");
     // In one piece: something that makes the core send a request here, and the end.

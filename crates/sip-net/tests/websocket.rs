@@ -14,15 +14,11 @@ use std::time::Duration;
 
 use rig::certificates::Kit;
 use rig::websocket::{BINARY, CLOSE, PING, PONG, TEXT, UPGRADE, WebSocket, masked, read_head};
-use rig::{Rig, Told, connect, read_to_end, udp_client, write};
+use rig::{Rig, Told, connect, read_to_end, write};
 use sip_core::transport::Transport;
 use sip_core::transport::websocket::AllowedOrigins;
 use sip_net::settings::Settings;
 use sip_net::tcp::StreamService;
-
-fn send(rig: &Rig, order: &str) {
-    udp_client().send_to(order.as_bytes(), rig.udp).unwrap();
-}
 
 /// 1001, 1002, 1008, 1009.
 const GOING_AWAY: &[u8] = &[3, 0xe9];
@@ -195,27 +191,27 @@ fn nothing_is_sent_before_the_upgrade() {
     let address = stream.local_addr().unwrap();
     rig.until(|(connections, ..)| connections == 1);
     // By its address, and by its number.
-    send(&rig, &format!("VIA 3 {address} by address"));
+    rig.tell(&format!("VIA 3 {address} by address"));
     assert_eq!(rig.next_undelivered(), "by address");
-    send(&rig, &format!("GUESS 3 {address} by number"));
+    rig.tell(&format!("GUESS 3 {address} by number"));
     assert_eq!(rig.next_undelivered(), "by number");
     write(&mut stream, &UPGRADE[..100]);
-    send(&rig, &format!("GUESS 3 {address} in the midst"));
+    rig.tell(&format!("GUESS 3 {address} in the midst"));
     assert_eq!(rig.next_undelivered(), "in the midst");
     write(&mut stream, &UPGRADE[100..]);
     assert!(read_head(&mut stream).starts_with("HTTP/1.1 101 "));
     let mut socket = WebSocket(stream);
-    send(&rig, &format!("VIA 3 {address} by address"));
+    rig.tell(&format!("VIA 3 {address} by address"));
     socket.expect(TEXT, b"by address");
-    send(&rig, &format!("GUESS 3 {address} by number"));
+    rig.tell(&format!("GUESS 3 {address} by number"));
     socket.expect(TEXT, b"by number");
     socket.send(CLOSE, &[]);
     socket.expect(CLOSE, &[]);
-    send(&rig, &format!("VIA 3 {address} too late"));
+    rig.tell(&format!("VIA 3 {address} too late"));
     assert_eq!(rig.next_undelivered(), "too late");
     drop(socket);
     // We open no WebSocket.
-    send(&rig, &format!("VIA 4 {address} nobody"));
+    rig.tell(&format!("VIA 4 {address} nobody"));
     assert_eq!(rig.next_undelivered(), "nobody");
     rig.end_empty();
 }

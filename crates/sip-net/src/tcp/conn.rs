@@ -375,6 +375,14 @@ impl Conn {
         }
     }
 
+    /// Whether the peer has proved to be of its address, where there is anything to prove: by TLS, and
+    /// unless it was opened to that address or to a domain that is there. (A browser proves nothing.)
+    pub(super) fn has_proved_address(&self) -> bool {
+        self.is_outbound()
+            || self.transport != Transport::Tls
+            || self.tls.as_ref().is_some_and(|tls| tls.is_of_address)
+    }
+
     /// The handshake of TLS is done: what the peer has proved.
     fn identify(&mut self, trusted: &[Box<str>]) {
         let Some(tls) = &mut self.tls else { return };
@@ -384,6 +392,7 @@ impl Conn {
         let identities = Box::new(tls.session.peer_identities());
         let is_trusted = trusted.iter().any(|name| identities.contains(name));
         tls.identities = Some(identities);
+        tls.is_of_address = tls.session.peer_speaks_for(self.remote.ip());
         self.proof = if is_trusted {
             Proof::Trusted
         } else {

@@ -240,6 +240,8 @@ pub(super) struct Secured {
     pub(super) session: TlsSession,
     /// Whom the peer's certificate speaks for, where it showed one: read once, asked for each message.
     pub(super) identities: Option<Box<SipIdentities>>,
+    /// Whether that certificate speaks for the peer's address.
+    pub(super) is_of_address: bool,
     /// We have something to lose: the peer's first flight was answered, or we sent ours.
     has_begun: bool,
     /// Steps of the handshake that went before those of others.
@@ -282,6 +284,7 @@ impl Secured {
         Self {
             session,
             identities: None,
+            is_of_address: false,
             has_begun: !first.is_empty(),
             went_first: 0,
             cipher: first,

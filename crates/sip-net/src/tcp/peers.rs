@@ -104,16 +104,25 @@ impl Streams {
     }
 
     /// Whether the connection that is named will do. A peer that must be of some domain must have
-    /// proved that on this very connection (RFC 5923 §8.1); the flow of a phone names no domain.
+    /// proved that on this very connection (RFC 5923 §8.1); the flow of a phone names no domain. One that
+    /// was found by its address must have proved that, as one that we open must; an answer goes there
+    /// all the same (RFC 3261 §18.2.2).
     fn will_do(&mut self, id: ConnId, outgoing: &Outgoing<'_>) -> bool {
         let to = &outgoing.to;
         let pinned = outgoing.way.pinned;
         let name = outgoing.way.peer.as_ref().map(PeerName::as_str);
         self.usable(id, to)
             && self.table.get_mut(id).is_some_and(|conn| {
-                // Another address than its own is the peer's word, which counts with its name only.
-                let is_alias = outgoing.way.found && conn.alias.as_deref() == Some(&to.remote);
-                (!pinned || conn.remote == to.remote) && name.map_or(!is_alias, |name| conn.has_proved(name))
+                let has_proved = match name {
+                    Some(name) => conn.has_proved(name),
+                    None => {
+                        let is_answer = outgoing.message.starts_with(b"SIP/2.0 ");
+                        // Another address than its own is no more than the peer's word.
+                        let is_own = conn.alias.as_deref() != Some(&to.remote);
+                        !outgoing.way.found || is_answer && is_own || conn.has_proved_address()
+                    }
+                };
+                (!pinned || conn.remote == to.remote) && has_proved
             })
     }
 

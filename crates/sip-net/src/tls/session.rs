@@ -8,6 +8,7 @@
 //! every connection that has ever received something.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use rustls::client::{ClientConnectionData, ClientSessionStore, UnbufferedClientConnection};
@@ -23,7 +24,7 @@ use rustls::{
 
 use super::error::TlsError;
 use super::files::validity;
-use super::names::SipIdentities;
+use super::names::{SipIdentities, speaks_for};
 
 /// Bytes of an incomplete record or handshake message that a session keeps unless told otherwise:
 /// the largest record and the certificates of a usual peer.
@@ -378,6 +379,13 @@ impl TlsSession {
             .first()
             .map(SipIdentities::of)
             .unwrap_or_default()
+    }
+
+    /// Whether the certificate that the peer has shown speaks for this address.
+    pub fn peer_speaks_for(&self, address: IpAddr) -> bool {
+        let certificate = self.peer_certificates().first();
+        self.established
+            && certificate.is_some_and(|certificate| speaks_for(certificate, &ServerName::from(address)))
     }
 
     /// Bytes of an incomplete record or message that are kept.

@@ -500,9 +500,14 @@ impl Rig {
         self.told.recv_timeout(PATIENCE).unwrap()
     }
 
-    /// Gives a datagram to the workers; which of them obeyed it.
-    pub fn order(&self, order: &str) -> u16 {
+    /// Gives a datagram to the workers.
+    pub fn tell(&self, order: &str) {
         udp_client().send_to(order.as_bytes(), self.udp).unwrap();
+    }
+
+    /// The same; which of them obeyed it.
+    pub fn order(&self, order: &str) -> u16 {
+        self.tell(order);
         match self.next() {
             Told::Message { worker, text, .. } if text == order => worker,
             other => panic!("{other:?}"),
