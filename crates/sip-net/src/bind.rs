@@ -30,6 +30,11 @@ impl WorkerSockets {
         &self.addresses
     }
 
+    /// Those that listen for connections.
+    pub fn listening(&self) -> &[TcpListener] {
+        &self.tcp
+    }
+
     /// The smallest receive buffer that the kernel granted to one of the datagram sockets, bytes;
     /// `None`: there are none.
     pub fn receive_buffer(&self) -> Option<usize> {

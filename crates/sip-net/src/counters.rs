@@ -76,6 +76,8 @@ net_counters! {
     tcp_refused_address => "net_connections_refused" { "cause=\"limit-per-address\"" };
     /// Connections refused because the limit was reached.
     tcp_refused_files => "net_connections_refused" { "cause=\"file-descriptors\"" };
+    /// Times that accepting connections paused because the system could not give one.
+    tcp_accept_pauses => "net_accept_pauses" {};
     /// Connections closed, by cause.
     tcp_closed_by_peer => "net_connections_closed" { "cause=\"peer\"" };
     /// Connections closed, by cause.
@@ -94,6 +96,8 @@ net_counters! {
     tcp_closed_tls => "net_connections_closed" { "cause=\"tls\"" };
     /// Connections closed, by cause.
     tcp_closed_upgrade => "net_connections_closed" { "cause=\"websocket-refused\"" };
+    /// Connections closed, by cause.
+    tcp_closed_stopping => "net_connections_closed" { "cause=\"server-stops\"" };
     /// Connections closed, by cause.
     tcp_closed_incomplete => "net_connections_closed" { "cause=\"incomplete-message\"" };
     /// Connections closed, by cause.

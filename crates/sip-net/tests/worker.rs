@@ -8,10 +8,13 @@
 
 mod rig;
 
-use std::net::UdpSocket;
+use std::net::{Shutdown, UdpSocket};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
-use rig::{PATIENCE, Rig, Told, config, receive, udp_client};
+use rig::certificates::Kit;
+use rig::websocket::{CLOSE, WebSocket};
+use rig::{PATIENCE, Rig, Told, config, connect, expect, framed, read_to_end, receive, udp_client, write};
 use sip_core::id::{QueryId, WorkerId};
 use sip_core::query::Answer;
 use sip_core::transport::Transport;
@@ -19,6 +22,7 @@ use sip_net::bind::bind_all;
 use sip_net::mailbox::{Control, Item};
 use sip_net::settings::Settings;
 use sip_net::worker::Ended;
+use socket2::Socket;
 
 #[test]
 fn datagrams_are_answered_where_they_came_from() {
@@ -213,6 +217,51 @@ fn draining_ends_when_work_ends_or_at_the_deadline() {
     for thread in rig.threads {
         assert_eq!(thread.join().unwrap(), Ended::Quiet);
     }
+}
+
+/// A listener from which nothing can be accepted is reported as ready for ever.
+#[test]
+fn a_listener_that_cannot_accept_is_left_alone_for_a_moment() {
+    let mut listener = None;
+    let rig = Rig::looked_at(1, Settings::default(), |sockets| {
+        listener = Some(sockets[0].listening()[0].as_fd().try_clone_to_owned().unwrap());
+    });
+    let listener = Socket::from(listener.unwrap());
+    // What accept(2) then says is an error of the listener.
+    listener.shutdown(Shutdown::Both).unwrap();
+    let turns = rig.counter(0, |c| c.turns);
+    let pauses = rig.counter(3, |c| c.tcp_accept_pauses);
+    let turns = rig.counter(0, |c| c.turns) - turns;
+    assert!(turns < 200 * (pauses + 1), "{turns} turns in {pauses} pauses");
+    // Once it can accept again it does. (It has lost its port, which it had not asked for.)
+    listener.listen(16).unwrap();
+    let mut client = connect(listener.local_addr().unwrap().as_socket().unwrap());
+    write(&mut client, &framed("ECHO at last", 0));
+    expect(&mut client, b"ECHO at last");
+    drop(listener);
+    assert_eq!(rig.end(Control::Stop), [Ended::Stopped]);
+}
+
+/// Nobody is cut off without a word.
+#[test]
+fn the_end_is_said_on_every_connection() {
+    let kit = Kit::new();
+    let rig = Rig::secure(1, Settings::default(), kit.service());
+    let mut tcp = rig.connect();
+    let mut tls = kit.connect(rig.tls);
+    let mut ws = WebSocket::open(connect(rig.ws));
+    write(&mut tcp, &framed("ECHO one", 0));
+    expect(&mut tcp, b"ECHO one");
+    write(&mut tls, &framed("ECHO two", 0));
+    expect(&mut tls, b"ECHO two");
+    ws.echo("three");
+    let published = rig.published[0].clone();
+    assert_eq!(rig.end(Control::Drain { deadline_ms: 60_000 }), [Ended::Quiet]);
+    assert_eq!(read_to_end(&mut tcp), b"");
+    // An error, were it not for the alert by which TLS says that it was not cut off.
+    assert_eq!(read_to_end(&mut tls), b"");
+    ws.expect(CLOSE, &[3, 0xe9]);
+    assert_eq!(published.get().net.tcp_closed_stopping, 3);
 }
 
 #[test]

@@ -19,7 +19,10 @@ pub(crate) use interfaces::{RawInterface, interface_addresses};
 pub(crate) use message::{RawDatagram, RecvSlots, SendSlots};
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use socket2::SockAddr;
 
 /// The result of a system call that returns -1 and sets `errno` on failure.
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
@@ -49,6 +52,22 @@ pub(crate) fn set_option(
         )
     })
     .map(|_| ())
+}
+
+/// The next connection that waits at a listening socket, made non-blocking in the same call.
+pub(crate) fn accept(listener: BorrowedFd<'_>) -> io::Result<(OwnedFd, SocketAddr)> {
+    // SAFETY: the kernel writes an address of at most the length that `try_init` passes, where it
+    // passes it; on success the descriptor is one that nobody else owns.
+    let (socket, address) = unsafe {
+        SockAddr::try_init(|storage, len| {
+            let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+            let fd = check(libc::accept4(listener.as_raw_fd(), storage.cast(), len, flags))?;
+            Ok(OwnedFd::from_raw_fd(fd))
+        })
+    }?;
+    let address = address.as_socket();
+    let address = address.ok_or_else(|| io::Error::other("not an internet address"))?;
+    Ok((socket, address))
 }
 
 /// Gives the sockets that share an address with `socket` a classic BPF program, whose result is the

@@ -1,5 +1,6 @@
 //! Connections that peers open.
 
+use std::io;
 use std::net::TcpStream;
 
 use sip_core::id::ConnId;
@@ -16,11 +17,11 @@ const KEPT_SHARE: usize = 16;
 
 impl Streams {
     /// Accepts what waits at listener `index` (of those given to [`Streams::new`]), up to the
-    /// bound of one turn.
-    pub fn accept(&mut self, index: usize, now_ms: u64, counters: &mut NetCounters) {
+    /// bound of one turn. An error is the listener's: the next connection will fare no better.
+    pub fn accept(&mut self, index: usize, now_ms: u64, counters: &mut NetCounters) -> io::Result<()> {
         for _ in 0..self.settings.accepts_per_turn {
             let Some(listener) = self.listeners.get(index) else {
-                return;
+                return Ok(());
             };
             match listener.accept() {
                 Ok(Some((socket, remote))) => {
@@ -33,7 +34,7 @@ impl Streams {
                     };
                     self.accepted(socket, &flow, now_ms, counters);
                 }
-                Ok(None) => return,
+                Ok(None) => return Ok(()),
                 Err(error) => match error.raw_os_error() {
                     // Errors of the connection that was accepted (accept(2)); there may be more.
                     Some(
@@ -55,10 +56,11 @@ impl Streams {
                         drop(listener.accept());
                         self.reserve = std::fs::File::open("/dev/null").ok();
                     }
-                    _ => return,
+                    _ => return Err(error),
                 },
             }
         }
+        Ok(())
     }
 
     /// Closes the listeners.

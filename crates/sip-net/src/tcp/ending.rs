@@ -57,6 +57,21 @@ impl Streams {
         self.due = due;
     }
 
+    /// Says to all peers that we go: they connect elsewhere at once, and need not wonder whether
+    /// somebody cut them off. What does not fit into a socket now is not said.
+    pub fn part(&mut self, now_ms: u64, counters: &mut NetCounters) {
+        for id in self.table.keys() {
+            if self
+                .table
+                .get_mut(id)
+                .is_some_and(|conn| conn.state == State::Open)
+            {
+                self.finish(id, (Why::Stopping, None), now_ms, counters);
+            }
+        }
+        self.flush(now_ms, counters);
+    }
+
     /// Sends a ping, and looks for its answer later.
     fn ping(&mut self, id: ConnId, now_ms: u64) {
         let mut frame = Vec::new();
@@ -240,6 +255,7 @@ fn count(why: Why, counters: &mut NetCounters) {
         Why::Silent => &mut counters.tcp_closed_silent,
         Why::Tls => &mut counters.tcp_closed_tls,
         Why::Upgrade => &mut counters.tcp_closed_upgrade,
+        Why::Stopping => &mut counters.tcp_closed_stopping,
     };
     *counter += 1;
 }

@@ -95,14 +95,8 @@ impl TcpListener {
 
     /// The next connection that waits, made non-blocking.
     pub(super) fn accept(&self) -> io::Result<Option<(TcpStream, SocketAddr)>> {
-        match self.socket.accept() {
-            Ok((socket, remote)) => {
-                socket.set_nonblocking(true)?;
-                let remote = remote
-                    .as_socket()
-                    .ok_or_else(|| io::Error::other("not an internet address"))?;
-                Ok(Some((socket.into(), remote)))
-            }
+        match sys::accept(self.socket.as_fd()) {
+            Ok((socket, remote)) => Ok(Some((socket.into(), remote))),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error),
         }

@@ -98,6 +98,7 @@ pub(super) enum Why {
     Silent,
     Tls,
     Upgrade,
+    Stopping,
 }
 
 /// A connection that TLS ended.

@@ -95,6 +95,19 @@ impl<T> Table<T> {
             && id.worker == self.worker
     }
 
+    /// The keys of all values.
+    pub(super) fn keys(&self) -> Vec<ConnId> {
+        let worker = self.worker;
+        let taken = |(slot, place): (u32, &Slot<T>)| {
+            place.value.is_some().then_some(ConnId {
+                worker,
+                slot,
+                generation: place.generation,
+            })
+        };
+        (0..).zip(&self.slots).filter_map(taken).collect()
+    }
+
     /// The key of the value in `slot`, if the low 24 bits of its generation are these.
     pub(super) fn key(&self, slot: u32, low_generation: u32) -> Option<ConnId> {
         let place = self.slots.get(slot as usize)?;
@@ -134,5 +147,8 @@ mod tests {
         );
         assert_eq!(table.get_mut(b), Some(&mut 'b'));
         assert_eq!(table.len(), 2);
+        assert_eq!(table.keys(), [c, b]);
+        table.remove(c);
+        assert_eq!(table.keys(), [b]);
     }
 }

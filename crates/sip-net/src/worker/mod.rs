@@ -171,6 +171,8 @@ pub struct Worker<C, Q, E> {
     peak: Peak,
     /// There is something to do that no event will tell.
     again: bool,
+    /// When the listeners that could not accept are listened to again.
+    accept_again_at: Option<Instant>,
     phase: Phase,
 }
 
@@ -239,6 +241,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             is_unpublished: true,
             peak: Peak::default(),
             again: true,
+            accept_again_at: None,
             phase: Phase::Running,
             settings,
         })
@@ -288,10 +291,16 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             Phase::Draining { until } => Some(until),
             Phase::Stopping => Some(now.instant),
         };
-        let next = [self.core.poll_timeout(), streams, publish, drained]
-            .into_iter()
-            .flatten()
-            .min()?;
+        let next = [
+            self.core.poll_timeout(),
+            streams,
+            publish,
+            drained,
+            self.accept_again_at,
+        ]
+        .into_iter()
+        .flatten()
+        .min()?;
         Some(next.micros_since(now.instant))
     }
 
@@ -299,6 +308,9 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
     fn turn(&mut self, now: Now) -> Option<Ended> {
         self.again = false;
         self.counters.turns += 1;
+        if self.accept_again_at.is_some_and(|at| at <= now.instant) {
+            self.accept_again();
+        }
         self.begin_streams(now);
         self.receive_ready(now);
         self.again |= self.streams.has_waiting();
@@ -314,6 +326,9 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         self.pass_on();
         self.post_outboxes(now);
         let ended = self.ended(now);
+        if ended.is_some() {
+            self.streams.part(now_ms, &mut self.counters);
+        }
         if ended.is_some() || now.instant >= self.publish_at {
             self.publish(now);
         } else {
@@ -352,6 +367,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             let _ = self.epoll.remove(listener);
         }
         self.streams.stop_accepting();
+        self.accept_again_at = None;
         self.core.drain();
         let until = now.instant + Millis(deadline_ms);
         self.phase = match self.phase {

@@ -4,13 +4,13 @@ use std::mem;
 
 use sip_core::endpoint::Handled;
 use sip_core::id::WorkerId;
-use sip_core::time::Now;
+use sip_core::time::{Millis, Now};
 use sip_core::transport::{Flow, Proof, Transport};
 
 use super::core::{Core, EventSink, QuerySink};
 use super::{Phase, Worker, token};
 use crate::counters::NetCounters;
-use crate::epoll::Readiness;
+use crate::epoll::{Interest, Readiness};
 use crate::hub::Reach;
 use crate::mailbox::{Block, Control, Item, Task};
 use crate::tcp::{Arrival, Outgoing, Streams, Verdict};
@@ -18,10 +18,12 @@ use crate::tcp::{Arrival, Outgoing, Streams, Verdict};
 /// ICMP errors taken from one socket in one turn; the rest waits in the kernel.
 const ICMP_PER_TURN: usize = 64;
 
+/// For so long connections wait in the kernel after it could not give one: it is short of memory.
+const ACCEPT_PAUSE: Millis = Millis(100);
+
 impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
     /// Deals with all that the wait returned.
     pub(super) fn receive_ready(&mut self, now: Now) {
-        let now_ms = now.instant.as_millis();
         let stream_messages = self.counters.stream_received;
         let mut saw_udp = false;
         for index in 0..self.ready.len() {
@@ -33,7 +35,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                     saw_udp = true;
                     self.udp_ready(number, event, now);
                 }
-                token::LISTENER => self.streams.accept(number, now_ms, &mut self.counters),
+                token::LISTENER => self.accept(number, now),
                 // What is over the bound is still ready at the next turn.
                 _ if self.counters.stream_received - stream_messages
                     >= self.settings.stream_messages_per_turn as u64 => {}
@@ -46,6 +48,30 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                 self.receive_datagrams(number, now);
             }
         }
+    }
+
+    /// A listener that cannot accept stays ready all the same: it is left alone for a moment.
+    fn accept(&mut self, number: usize, now: Now) {
+        let accepted = self
+            .streams
+            .accept(number, now.instant.as_millis(), &mut self.counters);
+        if accepted.is_err()
+            && let Some(listener) = self.streams.listeners().get(number)
+            && self.epoll.remove(listener).is_ok()
+        {
+            self.counters.tcp_accept_pauses += 1;
+            let at = now.instant + ACCEPT_PAUSE;
+            self.accept_again_at = Some(self.accept_again_at.map_or(at, |earlier| earlier.min(at)));
+        }
+    }
+
+    /// Listens again where that was paused.
+    pub(super) fn accept_again(&mut self) {
+        for (listener, index) in self.streams.listeners().iter().zip(0u64..) {
+            // The others are there already (EEXIST).
+            let _ = self.epoll.add(listener, token::LISTENER | index, Interest::Read);
+        }
+        self.accept_again_at = None;
     }
 
     fn udp_ready(&mut self, number: usize, event: Readiness, now: Now) {

@@ -28,7 +28,7 @@ use sip_core::query::{Answer, Query, QueryKind, RecordKind};
 use sip_core::time::{Instant, Millis, Now};
 use sip_core::transport::framing::{FramingError, FramingFault};
 use sip_core::transport::{Flow, Proof, TransmitBatch, Transport};
-use sip_net::bind::bind_all;
+use sip_net::bind::{WorkerSockets, bind_all};
 use sip_net::clock::Clock;
 use sip_net::hub::Hub;
 use sip_net::mailbox::Control;
@@ -424,7 +424,12 @@ pub fn config(workers: u16) -> Config {
 
 impl Rig {
     pub fn start(workers: u16, settings: Settings) -> Self {
-        Self::run(config(workers), settings, Vec::new())
+        Self::run(config(workers), settings, Vec::new(), |_| ())
+    }
+
+    /// With a look at the sockets of the workers before they begin.
+    pub fn looked_at(workers: u16, settings: Settings, look: impl FnOnce(&[WorkerSockets])) -> Self {
+        Self::run(config(workers), settings, Vec::new(), look)
     }
 
     /// With listeners of every transport, and longer messages. `service` is that of each.
@@ -436,12 +441,18 @@ impl Rig {
         }
         config.limits.body_bytes = 200_000;
         let services = vec![service; config.listeners.len()];
-        Self::run(config, settings, services)
+        Self::run(config, settings, services, |_| ())
     }
 
-    fn run(config: Config, settings: Settings, services: Vec<StreamService>) -> Self {
+    fn run(
+        config: Config,
+        settings: Settings,
+        services: Vec<StreamService>,
+        look: impl FnOnce(&[WorkerSockets]),
+    ) -> Self {
         let (workers, config) = (config.workers, Arc::new(config));
         let all = bind_all(&config, &settings, workers).unwrap();
+        look(&all);
         let address = |number: usize| all[0].addresses().get(number).copied().unwrap_or(NOWHERE);
         let [udp, tcp, tls, ws, wss] = [0, 1, 2, 3, 4].map(address);
         let (hub, mailboxes) = Hub::new(workers, &settings).unwrap();
