@@ -16,13 +16,14 @@ use rustls::server::NoServerSessionStorage;
 use rustls::sign::SingleCertAndKey;
 use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
 use rustls::version::{TLS12, TLS13};
-use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
+use rustls::{ClientConfig, ServerConfig, SupportedProtocolVersion};
 
 use super::error::{TlsError, TlsFileError, TlsWarning};
-use super::files::{Roots, sha256};
+use super::files::sha256;
 use super::identity::{Identities, IdentityFiles, load_key};
 use super::session::{Resumed, TlsSession};
 use super::tickets::{TicketKeys, Ticketer};
+use super::trust::Trust;
 use super::verify::{ClientAuth, SipServerVerifier, client_verifier};
 
 /// Tickets after a full handshake of TLS 1.3: each can be used once (RFC 8446 §C.4), and a client
@@ -98,6 +99,8 @@ pub struct ServerSettings {
     pub client_auth: ClientAuth,
     /// The authorities of clients' certificates, PEM. None: those of the system.
     pub client_ca: Option<PathBuf>,
+    /// Lists of what these authorities have revoked, PEM. None: nothing is.
+    pub client_crl: Option<PathBuf>,
     /// SIP domains of which a client's certificate must name one (RFC 5922 §7.1). None: any will do.
     pub client_names: Vec<String>,
     /// Which versions are spoken.
@@ -177,17 +180,15 @@ fn server_state(
     let provider = provider();
     let now = now(clock)?;
     let identities = Arc::new(Identities::load(&settings.identities, &provider, now, warnings)?);
-    let roots = match (settings.client_auth, &settings.client_ca) {
-        (ClientAuth::None, _) => Roots::none(),
-        (ClientAuth::Optional | ClientAuth::Required, Some(path)) => Roots::of_file(path)?,
-        (ClientAuth::Optional | ClientAuth::Required, None) => Roots::of_system(warnings)?,
+    let trust = match settings.client_auth {
+        ClientAuth::None => Trust::none(),
+        ClientAuth::Optional | ClientAuth::Required => {
+            let (ca, crl) = (settings.client_ca.as_ref(), settings.client_crl.as_ref());
+            Trust::load(ca, crl, now, warnings)?
+        }
     };
-    let verifier = client_verifier(
-        settings.client_auth,
-        Arc::clone(&roots.store),
-        &settings.client_names,
-        &provider,
-    )?;
+    let context = context(settings, &trust);
+    let verifier = client_verifier(settings.client_auth, trust, &settings.client_names, &provider)?;
     let mut config = ServerConfig::builder_with_details(provider, Arc::clone(clock))
         .with_protocol_versions(settings.versions.list())
         .map_err(|error| TlsFileError::Config(error.to_string()))?
@@ -199,7 +200,7 @@ fn server_state(
     config.send_tls13_tickets = 0;
     if let Some(keys) = tickets {
         config.send_tls13_tickets = TICKETS;
-        config.ticketer = Arc::new(Ticketer::new(Arc::clone(keys), context(settings, &roots)));
+        config.ticketer = Arc::new(Ticketer::new(Arc::clone(keys), context));
     }
     Ok(ServerState {
         config: Arc::new(config),
@@ -208,29 +209,20 @@ fn server_state(
 }
 
 /// What the tickets of a listener are bound to.
-fn context(settings: &ServerSettings, roots: &Roots) -> [u8; 32] {
+fn context(settings: &ServerSettings, trust: &Trust) -> [u8; 32] {
     let auth: &[u8] = match settings.client_auth {
         ClientAuth::None => b"none",
         ClientAuth::Optional => b"optional",
         ClientAuth::Required => b"required",
     };
     let names = settings.client_names.join("\n");
-    sha256(&[settings.name.as_bytes(), auth, names.as_bytes(), &roots.digest])
+    sha256(&[settings.name.as_bytes(), auth, names.as_bytes(), &trust.digest])
 }
 
 fn now(clock: &Arc<dyn TimeProvider>) -> Result<UnixTime, TlsFileError> {
     clock
         .current_time()
         .ok_or_else(|| TlsFileError::Config("the system's clock cannot be read".to_owned()))
-}
-
-impl Roots {
-    fn none() -> Self {
-        Self {
-            store: Arc::new(RootCertStore::empty()),
-            digest: [0; 32],
-        }
-    }
 }
 
 /// What our end towards peers is told.
@@ -240,6 +232,8 @@ pub struct ClientSettings {
     pub identity: Option<IdentityFiles>,
     /// The authorities of peers' certificates, PEM. None: those of the system.
     pub ca: Option<PathBuf>,
+    /// Lists of what these authorities have revoked, PEM. None: nothing is.
+    pub crl: Option<PathBuf>,
     /// Peers whose sessions are remembered in order to resume them; the oldest is forgotten for a
     /// new one. 0: no session is resumed.
     pub remembered_peers: usize,
@@ -329,15 +323,12 @@ fn client_state(
 ) -> Result<ClientState, TlsFileError> {
     let provider = provider();
     let now = now(clock)?;
-    let roots = match &settings.ca {
-        Some(path) => Roots::of_file(path)?,
-        None => Roots::of_system(warnings)?,
-    };
+    let trust = Trust::load(settings.ca.as_ref(), settings.crl.as_ref(), now, warnings)?;
     let identity = match &settings.identity {
         Some(files) => Some(load_key(files, &provider, now, warnings)?),
         None => None,
     };
-    let verifier = Arc::new(SipServerVerifier::new(roots.store, &provider));
+    let verifier = Arc::new(SipServerVerifier::new(trust, &provider));
     let builder = ClientConfig::builder_with_details(provider, Arc::clone(clock))
         .with_protocol_versions(settings.versions.list())
         .map_err(|error| TlsFileError::Config(error.to_string()))?

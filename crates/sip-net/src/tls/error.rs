@@ -130,6 +130,22 @@ pub enum TlsFileError {
         /// Why.
         reason: String,
     },
+    /// It holds no list of revoked certificates.
+    #[error("{path}: no list of revoked certificates; expected `-----BEGIN X509 CRL-----`")]
+    NoRevocationList {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Its list of revoked certificates cannot be used.
+    #[error("{path}: list {number} of revoked certificates cannot be used: {reason}")]
+    RevocationList {
+        /// The file.
+        path: PathBuf,
+        /// Which of the file, from 1.
+        number: usize,
+        /// Why.
+        reason: String,
+    },
     /// Its key cannot be used.
     #[error(
         "{path}: the private key cannot be used ({reason}); RSA of 2048 bits or more, or ECDSA, is needed"
@@ -180,6 +196,8 @@ impl TlsFileError {
             | Self::NoCertificate { path }
             | Self::NoKey { path }
             | Self::Certificate { path, .. }
+            | Self::NoRevocationList { path }
+            | Self::RevocationList { path, .. }
             | Self::Key { path, .. }
             | Self::TicketKeys { path, .. } => Some(path),
             Self::KeyMismatch { key, .. } => Some(key),
@@ -229,6 +247,16 @@ pub enum TlsWarning {
     ReadableByOthers {
         /// The file.
         path: PathBuf,
+    },
+    /// A list of revoked certificates for which there should be a newer one by now; it still counts.
+    #[error("{path}: list {number} of revoked certificates is out of date since {ago_s} s; it still counts")]
+    RevocationListOutOfDate {
+        /// The file.
+        path: PathBuf,
+        /// Which of the file, from 1.
+        number: usize,
+        /// Seconds since the next was promised.
+        ago_s: u64,
     },
     /// Some of the system's authorities could not be used.
     #[error("{count} of the system's certificates of authorities cannot be used")]

@@ -6,7 +6,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use aws_lc_rs::digest;
-use rustls::RootCertStore;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use x509_cert::Certificate;
@@ -70,61 +69,10 @@ pub(super) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsFile
     })
 }
 
-fn pem_error(path: &Path, error: &pem::Error) -> TlsFileError {
+pub(super) fn pem_error(path: &Path, error: &pem::Error) -> TlsFileError {
     TlsFileError::Pem {
         path: path.to_owned(),
         reason: error.to_string(),
-    }
-}
-
-/// Authorities by which peers are verified, and a digest that changes when they do.
-#[derive(Clone, Debug)]
-pub(super) struct Roots {
-    pub(super) store: std::sync::Arc<RootCertStore>,
-    pub(super) digest: [u8; 32],
-}
-
-impl Roots {
-    /// Those of a file.
-    pub(super) fn of_file(path: &Path) -> Result<Self, TlsFileError> {
-        let certificates = certificates(path)?;
-        let mut store = RootCertStore::empty();
-        for (index, certificate) in certificates.iter().enumerate() {
-            store
-                .add(certificate.clone())
-                .map_err(|error| TlsFileError::Certificate {
-                    path: path.to_owned(),
-                    number: index + 1,
-                    reason: error.to_string(),
-                })?;
-        }
-        Ok(Self::new(store, &certificates))
-    }
-
-    /// Those of the system.
-    pub(super) fn of_system(warnings: &mut Vec<TlsWarning>) -> Result<Self, TlsFileError> {
-        let certificates = rustls_native_certs::load_native_certs().certs;
-        let mut store = RootCertStore::empty();
-        let (used, skipped) = store.add_parsable_certificates(certificates.iter().cloned());
-        if used == 0 {
-            return Err(TlsFileError::NoSystemRoots);
-        }
-        if skipped > 0 {
-            warnings.push(TlsWarning::SystemRootsSkipped { count: skipped });
-        }
-        Ok(Self::new(store, &certificates))
-    }
-
-    /// The order of the certificates makes no difference to the digest: two nodes with the same
-    /// set are to agree.
-    fn new(store: RootCertStore, certificates: &[CertificateDer<'static>]) -> Self {
-        let mut each: Vec<[u8; 32]> = certificates.iter().map(|der| sha256(&[der])).collect();
-        each.sort_unstable();
-        each.dedup();
-        Self {
-            store: std::sync::Arc::new(store),
-            digest: sha256(&each.iter().map(<[u8; 32]>::as_slice).collect::<Vec<_>>()),
-        }
     }
 }
 

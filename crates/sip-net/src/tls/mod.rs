@@ -19,6 +19,7 @@ mod identity;
 mod names;
 mod session;
 mod tickets;
+mod trust;
 mod verify;
 
 #[cfg(test)]

@@ -107,6 +107,7 @@ impl Kit {
             client_auth,
             client_names: Vec::new(),
             client_ca: Some(self.authority.file.clone()),
+            client_crl: None,
             versions: Versions::Both,
         };
         Arc::new(TlsServer::load(settings, tickets, system_clock(), &mut Vec::new()).unwrap())
@@ -120,6 +121,7 @@ impl Kit {
         let settings = ClientSettings {
             identity,
             ca: Some(self.authority.file.clone()),
+            crl: None,
             remembered_peers: 8,
             versions,
         };

@@ -28,6 +28,10 @@ pub(crate) struct Tls {
     pub ca: Option<PathBuf>,
     /// `FILE:LINE: key` of them.
     pub ca_place: String,
+    /// What these have revoked.
+    pub crl: Option<PathBuf>,
+    /// `FILE:LINE: key` of that.
+    pub crl_place: String,
     /// Servers whose sessions are remembered.
     pub remembered_peers: usize,
     /// Servers with which something else is agreed.
@@ -51,6 +55,8 @@ pub(crate) struct TlsListener {
     pub client_auth: tls::ClientAuth,
     /// Their authorities; `None`: those of the system.
     pub client_ca: Option<PathBuf>,
+    /// What these have revoked.
+    pub client_crl: Option<PathBuf>,
     /// SIP domains of which a client's certificate must name one, lower case; empty: any.
     pub client_names: Vec<String>,
     /// Keys of tickets; `None`: [`Tls::ticket_keys`].
@@ -70,6 +76,8 @@ pub(crate) struct TlsPeer {
     pub domain: String,
     /// Its authorities; `None`: [`Tls::ca`].
     pub ca: Option<PathBuf>,
+    /// What these have revoked; `None`: [`Tls::crl`].
+    pub crl: Option<PathBuf>,
     /// What we show it; `None`: the listener's certificate.
     pub identity: Option<IdentityFiles>,
 }
@@ -92,13 +100,17 @@ impl Tls {
             let files = (
                 of.identities.clone(),
                 of.client_ca.clone(),
+                of.client_crl.clone(),
                 of.ticket_keys.clone(),
             );
             let names = of.client_names.clone();
             let rules = (of.is_own, of.client_auth, names, of.versions, of.connects);
             (of.label.clone(), of.ticket_name.clone(), files, rules)
         };
-        let peer = |of: &TlsPeer| (of.domain.clone(), of.ca.clone(), of.identity.clone());
+        let peer = |of: &TlsPeer| {
+            let trust = (of.ca.clone(), of.crl.clone());
+            (of.domain.clone(), trust, of.identity.clone())
+        };
         let all = |tls: &Self| {
             let listeners: Vec<_> = tls.listeners.iter().map(listener).collect();
             let peers: Vec<_> = tls.peers.iter().map(peer).collect();
@@ -106,6 +118,7 @@ impl Tls {
                 tls.tickets,
                 tls.ticket_keys.clone(),
                 tls.ca.clone(),
+                tls.crl.clone(),
                 tls.remembered_peers,
             );
             (listeners, peers, common)
@@ -148,13 +161,19 @@ pub(super) fn tls(settings: &Settings, data_dir: &Path, cx: &mut Cx<'_>) -> Tls 
         },
         ticket_keys: data_dir.join("tickets.key"),
         ca: optional_file("tls.ca", entry.ca.as_deref(), cx),
-        ca_place: if entry.ca.is_some() {
-            cx.place_text("tls.ca")
-        } else {
-            "tls.ca".to_owned()
-        },
+        ca_place: place("tls.ca", entry.ca.is_some(), cx),
+        crl: optional_file("tls.crl", entry.crl.as_deref(), cx),
+        crl_place: place("tls.crl", entry.crl.is_some(), cx),
         remembered_peers: entry.remembered_peers,
         peers,
+    }
+}
+
+fn place(key: &str, is_there: bool, cx: &Cx<'_>) -> String {
+    if is_there {
+        cx.place_text(key)
+    } else {
+        key.to_owned()
     }
 }
 
@@ -173,11 +192,13 @@ fn peer(i: usize, entry: &model::TlsPeer, others: &[TlsPeer], cx: &mut Cx<'_>) -
             None
         }
     };
-    if entry.ca.is_none() && entry.certificate.is_none() && entry.key.is_none() {
-        let what = "neither ca nor certificate, so nothing is different for it";
+    let named = [&entry.ca, &entry.crl, &entry.certificate, &entry.key];
+    if named.iter().all(|file| file.is_none()) {
+        let what = "neither ca, crl nor certificate, so nothing is different for it";
         cx.problem(&path, what, "add one of them, or remove the peer");
     }
     let ca = optional_file(&format!("{path}.ca"), entry.ca.as_deref(), cx);
+    let crl = optional_file(&format!("{path}.crl"), entry.crl.as_deref(), cx);
     let Some(name) = domain(&entry.domain) else {
         let what = format!("{:?} is not a domain name", entry.domain);
         let remedy = "write it as \"example.com\", without \"sip:\" and port";
@@ -194,6 +215,7 @@ fn peer(i: usize, entry: &model::TlsPeer, others: &[TlsPeer], cx: &mut Cx<'_>) -
         place: cx.place_text(&path),
         domain,
         ca,
+        crl,
         identity,
     })
 }
@@ -295,10 +317,17 @@ fn listener(path: &str, entry: &Listen, own: &ListenTls, tls: &mut Tls, cx: &mut
         ));
     }
     let client_ca = optional_file(&format!("{at}.client_ca"), own.client_ca.as_deref(), cx);
-    if own.client_ca.is_some() && own.client_auth == model::ClientAuth::None {
-        let what = "clients are not asked for a certificate";
-        let remedy = "write client_auth = \"optional\" or \"required\", or remove it";
-        cx.problem(&format!("{at}.client_ca"), what, remedy);
+    let client_crl = optional_file(&format!("{at}.client_crl"), own.client_crl.as_deref(), cx);
+    for (key, is_there) in [
+        ("client_ca", own.client_ca.is_some()),
+        ("client_crl", own.client_crl.is_some()),
+        ("client_names", !own.client_names.is_empty()),
+    ] {
+        if is_there && own.client_auth == model::ClientAuth::None {
+            let what = "clients are not asked for a certificate";
+            let remedy = "write client_auth = \"optional\" or \"required\", or remove it";
+            cx.problem(&format!("{at}.{key}"), what, remedy);
+        }
     }
     let client_names = client_names(&at, own, cx);
     let has = |version| own.versions.contains(&version);
@@ -322,6 +351,7 @@ fn listener(path: &str, entry: &Listen, own: &ListenTls, tls: &mut Tls, cx: &mut
             model::ClientAuth::Required => tls::ClientAuth::Required,
         },
         client_ca,
+        client_crl,
         client_names,
         ticket_keys,
         versions,
@@ -332,11 +362,6 @@ fn listener(path: &str, entry: &Listen, own: &ListenTls, tls: &mut Tls, cx: &mut
 
 /// The domains of which a client must be one.
 fn client_names(at: &str, own: &ListenTls, cx: &mut Cx<'_>) -> Vec<String> {
-    if !own.client_names.is_empty() && own.client_auth == model::ClientAuth::None {
-        let what = "clients are not asked for a certificate";
-        let remedy = "write client_auth = \"optional\" or \"required\", or remove it";
-        cx.problem(&format!("{at}.client_names"), what, remedy);
-    }
     let mut out = Vec::new();
     for (i, text) in own.client_names.iter().enumerate() {
         match domain(text).map(|name| String::from_utf8_lossy(&name).into_owned()) {
@@ -378,6 +403,7 @@ pub(super) fn built_in(data_dir: &Path, tls: &mut Tls) -> Service {
         is_own: true,
         client_auth: tls::ClientAuth::None,
         client_ca: None,
+        client_crl: None,
         client_names: Vec::new(),
         ticket_keys: None,
         versions: Versions::Both,

@@ -3,6 +3,7 @@
 mod handshake;
 mod names;
 mod reload;
+mod revocation;
 mod tickets;
 
 use std::fs;

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use sip_net::tcp::StreamService;
 use sip_net::tls::{
-    ClientAuth, ClientSettings, ServerSettings, TicketKeys, TlsClient, TlsClients, TlsFileError, TlsServer,
-    TlsWarning, system_clock,
+    ClientSettings, ServerSettings, TicketKeys, TlsClient, TlsClients, TlsFileError, TlsServer, TlsWarning,
+    system_clock,
 };
 
 pub(crate) use self::ends::{Ends, Use};
@@ -73,6 +73,7 @@ fn remedy_of_warning(warning: &TlsWarning) -> &'static str {
     match warning {
         TlsWarning::Expired { .. } | TlsWarning::ExpiresSoon { .. } => "; renew it and reload",
         TlsWarning::NotYetValid { .. } => "; look at the clock of this machine",
+        TlsWarning::RevocationListOutOfDate { .. } => "; fetch the authority's new one and reload",
         TlsWarning::NoSipDomain { .. } => "; have one issued for the domain itself",
         TlsWarning::SystemRootsSkipped { .. } => "; update the package ca-certificates",
         _ => "",
@@ -263,16 +264,22 @@ impl TlsFiles {
     fn place_of(&self, error: &TlsFileError, listener: &TlsListener) -> String {
         let names = |path: &Path| error.path() == Some(path);
         let peers = self.settings.peers.iter();
-        let peer = peers
+        let mut peer = peers
             .filter(|peer| {
                 let identity = peer.identity.iter();
                 let files = identity.flat_map(|files| [&files.certificate, &files.key]);
-                files.chain(&peer.ca).any(|path| names(path))
+                files.chain(&peer.ca).chain(&peer.crl).any(|path| names(path))
             })
             .map(|peer| peer.place.clone());
-        let ca = self.settings.ca.as_deref().filter(|path| names(path));
-        let ca = ca.map(|_| self.settings.ca_place.clone());
-        peer.chain(ca).next().unwrap_or_else(|| listener.place.clone())
+        let tls = &self.settings;
+        let common = || {
+            let ca = tls.ca.iter().map(|path| (path, &tls.ca_place));
+            let mut all = ca.chain(tls.crl.iter().map(|path| (path, &tls.crl_place)));
+            all.find(|(path, _)| names(path)).map(|(_, place)| place.clone())
+        };
+        peer.next()
+            .or_else(common)
+            .unwrap_or_else(|| listener.place.clone())
     }
 
     /// Every file that a reload reads again, each once.
@@ -285,17 +292,17 @@ impl TlsFiles {
                 push(&mut out, files.certificate.display().to_string());
                 push(&mut out, files.key.display().to_string());
             }
-            let ca = listener.client_ca.iter();
-            ca.for_each(|path| push(&mut out, path.display().to_string()));
+            let trust = listener.client_ca.iter().chain(&listener.client_crl);
+            trust.for_each(|path| push(&mut out, path.display().to_string()));
         }
         let tickets = self.tickets.iter().map(|tickets| &tickets.path);
         let peers = tls.peers.iter();
         let of_peers = peers.flat_map(|peer| {
             let identity = peer.identity.iter();
             let files = identity.flat_map(|files| [&files.certificate, &files.key]);
-            peer.ca.iter().chain(files)
+            peer.ca.iter().chain(&peer.crl).chain(files)
         });
-        for path in tickets.chain(&tls.ca).chain(of_peers) {
+        for path in tickets.chain(&tls.ca).chain(&tls.crl).chain(of_peers) {
             push(&mut out, path.display().to_string());
         }
         out
@@ -338,10 +345,8 @@ fn server_settings(listener: &TlsListener) -> ServerSettings {
         name: listener.ticket_name.clone(),
         identities: listener.identities.clone(),
         client_auth: listener.client_auth,
-        client_ca: match listener.client_auth {
-            ClientAuth::None => None,
-            ClientAuth::Optional | ClientAuth::Required => listener.client_ca.clone(),
-        },
+        client_ca: listener.client_ca.clone(),
+        client_crl: listener.client_crl.clone(),
         client_names: listener.client_names.clone(),
         versions: listener.versions,
     }
@@ -355,6 +360,7 @@ fn clients(tls: &Tls, listener: &TlsListener) -> Result<TlsClients, TlsFileError
     let others = ClientSettings {
         identity: first.cloned(),
         ca: tls.ca.clone(),
+        crl: tls.crl.clone(),
         remembered_peers: tls.remembered_peers,
         versions: listener.versions,
     };
@@ -362,6 +368,7 @@ fn clients(tls: &Tls, listener: &TlsListener) -> Result<TlsClients, TlsFileError
         let settings = ClientSettings {
             identity: peer.identity.clone().or_else(|| others.identity.clone()),
             ca: peer.ca.clone().or_else(|| tls.ca.clone()),
+            crl: peer.crl.clone().or_else(|| tls.crl.clone()),
             // It is one.
             remembered_peers: tls.remembered_peers.min(1),
             versions: listener.versions,
@@ -377,22 +384,30 @@ fn check_peers(tls: &Tls, findings: &mut Findings) -> bool {
     if !tls.listeners.iter().any(|listener| listener.connects) {
         return false;
     }
-    let common = (&tls.ca_place, &tls.ca, None);
+    let common = (&tls.ca_place, &tls.crl_place, &tls.ca, &tls.crl, None);
     let peers = tls.peers.iter();
     let peers = peers.map(|peer| {
         let ca = if peer.ca.is_some() { &peer.ca } else { &tls.ca };
-        (&peer.place, ca, peer.identity.clone())
+        let crl = if peer.crl.is_some() { &peer.crl } else { &tls.crl };
+        (&peer.place, &peer.place, ca, crl, peer.identity.clone())
     });
     let mut good = true;
-    for (place, ca, identity) in std::iter::once(common).chain(peers) {
+    for (place, crl_place, ca, crl, identity) in std::iter::once(common).chain(peers) {
         let settings = ClientSettings {
             identity,
             ca: ca.clone(),
+            crl: crl.clone(),
             ..ClientSettings::default()
         };
         let mut warnings = Vec::new();
         match TlsClient::load(settings, system_clock(), &mut warnings) {
-            Ok(_) => findings.warn(place, &warnings),
+            Ok(_) => {
+                let is_of_crl =
+                    |warning: &TlsWarning| matches!(warning, TlsWarning::RevocationListOutOfDate { .. });
+                let (of_crl, others): (Vec<_>, Vec<_>) = warnings.into_iter().partition(is_of_crl);
+                findings.warn(place, &others);
+                findings.warn(crl_place, &of_crl);
+            }
             // A registrar without neighbours can do without.
             Err(error @ TlsFileError::NoSystemRoots) => {
                 good = false;
@@ -401,7 +416,8 @@ fn check_peers(tls: &Tls, findings: &mut Findings) -> bool {
             }
             Err(error) => {
                 good = false;
-                findings.error(place, &error);
+                let is_of_crl = crl.is_some() && error.path() == crl.as_deref();
+                findings.error(if is_of_crl { crl_place } else { place }, &error);
             }
         }
     }

@@ -143,14 +143,21 @@ fn every_bad_file_is_told_with_its_place_and_a_remedy() {
     site.issue("b", "b.example", 100);
     site.write("empty.pem", "");
     site.write("t.keys", "1 x\n");
+    site.write("empty.crl", "");
     let text = [
-        Site::listener("a", 5061, ", client_auth = \"required\", client_ca = \"b.key\""),
+        Site::listener(
+            "a",
+            5061,
+            ", client_auth = \"required\", client_ca = \"ca.pem\", client_crl = \"empty.crl\"",
+        ),
         Site::listener("a", 5062, ", ticket_keys = \"t.keys\""),
         Site::listener("nobody", 5063, ""),
         "[[listen]]\ntransport = \"wss\"\naddress = \"127.0.0.1:443\"\n\
          tls = { certificate = \"a.pem\", key = \"b.key\" }\n"
             .to_owned(),
-        "[tls]\nca = \"empty.pem\"\n[[tls.peer]]\ndomain = \"c.example\"\nca = \"no.pem\"\n".to_owned(),
+        "[tls]\nca = \"empty.pem\"\n[[tls.peer]]\ndomain = \"c.example\"\nca = \"no.pem\"\n\
+         [[tls.peer]]\ndomain = \"d.example\"\nca = \"ca.pem\"\ncrl = \"empty.crl\"\n"
+            .to_owned(),
     ]
     .concat();
     let loaded = site.read(&text);
@@ -169,8 +176,12 @@ fn every_bad_file_is_told_with_its_place_and_a_remedy() {
                 name("no.pem")
             ),
             format!(
-                "f:4: listen[0].tls: {}: no certificate; expected `-----BEGIN CERTIFICATE-----`, the server's own first",
-                name("b.key")
+                "f:22: tls.peer[1]: {}: no list of revoked certificates; expected `-----BEGIN X509 CRL-----`",
+                name("empty.crl")
+            ),
+            format!(
+                "f:4: listen[0].tls: {}: no list of revoked certificates; expected `-----BEGIN X509 CRL-----`",
+                name("empty.crl")
             ),
             format!(
                 "f:8: listen[1].tls: {}:1: the key is not base64; expected `SECONDS-SINCE-1970 BASE64-OF-48-BYTES`",
@@ -425,4 +436,22 @@ fn clients_resume_after_a_restart() {
     // Without the keys nothing of before is resumed.
     fs::remove_file(&loaded.shell.tls.ticket_keys).expect("there");
     assert!(!resumed(&load(&loaded), 1));
+}
+
+#[test]
+fn lists_of_what_is_revoked_are_told_by_their_own_key() {
+    let site = Site::new();
+    site.issue("a", "a.example", 100);
+    site.write("crl.pem", "");
+    let text = Site::listener("a", 5061, "") + "[tls]\nca = \"ca.pem\"\ncrl = \"crl.pem\"\n";
+    let loaded = site.read(&text);
+    let (files, findings) = TlsFiles::load(&loaded.shell);
+    assert_eq!(
+        findings.errors,
+        [format!(
+            "f:7: tls.crl: {}: no list of revoked certificates; expected `-----BEGIN X509 CRL-----`",
+            site.path("crl.pem").display()
+        )]
+    );
+    assert!(files.paths().iter().any(|path| path.ends_with("/crl.pem")));
 }

@@ -26,6 +26,11 @@ pub(crate) struct ListenTls {
     #[serde(default)]
     #[schemars(extend("x-default" = "those of the system"), length(min = 1))]
     pub client_ca: Option<String>,
+    /// File of the lists of what these authorities have revoked (PEM, one list or several, read again at each
+    /// reload). An authority without a list there has revoked nothing; a list that is out of date still counts.
+    #[serde(default)]
+    #[schemars(extend("x-default" = "nothing is revoked"), length(min = 1))]
+    pub client_crl: Option<String>,
     /// SIP domains of which a client's certificate must name one (RFC 5922 §7.1); others of the same
     /// authority are not served. Empty: any.
     #[serde(default)]
@@ -94,6 +99,9 @@ pub(crate) struct Tls {
     /// domain that is meant (RFC 5922).
     #[schemars(extend("x-default" = "those of the system"), length(min = 1))]
     pub ca: Option<String>,
+    /// File of the lists of what these authorities have revoked (PEM), as `client_crl` of a listener.
+    #[schemars(extend("x-default" = "nothing is revoked"), length(min = 1))]
+    pub crl: Option<String>,
     /// How long a client may resume a session without a full handshake.
     #[schemars(range(min = 60, max = 604_800))]
     pub ticket_lifetime_s: u32,
@@ -113,6 +121,7 @@ impl Default for Tls {
         let tickets = sip_net::tls::TicketSettings::default();
         Self {
             ca: None,
+            crl: None,
             ticket_lifetime_s: tickets.lifetime_s,
             ticket_rotation_s: tickets.rotation_s,
             remembered_peers: 10_000,
@@ -131,6 +140,10 @@ pub(crate) struct TlsPeer {
     #[serde(default)]
     #[schemars(extend("x-default" = "`tls.ca`"), length(min = 1))]
     pub ca: Option<String>,
+    /// File of the lists of what they have revoked (PEM).
+    #[serde(default)]
+    #[schemars(extend("x-default" = "`tls.crl`"), length(min = 1))]
+    pub crl: Option<String>,
     /// File of the certificate that we show it (PEM), with `key`.
     #[serde(default)]
     #[schemars(extend("x-default" = "that of the listener from which we connect"), length(min = 1))]

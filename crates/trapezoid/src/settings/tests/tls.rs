@@ -30,17 +30,19 @@ const WRONG: &[(&str, &[&str])] = &[
     ),
     (
         "[[listen]]\ntransport = \"tls\"\naddress = \"192.0.2.10:5061\"\n[listen.tls]\ncertificate = \"\"\nkey = \"\"\n\
-         more = [ { certificate = \"\", key = \"k\" }, { key = \"k\" } ]\nclient_ca = \"ca.pem\"\nclient_names = [\"a b\", \"a\"]\nticket_keys = \"\"\nversions = [\"1.1\"]\n",
+         more = [ { certificate = \"\", key = \"k\" }, { key = \"k\" } ]\nclient_ca = \"ca.pem\"\nclient_crl = \"\"\nclient_names = [\"a b\", \"a\"]\nticket_keys = \"\"\nversions = [\"1.1\"]\n",
         &[
             "f:5: listen[0].tls.certificate: empty; write the name of a file",
             "f:6: listen[0].tls.key: empty; write the name of a file",
             "f:7: listen[0].tls.more[1].certificate: missing; write certificate = \"…\"",
             "f:7: listen[0].tls.more[0].certificate: empty; write the name of a file",
             "f:8: listen[0].tls.client_ca: clients are not asked for a certificate; write client_auth = \"optional\" or \"required\", or remove it",
-            "f:9: listen[0].tls.client_names: clients are not asked for a certificate; write client_auth = \"optional\" or \"required\", or remove it",
-            "f:9: listen[0].tls.client_names[0]: \"a b\" is not a domain; write the peer's SIP domain, as \"edge2.example.com\"",
-            "f:10: listen[0].tls.ticket_keys: empty; write the name of a file",
-            "f:11: listen[0].tls.versions[0]: \"1.1\" is not known; did you mean \"1.2\"? One of \"1.2\", \"1.3\"",
+            "f:9: listen[0].tls.client_crl: empty; write the name of a file",
+            "f:9: listen[0].tls.client_crl: clients are not asked for a certificate; write client_auth = \"optional\" or \"required\", or remove it",
+            "f:10: listen[0].tls.client_names: clients are not asked for a certificate; write client_auth = \"optional\" or \"required\", or remove it",
+            "f:10: listen[0].tls.client_names[0]: \"a b\" is not a domain; write the peer's SIP domain, as \"edge2.example.com\"",
+            "f:11: listen[0].tls.ticket_keys: empty; write the name of a file",
+            "f:12: listen[0].tls.versions[0]: \"1.1\" is not known; did you mean \"1.2\"? One of \"1.2\", \"1.3\"",
         ],
     ),
     (
@@ -55,7 +57,7 @@ const WRONG: &[(&str, &[&str])] = &[
             "f:9: tls.peer[1].key: missing; write key = \"…\"",
             "f:12: tls.peer[2].certificate: missing; write certificate = \"…\"",
             "f:13: tls.peer[2].domain: \"b.example\" has an entry already; remove one of them",
-            "f:15: tls.peer[3]: neither ca nor certificate, so nothing is different for it; add one of them, or remove the peer",
+            "f:15: tls.peer[3]: neither ca, crl nor certificate, so nothing is different for it; add one of them, or remove the peer",
             "f:17: tls.peer[4].domain: missing; write domain = \"…\"",
         ],
     ),
@@ -298,9 +300,12 @@ fn what_differs_is_seen() {
         (", versions = [\"1.3\"]", ""),
         (", more = [ { certificate = \"d\", key = \"d\" } ]", ""),
         ("", "[tls]\nca = \"ca\"\n"),
+        (", client_auth = \"optional\", client_crl = \"crl\"", ""),
+        ("", "[tls]\ncrl = \"crl\"\n"),
         ("", "[tls]\nremembered_peers = 1\n"),
         ("", "[tls]\nticket_lifetime_s = 90000\n"),
         ("", "[[tls.peer]]\ndomain = \"a\"\nca = \"ca\"\n"),
+        ("", "[[tls.peer]]\ndomain = \"a\"\ncrl = \"crl\"\n"),
     ] {
         assert!(!plain.is_same(&tls(more, rest)), "{more} {rest}");
     }
