@@ -173,6 +173,7 @@ fn bind_one(
             let options = TcpOptions {
                 backlog: settings.accept_backlog,
                 share,
+                unacknowledged_ms: settings.write_timeout_ms,
             };
             TcpListener::bind(transport, id, address, options).map(Bound::Tcp)
         }

@@ -62,6 +62,8 @@ net_counters! {
     stream_received_bytes => "net_stream_bytes" { "direction=\"in\"" };
     /// Bytes written to connections.
     stream_sent_bytes => "net_stream_bytes" { "direction=\"out\"" };
+    /// Turns in which so many messages came by connections that some of these had to wait for the next.
+    stream_reads_put_off => "net_stream_reads_put_off" {};
     /// Keep-alive pings answered on connections.
     stream_pings => "net_stream_pings" {};
     /// Connections that came to stand, by who opened them.

@@ -49,8 +49,12 @@ pub struct Settings {
     pub first_message_timeout_ms: u32,
     /// Milliseconds within which a message that has begun to arrive must be complete.
     pub message_timeout_ms: u32,
-    /// Milliseconds within which a reader must take at least something of what waits for it.
+    /// Milliseconds within which a reader must take at least something of what waits for it, and its
+    /// system acknowledge what was sent.
     pub write_timeout_ms: u32,
+    /// Milliseconds within which the system of a peer to which we have connected must acknowledge what
+    /// was sent, if that is less. After three times as long a silence it is asked whether it is there.
+    pub peer_timeout_ms: u32,
     /// Milliseconds after which a connection without traffic is closed. Keep-alives are traffic
     /// (RFC 5626 §3.5.1: clients send them every 2 minutes or less).
     pub idle_timeout_ms: u32,
@@ -93,6 +97,7 @@ impl Default for Settings {
             first_message_timeout_ms: 30_000,
             message_timeout_ms: 10_000,
             write_timeout_ms: 32_000,
+            peer_timeout_ms: 10_000,
             idle_timeout_ms: 3_600_000,
             per_call_idle_ms: 32_000,
             ws_ping_ms: 60_000,

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rig::certificates::{Kit, TlsStream, connect_with};
-use rig::websocket::{TEXT, UPGRADE, WebSocket, masked};
+use rig::websocket::{CLOSE, TEXT, UPGRADE, WebSocket, masked};
 use rig::{PATIENCE, Rig, connect, expect, framed, read_to_end, write};
 use sip_net::settings::Settings;
 use sip_net::tls::Versions;
@@ -105,8 +105,12 @@ fn who_connects_and_says_nothing_is_ended() {
     secure.conn.complete_io(&mut secure.sock).unwrap();
     let mut socket = WebSocket::open(connect(rig.ws));
     assert!(read_to_end(&mut silent).is_empty());
-    read_to_end(&mut secure.sock.socket);
+    // An error, were it not for the alert by which TLS says that it was not cut off.
+    assert!(read_to_end(&mut secure).is_empty());
+    socket.expect(CLOSE, &[3, 0xe9]);
     assert_eq!(socket.frame(), None);
+    // The peers' ends are awaited for a while.
+    drop((silent, secure, socket));
     // Keep-alives are no messages.
     let mut pinging = rig.connect();
     dribble(&mut pinging, b"\r\n");

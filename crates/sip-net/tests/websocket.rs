@@ -233,6 +233,7 @@ fn a_silent_websocket_is_asked_and_one_that_does_not_answer_is_ended() {
         alive.send(PONG, b"");
     }
     dead.expect(PING, b"");
+    dead.expect(CLOSE, GOING_AWAY);
     assert_eq!(dead.frame(), None, "one ping alone");
     assert_eq!(rig.counter(1, |c| c.tcp_closed_idle), 1);
     alive.expect(PING, b"");

@@ -97,6 +97,7 @@ impl Streams {
             decoder: Decoder::new(flow.transport, &self.limits),
             tls,
             opened_to: None,
+            is_for_answer: false,
         };
         let Some(id) = self.add(beginning, now_ms, counters) else {
             self.per_address.remove(flow.remote.ip());

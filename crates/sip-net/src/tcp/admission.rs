@@ -35,6 +35,11 @@ impl PerAddress {
         true
     }
 
+    /// Whether `ip` may have one more.
+    pub(super) fn has_room(&self, ip: IpAddr, limit: usize) -> bool {
+        limit == 0 || self.counts.get(&network(ip)).is_none_or(|count| *count < limit)
+    }
+
     /// One of `ip` has ended.
     pub(super) fn remove(&mut self, ip: IpAddr) {
         if let Entry::Occupied(mut entry) = self.counts.entry(network(ip)) {
@@ -62,12 +67,18 @@ fn network(ip: IpAddr) -> IpAddr {
 pub(super) struct Turns {
     /// Steps left in this turn of the loop.
     left: usize,
+    /// Time left for them.
+    left_ns: u64,
     /// Those that have our answer to their first flight.
     begun: VecDeque<ConnId>,
     fresh: VecDeque<ConnId>,
     /// Steps given to those that have begun since one that has not had its turn.
     in_a_row: u8,
 }
+
+/// Nanoseconds that handshakes may take in one turn of the loop; what has begun is ended. For as long
+/// other traffic waits.
+const TIME_NS: u64 = 1_000_000;
 
 /// Steps for those that have begun, for each step of another.
 const BEGUN_IN_A_ROW: u8 = 3;
@@ -80,6 +91,15 @@ impl Turns {
     /// A turn of the loop begins.
     pub(super) fn begin(&mut self, steps: usize) {
         self.left = steps.max(1);
+        self.left_ns = TIME_NS;
+    }
+
+    /// A step has taken this long: that of an RSA key takes ten times as long as that of another.
+    pub(super) fn spend(&mut self, ns: u64) {
+        self.left_ns = self.left_ns.saturating_sub(ns);
+        if self.left_ns == 0 {
+            self.left = 0;
+        }
     }
 
     /// Takes a step, if one is left.
@@ -176,12 +196,30 @@ mod tests {
     }
 
     #[test]
+    fn costly_steps_are_fewer() {
+        let mut turns = Turns::default();
+        let mut steps = |ns| {
+            turns.begin(8);
+            let mut steps = 0;
+            while turns.take() {
+                turns.spend(ns);
+                steps += 1;
+            }
+            steps
+        };
+        assert_eq!(steps(100_000), 8);
+        assert_eq!(steps(300_000), 4);
+        assert_eq!(steps(5_000_000), 1, "one at least");
+    }
+
+    #[test]
     fn an_address_has_so_many_and_a_network_of_64_bits_is_one() {
         let mut per_address = PerAddress::default();
         let [a, b] = ["192.0.2.1", "192.0.2.2"].map(|ip| ip.parse().unwrap());
         assert!(per_address.add(a, 2) && per_address.add(a, 2));
         assert!(!per_address.add(a, 2));
         assert!(per_address.add(b, 2));
+        assert!(!per_address.has_room(a, 2) && per_address.has_room(b, 2) && per_address.has_room(a, 0));
         per_address.remove(a);
         assert!(per_address.add(a, 2) && !per_address.add(a, 2));
         let [c, d, e] = ["2001:db8::1", "2001:db8::2:0:0:1", "2001:db8:0:1::1"].map(|ip| ip.parse().unwrap());

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use sip_core::id::{ConnId, ListenerId};
+use sip_core::id::{ConnId, ListenerId, WorkerId};
 use sip_core::transport::websocket::write_ping;
 use sip_core::transport::{Flow, Proof, Transport};
 
@@ -64,6 +64,12 @@ pub(super) struct Conn {
     farewell: Option<Farewell>,
     /// We opened it: what it is found by.
     pub(super) opened_to: Option<Box<Peer>>,
+    /// We opened it, and nothing has come back yet: a copy of what was sent. In TLS 1.3 our handshake is done
+    /// before the peer has looked at our certificate: where it refuses that, it has read nothing of what
+    /// we took for sent. By TCP a balancer without anybody behind it accepts, and then closes.
+    unheard: Option<Box<OutQueue>>,
+    /// It was opened for an answer: unless the peer says something it has served its purpose then.
+    is_for_answer: bool,
     /// Where the peer wants to be found by it, beside its own address (RFC 5923).
     pub(super) alias: Option<Box<SocketAddr>>,
     /// When it came to be.
@@ -111,7 +117,12 @@ pub(super) struct Beginning {
     pub(super) tls: Option<Box<Secured>>,
     /// We opened it.
     pub(super) opened_to: Option<Box<Peer>>,
+    /// For an answer.
+    pub(super) is_for_answer: bool,
 }
+
+/// Bytes of messages of which a copy is kept until something comes back; of more, none is.
+const UNHEARD: usize = 64 << 10;
 
 impl Conn {
     pub(super) fn new(beginning: Beginning, now_ms: u64) -> Self {
@@ -121,6 +132,7 @@ impl Conn {
             decoder,
             tls,
             opened_to,
+            is_for_answer,
         } = beginning;
         let outbound = opened_to.is_some();
         let handshake = tls.is_some() || is_websocket(flow.transport);
@@ -148,6 +160,8 @@ impl Conn {
             has_spoken: false,
             pinged: false,
             farewell: None,
+            unheard: outbound.then(Box::default),
+            is_for_answer,
             opened_to,
             alias: None,
             began_ms: now_ms,
@@ -199,7 +213,24 @@ impl Conn {
     /// records.
     pub(super) fn memory(&self) -> usize {
         let out = self.out.as_ref().map_or(0, |out| out.memory());
-        out + self.decoder.held_bytes() + self.tls.as_ref().map_or(0, |tls| tls.held_bytes())
+        let unheard = self.unheard.as_ref().map_or(0, |unheard| unheard.memory());
+        out + unheard + self.decoder.held_bytes() + self.tls.as_ref().map_or(0, |tls| tls.held_bytes())
+    }
+
+    /// Notes what is to be sent, as long as that may be all for nothing.
+    pub(super) fn remember(&mut self, to: Flow, origin: WorkerId, message: &[u8]) {
+        if let Some(unheard) = &mut self.unheard {
+            if unheard.len() + message.len() > UNHEARD {
+                self.unheard = None;
+            } else {
+                unheard.push(to, origin, message);
+            }
+        }
+    }
+
+    /// What was given to it, if nothing ever came back.
+    pub(super) fn take_unheard(&mut self) -> Option<Box<OutQueue>> {
+        self.unheard.take()
     }
 
     pub(super) fn is_mid_message(&self) -> bool {
@@ -251,6 +282,7 @@ impl Conn {
         }
         let idle_ms = match &self.opened_to {
             Some(peer) if peer.call.is_some() => settings.per_call_idle_ms,
+            Some(_) if self.is_for_answer && !self.has_spoken => settings.per_call_idle_ms,
             _ => settings.idle_timeout_ms,
         };
         let mut earliest = (after(self.active_ms, idle_ms), Overdue::Idle);
@@ -258,7 +290,7 @@ impl Conn {
             earliest =
                 earliest.min_by_time((after(self.progress_ms, settings.write_timeout_ms), Overdue::Write));
         }
-        if self.tls.as_ref().is_some_and(|tls| tls.keeps_unheard()) {
+        if self.unheard.is_some() {
             // Nothing has come since it stands.
             let ends = after(self.since_ms, settings.handshake_timeout_ms);
             earliest = earliest.min_by_time((ends, Overdue::Unheard));
@@ -307,6 +339,7 @@ impl Conn {
         let mut taken = Taken::default();
         let flow = self.flow(id);
         let Some(tls) = &mut self.tls else {
+            self.unheard = None;
             self.decoder.take(flow, fresh, context, &mut taken, deliver);
             return taken;
         };
@@ -323,6 +356,9 @@ impl Conn {
         };
         let peer_closed = match fed {
             Ok(fed) => {
+                if fed.plaintext > 0 {
+                    self.unheard = None;
+                }
                 taken.secured = fed.established;
                 fed.peer_closed
             }

@@ -7,7 +7,9 @@ use sip_core::transport::Flow;
 
 use super::conn::{Conn, Overdue, State};
 use super::layer::Farewell;
+use super::peers::is_answer;
 use super::streams::{Streams, Why, exchanged};
+use super::wheel::NEVER;
 use crate::accepted::Accepted;
 use crate::counters::NetCounters;
 use crate::mailbox::{Block, Task};
@@ -26,9 +28,10 @@ impl Streams {
             let Some(conn) = self.table.get_mut(id).filter(|conn| conn.placed == tick) else {
                 continue;
             };
+            conn.placed = NEVER;
             let (deadline, overdue) = conn.deadline(&self.settings);
             if deadline > now_ms {
-                conn.placed = self.wheel.place(id, deadline, super::wheel::NEVER);
+                conn.placed = self.wheel.place(id, deadline, NEVER);
                 continue;
             }
             let why = match overdue {
@@ -52,7 +55,12 @@ impl Streams {
                     continue;
                 }
             };
-            self.close(id, why, counters);
+            if matches!(why, Why::Idle | Why::Silent) {
+                // Whose session ends without a word may not resume it.
+                self.finish(id, (why, None), now_ms, counters);
+            } else {
+                self.close(id, why, counters);
+            }
         }
         self.due = due;
     }
@@ -81,16 +89,16 @@ impl Streams {
         }
         if let Some(conn) = self.table.get_mut(id) {
             let (deadline, _) = conn.deadline(&self.settings);
-            conn.placed = self.wheel.place(id, deadline, super::wheel::NEVER);
+            conn.placed = self.wheel.place(id, deadline, NEVER);
         }
     }
 
     /// The peer has had the time of a handshake to refuse us, and has not.
     fn forget_unheard(&mut self, id: ConnId) {
         if let Some(conn) = self.table.get_mut(id) {
-            let _ = conn.tls.as_mut().and_then(|tls| tls.take_unheard());
+            let _ = conn.take_unheard();
             let (deadline, _) = conn.deadline(&self.settings);
-            conn.placed = self.wheel.place(id, deadline, super::wheel::NEVER);
+            conn.placed = self.wheel.place(id, deadline, NEVER);
             self.recount(id);
         }
     }
@@ -104,7 +112,7 @@ impl Streams {
         counters: &mut NetCounters,
     ) {
         if why == Why::Tls {
-            self.return_unheard(id, counters);
+            self.return_unheard(id, why, counters);
         } else {
             self.return_stuck(id, counters);
         }
@@ -125,9 +133,9 @@ impl Streams {
 
     /// Ends a connection now. What was not wholly sent is lost, and comes back.
     pub(super) fn close(&mut self, id: ConnId, why: Why, counters: &mut NetCounters) {
-        if why == Why::Error {
+        if matches!(why, Why::Error | Why::Peer) {
             // A reset may have overtaken the alert by which the peer refused us.
-            self.return_unheard(id, counters);
+            self.return_unheard(id, why, counters);
         }
         if let Some(state) = self.remove(id, counters)
             && !matches!(state, State::Flushing | State::Parting | State::Shut)
@@ -151,10 +159,11 @@ impl Streams {
             None => {
                 forget(&self.accepted, &conn, id);
                 self.accepted_count = self.accepted_count.saturating_sub(1);
-                if self.settings.connections_per_address > 0 {
-                    self.per_address.remove(conn.remote.ip());
-                }
             }
+        }
+        let is_per_call = conn.opened_to.as_ref().is_some_and(|peer| peer.call.is_some());
+        if self.settings.connections_per_address > 0 && !is_per_call {
+            self.per_address.remove(conn.remote.ip());
         }
         if conn.has_spoken {
             self.lost.push(Task::Closed, conn.flow(id), &[]);
@@ -179,23 +188,28 @@ impl Streams {
         self.recycle(out);
     }
 
-    /// Gives back all messages that TLS came to nothing for: where nothing ever came back from the peer,
-    /// those also that were written.
-    fn return_unheard(&mut self, id: ConnId, counters: &mut NetCounters) {
-        let Some(tls) = self.table.get_mut(id).and_then(|conn| conn.tls.as_mut()) else {
+    /// Gives back all messages that came to nothing: where nothing ever came back from the peer, those
+    /// also that were written.
+    fn return_unheard(&mut self, id: ConnId, why: Why, counters: &mut NetCounters) {
+        let Some(conn) = self.table.get_mut(id) else {
             return;
         };
-        let Some(unheard) = tls.take_unheard() else {
+        let Some(unheard) = conn.take_unheard() else {
             return self.return_stuck(id, counters);
         };
-        for (to, origin, message) in unheard.unsent() {
-            counters.stream_undelivered += 1;
-            self.lost.push(Task::lost(origin), to, message);
+        let queued = conn.out.as_ref().map_or(0, |out| out.unsent().count());
+        let written = unheard.unsent().count().saturating_sub(queued);
+        // Who has read it has nothing to say to an answer, or an ACK, and may well go then. Where TLS fails
+        // he has read nothing.
+        let has_read = conn.tls.is_none() || why == Why::Peer;
+        let is_last = |message: &[u8]| is_answer(message) || message.starts_with(b"ACK ");
+        for (to, origin, message) in unheard.unsent().take(written) {
+            if !(has_read && is_last(message)) {
+                counters.stream_undelivered += 1;
+                self.lost.push(Task::lost(origin), to, message);
+            }
         }
-        if let Some(out) = self.table.get_mut(id).and_then(|conn| conn.out.take()) {
-            self.unsent = exchanged(self.unsent, out.len(), 0);
-            self.recycle(out);
-        }
+        self.return_unsent(id, counters);
         self.recount(id);
     }
 

@@ -3,7 +3,6 @@
 
 use std::mem;
 
-use sip_core::id::WorkerId;
 use sip_core::limits::Limits;
 use sip_core::transport::framing::{Framed, Framer};
 use sip_core::transport::websocket::{
@@ -12,7 +11,6 @@ use sip_core::transport::websocket::{
 use sip_core::transport::{Flow, Transport};
 
 use super::admission::GOES_FIRST;
-use super::queue::OutQueue;
 use super::service::is_websocket;
 use super::streams::{Arrival, Verdict, Why};
 use crate::tls::{SipIdentities, TlsError, TlsSession};
@@ -252,10 +250,6 @@ pub(super) struct Secured {
     written: usize,
     /// The records that carry messages, in their order.
     carried: [Carried; RECORDS],
-    /// A copy of what was sent where we connect, until something comes back. In TLS 1.3 our handshake is
-    /// done before the peer has looked at our certificate: where it refuses that, it has read nothing of
-    /// what we took for sent.
-    unheard: Option<OutQueue>,
 }
 
 /// One record under way. Its bytes of the queue leave that when it has been written, and no
@@ -272,9 +266,6 @@ struct Carried {
 /// Records that are encrypted for one write.
 const RECORDS: usize = 2;
 
-/// Bytes of messages of which a copy is kept until something comes back; of more, none is.
-const UNHEARD: usize = 64 << 10;
-
 /// Bytes of messages in one record (RFC 8446 §5.1).
 const RECORD: usize = 16 << 10;
 
@@ -290,37 +281,7 @@ impl Secured {
             cipher: first,
             written: 0,
             carried: [Carried::default(); RECORDS],
-            unheard: None,
         }
-    }
-
-    /// The same where we connect.
-    pub(super) fn opened(session: TlsSession, first: Vec<u8>) -> Self {
-        Self {
-            unheard: Some(OutQueue::default()),
-            ..Self::new(session, first)
-        }
-    }
-
-    /// Notes what is to be sent, as long as that may be all for nothing.
-    pub(super) fn remember(&mut self, to: Flow, origin: WorkerId, message: &[u8]) {
-        if let Some(unheard) = &mut self.unheard {
-            if unheard.len() + message.len() > UNHEARD {
-                self.unheard = None;
-            } else {
-                unheard.push(to, origin, message);
-            }
-        }
-    }
-
-    /// What was sent, if nothing ever came back.
-    pub(super) fn take_unheard(&mut self) -> Option<OutQueue> {
-        self.unheard.take().filter(|unheard| unheard.len() > 0)
-    }
-
-    /// Whether what is sent is kept.
-    pub(super) fn keeps_unheard(&self) -> bool {
-        self.unheard.is_some()
     }
 
     /// Takes what arrived; data goes to `data`.
@@ -331,9 +292,6 @@ impl Secured {
     ) -> Result<crate::tls::Fed, TlsError> {
         let fed = self.session.feed(input, &mut self.cipher, data);
         self.has_begun |= !self.cipher.is_empty();
-        if matches!(fed, Ok(fed) if fed.plaintext > 0) {
-            self.unheard = None;
-        }
         fed
     }
 
@@ -352,8 +310,7 @@ impl Secured {
 
     /// Bytes kept: of an incomplete record, and of records to be written.
     pub(super) fn held_bytes(&self) -> usize {
-        let unheard = self.unheard.as_ref().map_or(0, OutQueue::memory);
-        self.session.buffered() + self.cipher.capacity() + unheard
+        self.session.buffered() + self.cipher.capacity()
     }
 
     /// Records to be written: those that are kept, else `waiting`, or as much of it as goes into one

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
 use sip_core::id::ListenerId;
 use sip_core::transport::Transport;
@@ -26,6 +27,12 @@ pub(super) fn bound_unsent(socket: &Socket) -> io::Result<()> {
     )
 }
 
+/// Ends a connection whose peer has gone without a word: it acknowledges nothing of what we sent in this
+/// time. Without, the kernel tries for a quarter of an hour, and takes what we send meanwhile.
+pub(super) fn bound_unacknowledged(socket: &Socket, ms: u32) -> io::Result<()> {
+    socket.set_tcp_user_timeout(Some(Duration::from_millis(ms.into())))
+}
+
 /// How to make a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpOptions {
@@ -34,6 +41,8 @@ pub struct TcpOptions {
     /// Let other sockets of this user share the address (`SO_REUSEPORT`); the kernel then spreads
     /// connections over them.
     pub share: bool,
+    /// Milliseconds within which a peer must acknowledge what we send.
+    pub unacknowledged_ms: u32,
 }
 
 /// A bound, listening stream socket that never blocks.
@@ -67,6 +76,7 @@ impl TcpListener {
         // Accepted connections inherit it. A turn's messages leave in one write already.
         socket.set_tcp_nodelay(true)?;
         bound_unsent(&socket)?;
+        bound_unacknowledged(&socket, options.unacknowledged_ms)?;
         socket.bind(&address.into())?;
         socket.listen(options.backlog)?;
         let local = local_address(&socket)?;

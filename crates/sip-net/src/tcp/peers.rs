@@ -6,18 +6,20 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use sip_core::id::{ConnId, ListenerId};
 use sip_core::owner::call_id_of;
 use sip_core::transport::{Flow, PeerName, Transport};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
 use super::conn::Beginning;
 use super::layer::{Decoder, Secured};
-use super::listener::bound_unsent;
+use super::listener::{bound_unacknowledged, bound_unsent};
 use super::service::{Sharing, is_secure};
 use super::streams::{Outgoing, Streams};
 use crate::counters::NetCounters;
+use crate::settings::Settings;
 use crate::sys;
 use crate::tls::TlsError;
 
@@ -85,6 +87,11 @@ impl Peers {
     }
 }
 
+/// Whether a message of ours is a response.
+pub(super) fn is_answer(message: &[u8]) -> bool {
+    message.starts_with(b"SIP/2.0 ")
+}
+
 impl Streams {
     /// Whether the connection that `to` names is one of this worker's and can be used.
     pub fn has(&mut self, to: &Flow) -> bool {
@@ -116,10 +123,11 @@ impl Streams {
                 let has_proved = match name {
                     Some(name) => conn.has_proved(name),
                     None => {
-                        let is_answer = outgoing.message.starts_with(b"SIP/2.0 ");
                         // Another address than its own is no more than the peer's word.
                         let is_own = conn.alias.as_deref() != Some(&to.remote);
-                        !outgoing.way.found || is_answer && is_own || conn.has_proved_address()
+                        !outgoing.way.found
+                            || is_answer(outgoing.message) && is_own
+                            || conn.has_proved_address()
                     }
                 };
                 (!pinned || conn.remote == to.remote) && has_proved
@@ -175,8 +183,8 @@ impl Streams {
         }
         let to = &outgoing.to;
         let source = self.sources.get(usize::from(to.listener.0)).copied().flatten();
-        if self.table.is_full() && !self.make_room(counters) {
-            counters.tcp_refused_limit += 1;
+        let peer = self.peer(outgoing);
+        if !self.may_open(&peer, counters) {
             return None;
         }
         let tls = match is_secure(to.transport) {
@@ -190,21 +198,43 @@ impl Streams {
                 }
             },
         };
-        let Some(Ok(socket)) = source.map(|source| connect(source, to.remote)) else {
+        let Some(Ok(socket)) = source.map(|source| connect(source, to.remote, &self.settings)) else {
             counters.tcp_open_failed += 1;
             return None;
         };
-        let peer = self.peer(outgoing);
         let beginning = Beginning {
             socket,
             flow: *to,
             decoder: Decoder::new(to.transport, &self.limits),
             tls,
             opened_to: Some(Box::new(peer.clone())),
+            is_for_answer: is_answer(outgoing.message),
         };
         let id = self.add(beginning, now_ms, counters)?;
+        if peer.call.is_none() {
+            let limit = self.settings.connections_per_address;
+            self.per_address.add(to.remote.ip(), limit);
+        }
         self.peers.insert(peer, id);
         Some(id)
+    }
+
+    /// Whether one more may be opened. Whoever makes us connect to him, by where he says that answers
+    /// go, has no more connections by that, and keeps nobody from connecting to us.
+    fn may_open(&mut self, peer: &Peer, counters: &mut NetCounters) -> bool {
+        let opened = self.table.len() - self.accepted_count;
+        if opened >= self.settings.connections.div_ceil(2)
+            || self.table.is_full() && !self.make_room(counters)
+        {
+            counters.tcp_refused_limit += 1;
+            return false;
+        }
+        let limit = self.settings.connections_per_address;
+        if peer.call.is_none() && !self.per_address.has_room(peer.remote.ip(), limit) {
+            counters.tcp_refused_address += 1;
+            return false;
+        }
+        true
     }
 
     /// Our end of TLS to the peer.
@@ -222,12 +252,15 @@ impl Streams {
         };
         let mut first = Vec::new();
         let session = clients.for_domain(&domain).connect(&domain, &mut first)?;
-        Ok(Secured::opened(session, first))
+        Ok(Secured::new(session, first))
     }
 }
 
+/// The kernel counts in these.
+const SECOND: Duration = Duration::from_secs(1);
+
 /// Begins to open a connection from `source`.
-fn connect(source: IpAddr, remote: SocketAddr) -> io::Result<TcpStream> {
+fn connect(source: IpAddr, remote: SocketAddr, settings: &Settings) -> io::Result<TcpStream> {
     let socket = Socket::new(
         Domain::for_address(remote),
         Type::STREAM.nonblocking().cloexec(),
@@ -238,6 +271,15 @@ fn connect(source: IpAddr, remote: SocketAddr) -> io::Result<TcpStream> {
     sys::set_option(socket.as_fd(), libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)?;
     socket.set_tcp_nodelay(true)?;
     bound_unsent(&socket)?;
+    let patience_ms = settings.peer_timeout_ms.min(settings.write_timeout_ms);
+    bound_unacknowledged(&socket, patience_ms)?;
+    // Calls must not be the first to learn that a neighbour has gone. (Phones are not asked: it would
+    // wake their radios.)
+    let patience = Duration::from_millis(patience_ms.into());
+    let probes = TcpKeepalive::new()
+        .with_time((patience * 3).max(SECOND))
+        .with_interval((patience / 2).max(SECOND));
+    socket.set_tcp_keepalive(&probes)?;
     socket.bind(&SocketAddr::new(source, 0).into())?;
     match socket.connect(&remote.into()) {
         Ok(()) => {}

@@ -370,7 +370,8 @@ impl Streams {
         let Some(conn) = self.table.get_mut(id) else {
             return;
         };
-        if conn.is_securing() && !self.turns.take() {
+        let is_securing = conn.is_securing();
+        if is_securing && !self.turns.take() {
             if self.epoll.modify(conn, token, Interest::Hangup).is_ok() {
                 conn.interest = Interest::Hangup;
                 conn.is_parked = true;
@@ -380,9 +381,13 @@ impl Streams {
             }
             return;
         }
+        let begun = is_securing.then(std::time::Instant::now);
         let mut buffer = mem::take(&mut self.buffer);
         self.read(id, &mut buffer, now_ms, counters, deliver);
         self.buffer = buffer;
+        if let Some(begun) = begun {
+            self.turns.spend(begun.elapsed().as_nanos() as u64);
+        }
     }
 
     fn read(
@@ -543,9 +548,7 @@ impl Streams {
             out.push(to, origin, message);
         }
         self.unsent += out.len() - before;
-        if let Some(tls) = &mut conn.tls {
-            tls.remember(to, origin, message);
-        }
+        conn.remember(to, origin, message);
         self.recount(id);
         self.mark_dirty(id);
         self.relieve(id, now_ms, counters);

@@ -141,6 +141,8 @@ pub struct Worker<C, Q, E> {
     settings: Settings,
     epoll: Arc<Epoll>,
     ready: EventList,
+    /// The event with which the next turn begins: where this one had taken enough.
+    first_ready: usize,
     clock: Clock,
     udp: Vec<Udp>,
     /// For each listener of the configuration: its place in `udp`.
@@ -216,6 +218,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             core,
             epoll,
             ready: EventList::new(EVENTS_PER_TURN),
+            first_ready: 0,
             clock,
             udp,
             udp_of,

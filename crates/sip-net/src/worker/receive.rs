@@ -24,10 +24,14 @@ const ACCEPT_PAUSE: Millis = Millis(100);
 impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
     /// Deals with all that the wait returned.
     pub(super) fn receive_ready(&mut self, now: Now) {
-        let stream_messages = self.counters.stream_received;
+        let taken_before = self.counters.stream_received;
         let mut saw_udp = false;
-        for index in 0..self.ready.len() {
-            let Some(event) = self.ready.get(index) else { break };
+        let (count, first) = (self.ready.len(), mem::take(&mut self.first_ready));
+        for step in 0..count {
+            let index = (first + step) % count;
+            let Some(mut event) = self.ready.get(index) else {
+                break;
+            };
             let number = (event.token & !token::KIND) as usize;
             match event.token & token::KIND {
                 token::WAKER => self.mailbox.waker().reset(),
@@ -36,10 +40,22 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                     self.udp_ready(number, event, now);
                 }
                 token::LISTENER => self.accept(number, now),
-                // What is over the bound is still ready at the next turn.
-                _ if self.counters.stream_received - stream_messages
-                    >= self.settings.stream_messages_per_turn as u64 => {}
-                _ => self.stream_ready(event, now),
+                _ => {
+                    let taken = self.counters.stream_received - taken_before;
+                    if taken >= self.settings.stream_messages_per_turn as u64 {
+                        // It is still ready at the next turn, which begins with the first that had to
+                        // wait: the kernel names them in the same order each time.
+                        if self.first_ready == 0 {
+                            self.first_ready = index;
+                            self.counters.stream_reads_put_off += 1;
+                        }
+                        if !event.writable {
+                            continue;
+                        }
+                        (event.readable, event.error) = (false, false);
+                    }
+                    self.stream_ready(event, now);
+                }
             }
         }
         if self.ready.is_full() && !saw_udp {

@@ -271,6 +271,7 @@ fn sockets(settings: &Settings) -> sip_net::settings::Settings {
         connect_timeout_ms: transport.connect_timeout_ms,
         message_timeout_ms: transport.message_timeout_ms,
         write_timeout_ms: transport.write_timeout_ms,
+        peer_timeout_ms: transport.peer_timeout_ms,
         idle_timeout_ms: transport.idle_s.saturating_mul(1000),
         per_call_idle_ms: transport.per_call_idle_s.saturating_mul(1000),
         handshake_timeout_ms: transport.handshake_s.saturating_mul(1000),

@@ -538,12 +538,17 @@ pub(crate) struct Transport {
     /// is closed.
     #[schemars(range(min = 100, max = 600_000))]
     pub message_timeout_ms: u32,
-    /// Time in which a peer must take at least some of what waits for it; then the connection is closed, and
-    /// what waited counts as undelivered.
+    /// Time in which a peer must take at least some of what waits for it, and its system acknowledge what was
+    /// sent; then the connection is closed, and what waited counts as undelivered.
     #[schemars(range(min = 1000, max = 600_000))]
     pub write_timeout_ms: u32,
-    /// Open connections. At the limit new ones of peers are closed at once and counted, and none is opened from
-    /// here.
+    /// Time in which the system of a neighbour to which we have connected must acknowledge what was sent, if that
+    /// is less; then the connection is closed, and the next message opens another. After three times as long a
+    /// silence the neighbour's system is asked whether it is there (TCP keep-alive).
+    #[schemars(range(min = 1000, max = 600_000))]
+    pub peer_timeout_ms: u32,
+    /// Open connections of one worker. A sixteenth is kept for those that we open, half for those that peers
+    /// open. Beyond, new ones of peers are closed at once and none is opened from here; both are counted.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub max_connections: usize,
     /// Start line and header fields of one message on a stream. Larger: 400, and the connection is closed.
@@ -556,7 +561,7 @@ pub(crate) struct Transport {
     /// undelivered.
     #[schemars(range(min = 65_536, max = 268_435_456))]
     pub write_buffer_bytes: usize,
-    /// What all connections together hold, unsent or incomplete. Above half of it the connection that holds the
+    /// What all connections of one worker hold, unsent or incomplete. Beyond it the connection that holds the
     /// most is closed, and what waited on it counts as undelivered.
     #[schemars(range(min = 1_048_576, max = 68_719_476_736_u64))]
     pub connection_bytes: usize,
@@ -595,6 +600,7 @@ impl Default for Transport {
             connect_timeout_ms: net.connect_timeout_ms,
             message_timeout_ms: net.message_timeout_ms,
             write_timeout_ms: net.write_timeout_ms,
+            peer_timeout_ms: net.peer_timeout_ms,
             max_connections: net.connections,
             max_header_bytes: core.header_bytes,
             max_body_bytes: core.body_bytes,

@@ -1,0 +1,172 @@
+//! Peers that vanish, go without a word, flood, or make us connect to them.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "a test that cannot go on fails"
+)]
+
+mod rig;
+
+use std::net::TcpStream;
+use std::time::Duration;
+
+use rig::{Rig, Told, accept, connect, expect, framed, listen, write};
+use sip_net::mailbox::Control;
+use sip_net::settings::Settings;
+
+/// A balancer without anybody behind it accepts, reads, and closes. The next hop's alternatives are tried
+/// at once, and not when a transaction times out.
+#[test]
+fn requests_to_a_peer_that_goes_without_a_word_come_back() {
+    let rig = Rig::start(1, Settings::default());
+    let (listener, address) = listen();
+    for is_reset in [false, true] {
+        for text in ["INVITE one", "ACK two", "SIP/2.0 three", "BYE four"] {
+            rig.order(&format!("AT 0 SEND {address} {text}"));
+        }
+        let mut peer = accept(&listener);
+        expect(&mut peer, b"INVITE oneACK twoSIP/2.0 threeBYE four");
+        if is_reset {
+            socket2::SockRef::from(&peer)
+                .set_linger(Some(Duration::ZERO))
+                .unwrap();
+        }
+        drop(peer);
+        // An ACK has no answer that could be missing, nor has an answer.
+        assert_eq!(
+            [rig.next_undelivered(), rig.next_undelivered()],
+            ["INVITE one", "BYE four"]
+        );
+    }
+    // Once the peer has said something, what is missing is missing from the peer itself.
+    rig.order(&format!("AT 0 SEND {address} INVITE five"));
+    let mut peer = accept(&listener);
+    write(&mut peer, &framed("SIP/2.0 100 Trying", 0));
+    assert!(matches!(rig.next(), Told::Message { text, .. } if text.starts_with("SIP/2.0 100")));
+    drop(peer);
+    assert_eq!(rig.counter(3, |c| c.tcp_closed_by_peer + c.tcp_closed_error), 3);
+    assert_eq!(rig.counter(4, |c| c.stream_undelivered), 4);
+    rig.end_empty();
+}
+
+/// Its network is gone, and it cannot say so: no answer to anything, not even of its system.
+fn vanish(stream: &TcpStream) {
+    let drop_all = [socket2::SockFilter::new(6, 0, 0, 0)];
+    socket2::SockRef::from(stream).attach_filter(&drop_all).unwrap();
+}
+
+/// The kernel takes what is sent to it for a quarter of an hour.
+#[test]
+fn a_peer_that_vanishes_is_noticed() {
+    let settings = Settings {
+        write_timeout_ms: 1_500,
+        peer_timeout_ms: 600,
+        ..Settings::default()
+    };
+    let rig = Rig::start(1, settings);
+    let mut phone = rig.connect();
+    let address = phone.local_addr().unwrap();
+    write(&mut phone, &framed("hello", 0));
+    rig.next();
+    vanish(&phone);
+    rig.order(&format!("AT 0 SEND {address} INVITE one"));
+    assert_eq!(rig.counter(1, |c| c.tcp_closed_error), 1);
+    // One that we opened, while calls go there.
+    let (listener, address) = listen();
+    rig.order(&format!("AT 0 SEND {address} INVITE two"));
+    let peer = accept(&listener);
+    vanish(&peer);
+    rig.order(&format!("AT 0 SEND {address} INVITE three"));
+    assert_eq!(rig.counter(2, |c| c.tcp_closed_error), 2);
+    assert_eq!(
+        [rig.next_undelivered(), rig.next_undelivered()],
+        ["INVITE two", "INVITE three"]
+    );
+    // And one that nobody calls.
+    rig.order(&format!("AT 0 SEND {address} INVITE four"));
+    let mut idle = accept(&listener);
+    expect(&mut idle, b"INVITE four");
+    write(&mut idle, &framed("SIP/2.0 200 OK", 0));
+    assert!(matches!(rig.next(), Told::Message { .. }));
+    vanish(&idle);
+    assert_eq!(rig.counter(3, |c| c.tcp_closed_error), 3);
+    rig.end_empty();
+}
+
+/// Who sends a request and says that answers go elsewhere makes us connect there: as often as he could
+/// connect himself, and not for long.
+#[test]
+fn what_we_are_made_to_open_is_bounded() {
+    let settings = Settings {
+        connections: 8,
+        connections_per_address: 3,
+        per_call_idle_ms: 500,
+        ..Settings::default()
+    };
+    let rig = Rig::start(1, settings.clone());
+    let (listeners, addresses): (Vec<_>, Vec<_>) = (0..4).map(|_| listen()).unzip();
+    for address in &addresses {
+        rig.order(&format!("AT 0 SEND {address} SIP/2.0 200 OK"));
+    }
+    assert_eq!(rig.next_undelivered(), "SIP/2.0 200 OK");
+    assert_eq!(rig.counter(1, |c| c.tcp_refused_address), 1);
+    let _open: Vec<_> = listeners.iter().take(3).map(accept).collect();
+    // Nothing comes of them.
+    assert_eq!(rig.counter(3, |c| c.tcp_closed_idle), 3);
+    drop((_open, listeners));
+    rig.end_empty();
+
+    // All that we open leaves half of the places to those who connect.
+    let settings = Settings {
+        connections_per_address: 0,
+        per_call_idle_ms: 60_000,
+        ..settings
+    };
+    let rig = Rig::start(1, settings);
+    let (listeners, addresses): (Vec<_>, Vec<_>) = (0..5).map(|_| listen()).unzip();
+    for address in &addresses {
+        rig.order(&format!("AT 0 SEND {address} INVITE"));
+    }
+    assert_eq!(rig.next_undelivered(), "INVITE");
+    assert_eq!(rig.counter(1, |c| c.tcp_refused_limit), 1);
+    let _open: Vec<_> = listeners.iter().take(4).map(accept).collect();
+    let mut phone = rig.connect();
+    write(&mut phone, &framed("ECHO in", 0));
+    expect(&mut phone, b"ECHO in");
+    rig.end(Control::Stop);
+}
+
+/// The kernel names those that are ready in the same order each time.
+#[test]
+fn who_sends_the_most_is_not_served_alone() {
+    let settings = Settings {
+        stream_messages_per_turn: 16,
+        read_bytes: 1024,
+        ..Settings::default()
+    };
+    const FLOODS: usize = 4;
+    let flood = framed("x", 0).repeat(2_000);
+    let mut streams = Vec::new();
+    // All of it is there before the worker reads anything; whom it is to serve beside comes last.
+    let rig = Rig::looked_at(1, settings, |sockets| {
+        let address = sockets[0].listening()[0].local_address();
+        for _ in 0..FLOODS {
+            let mut stream = connect(address);
+            write(&mut stream, &flood);
+            streams.push(stream);
+        }
+        let mut other = connect(address);
+        write(&mut other, &framed("ECHO me too", 0));
+        streams.push(other);
+    });
+    let mut before = 0;
+    while !matches!(rig.next(), Told::Message { text, .. } if text == "ECHO me too") {
+        before += 1;
+    }
+    // Each has had a few reads of some 40 messages, of the 2,000 that it has sent.
+    assert!(before < 1_000, "served after {before} messages of others");
+    assert!(rig.counter(100, |c| c.stream_reads_put_off) >= 100);
+    expect(&mut streams[FLOODS], b"ECHO me too");
+    rig.end(Control::Stop);
+}
