@@ -89,6 +89,73 @@ fn handshakes_that_do_not_end_are_ended() {
     rig.end_empty();
 }
 
+/// A client that has said hello and was answered: its socket, and what it would say next.
+fn half_way(kit: &Kit, address: SocketAddr, versions: Versions) -> (TcpStream, Vec<u8>) {
+    let mut stream = connect_with(&kit.client(versions), address, usize::MAX);
+    stream.conn.write_tls(&mut stream.sock).unwrap();
+    let mut rest = Vec::new();
+    // More than the ChangeCipherSpec, which TLS 1.3 lets go first (RFC 8446 §D.4).
+    while rest.len() <= 6 {
+        stream.conn.read_tls(&mut stream.sock).unwrap();
+        stream.conn.process_new_packets().unwrap();
+        while stream.conn.wants_write() {
+            stream.conn.write_tls(&mut rest).unwrap();
+        }
+    }
+    (stream.into_parts().1.socket, rest)
+}
+
+#[test]
+fn half_a_handshake_is_ended_whatever_dribbles_in_and_others_are_served() {
+    let settings = Settings {
+        handshake_timeout_ms: 600,
+        ..Settings::default()
+    };
+    let kit = Kit::new();
+    let rig = Rig::secure(1, settings, kit.service());
+    let mut established = kit.connect(rig.tls);
+    write(&mut established, &framed("ECHO", 0));
+    expect(&mut established, b"ECHO");
+    let begin = Instant::now();
+    let ends = [Versions::Tls12, Versions::Tls13].map(|versions| half_way(&kit, rig.tls, versions));
+    // A record that never ends.
+    let (endless, _) = half_way(&kit, rig.tls, Versions::Tls13);
+    let slow: Vec<_> = ends
+        .into_iter()
+        .chain([(endless, vec![0x17, 3, 3, 0x40, 0])])
+        .map(|(mut stream, rest)| {
+            std::thread::spawn(move || {
+                dribble(&mut stream, &rest);
+                begin.elapsed()
+            })
+        })
+        .collect();
+    let mut beside = 0;
+    loop {
+        write(&mut established, &framed("ECHO", 0));
+        expect(&mut established, b"ECHO");
+        if slow.iter().any(std::thread::JoinHandle::is_finished) {
+            break;
+        }
+        beside += 1;
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // One may slip in before the first of those bytes.
+    assert!(beside > 2, "{beside} served while they dribble");
+    for thread in slow {
+        let took = thread.join().unwrap();
+        assert!(took >= Duration::from_millis(500), "{took:?}");
+    }
+    // Neither was the handshake done, nor anything found wrong with it.
+    assert_eq!(rig.counter(3, |c| c.tcp_closed_handshake), 3);
+    assert_eq!(rig.counter(1, |c| c.tls_accepted_full), 1);
+    assert_eq!(rig.counter(0, |c| c.tcp_closed_tls), 0);
+    write(&mut established, &framed("ECHO", 0));
+    expect(&mut established, b"ECHO");
+    drop(established);
+    rig.end_empty();
+}
+
 #[test]
 fn who_connects_and_says_nothing_is_ended() {
     let settings = Settings {
