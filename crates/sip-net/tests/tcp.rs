@@ -268,6 +268,42 @@ fn connections_that_wait_for_their_end_keep_nobody_out() {
 }
 
 #[test]
+fn a_connection_that_waits_for_its_end_makes_room_for_one_that_we_open() {
+    let settings = Settings {
+        connections: 3,
+        close_timeout_ms: 60_000,
+        ..Settings::default()
+    };
+    let rig = Rig::start(1, settings);
+    let (mut ended, mut standing) = (rig.connect(), rig.connect());
+    write(&mut standing, &framed("ECHO", 0));
+    expect(&mut standing, b"ECHO");
+    write(&mut ended, &framed("CLOSE", 0));
+    assert_eq!(read_to_end(&mut ended), b"BYE");
+    // The first takes the last place, the second that of the one which only its peer has yet to close.
+    let mut opened = Vec::new();
+    for _ in 0..2 {
+        let (listener, address) = rig::listen();
+        rig.tell(&format!("SEND {address} hello"));
+        let mut peer = rig::accept(&listener);
+        expect(&mut peer, b"hello");
+        opened.push(peer);
+        assert_eq!(rig.load().0, 3);
+    }
+    // For a third nobody has to go: it is not opened.
+    let (_listener, address) = rig::listen();
+    rig.tell(&format!("SEND {address} never"));
+    assert_eq!(rig.next_undelivered(), "never");
+    assert_eq!(rig.counter(1, |c| c.tcp_refused_limit), 1);
+    for stream in opened.iter_mut().chain([&mut standing]) {
+        write(stream, &framed("ECHO", 0));
+        expect(stream, b"ECHO");
+    }
+    drop((ended, standing, opened));
+    rig.end_empty();
+}
+
+#[test]
 fn what_cannot_be_delivered_comes_back_to_the_worker_that_made_it() {
     let rig = Rig::start(2, Settings::default());
     // Different peers, so that either worker owns some of the connections.
