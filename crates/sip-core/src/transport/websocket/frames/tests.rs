@@ -64,13 +64,19 @@ fn whole(stream: &[u8]) -> Vec<Seen> {
 }
 
 fn cut(stream: &[u8], cuts: &[prop::sample::Index]) -> Vec<Seen> {
-    let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).collect();
-    at.extend([0, stream.len()]);
-    at.sort_unstable();
     let (mut frames, mut seen) = (frames(), Vec::new());
-    at.windows(2)
-        .for_each(|ends| feed(&mut frames, &stream[ends[0]..ends[1]], &mut seen));
+    for piece in pieces(stream, cuts) {
+        feed(&mut frames, piece, &mut seen);
+    }
     seen
+}
+
+/// One more than there are cuts; some may be empty.
+fn pieces<'a>(bytes: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {
+    let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
+    at.extend([0, bytes.len()]);
+    at.sort_unstable();
+    at.windows(2).map(|ends| &bytes[ends[0]..ends[1]]).collect()
 }
 
 const KEY: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
@@ -441,14 +447,11 @@ proptest! {
         let (mut stream, mut expected) = (Vec::new(), Vec::new());
         for (message, fragments, ping, key) in &all {
             let bytes = message.as_bytes();
-            let mut at: Vec<usize> = fragments.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
-            at.extend([0, bytes.len()]);
-            at.sort_unstable();
-            let last = at.len() - 2;
-            for (i, ends) in at.windows(2).enumerate() {
+            let last = fragments.len();
+            for (i, piece) in pieces(bytes, fragments).into_iter().enumerate() {
                 let opcode = if i == 0 { 1 } else { 0 };
                 let fin = if i == last { 0x80 } else { 0 };
-                stream.extend(client_with(*key, fin | opcode, &bytes[ends[0]..ends[1]]));
+                stream.extend(client_with(*key, fin | opcode, piece));
                 if let Some(ping) = ping && i < last {
                     stream.extend(client_with(*key, 0x89, ping));
                     expected.push(Seen::Ping([&[0x8a, ping.len() as u8], ping.as_slice()].concat()));
