@@ -23,14 +23,23 @@ fn browser(slot: u32) -> Flow {
 
 /// bob registers by this flow.
 fn register(b: &mut Bench, flow: Flow, contact: &str) {
-    let register = request(
-        "REGISTER",
-        "sip:example.com",
-        "r1",
-        &format!("Contact: {contact}\n"),
-    )
-    .replace("From: <sip:alice@", "From: <sip:bob@");
+    let register = registration("r1", contact);
     assert_eq!(b.receive(flow, &register)[0].first_line(), "SIP/2.0 200 OK");
+}
+
+fn registration(branch: &str, contact: &str) -> String {
+    let contact = format!("Contact: {contact}\n");
+    request("REGISTER", "sip:example.com", branch, &contact).replace("From: <sip:alice@", "From: <sip:bob@")
+}
+
+/// The Contact of one flow of bob's instance.
+fn contact_of(reg_id: u32) -> String {
+    format!("<{INVALID}>;reg-id={reg_id};+sip.instance=\"<urn:uuid:1>\"")
+}
+
+/// alice calls bob; what is sent but 100.
+fn call(b: &mut Bench, branch: &str) -> Vec<Sent> {
+    without_100(b.udp(CALLER, &request("INVITE", "sip:bob@example.com", branch, "")))
 }
 
 fn without_100(mut sent: Vec<Sent>) -> Vec<Sent> {
@@ -60,9 +69,7 @@ fn a_browser_is_reached_by_its_flow_all_through_the_dialog() {
     for state in [StateMode::Stateless, StateMode::Transaction] {
         let mut b = Bench::new(&location(state));
         register(&mut b, browser(4), &format!("<{INVALID}>"));
-        let invite = one(without_100(
-            b.udp(CALLER, &request("INVITE", "sip:bob@example.com", "a1", "")),
-        ));
+        let invite = one(call(&mut b, "a1"));
         assert_eq!((invite.to, invite.pinned), (browser(4), true));
         assert!(
             invite
@@ -143,9 +150,7 @@ fn two_browsers_on_one_listener() {
 fn tokens_of_flows_that_have_gone_and_forged_ones() {
     let mut b = Bench::new(&location(StateMode::Transaction));
     register(&mut b, browser(4), &format!("<{INVALID}>"));
-    let invite = one(without_100(
-        b.udp(CALLER, &request("INVITE", "sip:bob@example.com", "a1", "")),
-    ));
+    let invite = one(call(&mut b, "a1"));
     let marks = invite.headers("Record-Route");
     b.receive(browser(4), &response(&invite, "200 OK", ""));
     let info = one(without_100(
@@ -184,9 +189,7 @@ fn a_registration_that_is_a_flow_is_tried_there_only() {
     for (flow, contact) in [(browser(4), format!("<{INVALID}>")), (tcp, instance.to_string())] {
         let mut b = Bench::new(&location(StateMode::Transaction));
         register(&mut b, flow, &contact);
-        let invite = one(without_100(
-            b.udp(CALLER, &request("INVITE", "sip:bob@example.com", "a1", "")),
-        ));
+        let invite = one(call(&mut b, "a1"));
         assert_eq!((invite.to, invite.pinned), (flow, true));
         let out = one(b.undelivered(&invite));
         assert_eq!(out.first_line(), "SIP/2.0 480 Temporarily Unavailable");
@@ -198,21 +201,11 @@ fn a_registration_that_is_a_flow_is_tried_there_only() {
 #[test]
 fn the_next_flow_of_the_instance_is_tried() {
     let mut b = Bench::new(&location(StateMode::Transaction));
-    let contact = |reg_id: u32| format!("<{INVALID}>;reg-id={reg_id};+sip.instance=\"<urn:uuid:1>\"");
-    register(&mut b, browser(4), &contact(1));
+    register(&mut b, browser(4), &contact_of(1));
     let second = over(Transport::Wss, "192.0.2.30:40001", 5);
-    let text = request(
-        "REGISTER",
-        "sip:example.com",
-        "r2",
-        &format!("Contact: {}\n", contact(2)),
-    )
-    .replace("From: <sip:alice@", "From: <sip:bob@")
-    .replace("c1@", "c2@");
+    let text = registration("r2", &contact_of(2)).replace("c1@", "c2@");
     assert_eq!(b.receive(second, &text)[0].first_line(), "SIP/2.0 200 OK");
-    let invite = one(without_100(
-        b.udp(CALLER, &request("INVITE", "sip:bob@example.com", "a1", "")),
-    ));
+    let invite = one(call(&mut b, "a1"));
     assert_eq!((invite.to, invite.pinned), (second, true));
     let invite = one(b.undelivered(&invite));
     assert_eq!((invite.to, invite.pinned), (browser(4), true));
@@ -227,9 +220,7 @@ fn behind_a_nat_the_flow_comes_before_the_contact() {
     let phone = over(Transport::Tls, BROWSER, 4);
     let uri = "sip:bob@10.0.0.9:5061;transport=tls";
     register(&mut b, phone, &format!("<{uri}>"));
-    let invite = one(without_100(
-        b.udp(CALLER, &request("INVITE", "sip:bob@example.com", "a1", "")),
-    ));
+    let invite = one(call(&mut b, "a1"));
     assert_eq!((invite.to, invite.pinned), (phone, false));
     let marks = invite.headers("Record-Route");
     b.receive(phone, &response(&invite, "200 OK", ""));
@@ -249,9 +240,7 @@ fn behind_a_nat_the_flow_comes_before_the_contact() {
         over(Transport::Tcp, BROWSER, 4),
         "<sip:bob@192.0.2.30:5060;transport=tcp>",
     );
-    let invite = one(without_100(
-        b.udp(CALLER, &request("INVITE", "sip:bob@example.com", "a1", "")),
-    ));
+    let invite = one(call(&mut b, "a1"));
     assert!(invite.headers("Record-Route").iter().all(|m| !m.contains('@')));
 }
 
@@ -287,10 +276,6 @@ fn closed(b: &mut Bench, flow: Flow) -> Vec<Sent> {
     b.endpoint
         .handle_flow_closed(now, flow.conn.expect("a connection"));
     b.drain()
-}
-
-fn call(b: &mut Bench, branch: &str) -> Vec<Sent> {
-    without_100(b.udp(CALLER, &request("INVITE", "sip:bob@example.com", branch, "")))
 }
 
 /// Nobody waits for a phone whose connection has closed: the caller hears at once, the next flow of the
@@ -496,16 +481,8 @@ fn the_flows_that_are_known_are_bounded() {
     let mut config = location(StateMode::Transaction);
     config.limits.flows = 1;
     let mut b = Bench::new(&config);
-    let contact = |reg_id: u32| format!("<{INVALID}>;reg-id={reg_id};+sip.instance=\"<urn:uuid:1>\"");
-    register(&mut b, browser(4), &contact(1));
-    let text = request(
-        "REGISTER",
-        "sip:example.com",
-        "r2",
-        &format!("Contact: {}\n", contact(2)),
-    )
-    .replace("From: <sip:alice@", "From: <sip:bob@")
-    .replace("CSeq: 1 ", "CSeq: 2 ");
+    register(&mut b, browser(4), &contact_of(1));
+    let text = registration("r2", &contact_of(2)).replace("CSeq: 1 ", "CSeq: 2 ");
     b.receive(browser(5), &text);
     assert_eq!(b.counters().limited_flows, 1);
     // Nobody is told of it, and its transaction ends without disturbing what is known of another.
