@@ -432,7 +432,7 @@ impl<'a> Reader<'a> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
     use alloc::vec;
     use proptest::prelude::*;
@@ -441,7 +441,8 @@ pub(super) mod tests {
         prop::collection::vec(any::<u8>(), 0..max).prop_map(Vec::into_boxed_slice)
     }
 
-    fn flow() -> impl Strategy<Value = Flow> {
+    /// Any flow, as whoever came by it could have it: nothing proved.
+    pub(crate) fn flow() -> impl Strategy<Value = Flow> {
         let transport = prop::sample::select(vec![
             Transport::Udp,
             Transport::Tcp,

@@ -270,40 +270,15 @@ fn read_base64url(text: &[u8]) -> Option<Bytes> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::location::codec::tests::flow;
     use proptest::prelude::*;
 
     fn route() -> impl Strategy<Value = RouteFlow> {
-        let conn = prop::option::of(any::<(u16, u32, u32)>());
-        (
-            0..5usize,
-            any::<u16>(),
-            any::<(IpAddr, u16)>(),
-            conn,
-            any::<[bool; 2]>(),
-        )
-            .prop_map(
-                |(transport, listener, remote, conn, [only, to_initiator])| RouteFlow {
-                    flow: Flow {
-                        transport: [
-                            Transport::Udp,
-                            Transport::Tcp,
-                            Transport::Tls,
-                            Transport::Ws,
-                            Transport::Wss,
-                        ][transport],
-                        listener: ListenerId(listener),
-                        remote: remote.into(),
-                        conn: conn.map(|(worker, slot, generation)| ConnId {
-                            worker: WorkerId(worker),
-                            slot,
-                            generation,
-                        }),
-                        proof: Proof::None,
-                    },
-                    only,
-                    to_initiator,
-                },
-            )
+        (flow(), any::<[bool; 2]>()).prop_map(|(flow, [only, to_initiator])| RouteFlow {
+            flow,
+            only,
+            to_initiator,
+        })
     }
 
     proptest! {
