@@ -14,6 +14,7 @@
 
 use core::hash::Hasher as _;
 
+use base64ct::{Base64UrlUnpadded, Encoding as _};
 use siphasher::sip::SipHasher24;
 use siphasher::sip128::{Hasher128 as _, SipHasher24 as SipHasher24x128};
 use subtle::ConstantTimeEq as _;
@@ -148,51 +149,18 @@ impl NonceSource {
     }
 }
 
-const BASE64URL: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-
 fn encode(raw: &[u8; RAW_LEN]) -> [u8; NONCE_LEN] {
     let mut out = [0; NONCE_LEN];
-    for (chars, bytes) in out.chunks_mut(4).zip(raw.chunks(3)) {
-        let byte = |i: usize| bytes.get(i).copied().map_or(0, u32::from);
-        let word = (byte(0) << 16) | (byte(1) << 8) | byte(2);
-        for (i, c) in chars.iter_mut().enumerate() {
-            *c = BASE64URL[(word >> (18 - 6 * i)) as usize & 63];
-        }
-    }
+    let encoded = Base64UrlUnpadded::encode(raw, &mut out);
+    debug_assert!(encoded.is_ok_and(|text| text.len() == NONCE_LEN));
     out
 }
 
 /// Strict: one spelling for each nonce.
 fn decode(chars: &[u8]) -> Option<[u8; RAW_LEN]> {
-    if chars.len() != NONCE_LEN {
-        return None;
-    }
     let mut raw = [0; RAW_LEN];
-    for (bytes, chars) in raw.chunks_mut(3).zip(chars.chunks(4)) {
-        let mut word = 0;
-        for i in 0..4 {
-            word = (word << 6) | chars.get(i).map_or(Some(0), |&c| sextet(c))?;
-        }
-        // The last group of three characters carries two bytes and two bits that must be zero.
-        if bytes.len() == 2 && word & 0xff != 0 {
-            return None;
-        }
-        for (i, b) in bytes.iter_mut().enumerate() {
-            *b = (word >> (16 - 8 * i)) as u8;
-        }
-    }
-    Some(raw)
-}
-
-const fn sextet(c: u8) -> Option<u32> {
-    Some(match c {
-        b'A'..=b'Z' => c - b'A',
-        b'a'..=b'z' => c - b'a' + 26,
-        b'0'..=b'9' => c - b'0' + 52,
-        b'-' => 62,
-        b'_' => 63,
-        _ => return None,
-    } as u32)
+    let decoded = Base64UrlUnpadded::decode(chars, &mut raw).ok()?;
+    (decoded.len() == RAW_LEN).then_some(raw)
 }
 
 #[cfg(test)]
@@ -201,6 +169,7 @@ mod tests {
     use proptest::prelude::*;
 
     const NOW: u64 = 1_800_000_000_123;
+    const BASE64URL: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
     fn source(node: u16) -> NonceSource {
         NonceSource::new(&[1; 32], &[2; 32], node)

@@ -18,6 +18,7 @@
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
 
+use base64ct::{Base64UrlUnpadded, Encoding as _};
 use sip_message::header::NameAddr;
 use sip_message::{HeaderName, Host, SipUri};
 
@@ -218,53 +219,20 @@ fn decode(bytes: &[u8]) -> Option<(RouteFlow, u16)> {
     rest.is_empty().then_some((route, node))
 }
 
-const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-
 /// RFC 4648 §5, without padding: all of it may stand in a user part.
 fn write_base64url(out: &mut Vec<u8>, bytes: &[u8]) {
-    for three in bytes.chunks(3) {
-        let word = three.iter().fold(0u32, |word, byte| word << 8 | u32::from(*byte));
-        let word = word << (8 * (3 - three.len()));
-        for digit in 0..=three.len() {
-            let value = word >> (18 - 6 * digit) & 63;
-            out.extend(ALPHABET.get(value as usize));
-        }
-    }
+    let start = out.len();
+    out.resize(start + Base64UrlUnpadded::encoded_len(bytes), 0);
+    let room = out.get_mut(start..).unwrap_or_default();
+    let encoded = Base64UrlUnpadded::encode(bytes, room);
+    debug_assert!(encoded.is_ok());
 }
 
+/// Strict (RFC 4648 §3.5): a token has one spelling. More than 48 bytes are none: the longest has 41.
 fn read_base64url(text: &[u8]) -> Option<Bytes> {
-    let mut bytes = Bytes::new();
-    // The longest token is 55 digits.
-    if text.len() > 64 {
-        return None;
-    }
-    for four in text.chunks(4) {
-        let mut word = 0u32;
-        for digit in four {
-            let value = match digit {
-                b'A'..=b'Z' => digit - b'A',
-                b'a'..=b'z' => digit - b'a' + 26,
-                b'0'..=b'9' => digit - b'0' + 52,
-                b'-' => 62,
-                b'_' => 63,
-                _ => return None,
-            };
-            word = word << 6 | u32::from(value);
-        }
-        let len = match four.len() {
-            4 => 3,
-            3 => 2,
-            2 => 1,
-            _ => return None,
-        };
-        let word = word << (6 * (4 - four.len()));
-        // RFC 4648 §3.5: bits that say nothing are zero, so that a token has one spelling.
-        if word.trailing_zeros() < 8 * (3 - len as u32) {
-            return None;
-        }
-        bytes.extend(word.to_be_bytes().into_iter().skip(1).take(len));
-    }
-    Some(bytes)
+    let mut room = [0; 48];
+    let bytes = Base64UrlUnpadded::decode(text, &mut room).ok()?;
+    Some(Bytes::from_slice(bytes))
 }
 
 #[cfg(test)]
@@ -272,6 +240,8 @@ mod tests {
     use super::*;
     use crate::location::codec::tests::flow;
     use proptest::prelude::*;
+
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
     fn route() -> impl Strategy<Value = RouteFlow> {
         (flow(), any::<[bool; 2]>()).prop_map(|(flow, [only, to_initiator])| RouteFlow {
