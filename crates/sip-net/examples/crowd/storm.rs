@@ -35,6 +35,15 @@ struct Client {
     dice: Dice,
 }
 
+/// What all clients have in common while they come back.
+struct Storm<'a> {
+    target: &'a Target,
+    patience: &'a Patience,
+    epoll: Epoll,
+    /// Why attempts failed, and how often.
+    failures: BTreeMap<String, usize>,
+}
+
 struct Attempt {
     socket: TcpStream,
     speech: Speech,
@@ -106,43 +115,47 @@ fn report(clients: &[Client], took: Duration, failures: &BTreeMap<String, usize>
 
 /// Until all are served, or all is given up. Why attempts failed.
 fn storm(target: &Target, clients: &mut [Client], patience: &Patience) -> Outcome<BTreeMap<String, usize>> {
-    let epoll = Epoll::new()?;
     let mut events = EventList::new(512);
-    let mut failures = BTreeMap::new();
+    let mut storm = Storm {
+        target,
+        patience,
+        epoll: Epoll::new()?,
+        failures: BTreeMap::new(),
+    };
     let began = Instant::now();
     let mut looked = began;
     let mut left = clients.len();
     for (number, client) in clients.iter_mut().enumerate() {
-        client.begin(target, number, &epoll, patience, &mut failures);
+        client.begin(number, &mut storm);
     }
     while left > 0 && began.elapsed() < patience.give_up {
-        epoll.wait(&mut events, Some(10_000))?;
+        storm.epoll.wait(&mut events, Some(10_000))?;
         for event in (0..events.len()).filter_map(|index| events.get(index)) {
             let number = event.token as usize;
             let Some(client) = clients.get_mut(number) else {
                 continue;
             };
-            match client.turn(target, number, &epoll) {
+            match client.turn(number, &storm) {
                 Ok(false) => {}
                 Ok(true) => {
                     client.served = Some(began.elapsed());
                     client.attempt = None;
                     left -= 1;
                 }
-                Err(error) => client.failed(error.to_string(), patience, &mut failures),
+                Err(error) => client.failed(error.to_string(), &mut storm),
             }
         }
         if looked.elapsed() > Duration::from_millis(20) {
             looked = Instant::now();
             for (number, client) in clients.iter_mut().enumerate() {
-                client.look(target, number, &epoll, patience, &mut failures);
+                client.look(number, &mut storm);
             }
         }
     }
     for client in clients {
         client.attempt = None;
     }
-    Ok(failures)
+    Ok(storm.failures)
 }
 
 impl Client {
@@ -164,56 +177,42 @@ impl Client {
     }
 
     /// Begins an attempt.
-    fn begin(
-        &mut self,
-        target: &Target,
-        number: usize,
-        epoll: &Epoll,
-        patience: &Patience,
-        failures: &mut BTreeMap<String, usize>,
-    ) {
+    fn begin(&mut self, number: usize, storm: &mut Storm<'_>) {
         self.tries += 1;
-        self.due = Instant::now() + patience.timeout;
-        match Attempt::new(target, number, &self.config, epoll) {
+        self.due = Instant::now() + storm.patience.timeout;
+        match Attempt::new(storm.target, number, &self.config, &storm.epoll) {
             Ok(attempt) => self.attempt = Some(attempt),
-            Err(error) => self.failed(error.to_string(), patience, failures),
+            Err(error) => self.failed(error.to_string(), storm),
         }
     }
 
-    fn failed(&mut self, why: String, patience: &Patience, failures: &mut BTreeMap<String, usize>) {
+    fn failed(&mut self, why: String, storm: &mut Storm<'_>) {
         self.attempt = None;
-        *failures.entry(why).or_default() += 1;
+        *storm.failures.entry(why).or_default() += 1;
         // RFC 5626 §4.5: from half of it to all of it.
         let factor = f64::from(1u32 << (self.tries - 1).min(6)) * (0.5 + self.dice.roll() / 2.0);
-        self.due = Instant::now() + patience.backoff.mul_f64(factor);
+        self.due = Instant::now() + storm.patience.backoff.mul_f64(factor);
     }
 
     /// Whether something is overdue: the attempt, or the wait for the next.
-    fn look(
-        &mut self,
-        target: &Target,
-        number: usize,
-        epoll: &Epoll,
-        patience: &Patience,
-        failures: &mut BTreeMap<String, usize>,
-    ) {
+    fn look(&mut self, number: usize, storm: &mut Storm<'_>) {
         if self.served.is_some() || Instant::now() < self.due {
             return;
         }
         if self.attempt.is_some() {
-            self.failed("it took too long".to_owned(), patience, failures);
+            self.failed("it took too long".to_owned(), storm);
         } else {
-            self.begin(target, number, epoll, patience, failures);
+            self.begin(number, storm);
         }
     }
 
     /// Something has happened. Whether it is served.
-    fn turn(&mut self, target: &Target, number: usize, epoll: &Epoll) -> io::Result<bool> {
+    fn turn(&mut self, number: usize, storm: &Storm<'_>) -> io::Result<bool> {
         let Some(attempt) = &mut self.attempt else {
             return Ok(false);
         };
         let serial = self.tries as usize;
-        let served = attempt.turn(target, number, serial, epoll)?;
+        let served = attempt.turn(storm.target, number, serial, &storm.epoll)?;
         if let Some(tls) = &attempt.speech.tls {
             self.resumed = tls.resumed() == Some(true);
         }
