@@ -260,6 +260,14 @@ impl Running {
         stats
     }
 
+    /// The same, and so many calls went through the whole scenario.
+    pub fn succeed(self, calls: u32) -> Stats {
+        let name = self.name.clone();
+        let stats = self.finish();
+        assert_eq!(stats.successful(), u64::from(calls), "{name}: {stats:?}");
+        stats
+    }
+
     /// Waits for its end, whatever it is.
     pub fn end(mut self) -> (Option<i32>, Stats) {
         let status = self.child.wait(Duration::from_secs(TIMEOUT_S + 20));

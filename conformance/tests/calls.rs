@@ -29,11 +29,9 @@ fn callee_uri(scene: &Scene, transport: Transport) -> String {
 
 /// Both ends: every call went through, none was doubled.
 fn expect_all(caller: Running, callee: Running) {
-    let calling = caller.finish();
-    assert_eq!(calling.successful(), u64::from(CALLS), "{calling:?}");
+    caller.succeed(CALLS);
     let branches = callee.invites_received();
-    let called = callee.finish();
-    assert_eq!(called.successful(), u64::from(CALLS), "{called:?}");
+    let called = callee.succeed(CALLS);
     assert_eq!(called.incoming(), u64::from(CALLS), "{called:?}");
     assert_eq!(branches.len(), CALLS as usize, "{branches:?}");
     assert!(
@@ -130,7 +128,7 @@ fn by_location_of_a_registered_phone(transport: Transport) {
     .start() else {
         return;
     };
-    assert_eq!(register.finish().successful(), 1);
+    register.succeed(1);
     // The phone's socket is bound anew: over TCP its old connection is gone by now.
     let callee = callee(&scene, "uas_call", transport)
         .start()
@@ -181,10 +179,8 @@ fn over_a_connection_for_each_call(config: Config) {
         .connection_per_call()
         .start()
         .expect("SIPp, as above");
-    let calling = caller.finish();
-    assert_eq!(calling.successful(), u64::from(MANY), "{calling:?}");
-    let called = callee.finish();
-    assert_eq!(called.successful(), u64::from(MANY), "{called:?}");
+    caller.succeed(MANY);
+    callee.succeed(MANY);
     let opened = |by: &str| server.metric("trapezoid_net_connections_total", &format!("\"{by}\""));
     assert!(
         (opened("peer") - f64::from(MANY)).abs() < 0.5,
@@ -223,8 +219,7 @@ fn call_under_loss(config: Config) {
         .calls(MANY, 50)
         .lost_percent(10);
     let caller = caller.start().expect("SIPp, as above");
-    let calling = caller.finish();
-    assert_eq!(calling.successful(), u64::from(MANY), "{calling:?}");
+    let calling = caller.succeed(MANY);
     let branches = callee.invites_received();
     let called = callee.stop();
     assert_eq!(called.incoming(), u64::from(MANY), "{called:?}");

@@ -41,7 +41,6 @@ fn through_kamailio_to_the_callee(transport: Transport) {
     .set("hold_ms", "200")
     .start()
     .expect("SIPp, as above");
-    assert_eq!(caller.finish().successful(), u64::from(CALLS));
-    let called = callee.finish();
-    assert_eq!(called.successful(), u64::from(CALLS), "{called:?}");
+    caller.succeed(CALLS);
+    callee.succeed(CALLS);
 }

@@ -22,8 +22,7 @@ fn client<'a>(scene: &'a Scene, scenario: &'static str, transport: Transport) ->
 
 fn once(sipp: Sipp<'_>) {
     if let Some(running) = sipp.start() {
-        let stats = running.finish();
-        assert_eq!(stats.successful(), 1, "{stats:?}");
+        running.succeed(1);
     }
 }
 
