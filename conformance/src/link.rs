@@ -15,7 +15,7 @@ use socket2::{Domain, Socket, Type};
 use tungstenite::client::ClientRequestBuilder;
 use tungstenite::{Message, WebSocket};
 
-use crate::{Authority, Identity, Transport};
+use crate::{Authority, Identity, Scene, Transport};
 
 /// How long a handshake, or the wait for an answer, may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -110,6 +110,14 @@ pub enum Reading {
 }
 
 impl Link {
+    /// From any port of the scene to the server's for this transport.
+    ///
+    /// # Errors
+    /// As [`Link::open`].
+    pub fn to_server(scene: &Scene, transport: Transport, tls: &TlsPeer) -> io::Result<Self> {
+        Self::open(transport, scene.at(0), scene.at(transport.port()), Some(tls))
+    }
+
     /// From this address (port 0: any port) to `to`. TLS needs `tls`.
     ///
     /// # Errors

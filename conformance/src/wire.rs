@@ -283,6 +283,19 @@ impl Client {
         }
     }
 
+    /// OPTIONS to `uri` is answered 200; that answer.
+    pub fn expect_options(&mut self, uri: &str, call: &str) -> Message {
+        let text = format!(
+            "OPTIONS {uri} SIP/2.0\nMax-Forwards: 70\nFrom: <sip:alice@{DOMAIN}>;tag=1\nTo: <{uri}>\n\
+             Call-ID: {call}\nCSeq: 1 OPTIONS"
+        );
+        self.send(&text, call);
+        let answer = self.final_response();
+        assert_eq!(answer.status(), 200, "{call}: {answer:?}");
+        assert_eq!(answer.header("call-id"), call);
+        answer
+    }
+
     /// The next final response.
     pub fn final_response(&mut self) -> Message {
         loop {

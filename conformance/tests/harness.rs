@@ -16,22 +16,14 @@ fn kamailio(scene: &Scene, authority: &Authority, identity: &Identity, mutual: b
 }
 
 fn open(scene: &Scene, transport: Transport, tls: &TlsPeer) -> std::io::Result<Client> {
-    let to = scene.at(transport.port());
-    Link::open(transport, scene.at(0), to, Some(tls)).map(Client::over)
+    Link::to_server(scene, transport, tls).map(Client::over)
 }
 
 /// OPTIONS is answered 200.
 fn expect_answer(client: &mut Client, scene: &Scene) {
     let name = client.transport().via();
     let at = scene.at(client.transport().port());
-    let text = format!(
-        "OPTIONS sip:{at} SIP/2.0\nMax-Forwards: 70\nFrom: <sip:alice@{DOMAIN}>;tag=1\nTo: <sip:{at}>\n\
-         Call-ID: {name}\nCSeq: 1 OPTIONS"
-    );
-    client.send(&text, name);
-    let answer = client.final_response();
-    assert_eq!(answer.status(), 200, "{name}: {answer:?}");
-    assert_eq!(answer.header("call-id"), name);
+    let answer = client.expect_options(&format!("sip:{at}"), name);
     assert!(
         answer.header("via").contains(&format!("SIP/2.0/{name} ")),
         "{answer:?}"
@@ -111,8 +103,7 @@ fn a_client_shows_its_certificate() {
 
 /// With TLS 1.3 a client learns only by its first reading that it was refused.
 fn is_refused(scene: &Scene, tls: &TlsPeer) -> bool {
-    let to = scene.at(Transport::Tls.port());
-    match Link::open(Transport::Tls, scene.at(0), to, Some(tls)) {
+    match Link::to_server(scene, Transport::Tls, tls) {
         Ok(mut link) => link.read() == conformance::Reading::Closed,
         Err(_) => true,
     }

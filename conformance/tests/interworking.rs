@@ -39,8 +39,7 @@ impl Stage {
     }
 
     fn agent(&self, transport: Transport, user: &'static str, password: &'static str) -> Agent {
-        let to = self.scene.at(transport.port());
-        let link = Link::open(transport, self.scene.at(0), to, Some(&self.tls));
+        let link = Link::to_server(&self.scene, transport, &self.tls);
         let agent = Agent::new(link.expect("connecting"), user, password);
         // Nobody may connect to a client of TLS: it has no certificate (RFC 5626 §1).
         if transport == Transport::Tls {

@@ -7,25 +7,13 @@ use serde_json::json;
 
 const SECURED: [Transport; 2] = [Transport::Tls, Transport::Wss];
 
-fn open(scene: &Scene, transport: Transport, tls: &TlsPeer) -> std::io::Result<Link> {
-    let to = scene.at(transport.port());
-    Link::open(transport, scene.at(0), to, Some(tls))
-}
-
 /// OPTIONS is answered 200.
 fn expect_answer(client: &mut Client, call: &str) {
-    let text = format!(
-        "OPTIONS sip:{DOMAIN} SIP/2.0\nMax-Forwards: 70\nFrom: <sip:alice@{DOMAIN}>;tag=1\nTo: <sip:{DOMAIN}>\n\
-         Call-ID: {call}\nCSeq: 1 OPTIONS"
-    );
-    client.send(&text, call);
-    let answer = client.final_response();
-    assert_eq!(answer.status(), 200, "{answer:?}");
-    assert_eq!(answer.header("call-id"), call);
+    client.expect_options(&format!("sip:{DOMAIN}"), call);
 }
 
 fn is_served(scene: &Scene, transport: Transport, tls: &TlsPeer) -> bool {
-    let Ok(mut link) = open(scene, transport, tls) else {
+    let Ok(mut link) = Link::to_server(scene, transport, tls) else {
         return false;
     };
     // With TLS 1.3 a client learns only by its first reading that it was refused; until then
@@ -39,7 +27,7 @@ fn is_served(scene: &Scene, transport: Transport, tls: &TlsPeer) -> bool {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     expect_answer(
-        &mut Client::over(open(scene, transport, tls).expect("as before")),
+        &mut Client::over(Link::to_server(scene, transport, tls).expect("as before")),
         "served",
     );
     true
@@ -109,14 +97,17 @@ fn certificates_are_read_again() {
     let server = Server::start(&scene, &config);
     let [old, new] = [&first, &second].map(|authority| TlsPeer::trusting(authority, DOMAIN));
     let mut standing = SECURED.map(|transport| {
-        let link = open(&scene, transport, &old).expect("connecting");
+        let link = Link::to_server(&scene, transport, &old).expect("connecting");
         Client::over(link)
     });
     let sees = |wanted: &TlsPeer, other: &TlsPeer| {
         for transport in SECURED {
-            let mut client = Client::over(open(&scene, transport, wanted).expect("connecting"));
+            let mut client = Client::over(Link::to_server(&scene, transport, wanted).expect("connecting"));
             expect_answer(&mut client, "another");
-            assert!(open(&scene, transport, other).is_err(), "both certificates");
+            assert!(
+                Link::to_server(&scene, transport, other).is_err(),
+                "both certificates"
+            );
         }
     };
     sees(&old, &new);
@@ -154,12 +145,12 @@ fn each_domain_has_its_certificate() {
     let _server = Server::start(&scene, &config);
     for name in [DOMAIN, "other.example.net"] {
         let tls = TlsPeer::trusting(&authority, name);
-        let link = open(&scene, Transport::Tls, &tls).expect("connecting");
+        let link = Link::to_server(&scene, Transport::Tls, &tls).expect("connecting");
         expect_answer(&mut Client::over(link), name);
     }
     // Who asks for neither gets the first.
     let tls = TlsPeer::trusting(&authority, "third.example.net");
-    let refused = open(&scene, Transport::Tls, &tls)
+    let refused = Link::to_server(&scene, Transport::Tls, &tls)
         .err()
         .map(|error| error.to_string());
     assert!(refused.is_some_and(|said| said.contains(DOMAIN)));
