@@ -221,17 +221,17 @@ fn behind_a_nat_the_flow_comes_before_the_contact() {
     let uri = "sip:bob@10.0.0.9:5061;transport=tls";
     register(&mut b, phone, &format!("<{uri}>"));
     let invite = one(call(&mut b, "a1"));
-    assert_eq!((invite.to, invite.pinned), (phone, false));
+    assert_eq!((invite.to, invite.pinned), (phone, true));
     let marks = invite.headers("Record-Route");
     b.receive(phone, &response(&invite, "200 OK", ""));
     let bye = one(without_100(
         b.udp(CALLER, &in_dialog("BYE", uri, true, &reversed(&marks))),
     ));
-    assert_eq!((bye.to, bye.pinned), (phone, false));
+    assert_eq!((bye.to, bye.pinned), (phone, true));
     let again = one(b.undelivered(&bye));
     assert_eq!(
-        (again.to.transport, again.address()),
-        (Transport::Tls, "10.0.0.9:5061".to_string())
+        (again.to.transport, again.address(), again.to.conn, again.pinned),
+        (Transport::Tls, "10.0.0.9:5061".to_string(), None, false)
     );
     // Where the Contact is the far end's address, it is what counts, as for UDP.
     let mut b = Bench::new(&location(StateMode::Transaction));
@@ -242,6 +242,87 @@ fn behind_a_nat_the_flow_comes_before_the_contact() {
     );
     let invite = one(call(&mut b, "a1"));
     assert!(invite.headers("Record-Route").iter().all(|m| !m.contains('@')));
+}
+
+/// The far end of a flow that has gone is a port of a NAT, and by now perhaps another's: nothing is ever
+/// sent there by a connection of ours, whatever the request and however it was to go.
+#[test]
+fn nothing_is_opened_to_the_far_end_of_a_flow() {
+    let phone = over(Transport::Tcp, BROWSER, 4);
+    let uri = "sip:bob@10.0.0.9:5060;transport=tcp";
+    for state in [StateMode::Stateless, StateMode::Transaction] {
+        let mut b = Bench::new(&location(state));
+        register(&mut b, phone, &format!("<{uri}>"));
+        let invite = one(call(&mut b, "a1"));
+        assert_eq!((invite.to, invite.pinned), (phone, true), "{state:?}");
+        let marks = invite.headers("Record-Route");
+        b.receive(phone, &response(&invite, "200 OK", ""));
+        for method in ["ACK", "INVITE", "INFO", "BYE"] {
+            let text = in_dialog(method, uri, true, &reversed(&marks));
+            let sent = one(without_100(b.udp(CALLER, &text)));
+            assert_eq!((sent.to, sent.pinned), (phone, true), "{method}, {state:?}");
+            let next = without_100(b.undelivered(&sent));
+            // Without state nobody knows what else there is.
+            if state == StateMode::Stateless || method == "ACK" {
+                assert!(next.is_empty(), "{:?}", lines(&next));
+                continue;
+            }
+            let next = one(next);
+            assert_eq!(
+                (next.address().as_str(), next.to.conn, next.pinned),
+                ("10.0.0.9:5060", None, false)
+            );
+            assert!(next.first_line().starts_with(&format!("{method} {uri} ")));
+        }
+    }
+    // What belongs to a request that went there goes there too.
+    let mut b = Bench::new(&location(StateMode::Transaction));
+    register(&mut b, phone, &format!("<{uri}>"));
+    let invite = one(call(&mut b, "a1"));
+    b.receive(phone, &response(&invite, "180 Ringing", ""));
+    let mut out = b.udp(CALLER, &request("CANCEL", "sip:bob@example.com", "a1", ""));
+    out.retain(|sent| sent.first_line().starts_with("CANCEL "));
+    let cancel = one(out);
+    assert_eq!((cancel.to, cancel.pinned), (phone, true));
+    let mut out = b.receive(phone, &response(&invite, "487 Request Terminated", ""));
+    out.retain(|sent| sent.first_line().starts_with("ACK "));
+    let ack = one(out);
+    assert_eq!((ack.to, ack.pinned), (phone, true));
+}
+
+/// Several contacts: each by its own flow or its own Contact, none by a new connection to where a flow
+/// ended.
+#[test]
+fn of_a_fork_the_flow_that_has_gone_gives_way_to_its_contact() {
+    let mut b = Bench::new(&location(StateMode::Transaction));
+    let phone = over(Transport::Tcp, BROWSER, 4);
+    register(&mut b, phone, "<sip:bob@10.0.0.9:5060;transport=tcp>");
+    let udp = registration("r0", "<sip:bob@10.0.0.8>").replace("c1@", "c0@");
+    b.udp(CALLEE, &udp);
+    let sent = call(&mut b, "a1");
+    let by_flow = sent.iter().find(|s| s.to == phone).expect("the phone's branch");
+    let by_udp = sent.iter().find(|s| s.to.transport == Transport::Udp);
+    assert!(by_flow.pinned && !by_udp.expect("the other's").pinned);
+    let next = one(b.undelivered(by_flow));
+    assert_eq!(
+        (next.address().as_str(), next.to.conn, next.pinned),
+        ("10.0.0.9:5060", None, false)
+    );
+}
+
+/// Who listens where he came from is found there by his Contact when his connection has gone.
+#[test]
+fn a_contact_that_is_the_far_end_is_connected_to() {
+    let mut b = Bench::new(&location(StateMode::Transaction));
+    let peer = over(Transport::Tcp, "192.0.2.30:5060", 4);
+    register(&mut b, peer, "<sip:bob@192.0.2.30:5060;transport=tcp>");
+    let invite = one(call(&mut b, "a1"));
+    assert_eq!((invite.to, invite.pinned), (peer, true));
+    let next = one(b.undelivered(&invite));
+    assert_eq!(
+        (next.address().as_str(), next.to.conn, next.pinned),
+        ("192.0.2.30:5060", None, false)
+    );
 }
 
 /// §5.3: a user agent on UDP that does outbound gets in its dialogs what comes, where it came from; one

@@ -7,7 +7,7 @@ use sip_message::{HeaderName, Message};
 use smallvec::SmallVec;
 
 use super::reply::{Reply, Status};
-use super::{ClientUser, Engine, Pin, ServerUser, Wake};
+use super::{ClientUser, Engine, ServerUser, Wake};
 use crate::time::Millis;
 use crate::transaction::table::{Client, ClientMachine, Key, Live, Server, ServerMachine, timer_place};
 use crate::transaction::{
@@ -453,7 +453,7 @@ impl Engine {
 fn push_client(out: &mut TransmitBatch, client: &Client<ClientUser>) {
     out.push(client.to, &client.request);
     out.name_last(client.user.peer.clone());
-    if client.user.pin != Pin::None {
+    if client.user.pin.holds(&client.to) {
         out.pin_last();
     }
 }

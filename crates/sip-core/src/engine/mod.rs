@@ -107,16 +107,25 @@ pub(crate) enum Owner {
     Probe(Probe),
 }
 
-/// Whether a request goes by its flow or not at all, and why.
+/// Whether its flow is the only way for a request, and why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Pin {
-    /// It may go by any connection.
+    /// There may be others: what the Contact says.
     #[default]
     None,
     /// A registration is a flow and nothing else.
     Registration,
     /// A Route names the flow.
     Route,
+}
+
+impl Pin {
+    /// Whether what is sent there goes by that connection or comes back. So does all that a flow is to
+    /// carry, be there another way behind it or not: the far end of one that has gone is a port of a
+    /// NAT, and may be anybody's by now.
+    pub(crate) const fn holds(self, to: &Flow) -> bool {
+        !matches!(self, Self::None) || to.conn.is_some()
+    }
 }
 
 /// What the proxy keeps beside a client transaction.
@@ -137,7 +146,7 @@ pub(crate) struct ClientUser {
     pub(crate) cancel_sent: bool,
     /// Who must be found there, if it goes by TLS.
     pub(crate) peer: Option<PeerName>,
-    /// It goes by its flow only.
+    /// Whether its flow is the only way.
     pub(crate) pin: Pin,
     /// It left by TCP because it was too long for a datagram, and may go back.
     pub(crate) switched: bool,

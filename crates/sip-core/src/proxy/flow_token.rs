@@ -10,6 +10,7 @@
 //! - **Who does outbound** (`ob` in his Contact, RFC 5626 §4.3; `reg-id` in his registration).
 //! - **Who is on a stream and whose Contact is another address** than the one that he came from: behind
 //!   a NAT. His flow is tried first, and then what his Contact says; the others have nothing behind it.
+//!   Where the flow itself led, nobody connects: by then that port of the NAT may be another's.
 //! - **Who came by TLS without a certificate**: nobody could connect to his Contact and know him again,
 //!   and the shell uses a connection that it finds by an address only of who has proved that address.
 //!

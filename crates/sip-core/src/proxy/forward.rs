@@ -30,7 +30,7 @@ pub(crate) struct Decision<'a> {
     pub(crate) candidates: Candidates,
     /// Who must be found there, of those that are reached by TLS.
     pub(crate) peer: Option<PeerName>,
-    /// It goes by `flow` only.
+    /// Whether `flow` is the only way.
     pub(crate) pin: Pin,
     /// The flow of a registration, where the contact is reached through it.
     pub(crate) flow: Option<Flow>,
@@ -59,7 +59,7 @@ pub(crate) struct Branch {
     pub(crate) to: Flow,
     /// Who must be found there.
     pub(crate) peer: Option<PeerName>,
-    /// It goes there by that flow only.
+    /// Whether that flow is the only way.
     pub(crate) pin: Pin,
     /// The flow by which requests of the dialog find there too.
     pub(crate) back: Option<RouteFlow>,
@@ -178,7 +178,7 @@ impl Engine {
             self.edits.apply(request.message.source(), span(request), text)
         });
         self.out.name_last(by_tls(to, &decision.peer));
-        if decision.pin != Pin::None {
+        if decision.pin.holds(&to) {
             self.out.pin_last();
         }
         if self.out.last_len() > self.config.limits.udp_mtu && may_switch {

@@ -254,8 +254,8 @@ impl Engine {
         });
     }
 
-    /// RFC 5626 §5.3.1: by the flow that our Route names; where that is not the only way, what the
-    /// Request-URI says comes behind it.
+    /// RFC 5626 §5.3.1: by the flow that our Route names, on that connection or not at all; where that
+    /// is not the only way, what the Request-URI says comes behind it.
     fn follow_flow(&mut self, request: &Request<'_>, progress: Progress, plan: &Plan<'_>, route: RouteFlow) {
         // The next address behind a flow that has gone.
         if let Some(server) = progress.server.filter(|_| progress.begin) {

@@ -136,15 +136,16 @@ pub enum Proof {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transmit {
     /// Where to. With `conn` set: on that connection if it still lives and its peer's IP address
-    /// is that of `remote`; else, as without it, on a connection to `remote`, opened if need be.
+    /// is that of `remote`; else, as without it, on a connection to `remote`, opened if need be: an
+    /// answer (RFC 3261 §18.2.2). A request that names a connection is `pinned` there.
     pub to: Flow,
     /// By TLS, if a connection must be opened or chosen: the domain that the peer must prove to be
     /// (RFC 5922 §7.1). A connection to the same address that proved another domain is none to use.
     /// `None`: the address of `to`.
     pub peer: Option<PeerName>,
     /// On that connection (where none is named: the one that came from that address) or not at all, and
-    /// only if its peer is exactly `to.remote`: else the message is undelivered at once (RFC 5626 §5.3). So is all that goes by WebSocket, which nobody opens to a
-    /// user agent (RFC 7118 §5).
+    /// only if its peer is exactly `to.remote`: else the message is undelivered at once (RFC 5626 §5.3).
+    /// So is all that goes by WebSocket, which nobody opens to a user agent (RFC 7118 §5).
     pub pinned: bool,
     /// Place of the message in [`TransmitBatch::bytes`].
     pub range: Range<usize>,
