@@ -35,7 +35,8 @@ pub struct Limits {
     /// Route header values of one request; more: 400.
     pub route_values: usize,
     /// Addresses-of-record registered over one connection that are known when it closes; of more, a call
-    /// learns that it has when it is sent there.
+    /// learns that it has when it is sent there. Those that have unregistered or moved are forgotten as
+    /// others come.
     pub registrations_per_connection: usize,
     /// Connections of which one worker knows what hangs on them; of more, whoever waits for something on
     /// one learns by a timer that it has closed.

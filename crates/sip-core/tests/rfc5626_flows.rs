@@ -5,6 +5,8 @@ mod common;
 
 use common::*;
 use sip_core::config::{Config, StateMode};
+use sip_core::id::ConnId;
+use sip_core::shared::SharedState;
 use sip_core::transport::{Flow, Proof, Transport};
 
 const BROWSER: &str = "192.0.2.30:40000";
@@ -477,20 +479,88 @@ fn registrations_of_a_connection_are_bounded() {
     config.limits.registrations_per_connection = 2;
     let mut b = Bench::new(&config);
     for user in ["u1", "u2", "u3", "u1"] {
-        let text = request(
-            "REGISTER",
-            "sip:example.com",
-            user,
-            &format!("Contact: <{INVALID}>\n"),
-        )
-        .replace("sip:alice@", &format!("sip:{user}@"))
-        .replace("sip:bob@", &format!("sip:{user}@"))
-        .replace("c1@", &format!("{user}@"));
-        b.receive(browser(4), &text);
+        register_user(&mut b, browser(4), user, 1, 3600);
     }
     assert_eq!(b.counters().limited_flow_registrations, 1);
     closed(&mut b, browser(4));
     assert_eq!(b.counters().flows_lost, 2);
+}
+
+/// This user registers over this flow for so many seconds, as an SBC does for many.
+fn register_user(b: &mut Bench, flow: Flow, user: &str, cseq: u32, expires_s: u32) {
+    let text = request(
+        "REGISTER",
+        "sip:example.com",
+        &format!("{user}x{cseq}"),
+        &format!("Contact: <{INVALID}>;expires={expires_s}\n"),
+    )
+    .replace("sip:alice@", &format!("sip:{user}@"))
+    .replace("sip:bob@", &format!("sip:{user}@"))
+    .replace("c1@", &format!("{user}@"))
+    .replace("CSeq: 1 ", &format!("CSeq: {cseq} "));
+    assert_eq!(one(b.receive(flow, &text)).first_line(), "SIP/2.0 200 OK");
+}
+
+/// Over which connections this user is registered, as the location service knows it.
+fn connections_of(b: &Bench, user: &str) -> Vec<Option<ConnId>> {
+    let mut found = vec![];
+    let aor = format!("{user}@example.com");
+    b.shared.read_bindings(aor.as_bytes(), &mut |record| {
+        found.extend(
+            record
+                .bindings()
+                .map(|binding| binding.expect("a binding").received.conn),
+        );
+    });
+    found
+}
+
+/// The bound is one of registrations that there are, not of all that a lasting connection ever had.
+#[test]
+fn registrations_that_have_left_a_connection_are_forgotten() {
+    for limit in [2, 100, 1024] {
+        let mut config = location(StateMode::Transaction);
+        config.limits.registrations_per_connection = limit;
+        let mut b = Bench::new(&config);
+        register_user(&mut b, browser(4), "first", 1, 7200);
+        for n in 0..3 * limit {
+            // Some unregister, some move to another connection, some end.
+            let user = format!("u{n}");
+            register_user(&mut b, browser(4), &user, 1, if n % 3 == 0 { 60 } else { 3600 });
+            match n % 3 {
+                0 if n < 60 => b.now_us += 61_000_000,
+                0 | 1 => register_user(&mut b, browser(4), &user, 2, 0),
+                _ => register_user(&mut b, browser(5), &user, 2, 60),
+            }
+        }
+        register_user(&mut b, browser(4), "last", 1, 3600);
+        let counters = b.counters();
+        assert_eq!(counters.limited_flow_registrations, 0, "{limit}");
+        assert_eq!(connections_of(&b, "last"), [browser(4).conn]);
+        closed(&mut b, browser(4));
+        for user in ["first", "last"] {
+            assert_eq!(connections_of(&b, user), [None], "{limit}: {user}");
+        }
+    }
+}
+
+/// At the bound all are living: none of them is forgotten for another, who is refused and counted until
+/// one leaves.
+#[test]
+fn registrations_that_are_there_stay_known_at_the_bound() {
+    let mut config = location(StateMode::Transaction);
+    config.limits.registrations_per_connection = 40;
+    let mut b = Bench::new(&config);
+    for n in 0..50 {
+        register_user(&mut b, browser(4), &format!("u{n}"), 1, 3600);
+    }
+    assert_eq!(b.counters().limited_flow_registrations, 10);
+    register_user(&mut b, browser(4), "u7", 2, 0);
+    register_user(&mut b, browser(4), "u49", 2, 3600);
+    register_user(&mut b, browser(4), "u48", 2, 3600);
+    assert_eq!(b.counters().limited_flow_registrations, 11);
+    closed(&mut b, browser(4));
+    assert_eq!(b.counters().flows_lost, 40);
 }
 
 /// Many transactions on one connection: those that have ended are forgotten as others come.

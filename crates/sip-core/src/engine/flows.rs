@@ -4,8 +4,9 @@
 //!
 //! An entry is there as long as something hangs on it. One for a connection that has closed already goes
 //! with its last transaction: nobody says again that it has closed. Within an entry nothing is searched
-//! for to be taken out: a transaction that has ended stays listed until the list is pruned, a binding
-//! that has moved to another connection until this one closes. Both are asked again when it does.
+//! for to be taken out: a transaction that has ended stays listed until the list is pruned, an
+//! address-of-record that has left the connection until it is asked about as others come. Both are asked
+//! again when the connection closes.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, btree_map};
@@ -16,6 +17,7 @@ use sip_message::Method;
 use smallvec::SmallVec;
 
 use super::Engine;
+use super::aors::Aors;
 use crate::engine::request::Request;
 use crate::engine::waiting::Parked;
 use crate::id::ConnId;
@@ -35,14 +37,14 @@ const fn conn_key(conn: ConnId) -> ConnKey {
 #[derive(Debug, Default)]
 struct Entry {
     /// Addresses-of-record registered over it.
-    aors: SmallVec<[Box<[u8]>; 1]>,
+    aors: Aors,
     clients: SmallVec<[Key; 1]>,
     /// Those of them that have not ended.
-    live: usize,
+    live: u32,
     /// How long `clients` may become until it is pruned.
-    prune_at: usize,
+    prune_at: u32,
     /// REGISTERs that came on it and wait for a back-end.
-    waiting: usize,
+    waiting: u32,
 }
 
 impl Entry {
@@ -107,19 +109,34 @@ impl Engine {
             return;
         };
         let limit = self.config.limits.registrations_per_connection;
+        let known = self.flows.entries.get(&conn_key(conn));
+        if known.is_some_and(|entry| entry.aors.contains(aor, &self.secrets)) {
+            return;
+        }
         let Some(entry) = self.flow_entry(conn) else {
             return;
         };
-        if entry.aors.iter().any(|known| **known == *aor) {
-            return;
-        }
-        if entry.aors.len() < limit {
-            let is_first = entry.aors.is_empty();
-            entry.aors.push(Box::from(aor));
-            self.flows.registered += usize::from(is_first);
+        let mut aors = mem::take(&mut entry.aors);
+        self.flows.registered -= usize::from(!aors.is_empty());
+        aors.make_room(limit, &self.secrets, |aor| self.is_registered_over(aor, conn));
+        if aors.len() < limit {
+            aors.push(Box::from(aor), &self.secrets);
         } else {
             self.counters.limited_flow_registrations += 1;
         }
+        self.flows.registered += usize::from(!aors.is_empty());
+        self.flows.release(conn, |entry| entry.aors = aors);
+    }
+
+    /// Whether this address-of-record has a binding made over this connection still.
+    fn is_registered_over(&self, aor: &[u8], conn: ConnId) -> bool {
+        let now = self.now.unix_s();
+        let mut found = false;
+        self.shared.read_bindings(aor, &mut |record| {
+            let mut bindings = record.bindings().filter_map(Result::ok);
+            found = bindings.any(|b| b.received.conn == Some(conn) && b.expires_unix_s > now);
+        });
+        found
     }
 
     /// The entry of this connection, made if there is room.
@@ -169,11 +186,11 @@ impl Engine {
         };
         entry.clients.push(key);
         entry.live += 1;
-        if entry.clients.len() > entry.prune_at.max(PRUNE_AT) {
+        if entry.clients.len() > PRUNE_AT.max(entry.prune_at as usize) {
             let mut clients = mem::take(&mut entry.clients);
             clients.retain(|key| self.table.client(*key).is_some());
             if let Some(entry) = self.flows.entries.get_mut(&conn_key(conn)) {
-                entry.prune_at = clients.len() * 2;
+                entry.prune_at = clients.len() as u32 * 2;
                 entry.clients = clients;
             }
         }
@@ -203,7 +220,7 @@ impl Engine {
         };
         self.flows.registered -= usize::from(!entry.aors.is_empty());
         let mut lost = 0;
-        for aor in &entry.aors {
+        for aor in entry.aors.iter() {
             self.shared.update_bindings(aor, &mut |record: &mut AorRecord| {
                 let of_it = |b: &&mut crate::location::Binding| b.received.conn == Some(conn);
                 for binding in record.bindings.iter_mut().filter(of_it) {

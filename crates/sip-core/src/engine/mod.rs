@@ -1,6 +1,7 @@
 //! What an endpoint holds, and the steps that every part of it takes: sending, transactions and
 //! their timers, questions to back-ends, answers made here.
 
+mod aors;
 pub(crate) mod context;
 pub(crate) mod directory;
 pub(crate) mod effects;

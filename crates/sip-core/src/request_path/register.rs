@@ -25,6 +25,8 @@ struct Applied {
     after: Vec<u8>,
     version: u64,
     contacts: usize,
+    /// It has a binding made over the connection of the request.
+    is_here: bool,
 }
 
 impl Engine {
@@ -82,6 +84,7 @@ impl Engine {
         let registration = Registration::read(&request.message, request.flow, &policy, limit, self.now)?;
         let mut headers = Vec::with_capacity(256);
         let durable = policy.durability == Durability::Commit;
+        let conn = request.flow.conn;
         let mut outcome = Err(Rejection::Bad("Not Registered"));
         self.shared.update_bindings(aor, &mut |record: &mut AorRecord| {
             let mut before = Vec::new();
@@ -101,11 +104,12 @@ impl Engine {
                     after,
                     version: record.version,
                     contacts: record.bindings.len(),
+                    is_here: conn.is_some() && record.bindings.iter().any(|b| b.received.conn == conn),
                 }
             });
         });
         let applied = outcome?;
-        if applied.effect != Effect::Nothing {
+        if applied.effect != Effect::Nothing && applied.is_here {
             self.note_registration(aor, &request.flow);
         }
         let reply = Reply {
