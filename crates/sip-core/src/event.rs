@@ -137,6 +137,8 @@ counters! {
     limited_flow_registrations => "limit_reached" { "limit=\"registrations-per-connection\"" };
     /// Requests refused because a limit was reached.
     limited_flows => "limit_reached" { "limit=\"flows\"" };
+    /// Requests refused because a limit was reached.
+    limited_aliases => "limit_reached" { "limit=\"aliases\"" };
     /// Bindings whose connection has closed.
     flows_lost => "registration_flows_lost" {};
     /// Requests sent to another address of the next hop after the first failed (RFC 3263 §4.3).

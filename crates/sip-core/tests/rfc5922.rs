@@ -143,6 +143,17 @@ fn a_connection_is_offered_by_who_has_a_certificate() {
     assert_eq!(offered(Transport::Tls, Proof::Certificate, ""), None);
     assert_eq!(offered(Transport::Tls, Proof::None, "alias;"), None);
     assert_eq!(offered(Transport::Wss, Proof::Certificate, "alias;"), None);
+    // Those that nobody has taken yet are bounded, and what is beyond is counted.
+    let mut b = Bench::new(&all_transports());
+    for slot in 0..300 {
+        let flow = Flow {
+            proof: Proof::Certificate,
+            ..over(Transport::Tls, "192.0.2.41:40000", slot)
+        };
+        b.receive(flow, &options("alias;"));
+    }
+    let taken = std::iter::from_fn(|| b.endpoint.poll_alias()).count();
+    assert_eq!((taken, b.counters().limited_aliases), (256, 44));
     // We offer ours too.
     let sent = sent(&mut Bench::new(&routed("sips:192.0.2.41")), "MESSAGE");
     assert!(sent.header("Via").ends_with(";alias"), "{}", sent.text);

@@ -96,9 +96,14 @@ impl Engine {
             return;
         };
         let via = &request.via;
-        if via.params.has(b"alias") && self.aliases.len() < MAX_ALIASES {
+        if !via.params.has(b"alias") {
+            return;
+        }
+        if self.aliases.len() < MAX_ALIASES {
             let port = via.port.unwrap_or(Transport::Tls.default_port());
             self.aliases.push((conn, SocketAddr::new(flow.remote.ip(), port)));
+        } else {
+            self.counters.limited_aliases += 1;
         }
     }
 
