@@ -147,6 +147,8 @@ counters! {
     switched_to_tcp => "udp_too_long" { "result=\"sent-by-tcp\"" };
     /// Requests too long for a datagram, by what was done.
     switched_back => "udp_too_long" { "result=\"sent-by-udp-after-tcp-failed\"" };
+    /// Requests too long for a datagram, by what was done.
+    kept_on_udp => "udp_too_long" { "result=\"sent-by-udp-as-tcp-failed-before\"" };
     /// Requests sent to several targets at once or in turn (RFC 3261 §16.7).
     forked => "forked" {};
     /// Responses 3xx whose contacts became targets.

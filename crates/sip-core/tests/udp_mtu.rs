@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use sip_core::config::{Config, StateMode};
+use sip_core::config::{Action, Config, Relay, RelayTarget, StateMode};
 use sip_core::transport::Transport;
 
 const BOB: &str = "sip:bob@example.com";
@@ -233,4 +233,137 @@ fn without_state_copies_take_the_same_way_and_an_invite_stays() {
         udp_flow(CALLER)
     );
     assert!(b.undelivered(&udp).is_empty());
+}
+
+/// Everything goes where its Request-URI says.
+fn by_request_uri(state: StateMode) -> Config {
+    let mut config = with(state);
+    config.routes[0].action = Action::Relay(Relay::to(RelayTarget::RequestUri));
+    config
+}
+
+/// How a long request to this port of the callee leaves.
+fn to_port(b: &mut Bench, port: u32, branch: &str) -> Sent {
+    let text = long("MESSAGE", branch).replace(BOB, &format!("sip:bob@192.0.2.20:{port}"));
+    let sent = forwarded(b.udp(CALLER, &text));
+    assert_eq!(sent.address(), format!("192.0.2.20:{port}"));
+    sent
+}
+
+const BOTH: [StateMode; 2] = [StateMode::Stateless, StateMode::Transaction];
+
+/// A firewall that swallows SYNs costs the time-out of one connection, not that of each request.
+#[test]
+fn where_tcp_failed_the_next_goes_by_udp_at_once() {
+    for state in BOTH {
+        let mut b = Bench::new(&by_request_uri(state));
+        let tcp = to_port(&mut b, 5060, "a1");
+        assert_eq!(tcp.to.transport, Transport::Tcp);
+        let back = one(b.undelivered(&tcp));
+        let sent = to_port(&mut b, 5060, "a2");
+        assert_eq!((sent.to, sent.to.transport), (back.to, Transport::Udp));
+        assert!(sent.header("Via").starts_with("SIP/2.0/UDP 192.0.2.1:5060;"));
+        let ok = one(b.udp(CALLEE, &response(&sent, "200 OK", "")));
+        assert_eq!(lines(&[ok]), [format!("{CALLER} SIP/2.0 200 OK")]);
+        let c = b.counters();
+        assert_eq!((c.switched_to_tcp, c.switched_back, c.kept_on_udp), (1, 1, 1));
+        // Another port is another matter, and so is what is short.
+        assert_eq!(to_port(&mut b, 5070, "a3").to.transport, Transport::Tcp);
+        b.udp(CALLER, &request("MESSAGE", BOB, "a4", ""));
+        assert_eq!(b.counters().kept_on_udp, 1);
+        // Another worker has to learn it for itself.
+        let mut other = Bench::new(&by_request_uri(state));
+        assert_eq!(to_port(&mut other, 5060, "a5").to.transport, Transport::Tcp);
+    }
+}
+
+/// Without state nobody absorbs copies: whichever way they go, they are known as such.
+#[test]
+fn copies_that_go_by_udp_at_once_are_copies() {
+    let mut b = Bench::new(&with(StateMode::Stateless));
+    let tcp = one(b.udp(CALLER, &long("SUBSCRIBE", "a1")));
+    let udp = one(b.undelivered(&tcp));
+    assert_eq!(one(b.udp(CALLER, &long("SUBSCRIBE", "a1"))), udp);
+    assert_eq!(b.counters().kept_on_udp, 1);
+    // What is refused by UDP as well has failed.
+    assert!(b.undelivered(&udp).is_empty());
+}
+
+#[test]
+fn after_five_minutes_tcp_is_tried_again() {
+    for state in BOTH {
+        let mut b = Bench::new(&by_request_uri(state));
+        let tcp = to_port(&mut b, 5060, "a1");
+        b.undelivered(&tcp);
+        b.pass(299_999);
+        assert_eq!(to_port(&mut b, 5060, "a2").to.transport, Transport::Udp);
+        // What went by UDP proves nothing either way.
+        b.pass(1);
+        let tcp = to_port(&mut b, 5060, "a3");
+        assert_eq!(tcp.to.transport, Transport::Tcp);
+        b.undelivered(&tcp);
+        b.pass(200_000);
+        assert_eq!(to_port(&mut b, 5060, "a4").to.transport, Transport::Udp);
+    }
+}
+
+#[test]
+fn an_answer_by_tcp_ends_what_is_remembered() {
+    for state in BOTH {
+        let mut b = Bench::new(&by_request_uri(state));
+        let sent: Vec<Sent> = ["a1", "a2", "a3"].map(|a| to_port(&mut b, 5060, a)).into();
+        b.undelivered(&sent[0]);
+        // Neither what comes by UDP nor what comes by a connection that they opened.
+        b.udp(CALLEE, &response(&sent[1], "200 OK", ""));
+        let theirs = tcp_flow("192.0.2.20:40000", 5);
+        b.receive(theirs, &response(&sent[2], "100 Trying", ""));
+        assert_eq!(
+            to_port(&mut b, 5060, "a4").to.transport,
+            Transport::Udp,
+            "{state:?}"
+        );
+        // Nor a stranger's word.
+        let forged = response(&sent[2], "200 OK", "").replace("z9hG4bK", "z9hG4bKx");
+        b.receive(tcp_flow(CALLEE, 6), &forged);
+        assert_eq!(
+            to_port(&mut b, 5060, "a5").to.transport,
+            Transport::Udp,
+            "{state:?}"
+        );
+        b.receive(tcp_flow(CALLEE, 6), &response(&sent[2], "200 OK", ""));
+        assert_eq!(
+            to_port(&mut b, 5060, "a6").to.transport,
+            Transport::Tcp,
+            "{state:?}"
+        );
+    }
+}
+
+/// What was cancelled is not sent again, but TCP has failed there all the same.
+#[test]
+fn what_was_cancelled_is_remembered_too() {
+    let mut b = Bench::new(&config());
+    let tcp = forwarded(b.udp(CALLER, &long("INVITE", "a1")));
+    b.udp(CALLER, &request("CANCEL", BOB, "a1", ""));
+    b.undelivered(&tcp);
+    assert_eq!(
+        forwarded(b.udp(CALLER, &long("INVITE", "a2"))).to.transport,
+        Transport::Udp
+    );
+}
+
+#[test]
+fn so_many_addresses_are_remembered_and_no_more() {
+    let mut b = Bench::new(&by_request_uri(StateMode::Stateless));
+    for port in 0..256 {
+        let tcp = to_port(&mut b, 6000 + port, "a1");
+        b.undelivered(&tcp);
+    }
+    let tcp = to_port(&mut b, 7000, "a1");
+    b.undelivered(&tcp);
+    let of = |b: &mut Bench, port| to_port(b, port, "a3").to.transport;
+    assert_eq!(of(&mut b, 6000), Transport::Tcp, "the oldest has left");
+    for port in [6001, 6255, 7000] {
+        assert_eq!(of(&mut b, port), Transport::Udp, "{port}");
+    }
 }

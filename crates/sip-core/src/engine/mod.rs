@@ -6,6 +6,7 @@ pub(crate) mod context;
 pub(crate) mod directory;
 pub(crate) mod effects;
 pub(crate) mod flows;
+pub(crate) mod no_tcp;
 pub(crate) mod reply;
 pub(crate) mod request;
 pub(crate) mod secrets;
@@ -40,6 +41,7 @@ use crate::transport::{Flow, PeerName, Proof, TransmitBatch};
 use context::Context;
 use directory::Directory;
 use flows::Flows;
+use no_tcp::NoTcp;
 use secrets::Secrets;
 use waiting::Waiting;
 
@@ -210,6 +212,8 @@ pub(crate) struct Engine {
     pub(crate) aliases: Vec<(ConnId, SocketAddr)>,
     pub(crate) counters: Counters,
     pub(crate) flows: Flows,
+    /// Where long requests go by UDP at once.
+    pub(crate) no_tcp: NoTcp,
     pub(crate) indexes: Vec<HeaderIndex>,
     pub(crate) draining: bool,
     /// Server transactions without a final answer yet.
@@ -364,6 +368,7 @@ impl Engine {
             aliases: Vec::new(),
             counters: Counters::default(),
             flows: Flows::default(),
+            no_tcp: NoTcp::default(),
             indexes: Vec::new(),
             draining: false,
             live: 0,

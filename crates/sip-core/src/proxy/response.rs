@@ -67,6 +67,7 @@ impl Engine {
                 return self.stray();
             }
             self.count_response(status);
+            self.note_answered_by(&flow);
             return self.client_response(key, status, message);
         }
         if self.holds_state
@@ -144,6 +145,7 @@ impl Engine {
         if self.secrets.branch(&input, target) != branch {
             return self.stray();
         }
+        self.note_answered_by(&flow);
         // The token is not under the branch's hash: what it says must at least be possible. (Whose
         // connection it names, the shell compares with `remote`.)
         let ingress = read_ingress(token);

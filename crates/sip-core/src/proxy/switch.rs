@@ -15,6 +15,10 @@
 //!   the shell does not tell a reset from a time-out. The transaction begins anew with the same
 //!   branch, so that one who got both knows a copy. It counts as no failure of the next hop. What was
 //!   cancelled meanwhile is not sent again.
+//! - **Where that happened, the next goes by UDP at once** for five minutes ([`crate::engine::no_tcp`]):
+//!   a firewall that swallows what begins a connection costs each try its time-out. An answer on a
+//!   connection to that address ends this. Without state what would have switched is written as if it
+//!   had and had come back, so that copies are the same before and after.
 
 use alloc::vec::Vec;
 
@@ -70,6 +74,10 @@ impl Engine {
         let Some(stream) = stream.filter(|_| self.config.limits.udp_mtu > 0) else {
             return false;
         };
+        if self.no_tcp.has(to.remote, self.now.instant) {
+            self.counters.kept_on_udp += 1;
+            return false;
+        }
         let moved = Move {
             ingress,
             from: to.listener,
@@ -99,19 +107,25 @@ impl Engine {
         let Some(stream) = stream.filter(|_| !stays) else {
             return;
         };
+        let in_vain = self.no_tcp.has(to.remote, self.now.instant);
+        let by = if in_vain { to } else { stream };
         let hash = self.secrets.branch(&request.branch_input(), SWITCHED);
         let moved = Move {
             ingress,
             from: to.listener,
-            to: stream.listener,
+            to: by.listener,
             branch: Some((hash, SWITCHED)),
         };
         let mut text = core::mem::take(&mut self.scratch);
         text.clear();
         self.out.take_last(&mut text);
         if self.readdress(&mut text, &moved) {
-            self.counters.switched_to_tcp += 1;
-            self.out.push(stream, &text);
+            let counter = match in_vain {
+                true => &mut self.counters.kept_on_udp,
+                false => &mut self.counters.switched_to_tcp,
+            };
+            *counter += 1;
+            self.out.push(by, &text);
         } else {
             self.out.push(to, &text);
         }
@@ -128,11 +142,15 @@ impl Engine {
             ClientMachine::Invite(m) => m.state() == invite_client::State::Calling,
             ClientMachine::NonInvite(m) => m.state() == non_invite_client::State::Trying,
         };
-        let wanted = core::mem::take(&mut client.user.switched) && !client.user.cancel_wanted;
-        if !wanted || !silent {
+        let switched = core::mem::take(&mut client.user.switched);
+        if !switched || !silent {
             return false;
         }
         let (stream, server) = (client.to, client.user.server());
+        self.no_tcp.note(stream.remote, self.now.instant);
+        if client.user.cancel_wanted {
+            return false;
+        }
         let mut text = Vec::from(&*client.request);
         let ingress = server
             .and_then(|key| self.table.live(key))
@@ -151,6 +169,7 @@ impl Engine {
         if number != SWITCHED || stream.transport != Transport::Tcp {
             return;
         }
+        self.no_tcp.note(stream.remote, self.now.instant);
         let top = message.top_via().ok();
         let token = top.as_ref().and_then(|via| ingress_token(via.params.as_bytes()));
         let Some((ingress, _)) = token.and_then(read_ingress) else {
@@ -160,6 +179,14 @@ impl Engine {
         let mut text = Vec::from(message.source().get(span).unwrap_or_default());
         if let Some(to) = self.by_udp(stream, ingress, &mut text) {
             self.out.push(to, &text);
+        }
+    }
+
+    /// An answer to a request of ours came on this flow: TCP works there, if it is a connection to the
+    /// address itself and none from some port of its.
+    pub(super) fn note_answered_by(&mut self, flow: &Flow) {
+        if flow.transport == Transport::Tcp && !self.no_tcp.is_empty() {
+            self.no_tcp.forget(flow.remote);
         }
     }
 
