@@ -573,7 +573,8 @@ pub(crate) struct Transport {
     #[schemars(range(min = 65_536, max = 1_073_741_824))]
     pub udp_send_buffer_bytes: usize,
     /// A longer request over UDP, in bytes, leaves by TCP where its next hop has not asked for UDP and a listener
-    /// speaks TCP (RFC 3261 §18.1.1); 0: never.
+    /// speaks TCP (RFC 3261 §18.1.1). Where TCP comes to nothing it leaves by UDP after all, and for five minutes
+    /// at once. 0: none leaves by TCP for its length.
     #[schemars(range(max = 65_535))]
     pub udp_mtu: usize,
     /// Datagrams that wait for room in that buffer. At the limit they are dropped and counted.
