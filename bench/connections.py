@@ -176,7 +176,7 @@ def attacked(server, generator, rate, turn, options, crowds):
     while running.child.poll() is None:
         time.sleep(0.5)
         most, buffers = max(most, memory(server.process.pid)), max(buffers, kernel()[1])
-    said = json.loads(running.log.read_text().strip().splitlines()[-1])
+    said = finished(running)
     row = {"part": "attackers", "server": server.name, "attacked": bool(crowds), "round": turn, "rate": int(rate),
            "against": options.against, "p50_ms": said["p50_ms"], "p99_ms": said["p99_ms"], "done": said["done"],
            "started": said["started"], "memory": most, "buffers": buffers}
@@ -244,7 +244,8 @@ def shaken(server, version, resumed, options, work):
 
 
 def storm_part(options, work):
-    rows = []
+    generator, rows = load.build_generator(work), []
+    rate = options.rate or 2000
     for make in servers(options, options.against if options.against == "tcp" else "tls"):
         for turn in range(min(options.rounds, 3)):
             server = make(work, options.against)
@@ -252,16 +253,28 @@ def storm_part(options, work):
                 with Crowd(work, "storm", options.against, count=options.clients, give_up=options.give_up) as crowd:
                     remembered = crowd.ready(900)
                     server.restart()
+                    # Of ours, calls beside: by TCP, as those of the attackers' part. The crowd comes amid them.
+                    calls = server.name == "trapezoid" and load.start_generator(
+                        generator, server.home, "tcp", rate, options.seconds)
+                    time.sleep(options.seconds / 10 if calls else 0)
                     before = cpu(server.process.pid)
                     crowd.go()
                     said = crowd.results(options.give_up + 60)[-1]
                     used = cpu(server.process.pid)[0] - before[0]
+                    beside = finished(calls) if calls else {}
             finally:
                 server.stop()
             rows.append(say({"part": "storm", "server": server.name, "round": turn, "against": options.against,
                              "remembered": remembered, **{key: value for key, value in said.items() if key != "mode"},
-                             "cpu_s": round(used, 2)}))
+                             "cpu_s": round(used, 2), "calls_rate": int(rate) if calls else 0,
+                             **{f"calls_{key}": beside[key] for key in ("started", "done", "p99_ms") if calls}}))
     return rows
+
+
+def finished(running):
+    """What a generator says when it has ended."""
+    running.child.wait()
+    return json.loads(running.log.read_text().strip().splitlines()[-1])
 
 
 # ------------------------------------------------------------------ the whole
@@ -281,7 +294,7 @@ def arguments():
                         help=f"of the part memory: of {', '.join(KINDS)}")
     parser.add_argument("--count", type=int, default=19_000, help="idle connections (as far as descriptors go)")
     parser.add_argument("--few", type=int, default=1_000, help="idle connections that the many are compared with")
-    parser.add_argument("--rate", type=float, help="calls/s of messages (about 70 %% of a core) and attackers (2000)")
+    parser.add_argument("--rate", type=float, help="calls/s of messages (about 70 %% of a core), and beside attackers and storm (2000)")
     parser.add_argument("--rounds", type=int, default=5, help="of messages, attackers, handshakes (storm: 3)")
     parser.add_argument("--seconds", type=float, default=10, help="of each measurement")
     parser.add_argument("--warm", type=float, default=4, help="seconds of calls before measurements of them")

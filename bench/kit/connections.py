@@ -140,14 +140,15 @@ def handshakes_notes(rows):
 
 def storm(rows):
     table = [["storm", "clients", "served", "resumed", "all served after", "median, p99", "tries in all, most",
-              "CPU of the server"]]
+              "CPU of the server", "p99 of calls beside, in the whole run"]]
     for server in dict.fromkeys(row["server"] for row in rows):
         some = of(rows, server=server)
         table.append([
             f"{server}, {some[0]['against']}", f"{some[0]['asked']:,}", f"{min(row['served'] for row in some):,}",
             f"{min(row['resumed'] for row in some):,}", f"{median(some, 'all_s'):.2f} s",
             f"{median(some, 'median_s'):.2f}, {median(some, 'p99_s'):.2f} s",
-            f"{median(some, 'tries'):,.0f}, {max(row['most_tries'] for row in some)}", f"{median(some, 'cpu_s'):.2f} s"])
+            f"{median(some, 'tries'):,.0f}, {max(row['most_tries'] for row in some)}", f"{median(some, 'cpu_s'):.2f} s",
+            f"{median(some, 'calls_p99_ms'):.2f} ms" if some[0].get("calls_rate") else "–"])
     return table
 
 
@@ -158,6 +159,8 @@ def storm_notes(rows):
             yield f"not to be believed: {place}: only {row['remembered']:,} of {row['asked']:,} had a ticket"
         if row["served"] < row["asked"]:
             yield f"{place}: goal missed: {row['served']:,} of {row['asked']:,} were served before all was given up"
+        if row.get("calls_done", 0) < 0.999 * row.get("calls_started", 0):
+            yield f"{place}: goal missed: beside it {row['calls_done']:,} of {row['calls_started']:,} calls were completed"
         if row["server"] == "trapezoid" and row["against"] in ("tls", "wss") and row["resumed"] < 0.99 * row["asked"]:
             yield f"{place}: goal missed: {row['resumed']:,} of {row['asked']:,} resumed their session"
 

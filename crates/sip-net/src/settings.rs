@@ -17,15 +17,15 @@ pub struct Settings {
     /// Refuse to start where another process listens on the same address, even if it shares it.
     pub exclusive: bool,
     /// Open connections; one more from a peer is closed at once, one more from us not opened. Of 16
-    /// one, and at least one of several, is kept for those that we open. Where there are too many, those
-    /// that wait for nothing but the peer's end go first.
+    /// one, and at least one of several, is kept for those that we open, and half for those that peers
+    /// open. Where there are too many, those that wait for nothing but the peer's end go first.
     pub connections: usize,
     /// Connections accepted from one listener in one turn; the rest wait in the kernel.
     pub accepts_per_turn: usize,
     /// Connections that the kernel keeps waiting for us, for each listener.
     pub accept_backlog: i32,
-    /// Connections from one address (of IPv6, one network of 64 bits); one more is closed at once. 0:
-    /// any number.
+    /// Connections from one address, or opened to it, those for one call alone apart (of IPv6, one network
+    /// of 64 bits); one more is closed at once, or not opened. 0: any number.
     pub connections_per_address: usize,
     /// Steps of TLS handshakes in one turn; what comes beyond waits its turn, in order, while
     /// established connections are served.

@@ -656,8 +656,8 @@ pub(crate) struct Limits {
     /// Via values of one message. More: 400.
     #[schemars(range(min = 1, max = 1000))]
     pub via_values: usize,
-    /// Connections from one address (of IPv6, one network of 64 bits) at one worker. At the limit new ones are closed
-    /// at once and counted. 0: any number.
+    /// Connections from one address (of IPv6, one network of 64 bits) at one worker, and those opened to it, unless for
+    /// one call alone. At the limit new ones are closed at once, or not opened, and counted. 0: any number.
     #[schemars(range(max = 10_000_000))]
     pub connections_per_address: usize,
     /// Steps of TLS handshakes that one worker does in a turn; what is more waits while established connections are
