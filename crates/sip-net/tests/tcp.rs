@@ -10,7 +10,7 @@ mod rig;
 
 use std::collections::BTreeSet;
 use std::io::Read;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use rig::{PATIENCE, Rig, Told, expect, framed, loopback, read_to_end, udp_client, write};
@@ -18,6 +18,7 @@ use sip_core::transport::Transport;
 use sip_core::transport::framing::FramingFault;
 use sip_net::mailbox::Control;
 use sip_net::settings::Settings;
+use socket2::{Domain, Socket, Type};
 
 #[test]
 fn messages_are_framed_however_they_are_cut() {
@@ -402,13 +403,26 @@ fn where_the_connection_has_gone_a_new_one_is_opened() {
     rig.end(Control::Stop);
 }
 
+/// A socket with an address that others may have, too, until one of them listens.
+fn reusable(address: SocketAddr) -> Socket {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).unwrap();
+    socket.set_reuse_address(true).unwrap();
+    socket.bind(&address.into()).unwrap();
+    socket
+}
+
 #[test]
 fn a_peers_connection_is_found_by_its_address_from_every_worker() {
     let rig = Rig::start(2, Settings::default());
     // Enough that, all but certainly, either worker accepts some.
     for number in 0..12 {
-        let mut stream = rig.connect();
-        let address = stream.local_addr().unwrap();
+        // The peer's listener will have this port, and nobody else in between.
+        let client = reusable("127.0.0.1:0".parse().unwrap());
+        let address = client.local_addr().unwrap().as_socket().unwrap();
+        let listener = reusable(address);
+        client.connect(&rig.tcp.into()).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut stream = TcpStream::from(client);
         write(&mut stream, &framed("hello", 0));
         assert!(matches!(rig.next(), Told::Message { text, .. } if text == "hello"));
         for worker in 0..2 {
@@ -423,7 +437,8 @@ fn a_peers_connection_is_found_by_its_address_from_every_worker() {
         drop(stream);
         assert_eq!(rig.counter(number + 1, |c| c.tcp_closed_error), number + 1);
         assert_eq!(rig.counter(number, |c| c.tcp_opened), number);
-        let peer = TcpListener::bind(address).unwrap();
+        listener.listen(1).unwrap();
+        let peer = TcpListener::from(listener);
         for worker in 0..2 {
             rig.order(&format!("AT {worker} SEND {address} again"));
         }
