@@ -123,6 +123,11 @@ impl Block {
         self.entries.len()
     }
 
+    /// Bytes of all of them.
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Whether it holds no message.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()

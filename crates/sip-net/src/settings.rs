@@ -84,7 +84,7 @@ impl Default for Settings {
             udp_backlog_bytes: 1 << 20,
             exclusive: true,
             connections: 100_000,
-            accepts_per_turn: 64,
+            accepts_per_turn: 16,
             accept_backlog: 4096,
             connections_per_address: 2_000,
             handshakes_per_turn: 8,

@@ -78,7 +78,7 @@ pub(super) struct Turns {
 
 /// Nanoseconds that handshakes may take in one turn of the loop; what has begun is ended. For as long
 /// other traffic waits.
-const TIME_NS: u64 = 1_000_000;
+const TIME_NS: u64 = 250_000;
 
 /// Steps for those that have begun, for each step of another.
 const BEGUN_IN_A_ROW: u8 = 3;
@@ -207,8 +207,8 @@ mod tests {
             }
             steps
         };
-        assert_eq!(steps(100_000), 8);
-        assert_eq!(steps(300_000), 4);
+        assert_eq!(steps(30_000), 8);
+        assert_eq!(steps(100_000), 3);
         assert_eq!(steps(5_000_000), 1, "one at least");
     }
 

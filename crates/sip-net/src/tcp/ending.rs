@@ -14,17 +14,25 @@ use crate::accepted::Accepted;
 use crate::counters::NetCounters;
 use crate::mailbox::{Block, Task};
 
+/// Connections whose time is up that are looked at in one turn: to end one costs as much as a few messages.
+const ENDED_PER_TURN: usize = 64;
+
 impl Streams {
     /// When [`Streams::advance`] wants to be called next, milliseconds.
     pub fn next_ms(&self) -> Option<u64> {
-        self.wheel.next_ms()
+        if self.due.is_empty() {
+            self.wheel.next_ms()
+        } else {
+            Some(0)
+        }
     }
 
-    /// Ends the connections whose time is up.
+    /// Ends the connections whose time is up; of thousands at once, some in each turn.
     pub fn advance(&mut self, now_ms: u64, counters: &mut NetCounters) {
         let mut due = mem::take(&mut self.due);
         self.wheel.advance(now_ms, &mut due);
-        for (id, tick) in due.drain(..) {
+        let now = due.len().min(ENDED_PER_TURN);
+        for (id, tick) in due.drain(..now) {
             let Some(conn) = self.table.get_mut(id).filter(|conn| conn.placed == tick) else {
                 continue;
             };
@@ -233,6 +241,11 @@ impl Streams {
     pub(super) fn lose(&mut self, to: Flow, origin: WorkerId, message: &[u8], counters: &mut NetCounters) {
         counters.stream_undelivered += 1;
         self.lost.push(Task::lost(origin), to, message);
+    }
+
+    /// Bytes of messages that could not be delivered and have not been taken.
+    pub fn lost_bytes(&self) -> usize {
+        self.lost.bytes()
     }
 
     /// Exchanges the messages that could not be delivered, and the connections that are no more, for

@@ -35,7 +35,7 @@ use crate::tcp::{Naming, Serving, StreamService, Streams, TcpListener};
 use crate::udp::{Backlog, IcmpErrors, RecvBatch, SendBatch, UdpSocket};
 
 /// Events taken from the kernel in one turn.
-const EVENTS_PER_TURN: usize = 128;
+const EVENTS_PER_TURN: usize = 256;
 
 /// Kinds of tokens, in their highest byte; what is below depends on the kind.
 mod token {

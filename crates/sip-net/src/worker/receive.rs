@@ -18,6 +18,10 @@ use crate::tcp::{Arrival, Outgoing, Streams, Verdict};
 /// ICMP errors taken from one socket in one turn; the rest waits in the kernel.
 const ICMP_PER_TURN: usize = 64;
 
+/// Bytes of messages that connections could not deliver, which are returned to whoever made them before others
+/// end in the same turn: beside the queues that they come from they would take as much memory again.
+const LOST_BYTES: usize = 1 << 20;
+
 /// For so long connections wait in the kernel after it could not give one: it is short of memory.
 const ACCEPT_PAUSE: Millis = Millis(100);
 
@@ -55,6 +59,9 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                         (event.readable, event.error) = (false, false);
                     }
                     self.stream_ready(event, now);
+                    if self.streams.lost_bytes() > LOST_BYTES {
+                        self.return_lost(now);
+                    }
                 }
             }
         }

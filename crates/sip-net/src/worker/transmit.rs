@@ -160,7 +160,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
     }
 
     /// Tells whoever made them of the messages that connections could not deliver.
-    fn return_lost(&mut self, now: Now) {
+    pub(super) fn return_lost(&mut self, now: Now) {
         let mut lost = mem::take(&mut self.lost);
         if self.streams.take_lost(&mut lost) {
             self.return_block(&lost, now);
