@@ -14,6 +14,8 @@ pub enum Interest {
     Read,
     /// As [`Interest::Read`], or room to write.
     ReadWrite,
+    /// Room to write, the peer's end of sending, or an error; what there is to read waits.
+    Write,
     /// The peer's end of sending, or an error; what there is to read waits.
     Hangup,
 }
@@ -24,6 +26,7 @@ impl Interest {
         match self {
             Self::Read => read,
             Self::ReadWrite => read | libc::EPOLLOUT as u32,
+            Self::Write => (libc::EPOLLOUT | libc::EPOLLRDHUP) as u32,
             Self::Hangup => libc::EPOLLRDHUP as u32,
         }
     }

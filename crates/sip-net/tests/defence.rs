@@ -19,6 +19,37 @@ use rig::{PATIENCE, Rig, connect, expect, framed, read_to_end, write};
 use sip_net::settings::Settings;
 use sip_net::tls::Versions;
 
+/// Whoever does not read what he asks for is not asked what else he wants: he costs neither work nor memory.
+#[test]
+fn who_does_not_read_is_not_heard_until_he_does() {
+    let kit = Kit::new();
+    let rig = Rig::secure(1, Settings::default(), kit.service());
+    const QUESTIONS: usize = 400;
+    // Each is answered by as much as it has.
+    let question = framed("WHOLE", 20_000);
+    let mut deaf = rig.connect();
+    let mut asks = deaf.try_clone().unwrap();
+    let asking = std::thread::spawn(move || write(&mut asks, &framed("WHOLE", 20_000).repeat(QUESTIONS)));
+    let held = |least| rig.counter(least, |c| c.stream_received);
+    // Until no more is taken.
+    let (mut taken, mut before) = (held(1), 0);
+    while taken > before {
+        std::thread::sleep(Duration::from_millis(100));
+        (before, taken) = (taken, held(0));
+    }
+    assert!(taken < QUESTIONS as u64, "all {QUESTIONS} were taken");
+    let (_, bytes, _) = rig.load();
+    assert!(bytes < 500_000, "{bytes} bytes wait for him");
+    // He reads after all, and gets every answer.
+    for _ in 0..QUESTIONS {
+        expect(&mut deaf, &question);
+    }
+    asking.join().unwrap();
+    assert_eq!(held(QUESTIONS as u64), QUESTIONS as u64);
+    drop(deaf);
+    rig.end_empty();
+}
+
 /// The first bytes of a ClientHello, and no more.
 fn hello(kit: &Kit, address: SocketAddr, count: usize) -> TcpStream {
     let mut stream = connect_with(&kit.client(Versions::Tls13), address, usize::MAX);

@@ -121,6 +121,9 @@ pub(super) struct Beginning {
     pub(super) is_for_answer: bool,
 }
 
+/// Bytes that wait for a peer which has connected to us, beyond which nothing is read from it.
+const UNHEEDED: usize = 64 << 10;
+
 /// Bytes of messages of which a copy is kept until something comes back; of more, none is.
 const UNHEARD: usize = 64 << 10;
 
@@ -259,6 +262,17 @@ impl Conn {
         self.since_ms = now_ms;
     }
 
+    /// What the socket is registered for while not all is written: a peer that does not read what it has asked
+    /// for is not heard either. Those to which we have connected are, or two servers would wait for each
+    /// other.
+    pub(super) fn interest_while_unsent(&self) -> Interest {
+        if self.waiting() > UNHEEDED && !self.is_outbound() {
+            Interest::Write
+        } else {
+            Interest::ReadWrite
+        }
+    }
+
     /// The earliest time at which something must have happened, and what it means if not.
     pub(super) fn deadline(&self, settings: &Settings) -> (u64, Overdue) {
         let after = |start: u64, ms: u32| start + u64::from(ms);
@@ -295,7 +309,9 @@ impl Conn {
             let ends = after(self.since_ms, settings.handshake_timeout_ms);
             earliest = earliest.min_by_time((ends, Overdue::Unheard));
         }
-        if self.is_mid_message() {
+        // Of those that are not heard nothing can be missing.
+        let is_heard = self.interest != Interest::Write;
+        if is_heard && self.is_mid_message() {
             earliest = earliest.min_by_time((
                 after(self.since_ms, settings.message_timeout_ms),
                 Overdue::Message,
@@ -307,7 +323,7 @@ impl Conn {
                 Overdue::Silent,
             ));
         }
-        if self.decoder.is_framed() && settings.ws_ping_ms > 0 {
+        if is_heard && self.decoder.is_framed() && settings.ws_ping_ms > 0 {
             let overdue = if self.pinged { Overdue::Idle } else { Overdue::Ping };
             earliest = earliest.min_by_time((after(self.active_ms, settings.ws_ping_ms), overdue));
         }

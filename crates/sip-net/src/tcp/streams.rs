@@ -617,7 +617,7 @@ impl Streams {
         }
         let interest = match result {
             Err(_) => return self.close(id, Why::Error, counters),
-            Ok(false) => Interest::ReadWrite,
+            Ok(false) => conn.interest_while_unsent(),
             Ok(true) => {
                 if conn.waiting() == 0
                     && let Some(out) = conn.out.take()
