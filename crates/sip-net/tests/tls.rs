@@ -315,6 +315,7 @@ fn a_message_is_delivered_or_comes_back_and_never_both() {
     let _ = peer.read_to_end(&mut bytes);
     let _ = peer.conn.reader().read_to_end(&mut bytes);
     let received = thousands(&bytes);
+    drop(peer);
     rig.until(|(connections, ..)| connections == 0);
     for text in came_back(&rig) {
         assert!(undelivered.insert(text), "once");
