@@ -323,9 +323,10 @@ def arguments():
             fail(f"no {unknown[0]}; there are {', '.join(known)}")
     if options.smoke:
         vars(options).update(SMOKE)
-    limit = descriptors() - SPARE
+    # The server keeps a sixteenth for connections that it opens, and calls need some, too.
+    limit = (descriptors() - SPARE) * 15 // 16 - 100
     if options.count > limit:
-        print(f"{limit + SPARE} descriptors for each process: {limit} connections, not {options.count}", file=sys.stderr)
+        print(f"{descriptors()} descriptors for each process: {limit} connections, not {options.count}", file=sys.stderr)
         options.count = limit
     return options
 
