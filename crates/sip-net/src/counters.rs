@@ -64,6 +64,8 @@ net_counters! {
     stream_sent_bytes => "net_stream_bytes" { "direction=\"out\"" };
     /// Turns in which so many messages came by connections that some of these had to wait for the next.
     stream_reads_put_off => "net_stream_reads_put_off" {};
+    /// Times that nothing more was read from a peer until it reads what waits for it.
+    stream_pauses => "net_stream_reads_paused" {};
     /// Keep-alive pings answered on connections.
     stream_pings => "net_stream_pings" {};
     /// Connections that came to stand, by who opened them.

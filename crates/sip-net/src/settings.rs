@@ -36,6 +36,9 @@ pub struct Settings {
     pub stream_messages_per_turn: usize,
     /// Bytes that wait for one slow reader; at the bound its connection is cut.
     pub write_queue_bytes: usize,
+    /// Bytes that wait for a peer which has connected to us, beyond which nothing is read from it until it
+    /// reads: who does not take his answers is not asked what else he wants.
+    pub pause_reading_bytes: usize,
     /// Bytes of memory that all connections together take for what is unsent or incomplete. Beyond it,
     /// those that hold the most are cut, unless their peers take something at that moment; those that
     /// we opened come last.
@@ -91,6 +94,7 @@ impl Default for Settings {
             read_bytes: 32 << 10,
             stream_messages_per_turn: 1024,
             write_queue_bytes: 1 << 20,
+            pause_reading_bytes: 64 << 10,
             stream_bytes: 256 << 20,
             connect_timeout_ms: 4_000,
             handshake_timeout_ms: 10_000,

@@ -23,7 +23,11 @@ use sip_net::tls::Versions;
 #[test]
 fn who_does_not_read_is_not_heard_until_he_does() {
     let kit = Kit::new();
-    let rig = Rig::secure(1, Settings::default(), kit.service());
+    let settings = Settings {
+        message_timeout_ms: 500,
+        ..Settings::default()
+    };
+    let rig = Rig::secure(1, settings, kit.service());
     const QUESTIONS: usize = 400;
     // Each is answered by as much as it has.
     let question = framed("WHOLE", 20_000);
@@ -40,6 +44,9 @@ fn who_does_not_read_is_not_heard_until_he_does() {
     assert!(taken < QUESTIONS as u64, "all {QUESTIONS} were taken");
     let (_, bytes, _) = rig.load();
     assert!(bytes < 500_000, "{bytes} bytes wait for him");
+    assert!(rig.counter(1, |c| c.stream_pauses) >= 1);
+    // Longer than a message may take that has begun, of which the rest could not come.
+    std::thread::sleep(Duration::from_millis(700));
     // He reads after all, and gets every answer.
     for _ in 0..QUESTIONS {
         expect(&mut deaf, &question);

@@ -170,3 +170,21 @@ fn who_sends_the_most_is_not_served_alone() {
     expect(&mut streams[FLOODS], b"ECHO me too");
     rig.end(Control::Stop);
 }
+
+/// Of thousands whose time is up at once some end in each turn, and all of them do.
+#[test]
+fn many_that_fall_silent_together_all_end() {
+    let settings = Settings {
+        idle_timeout_ms: 300,
+        close_timeout_ms: 300,
+        ..Settings::default()
+    };
+    let rig = Rig::start(1, settings);
+    const COUNT: u64 = 300;
+    let all: Vec<_> = (0..COUNT).map(|_| rig.connect()).collect();
+    assert_eq!(rig.counter(COUNT, |c| c.tcp_closed_idle), COUNT);
+    // None of them closes: they are ended once more, when that has taken too long.
+    rig.until(|(connections, ..)| connections == 0);
+    drop(all);
+    rig.end_empty();
+}

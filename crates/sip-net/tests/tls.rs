@@ -300,33 +300,42 @@ fn a_message_is_delivered_or_comes_back_and_never_both() {
     let kit = Kit::new();
     let settings = Settings {
         write_queue_bytes: 16 << 20,
+        // Who does not read is to be heard when he breaks the protocol.
+        pause_reading_bytes: usize::MAX,
         close_timeout_ms: 60_000,
         ..Settings::default()
     };
-    let rig = Rig::secure(1, settings, kit.service());
-    // We have connected: one who has connected to us and does not read is not heard meanwhile.
-    let (listener, address) = listen();
-    rig.tell(&format!("VIA 2 {address} first"));
-    let mut peer = kit.peer(accept(&listener));
-    expect(&mut peer, b"first");
-    write(&mut peer, &framed("FLOOD 9000", 0));
-    let mut undelivered = break_while_much_waits(&rig, &mut peer.sock);
-    let mut bytes = Vec::new();
-    let _ = peer.read_to_end(&mut bytes);
-    let _ = peer.conn.reader().read_to_end(&mut bytes);
-    let received = thousands(&bytes);
-    drop(peer);
-    rig.until(|(connections, ..)| connections == 0);
-    for text in came_back(&rig) {
-        assert!(undelivered.insert(text), "once");
+    for outbound in [false, true] {
+        let rig = Rig::secure(1, settings.clone(), kit.service());
+        let (received, mut undelivered) = if outbound {
+            let (listener, address) = listen();
+            rig.tell(&format!("VIA 2 {address} first"));
+            let mut peer = kit.peer(accept(&listener));
+            expect(&mut peer, b"first");
+            write(&mut peer, &framed("FLOOD 9000", 0));
+            let undelivered = break_while_much_waits(&rig, &mut peer.sock);
+            let mut bytes = Vec::new();
+            let _ = peer.read_to_end(&mut bytes);
+            let _ = peer.conn.reader().read_to_end(&mut bytes);
+            (thousands(&bytes), undelivered)
+        } else {
+            let mut stream = kit.connect(rig.tls);
+            write(&mut stream, &framed("FLOOD 9000", 0));
+            let undelivered = break_while_much_waits(&rig, &mut stream.sock);
+            (receive_all(&mut stream), undelivered)
+        };
+        rig.until(|(connections, ..)| connections == 0);
+        for text in came_back(&rig) {
+            assert!(undelivered.insert(text), "once");
+        }
+        assert_eq!(received.intersection(&undelivered).count(), 0);
+        assert_eq!(
+            received.len() + undelivered.len(),
+            9000,
+            "all that was sent was read"
+        );
+        rig.end_empty();
     }
-    assert_eq!(received.intersection(&undelivered).count(), 0);
-    assert_eq!(
-        received.len() + undelivered.len(),
-        9000,
-        "all that was sent was read"
-    );
-    rig.end_empty();
 }
 
 #[test]

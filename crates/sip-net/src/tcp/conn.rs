@@ -121,9 +121,6 @@ pub(super) struct Beginning {
     pub(super) is_for_answer: bool,
 }
 
-/// Bytes that wait for a peer which has connected to us, beyond which nothing is read from it.
-const UNHEEDED: usize = 64 << 10;
-
 /// Bytes of messages of which a copy is kept until something comes back; of more, none is.
 const UNHEARD: usize = 64 << 10;
 
@@ -263,10 +260,10 @@ impl Conn {
     }
 
     /// What the socket is registered for while not all is written: a peer that does not read what it has asked
-    /// for is not heard either. Those to which we have connected are, or two servers would wait for each
-    /// other.
-    pub(super) fn interest_while_unsent(&self) -> Interest {
-        if self.waiting() > UNHEEDED && !self.is_outbound() {
+    /// for is not heard either ([`Settings::pause_reading_bytes`]). Those to which we have connected are, or
+    /// two servers would wait for each other.
+    pub(super) fn interest_while_unsent(&self, settings: &Settings) -> Interest {
+        if self.waiting() > settings.pause_reading_bytes && !self.is_outbound() {
             Interest::Write
         } else {
             Interest::ReadWrite

@@ -617,7 +617,7 @@ impl Streams {
         }
         let interest = match result {
             Err(_) => return self.close(id, Why::Error, counters),
-            Ok(false) => conn.interest_while_unsent(),
+            Ok(false) => conn.interest_while_unsent(&self.settings),
             Ok(true) => {
                 if conn.waiting() == 0
                     && let Some(out) = conn.out.take()
@@ -628,6 +628,11 @@ impl Streams {
             }
         };
         if conn.interest != interest && !conn.is_parked && self.epoll.modify(conn, token, interest).is_ok() {
+            counters.stream_pauses += u64::from(interest == Interest::Write);
+            if conn.interest == Interest::Write {
+                // The rest of a message could not come meanwhile.
+                conn.message_begins(now_ms);
+            }
             conn.interest = interest;
         }
         let (deadline, _) = conn.deadline(&self.settings);
