@@ -87,11 +87,20 @@ impl Backend {
                     });
                 }
                 (QueryKind::SaveBindings { .. }, _) => at_once(id, Answer::Saved(Ok(()))),
-                (QueryKind::Credentials { user, domain, realm }, _) if self.credentials.is_some() => {
+                (
+                    QueryKind::Credentials {
+                        username,
+                        user_len,
+                        domain,
+                        realm,
+                    },
+                    _,
+                ) if self.credentials.is_some() => {
                     credentials.push(CredentialQuery {
                         origin,
                         id,
-                        user,
+                        username,
+                        user_len,
                         domain,
                         realm,
                     });

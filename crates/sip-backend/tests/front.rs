@@ -14,7 +14,7 @@ use battery::{Answers, id};
 use parking_lot::Mutex;
 use sip_backend::Backend;
 use sip_backend::location::{DiskStore, Options};
-use sip_backend::subscribers::{LookupOptions, SqliteCredentials, SubscriberTable, TableOptions};
+use sip_backend::subscribers::{LookupOptions, Pipeline, SubscriberTable, TableOptions};
 use sip_core::id::ListenerId;
 use sip_core::query::{Answer, Query, QueryKind, RecordKind, Unavailable};
 
@@ -32,7 +32,8 @@ fn save_query(slot: Option<u32>, aor: &[u8], version: u64) -> Query {
 
 fn credentials(slot: u32, user: &[u8]) -> Query {
     let kind = QueryKind::Credentials {
-        user: user.into(),
+        username: user.into(),
+        user_len: user.len(),
         domain: b"example.com"[..].into(),
         realm: b"example.com"[..].into(),
     };
@@ -75,7 +76,7 @@ fn all_is_counted(backend: &Backend) {
 fn each_question_goes_to_its_store_and_its_answer_to_the_worker() {
     let dir = tempfile::tempdir().unwrap();
     let answers = Arc::new(Answers::default());
-    let table = TableOptions::new(dir.path().join("subscribers.db"));
+    let table = TableOptions::sqlite(dir.path().join("subscribers.db"));
     SubscriberTable::open(table.clone())
         .unwrap()
         .add("alice", "example.com", "example.com", b"x")
@@ -83,8 +84,7 @@ fn each_question_goes_to_its_store_and_its_answer_to_the_worker() {
     let options = Options::new(dir.path().join("location.db"), listeners());
     let find = |_, _| Some(ListenerId(0));
     let (location, _) = DiskStore::open(options.clone(), answers.clone(), &find, &|_, _| {}).unwrap();
-    let credential_store =
-        SqliteCredentials::open(table, LookupOptions::default(), cache(), answers.clone()).unwrap();
+    let credential_store = Pipeline::open(table, LookupOptions::default(), cache(), answers.clone()).unwrap();
     let backend = Backend::new(answers.clone())
         .with_location(location)
         .with_credentials(credential_store);

@@ -17,8 +17,8 @@ use battery::{Answers, PATIENCE};
 use rusqlite::Connection;
 use sip_backend::metrics::Value;
 use sip_backend::subscribers::{
-    CredentialCache, CredentialStore as _, LookupOptions, SqliteCredentials, SubscriberError,
-    SubscriberTable, TableOptions,
+    CredentialCache, CredentialStore as _, LookupOptions, Pipeline, SubscriberError, SubscriberTable,
+    TableOptions,
 };
 use sip_core::query::Unavailable;
 
@@ -42,7 +42,7 @@ impl OnDisk {
     }
 
     fn options(&self) -> TableOptions {
-        let mut options = TableOptions::new(self.path());
+        let mut options = TableOptions::sqlite(self.path());
         options.calculate_ha1 = self.calculate_ha1;
         if self.renamed {
             options.table = "accounts".into();
@@ -58,10 +58,10 @@ impl OnDisk {
 }
 
 impl Harness for OnDisk {
-    type Store = SqliteCredentials;
+    type Store = Pipeline;
 
-    fn open(&mut self, cache: Arc<CredentialCache>, answers: Arc<Answers>) -> SqliteCredentials {
-        SqliteCredentials::open(self.options(), LookupOptions::default(), cache, answers).unwrap()
+    fn open(&mut self, cache: Arc<CredentialCache>, answers: Arc<Answers>) -> Pipeline {
+        Pipeline::open(self.options(), LookupOptions::default(), cache, answers).unwrap()
     }
 
     fn add(&mut self, user: &str, domain: &str, realm: &str, password: &str) {
@@ -117,7 +117,7 @@ mod renamed {
 fn commands_say_what_is_wrong() {
     let disk = on_disk(false, false);
     let mut table = disk.table();
-    assert_eq!(table.count().unwrap(), 0);
+    assert!(table.is_empty().unwrap());
     table.add("bob", "Example.COM", "r", b"x").unwrap();
     table.add("alice", "example.com", "r", b"x").unwrap();
     table.add("alice", "example.org", "r", b"x").unwrap();
@@ -144,7 +144,7 @@ fn commands_say_what_is_wrong() {
             "{user:?}@{domain:?}"
         );
     }
-    let list = |domain| {
+    let mut list = |domain| {
         let mut names = Vec::new();
         table
             .list(domain, &mut |user, domain| names.push(format!("{user}@{domain}")))
@@ -156,7 +156,7 @@ fn commands_say_what_is_wrong() {
         ["alice@example.com", "bob@example.com", "alice@example.org"]
     );
     assert_eq!(list(Some("EXAMPLE.org")), ["alice@example.org"]);
-    assert_eq!(table.count().unwrap(), 3);
+    assert!(!table.is_empty().unwrap());
 }
 
 /// RFC 7616 §3.9.1 has the user, realm and password, and so the hashes that go into the table.
@@ -209,8 +209,7 @@ fn a_foreign_table_is_used_as_it_is_or_refused() {
     disk.table().add("alice", "example.com", "r", b"x").unwrap();
     assert_eq!(schema(&db), before, "never altered");
     let answers = Arc::new(Answers::default());
-    let store =
-        SqliteCredentials::open(disk.options(), LookupOptions::default(), cache(), answers.clone()).unwrap();
+    let store = Pipeline::open(disk.options(), LookupOptions::default(), cache(), answers.clone()).unwrap();
     store.ask(vec![query(0, b"alice", "example.com", "r")]);
     let found = answer(&answers, 0).unwrap().unwrap();
     assert!(found.ha1_md5.is_some() && found.ha1_sha256.is_none() && found.ha1_sha512_256.is_none());
@@ -246,7 +245,7 @@ fn a_database_that_goes_and_comes_back_is_used_again() {
     disk.table().add("alice", "example.com", "r", b"one").unwrap();
     let answers = Arc::new(Answers::default());
     let cache = cache();
-    let store = SqliteCredentials::open(
+    let store = Pipeline::open(
         disk.options(),
         LookupOptions::default(),
         cache.clone(),
@@ -262,19 +261,23 @@ fn a_database_that_goes_and_comes_back_is_used_again() {
     for leftover in ["subscribers.db-wal", "subscribers.db-shm"] {
         let _ = fs::remove_file(disk.dir.path().join(leftover));
     }
-    let ask = |slot| {
-        store.ask(vec![query(slot, b"alice", "example.com", "r")]);
+    let ask = |slot: u32, user: &str| {
+        store.ask(vec![query(slot, user.as_bytes(), "example.com", "r")]);
         answer(&answers, slot)
     };
     let deadline = Instant::now() + PATIENCE;
     let mut slot = 1;
-    while ask(slot).is_ok() {
+    while ask(slot, &format!("bob{slot}")).is_ok() {
         assert!(Instant::now() < deadline, "its absence was never seen");
         slot += 1;
         std::thread::sleep(Duration::from_millis(20));
     }
+    assert!(
+        are_of(ask(slot + 1, "alice").unwrap().as_ref(), "alice", "r", "one"),
+        "who is known goes on meanwhile"
+    );
     fs::copy(other.path(), disk.path()).unwrap();
-    while !ask(slot + 1).is_ok_and(|found| are_of(found.as_ref(), "alice", "r", "two")) {
+    while !ask(slot + 1, "alice").is_ok_and(|found| are_of(found.as_ref(), "alice", "r", "two")) {
         assert!(Instant::now() < deadline, "the new file was never opened");
         slot += 1;
         std::thread::sleep(Duration::from_millis(20));
@@ -289,7 +292,7 @@ fn a_full_queue_and_a_question_too_old_are_unavailable() {
         queue_items: 4,
         ..LookupOptions::default()
     };
-    let store = SqliteCredentials::open(disk.options(), options, cache(), answers.clone()).unwrap();
+    let store = Pipeline::open(disk.options(), options, cache(), answers.clone()).unwrap();
     store.ask(
         (0..20)
             .map(|slot| query(slot, b"alice", "example.com", "r"))
@@ -303,7 +306,7 @@ fn a_full_queue_and_a_question_too_old_are_unavailable() {
         deadline: Duration::ZERO,
         ..LookupOptions::default()
     };
-    let store = SqliteCredentials::open(disk.options(), options, cache(), answers.clone()).unwrap();
+    let store = Pipeline::open(disk.options(), options, cache(), answers.clone()).unwrap();
     store.ask(vec![query(30, b"alice", "example.com", "r")]);
     assert_eq!(answer(&answers, 30).unwrap_err(), Unavailable);
     let unavailable = store

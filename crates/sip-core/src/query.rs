@@ -24,10 +24,12 @@ pub struct Query {
 /// What is asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QueryKind {
-    /// The secrets of `user@domain`, from the subscriber table.
+    /// The secrets of a subscriber.
     Credentials {
-        /// User part, as sent in `username`.
-        user: Box<[u8]>,
+        /// As sent in `username`: the user part, or that with `@` and one of the domain's names.
+        username: Box<[u8]>,
+        /// How much of it is the user part.
+        user_len: usize,
         /// Canonical name of the domain, lower case.
         domain: Box<[u8]>,
         /// Realm for which HA1 is wanted (used where the table holds plain passwords).

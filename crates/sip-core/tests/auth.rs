@@ -449,7 +449,8 @@ fn a_request_waits_for_secrets_that_are_not_at_hand() {
         assert_eq!(
             query.kind,
             QueryKind::Credentials {
-                user: b"alice"[..].into(),
+                username: b"alice"[..].into(),
+                user_len: 5,
                 domain: b"example.com"[..].into(),
                 realm: b"example.com"[..].into()
             }

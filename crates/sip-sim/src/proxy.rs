@@ -168,12 +168,12 @@ impl Proxy {
         }
         while let Some(query) = self.endpoint.poll_query() {
             let store = self.plan.digest.as_ref().map(|d| d.store);
-            let (Some(id), QueryKind::Credentials { user, .. }, Some(Store::Slow(low, high))) =
+            let (Some(id), QueryKind::Credentials { username, .. }, Some(Store::Slow(low, high))) =
                 (query.id, query.kind, store)
             else {
                 continue;
             };
-            let found = (*user == *b"alice").then(secrets);
+            let found = (*username == *b"alice").then(secrets);
             let at = now + self.rng.between(low, high);
             self.answers.put(at, (id, Answer::Credentials(Ok(found))));
         }

@@ -21,6 +21,8 @@ pub struct CredentialCache {
     per_shard: usize,
     ttl: Duration,
     negative_ttl: Duration,
+    /// How much longer than `ttl` secrets are kept for times without the store.
+    stale: Duration,
     /// Entries made before the last change of the store are as if they were not there.
     generation: AtomicU64,
     keys: RandomState,
@@ -45,6 +47,7 @@ struct Slot {
     domain_len: usize,
     secrets: Option<Secrets>,
     until: Instant,
+    stale_until: Instant,
     generation: u64,
     used: bool,
 }
@@ -68,6 +71,14 @@ impl Slot {
             && self.key.get(domain_at..realm_at) == Some(domain)
             && self.key.get(realm_at..) == Some(realm)
     }
+
+    /// Whether it is of `user`, named with or without the domain.
+    fn is_about(&self, user: &[u8], domain: &[u8]) -> bool {
+        let names = self.key.get(..self.user_len).unwrap_or_default();
+        let rest = names.strip_prefix(user);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"@"))
+            && self.key.get(self.user_len..self.user_len + self.domain_len) == Some(domain)
+    }
 }
 
 impl CredentialCache {
@@ -79,6 +90,7 @@ impl CredentialCache {
             per_shard: entries.div_ceil(SHARDS),
             ttl,
             negative_ttl,
+            stale: Duration::ZERO,
             generation: AtomicU64::new(0),
             keys: RandomState::new(),
             hits: Counter::default(),
@@ -86,6 +98,13 @@ impl CredentialCache {
             invalidations: Counter::default(),
             evictions: Counter::default(),
         }
+    }
+
+    /// Keeps secrets for `stale` beyond their time, for [`CredentialCache::stale`].
+    #[must_use]
+    pub fn with_stale(mut self, stale: Duration) -> Self {
+        self.stale = stale;
+        self
     }
 
     /// The secrets of `user@domain` for `realm`: `Some(None)` where there is known to be none,
@@ -102,20 +121,55 @@ impl CredentialCache {
 
     /// [`CredentialCache::get`], not counted.
     pub(super) fn peek(&self, user: &[u8], domain: &[u8], realm: &[u8]) -> Option<Option<Secrets>> {
+        self.find(Key(user, domain, realm), |slot| {
+            (slot.until > Instant::now()).then(|| slot.secrets.clone())
+        })
+    }
+
+    /// Secrets whose time is over, but not the time for which they may be used while the store does
+    /// not answer. What the store is known to have changed since is not given.
+    pub(super) fn stale(&self, user: &[u8], domain: &[u8], realm: &[u8]) -> Option<Secrets> {
+        self.find(Key(user, domain, realm), |slot| {
+            if slot.stale_until > Instant::now() {
+                slot.secrets.clone()
+            } else {
+                None
+            }
+        })
+    }
+
+    /// What `read` takes from the entry, if there is one of this generation.
+    fn find<T>(&self, key: Key<'_>, read: impl FnOnce(&Slot) -> Option<T>) -> Option<T> {
         if self.per_shard == 0 {
             return None;
         }
-        let key = Key(user, domain, realm);
         let (hash, shard) = self.place(key)?;
         let mut shard = shard.lock();
         let Shard { index, slots, .. } = &mut *shard;
         let at = *index.find(hash, |at| slots.get(*at).is_some_and(|slot| slot.is(key)))?;
         let slot = slots.get_mut(at)?;
-        if slot.generation != self.generation() || slot.until <= Instant::now() {
+        if slot.generation != self.generation() {
             return None;
         }
+        let found = read(slot)?;
         slot.used = true;
-        Some(slot.secrets.clone())
+        Some(found)
+    }
+
+    /// Forgets what is known of a subscriber, in every realm and spelling; how many entries that
+    /// were. Looks at all of them: for operators.
+    pub fn forget(&self, user: &[u8], domain: &[u8]) -> usize {
+        let mut forgotten = 0;
+        for shard in &self.shards {
+            for slot in &mut shard.lock().slots {
+                if slot.generation == self.generation() && slot.is_about(user, domain) {
+                    slot.generation = u64::MAX;
+                    slot.secrets = None;
+                    forgotten += 1;
+                }
+            }
+        }
+        forgotten
     }
 
     /// To be read before the store is: what is read goes in with it, and counts for nothing if
@@ -149,6 +203,7 @@ impl CredentialCache {
             } else {
                 self.negative_ttl
             };
+        let stale_until = until + self.stale;
         let slot = Slot {
             hash,
             key: [user, domain, realm].concat().into(),
@@ -156,6 +211,7 @@ impl CredentialCache {
             domain_len: domain.len(),
             secrets,
             until,
+            stale_until,
             generation,
             used: false,
         };
@@ -182,6 +238,11 @@ impl CredentialCache {
             index.insert_unique(hash, at, |at| slots.get(*at).map_or(0, |slot| slot.hash));
             self.evictions.inc();
         }
+    }
+
+    /// Whether anything is ever kept.
+    pub(super) const fn is_kept(&self) -> bool {
+        self.per_shard > 0
     }
 
     /// Entries held, outdated ones included.
@@ -285,6 +346,43 @@ mod tests {
         cache.insert(b"unknown", b"d", b"r", 0, None);
         assert_eq!(md5(cache.get(b"known", b"d", b"r")), Some(Some(1)));
         assert_eq!(md5(cache.get(b"unknown", b"d", b"r")), None);
+    }
+
+    #[test]
+    fn old_secrets_serve_while_the_store_is_away_unless_it_changed() {
+        let cache = CredentialCache::new(1000, Duration::ZERO, Duration::ZERO).with_stale(LONG);
+        cache.insert(b"u", b"d", b"r", 0, Some(secrets(1)));
+        cache.insert(b"nobody", b"d", b"r", 0, None);
+        assert_eq!(md5(cache.get(b"u", b"d", b"r")), None);
+        assert!(cache.stale(b"u", b"d", b"r").is_some());
+        assert!(
+            cache.stale(b"nobody", b"d", b"r").is_none(),
+            "absence is no secret"
+        );
+        cache.invalidate();
+        assert!(cache.stale(b"u", b"d", b"r").is_none());
+        let brief = CredentialCache::new(1000, Duration::ZERO, Duration::ZERO);
+        brief.insert(b"u", b"d", b"r", 0, Some(secrets(1)));
+        assert!(brief.stale(b"u", b"d", b"r").is_none());
+    }
+
+    #[test]
+    fn one_subscriber_is_forgotten_in_every_spelling_and_realm() {
+        let cache = CredentialCache::new(1000, LONG, LONG).with_stale(LONG);
+        for (user, realm) in [
+            (b"u".as_slice(), b"r"),
+            (b"u", b"s"),
+            (b"u@d", b"r"),
+            (b"uv", b"r"),
+        ] {
+            cache.insert(user, b"d", realm, 0, Some(secrets(1)));
+        }
+        assert_eq!(cache.forget(b"u", b"d"), 3);
+        assert_eq!(md5(cache.get(b"u", b"d", b"s")), None);
+        assert!(cache.stale(b"u@d", b"d", b"r").is_none());
+        assert_eq!(md5(cache.get(b"uv", b"d", b"r")), Some(Some(1)));
+        cache.insert(b"u", b"d", b"r", 0, Some(secrets(2)));
+        assert_eq!(md5(cache.get(b"u", b"d", b"r")), Some(Some(2)));
     }
 
     #[test]

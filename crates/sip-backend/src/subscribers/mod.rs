@@ -6,57 +6,36 @@
 //! domain whose realm changes needs new ones, unless the table holds plain passwords
 //! ([`TableOptions::calculate_ha1`]) and the hashes are made for whatever realm is asked.
 //!
-//! The table is OpenSER's `subscriber` with the columns that RFC 8760 needs; it is made where it
-//! is absent and never altered. Secrets are wiped from memory when dropped and appear in no log.
+//! The table is OpenSER's `subscriber` with the columns that RFC 8760 needs, in SQLite, MySQL,
+//! MariaDB or PostgreSQL; commands make it where it is absent, nothing alters it. Secrets are
+//! wiped from memory when dropped and appear in no log.
+//!
+//! A look-up goes [`CredentialCache`] → [`Pipeline`] (joined with its like, queued, sent in a
+//! batch) → database, and the answer back to the worker that asked; no worker ever waits.
 
 mod cache;
-mod lookup;
+mod calibrate;
+mod database;
+mod options;
+mod pipeline;
+mod secrets;
+mod sql;
 mod table;
 
+use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use sip_core::id::QueryId;
 
 pub use self::cache::CredentialCache;
-pub use self::lookup::SqliteCredentials;
-pub use self::table::{SubscriberTable, TableOptions};
+pub use self::calibrate::{BatchSample, calibrate};
+pub use self::options::{Columns, Protocol, Server, Source, TableOptions, Tls};
+pub use self::pipeline::{LookupOptions, Mode, Pipeline, Status};
+pub use self::table::SubscriberTable;
 
+use self::database::DbError;
 use crate::metrics::Sample;
-
-/// Names of the table's columns, for tables that were made by others.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Columns {
-    /// User part of the address-of-record.
-    pub user: String,
-    /// Domain.
-    pub domain: String,
-    /// Plain password; empty unless [`TableOptions::calculate_ha1`].
-    pub password: String,
-    /// `MD5(user:realm:password)`, hexadecimal.
-    pub ha1: String,
-    /// `MD5(user@domain:realm:password)`, hexadecimal; written, not read.
-    pub ha1b: String,
-    /// `SHA-256(user:realm:password)`, hexadecimal.
-    pub ha1_sha256: String,
-    /// `SHA-512-256(user:realm:password)`, hexadecimal.
-    pub ha1_sha512t256: String,
-}
-
-impl Default for Columns {
-    fn default() -> Self {
-        Self {
-            user: "username".into(),
-            domain: "domain".into(),
-            password: "password".into(),
-            ha1: "ha1".into(),
-            ha1b: "ha1b".into(),
-            ha1_sha256: "ha1_sha256".into(),
-            ha1_sha512t256: "ha1_sha512t256".into(),
-        }
-    }
-}
 
 /// Why something with subscribers did not work.
 #[derive(Debug, thiserror::Error)]
@@ -92,15 +71,13 @@ pub enum SubscriberError {
         /// As configured.
         name: String,
     },
-    /// The table exists, but differs.
-    #[error("{}: table \"{table}\" has no column \"{column}\"; name it in [subscribers] columns, or add it", path.display())]
-    MissingColumn {
+    /// The table cannot be used.
+    #[error("{store}: {source}")]
+    Table {
         /// The database.
-        path: PathBuf,
-        /// The table.
-        table: String,
-        /// The column.
-        column: String,
+        store: String,
+        /// Why not.
+        source: Box<dyn Error + Send + Sync>,
     },
     /// The file system refused.
     #[error("{}: {source}", path.display())]
@@ -110,13 +87,13 @@ pub enum SubscriberError {
         /// Why not.
         source: io::Error,
     },
-    /// SQLite refused.
-    #[error("{}: {source}", path.display())]
+    /// The database refused.
+    #[error("{store}: {source}")]
     Database {
         /// The database.
-        path: PathBuf,
+        store: String,
         /// Why not.
-        source: rusqlite::Error,
+        source: Box<dyn Error + Send + Sync>,
     },
 }
 
@@ -128,23 +105,29 @@ impl SubscriberError {
         }
     }
 
-    fn database(path: &Path) -> impl FnOnce(rusqlite::Error) -> Self {
-        move |source| Self::Database {
-            path: path.to_owned(),
-            source,
+    fn database(store: &Source) -> impl FnOnce(DbError) -> Self + use<> {
+        let store = store.to_string();
+        move |error| match error {
+            DbError::NoTable { .. } | DbError::NoColumn { .. } => Self::Table {
+                store,
+                source: error.into(),
+            },
+            DbError::Lost(source) | DbError::Refused(source) => Self::Database { store, source },
         }
     }
 }
 
-/// A question for the secrets of `user@domain`.
+/// A question for the secrets of a subscriber.
 #[derive(Debug)]
 pub struct CredentialQuery {
     /// The worker that wants the answer.
     pub origin: u16,
     /// The question; `None`: no answer is wanted, only the cache filled.
     pub id: Option<QueryId>,
-    /// User part, as sent in `username`.
-    pub user: Box<[u8]>,
+    /// As sent in `username`: the user part, or that with `@` and a domain of ours.
+    pub username: Box<[u8]>,
+    /// How much of it is the user part.
+    pub user_len: usize,
     /// Canonical name of the domain, lower case.
     pub domain: Box<[u8]>,
     /// Realm for which HA1 is wanted.
@@ -164,23 +147,16 @@ pub trait CredentialStore: Send + Sync {
     fn shutdown(&self);
 }
 
-/// How look-ups work.
-#[derive(Clone, Debug)]
-pub struct LookupOptions {
-    /// Questions that may wait; one more is answered as unavailable.
-    pub queue_items: usize,
-    /// A question that waited longer than this is answered as unavailable: who asked gave up.
-    pub deadline: Duration,
-    /// How often the file is looked at for changes that others made.
-    pub watch_every: Duration,
-}
+impl<T: CredentialStore> CredentialStore for std::sync::Arc<T> {
+    fn ask(&self, batch: Vec<CredentialQuery>) {
+        (**self).ask(batch);
+    }
 
-impl Default for LookupOptions {
-    fn default() -> Self {
-        Self {
-            queue_items: 65_536,
-            deadline: Duration::from_secs(3),
-            watch_every: Duration::from_millis(200),
-        }
+    fn metrics(&self) -> Vec<Sample> {
+        (**self).metrics()
+    }
+
+    fn shutdown(&self) {
+        (**self).shutdown();
     }
 }

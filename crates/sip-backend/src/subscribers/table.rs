@@ -1,196 +1,27 @@
-//! The `subscriber` table: its shape, and what commands do with it.
+//! The `subscriber` table as commands see it: add, change, delete, list.
 
-use std::collections::HashSet;
-use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-use rusqlite::{Connection, OpenFlags, OptionalExtension as _, TransactionBehavior, params};
 use sip_core::auth::digest;
 use sip_core::config::Algorithm;
 use zeroize::Zeroizing;
 
-use super::{Columns, SubscriberError};
+use super::SubscriberError;
+use super::database::{self, Client, DbError};
+use super::options::TableOptions;
+use super::sql::{self, Shape};
 
-/// Which table, and how it is read.
-#[derive(Clone, Debug)]
-pub struct TableOptions {
-    /// The SQLite file.
-    pub path: PathBuf,
-    /// The table.
-    pub table: String,
-    /// Its columns.
-    pub columns: Columns,
-    /// The table holds plain passwords: HA1 is calculated for the realm that is asked, and `add`
-    /// and `set_password` keep the password.
-    pub calculate_ha1: bool,
-}
-
-impl TableOptions {
-    /// The usual table in the file at `path`.
-    pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self {
-            path: path.into(),
-            table: "subscriber".into(),
-            columns: Columns::default(),
-            calculate_ha1: false,
-        }
-    }
-}
-
-/// Which of the optional columns a table has.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Shape {
-    present: HashSet<String>,
-}
-
-impl Shape {
-    /// The column as SQL, `NULL` where the table has none.
-    pub(super) fn or_null(&self, column: &str) -> String {
-        if self.has(column) {
-            quoted(column)
-        } else {
-            "NULL".into()
-        }
-    }
-
-    fn has(&self, column: &str) -> bool {
-        self.present.contains(&column.to_ascii_lowercase())
-    }
-}
-
-/// An identifier in SQL; it was checked to be one.
-pub(super) fn quoted(name: &str) -> String {
-    format!("\"{name}\"")
-}
-
-fn check_identifier(name: &str) -> Result<(), SubscriberError> {
-    let good = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
-    if name.is_empty() || !name.bytes().all(good) || name.starts_with(|c: char| c.is_ascii_digit()) {
-        return Err(SubscriberError::BadColumn { name: name.into() });
-    }
-    Ok(())
-}
-
-/// Opens the file, which must exist.
-pub(super) fn connect(path: &Path) -> rusqlite::Result<Connection> {
-    let flags = OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_READ_WRITE;
-    let db = Connection::open_with_flags(path, flags)?;
-    db.busy_timeout(Duration::from_secs(2))?;
-    Ok(db)
-}
-
-/// Makes file and table where they are absent, and looks whether the table can be used.
-pub(super) fn prepare(options: &TableOptions) -> Result<(Connection, Shape), SubscriberError> {
-    let Columns {
-        user,
-        domain,
-        password,
-        ha1,
-        ha1b,
-        ha1_sha256,
-        ha1_sha512t256,
-    } = &options.columns;
-    for name in [
-        &options.table,
-        user,
-        domain,
-        password,
-        ha1,
-        ha1b,
-        ha1_sha256,
-        ha1_sha512t256,
-    ] {
-        check_identifier(name)?;
-    }
-    let path = &options.path;
-    if let Some(parent) = path.parent() {
-        std::fs::create_dir_all(parent).map_err(SubscriberError::io(parent))?;
-    }
-    // Hashes are as good as passwords in their realm: for the owner's eyes only.
-    OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .mode(0o600)
-        .open(path)
-        .map_err(SubscriberError::io(path))?;
-    let mut db = connect(path).map_err(SubscriberError::database(path))?;
-    let shape = read_or_create(&mut db, options).map_err(SubscriberError::database(path))?;
-    let secret = if options.calculate_ha1 { password } else { ha1 };
-    for column in [user, domain, secret] {
-        if !shape.has(column) {
-            let (table, column) = (options.table.clone(), column.clone());
-            return Err(SubscriberError::MissingColumn {
-                path: path.clone(),
-                table,
-                column,
-            });
-        }
-    }
-    Ok((db, shape))
-}
-
-fn read_or_create(db: &mut Connection, options: &TableOptions) -> rusqlite::Result<Shape> {
-    let shape = read_shape(db, &options.table)?;
-    if !shape.present.is_empty() {
-        return Ok(shape);
-    }
-    // Readers go on while `user passwd` writes.
-    db.pragma_update(None, "journal_mode", "WAL")?;
-    let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    tx.execute_batch(&schema(options))?;
-    tx.commit()?;
-    read_shape(db, &options.table)
-}
-
-fn read_shape(db: &Connection, table: &str) -> rusqlite::Result<Shape> {
-    let mut select = db.prepare("SELECT lower(name) FROM pragma_table_info(?)")?;
-    let present = select
-        .query_map([table], |row| row.get(0))?
-        .collect::<rusqlite::Result<_>>()?;
-    Ok(Shape { present })
-}
-
-/// As OpenSER's descendants have it, table version 7, with the hashes of RFC 8760.
-fn schema(options: &TableOptions) -> String {
-    let c = &options.columns;
-    let [table, user, domain, password, ha1, ha1b, sha256, sha512] = [
-        &options.table,
-        &c.user,
-        &c.domain,
-        &c.password,
-        &c.ha1,
-        &c.ha1b,
-        &c.ha1_sha256,
-        &c.ha1_sha512t256,
-    ]
-    .map(|name| quoted(name));
-    format!(
-        "CREATE TABLE IF NOT EXISTS {table} (\n\
-         id INTEGER PRIMARY KEY NOT NULL,\n\
-         {user} VARCHAR(64) NOT NULL DEFAULT '',\n\
-         {domain} VARCHAR(64) NOT NULL DEFAULT '',\n\
-         {password} VARCHAR(64) NOT NULL DEFAULT '',\n\
-         {ha1} VARCHAR(128) NOT NULL DEFAULT '',\n\
-         {ha1b} VARCHAR(128) NOT NULL DEFAULT '',\n\
-         {sha256} VARCHAR(64) NOT NULL DEFAULT '',\n\
-         {sha512} VARCHAR(64) NOT NULL DEFAULT '',\n\
-         UNIQUE ({user}, {domain}));\n\
-         CREATE TABLE IF NOT EXISTS version (\n\
-         table_name VARCHAR(32) NOT NULL PRIMARY KEY, table_version INTEGER NOT NULL DEFAULT 0);\n\
-         INSERT OR IGNORE INTO version VALUES ('{}', 7);",
-        options.table
-    )
-}
-
-/// The table, for commands: add, change, delete, list.
-#[derive(Debug)]
+/// The table, for commands. Blocks.
 pub struct SubscriberTable {
-    db: Connection,
+    client: Box<dyn Client>,
     shape: Shape,
     options: TableOptions,
+}
+
+impl std::fmt::Debug for SubscriberTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SubscriberTable")
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
 }
 
 impl SubscriberTable {
@@ -198,19 +29,25 @@ impl SubscriberTable {
     ///
     /// # Errors
     /// Names that are none, a table without the columns needed, or a refusal of file system or
-    /// SQLite.
+    /// database.
     pub fn open(options: TableOptions) -> Result<Self, SubscriberError> {
-        let (db, shape) = prepare(&options)?;
-        // What a changed or deleted row held is overwritten, not only unlinked.
-        db.pragma_update(None, "secure_delete", true)
-            .map_err(SubscriberError::database(&options.path))?;
-        Ok(Self { db, shape, options })
+        sql::check_identifiers(&options)?;
+        let mut client = database::client(&options)?;
+        let of = SubscriberError::database(&options.source);
+        let shape = read_or_create(client.as_mut(), &options)
+            .and_then(|shape| shape.fields(&options).map(|_| shape))
+            .map_err(of)?;
+        Ok(Self {
+            client,
+            shape,
+            options,
+        })
     }
 
     /// Adds a subscriber whose hashes are good for `realm`. `domain` is put in lower case.
     ///
     /// # Errors
-    /// [`SubscriberError::Exists`], [`SubscriberError::BadName`], or SQLite's.
+    /// [`SubscriberError::Exists`], [`SubscriberError::BadName`], or the database's.
     pub fn add(
         &mut self,
         user: &str,
@@ -225,7 +62,7 @@ impl SubscriberTable {
     /// Gives an existing subscriber a new password, for `realm`.
     ///
     /// # Errors
-    /// [`SubscriberError::NotFound`], or SQLite's.
+    /// [`SubscriberError::NotFound`], or the database's.
     pub fn set_password(
         &mut self,
         user: &str,
@@ -240,16 +77,16 @@ impl SubscriberTable {
     /// Deletes a subscriber.
     ///
     /// # Errors
-    /// [`SubscriberError::NotFound`], or SQLite's.
+    /// [`SubscriberError::NotFound`], or the database's.
     pub fn delete(&mut self, user: &str, domain: &str) -> Result<(), SubscriberError> {
         let key = Key::new(user, domain)?;
-        let sql = format!(
-            "DELETE FROM {} WHERE {}",
-            quoted(&self.options.table),
-            self.by_key()
-        );
-        let deleted = self.db.execute(&sql, params![key.user, key.domain]);
-        match deleted.map_err(SubscriberError::database(&self.options.path))? {
+        let sql = format!("DELETE FROM {} WHERE {}", self.table(), self.by_key());
+        let of = SubscriberError::database(&self.options.source);
+        let deleted = self.find(&key).and_then(|found| match found {
+            Some(row) if row.is(&key) => self.client.execute(&sql, &[&key.user, &row.domain]),
+            Some(_) | None => Ok(0),
+        });
+        match deleted.map_err(of)? {
             0 => Err(key.not_found()),
             _ => Ok(()),
         }
@@ -259,53 +96,86 @@ impl SubscriberTable {
     /// and user.
     ///
     /// # Errors
-    /// SQLite's.
+    /// The database's.
     pub fn list(
-        &self,
+        &mut self,
         domain: Option<&str>,
         each: &mut dyn FnMut(&str, &str),
     ) -> Result<(), SubscriberError> {
-        self.list_rows(domain, each)
-            .map_err(SubscriberError::database(&self.options.path))
+        let dialect = self.shape.dialect;
+        let columns = &self.options.columns;
+        let (user_column, domain_column) = (dialect.quoted(&columns.user), dialect.quoted(&columns.domain));
+        let wanted = domain.map(str::to_ascii_lowercase);
+        let only = match &wanted {
+            Some(_) => format!("WHERE lower({domain_column}) = {} ", dialect.parameter(1)),
+            None => String::new(),
+        };
+        let sql = format!(
+            "SELECT {user_column}, {domain_column} FROM {} {only}ORDER BY {domain_column}, {user_column}",
+            self.table()
+        );
+        let parameters: Vec<&str> = wanted.as_deref().into_iter().collect();
+        self.client
+            .rows(&sql, &parameters, 2, &mut |row| {
+                if let [user, domain] = row {
+                    each(user, domain);
+                }
+            })
+            .map_err(SubscriberError::database(&self.options.source))
     }
 
-    /// Number of subscribers.
+    /// Whether there is no subscriber.
     ///
     /// # Errors
-    /// SQLite's.
-    pub fn count(&self) -> Result<u64, SubscriberError> {
-        let sql = format!("SELECT count(*) FROM {}", quoted(&self.options.table));
-        let count: rusqlite::Result<i64> = self.db.query_row(&sql, [], |row| row.get(0));
-        Ok(count
-            .map_err(SubscriberError::database(&self.options.path))?
-            .cast_unsigned())
+    /// The database's.
+    pub fn is_empty(&mut self) -> Result<bool, SubscriberError> {
+        let user = self.shape.dialect.quoted(&self.options.columns.user);
+        let sql = format!("SELECT {user} FROM {} LIMIT 1", self.table());
+        let mut empty = true;
+        self.client
+            .rows(&sql, &[], 1, &mut |_| empty = false)
+            .map_err(SubscriberError::database(&self.options.source))?;
+        Ok(empty)
     }
 
-    fn list_rows(&self, domain: Option<&str>, each: &mut dyn FnMut(&str, &str)) -> rusqlite::Result<()> {
-        let (user_column, domain_column) = (
-            quoted(&self.options.columns.user),
-            quoted(&self.options.columns.domain),
-        );
-        let mut select = self.db.prepare(&format!(
-            "SELECT {user_column}, {domain_column} FROM {} WHERE ?1 IS NULL OR {domain_column} = ?1 \
-             ORDER BY {domain_column}, {user_column}",
-            quoted(&self.options.table)
-        ))?;
-        let mut rows = select.query([domain.map(str::to_ascii_lowercase)])?;
-        while let Some(row) = rows.next()? {
-            let (user, domain): (String, String) = (row.get(0)?, row.get(1)?);
-            each(&user, &domain);
-        }
-        Ok(())
+    fn table(&self) -> String {
+        self.shape.dialect.quoted(&self.options.table)
     }
 
+    /// Parameters 1 and 2 are user and domain.
     fn by_key(&self) -> String {
+        let dialect = self.shape.dialect;
         let columns = &self.options.columns;
         format!(
-            "{} = ?1 AND {} = ?2",
-            quoted(&columns.user),
-            quoted(&columns.domain)
+            "{} = {} AND {} = {}",
+            dialect.quoted(&columns.user),
+            dialect.parameter(1),
+            dialect.quoted(&columns.domain),
+            dialect.parameter(2)
         )
+    }
+
+    /// The row that the database takes for the one of `key`.
+    fn find(&mut self, key: &Key) -> Result<Option<Key>, DbError> {
+        let dialect = self.shape.dialect;
+        let columns = &self.options.columns;
+        let sql = format!(
+            "SELECT {}, {} FROM {} WHERE {}",
+            dialect.quoted(&columns.user),
+            dialect.quoted(&columns.domain),
+            self.table(),
+            self.by_key()
+        );
+        let mut found = None;
+        self.client.rows(&sql, &[&key.user, &key.domain], 2, &mut |row| {
+            if let [user, domain] = row {
+                found = Some(Key {
+                    user: (*user).to_owned(),
+                    domain: (*domain).to_owned(),
+                });
+            }
+        })?;
+        Ok(found)
     }
 
     /// The secret columns that the table has, with their new values.
@@ -319,7 +189,8 @@ impl SubscriberTable {
         let mut values = Vec::with_capacity(5);
         let mut put = |column: &String, value: &str| {
             if self.shape.has(column) {
-                values.push((quoted(column), Zeroizing::new(value.to_owned())));
+                let column = self.shape.dialect.quoted(column);
+                values.push((column, Zeroizing::new(value.to_owned())));
             }
         };
         let ha1 = |algorithm, user: &str| {
@@ -350,44 +221,8 @@ impl SubscriberTable {
         exists: bool,
     ) -> Result<(), SubscriberError> {
         let secrets = self.secrets(key, realm, password)?;
-        let table = quoted(&self.options.table);
-        let find = format!("SELECT 1 FROM {table} WHERE {}", self.by_key());
-        let numbered = (3..).zip(&secrets);
-        let sql = if exists {
-            let set: Vec<_> = numbered
-                .map(|(n, (column, _))| format!("{column} = ?{n}"))
-                .collect();
-            format!("UPDATE {table} SET {} WHERE {}", set.join(", "), self.by_key())
-        } else {
-            let columns = &self.options.columns;
-            let names: Vec<_> = secrets.iter().map(|(column, _)| column.as_str()).collect();
-            let values: Vec<_> = numbered.map(|(n, _)| format!("?{n}")).collect();
-            format!(
-                "INSERT INTO {table} ({}, {}, {}) VALUES (?1, ?2, {})",
-                quoted(&columns.user),
-                quoted(&columns.domain),
-                names.join(", "),
-                values.join(", ")
-            )
-        };
-        let values = [key.user.as_str(), key.domain.as_str()]
-            .into_iter()
-            .chain(secrets.iter().map(|(_, value)| value.as_str()));
-        let mut run = || -> rusqlite::Result<bool> {
-            let tx = self
-                .db
-                .transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let found = tx
-                .query_row(&find, params![key.user, key.domain], |_| Ok(()))
-                .optional()?;
-            if found.is_some() != exists {
-                return Ok(false);
-            }
-            tx.execute(&sql, rusqlite::params_from_iter(values.clone()))?;
-            tx.commit()?;
-            Ok(true)
-        };
-        match run().map_err(SubscriberError::database(&self.options.path))? {
+        let of = SubscriberError::database(&self.options.source);
+        match self.write_row(key, &secrets, exists).map_err(of)? {
             true => Ok(()),
             false if exists => Err(key.not_found()),
             false => Err(SubscriberError::Exists {
@@ -396,6 +231,91 @@ impl SubscriberTable {
             }),
         }
     }
+
+    /// Whether the row was there, or not, as it should.
+    fn write_row(
+        &mut self,
+        key: &Key,
+        secrets: &[(String, Zeroizing<String>)],
+        exists: bool,
+    ) -> Result<bool, DbError> {
+        self.client.execute(self.shape.dialect.begin(), &[])?;
+        let done = self.write_in_transaction(key, secrets, exists);
+        let end = if matches!(done, Ok(true)) {
+            "COMMIT"
+        } else {
+            "ROLLBACK"
+        };
+        let ended = self.client.execute(end, &[]);
+        match (done, ended) {
+            (Ok(true), Err(error)) => Err(error),
+            (done, _) => done,
+        }
+    }
+
+    fn write_in_transaction(
+        &mut self,
+        key: &Key,
+        secrets: &[(String, Zeroizing<String>)],
+        exists: bool,
+    ) -> Result<bool, DbError> {
+        let found = self.find(key)?;
+        let in_way = found.is_some();
+        let domain = match (found.filter(|row| row.is(key)), exists) {
+            (Some(row), true) => row.domain,
+            (None, false) if !in_way => key.domain.clone(),
+            (Some(_), false) | (None, _) => return Ok(false),
+        };
+        let (dialect, table) = (self.shape.dialect, self.table());
+        // MySQL's parameters have no numbers: they stand in the order of the text.
+        let (sql, key_first) = if exists {
+            let set: Vec<_> = (1..)
+                .zip(secrets)
+                .map(|(n, (column, _))| format!("{column} = {}", dialect.parameter(n)))
+                .collect();
+            let columns = &self.options.columns;
+            let by_key = format!(
+                "{} = {} AND {} = {}",
+                dialect.quoted(&columns.user),
+                dialect.parameter(secrets.len() + 1),
+                dialect.quoted(&columns.domain),
+                dialect.parameter(secrets.len() + 2)
+            );
+            (
+                format!("UPDATE {table} SET {} WHERE {by_key}", set.join(", ")),
+                false,
+            )
+        } else {
+            let columns = &self.options.columns;
+            let names: Vec<_> = secrets.iter().map(|(column, _)| column.as_str()).collect();
+            let values: Vec<_> = (1..secrets.len() + 3).map(|n| dialect.parameter(n)).collect();
+            let text = format!(
+                "INSERT INTO {table} ({}, {}, {}) VALUES ({})",
+                dialect.quoted(&columns.user),
+                dialect.quoted(&columns.domain),
+                names.join(", "),
+                values.join(", ")
+            );
+            (text, true)
+        };
+        let mut values: Vec<&str> = secrets.iter().map(|(_, value)| value.as_str()).collect();
+        let at = if key_first { 0 } else { values.len() };
+        values.splice(at..at, [key.user.as_str(), domain.as_str()]);
+        self.client.execute(&sql, &values)?;
+        Ok(true)
+    }
+}
+
+/// The table's shape; the table is made where it is absent.
+fn read_or_create(client: &mut dyn Client, options: &TableOptions) -> Result<Shape, DbError> {
+    let shape = client.shape(&options.table)?;
+    if !shape.is_empty() {
+        return Ok(shape);
+    }
+    for statement in sql::schema(options, shape.dialect) {
+        client.execute(&statement, &[])?;
+    }
+    client.shape(&options.table)
 }
 
 /// What names a subscriber.
@@ -420,6 +340,11 @@ impl Key {
             user: user.to_owned(),
             domain: domain.to_ascii_lowercase(),
         })
+    }
+
+    /// Whether this row is the subscriber's, and not one that a database only takes for equal.
+    fn is(&self, key: &Self) -> bool {
+        self.user == key.user && self.domain.eq_ignore_ascii_case(&key.domain)
     }
 
     fn not_found(&self) -> SubscriberError {

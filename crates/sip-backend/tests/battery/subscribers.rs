@@ -39,7 +39,8 @@ pub fn query(slot: u32, user: &[u8], domain: &str, realm: &str) -> CredentialQue
     CredentialQuery {
         origin: 2,
         id: Some(id(slot)),
-        user: user.into(),
+        username: user.into(),
+        user_len: user.len(),
         domain: domain.as_bytes().into(),
         realm: realm.as_bytes().into(),
     }

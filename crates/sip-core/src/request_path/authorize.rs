@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use sip_message::header::NameAddr;
-use sip_message::{HeaderName, Method, Uri};
+use sip_message::{HeaderName, Host, Method, Uri};
 
 use super::Progress;
 use crate::auth::challenge::{self, Credentials, Found, Role};
@@ -180,7 +180,7 @@ impl Engine {
     fn owns(&self, request: &Request<'_>, domain: &Domain, username: &[u8]) -> bool {
         let mut user = Vec::with_capacity(username.len());
         unquote(username, &mut user);
-        let mut wanted = user;
+        let mut wanted = Vec::from(self.user_part(domain, &user));
         wanted.push(b'@');
         wanted.extend_from_slice(&domain.name);
         let is_his = |addr: &NameAddr<'_>| {
@@ -198,6 +198,22 @@ impl Engine {
                 NameAddr::parse(v.text)
                     .is_some_and(|addr| matches!(addr.parsed_uri(), Ok(Uri::Tel(_))) || is_his(&addr))
             })
+    }
+
+    /// The user in `username`: some phones send it with `@` and one of the domain's names (the
+    /// column `ha1b` is for them).
+    fn user_part<'u>(&self, domain: &Domain, username: &'u [u8]) -> &'u [u8] {
+        let Some(at) = username.iter().rposition(|b| *b == b'@').filter(|at| *at > 0) else {
+            return username;
+        };
+        let (user, host) = username.split_at(at);
+        let named = Host::parse(host.get(1..).unwrap_or_default())
+            .and_then(|host| self.directory.domain_of_host(&self.config, &host));
+        if named.is_some_and(|named| named.name == domain.name) {
+            user
+        } else {
+            username
+        }
     }
 
     /// 401 or 407 (§22.2, §22.3), without state where the request has none.
@@ -229,7 +245,8 @@ impl Engine {
         user: Vec<u8>,
     ) -> Authorized {
         let kind = QueryKind::Credentials {
-            user: user.into_boxed_slice(),
+            user_len: self.user_part(domain, &user).len(),
+            username: user.into_boxed_slice(),
             domain: domain.name.clone(),
             realm: domain.auth.realm.clone(),
         };

@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, Read};
 
 use clap::Subcommand;
-use sip_backend::subscribers::{SubscriberError, SubscriberTable};
+use sip_backend::subscribers::{Source, SubscriberError, SubscriberTable};
 use sip_core::config::{Config, Domain};
 use zeroize::Zeroizing;
 
@@ -109,8 +109,7 @@ fn list(args: &List) -> Result<(), Failure> {
         None => None,
     };
     let mut names: Vec<(String, String)> = Vec::new();
-    let table = open(&loaded)?;
-    table
+    open(&loaded)?
         .list(domain.as_deref(), &mut |user, domain| {
             names.push((user.to_owned(), domain.to_owned()))
         })
@@ -133,7 +132,9 @@ fn read_configuration(option: &ConfigOption) -> Result<Loaded, Failure> {
 }
 
 fn open(loaded: &Loaded) -> Result<SubscriberTable, Failure> {
-    if loaded.shell.subscribers.path.parent() == Some(loaded.shell.data_dir.as_path()) {
+    if let Source::Sqlite(path) = &loaded.shell.subscribers.source
+        && path.parent() == Some(loaded.shell.data_dir.as_path())
+    {
         data_dir::create(&loaded.shell.data_dir)?;
     }
     SubscriberTable::open(loaded.shell.subscribers.clone()).map_err(failure)
@@ -149,7 +150,7 @@ pub(crate) fn failure(error: SubscriberError) -> Failure {
         SubscriberError::BadName { .. }
         | SubscriberError::BadPassword
         | SubscriberError::BadColumn { .. }
-        | SubscriberError::MissingColumn { .. } => Failure::Usage(error.to_string()),
+        | SubscriberError::Table { .. } => Failure::Usage(error.to_string()),
     }
 }
 

@@ -8,7 +8,7 @@ use sip_backend::dns::{Dns, DnsOptions};
 use sip_backend::location::{DiskStore, LocationError, Options};
 use sip_backend::metrics::Sample;
 use sip_backend::shared::Shared;
-use sip_backend::subscribers::{CredentialCache, LookupOptions, SqliteCredentials};
+use sip_backend::subscribers::{CredentialCache, Pipeline, Status};
 use sip_backend::{AnswerSink, Backend};
 use sip_core::config::Listener;
 use sip_core::id::{ListenerId, WorkerId};
@@ -33,6 +33,8 @@ const SWEEP_RECORDS: usize = 20_000;
 #[derive(Clone)]
 pub(crate) struct Backends {
     backend: Arc<Backend>,
+    credentials: Arc<Pipeline>,
+    cache: Arc<CredentialCache>,
     shared: Arc<Shared>,
     answers: Arc<Answers>,
 }
@@ -49,28 +51,30 @@ impl Backends {
         let answers = Arc::new(Answers::new(hub.clone()));
         let sink: Arc<dyn AnswerSink> = Arc::<Answers>::clone(&answers);
         let shell = &loaded.shell;
-        let cache = Arc::new(CredentialCache::new(
-            shell.cache_entries,
-            shell.cache_ttl,
-            // That there is no such user is remembered as long as a user is: else the time of an
-            // answer would tell who exists. A change of the table ends both.
-            shell.cache_ttl,
-        ));
+        let cache = Arc::new(
+            CredentialCache::new(
+                shell.cache_entries,
+                shell.cache_ttl,
+                // That there is no such user is remembered as long as a user is: else the time of an
+                // answer would tell who exists. A change of the table ends both.
+                shell.cache_ttl,
+            )
+            .with_stale(shell.cache_stale),
+        );
         let shared = Arc::new(shared(loaded, Arc::clone(&cache))?);
         let mut backend = Backend::new(Arc::clone(&sink));
         if let Some(path) = &shell.location {
             make_parent(path)?;
             backend = backend.with_location(location(path, loaded, &shared, Arc::clone(&sink))?);
         }
-        make_parent(&shell.subscribers.path)?;
-        let deadline = Duration::from_millis(loaded.core.credentials_deadline_ms.into());
-        let options = LookupOptions {
-            deadline,
-            ..LookupOptions::default()
-        };
-        let credentials =
-            SqliteCredentials::open(shell.subscribers.clone(), options, cache, Arc::clone(&sink));
-        backend = backend.with_credentials(credentials.map_err(failure)?);
+        let credentials = Pipeline::open(
+            shell.subscribers.clone(),
+            shell.lookups.clone(),
+            Arc::clone(&cache),
+            Arc::clone(&sink),
+        );
+        let credentials = Arc::new(credentials.map_err(failure)?);
+        backend = backend.with_credentials(Arc::clone(&credentials));
         let options = DnsOptions {
             servers: shell.nameservers.clone(),
             timeout: shell.dns_timeout,
@@ -85,6 +89,8 @@ impl Backends {
         }
         Ok(Self {
             backend: Arc::new(backend),
+            credentials,
+            cache,
             shared,
             answers,
         })
@@ -98,6 +104,28 @@ impl Backends {
     /// Where a worker's questions go.
     pub(crate) fn queries(&self) -> Queries {
         Queries(Arc::clone(&self.backend))
+    }
+
+    /// How the subscriber store is.
+    pub(crate) fn credentials(&self) -> Status {
+        self.credentials.status()
+    }
+
+    /// Forgets what is cached of a subscriber, of all without a name; entries forgotten.
+    pub(crate) fn forget(&self, subscriber: Option<(&str, &str)>) -> usize {
+        match subscriber {
+            Some((user, domain)) => self.cache.forget(user.as_bytes(), domain.as_bytes()),
+            None => {
+                let held = self.cache.len();
+                self.cache.invalidate();
+                held
+            }
+        }
+    }
+
+    /// How long look-ups may take from now on.
+    pub(crate) fn set_lookup_deadline(&self, deadline: Duration) {
+        self.credentials.set_deadline(deadline);
     }
 
     /// Everything that is counted here.

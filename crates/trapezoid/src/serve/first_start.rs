@@ -30,7 +30,7 @@ pub(crate) fn prepare(core: &Config, shell: &Shell) -> Result<Option<Zeroizing<S
     let Some(domain) = core.domains.first() else {
         return Ok(None);
     };
-    if table.count().map_err(failure)? > 0 {
+    if !table.is_empty().map_err(failure)? {
         return Ok(None);
     }
     let name = String::from_utf8_lossy(&domain.name);
@@ -133,6 +133,8 @@ fn text(
 mod tests {
     use std::path::Path;
 
+    use sip_backend::subscribers::Source;
+
     use super::*;
     use crate::settings::{Loaded, Machine, load};
 
@@ -149,7 +151,7 @@ mod tests {
             variable: |_| None,
         };
         let mut loaded = load(None, &machine).unwrap_or_else(|problems| panic!("{problems}"));
-        loaded.shell.subscribers.path = data_dir.join("subscribers.db");
+        loaded.shell.subscribers.source = Source::Sqlite(data_dir.join("subscribers.db"));
         loaded
     }
 

@@ -40,7 +40,7 @@ use crate::cli::{Failure, say};
 use crate::groups::Groups;
 use crate::logs::Logs;
 use crate::machine;
-use crate::settings::{Loaded, Shell, load};
+use crate::settings::{Loaded, Shell, load, lookup_deadline};
 
 /// A second signal within this time after the first is the same one, come twice.
 const IMPATIENT_AFTER: Duration = Duration::from_secs(1);
@@ -477,6 +477,8 @@ impl Server {
             tracing::warn!("{warning}");
         }
         self.groups.replace(&merged.core.groups);
+        self.backends
+            .set_lookup_deadline(lookup_deadline(merged.core.credentials_deadline_ms));
         let taken = self.hub.order(&Control::Reconfigure(Arc::clone(&merged.core)));
         self.logs.set(&new.shell.log);
         self.loaded.core = (*merged.core).clone();

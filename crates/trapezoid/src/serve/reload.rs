@@ -1,5 +1,8 @@
 //! SIGHUP and `POST /api/v1/reload`: the configuration again, as far as it can change while the server runs.
 
+use std::time::Duration;
+
+use sip_backend::subscribers::LookupOptions;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -308,24 +311,25 @@ fn differs<T: PartialEq>(running: &Shell, new: &Shell, of: impl Fn(&Service) -> 
 }
 
 fn kept(running: &Shell, new: &Shell) -> Vec<&'static str> {
-    let table = |shell: &Shell| {
-        let options = &shell.subscribers;
-        (
-            options.path.clone(),
-            options.table.clone(),
-            options.columns.clone(),
-            options.calculate_ha1,
-        )
+    let lookups = |shell: &Shell| LookupOptions {
+        // It takes effect at once.
+        deadline: Duration::ZERO,
+        ..shell.lookups.clone()
     };
     let differences = [
         ("server.data_dir", running.data_dir != new.data_dir),
-        ("subscribers", table(running) != table(new)),
+        ("subscribers", running.subscribers != new.subscribers),
+        ("credentials", lookups(running) != lookups(new)),
         ("location.url", running.location != new.location),
         (
             "credentials.cache_entries",
             running.cache_entries != new.cache_entries,
         ),
         ("credentials.cache_ttl_s", running.cache_ttl != new.cache_ttl),
+        (
+            "credentials.cache_stale_s",
+            running.cache_stale != new.cache_stale,
+        ),
         ("transport", apart_from_limits(running) != apart_from_limits(new)),
         (
             "limits.connections_per_address",

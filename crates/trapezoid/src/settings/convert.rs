@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use sip_backend::subscribers::Source;
 use sip_core::config::{Config, Network, RegistrarPolicy, Timers};
 use sip_core::limits::Limits;
 use sip_message::host::Host;
@@ -144,7 +145,7 @@ pub(super) fn convert(
     let (location, registrar) = stores::location(settings, &data_dir, &mut cx);
     if location
         .as_ref()
-        .is_some_and(|location| *location == subscribers.path)
+        .is_some_and(|location| subscribers.source == Source::Sqlite(location.clone()))
     {
         cx.problem(
             "location.url",
@@ -166,6 +167,8 @@ pub(super) fn convert(
         location,
         cache_entries: settings.credentials.cache_entries,
         cache_ttl: Duration::from_secs(settings.credentials.cache_ttl_s.into()),
+        cache_stale: Duration::from_secs(settings.credentials.cache_stale_s.into()),
+        lookups: stores::lookups(&settings.credentials),
         sockets: sockets(settings),
         services,
         tls,

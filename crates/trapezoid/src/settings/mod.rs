@@ -28,7 +28,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use sip_backend::subscribers::TableOptions;
+pub(crate) use self::stores::lookup_deadline;
+use sip_backend::subscribers::{LookupOptions, TableOptions};
 use sip_core::config::Config;
 
 use model::Settings;
@@ -82,6 +83,10 @@ pub(crate) struct Shell {
     pub cache_entries: usize,
     /// How long they are.
     pub cache_ttl: Duration,
+    /// How much longer while the database does not answer.
+    pub cache_stale: Duration,
+    /// How they are looked up.
+    pub lookups: LookupOptions,
     /// Sockets and connections.
     pub sockets: sip_net::settings::Settings,
     /// What the connections of each listener of the core are, in its order.

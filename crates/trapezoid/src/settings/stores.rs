@@ -1,8 +1,9 @@
 //! `[subscribers]` and `[location]`: where things are kept.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use sip_backend::subscribers::{Columns, TableOptions};
+use sip_backend::subscribers::{Columns, LookupOptions, Mode, Server, Source, TableOptions};
 use sip_core::config::{Durability, RegistrarPolicy};
 
 use super::convert::Cx;
@@ -14,7 +15,7 @@ const MAX_IDENTIFIER: usize = 64;
 /// `[subscribers]`.
 pub(super) fn subscribers(settings: &Settings, data_dir: &Path, cx: &mut Cx<'_>) -> TableOptions {
     let entry = &settings.subscribers;
-    let file = subscriber_file(entry, cx).unwrap_or_else(|| data_dir.join("subscribers.db"));
+    let source = source(entry, cx).unwrap_or_else(|| Source::Sqlite(data_dir.join("subscribers.db")));
     let columns = &entry.columns;
     let names = [
         ("user", &columns.user),
@@ -42,7 +43,7 @@ pub(super) fn subscribers(settings: &Settings, data_dir: &Path, cx: &mut Cx<'_>)
     }
     identifier("subscribers.table", &entry.table, "table", cx);
     TableOptions {
-        path: file,
+        source,
         table: entry.table.clone(),
         columns: Columns {
             user: columns.user.clone(),
@@ -68,7 +69,7 @@ fn identifier(path: &str, name: &str, of: &str, cx: &mut Cx<'_>) {
     }
 }
 
-fn subscriber_file(entry: &model::Subscribers, cx: &mut Cx<'_>) -> Option<PathBuf> {
+fn source(entry: &model::Subscribers, cx: &mut Cx<'_>) -> Option<Source> {
     let read;
     let (path, url) = match (&entry.url, &entry.url_file) {
         (Some(url), None) => ("subscribers.url", url),
@@ -87,21 +88,45 @@ fn subscriber_file(entry: &model::Subscribers, cx: &mut Cx<'_>) -> Option<PathBu
         (None, None) => return None,
     };
     match scheme(url) {
-        Some(("sqlite", rest)) => sqlite(path, rest, cx),
-        Some((other @ ("mysql" | "mariadb" | "postgres" | "postgresql"), _)) => {
-            let what = format!("{other}: is not supported by this version");
-            cx.problem(path, what, "use \"sqlite:subscribers.db\"");
-            None
-        }
+        Some(("sqlite", rest)) => sqlite(path, rest, cx).map(Source::Sqlite),
+        Some(("mysql" | "mariadb" | "postgres" | "postgresql", _)) => match Server::parse(url) {
+            Ok(server) => Some(Source::Server(server)),
+            Err(what) => {
+                let remedy = "write \"mysql://USER:PASSWORD@HOST/DATABASE\" or \"postgres://…\"";
+                cx.problem(path, what, remedy);
+                None
+            }
+        },
         _ => {
             cx.problem(
                 path,
                 "not the URL of a subscriber store",
-                "write \"sqlite:subscribers.db\"",
+                "write \"sqlite:subscribers.db\", \"mysql://…\" or \"postgres://…\"",
             );
             None
         }
     }
+}
+
+/// `[credentials]`, as far as it is about the store.
+pub(super) fn lookups(entry: &model::Credentials) -> LookupOptions {
+    LookupOptions {
+        connections: entry.connections,
+        mode: match entry.mode {
+            model::CredentialMode::Single => Mode::Single,
+            model::CredentialMode::Fixed => Mode::Fixed,
+            model::CredentialMode::Adaptive => Mode::Adaptive,
+        },
+        max_batch: entry.max_batch,
+        max_wait: Duration::from_millis(entry.max_wait_ms.into()),
+        deadline: lookup_deadline(entry.deadline_ms),
+        ..LookupOptions::default()
+    }
+}
+
+/// The store gives up before the core does, so that what is known from before can still be answered.
+pub(crate) fn lookup_deadline(deadline_ms: u32) -> Duration {
+    Duration::from_millis((deadline_ms - (deadline_ms / 10).min(100)).into())
 }
 
 /// The first line of a file that holds a secret.

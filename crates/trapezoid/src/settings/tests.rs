@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use sip_backend::subscribers::Source;
 use sip_core::config::{Action, Durability, Redirect, RelayTarget, StateMode};
 use sip_core::transport::NextHop;
 
@@ -97,14 +98,14 @@ const WRONG: &[(&str, &[&str])] = &[
     ),
     // What later versions have.
     (
-        "[state]\nmode = \"distributed\"\n[credentials]\nmode = \"adaptive\"\non_unavailable = \"backup\"\n\
-         [subscribers]\nurl = \"mysql://u:${PASSWORD}@h/d\"\n[location]\nurl = \"redis://h\"\n\
+        "[state]\nmode = \"distributed\"\n[credentials]\nmode = \"sometimes\"\non_unavailable = \"backup\"\n\
+         [subscribers]\nurl = \"mysql://u:${PASSWORD}@h\"\n[location]\nurl = \"redis://h\"\n\
          [[domain]]\nname = \"a\"\nauth = { schemes = [\"proxychain\"] }\n[trust]\npeers = [\"san:*.a\", \"x\", \"san:a.example\"]\n",
         &[
             "f:2: state.mode: \"distributed\" is not supported by this version; use \"transaction\" or \"stateless\"",
-            "f:4: credentials.mode: not supported by this version; a SQLite store has one connection; remove it",
+            "f:4: credentials.mode: \"sometimes\" is not known; one of \"single\", \"fixed\", \"adaptive\"",
             "f:5: credentials.on_unavailable: \"backup\" is not supported by this version; use \"503\" or \"504\"",
-            "f:7: subscribers.url: mysql: is not supported by this version; use \"sqlite:subscribers.db\"",
+            "f:7: subscribers.url: names no database; write \"mysql://USER:PASSWORD@HOST/DATABASE\" or \"postgres://…\"",
             "f:9: location.url: redis: is not supported by this version; use \"sqlite:location.db\" or \"memory:\"",
             "f:12: domain[0].auth.schemes[0]: \"proxychain\" is not supported by this version; use \"digest\"",
             "f:14: trust.peers[1]: \"x\" is neither a network nor a name in a certificate; write it as \"10.0.0.0/24\" or \"san:edge2.example.com\"",
@@ -298,7 +299,10 @@ fn the_empty_file_is_the_built_in_configuration() {
         built_in.shell.location.as_deref(),
         Some(Path::new("data/location.db"))
     );
-    assert_eq!(built_in.shell.subscribers.path, Path::new("data/subscribers.db"));
+    assert_eq!(
+        built_in.shell.subscribers.source,
+        Source::Sqlite("data/subscribers.db".into())
+    );
     assert_eq!(built_in.core.workers, 3);
     let listeners: Vec<String> = built_in
         .core
@@ -484,7 +488,10 @@ fn a_whole_file() {
     assert!(deny.record_route);
     let shell = &loaded.shell;
     assert_eq!(shell.data_dir, Path::new("/var/lib/trapezoid"));
-    assert_eq!(shell.subscribers.path, Path::new("/etc/trapezoid/subscribers.db"));
+    assert_eq!(
+        shell.subscribers.source,
+        Source::Sqlite("/etc/trapezoid/subscribers.db".into())
+    );
     assert_eq!(shell.nameservers, ["192.0.2.53:53".parse().expect("address")]);
     assert_eq!(shell.admin, None);
     assert_eq!(shell.admin_token, Path::new("/etc/trapezoid/token"));

@@ -2,22 +2,7 @@
 //! believes in a setting that does nothing.
 
 /// A key that this version does not know yet, and what to do instead. Paths are without indices.
-const KEYS: &[(&str, &str)] = &[
-    (
-        "credentials.connections",
-        "a SQLite store has one connection; remove it",
-    ),
-    ("credentials.mode", "a SQLite store has one connection; remove it"),
-    (
-        "credentials.max_batch",
-        "a SQLite store has one connection; remove it",
-    ),
-    (
-        "credentials.max_wait_ms",
-        "a SQLite store has one connection; remove it",
-    ),
-    ("authd", "authentication is done by this process; remove it"),
-];
+const KEYS: &[(&str, &str)] = &[("authd", "authentication is done by this process; remove it")];
 
 /// A value that this version does not know yet: path without indices, value, remedy.
 const VALUES: &[(&str, &str, &str)] = &[
@@ -75,7 +60,7 @@ mod tests {
             without_indices("domain[3].auth.schemes[0]"),
             "domain.auth.schemes"
         );
-        assert!(key("credentials.mode").is_some());
+        assert!(key("authd").is_some());
         assert!(key("route[0].authd").is_none());
         assert!(value("route[12].state", "dialog").is_some());
         assert!(value("route[12].state", "transaction").is_none());

@@ -1,0 +1,267 @@
+//! MySQL and MariaDB: one statement for a batch, prepared once for every power of two.
+
+use std::time::Duration;
+
+use mysql_async::prelude::Queryable as _;
+use mysql_async::{Conn, Error, Opts, OptsBuilder, Params, SslOpts, Statement, Value};
+use tokio::runtime::Runtime;
+use tokio::sync::Mutex;
+
+use super::{Client, Database, DbError, RowKey, Session, authorities, small_runtime};
+use crate::subscribers::options::{Server, TableOptions, Tls};
+use crate::subscribers::secrets::{Field, Row};
+use crate::subscribers::sql::{self, Collation, Dialect, Shape};
+
+/// Errors by which a server says that it goes down, or that somebody ended the connection.
+const GOING: [u16; 3] = [1053, 1317, 1927];
+
+impl From<Error> for DbError {
+    fn from(error: Error) -> Self {
+        match &error {
+            Error::Server(refusal) if !GOING.contains(&refusal.code) => Self::refused(error),
+            Error::Server(_) | Error::Io(_) | Error::Driver(_) | Error::Other(_) | Error::Url(_) => {
+                Self::lost(error)
+            }
+        }
+    }
+}
+
+fn opts(server: &Server) -> Result<Opts, DbError> {
+    let tls = match &server.tls {
+        Tls::Off => None,
+        Tls::Unverified => Some(
+            SslOpts::default()
+                .with_danger_accept_invalid_certs(true)
+                .with_danger_skip_domain_validation(true),
+        ),
+        Tls::Verified { ca } => {
+            let authorities = authorities(ca.as_deref())?;
+            let authorities = authorities.iter().map(|der| der.to_vec().into()).collect();
+            Some(
+                SslOpts::default()
+                    .with_root_certs(authorities)
+                    .with_disable_built_in_roots(true),
+            )
+        }
+    };
+    let socket = server
+        .socket
+        .as_ref()
+        .map(|path| path.to_string_lossy().into_owned());
+    Ok(OptsBuilder::default()
+        .ip_or_hostname(server.host.clone())
+        .tcp_port(server.port)
+        .socket(socket)
+        // Never another way than the one that was named.
+        .prefer_socket(server.socket.is_some())
+        .user(Some(server.user.clone()))
+        .pass(Some(server.password.to_string()))
+        .db_name(Some(server.database.clone()))
+        .ssl_opts(tls)
+        .tcp_nodelay(true)
+        .tcp_keepalive(Some(Duration::from_secs(30)))
+        // Every statement is kept by its owner.
+        .stmt_cache_size(Some(64))
+        .into())
+}
+
+async fn shape(conn: &mut Conn, table: &str) -> Result<Shape, DbError> {
+    let mut shape = Shape::new(Dialect::MySql);
+    let columns: Vec<(String, Option<String>, Option<String>)> = conn
+        .exec(
+            "SELECT column_name, character_set_name, collation_name FROM information_schema.columns \
+             WHERE table_schema = DATABASE() AND table_name = ?",
+            (table,),
+        )
+        .await?;
+    let is_name = |name: &str| name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    for (column, charset, collation) in columns {
+        let text = charset
+            .zip(collation)
+            .map(|(charset, collation)| Collation { charset, collation });
+        shape.add(
+            &column,
+            text.filter(|text| is_name(&text.charset) && is_name(&text.collation)),
+        );
+    }
+    Ok(shape)
+}
+
+/// A server with the table.
+#[derive(Debug)]
+pub(in crate::subscribers) struct MySql {
+    server: Server,
+    table: TableOptions,
+}
+
+impl MySql {
+    pub(in crate::subscribers) const fn new(server: Server, table: TableOptions) -> Self {
+        Self { server, table }
+    }
+}
+
+impl Database for MySql {
+    type Session = MySqlSession;
+
+    const WATCH_EVERY: Duration = Duration::from_secs(1);
+    /// The protocol has no pipelining that its servers promise.
+    const DEPTH: usize = 1;
+
+    async fn connect(&self, max_batch: usize) -> Result<MySqlSession, DbError> {
+        let mut conn = Conn::new(opts(&self.server)?).await?;
+        let shape = shape(&mut conn, &self.table.table).await?;
+        let fields = shape.fields(&self.table)?;
+        // All of them now, so that no batch waits for its statement later.
+        let mut statements = Vec::new();
+        let mut size = 1;
+        loop {
+            let text = sql::select(&self.table, &shape, &fields, size);
+            statements.push((size, conn.prep(text).await?));
+            if size >= max_batch {
+                break;
+            }
+            size *= 2;
+        }
+        Ok(MySqlSession {
+            conn: Mutex::new(conn),
+            statements,
+            fields,
+            table: self.table.table.clone(),
+        })
+    }
+}
+
+/// A connection with its statements.
+#[derive(Debug)]
+pub(in crate::subscribers) struct MySqlSession {
+    conn: Mutex<Conn>,
+    /// By size, ascending.
+    statements: Vec<(usize, Statement)>,
+    fields: Vec<Field>,
+    table: String,
+}
+
+fn bytes(value: Option<&Value>) -> &[u8] {
+    match value {
+        Some(Value::Bytes(bytes)) => bytes,
+        _ => &[],
+    }
+}
+
+impl MySqlSession {
+    async fn fetch_some(
+        &self,
+        keys: &[RowKey<'_>],
+        statement: &Statement,
+        size: usize,
+        each: &mut dyn FnMut(Row<'_>),
+    ) -> Result<(), DbError> {
+        // A shorter batch repeats its last key.
+        let padded = keys.iter().chain(std::iter::repeat_n(
+            keys.last().unwrap_or(&("", "")),
+            size - keys.len(),
+        ));
+        let parameters = padded
+            .flat_map(|(user, domain)| [user, domain])
+            .map(|text| Value::Bytes(text.as_bytes().to_vec()))
+            .collect();
+        let mut conn = self.conn.lock().await;
+        let mut result = conn.exec_iter(statement, Params::Positional(parameters)).await?;
+        while let Some(found) = result.next().await? {
+            let mut row = Row::new(bytes(found.as_ref(0)), bytes(found.as_ref(1)));
+            for (at, field) in (2..).zip(&self.fields) {
+                row.set(*field, bytes(found.as_ref(at)));
+            }
+            each(row);
+        }
+        Ok(())
+    }
+}
+
+impl Session for MySqlSession {
+    async fn fetch(&self, keys: &[RowKey<'_>], each: &mut dyn FnMut(Row<'_>)) -> Result<(), DbError> {
+        let fits = self.statements.iter().find(|(size, _)| *size >= keys.len());
+        let Some((size, statement)) = fits.or(self.statements.last()) else {
+            return Ok(());
+        };
+        for keys in keys.chunks(*size) {
+            self.fetch_some(keys, statement, *size, each).await?;
+        }
+        Ok(())
+    }
+
+    /// When the table was changed last. The server tells it by the second: while that second is
+    /// not well past, every look counts as a change.
+    async fn mark(&self) -> Result<Option<String>, DbError> {
+        let found: Option<(Option<String>, Option<String>)> = self
+            .conn
+            .lock()
+            .await
+            .exec_first(
+                "SELECT CAST(update_time AS CHAR), IF(update_time >= NOW() - INTERVAL 2 SECOND, \
+                 CAST(NOW(6) AS CHAR), '') FROM information_schema.tables \
+                 WHERE table_schema = DATABASE() AND table_name = ?",
+                (self.table.as_str(),),
+            )
+            .await?;
+        Ok(found.and_then(|(changed, recent)| Some(format!("{}/{}", changed?, recent?))))
+    }
+}
+
+/// A server, for commands.
+#[derive(Debug)]
+pub(in crate::subscribers) struct MySqlClient {
+    conn: Conn,
+    runtime: Runtime,
+}
+
+impl MySqlClient {
+    pub(in crate::subscribers) fn open(server: &Server) -> Result<Self, DbError> {
+        let runtime = small_runtime().map_err(DbError::lost)?;
+        let conn = runtime.block_on(async { Ok::<_, DbError>(Conn::new(opts(server)?).await?) })?;
+        Ok(Self { conn, runtime })
+    }
+}
+
+fn parameters(values: &[&str]) -> Params {
+    if values.is_empty() {
+        return Params::Empty;
+    }
+    Params::Positional(values.iter().map(|text| Value::from(*text)).collect())
+}
+
+impl Client for MySqlClient {
+    fn shape(&mut self, table: &str) -> Result<Shape, DbError> {
+        self.runtime.block_on(shape(&mut self.conn, table))
+    }
+
+    fn execute(&mut self, sql: &str, values: &[&str]) -> Result<u64, DbError> {
+        self.runtime.block_on(async {
+            if values.is_empty() {
+                self.conn.query_drop(sql).await?;
+            } else {
+                self.conn.exec_drop(sql, parameters(values)).await?;
+            }
+            Ok(self.conn.affected_rows())
+        })
+    }
+
+    fn rows(
+        &mut self,
+        sql: &str,
+        values: &[&str],
+        columns: usize,
+        each: &mut dyn FnMut(&[&str]),
+    ) -> Result<(), DbError> {
+        self.runtime.block_on(async {
+            let mut result = self.conn.exec_iter(sql, parameters(values)).await?;
+            while let Some(row) = result.next().await? {
+                let texts: Vec<String> = (0..columns)
+                    .map(|at| String::from_utf8_lossy(bytes(row.as_ref(at))).into_owned())
+                    .collect();
+                each(&texts.iter().map(String::as_str).collect::<Vec<_>>());
+            }
+            Ok(())
+        })
+    }
+}

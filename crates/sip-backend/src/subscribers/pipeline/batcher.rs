@@ -1,0 +1,459 @@
+//! Which questions go to the database, when, and together with which: a value without threads,
+//! sockets or clock.
+//!
+//! A question for a subscriber that is asked about already joins that *flight*; else a new flight
+//! waits in the queue until [`Batcher::take`] gives it to a connection, and ends by
+//! [`Batcher::settle`], or by [`Batcher::expire`] when its time is over.
+
+use std::collections::VecDeque;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hashbrown::HashTable;
+use sip_core::id::QueryId;
+
+use super::breaker::{Breaker, Failure, State};
+use crate::subscribers::CredentialQuery;
+
+/// A question that was under way on so many connections when they ended is given up: it may be
+/// what ended them.
+const MAX_LOST: u8 = 3;
+
+/// When a batch goes out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Each question by itself: what a server with one process for each connection does.
+    Single,
+    /// Once `max_batch` questions wait, or the oldest has waited `max_wait`.
+    Fixed,
+    /// At once while a connection is idle; else the queue gathers until one is. A connection that
+    /// carries several batches at a time takes one more once `max_batch` wait or the oldest has
+    /// waited `max_wait`.
+    Adaptive,
+}
+
+/// The rules of the queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    pub(super) mode: Mode,
+    pub(super) max_batch: usize,
+    pub(super) max_wait: Duration,
+    /// How long a question may take in all.
+    pub(super) deadline: Duration,
+    /// Questions that may be open; one more is refused.
+    pub(super) questions: usize,
+}
+
+/// Who waits for an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Waiter {
+    pub(super) origin: u16,
+    pub(super) id: Option<QueryId>,
+    pub(super) asked: Instant,
+}
+
+/// Whose secrets are wanted.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(super) struct Subject {
+    /// As in the credentials: with `@` and a domain, or without.
+    pub(super) username: Box<[u8]>,
+    /// How much of that is the user's name.
+    pub(super) user_len: usize,
+    pub(super) domain: Box<[u8]>,
+    pub(super) realm: Box<[u8]>,
+}
+
+impl Subject {
+    pub(super) fn user(&self) -> &[u8] {
+        self.username.get(..self.user_len).unwrap_or(&self.username)
+    }
+
+    /// Whether the name in the credentials has a domain.
+    pub(super) fn is_full(&self) -> bool {
+        self.user_len < self.username.len()
+    }
+
+    fn is(&self, query: &CredentialQuery) -> bool {
+        self.username == query.username && self.domain == query.domain && self.realm == query.realm
+    }
+}
+
+/// Names a flight; outlived ones name nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FlightId {
+    slot: u32,
+    generation: u32,
+}
+
+#[derive(Debug)]
+struct Flight {
+    subject: Arc<Subject>,
+    hash: u64,
+    waiters: Vec<Waiter>,
+    asked: Instant,
+    deadline: Instant,
+    /// In the queue, not under way.
+    queued: bool,
+    /// Times that it was under way when a connection ended.
+    lost: u8,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    generation: u32,
+    flight: Option<Flight>,
+}
+
+/// A flight that has come to its end.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) subject: Arc<Subject>,
+    pub(super) waiters: Vec<Waiter>,
+}
+
+/// Flights that travel together.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) flights: Vec<(FlightId, Arc<Subject>)>,
+    /// When the first of them was asked for.
+    pub(super) oldest: Instant,
+    /// When nobody waits for any of them any more.
+    pub(super) deadline: Instant,
+}
+
+/// What became of a question.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// It waits; `wake`: a connection should look.
+    Queued { wake: bool },
+    /// Somebody asked before.
+    Joined,
+    /// Too many wait.
+    Full,
+    /// The database is given up for now.
+    Broken,
+    /// The store has ended.
+    Closed,
+}
+
+/// What a connection is to do.
+#[derive(Debug)]
+pub(super) enum Take {
+    Batch(Batch),
+    /// Nothing yet; at the time given, look again.
+    Wait(Option<Instant>),
+    /// Nothing any more.
+    Closed,
+}
+
+/// The queue and all flights.
+#[derive(Debug)]
+pub(super) struct Batcher {
+    rules: Rules,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    index: HashTable<u32>,
+    keys: RandomState,
+    queue: VecDeque<FlightId>,
+    /// Of those in `queue`, how many live.
+    queued: usize,
+    /// All flights, oldest first; ended ones too, until their time has come.
+    by_age: VecDeque<(Instant, FlightId)>,
+    questions: usize,
+    sessions: usize,
+    breaker: Breaker,
+    probing: bool,
+    closed: bool,
+}
+
+impl Batcher {
+    pub(super) fn new(rules: Rules) -> Self {
+        Self {
+            rules,
+            slots: Vec::new(),
+            free: Vec::new(),
+            index: HashTable::new(),
+            keys: RandomState::new(),
+            queue: VecDeque::new(),
+            queued: 0,
+            by_age: VecDeque::new(),
+            questions: 0,
+            sessions: 0,
+            breaker: Breaker::new(),
+            probing: false,
+            closed: false,
+        }
+    }
+
+    /// A question. Refused ones leave no trace.
+    pub(super) fn ask(&mut self, now: Instant, query: &CredentialQuery) -> Asked {
+        if self.closed {
+            return Asked::Closed;
+        }
+        if !self.breaker.admits(now, self.sessions) {
+            return Asked::Broken;
+        }
+        if self.questions >= self.rules.questions {
+            return Asked::Full;
+        }
+        let waiter = Waiter {
+            origin: query.origin,
+            id: query.id,
+            asked: now,
+        };
+        let hash = self.keys.hash_one((&query.username, &query.domain, &query.realm));
+        let slots = &mut self.slots;
+        let known = self.index.find(hash, |at| {
+            flight_at(slots, *at).is_some_and(|flight| flight.subject.is(query))
+        });
+        if let Some(flight) = known.copied().and_then(|at| flight_at_mut(slots, at)) {
+            flight.waiters.push(waiter);
+            self.questions += 1;
+            return Asked::Joined;
+        }
+        self.questions += 1;
+        let deadline = now + self.rules.deadline;
+        let id = self.insert(Flight {
+            subject: Arc::new(Subject {
+                username: query.username.clone(),
+                user_len: query.user_len,
+                domain: query.domain.clone(),
+                realm: query.realm.clone(),
+            }),
+            hash,
+            waiters: vec![waiter],
+            asked: now,
+            deadline,
+            queued: true,
+            lost: 0,
+        });
+        self.queue.push_back(id);
+        self.queued += 1;
+        // Of one deadline they come in order; a shorter one waits for those before it.
+        self.by_age.push_back((deadline, id));
+        Asked::Queued {
+            wake: self.may_be_due(),
+        }
+    }
+
+    /// Whether a question more may make a batch due, or sets the clock of one.
+    fn may_be_due(&self) -> bool {
+        match self.rules.mode {
+            Mode::Single | Mode::Adaptive => true,
+            Mode::Fixed => self.queued == 1 || self.queued >= self.rules.max_batch,
+        }
+    }
+
+    /// What a connection does next; `busy`: it has a batch under way.
+    pub(super) fn take(&mut self, now: Instant, busy: bool) -> Take {
+        let held_back = match self.breaker.state() {
+            State::Closed => false,
+            State::Open { .. } => true,
+            State::HalfOpen => self.probing,
+        };
+        if self.queued == 0 && self.closed {
+            return Take::Closed;
+        }
+        let Some(oldest) = self.oldest_queued().filter(|_| !held_back) else {
+            return Take::Wait(None);
+        };
+        let by_time = oldest + self.rules.max_wait;
+        let full = self.queued >= self.rules.max_batch;
+        let due = self.closed
+            || match self.rules.mode {
+                Mode::Single => true,
+                Mode::Fixed => full || by_time <= now,
+                Mode::Adaptive => !busy || full || by_time <= now,
+            };
+        if !due {
+            return Take::Wait(Some(by_time));
+        }
+        self.probing = self.breaker.state() == State::HalfOpen;
+        Take::Batch(self.next_batch(oldest))
+    }
+
+    /// Takes a batch from the front of the queue, which holds a live flight.
+    fn next_batch(&mut self, oldest: Instant) -> Batch {
+        let size = match self.rules.mode {
+            Mode::Single => 1,
+            Mode::Fixed | Mode::Adaptive => self.rules.max_batch.min(self.queued),
+        };
+        let mut batch = Batch {
+            flights: Vec::with_capacity(size),
+            oldest,
+            deadline: oldest,
+        };
+        while batch.flights.len() < size
+            && let Some(id) = self.queue.pop_front()
+        {
+            if let Some(flight) = self.live_mut(id) {
+                flight.queued = false;
+                batch.deadline = batch.deadline.max(flight.deadline);
+                batch.flights.push((id, Arc::clone(&flight.subject)));
+                self.queued -= 1;
+            }
+        }
+        batch
+    }
+
+    /// A flight has its answer, or will get none. `None`: its time was over before.
+    pub(super) fn settle(&mut self, id: FlightId) -> Option<Ended> {
+        self.live(id)?;
+        let slot = self.slots.get_mut(id.slot as usize)?;
+        let flight = slot.flight.take()?;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(id.slot);
+        if let Ok(entry) = self.index.find_entry(flight.hash, |at| *at == id.slot) {
+            entry.remove();
+        }
+        self.questions -= flight.waiters.len();
+        self.queued -= usize::from(flight.queued);
+        Some(Ended {
+            subject: flight.subject,
+            waiters: flight.waiters,
+        })
+    }
+
+    /// Puts the flights of a batch whose connection ended back to the front of the queue. Those
+    /// that were put back too often are given up: appended to `given_up`.
+    pub(super) fn put_back(&mut self, batch: &Batch, given_up: &mut Vec<Ended>) {
+        self.probing = false;
+        for (id, _) in batch.flights.iter().rev() {
+            let Some(flight) = self.live_mut(*id) else {
+                continue;
+            };
+            flight.lost += 1;
+            if flight.lost >= MAX_LOST {
+                given_up.extend(self.settle(*id));
+            } else {
+                flight.queued = true;
+                self.queued += 1;
+                self.queue.push_front(*id);
+            }
+        }
+    }
+
+    /// Ends the flights whose time is over.
+    pub(super) fn expire(&mut self, now: Instant, ended: &mut Vec<Ended>) {
+        while let Some((deadline, id)) = self.by_age.front().copied() {
+            if deadline > now && self.live(id).is_some() {
+                break;
+            }
+            self.by_age.pop_front();
+            ended.extend(self.settle(id));
+        }
+    }
+
+    /// When [`Batcher::expire`] has something to do, should nothing be answered.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.by_age.front().map(|(deadline, _)| *deadline)
+    }
+
+    /// A batch was answered.
+    pub(super) fn succeeded(&mut self) {
+        self.probing = false;
+        self.breaker.succeeded();
+    }
+
+    /// The database failed; gives up what waits if it is given up by that.
+    pub(super) fn failed(&mut self, now: Instant, failure: Failure, given_up: &mut Vec<Ended>) {
+        if failure == Failure::Connect && self.sessions > 0 {
+            return;
+        }
+        self.probing = false;
+        if self.breaker.failed(now, failure) {
+            while let Some(id) = self.queue.pop_front() {
+                given_up.extend(self.settle(id));
+            }
+        }
+    }
+
+    /// A connection came up or ended.
+    pub(super) fn set_sessions(&mut self, sessions: usize) {
+        self.sessions = sessions;
+    }
+
+    /// How long questions may take from now on.
+    pub(super) fn set_deadline(&mut self, deadline: Duration) {
+        self.rules.deadline = deadline;
+    }
+
+    /// No question is taken from now on.
+    pub(super) fn close(&mut self) {
+        self.closed = true;
+    }
+
+    /// Flights that wait for a connection.
+    pub(super) fn queued(&self) -> usize {
+        self.queued
+    }
+
+    /// Flights under way.
+    pub(super) fn under_way(&self) -> usize {
+        self.index.len() - self.queued
+    }
+
+    /// Questions that wait for an answer.
+    pub(super) fn questions(&self) -> usize {
+        self.questions
+    }
+
+    /// Connections that are up.
+    pub(super) fn sessions(&self) -> usize {
+        self.sessions
+    }
+
+    pub(super) fn breaker(&self) -> &Breaker {
+        &self.breaker
+    }
+
+    fn insert(&mut self, flight: Flight) -> FlightId {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
+        });
+        let hash = flight.hash;
+        let mut generation = 0;
+        if let Some(place) = self.slots.get_mut(slot as usize) {
+            generation = place.generation;
+            place.flight = Some(flight);
+        }
+        let slots = &self.slots;
+        self.index
+            .insert_unique(hash, slot, |at| flight_at(slots, *at).map_or(0, |f| f.hash));
+        FlightId { slot, generation }
+    }
+
+    fn live(&self, id: FlightId) -> Option<&Flight> {
+        let slot = self.slots.get(id.slot as usize)?;
+        slot.flight.as_ref().filter(|_| slot.generation == id.generation)
+    }
+
+    fn live_mut(&mut self, id: FlightId) -> Option<&mut Flight> {
+        let slot = self.slots.get_mut(id.slot as usize)?;
+        slot.flight.as_mut().filter(|_| slot.generation == id.generation)
+    }
+
+    /// When the first flight of the queue was asked for.
+    fn oldest_queued(&mut self) -> Option<Instant> {
+        while let Some(id) = self.queue.front().copied() {
+            if let Some(flight) = self.live(id) {
+                return Some(flight.asked);
+            }
+            self.queue.pop_front();
+        }
+        None
+    }
+}
+
+fn flight_at(slots: &[Slot], at: u32) -> Option<&Flight> {
+    slots.get(at as usize).and_then(|slot| slot.flight.as_ref())
+}
+
+fn flight_at_mut(slots: &mut [Slot], at: u32) -> Option<&mut Flight> {
+    slots.get_mut(at as usize).and_then(|slot| slot.flight.as_mut())
+}
+
+#[cfg(test)]
+mod tests;

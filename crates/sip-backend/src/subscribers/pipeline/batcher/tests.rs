@@ -1,0 +1,325 @@
+//! The queue under every rule, without a database.
+
+use super::*;
+
+const MS: Duration = Duration::from_millis(1);
+
+fn rules(mode: Mode) -> Rules {
+    Rules {
+        mode,
+        max_batch: 4,
+        max_wait: 5 * MS,
+        deadline: 1000 * MS,
+        questions: 100,
+    }
+}
+
+fn query(slot: u32, user: &str) -> CredentialQuery {
+    CredentialQuery {
+        origin: 1,
+        id: Some(QueryId { slot, generation: 1 }),
+        username: user.as_bytes().into(),
+        user_len: user.len(),
+        domain: b"d"[..].into(),
+        realm: b"r"[..].into(),
+    }
+}
+
+/// A queue with questions of users 0, 1, … `n - 1`, all asked at `now`.
+fn filled(mode: Mode, now: Instant, n: u32) -> Batcher {
+    let mut batcher = Batcher::new(rules(mode));
+    batcher.set_sessions(1);
+    for user in 0..n {
+        batcher.ask(now, &query(user, &user.to_string()));
+    }
+    batcher
+}
+
+fn size(take: Take) -> usize {
+    match take {
+        Take::Batch(batch) => batch.flights.len(),
+        Take::Wait(_) | Take::Closed => 0,
+    }
+}
+
+fn batch(take: Take) -> Batch {
+    match take {
+        Take::Batch(batch) => batch,
+        other @ (Take::Wait(_) | Take::Closed) => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn each_mode_sends_by_its_own_rule() {
+    let t = Instant::now();
+    // Mode, questions, connection busy, time passed, size of the batch.
+    let table = [
+        (Mode::Single, 9, false, 0, 1),
+        (Mode::Fixed, 3, false, 0, 0),
+        (Mode::Fixed, 3, false, 4, 0),
+        (Mode::Fixed, 3, false, 5, 3),
+        (Mode::Fixed, 4, false, 0, 4),
+        (Mode::Fixed, 9, false, 0, 4),
+        (Mode::Adaptive, 1, false, 0, 1),
+        (Mode::Adaptive, 9, false, 0, 4),
+        (Mode::Adaptive, 3, true, 4, 0),
+        (Mode::Adaptive, 3, true, 5, 3),
+        (Mode::Adaptive, 4, true, 0, 4),
+    ];
+    for (mode, questions, busy, ms, expected) in table {
+        let mut batcher = filled(mode, t, questions);
+        let taken = batcher.take(t + ms * MS, busy);
+        if let Take::Wait(until) = taken {
+            assert_eq!(until, Some(t + 5 * MS), "the clock is set");
+        }
+        assert_eq!(
+            size(taken),
+            expected,
+            "{mode:?}, {questions} waiting, busy {busy}, after {ms} ms"
+        );
+    }
+    let mut empty = filled(Mode::Adaptive, t, 0);
+    assert!(matches!(empty.take(t, false), Take::Wait(None)));
+}
+
+#[test]
+fn only_what_changes_something_wakes_a_connection() {
+    let t = Instant::now();
+    let wakes = |mode| {
+        let mut batcher = filled(mode, t, 0);
+        let mut wakes = Vec::new();
+        for user in 0..5 {
+            wakes.push(batcher.ask(t, &query(user, &user.to_string())) == Asked::Queued { wake: true });
+        }
+        wakes
+    };
+    assert_eq!(wakes(Mode::Fixed), [true, false, false, true, true]);
+    assert_eq!(wakes(Mode::Adaptive), [true; 5]);
+}
+
+#[test]
+fn equal_questions_travel_once_and_all_are_answered() {
+    let t = Instant::now();
+    let mut batcher = filled(Mode::Adaptive, t, 1);
+    assert_eq!(batcher.ask(t, &query(7, "0")), Asked::Joined);
+    let batch = batch(batcher.take(t, false));
+    // Also while it is under way.
+    assert_eq!(batcher.ask(t + MS, &query(8, "0")), Asked::Joined);
+    let mut other_realm = query(9, "0");
+    other_realm.realm = b"other"[..].into();
+    assert_eq!(batcher.ask(t, &other_realm), Asked::Queued { wake: true });
+    assert_eq!(
+        (batcher.questions(), batcher.queued(), batcher.under_way()),
+        (4, 1, 1)
+    );
+    let ended = batcher.settle(batch.flights[0].0).unwrap();
+    let ids: Vec<u32> = ended.waiters.iter().map(|w| w.id.unwrap().slot).collect();
+    assert_eq!(ids, [0, 7, 8]);
+    assert!(batcher.settle(batch.flights[0].0).is_none(), "once");
+    // The next one begins anew.
+    assert_eq!(batcher.ask(t, &query(10, "0")), Asked::Queued { wake: true });
+}
+
+#[test]
+fn questions_are_bounded_joined_ones_too() {
+    let t = Instant::now();
+    let mut batcher = Batcher::new(Rules {
+        questions: 3,
+        ..rules(Mode::Adaptive)
+    });
+    assert_eq!(batcher.ask(t, &query(0, "a")), Asked::Queued { wake: true });
+    assert_eq!(batcher.ask(t, &query(1, "a")), Asked::Joined);
+    assert_eq!(batcher.ask(t, &query(2, "b")), Asked::Queued { wake: true });
+    assert_eq!(batcher.ask(t, &query(3, "b")), Asked::Full);
+    assert_eq!(batcher.ask(t, &query(3, "c")), Asked::Full);
+    let batch = batch(batcher.take(t, false));
+    batcher.settle(batch.flights[0].0);
+    assert_eq!(batcher.questions(), 1);
+    assert_eq!(batcher.ask(t, &query(4, "c")), Asked::Queued { wake: true });
+}
+
+#[test]
+fn every_question_ends_at_its_time_queued_or_under_way() {
+    let t = Instant::now();
+    let mut batcher = filled(Mode::Single, t, 2);
+    let first = batch(batcher.take(t, false));
+    assert_eq!(first.deadline, t + 1000 * MS);
+    batcher.ask(t + 10 * MS, &query(2, "2"));
+    let mut ended = Vec::new();
+    batcher.expire(t + 999 * MS, &mut ended);
+    assert_eq!(ended.len(), 0);
+    assert_eq!(batcher.next_deadline(), Some(t + 1000 * MS));
+    batcher.expire(t + 1000 * MS, &mut ended);
+    assert_eq!(ended.len(), 2, "the one under way and the one in the queue");
+    assert_eq!((batcher.questions(), batcher.queued()), (1, 1));
+    assert!(
+        batcher.settle(first.flights[0].0).is_none(),
+        "its answer comes too late"
+    );
+    let last = batch(batcher.take(t + 1000 * MS, false));
+    assert_eq!(
+        &*last.flights[0].1.username, b"2",
+        "what ended in the queue is not sent"
+    );
+    batcher.settle(last.flights[0].0).unwrap();
+    ended.clear();
+    batcher.expire(t + 1000 * MS, &mut ended);
+    assert_eq!(
+        (ended.len(), batcher.next_deadline()),
+        (0, None),
+        "nothing is left behind"
+    );
+}
+
+#[test]
+fn a_batch_whose_connection_ends_goes_again_first_but_not_for_ever() {
+    let t = Instant::now();
+    let mut batcher = filled(Mode::Adaptive, t, 6);
+    let first = batch(batcher.take(t, false));
+    let mut given_up = Vec::new();
+    batcher.put_back(&first, &mut given_up);
+    assert_eq!((given_up.len(), batcher.queued()), (0, 6));
+    let again = batch(batcher.take(t, false));
+    let names = |batch: &Batch| {
+        batch
+            .flights
+            .iter()
+            .map(|f| f.1.username.clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(&again), names(&first), "in their order, before the others");
+    batcher.put_back(&again, &mut given_up);
+    let last = batch(batcher.take(t, false));
+    batcher.put_back(&last, &mut given_up);
+    assert_eq!((given_up.len(), batcher.queued()), (4, 2));
+}
+
+#[test]
+fn a_broken_database_gets_no_questions_until_a_probe_succeeds() {
+    let t = Instant::now();
+    let mut batcher = filled(Mode::Adaptive, t, 3);
+    batcher.set_sessions(0);
+    let mut given_up = Vec::new();
+    batcher.failed(t, Failure::Connect, &mut given_up);
+    assert_eq!(given_up.len(), 0);
+    batcher.failed(t, Failure::Connect, &mut given_up);
+    assert_eq!(given_up.len(), 3, "what waited is answered at once");
+    assert_eq!(batcher.ask(t, &query(5, "5")), Asked::Broken);
+    let later = t + Duration::from_secs(10);
+    assert_eq!(batcher.ask(later, &query(5, "5")), Asked::Broken, "no connection");
+    batcher.set_sessions(2);
+    for user in 10..20 {
+        assert!(matches!(
+            batcher.ask(later, &query(user, &user.to_string())),
+            Asked::Queued { .. }
+        ));
+    }
+    let probe = batch(batcher.take(later, false));
+    assert!(
+        matches!(batcher.take(later, false), Take::Wait(None)),
+        "one at a time"
+    );
+    batcher.succeeded();
+    for (id, _) in &probe.flights {
+        batcher.settle(*id).unwrap();
+    }
+    assert_eq!(size(batcher.take(later, false)), 4);
+    // Failures to connect say nothing while another connection is up.
+    for _ in 0..100 {
+        batcher.failed(later, Failure::Connect, &mut given_up);
+    }
+    assert_eq!(batcher.breaker().opened(), 1);
+}
+
+#[test]
+fn after_the_end_the_queue_is_emptied_and_closed() {
+    let t = Instant::now();
+    let mut batcher = filled(Mode::Fixed, t, 2);
+    batcher.close();
+    assert_eq!(batcher.ask(t, &query(3, "3")), Asked::Closed);
+    assert_eq!(size(batcher.take(t, false)), 2, "without waiting for more");
+    assert!(matches!(batcher.take(t, false), Take::Closed));
+}
+
+mod properties {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Ask(u8),
+        Take(bool),
+        Settle,
+        Lose,
+        Pass(u16),
+        Fail,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0..12_u8).prop_map(Step::Ask),
+            3 => any::<bool>().prop_map(Step::Take),
+            2 => Just(Step::Settle),
+            1 => Just(Step::Lose),
+            1 => (0..700_u16).prop_map(Step::Pass),
+            1 => Just(Step::Fail),
+        ]
+    }
+
+    proptest! {
+        /// Whatever happens, each question that was taken in ends exactly once and nothing stays.
+        #[test]
+        fn each_question_ends_once(
+            mode in prop_oneof![Just(Mode::Single), Just(Mode::Fixed), Just(Mode::Adaptive)],
+            steps in proptest::collection::vec(step(), 0..200),
+        ) {
+            let mut now = Instant::now();
+            let mut batcher = Batcher::new(Rules { questions: 20, ..rules(mode) });
+            batcher.set_sessions(1);
+            let (mut open, mut done) = (std::collections::BTreeSet::new(), Vec::new());
+            let (mut flying, mut slot) = (Vec::new(), 0);
+            for step in steps {
+                match step {
+                    Step::Ask(user) => {
+                        slot += 1;
+                        match batcher.ask(now, &query(slot, &user.to_string())) {
+                            Asked::Queued { .. } | Asked::Joined => { open.insert(slot); }
+                            Asked::Full => prop_assert!(batcher.questions() == 20),
+                            Asked::Broken | Asked::Closed => {}
+                        }
+                    }
+                    Step::Take(busy) => {
+                        if let Take::Batch(batch) = batcher.take(now, busy) {
+                            prop_assert!(!batch.flights.is_empty() && batch.flights.len() <= 4);
+                            flying.push(batch);
+                        }
+                    }
+                    Step::Settle => if let Some(batch) = flying.pop() {
+                        batcher.succeeded();
+                        done.extend(batch.flights.iter().filter_map(|(id, _)| batcher.settle(*id)));
+                    },
+                    Step::Lose => if let Some(batch) = flying.pop() {
+                        batcher.put_back(&batch, &mut done);
+                    },
+                    Step::Pass(ms) => {
+                        now += u32::from(ms) * MS;
+                        batcher.expire(now, &mut done);
+                    }
+                    Step::Fail => batcher.failed(now, Failure::Batch, &mut done),
+                }
+                prop_assert!(batcher.questions() <= 20);
+                for waiter in done.drain(..).flat_map(|ended| ended.waiters) {
+                    prop_assert!(open.remove(&waiter.id.unwrap().slot), "answered twice");
+                }
+                prop_assert_eq!(batcher.questions(), open.len());
+            }
+            batcher.expire(now + Duration::from_secs(60), &mut done);
+            for waiter in done.drain(..).flat_map(|ended| ended.waiters) {
+                prop_assert!(open.remove(&waiter.id.unwrap().slot), "answered twice");
+            }
+            prop_assert!(open.is_empty());
+            prop_assert_eq!((batcher.questions(), batcher.queued(), batcher.under_way()), (0, 0, 0));
+            prop_assert_eq!(batcher.next_deadline(), None);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! When a database is no longer asked.
+//!
+//! ```text
+//!             enough failures in a row          a session, and OPEN_FOR is over
+//!   Closed ─────────────────────────────▶ Open ─────────────────────────────────▶ HalfOpen
+//!     ▲                                    ▲                                         │ │
+//!     │                 the probe succeeds │ the probe fails                         │ │
+//!     └────────────────────────────────────┼─────────────────────────────────────────┘ │
+//!                                          └───────────────────────────────────────────┘
+//! ```
+
+use std::time::{Duration, Instant};
+
+/// Weight of failures in a row that opens it.
+const TRIP: u32 = 6;
+/// How long nothing is asked after it opened.
+const OPEN_FOR: Duration = Duration::from_millis(500);
+
+/// What went wrong, by how much it says of the database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// A batch was refused, or not answered in time.
+    Batch,
+    /// No connection could be had, and there is none.
+    Connect,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Questions go to the database.
+    Closed,
+    /// Questions are answered without it.
+    Open { until: Instant },
+    /// One batch is to show whether it answers again.
+    HalfOpen,
+}
+
+/// Whether the database is asked.
+#[derive(Debug)]
+pub(super) struct Breaker {
+    state: State,
+    failures: u32,
+    opened: u64,
+}
+
+impl Breaker {
+    pub(super) const fn new() -> Self {
+        Self {
+            state: State::Closed,
+            failures: 0,
+            opened: 0,
+        }
+    }
+
+    pub(super) const fn state(&self) -> State {
+        self.state
+    }
+
+    /// Times that it opened.
+    pub(super) const fn opened(&self) -> u64 {
+        self.opened
+    }
+
+    /// Whether a question may wait for the database. `sessions`: connections that are up.
+    pub(super) fn admits(&mut self, now: Instant, sessions: usize) -> bool {
+        match self.state {
+            State::Closed | State::HalfOpen => true,
+            State::Open { until } if now >= until && sessions > 0 => {
+                self.state = State::HalfOpen;
+                true
+            }
+            State::Open { .. } => false,
+        }
+    }
+
+    /// A batch was answered.
+    pub(super) fn succeeded(&mut self) {
+        self.state = State::Closed;
+        self.failures = 0;
+    }
+
+    /// Something failed. Whether it opened by that: what waits is to be answered.
+    #[must_use]
+    pub(super) fn failed(&mut self, now: Instant, failure: Failure) -> bool {
+        self.failures += match failure {
+            Failure::Batch => 1,
+            Failure::Connect => TRIP / 2,
+        };
+        let trips = match self.state {
+            State::Closed => self.failures >= TRIP,
+            State::HalfOpen => true,
+            State::Open { .. } => false,
+        };
+        if trips {
+            self.state = State::Open {
+                until: now + OPEN_FOR,
+            };
+            self.failures = 0;
+            self.opened += 1;
+        }
+        trips
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What happens, whether it opens by that, and whether a question is admitted after
+    /// `OPEN_FOR` with and at once without a session.
+    #[test]
+    fn it_goes_round_as_drawn() {
+        let start = Instant::now();
+        let mut breaker = Breaker::new();
+        for _ in 0..TRIP - 1 {
+            assert!(!breaker.failed(start, Failure::Batch));
+        }
+        assert!(breaker.admits(start, 0), "few failures are none");
+        breaker.succeeded();
+        for _ in 0..TRIP - 1 {
+            assert!(
+                !breaker.failed(start, Failure::Batch),
+                "only those in a row count"
+            );
+        }
+        assert!(breaker.failed(start, Failure::Batch));
+        assert!(!breaker.failed(start, Failure::Batch), "it is open already");
+        assert!(!breaker.admits(start, 1), "not so soon");
+        let later = start + OPEN_FOR;
+        assert!(!breaker.admits(later, 0), "there is nothing to ask");
+        assert!(breaker.admits(later, 1));
+        assert_eq!(breaker.state(), State::HalfOpen);
+        assert!(breaker.failed(later, Failure::Batch), "the probe failed");
+        assert!(breaker.admits(later + OPEN_FOR, 1));
+        breaker.succeeded();
+        assert_eq!((breaker.state(), breaker.opened()), (State::Closed, 2));
+    }
+
+    #[test]
+    fn a_database_that_refuses_connections_is_soon_given_up() {
+        let now = Instant::now();
+        let mut breaker = Breaker::new();
+        assert!(!breaker.failed(now, Failure::Connect), "it may be restarting");
+        assert!(breaker.failed(now, Failure::Connect));
+    }
+}

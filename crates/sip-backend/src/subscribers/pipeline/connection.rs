@@ -1,0 +1,408 @@
+//! The connections of a store, each a loop: connect, take a batch, send it, answer, again.
+
+use std::cell::{Cell, RefCell};
+use std::future::pending;
+use std::hash::{BuildHasher as _, RandomState};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt as _;
+use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
+use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
+use sip_core::query::Secrets;
+use tokio::select;
+use tokio::time::{sleep, sleep_until, timeout, timeout_at};
+
+use super::Inner;
+use super::batcher::{Batch, Ended, Subject, Take};
+use super::breaker::Failure;
+use crate::subscribers::database::{Database, DbError, RowKey, Session};
+
+/// Longest wait for a connection that is not refused.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// First and longest pause before another attempt.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// A connection unused for so long is tried, so that none is found dead by the batch that needs it:
+/// servers and firewalls end idle ones.
+const PROBE_IDLE: Duration = Duration::from_secs(15);
+/// Deadlines are looked at no more often than this.
+const EXPIRE_EVERY: Duration = Duration::from_millis(10);
+
+/// What all connections know of the table.
+#[derive(Debug, Default)]
+struct Watch {
+    /// A connection looks for changes.
+    taken: Cell<bool>,
+    mark: RefCell<Option<String>>,
+    /// That changes cannot be told was logged.
+    warned: Cell<bool>,
+}
+
+/// Why a connection is no longer used.
+enum End {
+    Closed,
+    Failed,
+}
+
+/// Runs until the store is closed and everything is answered.
+pub(super) async fn run<D: Database>(inner: &Inner, database: &D, connections: usize) {
+    let watch = Watch::default();
+    let all = join_all((0..connections).map(|_| keep(inner, database, &watch)));
+    select! {
+        _ = all => {}
+        () = expire(inner) => {}
+    }
+}
+
+/// Ends questions whose time is over; never returns.
+async fn expire(inner: &Inner) {
+    loop {
+        let mut ended = Vec::new();
+        let next = {
+            let mut batcher = inner.batcher.lock();
+            batcher.expire(Instant::now(), &mut ended);
+            batcher.next_deadline()
+        };
+        inner.expired(ended);
+        match next {
+            Some(next) => sleep_until(next.max(Instant::now() + EXPIRE_EVERY).into()).await,
+            None => inner.ageing.notified().await,
+        }
+    }
+}
+
+/// Keeps one connection up.
+async fn keep<D: Database>(inner: &Inner, database: &D, watch: &Watch) {
+    let mut closed = inner.closed.subscribe();
+    let jitter = RandomState::new();
+    let (mut pause, mut attempts) = (BACKOFF.0, 0_u64);
+    while !*closed.borrow() || inner.batcher.lock().queued() > 0 {
+        let connected = timeout(CONNECT_TIMEOUT, database.connect(inner.options.max_batch))
+            .await
+            .unwrap_or_else(|_| Err(DbError::lost("no connection in time")));
+        match connected {
+            Ok(session) => {
+                inner.up(1);
+                let useful = Cell::new(false);
+                let end = serve::<D>(inner, &session, watch, &useful).await;
+                inner.up(-1);
+                if matches!(end, End::Closed) {
+                    return;
+                }
+                if useful.get() {
+                    pause = BACKOFF.0;
+                    continue;
+                }
+            }
+            Err(error) => {
+                inner.note(&error);
+                inner.failed(Failure::Connect);
+                if *closed.borrow() {
+                    return;
+                }
+            }
+        }
+        attempts += 1;
+        // Between half and all of it, so that connections do not come back together.
+        let share = jitter.hash_one(attempts) % 512;
+        let this = pause.mul_f64(0.5 + share as f64 / 1024.0);
+        select! {
+            () = sleep(this) => {}
+            _ = closed.wait_for(|closed| *closed) => {}
+        }
+        pause = (pause * 2).min(BACKOFF.1);
+    }
+}
+
+/// Uses a connection until it fails or the store is closed.
+async fn serve<D: Database>(inner: &Inner, session: &D::Session, watch: &Watch, useful: &Cell<bool>) -> End {
+    let mut closed = inner.closed.subscribe();
+    let mut under_way = FuturesUnordered::new();
+    let watching = Watching::begin(inner, watch);
+    let every = if watching.is_some() {
+        D::WATCH_EVERY
+    } else {
+        PROBE_IDLE
+    };
+    let mut look_at = Instant::now() + if watching.is_some() { Duration::ZERO } else { every };
+    loop {
+        let may_take = under_way.len() < D::DEPTH;
+        if may_take && Instant::now() >= look_at {
+            look_at = Instant::now() + every;
+            if look(inner, session, watch, watching.is_some()).await.is_err() {
+                while under_way.next().await.is_some() {}
+                return End::Failed;
+            }
+        }
+        let until = match inner.offer(may_take, !under_way.is_empty()) {
+            Take::Batch(batch) => {
+                useful.set(true);
+                if watching.is_none() {
+                    look_at = Instant::now() + every;
+                }
+                under_way.push(send(inner, session, batch));
+                continue;
+            }
+            Take::Closed if under_way.is_empty() => {
+                inner.idle.notify_waiters();
+                inner.busy.notify_waiters();
+                return End::Closed;
+            }
+            Take::Closed => None,
+            Take::Wait(until) => until,
+        };
+        let idle = under_way.is_empty();
+        select! {
+            biased;
+            Some(sent) = under_way.next(), if !idle => if sent.is_err() {
+                // The others on it are lost as well.
+                while under_way.next().await.is_some() {}
+                return End::Failed;
+            },
+            () = woken(inner, idle), if may_take => {}
+            () = at(until) => {}
+            _ = closed.wait_for(|closed| *closed), if !*inner.closed.borrow() => {}
+            () = sleep_until(look_at.into()), if may_take => {}
+        }
+    }
+}
+
+async fn woken(inner: &Inner, idle: bool) {
+    if idle {
+        inner.idle.notified().await;
+    } else {
+        inner.busy.notified().await;
+    }
+}
+
+async fn at(until: Option<Instant>) {
+    match until {
+        Some(until) => sleep_until(until.into()).await,
+        None => pending().await,
+    }
+}
+
+/// The duty of looking for changes, which one connection has.
+struct Watching<'a>(&'a Watch);
+
+impl<'a> Watching<'a> {
+    fn begin(inner: &Inner, watch: &'a Watch) -> Option<Self> {
+        // Nothing cached, nothing to forget.
+        (inner.cache.is_kept() && !watch.taken.replace(true)).then_some(Self(watch))
+    }
+}
+
+impl Drop for Watching<'_> {
+    fn drop(&mut self) {
+        self.0.taken.set(false);
+    }
+}
+
+/// Tries the connection, and looks whether somebody changed the table.
+async fn look(inner: &Inner, session: &impl Session, watch: &Watch, watching: bool) -> Result<(), ()> {
+    let mark = timeout(
+        CONNECT_TIMEOUT.min(inner.options.deadline.max(Duration::from_secs(1))),
+        session.mark(),
+    )
+    .await
+    .unwrap_or_else(|_| Err(DbError::lost("an idle connection does not answer")));
+    match mark {
+        Ok(_) if !watching => Ok(()),
+        Ok(None) => {
+            if !watch.warned.replace(true) {
+                tracing::warn!(store = %inner.store, "this database does not tell when the table changes: changes are seen when cached entries end (credentials.cache_ttl_s), or are forgotten by command");
+            }
+            Ok(())
+        }
+        Ok(mark) => {
+            let before = watch.mark.replace(mark);
+            if before != *watch.mark.borrow() {
+                inner.cache.invalidate();
+            }
+            Ok(())
+        }
+        Err(error) => {
+            inner.note(&error);
+            Err(())
+        }
+    }
+}
+
+/// Sends one batch and answers its questions.
+async fn send(inner: &Inner, session: &impl Session, batch: Batch) -> Result<(), ()> {
+    let begun = Instant::now();
+    inner.stats.sent(begun - batch.oldest, batch.flights.len());
+    // What is read from now on is at least as new as this.
+    let generation = inner.cache.generation();
+    let subjects: Vec<&Subject> = batch.flights.iter().map(|(_, subject)| &**subject).collect();
+    let mut found: Vec<Option<Secrets>> = vec![None; subjects.len()];
+    let fetched = timeout_at(
+        batch.deadline.into(),
+        fetch(inner, session, &subjects, &mut found),
+    )
+    .await;
+    match fetched {
+        Ok(Ok(())) => {
+            inner.stats.carried(begun.elapsed(), subjects.len());
+            inner.finish(&batch, found, generation);
+            Ok(())
+        }
+        Ok(Err(DbError::Lost(error))) => {
+            inner.note(&error);
+            inner.stats.lost.inc();
+            let mut given_up = Vec::new();
+            inner.batcher.lock().put_back(&batch, &mut given_up);
+            inner.fail(given_up);
+            inner.wake();
+            Err(())
+        }
+        Ok(Err(error)) => {
+            inner.note(&error);
+            inner.give_up(&batch);
+            Err(())
+        }
+        Err(_) => {
+            inner.note(&"no answer within the deadline");
+            inner.give_up(&batch);
+            Err(())
+        }
+    }
+}
+
+/// Fetches the rows of all subjects, and puts what they hold in the places of the subjects.
+async fn fetch(
+    inner: &Inner,
+    session: &impl Session,
+    subjects: &[&Subject],
+    found: &mut [Option<Secrets>],
+) -> Result<(), DbError> {
+    let mut keys: Vec<RowKey<'_>> = Vec::with_capacity(subjects.len());
+    // The first subject of a key, and for each subject the next one of the same.
+    let mut first: HashMap<(&[u8], &[u8]), usize> = HashMap::with_capacity(subjects.len());
+    let mut next: Vec<Option<usize>> = vec![None; subjects.len()];
+    for (at, subject) in subjects.iter().enumerate() {
+        let (user, domain) = (subject.user(), &*subject.domain);
+        // A name that is no text is in no table.
+        let (Ok(user_text), Ok(domain_text)) = (std::str::from_utf8(user), std::str::from_utf8(domain))
+        else {
+            continue;
+        };
+        match first.entry((user, domain)) {
+            Entry::Vacant(entry) => {
+                entry.insert(at);
+                keys.push((user_text, domain_text));
+            }
+            Entry::Occupied(mut entry) => {
+                let before = entry.insert(at);
+                if let Some(next) = next.get_mut(at) {
+                    *next = Some(before);
+                }
+            }
+        }
+    }
+    if keys.is_empty() {
+        return Ok(());
+    }
+    session
+        .fetch(&keys, &mut |row| {
+            let domain = row.domain.to_ascii_lowercase();
+            let mut of = first.get(&(row.user, &*domain)).copied();
+            while let Some(at) = of {
+                if let (Some(subject), Some(place)) = (subjects.get(at), found.get_mut(at)) {
+                    let secrets = || {
+                        inner
+                            .reader
+                            .read(&row, &subject.username, subject.is_full(), &subject.realm)
+                    };
+                    place.get_or_insert_with(secrets);
+                }
+                of = next.get(at).copied().flatten();
+            }
+        })
+        .await
+}
+
+impl Inner {
+    /// What a connection does next.
+    fn offer(&self, may_take: bool, busy: bool) -> Take {
+        if !may_take {
+            return Take::Wait(None);
+        }
+        let mut ended = Vec::new();
+        let (offer, more) = {
+            let now = Instant::now();
+            let mut batcher = self.batcher.lock();
+            // Nobody waits for these any more.
+            batcher.expire(now, &mut ended);
+            let offer = batcher.take(now, busy);
+            (offer, batcher.queued() > 0)
+        };
+        self.expired(ended);
+        if more && matches!(offer, Take::Batch(_)) {
+            // The others need not wait for this one.
+            self.wake();
+        }
+        offer
+    }
+
+    /// The time of these is over.
+    fn expired(&self, ended: Vec<Ended>) {
+        self.stats.timed_out.add(ended.len() as u64);
+        self.fail(ended);
+    }
+
+    /// A connection more, or less.
+    fn up(&self, by: isize) {
+        let mut batcher = self.batcher.lock();
+        let sessions = batcher.sessions().saturating_add_signed(by);
+        batcher.set_sessions(sessions);
+        drop(batcher);
+        if by > 0 {
+            self.stats.connected.inc();
+        }
+    }
+
+    fn failed(&self, failure: Failure) {
+        let mut given_up = Vec::new();
+        self.batcher.lock().failed(Instant::now(), failure, &mut given_up);
+        self.fail(given_up);
+    }
+
+    /// Answers a batch.
+    fn finish(&self, batch: &Batch, found: Vec<Option<Secrets>>, generation: u64) {
+        let mut ended = Vec::with_capacity(batch.flights.len());
+        {
+            let mut batcher = self.batcher.lock();
+            batcher.succeeded();
+            ended.extend(batch.flights.iter().map(|(id, _)| batcher.settle(*id)));
+        }
+        for (((_, subject), secrets), ended) in batch.flights.iter().zip(found).zip(ended) {
+            if self.cache.is_kept() {
+                let Subject {
+                    username,
+                    domain,
+                    realm,
+                    ..
+                } = &**subject;
+                self.cache
+                    .insert(username, domain, realm, generation, secrets.clone());
+            }
+            if let Some(ended) = ended {
+                self.answer(ended, &secrets);
+            }
+        }
+        self.sink.flush();
+    }
+
+    /// Answers a batch that the database did not.
+    fn give_up(&self, batch: &Batch) {
+        let mut ended = Vec::new();
+        {
+            let mut batcher = self.batcher.lock();
+            ended.extend(batch.flights.iter().filter_map(|(id, _)| batcher.settle(*id)));
+            batcher.failed(Instant::now(), Failure::Batch, &mut ended);
+        }
+        self.fail(ended);
+    }
+}

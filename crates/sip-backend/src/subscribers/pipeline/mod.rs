@@ -1,0 +1,359 @@
+//! From a question to its answer: joined, queued, sent in a batch, answered; or answered without
+//! the database, when that does not answer.
+//!
+//! One thread of its own carries all connections of a store, whatever the database
+//! ([`connection`]); what is sent when is decided by values that know no thread ([`batcher`],
+//! [`breaker`]). Workers only ever take the lock of the queue.
+
+mod batcher;
+mod breaker;
+mod connection;
+mod stats;
+
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use sip_core::query::{Answer, Secrets, Unavailable};
+use tokio::sync::{Notify, watch};
+
+pub use self::batcher::Mode;
+use self::batcher::{Asked, Batcher, Ended, Rules};
+use self::breaker::State;
+use self::stats::Stats;
+use super::database::mysql::MySql;
+use super::database::postgres::Postgres;
+use super::database::sqlite::{Sqlite, make_file};
+use super::options::{Protocol, Source, TableOptions};
+use super::secrets::Reader;
+use super::{CredentialCache, CredentialQuery, CredentialStore, SubscriberError, SubscriberTable, sql};
+use crate::AnswerSink;
+use crate::metrics::Sample;
+use crate::quiet::Quiet;
+
+/// How look-ups work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LookupOptions {
+    /// Connections to a database server; a file has one.
+    pub connections: usize,
+    /// When a batch goes out.
+    pub mode: Mode,
+    /// Most questions of a batch, 1 to 1,024.
+    pub max_batch: usize,
+    /// How long a batch may wait for more questions; see [`Mode`].
+    pub max_wait: Duration,
+    /// Questions that may be open; one more is answered as unavailable.
+    pub queue_items: usize,
+    /// A question that takes longer than this is answered as unavailable: who asked gives up then.
+    pub deadline: Duration,
+}
+
+impl Default for LookupOptions {
+    fn default() -> Self {
+        Self {
+            connections: 8,
+            mode: Mode::Adaptive,
+            max_batch: 128,
+            max_wait: Duration::from_millis(5),
+            queue_items: 65_536,
+            deadline: Duration::from_secs(3),
+        }
+    }
+}
+
+/// Look-ups in a subscriber table.
+#[derive(Debug)]
+pub struct Pipeline {
+    inner: Arc<Inner>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// How a store is, for operators.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// The database, without its password.
+    pub store: String,
+    /// Connections that are up.
+    pub connections: usize,
+    /// Connections that there should be.
+    pub connections_wanted: usize,
+    /// `closed`: questions go to the database; `open`: it is given up for now; `half-open`: one
+    /// batch is to show whether it answers again.
+    pub breaker: &'static str,
+    /// Look-ups that wait for a connection.
+    pub queued: usize,
+    /// Look-ups under way.
+    pub under_way: usize,
+    /// Questions that wait for an answer, joined ones too.
+    pub questions: usize,
+    /// The last failure, without secrets.
+    pub last_error: Option<String>,
+}
+
+/// What the thread and the workers share.
+#[derive(Debug)]
+struct Inner {
+    batcher: Mutex<Batcher>,
+    options: LookupOptions,
+    store: String,
+    /// A connection without a batch under way should look at the queue.
+    idle: Notify,
+    /// Any connection should.
+    busy: Notify,
+    /// A deadline was set where there was none.
+    ageing: Notify,
+    closed: watch::Sender<bool>,
+    cache: Arc<CredentialCache>,
+    reader: Reader,
+    stats: Stats,
+    sink: Arc<dyn AnswerSink>,
+    log: Quiet,
+    last_error: Mutex<Option<String>>,
+}
+
+impl Pipeline {
+    /// Starts the thread. What it finds goes into `cache`, and a change of the table by anybody
+    /// empties that. The table of a file is made where it is absent, and must be of use; a server
+    /// may be away: it is connected to as soon as it answers, and its tables are made by commands
+    /// only.
+    ///
+    /// # Errors
+    /// As [`SubscriberTable::open`].
+    pub fn open(
+        table: TableOptions,
+        options: LookupOptions,
+        cache: Arc<CredentialCache>,
+        sink: Arc<dyn AnswerSink>,
+    ) -> Result<Self, SubscriberError> {
+        sql::check_identifiers(&table)?;
+        let store = table.source.to_string();
+        let inner = Arc::new(Inner::new(&table, options, cache, sink));
+        let thread = match table.source.clone() {
+            Source::Sqlite(path) => {
+                make_file(&path).map_err(SubscriberError::io(&path))?;
+                drop(SubscriberTable::open(table.clone())?);
+                inner.start(Sqlite::new(path, table), 1)
+            }
+            Source::Server(server) => {
+                if server.is_exposed() {
+                    tracing::warn!(%server, "secrets from this database cross the network unencrypted; tls=on in its URL encrypts them");
+                }
+                let connections = inner.options.connections;
+                match server.protocol {
+                    Protocol::MySql => inner.start(MySql::new(server, table), connections),
+                    Protocol::Postgres => inner.start(Postgres::new(server, table), connections),
+                }
+            }
+        };
+        let thread = thread.map_err(|error| SubscriberError::Database {
+            store,
+            source: error.into(),
+        })?;
+        Ok(Self {
+            inner,
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    /// How long questions may take from now on.
+    pub fn set_deadline(&self, deadline: Duration) {
+        self.inner.batcher.lock().set_deadline(deadline);
+    }
+
+    /// How it is.
+    pub fn status(&self) -> Status {
+        let inner = &self.inner;
+        let batcher = inner.batcher.lock();
+        Status {
+            store: inner.store.clone(),
+            connections: batcher.sessions(),
+            connections_wanted: inner.stats.connections(),
+            breaker: match batcher.breaker().state() {
+                State::Closed => "closed",
+                State::HalfOpen => "half-open",
+                State::Open { .. } => "open",
+            },
+            queued: batcher.queued(),
+            under_way: batcher.under_way(),
+            questions: batcher.questions(),
+            last_error: inner.last_error.lock().clone(),
+        }
+    }
+}
+
+impl CredentialStore for Pipeline {
+    fn ask(&self, batch: Vec<CredentialQuery>) {
+        let inner = &self.inner;
+        let now = Instant::now();
+        let mut refused = Vec::new();
+        let mut wake = false;
+        let first = {
+            let mut batcher = inner.batcher.lock();
+            let ageing = batcher.next_deadline().is_some();
+            for query in batch {
+                match batcher.ask(now, &query) {
+                    Asked::Queued { wake: this } => wake |= this,
+                    Asked::Joined => inner.stats.joined.inc(),
+                    asked @ (Asked::Full | Asked::Broken | Asked::Closed) => refused.push((query, asked)),
+                }
+            }
+            !ageing && batcher.next_deadline().is_some()
+        };
+        if wake {
+            inner.wake();
+        }
+        if first {
+            inner.ageing.notify_one();
+        }
+        if refused.is_empty() {
+            return;
+        }
+        for (query, asked) in refused {
+            if asked == Asked::Full {
+                inner.stats.refused.inc();
+            }
+            let stale = inner
+                .cache
+                .stale(&query.username, &query.domain, &query.realm)
+                .filter(|_| asked != Asked::Closed);
+            inner.reply(query.origin, query.id, now, inner.instead(stale));
+        }
+        inner.sink.flush();
+    }
+
+    fn metrics(&self) -> Vec<Sample> {
+        let inner = &self.inner;
+        inner.stats.samples(&inner.batcher.lock(), &inner.reader)
+    }
+
+    fn shutdown(&self) {
+        self.inner.batcher.lock().close();
+        let _ = self.inner.closed.send(true);
+        if let Some(thread) = self.thread.lock().take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the subscriber thread had panicked");
+        }
+    }
+}
+
+impl Drop for Pipeline {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}
+
+impl Inner {
+    fn new(
+        table: &TableOptions,
+        options: LookupOptions,
+        cache: Arc<CredentialCache>,
+        sink: Arc<dyn AnswerSink>,
+    ) -> Self {
+        let rules = Rules {
+            mode: options.mode,
+            max_batch: options.max_batch.max(1),
+            max_wait: options.max_wait,
+            deadline: options.deadline,
+            questions: options.queue_items,
+        };
+        Self {
+            batcher: Mutex::new(Batcher::new(rules)),
+            store: table.source.to_string(),
+            idle: Notify::new(),
+            busy: Notify::new(),
+            ageing: Notify::new(),
+            closed: watch::Sender::new(false),
+            cache,
+            reader: Reader::new(table.calculate_ha1),
+            stats: Stats::new(),
+            sink,
+            log: Quiet::new(Duration::from_secs(5)),
+            last_error: Mutex::new(None),
+            options,
+        }
+    }
+
+    fn start<D: super::database::Database>(
+        self: &Arc<Self>,
+        database: D,
+        connections: usize,
+    ) -> std::io::Result<JoinHandle<()>> {
+        self.stats.set_connections(connections);
+        let inner = Arc::clone(self);
+        let runtime = super::database::small_runtime()?;
+        thread::Builder::new().name("subscribers".into()).spawn(move || {
+            runtime.block_on(connection::run(&inner, &database, connections));
+            // What still waits gets no answer any more.
+            let mut left = Vec::new();
+            let end = Instant::now() + inner.options.deadline;
+            inner.batcher.lock().expire(end, &mut left);
+            inner.fail(left);
+        })
+    }
+
+    /// Makes a connection look at the queue.
+    fn wake(&self) {
+        self.idle.notify_one();
+        self.busy.notify_one();
+    }
+
+    /// Answers flights.
+    fn answer(&self, ended: Ended, secrets: &Option<Secrets>) {
+        for waiter in ended.waiters {
+            self.reply(waiter.origin, waiter.id, waiter.asked, Ok(secrets.clone()));
+        }
+    }
+
+    /// Answers flights that the database did not.
+    fn fail(&self, ended: Vec<Ended>) {
+        if ended.is_empty() {
+            return;
+        }
+        for Ended { subject, waiters } in ended {
+            let stale = self
+                .cache
+                .stale(&subject.username, &subject.domain, &subject.realm);
+            for waiter in waiters {
+                let instead = self.instead(stale.clone());
+                self.reply(waiter.origin, waiter.id, waiter.asked, instead);
+            }
+        }
+        self.sink.flush();
+    }
+
+    /// What is answered without the database: what was known before, if it may still be used.
+    fn instead(&self, stale: Option<Secrets>) -> Result<Option<Secrets>, Unavailable> {
+        match stale {
+            Some(secrets) => {
+                self.stats.stale.inc();
+                Ok(Some(secrets))
+            }
+            None => Err(Unavailable),
+        }
+    }
+
+    fn reply(
+        &self,
+        origin: u16,
+        id: Option<sip_core::id::QueryId>,
+        asked: Instant,
+        result: Result<Option<Secrets>, Unavailable>,
+    ) {
+        self.stats.answered(asked.elapsed(), &result);
+        if let Some(id) = id {
+            self.sink.answer(origin, id, Answer::Credentials(result));
+        }
+    }
+
+    /// Notes a failure of the database.
+    fn note(&self, error: &dyn std::fmt::Display) {
+        self.stats.errors.inc();
+        let text = error.to_string();
+        if let Some(more) = self.log.allow() {
+            tracing::error!(store = %self.store, error = %text, more, "subscriber database");
+        }
+        *self.last_error.lock() = Some(text);
+    }
+}

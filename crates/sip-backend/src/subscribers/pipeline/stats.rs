@@ -1,0 +1,258 @@
+//! What the pipeline counts.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use sip_core::query::{Secrets, Unavailable};
+
+use super::batcher::Batcher;
+use super::breaker::State;
+use crate::metrics::{self, Counter, Histogram, Sample};
+use crate::subscribers::secrets::Reader;
+
+/// Batches by size, up to each power of two: what the time that a batch takes is fitted from.
+const CLASSES: [&str; 11] = [
+    "size=\"1\"",
+    "size=\"2\"",
+    "size=\"4\"",
+    "size=\"8\"",
+    "size=\"16\"",
+    "size=\"32\"",
+    "size=\"64\"",
+    "size=\"128\"",
+    "size=\"256\"",
+    "size=\"512\"",
+    "size=\"1024\"",
+];
+
+#[derive(Debug, Default)]
+struct Class {
+    batches: Counter,
+    rows: Counter,
+    busy_us: Counter,
+}
+
+/// All counters of a store.
+#[derive(Debug)]
+pub(super) struct Stats {
+    connections: AtomicUsize,
+    found: Counter,
+    unknown: Counter,
+    unavailable: Counter,
+    /// The queue was full.
+    pub(super) refused: Counter,
+    /// Asked about already.
+    pub(super) joined: Counter,
+    /// Answered with secrets whose time was over.
+    pub(super) stale: Counter,
+    /// Look-ups that took too long.
+    pub(super) timed_out: Counter,
+    /// Failures of the database.
+    pub(super) errors: Counter,
+    /// Batches whose connection ended.
+    pub(super) lost: Counter,
+    /// Connections made.
+    pub(super) connected: Counter,
+    batch: Histogram,
+    wait: Histogram,
+    busy: Histogram,
+    latency: Histogram,
+    classes: [Class; CLASSES.len()],
+}
+
+fn us(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+impl Stats {
+    pub(super) fn new() -> Self {
+        Self {
+            connections: AtomicUsize::new(0),
+            found: Counter::new(),
+            unknown: Counter::new(),
+            unavailable: Counter::new(),
+            refused: Counter::new(),
+            joined: Counter::new(),
+            stale: Counter::new(),
+            timed_out: Counter::new(),
+            errors: Counter::new(),
+            lost: Counter::new(),
+            connected: Counter::new(),
+            batch: Histogram::new(metrics::BATCH),
+            wait: Histogram::new(metrics::LATENCY_US),
+            busy: Histogram::new(metrics::LATENCY_US),
+            latency: Histogram::new(metrics::LATENCY_US),
+            classes: Default::default(),
+        }
+    }
+
+    /// How many connections there should be.
+    pub(super) fn set_connections(&self, connections: usize) {
+        self.connections.store(connections, Ordering::Relaxed);
+    }
+
+    pub(super) fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// A batch goes out, whose first question waited `wait`.
+    pub(super) fn sent(&self, wait: Duration, size: usize) {
+        self.wait.observe_duration(wait, 1);
+        self.batch.observe(size as u64, 1);
+    }
+
+    /// A batch came back.
+    pub(super) fn carried(&self, busy: Duration, size: usize) {
+        self.busy.observe_duration(busy, 1);
+        let class = (size.max(1).next_power_of_two().trailing_zeros() as usize).min(CLASSES.len() - 1);
+        if let Some(class) = self.classes.get(class) {
+            class.batches.inc();
+            class.rows.add(size as u64);
+            class.busy_us.add(us(busy));
+        }
+    }
+
+    /// A question was answered.
+    pub(super) fn answered(&self, after: Duration, result: &Result<Option<Secrets>, Unavailable>) {
+        match result {
+            Ok(Some(_)) => self.found.inc(),
+            Ok(None) => self.unknown.inc(),
+            Err(Unavailable) => self.unavailable.inc(),
+        }
+        self.latency.observe_duration(after, 1);
+    }
+
+    /// All of them.
+    pub(super) fn samples(&self, batcher: &Batcher, reader: &Reader) -> Vec<Sample> {
+        const LOOKUPS: &str = "Look-ups of credentials in the store, by what came of them.";
+        let lookups =
+            |label, counter: &Counter| Sample::counter("credential_lookups", label, LOOKUPS, counter.get());
+        let counter = |name, help, counter: &Counter| Sample::counter(name, "", help, counter.get());
+        let gauge = |name, help, n| Sample::gauge(name, "", help, n);
+        let mut samples = vec![
+            lookups("result=\"found\"", &self.found),
+            lookups("result=\"unknown\"", &self.unknown),
+            lookups("result=\"unavailable\"", &self.unavailable),
+            lookups("result=\"queue-full\"", &self.refused),
+            counter(
+                "credential_joins",
+                "Questions for a subscriber who was being looked up already.",
+                &self.joined,
+            ),
+            counter(
+                "credential_stale_answers",
+                "Questions answered from outdated entries of the cache, as the store gave no answer.",
+                &self.stale,
+            ),
+            counter(
+                "credential_timeouts",
+                "Look-ups that the store did not answer within the deadline.",
+                &self.timed_out,
+            ),
+            counter(
+                "credential_broken_hashes",
+                "Values in the subscriber table that are no hash of their algorithm.",
+                &reader.broken,
+            ),
+            counter(
+                "credential_store_errors",
+                "Errors of the subscriber database.",
+                &self.errors,
+            ),
+            counter(
+                "credential_batches_lost",
+                "Batches whose connection ended; their look-ups went again on another.",
+                &self.lost,
+            ),
+            counter(
+                "credential_connects",
+                "Connections to the store that came up.",
+                &self.connected,
+            ),
+            Sample::histogram(
+                "credential_batch_size",
+                "",
+                "Look-ups sent together.",
+                &self.batch,
+            ),
+            Sample::histogram(
+                "credential_wait_microseconds",
+                "",
+                "From the first question of a batch to its sending.",
+                &self.wait,
+            ),
+            Sample::histogram(
+                "credential_batch_microseconds",
+                "",
+                "From the sending of a batch to its answer.",
+                &self.busy,
+            ),
+            Sample::histogram(
+                "credential_lookup_microseconds",
+                "",
+                "From a worker's question to its answer.",
+                &self.latency,
+            ),
+            gauge(
+                "credential_queue",
+                "Look-ups that wait for a connection to the store.",
+                batcher.queued() as u64,
+            ),
+            gauge(
+                "credential_in_flight",
+                "Look-ups that the store was asked for and has not answered.",
+                batcher.under_way() as u64,
+            ),
+            gauge(
+                "credential_waiting",
+                "Questions that wait for the answer of a look-up.",
+                batcher.questions() as u64,
+            ),
+            gauge(
+                "credential_connections",
+                "Connections to the store that are up.",
+                batcher.sessions() as u64,
+            ),
+            gauge(
+                "credential_breaker",
+                "0: the store is asked; 1: one batch tries whether it answers again; 2: it is not asked.",
+                match batcher.breaker().state() {
+                    State::Closed => 0,
+                    State::HalfOpen => 1,
+                    State::Open { .. } => 2,
+                },
+            ),
+            Sample::counter(
+                "credential_breaker_opened",
+                "",
+                "Times that the store was given up for a while.",
+                batcher.breaker().opened(),
+            ),
+        ];
+        for (label, class) in CLASSES.into_iter().zip(&self.classes) {
+            samples.push(Sample::counter(
+                "credential_batches",
+                label,
+                "Batches answered, by size: up to this, and more than half of it.",
+                class.batches.get(),
+            ));
+        }
+        for (label, class) in CLASSES.into_iter().zip(&self.classes) {
+            samples.push(Sample::counter(
+                "credential_batch_rows",
+                label,
+                "Look-ups in batches of this size.",
+                class.rows.get(),
+            ));
+        }
+        for (label, class) in CLASSES.into_iter().zip(&self.classes) {
+            samples.push(Sample::counter(
+                "credential_batch_busy_microseconds",
+                label,
+                "From the sending to the answer of batches of this size, added up.",
+                class.busy_us.get(),
+            ));
+        }
+        samples
+    }
+}
