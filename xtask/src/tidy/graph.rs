@@ -16,11 +16,17 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     ("conformance", &["sip-message"]),
     ("instructions", &["sip-core", "sip-message"]),
+    ("test-databases", &[]),
     ("xtask", &[]),
 ];
 
 /// More edges for tests and benchmarks.
-const DEV_EDGES: &[(&str, &[&str])] = &[("sip-net", &["sip-message"]), ("trapezoid", &["sip-sim"])];
+const DEV_EDGES: &[(&str, &[&str])] = &[
+    ("sip-net", &["sip-message"]),
+    ("sip-backend", &["test-databases"]),
+    ("trapezoid", &["sip-sim", "test-databases"]),
+    ("conformance", &["test-databases"]),
+];
 
 /// Crates that must stay `no_std`, and the outside crates that they may name: each works without
 /// an operating system, none brings a clock, a socket or randomness.

@@ -1,0 +1,28 @@
+//! Real MariaDB and PostgreSQL servers for tests.
+//!
+//! Each server is private: its own data, configuration, port on 127.0.0.1 and Unix socket, all
+//! under one temporary directory; nothing of an installation of the machine is read or touched.
+//! What a server needs at first (system tables) is made once per machine and copied for each
+//! start. A server and its directory go when its value is dropped, and also when the test program
+//! ends without that ([`MariaDb::shared`] lives in a static), however it ends.
+//!
+//! ```no_run
+//! let database = test_databases::MariaDb::shared().fresh_database();
+//! database.sql("CREATE TABLE subscriber (username VARCHAR(64) PRIMARY KEY, ha1 CHAR(32))");
+//! let url = database.url(); // mysql://user:password@127.0.0.1:port/name
+//! ```
+//!
+//! Everything blocks, and panics with an explanation where it cannot do what it was asked: it is
+//! the ground that tests stand on.
+
+mod database;
+mod instance;
+mod mariadb;
+mod postgresql;
+mod system;
+mod template;
+mod watchdog;
+
+pub use database::Database;
+pub use mariadb::MariaDb;
+pub use postgresql::PostgreSql;

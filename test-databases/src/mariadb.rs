@@ -1,0 +1,275 @@
+//! MariaDB.
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::database::{Client, Database, explained};
+use crate::instance::{Instance, Make};
+use crate::{system, template};
+
+/// The administrator, who has no password and is let in by the Unix socket only.
+const ADMINISTRATOR: &str = "root";
+
+/// The size of a log that takes no part in what tests measure; the template has it already.
+const LOG_SIZE: &str = "--innodb-log-file-size=4M";
+
+/// Takes from the administrator the ways in by TCP.
+const NO_DOOR_BUT_THE_SOCKET: &str = "DELETE FROM mysql.global_priv WHERE Host <> 'localhost';\n";
+
+/// A MariaDB server of this test program's own, which ends when dropped. It takes 1,200
+/// connections, and keeps what is committed when it is killed (not when the machine is).
+#[derive(Debug)]
+pub struct MariaDb {
+    instance: Instance,
+    client: Client,
+    databases: AtomicU64,
+}
+
+struct Programs {
+    server: PathBuf,
+    installer: PathBuf,
+    client: PathBuf,
+}
+
+/// `Err`: the first that is missing.
+fn programs() -> Result<Programs, &'static str> {
+    let find = |name| system::find_program(name).ok_or(name);
+    Ok(Programs {
+        server: find("mariadbd")?,
+        installer: find("mariadb-install-db")?,
+        client: find("mariadb")?,
+    })
+}
+
+impl MariaDb {
+    /// Whether the programs are there.
+    pub fn is_installed() -> bool {
+        programs().is_ok()
+    }
+
+    /// Starts a server with no databases.
+    ///
+    /// # Panics
+    /// When a program is missing, or the server does not come up within 60 seconds.
+    pub fn start() -> Self {
+        let Programs {
+            server,
+            installer,
+            client,
+        } = programs().unwrap_or_else(|name| {
+            panic!(
+                "{name} is missing: `cargo xtask setup` installs it (Debian: mariadb-server, mariadb-client)"
+            )
+        });
+        let instance = Instance::start(&Make {
+            name: "mariadb",
+            template: template(&server, &installer),
+            owner: None,
+            program: server,
+            command,
+            ready,
+            orderly: "TERM",
+            at_once: "KILL",
+        });
+        let mut socket = OsString::from("--socket=");
+        socket.push(instance.directory().join("socket"));
+        let options = [
+            "--no-defaults",
+            "--batch",
+            "--skip-column-names",
+            "--raw",
+            "--connect-timeout=10",
+        ];
+        let client = Client {
+            program: client,
+            arguments: options.map(OsString::from).into_iter().chain([socket]).collect(),
+            user_option: "--user=",
+            database_option: "--database=",
+        };
+        Self {
+            instance,
+            client,
+            databases: AtomicU64::new(0),
+        }
+    }
+
+    /// The one server that the tests of this program share, started when first asked for. Do not
+    /// stop it: others are using it.
+    pub fn shared() -> &'static Self {
+        static SHARED: OnceLock<MariaDb> = OnceLock::new();
+        SHARED.get_or_init(Self::start)
+    }
+
+    /// A new, empty database and its user.
+    pub fn fresh_database(&self) -> Database {
+        let number = self.databases.fetch_add(1, Ordering::Relaxed) + 1;
+        let client = self.client.clone();
+        let database = Database::new("mysql", self.port(), number, client, Some(ADMINISTRATOR));
+        let (name, user, password) = (database.name(), database.user(), database.password());
+        self.sql(&format!(
+            "CREATE DATABASE {name} CHARACTER SET utf8mb4; CREATE USER {user}@'%' IDENTIFIED BY '{password}'; \
+             GRANT ALL PRIVILEGES ON {name}.* TO {user}@'%'"
+        ));
+        database
+    }
+
+    /// Runs statements (separated by semicolons) as the administrator: rows come a line each,
+    /// columns parted by tabs, without headings.
+    ///
+    /// # Panics
+    /// When a statement fails or the server does not answer.
+    pub fn sql(&self, statements: &str) -> String {
+        explained(statements, self.try_sql(statements))
+    }
+
+    /// As [`Self::sql`].
+    ///
+    /// # Errors
+    /// What the client said.
+    pub fn try_sql(&self, statements: &str) -> Result<String, String> {
+        self.client.run(ADMINISTRATOR, "mysql", statements)
+    }
+
+    /// The TCP port on 127.0.0.1. It stays the same when the server is restarted.
+    pub fn port(&self) -> u16 {
+        self.instance.port()
+    }
+
+    /// The server's process.
+    ///
+    /// # Panics
+    /// When it is not running.
+    pub fn pid(&self) -> u32 {
+        self.instance.pid()
+    }
+
+    /// Kills the server (SIGKILL).
+    ///
+    /// # Panics
+    /// When it is not running.
+    pub fn kill(&self) {
+        self.instance.kill();
+    }
+
+    /// Stops the server as it is (SIGSTOP): the kernel still accepts connections for it.
+    ///
+    /// # Panics
+    /// When it is not running.
+    pub fn stop_answering(&self) {
+        self.instance.stop_answering();
+    }
+
+    /// Lets it go on after [`Self::stop_answering`].
+    ///
+    /// # Panics
+    /// When it is not running.
+    pub fn continue_answering(&self) {
+        self.instance.continue_answering();
+    }
+
+    /// Ends the server in order: it closes its connections and stores everything.
+    ///
+    /// # Panics
+    /// When it is not running, or does not end within 60 seconds.
+    pub fn shut_down(&self) {
+        self.instance.shut_down();
+    }
+
+    /// Starts the server again with the same data on the same port, after an orderly end if it is
+    /// running.
+    ///
+    /// # Panics
+    /// When it does not come up within 60 seconds.
+    pub fn restart(&self) {
+        self.instance.restart();
+    }
+}
+
+/// Options of every run, the installer's included.
+fn options() -> impl Iterator<Item = &'static str> {
+    // MariaDB wants to be told that root is meant.
+    let user = (system::own_uid() == 0).then_some("--user=root");
+    ["--no-defaults", LOG_SIZE].into_iter().chain(user)
+}
+
+fn template(server: &Path, installer: &Path) -> PathBuf {
+    let version = system::output(system::clean_command(server).args(["--no-defaults", "--version"]));
+    // "/usr/sbin/mariadbd  Ver 10.11.…": without the directory.
+    let version = String::from_utf8_lossy(&version.stdout).into_owned();
+    let version = version.split_once("Ver").map_or(&*version, |(_, rest)| rest);
+    let key = format!("mariadb-{}", version.trim());
+    template::template(&key, None, |data| {
+        let statements = data.with_extension("sql");
+        std::fs::write(&statements, NO_DOOR_BUT_THE_SOCKET).expect("our own directory can be written");
+        let option = |name: &str, path: &Path| {
+            let mut option = OsString::from(name);
+            option.push(path);
+            option
+        };
+        system::output(
+            system::clean_command(installer)
+                .args(options())
+                .args(["--auth-root-authentication-method=normal", "--skip-test-db"])
+                .arg("--skip-name-resolve")
+                .arg(option("--extra-file=", &statements))
+                .arg(option("--datadir=", data)),
+        );
+    })
+}
+
+fn command(server: &Path, directory: &Path, port: u16) -> Vec<OsString> {
+    let mut command = vec![OsString::from(server)];
+    command.extend(options().map(OsString::from));
+    for (option, file) in [
+        ("--datadir=", "data"),
+        ("--socket=", "socket"),
+        ("--pid-file=", "pid"),
+        ("--tmpdir=", ""),
+    ] {
+        let mut option = OsString::from(option);
+        option.push(directory.join(file));
+        command.push(option);
+    }
+    command.push(format!("--port={port}").into());
+    command.extend(
+        [
+            "--bind-address=127.0.0.1",
+            "--skip-name-resolve",
+            "--max-connections=1200",
+            "--max-connect-errors=4294967295",
+            "--back-log=1200",
+            // Small, and quick to start.
+            "--innodb-buffer-pool-size=32M",
+            "--innodb-buffer-pool-dump-at-shutdown=0",
+            "--innodb-buffer-pool-load-at-startup=0",
+            "--aria-pagecache-buffer-size=8M",
+            "--key-buffer-size=1M",
+            "--performance-schema=off",
+            "--skip-log-bin",
+            // The kernel's asynchronous IO is limited by machine, and there may be many of us.
+            "--innodb-use-native-aio=0",
+            // A commit is in the kernel's hands: it outlives a kill, and no disk is waited for.
+            "--innodb-flush-log-at-trx-commit=2",
+        ]
+        .map(OsString::from),
+    );
+    command
+}
+
+/// It greets: the TCP port is then bound as well.
+fn ready(directory: &Path, _: u32) -> bool {
+    let greet = || {
+        let mut stream = UnixStream::connect(directory.join("socket"))?;
+        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+        // Length and number of the packet, then the protocol's version (an error has 0xff there).
+        let mut greeting = [0; 5];
+        stream.read_exact(&mut greeting)?;
+        Ok::<bool, std::io::Error>(greeting[4] == 10)
+    };
+    greet().unwrap_or(false)
+}
