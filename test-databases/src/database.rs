@@ -128,6 +128,7 @@ impl Database {
     ///
     /// # Panics
     /// When a statement fails or the server does not answer.
+    #[track_caller]
     pub fn sql(&self, statements: &str) -> String {
         explained(statements, self.try_sql(statements))
     }

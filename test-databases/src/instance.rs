@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use crate::database::HOST;
 use crate::system::{self, Owner};
 use crate::template;
+use crate::tls;
 use crate::watchdog::Watchdog;
 
 /// How long a server may take to start or to end.
@@ -31,9 +32,10 @@ pub(crate) struct Make {
     pub(crate) template: PathBuf,
     pub(crate) owner: Option<Owner>,
     pub(crate) program: PathBuf,
-    /// The program with its arguments, given the instance's directory (the data is in `data`)
-    /// and its port.
-    pub(crate) command: fn(&Path, &Path, u16) -> Vec<OsString>,
+    /// The program with its arguments, given the instance's directory (the data is in `data`),
+    /// its port and, if it offers TLS, its certificates.
+    pub(crate) command: fn(&Path, &Path, u16, Option<&tls::Files>) -> Vec<OsString>,
+    pub(crate) with_tls: bool,
     /// Whether the process answers clients, given the instance's directory.
     pub(crate) ready: fn(&Path, u32) -> bool,
     /// The signal for an orderly end.
@@ -48,6 +50,7 @@ pub(crate) struct Instance {
     ready: fn(&Path, u32) -> bool,
     orderly: &'static str,
     port: u16,
+    tls: Option<tls::Files>,
     /// Above the directory: dropped before it.
     watchdog: Mutex<Watchdog>,
     directory: TempDir,
@@ -74,13 +77,18 @@ impl Instance {
     fn new(make: &Make, port: u16) -> Self {
         let directory = template::directory(make.name, make.owner);
         template::copy(&make.template, &directory.path().join("data"));
-        let command = (make.command)(&make.program, directory.path(), port);
+        let tls = make.with_tls.then(|| tls::Files::of(directory.path()));
+        if let Some(files) = &tls {
+            files.write(make.owner);
+        }
+        let command = (make.command)(&make.program, directory.path(), port, tls.as_ref());
         let watchdog = Watchdog::new(directory.path(), make.at_once, make.owner, &command);
         Self {
             name: make.name,
             ready: make.ready,
             orderly: make.orderly,
             port,
+            tls,
             watchdog: Mutex::new(watchdog),
             directory,
         }
@@ -88,6 +96,10 @@ impl Instance {
 
     pub(crate) fn port(&self) -> u16 {
         self.port
+    }
+
+    pub(crate) fn ca_file(&self) -> Option<&Path> {
+        self.tls.as_ref().map(|files| &*files.authority)
     }
 
     pub(crate) fn directory(&self) -> &Path {
@@ -145,6 +157,7 @@ impl Instance {
     }
 
     /// Stops the server and its children, so that it makes no more of them; all of them.
+    #[track_caller]
     fn freeze(&self, watchdog: &mut Watchdog) -> Vec<u32> {
         let pid = self.running(watchdog);
         watchdog.signal("STOP", &[pid]);
@@ -154,10 +167,12 @@ impl Instance {
         all
     }
 
+    #[track_caller]
     pub(crate) fn stop_answering(&self) {
         self.freeze(&mut self.watchdog());
     }
 
+    #[track_caller]
     pub(crate) fn continue_answering(&self) {
         let mut watchdog = self.watchdog();
         let pid = self.running(&watchdog);
@@ -166,6 +181,7 @@ impl Instance {
         watchdog.signal("CONT", &all);
     }
 
+    #[track_caller]
     pub(crate) fn kill(&self) {
         let mut watchdog = self.watchdog();
         let all = self.freeze(&mut watchdog);
@@ -173,6 +189,7 @@ impl Instance {
         self.wait_for_end(&mut watchdog, &all);
     }
 
+    #[track_caller]
     pub(crate) fn shut_down(&self) {
         let mut watchdog = self.watchdog();
         let pid = self.running(&watchdog);
@@ -183,6 +200,7 @@ impl Instance {
         self.wait_for_end(&mut watchdog, &all);
     }
 
+    #[track_caller]
     fn wait_for_end(&self, watchdog: &mut Watchdog, processes: &[u32]) {
         let deadline = Instant::now() + PATIENCE;
         while processes.iter().any(|pid| system::runs(*pid)) {
@@ -193,6 +211,7 @@ impl Instance {
         watchdog.reap();
     }
 
+    #[track_caller]
     pub(crate) fn restart(&self) {
         if self.watchdog().server().is_some() {
             self.shut_down();

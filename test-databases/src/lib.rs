@@ -3,7 +3,7 @@
 //! Each server is private: its own data, configuration, port on 127.0.0.1 and Unix socket, all
 //! under one temporary directory; nothing of an installation of the machine is read or touched.
 //! What a server needs at first (system tables) is made once per machine and copied for each
-//! start. A server and its directory go when its value is dropped, and also when the test program
+//! start (in `test-databases-UID` of the temporary directory; remove it at will). A server and its directory go when its value is dropped, and also when the test program
 //! ends without that ([`MariaDb::shared`] lives in a static), however it ends.
 //!
 //! ```no_run
@@ -19,10 +19,13 @@ mod database;
 mod instance;
 mod mariadb;
 mod postgresql;
+mod server;
 mod system;
 mod template;
+mod tls;
 mod watchdog;
 
 pub use database::Database;
 pub use mariadb::MariaDb;
 pub use postgresql::PostgreSql;
+pub use server::Server;

@@ -2,18 +2,31 @@
 
 use std::ffi::OsString;
 use std::io::Read;
+use std::ops::Deref;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::database::{Client, Database, explained};
+use crate::database::Client;
 use crate::instance::{Instance, Make};
+use crate::server::{Dialect, Server};
+use crate::tls::Files;
 use crate::{system, template};
 
-/// The administrator, who has no password and is let in by the Unix socket only.
-const ADMINISTRATOR: &str = "root";
+const DIALECT: Dialect = Dialect {
+    scheme: "mysql",
+    administrator: "root",
+    home: "mysql",
+    set_up_by_administrator: true,
+    create: |database| {
+        let (name, user, password) = (database.name(), database.user(), database.password());
+        format!(
+            "CREATE DATABASE {name} CHARACTER SET utf8mb4; CREATE USER {user}@'%' IDENTIFIED BY '{password}'; \
+             GRANT ALL PRIVILEGES ON {name}.* TO {user}@'%'"
+        )
+    },
+};
 
 /// The size of a log that takes no part in what tests measure; the template has it already.
 const LOG_SIZE: &str = "--innodb-log-file-size=4M";
@@ -25,9 +38,7 @@ const NO_DOOR_BUT_THE_SOCKET: &str = "DELETE FROM mysql.global_priv WHERE Host <
 /// connections, and keeps what is committed when it is killed (not when the machine is).
 #[derive(Debug)]
 pub struct MariaDb {
-    instance: Instance,
-    client: Client,
-    databases: AtomicU64,
+    server: Server,
 }
 
 struct Programs {
@@ -57,6 +68,18 @@ impl MariaDb {
     /// # Panics
     /// When a program is missing, or the server does not come up within 60 seconds.
     pub fn start() -> Self {
+        Self::launch(false)
+    }
+
+    /// The same, offering TLS with a certificate signed by [`Server::ca_file`].
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    pub fn start_with_tls() -> Self {
+        Self::launch(true)
+    }
+
+    fn launch(with_tls: bool) -> Self {
         let Programs {
             server,
             installer,
@@ -72,6 +95,7 @@ impl MariaDb {
             owner: None,
             program: server,
             command,
+            with_tls,
             ready,
             orderly: "TERM",
             at_once: "KILL",
@@ -92,9 +116,7 @@ impl MariaDb {
             database_option: "--database=",
         };
         Self {
-            instance,
-            client,
-            databases: AtomicU64::new(0),
+            server: Server::new(instance, client, &DIALECT),
         }
     }
 
@@ -104,89 +126,13 @@ impl MariaDb {
         static SHARED: OnceLock<MariaDb> = OnceLock::new();
         SHARED.get_or_init(Self::start)
     }
+}
 
-    /// A new, empty database and its user.
-    pub fn fresh_database(&self) -> Database {
-        let number = self.databases.fetch_add(1, Ordering::Relaxed) + 1;
-        let client = self.client.clone();
-        let database = Database::new("mysql", self.port(), number, client, Some(ADMINISTRATOR));
-        let (name, user, password) = (database.name(), database.user(), database.password());
-        self.sql(&format!(
-            "CREATE DATABASE {name} CHARACTER SET utf8mb4; CREATE USER {user}@'%' IDENTIFIED BY '{password}'; \
-             GRANT ALL PRIVILEGES ON {name}.* TO {user}@'%'"
-        ));
-        database
-    }
+impl Deref for MariaDb {
+    type Target = Server;
 
-    /// Runs statements (separated by semicolons) as the administrator: rows come a line each,
-    /// columns parted by tabs, without headings.
-    ///
-    /// # Panics
-    /// When a statement fails or the server does not answer.
-    pub fn sql(&self, statements: &str) -> String {
-        explained(statements, self.try_sql(statements))
-    }
-
-    /// As [`Self::sql`].
-    ///
-    /// # Errors
-    /// What the client said.
-    pub fn try_sql(&self, statements: &str) -> Result<String, String> {
-        self.client.run(ADMINISTRATOR, "mysql", statements)
-    }
-
-    /// The TCP port on 127.0.0.1. It stays the same when the server is restarted.
-    pub fn port(&self) -> u16 {
-        self.instance.port()
-    }
-
-    /// The server's process.
-    ///
-    /// # Panics
-    /// When it is not running.
-    pub fn pid(&self) -> u32 {
-        self.instance.pid()
-    }
-
-    /// Kills the server (SIGKILL).
-    ///
-    /// # Panics
-    /// When it is not running.
-    pub fn kill(&self) {
-        self.instance.kill();
-    }
-
-    /// Stops the server as it is (SIGSTOP): the kernel still accepts connections for it.
-    ///
-    /// # Panics
-    /// When it is not running.
-    pub fn stop_answering(&self) {
-        self.instance.stop_answering();
-    }
-
-    /// Lets it go on after [`Self::stop_answering`].
-    ///
-    /// # Panics
-    /// When it is not running.
-    pub fn continue_answering(&self) {
-        self.instance.continue_answering();
-    }
-
-    /// Ends the server in order: it closes its connections and stores everything.
-    ///
-    /// # Panics
-    /// When it is not running, or does not end within 60 seconds.
-    pub fn shut_down(&self) {
-        self.instance.shut_down();
-    }
-
-    /// Starts the server again with the same data on the same port, after an orderly end if it is
-    /// running.
-    ///
-    /// # Panics
-    /// When it does not come up within 60 seconds.
-    pub fn restart(&self) {
-        self.instance.restart();
+    fn deref(&self) -> &Server {
+        &self.server
     }
 }
 
@@ -222,7 +168,7 @@ fn template(server: &Path, installer: &Path) -> PathBuf {
     })
 }
 
-fn command(server: &Path, directory: &Path, port: u16) -> Vec<OsString> {
+fn command(server: &Path, directory: &Path, port: u16, tls: Option<&Files>) -> Vec<OsString> {
     let mut command = vec![OsString::from(server)];
     command.extend(options().map(OsString::from));
     for (option, file) in [
@@ -236,6 +182,21 @@ fn command(server: &Path, directory: &Path, port: u16) -> Vec<OsString> {
         command.push(option);
     }
     command.push(format!("--port={port}").into());
+    for (option, file) in tls.iter().flat_map(|tls| {
+        [
+            ("--ssl-ca=", &tls.authority),
+            ("--ssl-cert=", &tls.certificate),
+            ("--ssl-key=", &tls.key),
+        ]
+    }) {
+        let mut option = OsString::from(option);
+        option.push(file);
+        command.push(option);
+    }
+    if tls.is_none() {
+        // Newer ones make themselves a certificate.
+        command.push("--skip-ssl".into());
+    }
     command.extend(
         [
             "--bind-address=127.0.0.1",

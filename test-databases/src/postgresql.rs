@@ -1,18 +1,31 @@
 //! PostgreSQL.
 
 use std::ffi::OsString;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::database::{Client, Database, explained};
+use crate::database::Client;
 use crate::instance::{Instance, Make};
+use crate::server::{Dialect, Server};
 use crate::system::{self, Owner};
 use crate::template;
+use crate::tls::Files;
 
-/// The administrator, who has no password and is let in by the Unix socket only; and his
-/// database.
+/// The administrator, and the database of the same name.
 const ADMINISTRATOR: &str = "postgres";
+
+const DIALECT: Dialect = Dialect {
+    scheme: "postgres",
+    administrator: ADMINISTRATOR,
+    home: ADMINISTRATOR,
+    // Tables belong to who makes them.
+    set_up_by_administrator: false,
+    create: |database| {
+        let (name, user, password) = (database.name(), database.user(), database.password());
+        format!("CREATE ROLE {user} LOGIN PASSWORD '{password}'; CREATE DATABASE {name} OWNER {user};")
+    },
+};
 
 /// Who is let in: everybody by the socket, which only this user (and root) can reach; by TCP with
 /// the password.
@@ -23,9 +36,7 @@ const DOORS: &str = "local all all trust\nhost all all 127.0.0.1/32 scram-sha-25
 /// (not when the machine is).
 #[derive(Debug)]
 pub struct PostgreSql {
-    instance: Instance,
-    client: Client,
-    databases: AtomicU64,
+    server: Server,
 }
 
 struct Programs {
@@ -74,6 +85,18 @@ impl PostgreSql {
     /// # Panics
     /// When a program is missing, or the server does not come up within 60 seconds.
     pub fn start() -> Self {
+        Self::launch(false)
+    }
+
+    /// The same, offering TLS with a certificate signed by [`Server::ca_file`].
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    pub fn start_with_tls() -> Self {
+        Self::launch(true)
+    }
+
+    fn launch(with_tls: bool) -> Self {
         let Programs {
             server,
             installer,
@@ -89,6 +112,7 @@ impl PostgreSql {
             owner,
             program: server,
             command,
+            with_tls,
             ready,
             orderly: "INT",
             // Its children end with it, and it gives back its shared memory.
@@ -117,9 +141,7 @@ impl PostgreSql {
             database_option: "--dbname=connect_timeout=10 dbname=",
         };
         Self {
-            instance,
-            client,
-            databases: AtomicU64::new(0),
+            server: Server::new(instance, client, &DIALECT),
         }
     }
 
@@ -129,88 +151,13 @@ impl PostgreSql {
         static SHARED: OnceLock<PostgreSql> = OnceLock::new();
         SHARED.get_or_init(Self::start)
     }
+}
 
-    /// A new, empty database and its user.
-    pub fn fresh_database(&self) -> Database {
-        let number = self.databases.fetch_add(1, Ordering::Relaxed) + 1;
-        let database = Database::new("postgres", self.port(), number, self.client.clone(), None);
-        let (name, user, password) = (database.name(), database.user(), database.password());
-        self.sql(&format!(
-            "CREATE ROLE {user} LOGIN PASSWORD '{password}'; CREATE DATABASE {name} OWNER {user};"
-        ));
-        database
-    }
+impl Deref for PostgreSql {
+    type Target = Server;
 
-    /// Runs statements (separated by semicolons) as the administrator, in his own database: rows
-    /// come a line each, columns parted by tabs, without headings.
-    ///
-    /// # Panics
-    /// When a statement fails or the server does not answer.
-    pub fn sql(&self, statements: &str) -> String {
-        explained(statements, self.try_sql(statements))
-    }
-
-    /// As [`Self::sql`].
-    ///
-    /// # Errors
-    /// What the client said.
-    pub fn try_sql(&self, statements: &str) -> Result<String, String> {
-        self.client.run(ADMINISTRATOR, ADMINISTRATOR, statements)
-    }
-
-    /// The TCP port on 127.0.0.1. It stays the same when the server is restarted.
-    pub fn port(&self) -> u16 {
-        self.instance.port()
-    }
-
-    /// The server's first process.
-    ///
-    /// # Panics
-    /// When it is not running.
-    pub fn pid(&self) -> u32 {
-        self.instance.pid()
-    }
-
-    /// Kills all processes of the server (SIGKILL).
-    ///
-    /// # Panics
-    /// When it is not running.
-    pub fn kill(&self) {
-        self.instance.kill();
-    }
-
-    /// Stops all processes of the server as they are (SIGSTOP): the kernel still accepts
-    /// connections for it.
-    ///
-    /// # Panics
-    /// When it is not running.
-    pub fn stop_answering(&self) {
-        self.instance.stop_answering();
-    }
-
-    /// Lets it go on after [`Self::stop_answering`].
-    ///
-    /// # Panics
-    /// When it is not running.
-    pub fn continue_answering(&self) {
-        self.instance.continue_answering();
-    }
-
-    /// Ends the server in order: it closes its connections and stores everything.
-    ///
-    /// # Panics
-    /// When it is not running, or does not end within 60 seconds.
-    pub fn shut_down(&self) {
-        self.instance.shut_down();
-    }
-
-    /// Starts the server again with the same data on the same port, after an orderly end if it is
-    /// running.
-    ///
-    /// # Panics
-    /// When it does not come up within 60 seconds.
-    pub fn restart(&self) {
-        self.instance.restart();
+    fn deref(&self) -> &Server {
+        &self.server
     }
 }
 
@@ -235,7 +182,7 @@ fn template(server: &Path, installer: &Path, owner: Option<Owner>) -> PathBuf {
     })
 }
 
-fn command(server: &Path, directory: &Path, port: u16) -> Vec<OsString> {
+fn command(server: &Path, directory: &Path, port: u16, tls: Option<&Files>) -> Vec<OsString> {
     let mut command = vec![server.into(), "-D".into(), directory.join("data").into()];
     let mut socket = OsString::from("unix_socket_directories=");
     socket.push(directory);
@@ -254,7 +201,17 @@ fn command(server: &Path, directory: &Path, port: u16) -> Vec<OsString> {
     ]
     .map(OsString::from);
     let port = OsString::from(format!("port={port}"));
-    for setting in settings.into_iter().chain([socket, port]) {
+    let mut settings = Vec::from(settings);
+    settings.extend([socket, port]);
+    if let Some(tls) = tls {
+        settings.push("ssl=on".into());
+        for (setting, file) in [("ssl_cert_file=", &tls.certificate), ("ssl_key_file=", &tls.key)] {
+            let mut setting = OsString::from(setting);
+            setting.push(file);
+            settings.push(setting);
+        }
+    }
+    for setting in settings {
         command.extend([OsString::from("-c"), setting]);
     }
     command

@@ -25,6 +25,9 @@ last=$2
 shift 2
 trap '' HUP INT QUIT TERM PIPE
 server=
+runs() {
+    read -r _ _ state _ <"/proc/$server/stat" && [ "$state" != Z ]
+}
 while read -r order processes; do
     case $order in
     start)
@@ -44,8 +47,12 @@ while read -r order processes; do
     esac
 done
 if [ -n "$server" ]; then
-    kill -s "$last" "$server"
-    kill -s CONT "$server"
+    # More than once: it may have been so young that it did not yet know the signal.
+    while runs; do
+        kill -s "$last" "$server"
+        kill -s CONT "$server"
+        sleep 0.02
+    done
     wait "$server"
 fi
 rm -rf -- "$directory"
