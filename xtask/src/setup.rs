@@ -11,8 +11,10 @@ use crate::steps::{Outcome, run_step};
 enum Probe {
     /// A program in PATH or an sbin directory.
     Program(&'static str),
-    /// A file under one of the library or include directories.
+    /// A file under one of the library or include directories; a part of its path may be `*`.
     File(&'static str),
+    /// Whichever of these is there.
+    Any(&'static [Probe]),
 }
 
 /// A Debian package and who needs it.
@@ -22,6 +24,15 @@ struct Package {
     probe: Probe,
     reason: &'static str,
 }
+
+const MARIADB_SERVER: Probe = Probe::Program("mariadbd");
+const MARIADB_CLIENT: Probe = Probe::Program("mariadb");
+
+/// Debian has it outside PATH, in a directory for each version.
+const POSTGRESQL: Probe = Probe::Any(&[
+    Probe::Program("postgres"),
+    Probe::File("postgresql/*/bin/postgres"),
+]);
 
 const FOR_TESTS: &[Package] = &[
     Package {
@@ -74,6 +85,21 @@ const FOR_TESTS: &[Package] = &[
         probe: Probe::Program("valgrind"),
         reason: "the guard on instructions per message",
     },
+    Package {
+        name: "mariadb-server",
+        probe: MARIADB_SERVER,
+        reason: "a credential database",
+    },
+    Package {
+        name: "mariadb-client",
+        probe: MARIADB_CLIENT,
+        reason: "fills that database",
+    },
+    Package {
+        name: "postgresql",
+        probe: POSTGRESQL,
+        reason: "another credential database",
+    },
 ];
 
 const FOR_BENCH: &[Package] = &[
@@ -104,12 +130,12 @@ const FOR_BENCH: &[Package] = &[
     },
     Package {
         name: "mariadb-server",
-        probe: Probe::Program("mariadbd"),
+        probe: MARIADB_SERVER,
         reason: "the peer's database",
     },
     Package {
         name: "mariadb-client",
-        probe: Probe::Program("mariadb"),
+        probe: MARIADB_CLIENT,
         reason: "fills that database",
     },
     Package {
@@ -184,7 +210,8 @@ fn apt() -> Command {
 }
 
 /// While it lives, Debian's packages do not start the daemons that they bring: Kamailio would
-/// take port 5060 from the very server that the user is about to run.
+/// take port 5060 from the very server that the user is about to run. Tests start their own
+/// databases.
 #[derive(Debug)]
 struct ServicesStayDown(Option<PathBuf>);
 
@@ -230,8 +257,25 @@ fn present(probe: Probe) -> bool {
                     .map(|e| e.path());
                 std::iter::once(PathBuf::from(dir)).chain(nested)
             })
-            .any(|dir| dir.join(rest).exists()),
+            .any(|dir| exists(&dir, rest)),
+        Probe::Any(probes) => probes.iter().copied().any(present),
     }
+}
+
+/// Whether a directory has such a file; a part of its path that is `*` stands for any name.
+fn exists(dir: &Path, rest: &str) -> bool {
+    let Some((first, rest)) = rest.split_once('/') else {
+        return dir.join(rest).exists();
+    };
+    if first != "*" {
+        return exists(&dir.join(first), rest);
+    }
+    let entries = std::fs::read_dir(dir);
+    entries
+        .into_iter()
+        .flatten()
+        .flatten()
+        .any(|entry| exists(&entry.path(), rest))
 }
 
 /// Where a program is; users other than root do not have the sbin directories in PATH.
@@ -257,6 +301,20 @@ mod tests {
         assert!(find_program("sh").is_some());
         assert!(find_program("no-such-program-here").is_none());
         assert!(!present(Probe::File("no/such/file.h")));
+        const NONE: Probe = Probe::Program("no-such-program-here");
+        assert!(present(Probe::Any(&[NONE, Probe::Program("sh")])));
+        assert!(!present(Probe::Any(&[NONE])));
+    }
+
+    #[test]
+    fn finds_files_of_any_version() {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        assert!(exists(&source, "setup.rs"));
+        assert!(exists(&source, "tidy/graph.rs"));
+        assert!(exists(&source, "*/graph.rs"));
+        assert!(exists(source.parent().expect("a crate"), "src/*/graph.rs"));
+        assert!(!exists(&source, "*/no-such-file.rs"));
+        assert!(!exists(&source, "no-such-directory/*/graph.rs"));
     }
 
     #[test]
