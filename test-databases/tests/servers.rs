@@ -78,13 +78,22 @@ fn data_outlives_ends(server: &Server, asks: &[u8]) {
 
 fn stops_and_goes_on(server: &Server, asks: &[u8]) {
     let mut before = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+    // Connections are accepted in order.
     assert!(answers(server, asks, LONG));
     server.stop_answering();
     assert!(!answers(server, asks, Duration::from_millis(300)));
+    if !asks.is_empty() {
+        // Nor does a process that was there before.
+        before.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        before.write_all(asks).unwrap();
+        assert_eq!(
+            before.read(&mut [0; 1]).unwrap_err().kind(),
+            ErrorKind::WouldBlock
+        );
+    }
     server.continue_answering();
     assert!(answers(server, asks, LONG));
     before.set_read_timeout(Some(LONG)).unwrap();
-    before.write_all(asks).unwrap();
     assert_eq!(before.read(&mut [0; 1]).unwrap(), 1);
     // One that is stopped can be ended in order, and killed.
     for end in [Server::shut_down, Server::kill] {
