@@ -55,6 +55,10 @@ if [ -n "$server" ]; then
     done
     wait "$server"
 fi
+# A PostgreSQL that was killed has left this file, which names its shared memory: key and number.
+sed -n 7p "$directory/data/postmaster.pid" | while read -r _ number; do
+    ipcrm -m "$number"
+done
 rm -rf -- "$directory"
 "#;
 

@@ -261,3 +261,29 @@ fn what_was_killed_cannot_be_stopped() {
     server.kill();
     server.stop_answering();
 }
+
+#[test]
+fn postgresql_that_was_killed_leaves_no_shared_memory() {
+    let server = PostgreSql::start();
+    // It works in its data directory. Key and number of the segment are in line 7 of its file.
+    let data = std::fs::read_link(format!("/proc/{}/cwd", server.pid())).unwrap();
+    server.kill();
+    let file = std::fs::read_to_string(data.join("postmaster.pid")).unwrap();
+    let number = file
+        .lines()
+        .nth(6)
+        .unwrap()
+        .split_ascii_whitespace()
+        .nth(1)
+        .unwrap();
+    let segments = || {
+        let list = std::fs::read_to_string("/proc/sysvipc/shm").unwrap();
+        list.lines()
+            .filter(|line| line.split_ascii_whitespace().nth(1) == Some(number))
+            .count()
+    };
+    assert_eq!(segments(), 1);
+    drop(server);
+    assert_eq!(segments(), 0);
+    assert!(!data.exists());
+}
