@@ -10,11 +10,18 @@ const EDGES: &[(&str, &[&str])] = &[
     ("sip-backend", &["sip-core"]),
     ("sip-net", &["sip-core", "sip-message"]),
     ("sip-sim", &["sip-core", "sip-message"]),
+    ("delay-relay", &[]),
     (
         "trapezoid",
-        &["sip-message", "sip-core", "sip-backend", "sip-net"],
+        &[
+            "sip-message",
+            "sip-core",
+            "sip-backend",
+            "sip-net",
+            "delay-relay",
+        ],
     ),
-    ("conformance", &["sip-message"]),
+    ("conformance", &["sip-message", "delay-relay"]),
     ("instructions", &["sip-core", "sip-message"]),
     ("test-databases", &[]),
     ("xtask", &[]),
@@ -23,7 +30,7 @@ const EDGES: &[(&str, &[&str])] = &[
 /// More edges for tests and benchmarks.
 const DEV_EDGES: &[(&str, &[&str])] = &[
     ("sip-net", &["sip-message"]),
-    ("sip-backend", &["test-databases"]),
+    ("sip-backend", &["test-databases", "delay-relay"]),
     ("trapezoid", &["sip-sim", "test-databases"]),
     ("conformance", &["test-databases"]),
 ];
