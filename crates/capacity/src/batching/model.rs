@@ -241,7 +241,8 @@ impl Model {
     }
 
     /// Mean wait for a connection in adaptive mode where arrivals and answers come evenly, microseconds: half of
-    /// the time that a batch gathers, `n / 2λ`; 0 while connections are idle.
+    /// the time that a batch gathers, `n / 2λ`; 0 while connections are idle. Where answers come in a bunch it is
+    /// longer, up to `(RTT + t_batch) / 2`: simulations tell (see [`super::Mode::Adaptive`]).
     #[must_use]
     pub fn adaptive_wait_us(&self, shape: Shape, offered_per_s: f64) -> f64 {
         let rows = self.adaptive_rows(shape, offered_per_s);

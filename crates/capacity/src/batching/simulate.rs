@@ -30,8 +30,25 @@ pub enum Mode {
         /// Longest wait for others.
         max_wait_us: f64,
     },
-    /// Whatever waits, as soon as a connection is idle.
+    /// Whatever waits, as soon as a connection is idle. Where a load begins suddenly all connections leave with
+    /// small batches at nearly the same time, come back so, and do it again: waits are then up to a whole round
+    /// trip, and half of one in the mean.
     Adaptive,
+    /// The same, but a batch that is not full leaves no sooner after the last one than `(RTT + t_batch) / p`, or
+    /// than so many microseconds if that is less: connections then come back evenly.
+    Spaced {
+        /// Longest time between two batches while a connection is idle.
+        max_gap_us: f64,
+    },
+}
+
+/// When a batch that is not full is ready.
+#[derive(Clone, Copy, Debug)]
+enum Ready {
+    /// So long after its first look-up came.
+    AfterFirst(f64),
+    /// So long after the last batch left.
+    AfterLast(f64),
 }
 
 /// What is simulated.
@@ -80,14 +97,19 @@ pub fn simulate(model: &Model, shape: Shape, run: Run) -> Outcome {
         arrivals: run.arrivals.clamp(MIN_ARRIVALS, MAX_ARRIVALS),
         ..run
     };
-    let (max_batch, max_wait_us) = match run.mode {
-        Mode::Single => (1, 0.0),
-        Mode::Fixed { max_wait_us } => (shape.max_batch(), finite(max_wait_us).clamp(0.0, MAX_TIME_US)),
-        Mode::Adaptive => (shape.max_batch(), 0.0),
+    let held = |us: f64| finite(us).clamp(0.0, MAX_TIME_US);
+    let (max_batch, ready) = match run.mode {
+        Mode::Single => (1, Ready::AfterFirst(0.0)),
+        Mode::Fixed { max_wait_us } => (shape.max_batch(), Ready::AfterFirst(held(max_wait_us))),
+        Mode::Adaptive => (shape.max_batch(), Ready::AfterFirst(0.0)),
+        Mode::Spaced { max_gap_us } => {
+            let even = model.response_us(f64::from(shape.max_batch())) / f64::from(shape.connections());
+            (shape.max_batch(), Ready::AfterLast(even.min(held(max_gap_us))))
+        }
     };
     let effective = Shape::new(shape.connections(), max_batch).unwrap_or(shape);
     let peak = model.throughput(effective).per_s;
-    let mut pool = Pool::new(model, effective, max_wait_us, &run);
+    let mut pool = Pool::new(model, effective, ready, &run);
     pool.run();
     let mut outcome = pool.outcome(run.offered_per_s);
     outcome.saturated |= run.offered_per_s >= peak;
@@ -148,7 +170,9 @@ impl Chance {
 struct Pool<'a> {
     model: &'a Model,
     max_batch: usize,
-    max_wait_us: f64,
+    ready: Ready,
+    /// When the last batch left.
+    last: f64,
     chance: Chance,
     gap_us: f64,
     /// Look-ups still to come.
@@ -175,12 +199,13 @@ struct Pool<'a> {
 }
 
 impl<'a> Pool<'a> {
-    fn new(model: &'a Model, shape: Shape, max_wait_us: f64, run: &Run) -> Self {
+    fn new(model: &'a Model, shape: Shape, ready: Ready, run: &Run) -> Self {
         let counted = f64::from(run.arrivals) * (1.0 - WARM_UP);
         Self {
             model,
             max_batch: shape.max_batch() as usize,
-            max_wait_us,
+            ready,
+            last: f64::MIN,
             chance: Chance(run.seed),
             gap_us: 1e6 / run.offered_per_s,
             left: run.arrivals,
@@ -209,7 +234,7 @@ impl<'a> Pool<'a> {
         while self.left > 0 {
             let answer = self.under_way.peek().map_or(f64::MAX, |Reverse((at, _))| at.0);
             let timer = match self.waiting.front() {
-                Some((first, _)) if self.idle > 0 => first + self.max_wait_us,
+                Some((first, _)) if self.idle > 0 => self.ready_at(*first),
                 Some(_) | None => f64::MAX,
             };
             self.now = arrival.min(answer).min(timer);
@@ -220,6 +245,14 @@ impl<'a> Pool<'a> {
                 arrival = self.now + self.chance.gap(self.gap_us);
             }
             self.send();
+        }
+    }
+
+    /// When a batch is ready whose first look-up came at `first`, if it does not fill before.
+    fn ready_at(&self, first: f64) -> f64 {
+        match self.ready {
+            Ready::AfterFirst(us) => first + us,
+            Ready::AfterLast(us) => (self.last + us).max(first),
         }
     }
 
@@ -251,7 +284,7 @@ impl<'a> Pool<'a> {
             let Some((first, _)) = self.waiting.front() else {
                 return;
             };
-            let ready = self.waiting.len() >= self.max_batch || self.now >= first + self.max_wait_us;
+            let ready = self.waiting.len() >= self.max_batch || self.now >= self.ready_at(*first);
             if !ready {
                 return;
             }
@@ -264,6 +297,7 @@ impl<'a> Pool<'a> {
             let back = done + parameters.rtt_us / 2.0;
             self.under_way.push(Reverse((At(back), rows)));
             self.idle -= 1;
+            self.last = self.now;
             if self.counting {
                 self.batches += 1;
                 self.rows += rows as u64;

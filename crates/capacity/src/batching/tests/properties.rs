@@ -88,6 +88,7 @@ proptest! {
             Just(Mode::Adaptive),
             (0.0..1e6f64).prop_map(|max_wait_us| Mode::Fixed { max_wait_us }),
             Just(Mode::Fixed { max_wait_us: f64::NAN }),
+            (0.0..1e6f64).prop_map(|max_gap_us| Mode::Spaced { max_gap_us }),
         ],
         seed: u64,
     ) {

@@ -158,3 +158,28 @@ fn the_cpu_of_the_proxy_caps_the_curve() {
         assert!(outcome.carried_per_s <= peak.per_s && point.out_kbit_per_s > 0.0);
     }
 }
+
+#[test]
+fn connections_that_leave_together_come_back_together() {
+    // Seven connections at four fifths of their peak: evenly, a batch would leave every 4.3 ms.
+    let model = model(30_000.0, 200.0, 8.0, 1);
+    let shape = shape(7, 64);
+    let even = model.adaptive_wait_us(shape, 12_000.0);
+    assert!(close(even, 2_190.0, 0.01));
+    let bunched = simulate(&model, shape, run(Mode::Adaptive, 12_000.0));
+    let half = model.response_us(bunched.mean_rows) / 2.0;
+    assert!((4.0 * even..half).contains(&bunched.mean_wait_us), "{bunched:?}");
+    // Spacing them takes that away, with the same batches, and adds nothing where calls are rare.
+    let spaced = Mode::Spaced { max_gap_us: 5_000.0 };
+    let outcome = simulate(&model, shape, run(spaced, 12_000.0));
+    assert!(outcome.mean_wait_us < 1.3 * even, "{outcome:?}");
+    assert!(
+        close(outcome.mean_rows, bunched.mean_rows, 0.1),
+        "{outcome:?} {bunched:?}"
+    );
+    let outcome = simulate(&model, shape, run(spaced, 1.0));
+    assert!(outcome.mean_wait_us < 20.0, "{outcome:?}");
+    let peak = model.throughput(shape).per_s;
+    let outcome = simulate(&model, shape, run(spaced, 1.5 * peak));
+    assert!(close(outcome.carried_per_s, peak, 0.02), "{outcome:?}");
+}
