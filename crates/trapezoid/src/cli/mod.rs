@@ -4,6 +4,7 @@
 
 mod check;
 mod completions;
+mod plan;
 mod schema;
 mod serve;
 pub(crate) mod user;
@@ -32,6 +33,8 @@ enum Command {
     Check(check::Args),
     /// Add, change, list and delete subscribers.
     User(user::Args),
+    /// Work out from measurements what a load needs.
+    Plan(plan::Args),
     /// Print the JSON Schema of the configuration file.
     ConfigSchema,
     /// Print the completion script of a shell.
@@ -62,6 +65,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::run(&args),
         Command::User(args) => user::run(&args),
+        Command::Plan(args) => plan::run(&args),
         Command::ConfigSchema => schema::run(),
         Command::Completions(args) => completions::run(&args),
     };
