@@ -76,7 +76,11 @@ fn main() {
     let relayed = measure(relay.address(), rounds, connections, Duration::ZERO);
     show("relayed without delay, round trip", &relayed);
     (options.to_target, options.to_client) = (DELAY, DELAY);
-    let relay = Relay::start(options).unwrap();
-    let delayed = measure(relay.address(), rounds, connections, DELAY * 2);
-    show("relayed with 15 ms each way, above 30 ms", &delayed);
+    for spin in [0, 150] {
+        options.spin = Duration::from_micros(spin);
+        let relay = Relay::start(options.clone()).unwrap();
+        let delayed = measure(relay.address(), rounds, connections, DELAY * 2);
+        let what = format!("relayed with 15 ms each way, spinning {spin} µs, above 30 ms");
+        show(&what, &delayed);
+    }
 }

@@ -149,7 +149,7 @@ impl Engine {
         shared: Arc<Shared>,
         told: Receiver<Told>,
     ) -> io::Result<Self> {
-        let poll = Poll::new(&shared.bell)?;
+        let poll = Poll::new(&shared.bell, options.spin)?;
         poll.add(&listener, LISTENER)?;
         Ok(Self {
             options,

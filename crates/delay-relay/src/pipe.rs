@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 /// hold it. So many small chunks cannot take more memory than the bound says.
 pub(crate) const CHUNK_COST: usize = 64;
 
+/// Places for chunks that an empty queue keeps.
+const IDLE_CHUNKS: usize = 64;
+
 /// What was taken from the sender at once.
 #[derive(Debug)]
 struct Chunk {
@@ -152,6 +155,9 @@ impl Pipe {
         self.bytes -= count;
         if chunk.passed == chunk.bytes.len() {
             self.chunks.pop_front();
+            if self.chunks.is_empty() && self.chunks.capacity() > IDLE_CHUNKS {
+                self.chunks = VecDeque::new();
+            }
         }
         self.full &= self.held() > self.bound / 2;
     }

@@ -6,7 +6,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
@@ -68,20 +68,23 @@ impl Ready {
 pub(crate) struct Poll {
     epoll: OwnedFd,
     timer: OwnedFd,
-    /// When the timer will fire.
+    /// It sleeps so much less than until its deadline.
+    spin: Duration,
+    /// The deadline that the timer is set for.
     armed: Option<Instant>,
     /// What the last wait found.
     found: Vec<Ready>,
 }
 
 impl Poll {
-    pub(crate) fn new(bell: &Bell) -> io::Result<Self> {
+    pub(crate) fn new(bell: &Bell, spin: Duration) -> io::Result<Self> {
         let poll = Self {
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
             timer: timerfd_create(
                 TimerfdClockId::Monotonic,
                 TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
             )?,
+            spin,
             armed: None,
             found: Vec::with_capacity(BATCH),
         };
@@ -101,10 +104,16 @@ impl Poll {
         Ok(epoll::add(&self.epoll, source, EventData::new_u64(key), flags)?)
     }
 
-    /// Waits for a change or until `deadline`; for none at all where that has passed.
+    /// Waits for a change or until `deadline`, or less by the time that it is to spin; not at all
+    /// where that has passed.
     pub(crate) fn wait(&mut self, deadline: Option<Instant>) -> io::Result<()> {
         self.found.clear();
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        // What is left when it looks again and again instead of sleeping.
+        let sleep = |deadline: Instant| {
+            let left = deadline.saturating_duration_since(Instant::now());
+            left.saturating_sub(self.spin)
+        };
+        let left = deadline.map(sleep);
         let at_once = left.is_some_and(|left| left.is_zero());
         if let Some(left) = left
             && !at_once

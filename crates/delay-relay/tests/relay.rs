@@ -5,7 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use delay_relay::{Control, Counters, MAX_DELAY, MIN_PIPE_BYTES, Options, Refusal, Relay};
+use delay_relay::{Control, Counters, MAX_DELAY, MAX_SPIN, MIN_PIPE_BYTES, Options, Refusal, Relay};
 
 /// Longest that anything here may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -193,6 +193,8 @@ fn the_delay_changes_for_what_comes_next() {
 fn many_connections_at_once_are_each_delayed_and_served() {
     let relay = start(echo(), |options| {
         (options.to_target, options.to_client) = (ms(15), ms(15));
+        // Whoever looks early must not pass anything on early.
+        options.spin = MAX_SPIN;
     });
     let mut clients: Vec<TcpStream> = (0..200).map(|_| connect(&relay)).collect();
     for round in 0..3 {
@@ -576,6 +578,10 @@ fn wrong_options_are_refused() {
     );
     assert_eq!(
         kind(|options| options.pipe_bytes = MIN_PIPE_BYTES - 1),
+        ErrorKind::InvalidInput
+    );
+    assert_eq!(
+        kind(|options| options.spin = MAX_SPIN * 2),
         ErrorKind::InvalidInput
     );
     let options = Options::new(taken.local_addr().expect("an address"), any());

@@ -5,6 +5,7 @@
 mod check;
 mod completions;
 mod plan;
+mod relay;
 mod schema;
 mod serve;
 pub(crate) mod user;
@@ -35,6 +36,8 @@ enum Command {
     User(user::Args),
     /// Work out from measurements what a load needs.
     Plan(plan::Args),
+    /// Relay TCP connections with a delay, and stall, swallow and cut them on command, for tests.
+    Relay(relay::Args),
     /// Print the JSON Schema of the configuration file.
     ConfigSchema,
     /// Print the completion script of a shell.
@@ -66,6 +69,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::User(args) => user::run(&args),
         Command::Plan(args) => plan::run(&args),
+        Command::Relay(args) => relay::run(&args),
         Command::ConfigSchema => schema::run(),
         Command::Completions(args) => completions::run(&args),
     };
