@@ -12,36 +12,61 @@ use super::{SubscriberError, SubscriberTable};
 /// Subscribers whose rows are asked for, at most.
 const NAMES: usize = 10_000;
 
-/// One batch that was sent and answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BatchSample {
-    /// Look-ups in it.
-    pub size: usize,
-    /// From its sending to its answer, round trip included.
-    pub elapsed: Duration,
+/// Asks for so many rows so many times; how long each batch took.
+type Ask = Box<dyn FnMut(usize, usize) -> Result<Vec<Duration>, DbError>>;
+
+/// One connection to a subscriber table, on which batches are sent one after the other. Blocks.
+pub struct Calibration {
+    ask: Ask,
+    source: Source,
+    max_batch: usize,
 }
 
-/// Sends `rounds` batches of every power of two up to `max_batch` to the table, one after the other
-/// on one connection, for subscribers that are in it.
-///
-/// # Errors
-/// As [`SubscriberTable::open`], an empty table included.
-pub fn calibrate(
-    options: &TableOptions,
-    max_batch: usize,
-    rounds: usize,
-) -> Result<Vec<BatchSample>, SubscriberError> {
-    let names = names(options)?;
-    let of = SubscriberError::database(&options.source);
-    let table = options.clone();
-    let samples = match options.source.clone() {
-        Source::Sqlite(path) => run(&Sqlite::new(path, table), &names, max_batch, rounds),
-        Source::Server(server) => match server.protocol {
-            Protocol::MySql => run(&MySql::new(server, table), &names, max_batch, rounds),
-            Protocol::Postgres => run(&Postgres::new(server, table), &names, max_batch, rounds),
-        },
-    };
-    samples.map_err(of)
+impl std::fmt::Debug for Calibration {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Calibration")
+            .field("source", &self.source)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Calibration {
+    /// Connects, ready for batches of up to `max_batch`.
+    ///
+    /// # Errors
+    /// As [`SubscriberTable::open`], an empty table included.
+    pub fn open(options: &TableOptions, max_batch: usize) -> Result<Self, SubscriberError> {
+        let names = names(options)?;
+        let table = options.clone();
+        let max_batch = max_batch.max(1).next_power_of_two();
+        let ask = match options.source.clone() {
+            Source::Sqlite(path) => asking(&Sqlite::new(path, table), names, max_batch),
+            Source::Server(server) => match server.protocol {
+                Protocol::MySql => asking(&MySql::new(server, table), names, max_batch),
+                Protocol::Postgres => asking(&Postgres::new(server, table), names, max_batch),
+            },
+        };
+        Ok(Self {
+            ask: ask.map_err(SubscriberError::database(&options.source))?,
+            source: options.source.clone(),
+            max_batch,
+        })
+    }
+
+    /// The powers of two up to the largest batch.
+    pub fn sizes(&self) -> impl Iterator<Item = usize> + use<> {
+        let largest = self.max_batch;
+        std::iter::successors(Some(1), |size| Some(size * 2)).take_while(move |size| *size <= largest)
+    }
+
+    /// Sends `rounds` batches of `size`, and one before them that is not counted, for subscribers
+    /// that are in the table; from the sending to the answer of each, round trip included.
+    ///
+    /// # Errors
+    /// The database's.
+    pub fn ask(&mut self, size: usize, rounds: usize) -> Result<Vec<Duration>, SubscriberError> {
+        (self.ask)(size, rounds).map_err(SubscriberError::database(&self.source))
+    }
 }
 
 fn names(options: &TableOptions) -> Result<Vec<(String, String)>, SubscriberError> {
@@ -58,39 +83,30 @@ fn names(options: &TableOptions) -> Result<Vec<(String, String)>, SubscriberErro
     Ok(names)
 }
 
-fn run(
-    database: &impl Database,
-    names: &[(String, String)],
-    max_batch: usize,
-    rounds: usize,
-) -> Result<Vec<BatchSample>, DbError> {
-    small_runtime().map_err(DbError::lost)?.block_on(async {
-        let session = database.connect(max_batch).await?;
-        let mut samples = Vec::new();
-        let mut at = 0;
-        let mut size = 1;
-        while size <= max_batch {
-            // One round more, which warms up.
-            for round in 0..=rounds {
-                let keys: Vec<RowKey<'_>> = (0..size.min(names.len()))
-                    .filter_map(|n| {
-                        // A step that shares no factor with the number of names spreads them.
-                        let (user, domain) = names.get((at + n * 7_919) % names.len())?;
-                        Some((user.as_str(), domain.as_str()))
-                    })
-                    .collect();
-                at += size;
-                let begun = Instant::now();
-                session.fetch(&keys, &mut |_| {}).await?;
-                if round > 0 {
-                    samples.push(BatchSample {
-                        size: keys.len(),
-                        elapsed: begun.elapsed(),
-                    });
-                }
+fn asking<D: Database>(database: &D, names: Vec<(String, String)>, max_batch: usize) -> Result<Ask, DbError>
+where
+    D::Session: 'static,
+{
+    let runtime = small_runtime().map_err(DbError::lost)?;
+    let session = runtime.block_on(database.connect(max_batch))?;
+    let mut at = 0;
+    Ok(Box::new(move |size, rounds| {
+        let mut took = Vec::with_capacity(rounds);
+        for round in 0..=rounds {
+            let keys: Vec<RowKey<'_>> = (0..size)
+                .filter_map(|n| {
+                    // A step that shares no factor with most numbers of names spreads them.
+                    let (user, domain) = names.get((at + n * 7_919) % names.len())?;
+                    Some((user.as_str(), domain.as_str()))
+                })
+                .collect();
+            at += size;
+            let begun = Instant::now();
+            runtime.block_on(session.fetch(&keys, &mut |_| {}))?;
+            if round > 0 {
+                took.push(begun.elapsed());
             }
-            size *= 2;
         }
-        Ok(samples)
-    })
+        Ok(took)
+    }))
 }

@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use sip_core::id::QueryId;
 
 pub use self::cache::CredentialCache;
-pub use self::calibrate::{BatchSample, calibrate};
+pub use self::calibrate::Calibration;
 pub use self::options::{Columns, Protocol, Server, Source, TableOptions, Tls};
 pub use self::pipeline::{LookupOptions, Mode, Pipeline, Status};
 pub use self::table::SubscriberTable;

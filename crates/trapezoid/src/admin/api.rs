@@ -10,12 +10,12 @@ use axum::extract::{DefaultBodyLimit, Path, Request, State};
 use axum::http::{StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sip_core::dispatcher::{Distribution, Group, Member, MemberState};
 
-use super::{Pages, json as page};
+use super::{Pages, credentials, json as page};
 use crate::machine::unix_ms;
 use crate::serve::reload::Verdict;
 
@@ -29,19 +29,21 @@ pub(super) fn router(pages: &Arc<Pages>) -> Router<Arc<Pages>> {
         .route("/groups", get(groups))
         .route("/groups/{group}/drain", post(drain))
         .route("/groups/{group}/enable", post(enable))
+        .route("/credentials", get(credentials::status))
+        .route("/credentials/cache", delete(credentials::forget))
         .route("/reload", post(reload))
         .fallback(async || error(StatusCode::NOT_FOUND, "no such page below /api/v1"))
         .method_not_allowed_fallback(async || {
             error(
                 StatusCode::METHOD_NOT_ALLOWED,
-                "GET reads a page, POST does what its name says",
+                "GET reads a page, POST does what its name says, DELETE forgets",
             )
         })
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(from_fn_with_state(Arc::clone(pages), authorize))
 }
 
-fn error(status: StatusCode, text: impl Into<String>) -> Response {
+pub(super) fn error(status: StatusCode, text: impl Into<String>) -> Response {
     page(status, &json!({ "error": text.into() })).into_response()
 }
 
@@ -217,7 +219,7 @@ fn named(uri: &Uri, body: Body) -> Result<String, (StatusCode, String)> {
 }
 
 /// Without percent escapes (RFC 3986 §2.1). `+` stands for itself: it occurs in telephone numbers.
-fn decoded(text: &str) -> Option<String> {
+pub(super) fn decoded(text: &str) -> Option<String> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, tail @ ..] = rest {
@@ -307,6 +309,37 @@ mod tests {
         }
         let (_, body) = tell(address, "GET /api/v1/groups", "");
         assert_eq!(body["groups"][0]["members"][1]["state"], "up");
+    }
+
+    #[test]
+    fn the_subscriber_store_is_shown_and_its_cache_forgotten() {
+        let (_runtime, address) = start(&Arc::default(), &[]);
+        let (code, body) = tell(address, "GET /api/v1/credentials", "");
+        let expected = json!({
+            "store": "mysql://sip@db:3306/sip", "connections": 7, "connections_wanted": 8, "breaker": "closed",
+            "queued": 1, "in_flight": 2, "waiting": 4, "last_error": null,
+        });
+        assert_eq!((code, body), (200, expected));
+        for (query, forgotten) in [
+            ("", 100),
+            ("?subscriber=alice@example.com", 1),
+            ("?subscriber=%61lice%40EXAMPLE.com", 1),
+            ("?subscriber=bob@example.com", 0),
+        ] {
+            let what = format!("DELETE /api/v1/credentials/cache{query}");
+            assert_eq!(tell(address, &what, ""), (200, json!({ "forgotten": forgotten })));
+        }
+        for query in [
+            "?subscriber=alice",
+            "?subscriber=@x",
+            "?subscriber=%ff@x",
+            "?user=alice",
+            "?subscriber=a@b&c",
+        ] {
+            let (code, body) = tell(address, &format!("DELETE /api/v1/credentials/cache{query}"), "");
+            assert!(code == 400 && body["error"].is_string(), "{query}: {body}");
+        }
+        assert_eq!(tell(address, "POST /api/v1/credentials/cache", "").0, 405);
     }
 
     #[test]

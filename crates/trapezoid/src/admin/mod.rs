@@ -2,6 +2,7 @@
 //! they ask for no token, nor does `/api/openapi.json`; everything below `/api/v1/` does.
 
 mod api;
+pub(crate) mod credentials;
 pub(crate) mod health;
 mod listener;
 pub(crate) mod metrics;
@@ -36,6 +37,8 @@ pub(crate) struct Pages {
     pub metrics: Metrics,
     /// `/api/v1/groups`.
     pub groups: Arc<Groups>,
+    /// `/api/v1/credentials`.
+    pub credentials: Arc<dyn credentials::Credentials>,
     /// Opens `/api/v1/`.
     pub token: Token,
     /// `/api/v1/reload`.
@@ -131,6 +134,8 @@ mod tests {
     use tokio::runtime::Runtime;
 
     use super::metrics::{Reading, Source};
+    use sip_backend::subscribers::Status;
+
     use super::*;
 
     /// The token of the tests.
@@ -142,6 +147,33 @@ mod tests {
     impl Source for Nothing {
         fn read(&self) -> Reading {
             Reading::default()
+        }
+    }
+
+    /// A store with one cached subscriber, `alice@example.com`.
+    #[derive(Debug, Default)]
+    pub(super) struct NoStore;
+
+    impl credentials::Credentials for NoStore {
+        fn status(&self) -> Option<Status> {
+            Some(Status {
+                store: "mysql://sip@db:3306/sip".to_owned(),
+                connections: 7,
+                connections_wanted: 8,
+                breaker: "closed",
+                queued: 1,
+                under_way: 2,
+                questions: 4,
+                last_error: None,
+            })
+        }
+
+        fn forget(&self, subscriber: Option<(&str, &str)>) -> Option<usize> {
+            Some(match subscriber {
+                None => 100,
+                Some(("alice", "example.com")) => 1,
+                Some(_) => 0,
+            })
         }
     }
 
@@ -179,6 +211,7 @@ mod tests {
             health: Arc::clone(health),
             metrics: Metrics::new(Arc::new(Nothing)),
             groups: Arc::new(Groups::new(groups)),
+            credentials: Arc::new(NoStore),
             token: Token::of(TOKEN),
             reloads,
             workers: 3,

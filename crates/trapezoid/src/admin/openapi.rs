@@ -87,6 +87,26 @@ fn paths() -> Value {
             "parameters": group,
             "post": change("The member gets new requests again"),
         },
+        "/api/v1/credentials": { "get": {
+            "summary": "How look-ups of credentials are",
+            "responses": {
+                "200": answer("The store and its queue.", "Credentials"),
+                "401": wrong(),
+                "503": answer("The server is starting.", "Error"),
+            },
+        } },
+        "/api/v1/credentials/cache": { "delete": {
+            "summary": "Forget cached credentials, of one subscriber or of all",
+            "parameters": [{
+                "name": "subscriber", "in": "query", "schema": { "type": "string" },
+                "description": "USER@DOMAIN; without it everybody is forgotten.",
+            }],
+            "responses": {
+                "200": answer("How many entries were forgotten.", "Forgotten"),
+                "400": wrong(), "401": wrong(),
+                "503": answer("The server is starting.", "Error"),
+            },
+        } },
         "/api/v1/reload": { "post": {
             "summary": "Read the configuration and the files that it names again, as SIGHUP does",
             "responses": {
@@ -113,6 +133,16 @@ fn schemas() -> Value {
             }),
             &["version", "uptime_s", "workers", "ready", "draining"],
         ),
+        "Credentials": object(
+            &json!({
+                "store": text(), "connections": number(), "connections_wanted": number(),
+                "breaker": { "enum": ["closed", "half-open", "open"] },
+                "queued": number(), "in_flight": number(), "waiting": number(),
+                "last_error": { "type": ["string", "null"] },
+            }),
+            &["store", "connections", "connections_wanted", "breaker", "queued", "in_flight", "waiting", "last_error"],
+        ),
+        "Forgotten": object(&json!({ "forgotten": number() }), &["forgotten"]),
         "Groups": object(&json!({ "groups": list("Group") }), &["groups"]),
         "Group": object(
             &json!({

@@ -32,6 +32,7 @@ use self::backends::Backends;
 use self::reload::{Asked, Counts, Outcome, Reloads};
 use self::tls::{Ends, Findings, TlsFiles};
 use self::workers::{Common, End};
+use crate::admin::credentials::Credentials;
 use crate::admin::health::Health;
 use crate::admin::metrics::{Metrics, Reading, Source};
 use crate::admin::token::{self, Token};
@@ -41,6 +42,7 @@ use crate::groups::Groups;
 use crate::logs::Logs;
 use crate::machine;
 use crate::settings::{Loaded, Shell, load, lookup_deadline};
+use sip_backend::subscribers::Status;
 
 /// A second signal within this time after the first is the same one, come twice.
 const IMPATIENT_AFTER: Duration = Duration::from_secs(1);
@@ -218,6 +220,7 @@ fn serve_admin(
         health: Arc::clone(health),
         metrics: Metrics::new(Arc::<Readings>::clone(readings)),
         groups: Arc::clone(&readings.groups),
+        credentials: Arc::<Readings>::clone(readings),
         token,
         reloads,
         workers: loaded.core.workers,
@@ -549,5 +552,16 @@ fn describe(number: u16, end: &End) -> String {
         End::Asked(Ended::Stopped) => format!("worker {number} stopped"),
         End::Failed(error) => format!("worker {number} failed: {error}"),
         End::Panicked => format!("worker {number} panicked, which is a bug"),
+    }
+}
+
+impl Credentials for Readings {
+    fn status(&self) -> Option<Status> {
+        self.backends.lock().as_ref().map(Backends::credentials)
+    }
+
+    fn forget(&self, subscriber: Option<(&str, &str)>) -> Option<usize> {
+        let backends = self.backends.lock();
+        backends.as_ref().map(|backends| backends.forget(subscriber))
     }
 }

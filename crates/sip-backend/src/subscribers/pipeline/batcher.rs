@@ -27,11 +27,15 @@ pub enum Mode {
     Single,
     /// Once `max_batch` questions wait, or the oldest has waited `max_wait`.
     Fixed,
-    /// At once while a connection is idle; else the queue gathers until one is. A connection that
-    /// carries several batches at a time takes one more once `max_batch` wait or the oldest has
-    /// waited `max_wait`.
+    /// At once while a connection is idle and no batch has just gone; else the queue gathers, until
+    /// one is idle and the last batch so far away that all connections are in use in turn. A
+    /// connection that carries several batches at a time takes one more once `max_batch` wait or
+    /// the oldest has waited `max_wait`.
     Adaptive,
 }
+
+/// Below this, batches are not kept apart: timers are no finer.
+const LEAST_GAP: Duration = Duration::from_millis(1);
 
 /// The rules of the queue.
 #[derive(Clone, Copy, Debug)]
@@ -165,6 +169,11 @@ pub(super) struct Batcher {
     breaker: Breaker,
     probing: bool,
     closed: bool,
+    last_sent: Option<Instant>,
+    /// How long a batch takes, smoothed.
+    round: Duration,
+    /// A connection looks again at this time.
+    clock: Option<Instant>,
 }
 
 impl Batcher {
@@ -183,6 +192,9 @@ impl Batcher {
             breaker: Breaker::new(),
             probing: false,
             closed: false,
+            last_sent: None,
+            round: Duration::ZERO,
+            clock: None,
         }
     }
 
@@ -233,15 +245,7 @@ impl Batcher {
         // Of one deadline they come in order; a shorter one waits for those before it.
         self.by_age.push_back((deadline, id));
         Asked::Queued {
-            wake: self.may_be_due(),
-        }
-    }
-
-    /// Whether a question more may make a batch due, or sets the clock of one.
-    fn may_be_due(&self) -> bool {
-        match self.rules.mode {
-            Mode::Single | Mode::Adaptive => true,
-            Mode::Fixed => self.queued == 1 || self.queued >= self.rules.max_batch,
+            wake: self.queued >= self.rules.max_batch || self.clock.is_none_or(|at| at < now),
         }
     }
 
@@ -259,18 +263,30 @@ impl Batcher {
             return Take::Wait(None);
         };
         let by_time = oldest + self.rules.max_wait;
-        let full = self.queued >= self.rules.max_batch;
-        let due = self.closed
-            || match self.rules.mode {
-                Mode::Single => true,
-                Mode::Fixed => full || by_time <= now,
-                Mode::Adaptive => !busy || full || by_time <= now,
-            };
-        if !due {
-            return Take::Wait(Some(by_time));
+        let at = match self.rules.mode {
+            _ if self.closed || self.queued >= self.rules.max_batch => now,
+            Mode::Single => now,
+            Mode::Fixed => by_time,
+            Mode::Adaptive if busy => by_time,
+            Mode::Adaptive => self.next_turn().map_or(now, |turn| turn.min(by_time)),
+        };
+        if at > now {
+            self.clock = Some(at);
+            return Take::Wait(Some(at));
         }
+        self.clock = None;
+        self.last_sent = Some(now);
         self.probing = self.breaker.state() == State::HalfOpen;
         Take::Batch(self.next_batch(oldest))
+    }
+
+    /// When the next batch goes, for the connections to be in use in turn. Were each sent as soon as
+    /// one is idle, a burst would send them all with a question or two each, and they would come
+    /// back together and go together from then on, while others wait a whole round trip.
+    fn next_turn(&self) -> Option<Instant> {
+        let connections = u32::try_from(self.sessions).unwrap_or(u32::MAX);
+        let gap = self.round.checked_div(connections)?;
+        (connections > 1 && gap >= LEAST_GAP).then_some(self.last_sent? + gap)
     }
 
     /// Takes a batch from the front of the queue, which holds a live flight.
@@ -350,8 +366,13 @@ impl Batcher {
         self.by_age.front().map(|(deadline, _)| *deadline)
     }
 
-    /// A batch was answered.
-    pub(super) fn succeeded(&mut self) {
+    /// A batch was answered, after `round`.
+    pub(super) fn succeeded(&mut self, round: Duration) {
+        self.round = if self.round.is_zero() {
+            round
+        } else {
+            self.round - self.round / 8 + round / 8
+        };
         self.probing = false;
         self.breaker.succeeded();
     }

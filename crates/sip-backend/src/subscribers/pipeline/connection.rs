@@ -87,6 +87,8 @@ async fn keep<D: Database>(inner: &Inner, database: &D, watch: &Watch) {
                 let useful = Cell::new(false);
                 let end = serve::<D>(inner, &session, watch, &useful).await;
                 inner.up(-1);
+                // It may have been the one that would look again.
+                inner.wake();
                 if matches!(end, End::Closed) {
                     return;
                 }
@@ -244,8 +246,9 @@ async fn send(inner: &Inner, session: &impl Session, batch: Batch) -> Result<(),
     .await;
     match fetched {
         Ok(Ok(())) => {
-            inner.stats.carried(begun.elapsed(), subjects.len());
-            inner.finish(&batch, found, generation);
+            let round = begun.elapsed();
+            inner.stats.carried(round, subjects.len());
+            inner.finish(&batch, found, generation, round);
             Ok(())
         }
         Ok(Err(DbError::Lost(error))) => {
@@ -370,11 +373,11 @@ impl Inner {
     }
 
     /// Answers a batch.
-    fn finish(&self, batch: &Batch, found: Vec<Option<Secrets>>, generation: u64) {
+    fn finish(&self, batch: &Batch, found: Vec<Option<Secrets>>, generation: u64, round: Duration) {
         let mut ended = Vec::with_capacity(batch.flights.len());
         {
             let mut batcher = self.batcher.lock();
-            batcher.succeeded();
+            batcher.succeeded(round);
             ended.extend(batch.flights.iter().map(|(id, _)| batcher.settle(*id)));
         }
         for (((_, subject), secrets), ended) in batch.flights.iter().zip(found).zip(ended) {

@@ -85,16 +85,51 @@ fn each_mode_sends_by_its_own_rule() {
 #[test]
 fn only_what_changes_something_wakes_a_connection() {
     let t = Instant::now();
-    let wakes = |mode| {
-        let mut batcher = filled(mode, t, 0);
-        let mut wakes = Vec::new();
-        for user in 0..5 {
-            wakes.push(batcher.ask(t, &query(user, &user.to_string())) == Asked::Queued { wake: true });
-        }
-        wakes
+    let mut batcher = filled(Mode::Fixed, t, 0);
+    let mut wakes = Vec::new();
+    for user in 0..5 {
+        wakes.push(batcher.ask(t, &query(user, &user.to_string())) == Asked::Queued { wake: true });
+        let _ = batcher.take(t, true);
+    }
+    // The first sets the clock, the fourth fills the batch, the fifth is the first again.
+    assert_eq!(wakes, [true, false, false, true, true]);
+    // Should who set the clock have gone, the next question after that time tells another.
+    let late = batcher.ask(t + 6 * MS, &query(9, "9"));
+    assert_eq!(late, Asked::Queued { wake: true });
+}
+
+#[test]
+fn connections_are_used_in_turn() {
+    let t = Instant::now();
+    let mut batcher = filled(Mode::Adaptive, t, 1);
+    batcher.set_sessions(8);
+    let one = |batcher: &mut Batcher, user: u32, ms: u32| {
+        batcher.ask(t + ms * MS, &query(user, &user.to_string()));
+        batcher.take(t + ms * MS, false)
     };
-    assert_eq!(wakes(Mode::Fixed), [true, false, false, true, true]);
-    assert_eq!(wakes(Mode::Adaptive), [true; 5]);
+    assert_eq!(size(batcher.take(t, false)), 1, "nothing is known yet");
+    batcher.succeeded(32 * MS);
+    assert_eq!(size(one(&mut batcher, 1, 32)), 1, "rare ones go at once");
+    assert!(matches!(one(&mut batcher, 2, 33), Take::Wait(Some(at)) if at == t + 36 * MS));
+    assert_eq!(
+        size(one(&mut batcher, 3, 36)),
+        2,
+        "an eighth of the round trip later"
+    );
+    for user in 4..7 {
+        assert_eq!(size(one(&mut batcher, user, 37)), 0);
+    }
+    assert_eq!(size(one(&mut batcher, 7, 37)), 4, "a full batch does not wait");
+    // Far away, the wait is still bounded.
+    for _ in 0..100 {
+        batcher.succeeded(800 * MS);
+    }
+    assert!(matches!(one(&mut batcher, 8, 40), Take::Wait(Some(at)) if at == t + 45 * MS));
+    // Near, there is nothing to gain.
+    for _ in 0..100 {
+        batcher.succeeded(MS);
+    }
+    assert_eq!(size(batcher.take(t + 40 * MS, false)), 1);
 }
 
 #[test]
@@ -219,7 +254,7 @@ fn a_broken_database_gets_no_questions_until_a_probe_succeeds() {
         matches!(batcher.take(later, false), Take::Wait(None)),
         "one at a time"
     );
-    batcher.succeeded();
+    batcher.succeeded(MS);
     for (id, _) in &probe.flights {
         batcher.settle(*id).unwrap();
     }
@@ -295,7 +330,7 @@ mod properties {
                         }
                     }
                     Step::Settle => if let Some(batch) = flying.pop() {
-                        batcher.succeeded();
+                        batcher.succeeded(MS);
                         done.extend(batch.flights.iter().filter_map(|(id, _)| batcher.settle(*id)));
                     },
                     Step::Lose => if let Some(batch) = flying.pop() {

@@ -1,5 +1,6 @@
 //! `trapezoid plan auth`: connections and batches for a rate of authenticated requests.
 
+mod calibration;
 mod report;
 
 use std::path::Path;
@@ -13,7 +14,7 @@ use self::report::Report;
 use super::metrics::Measured;
 use super::units::{headroom, rate, thousands, time, time_text};
 use super::{http, metrics};
-use crate::cli::{Failure, print};
+use crate::cli::{ConfigOption, Failure, print};
 
 /// Look-ups that the simulation of one load runs through.
 const ARRIVALS: u32 = 100_000;
@@ -35,7 +36,7 @@ pub(crate) struct Args {
     target: f64,
     /// Round trip to the database, such as 30ms. Without it, with --metrics, the whole fixed part of what was
     /// measured is taken for it.
-    #[arg(long, value_name = "TIME", value_parser = time, required_unless_present = "metrics")]
+    #[arg(long, value_name = "TIME", value_parser = time, required_unless_present_any = ["metrics", "calibrate"])]
     rtt: Option<f64>,
     /// What must be carried at the peak, in parts of the target.
     #[arg(long, value_name = "FACTOR", default_value = "1.2", value_parser = headroom)]
@@ -70,10 +71,19 @@ pub(crate) struct Args {
     batch_per_row: Option<f64>,
     /// Where the times of batches were measured: the metrics page of a running server
     /// (http://127.0.0.1:8080/metrics), or a file with a copy of it.
-    #[arg(long, value_name = "FILE|URL", required_unless_present = "batch_fixed")]
+    #[arg(long, value_name = "FILE|URL", required_unless_present_any = ["batch_fixed", "calibrate"])]
     metrics: Option<String>,
+    /// Measure now: ask the database of the configuration for batches of every size, on one connection.
+    #[arg(long, conflicts_with_all = ["metrics", "batch_fixed"])]
+    calibrate: bool,
+    /// Batches of each size that are asked for.
+    #[arg(long, value_name = "N", default_value_t = 100, requires = "calibrate",
+          value_parser = clap::value_parser!(u16).range(3..=10_000))]
+    rounds: u16,
+    #[command(flatten)]
+    config: ConfigOption,
     /// Round trip that the measurements had, where it was another than --rtt.
-    #[arg(long, value_name = "TIME", value_parser = time, requires = "metrics", requires = "rtt")]
+    #[arg(long, value_name = "TIME", value_parser = time, requires = "rtt")]
     metrics_rtt: Option<f64>,
     /// Longest wait for a full batch in fixed mode, which is shown beside adaptive mode.
     #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = time)]
@@ -114,6 +124,7 @@ struct Known {
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let measured = match &args.metrics {
         Some(place) => Some(read(place)?),
+        None if args.calibrate => Some(calibration::measure(args)?),
         None => None,
     };
     let known = known(args, measured.as_ref())?;
@@ -144,6 +155,10 @@ fn report(args: &Args, model: Model, goal: Goal, known: Known, plan: &Plan) -> R
     let fixed = Mode::Fixed {
         max_wait_us: args.max_wait,
     };
+    // What the server's adaptive mode does.
+    let adaptive = Mode::Spaced {
+        max_gap_us: args.max_wait,
+    };
     let simulated = |shape, mode, offered_per_s, arrivals| {
         let run = Run {
             mode,
@@ -154,16 +169,16 @@ fn report(args: &Args, model: Model, goal: Goal, known: Known, plan: &Plan) -> R
         at_load(&model, shape, run)
     };
     let at_target = |candidate: &Candidate| {
-        let point = simulated(candidate.shape, Mode::Adaptive, args.target, FEW_ARRIVALS);
+        let point = simulated(candidate.shape, adaptive, args.target, FEW_ARRIVALS);
         (*candidate, point)
     };
     let of = |mode| curve(&model, shape, mode, FEW_ARRIVALS, SEED);
     Report {
-        adaptive: simulated(shape, Mode::Adaptive, at, ARRIVALS),
+        adaptive: simulated(shape, adaptive, at, ARRIVALS),
         fixed: simulated(shape, fixed, at, ARRIVALS),
         choice: at_target(&plan.choice),
         alternatives: plan.alternatives.iter().map(at_target).collect(),
-        curves: args.curve.then(|| (of(Mode::Adaptive), of(fixed))),
+        curves: args.curve.then(|| (of(adaptive), of(fixed))),
         max_wait_us: args.max_wait,
         model,
         goal,

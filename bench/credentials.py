@@ -1,0 +1,258 @@
+#!/usr/bin/env python3
+"""Authenticated calls a second with the subscribers in a MariaDB that is some milliseconds away.
+
+The server is pinned to CPU 0; MariaDB, the delay relay (`trapezoid relay`) and the generator to CPU 1.
+Every call is challenged, its credentials are looked up (nothing is cached), and it is relayed with state.
+A setting's peak is the highest rate found at which less than 1 % of the calls fail and 99 % of the first
+answers come within half a second, before anybody sends again. See bench/README.md.
+"""
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+from kit import load, report  # noqa: E402 (after the line above, which keeps the tree clean)
+from kit.process import ROOT, Process, cpu, fail, find  # noqa: E402
+from kit.servers import (DB_PORT, GENERATOR_CPU, Kamailio, MariaDb, Trapezoid, kamailio_version, listens,  # noqa: E402
+                         machine, metrics, server_binary, total)
+
+RELAY_PORT = DB_PORT + 1
+URL = f"mysql://sip:sip@127.0.0.1:{RELAY_PORT}/sipbench"
+SINGLES = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]
+BATCHES = [2, 4, 8, 16, 32, 64, 128]
+GRID = [2, 4, 8, 16, 32, 64]
+# The paper's (figures 4, 9 and 13, table 1), where it gives a number.
+PAPER = {"single 4": 130, "single 512": 9000, "fixed 1x64": 1366, "fixed 32x16": 12100}
+TOO_LATE_MS = 500
+MOST = 24_000  # what the generator, the relay and the database leave room for on one CPU
+
+
+class DelayRelay:
+    """`trapezoid relay`, asked for its counters by its standard input."""
+
+    def __init__(self, work, delay_ms):
+        words = [find("taskset"), "-c", GENERATOR_CPU, server_binary(), "relay",
+                 "--listen", f"127.0.0.1:{RELAY_PORT}", "--target", f"127.0.0.1:{DB_PORT}", "--delay", f"{delay_ms}ms"]
+        self.child = subprocess.Popen([*map(str, words)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                      stderr=open(work / "relay.log", "w"), text=True, start_new_session=True)
+        self.pid = self.child.pid
+        deadline = time.monotonic() + 10
+        while not listens("tcp", RELAY_PORT):
+            if self.child.poll() is not None or time.monotonic() > deadline:
+                fail(f"the relay did not start: {(work / 'relay.log').read_text()}")
+            time.sleep(0.05)
+
+    def counters(self):
+        self.child.stdin.write("stats\n")
+        self.child.stdin.flush()
+        return json.loads(self.child.stdout.readline())
+
+    def stop(self):
+        self.child.terminate()
+        self.child.wait(10)
+
+
+class Setting:
+    """A server with one way of looking credentials up."""
+
+    def __init__(self, name, connections, mode="single", batch=1, server="trapezoid", guess=None):
+        self.name, self.connections, self.mode, self.batch, self.server = name, connections, mode, batch, server
+        self.guess = guess
+
+    def lines(self):
+        return (f'connections = {self.connections}\nmode = "{self.mode}"\nmax_batch = {self.batch}\n'
+                f"max_wait_ms = 5\ncache_entries = 0\ndeadline_ms = 3000")
+
+    def start(self, work):
+        if self.server == "kamailio":
+            return Kamailio("digest", work, children=self.connections, db_port=RELAY_PORT)
+        server = Trapezoid("digest", work, credentials=(URL, self.lines()))
+        deadline = time.monotonic() + 30
+        while total(metrics(), "credential_connections") < self.connections:
+            if time.monotonic() > deadline:
+                fail(f"{self.name}: not all connections came up")
+            time.sleep(0.1)
+        return server
+
+
+class Bench:
+    def __init__(self, options, work):
+        self.options, self.work, self.rows = options, work, []
+        self.generator = load.build_generator(work)
+        self.database = MariaDb(work, connections=1200)
+        self.relay = DelayRelay(work, options.rtt / 2)
+
+    def stop(self):
+        self.relay.stop()
+        self.database.stop()
+
+    def look(self, setting, server, rate, seconds, what):
+        """One run at one rate."""
+        ours = setting.server == "trapezoid"
+        counted = (lambda: {name: total(metrics(), name) for name in (
+            "credential_batches", "credential_batch_rows", "credential_batch_busy_microseconds")}) if ours else dict
+        sizes, wire, relay_cpu = counted(), self.relay.counters(), cpu(self.relay.pid)[0]
+        row = load.measure(server, self.database, self.generator, "digest", rate, seconds)
+        after, wire_after = counted(), self.relay.counters()
+        done = max(1, row["done"])
+        row.update(setting=setting.name, connections=setting.connections, mode=setting.mode, batch=setting.batch,
+                   server=setting.server, what=what, rtt=self.options.rtt,
+                   relay_us=round((cpu(self.relay.pid)[0] - relay_cpu) * 1e6 / done, 2))
+        row["good"] = row["kept_up"] and row["p99_ms"] <= TOO_LATE_MS
+        for way in ("to_target", "to_client"):
+            gone = {key: wire_after[way][key] - wire[way][key] for key in ("bytes", "segments")}
+            row[f"{way}_bytes"] = round(gone["bytes"] / done, 1)
+            row[f"{way}_wire"] = round((gone["bytes"] + 66 * gone["segments"]) / done, 1)
+        if ours:
+            batches = after["credential_batches"] - sizes["credential_batches"]
+            if batches:
+                row["mean_batch"] = round((after["credential_batch_rows"] - sizes["credential_batch_rows"]) / batches, 2)
+                row["batch_ms"] = round((after["credential_batch_busy_microseconds"]
+                                         - sizes["credential_batch_busy_microseconds"]) / batches / 1e3, 2)
+        self.rows.append(row)
+        with open(self.work / "credentials.jsonl", "a") as out:
+            out.write(json.dumps(row) + "\n")
+        print(f"{what:8} {setting.name:16} {row['rate']:6}/s done {100 * row['done'] / max(1, row['started']):6.2f} % "
+              f"p50 {row['p50_ms']:7.1f} p99 {row['p99_ms']:7.1f} ms, CPU {row['utilisation']:.2f} "
+              f"(generator {row['generator_utilisation']:.2f}), batch {row.get('mean_batch', 1):5.1f}"
+              f"{'' if row['good'] else '  over'}", file=sys.stderr, flush=True)
+        return row
+
+    def peak(self, setting):
+        """The highest good rate, by halving what lies between a good one and a bad one."""
+        server = setting.start(self.work)
+        try:
+            load.warm_up(self.generator, "digest", min(500, setting.guess), 1)
+            rate, best, bad = setting.guess, None, None
+            for _ in range(self.options.looks):
+                row = self.look(setting, server, rate, self.options.seconds, "look")
+                if row["good"]:
+                    best = row if best is None or row["rate"] > best["rate"] else best
+                    rate = (row["rate"] + bad) / 2 if bad else min(MOST, row["rate"] * 1.25)
+                else:
+                    bad = row["rate"]
+                    rate = (best["rate"] + bad) / 2 if best else bad * 0.7
+                    time.sleep(3.5)  # what waits for the database gives up
+                if best and (best["rate"] >= MOST or (bad and bad <= 1.04 * best["rate"])):
+                    break
+            return best
+        finally:
+            server.stop()
+
+    def guess(self, connections, batch):
+        """p·b / (RTT + time of a batch), or what two CPUs are good for."""
+        batch_ms = 0.25 + 0.012 * batch
+        return min(0.5 * MOST, 0.95 * connections * batch / (self.options.rtt + batch_ms) * 1e3)
+
+    def of(self, mode, connections, batch, name):
+        return Setting(name, connections, mode, batch, guess=self.guess(connections, batch))
+
+    def singles(self):
+        return [self.of("single", p, 1, f"single {p}") for p in SINGLES]
+
+    def fixed(self):
+        return [self.of("fixed", 1, b, f"fixed 1x{b}") for b in BATCHES]
+
+    def grid(self):
+        return [self.of("fixed", p, b, f"fixed {p}x{b}") for p in GRID for b in GRID]
+
+    def adaptive(self):
+        return [self.of("adaptive", p, 128, f"adaptive {p}") for p in (1, 8, 32)]
+
+    def kamailio(self):
+        return [Setting(f"kamailio {n}", n, server="kamailio", guess=max(30, 0.9 * min(3000, n * 31))) for n in (4, 32, 128)]
+
+    def rare(self):
+        """At one call a second, then at ten: what looking up adds to the first answer."""
+        for name, mode, batch in (("adaptive 8", "adaptive", 128), ("single 8", "single", 1), ("fixed 8x16", "fixed", 16)):
+            setting = Setting(name, 8, mode, batch, guess=10)
+            server = setting.start(self.work)
+            try:
+                self.look(setting, server, 1, 30, "rare")
+            finally:
+                server.stop()
+
+    def duel(self, names):
+        """Two settings at one rate after the other, in turn: medians of what each carries."""
+        settings = {setting.name: setting for part in (self.singles, self.fixed, self.grid, self.adaptive) for setting in part()}
+        for _ in range(self.options.rounds):
+            for name in names:
+                if name not in settings:
+                    fail(f"no setting {name}")
+                setting = settings[name]
+                setting.guess = self.options.start or setting.guess
+                best = self.peak(setting)
+                if best:
+                    self.rows.append({**best, "what": "duel"})
+
+
+def peaks(rows):
+    best = {}
+    for row in rows:
+        if row["what"] == "look" and row["good"] and row["rate"] > best.get(row["setting"], {"rate": 0})["rate"]:
+            best[row["setting"]] = row
+    return best
+
+
+def table(best, where):
+    head = ["setting", "calls/s", "paper", "p50 ms", "p99 ms", "batch", "bytes to and from the database a call (on the wire)",
+            "CPU server µs", "database µs"]
+    lines = [where, "", "| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    for name, row in best.items():
+        lines.append("| " + " | ".join(map(str, [
+            name, row["rate"], PAPER.get(name, "–"), row["p50_ms"], row["p99_ms"], row.get("mean_batch", 1),
+            f"{row['to_target_bytes']:.0f} + {row['to_client_bytes']:.0f} ({row['to_target_wire']:.0f} + {row['to_client_wire']:.0f})",
+            row["us"], row.get("database_us", "–")])) + " |")
+    single = next((row for name, row in best.items() if name.startswith("single")), None)
+    for name, row in best.items():
+        if single and name.startswith("adaptive"):
+            def both(r):
+                return r["to_target_wire"] + r["to_client_wire"]
+            lines += ["", f"{name}: {100 * (1 - both(row) / both(single)):.1f} % less on the wire for a call than {single['setting']}."]
+    grid = {name: row["rate"] for name, row in best.items() if row["mode"] == "fixed"}
+    if grid:
+        winner = max(grid, key=grid.get)
+        for name, row in best.items():
+            if name.startswith("adaptive"):
+                lines += ["", f"{name} carries {100 * row['rate'] / grid[winner]:.0f} % of the best fixed setting ({winner}, {grid[winner]}/s)."]
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", default="adaptive,singles,fixed,grid,kamailio,rare", type=lambda text: text.split(","))
+    parser.add_argument("--rtt", type=float, default=30, help="milliseconds to the database and back")
+    parser.add_argument("--seconds", type=float, default=5, help="of each run")
+    parser.add_argument("--looks", type=int, default=6, help="runs for each setting, at most")
+    parser.add_argument("--duel", type=lambda text: text.split(","), help="these settings in turn, e.g. 'adaptive 8,fixed 32x16'")
+    parser.add_argument("--start", type=float, help="first rate of a duel")
+    parser.add_argument("--rounds", type=int, default=3, help="of a duel")
+    parser.add_argument("--out", type=Path, default=ROOT / "target/bench")
+    options = parser.parse_args()
+    work = load.workspace(options.out)
+    (work / "credentials.jsonl").unlink(missing_ok=True)
+    bench = Bench(options, work)
+    try:
+        if options.duel:
+            bench.duel(options.duel)
+        for part in [] if options.duel else options.parts:
+            if part == "rare":
+                bench.rare()
+                continue
+            if part not in ("adaptive", "singles", "fixed", "grid", "kamailio"):
+                fail(f"no part {part}")
+            for setting in getattr(bench, part)():
+                bench.peak(setting)
+    finally:
+        bench.stop()
+    where = f"{machine()}; {kamailio_version()}; database {options.rtt:g} ms away"
+    text = table(peaks(bench.rows), where)
+    (work / "credentials.md").write_text(text)
+    print(text, end="")
+
+
+if __name__ == "__main__":
+    main()
