@@ -83,7 +83,11 @@ class Bench:
         self.options, self.work, self.rows = options, work, []
         self.generator = load.build_generator(work)
         self.database = MariaDb(work, connections=1200)
-        self.relay = DelayRelay(work, options.rtt / 2)
+        try:
+            self.relay = DelayRelay(work, options.rtt / 2)
+        except BaseException:
+            self.database.stop()
+            raise
 
     def stop(self):
         self.relay.stop()

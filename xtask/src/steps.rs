@@ -149,7 +149,13 @@ fn clippy() -> Outcome {
 }
 
 /// The tools of `bench/`, the first of which is run when none is named.
-const BENCH_TOOLS: &[&str] = &["beside-kamailio", "workers", "memory", "connections"];
+const BENCH_TOOLS: &[&str] = &[
+    "beside-kamailio",
+    "workers",
+    "memory",
+    "connections",
+    "credentials",
+];
 
 /// A measuring script, after what it needs.
 pub(crate) fn bench(args: &[String]) -> Outcome {

@@ -49,7 +49,7 @@ fn paths() -> Value {
             },
         })
     };
-    json!({
+    let mut paths = json!({
         "/metrics": { "get": {
             "summary": "Everything that is counted, for Prometheus",
             "security": [],
@@ -59,9 +59,7 @@ fn paths() -> Value {
             } },
         } },
         "/health/live": { "get": {
-            "summary": "The process answers",
-            "security": [],
-            "responses": { "200": answer("It does.", "Health") },
+            "summary": "The process answers", "security": [], "responses": { "200": answer("It does.", "Health") },
         } },
         "/health/ready": { "get": {
             "summary": "Whether traffic may come",
@@ -87,6 +85,25 @@ fn paths() -> Value {
             "parameters": group,
             "post": change("The member gets new requests again"),
         },
+        "/api/v1/reload": { "post": {
+            "summary": "Read the configuration and the files that it names again, as SIGHUP does",
+            "responses": {
+                "200": answer("All of it was taken, but what holds after a restart.", "Reload"),
+                "401": wrong(),
+                "422": answer("Something is wrong and stays as it was; the errors say what.", "Reload"),
+                "503": answer("The server is about to end.", "Error"),
+            },
+        } },
+    });
+    if let (Some(all), Value::Object(more)) = (paths.as_object_mut(), credentials()) {
+        all.extend(more);
+    }
+    paths
+}
+
+/// The pages of the subscriber store.
+fn credentials() -> Value {
+    json!({
         "/api/v1/credentials": { "get": {
             "summary": "How look-ups of credentials are",
             "responses": {
@@ -106,16 +123,7 @@ fn paths() -> Value {
                 "400": wrong(), "401": wrong(),
                 "503": answer("The server is starting.", "Error"),
             },
-        } },
-        "/api/v1/reload": { "post": {
-            "summary": "Read the configuration and the files that it names again, as SIGHUP does",
-            "responses": {
-                "200": answer("All of it was taken, but what holds after a restart.", "Reload"),
-                "401": wrong(),
-                "422": answer("Something is wrong and stays as it was; the errors say what.", "Reload"),
-                "503": answer("The server is about to end.", "Error"),
-            },
-        } },
+        } }
     })
 }
 

@@ -299,10 +299,8 @@ fn the_empty_file_is_the_built_in_configuration() {
         built_in.shell.location.as_deref(),
         Some(Path::new("data/location.db"))
     );
-    assert_eq!(
-        built_in.shell.subscribers.source,
-        Source::Sqlite("data/subscribers.db".into())
-    );
+    let source = Source::Sqlite("data/subscribers.db".into());
+    assert_eq!(built_in.shell.subscribers.source, source);
     assert_eq!(built_in.core.workers, 3);
     let listeners: Vec<String> = built_in
         .core

@@ -124,12 +124,19 @@ impl Stats {
 
     /// All of them.
     pub(super) fn samples(&self, batcher: &Batcher, reader: &Reader) -> Vec<Sample> {
+        let mut samples = self.counts(reader);
+        samples.extend(self.histograms());
+        samples.extend(state(batcher));
+        samples.extend(self.by_size());
+        samples
+    }
+
+    fn counts(&self, reader: &Reader) -> Vec<Sample> {
         const LOOKUPS: &str = "Look-ups of credentials in the store, by what came of them.";
         let lookups =
             |label, counter: &Counter| Sample::counter("credential_lookups", label, LOOKUPS, counter.get());
         let counter = |name, help, counter: &Counter| Sample::counter(name, "", help, counter.get());
-        let gauge = |name, help, n| Sample::gauge(name, "", help, n);
-        let mut samples = vec![
+        vec![
             lookups("result=\"found\"", &self.found),
             lookups("result=\"unknown\"", &self.unknown),
             lookups("result=\"unavailable\"", &self.unavailable),
@@ -169,6 +176,11 @@ impl Stats {
                 "Connections to the store that came up.",
                 &self.connected,
             ),
+        ]
+    }
+
+    fn histograms(&self) -> [Sample; 4] {
+        [
             Sample::histogram(
                 "credential_batch_size",
                 "",
@@ -193,66 +205,76 @@ impl Stats {
                 "From a worker's question to its answer.",
                 &self.latency,
             ),
-            gauge(
-                "credential_queue",
-                "Look-ups that wait for a connection to the store.",
-                batcher.queued() as u64,
+        ]
+    }
+
+    /// What a batch takes by its size: one metric for each of batches, look-ups and time.
+    fn by_size(&self) -> impl Iterator<Item = Sample> {
+        type Read = fn(&Class) -> u64;
+        let metrics: [(&'static str, &'static str, Read); 3] = [
+            (
+                "credential_batches",
+                "Batches answered, by size: up to this, and more than half of it.",
+                |class| class.batches.get(),
             ),
-            gauge(
-                "credential_in_flight",
-                "Look-ups that the store was asked for and has not answered.",
-                batcher.under_way() as u64,
+            (
+                "credential_batch_rows",
+                "Look-ups in batches of this size.",
+                |class| class.rows.get(),
             ),
-            gauge(
-                "credential_waiting",
-                "Questions that wait for the answer of a look-up.",
-                batcher.questions() as u64,
-            ),
-            gauge(
-                "credential_connections",
-                "Connections to the store that are up.",
-                batcher.sessions() as u64,
-            ),
-            gauge(
-                "credential_breaker",
-                "0: the store is asked; 1: one batch tries whether it answers again; 2: it is not asked.",
-                match batcher.breaker().state() {
-                    State::Closed => 0,
-                    State::HalfOpen => 1,
-                    State::Open { .. } => 2,
-                },
-            ),
-            Sample::counter(
-                "credential_breaker_opened",
-                "",
-                "Times that the store was given up for a while.",
-                batcher.breaker().opened(),
+            (
+                "credential_batch_busy_microseconds",
+                "From the sending to the answer of batches of this size, added up.",
+                |class| class.busy_us.get(),
             ),
         ];
-        for (label, class) in CLASSES.into_iter().zip(&self.classes) {
-            samples.push(Sample::counter(
-                "credential_batches",
-                label,
-                "Batches answered, by size: up to this, and more than half of it.",
-                class.batches.get(),
-            ));
-        }
-        for (label, class) in CLASSES.into_iter().zip(&self.classes) {
-            samples.push(Sample::counter(
-                "credential_batch_rows",
-                label,
-                "Look-ups in batches of this size.",
-                class.rows.get(),
-            ));
-        }
-        for (label, class) in CLASSES.into_iter().zip(&self.classes) {
-            samples.push(Sample::counter(
-                "credential_batch_busy_microseconds",
-                label,
-                "From the sending to the answer of batches of this size, added up.",
-                class.busy_us.get(),
-            ));
-        }
-        samples
+        metrics.into_iter().flat_map(move |(name, help, read)| {
+            CLASSES
+                .into_iter()
+                .zip(&self.classes)
+                .map(move |(label, class)| Sample::counter(name, label, help, read(class)))
+        })
     }
+}
+
+/// How the queue is now.
+fn state(batcher: &Batcher) -> Vec<Sample> {
+    let gauge = |name, help, n| Sample::gauge(name, "", help, n);
+    vec![
+        gauge(
+            "credential_queue",
+            "Look-ups that wait for a connection to the store.",
+            batcher.queued() as u64,
+        ),
+        gauge(
+            "credential_in_flight",
+            "Look-ups that the store was asked for and has not answered.",
+            batcher.under_way() as u64,
+        ),
+        gauge(
+            "credential_waiting",
+            "Questions that wait for the answer of a look-up.",
+            batcher.questions() as u64,
+        ),
+        gauge(
+            "credential_connections",
+            "Connections to the store that are up.",
+            batcher.sessions() as u64,
+        ),
+        gauge(
+            "credential_breaker",
+            "0: the store is asked; 1: one batch tries whether it answers again; 2: it is not asked.",
+            match batcher.breaker().state() {
+                State::Closed => 0,
+                State::HalfOpen => 1,
+                State::Open { .. } => 2,
+            },
+        ),
+        Sample::counter(
+            "credential_breaker_opened",
+            "",
+            "Times that the store was given up for a while.",
+            batcher.breaker().opened(),
+        ),
+    ]
 }
