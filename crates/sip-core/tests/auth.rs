@@ -476,6 +476,45 @@ fn a_request_waits_for_secrets_that_are_not_at_hand() {
     }
 }
 
+/// Some phones give their name with the domain in their credentials. It is the same subscriber, and
+/// who he may speak as is the same, but his answer is over the longer name.
+#[test]
+fn a_name_with_its_domain_is_the_same_subscriber() {
+    // Name, how much of it is the user, whether he may call as alice@example.com.
+    for (name, user_len, is_alice) in [
+        ("alice@example.com", 5, true),
+        ("alice@EXAMPLE.com", 5, true),
+        ("alice@elsewhere.org", 19, false),
+        ("@example.com", 12, false),
+        ("bob@example.com", 3, false),
+    ] {
+        let mut b = Bench::new(&closed(StateMode::Transaction));
+        let nonce = nonce_of(&challenge(&mut b, &request("INVITE", BOB, "a1", "")));
+        let full = Login {
+            user: name.into(),
+            ..login("INVITE", BOB)
+        };
+        b.udp(CALLER, &request("INVITE", BOB, "a2", &full.line(&nonce)));
+        let query = b.query();
+        assert_eq!(
+            query.kind,
+            QueryKind::Credentials {
+                username: name.as_bytes().into(),
+                user_len,
+                domain: b"example.com"[..].into(),
+                realm: b"example.com"[..].into()
+            }
+        );
+        let known = digest::secrets(name.as_bytes(), b"example.com", PASSWORD.as_bytes());
+        let out = b.answer(&query, Answer::Credentials(Ok(Some(known))));
+        let expected = match is_alice {
+            true => "INVITE sip:bob@example.com SIP/2.0",
+            false => "SIP/2.0 403 Forbidden",
+        };
+        assert_eq!(out[0].first_line(), expected, "{name}");
+    }
+}
+
 #[test]
 fn a_cancel_ends_the_wait() {
     let mut b = Bench::new(&closed(StateMode::Stateless));
