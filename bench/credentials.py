@@ -3,8 +3,8 @@
 
 The server is pinned to CPU 0; MariaDB, the delay relay (`trapezoid relay`) and the generator to CPU 1.
 Every call is challenged, its credentials are looked up (nothing is cached), and it is relayed with state.
-A setting's peak is the highest rate found at which less than 1 % of the calls fail and 99 % of the first
-answers come within half a second, before anybody sends again. See bench/README.md.
+A setting's peak is the highest rate found at which less than 1 % of the calls fail and 99 % of the calls
+are answered within a quarter of a second: before anybody sends again, and before a queue that grows could hide. See bench/README.md.
 """
 import argparse
 import json
@@ -15,9 +15,9 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 from kit import load, report  # noqa: E402 (after the line above, which keeps the tree clean)
-from kit.process import ROOT, Process, cpu, fail, find  # noqa: E402
-from kit.servers import (DB_PORT, GENERATOR_CPU, Kamailio, MariaDb, Trapezoid, kamailio_version, listens,  # noqa: E402
-                         machine, metrics, server_binary, total)
+from kit.process import ROOT, cpu, fail, find, run  # noqa: E402
+from kit.servers import (DB_PORT, GENERATOR_CPU, SERVER_CPU, Kamailio, MariaDb, Trapezoid,  # noqa: E402
+                         kamailio_version, listens, machine, metrics, server_binary, total)
 
 RELAY_PORT = DB_PORT + 1
 URL = f"mysql://sip:sip@127.0.0.1:{RELAY_PORT}/sipbench"
@@ -26,7 +26,8 @@ BATCHES = [2, 4, 8, 16, 32, 64, 128]
 GRID = [2, 4, 8, 16, 32, 64]
 # The paper's (figures 4, 9 and 13, table 1), where it gives a number.
 PAPER = {"single 4": 130, "single 512": 9000, "fixed 1x64": 1366, "fixed 32x16": 12100}
-TOO_LATE_MS = 500
+STEP = 1.07
+TOO_LATE_MS = 250
 MOST = 24_000  # what the generator, the relay and the database leave room for on one CPU
 
 
@@ -58,7 +59,7 @@ class DelayRelay:
 class Setting:
     """A server with one way of looking credentials up."""
 
-    def __init__(self, name, connections, mode="single", batch=1, server="trapezoid", guess=None):
+    def __init__(self, name, connections, mode="single", batch=1, server="trapezoid", guess=0):
         self.name, self.connections, self.mode, self.batch, self.server = name, connections, mode, batch, server
         self.guess = guess
 
@@ -81,7 +82,7 @@ class Setting:
 class Bench:
     def __init__(self, options, work):
         self.options, self.work, self.rows = options, work, []
-        self.generator = load.build_generator(work)
+        self.generator, self.predicted = load.build_generator(work), {}
         self.database = MariaDb(work, connections=1200)
         try:
             self.relay = DelayRelay(work, options.rtt / 2)
@@ -126,30 +127,47 @@ class Bench:
         return row
 
     def peak(self, setting):
-        """The highest good rate, by halving what lies between a good one and a bad one."""
+        """The highest good rate: up from a good one or down from a bad one, by STEP, until the other is met."""
         server = setting.start(self.work)
         try:
-            load.warm_up(self.generator, "digest", min(500, setting.guess), 1)
-            rate, best, bad = setting.guess, None, None
+            load.warm_up(self.generator, "digest", min(2000, setting.guess), 2)
+            rate, best, bad = min(MOST, setting.guess), None, None
             for _ in range(self.options.looks):
                 row = self.look(setting, server, rate, self.options.seconds, "look")
                 if row["good"]:
                     best = row if best is None or row["rate"] > best["rate"] else best
-                    rate = (row["rate"] + bad) / 2 if bad else min(MOST, row["rate"] * 1.25)
+                    rate = row["rate"] * STEP
                 else:
                     bad = row["rate"]
-                    rate = (best["rate"] + bad) / 2 if best else bad * 0.7
+                    rate = bad / STEP
                     time.sleep(3.5)  # what waits for the database gives up
-                if best and (best["rate"] >= MOST or (bad and bad <= 1.04 * best["rate"])):
+                if best and bad or row["good"] and row["rate"] >= MOST:
                     break
             return best
         finally:
             server.stop()
 
+    def predict(self):
+        """What `trapezoid plan auth` says of every setting, from batches that it sends now; the CPU of a call is
+        that of a run of this server."""
+        setting = Setting("adaptive 8", 8, "adaptive", 128, guess=5000)
+        server = setting.start(self.work)
+        try:
+            load.warm_up(self.generator, "digest", 4000, 4)
+            row = self.look(setting, server, 6000, 6, "cost")
+        finally:
+            server.stop()
+        config = self.work / "trapezoid/trapezoid.toml"
+        words = [server_binary(), "plan", "auth", "--calibrate", "--config", config, "--rtt", f"{self.options.rtt}ms",
+                 "--target", 1000, "--max-connections", 512, "--max-batch", 128, "--cpu-per-call", f"{row['us']}us", "--json"]
+        plan = json.loads(run([find("taskset"), "-c", SERVER_CPU, *map(str, words)], timeout=120))
+        self.predicted = {(cell["connections"], cell["max_batch"]): cell["peak_per_s"] for cell in plan["grid"]}
+        (self.work / "plan.json").write_text(json.dumps(plan))
+        print(f"plan: {plan['batch']['fixed_us']:.0f} + {plan['batch']['per_row_us']:.1f} us a batch", file=sys.stderr)
+
     def guess(self, connections, batch):
-        """p·b / (RTT + time of a batch), or what two CPUs are good for."""
-        batch_ms = 0.25 + 0.012 * batch
-        return min(0.5 * MOST, 0.95 * connections * batch / (self.options.rtt + batch_ms) * 1e3)
+        known = self.predicted.get((connections, batch))
+        return 0.97 * (known or min(0.5 * MOST, connections * batch / (self.options.rtt + 0.7 + 0.012 * batch) * 1e3))
 
     def of(self, mode, connections, batch, name):
         return Setting(name, connections, mode, batch, guess=self.guess(connections, batch))
@@ -164,7 +182,7 @@ class Bench:
         return [self.of("fixed", p, b, f"fixed {p}x{b}") for p in GRID for b in GRID]
 
     def adaptive(self):
-        return [self.of("adaptive", p, 128, f"adaptive {p}") for p in (1, 8, 32)]
+        return [self.of("adaptive", p, 128, f"adaptive {p}") for p in (1, 2, 8, 32)]
 
     def kamailio(self):
         return [Setting(f"kamailio {n}", n, server="kamailio", guess=max(30, 0.9 * min(3000, n * 31))) for n in (4, 32, 128)]
@@ -201,16 +219,21 @@ def peaks(rows):
     return best
 
 
-def table(best, where):
-    head = ["setting", "calls/s", "paper", "p50 ms", "p99 ms", "batch", "bytes to and from the database a call (on the wire)",
+def table(best, where, predicted):
+    head = ["setting", "calls/s", "plan", "paper", "p50 ms", "p99 ms", "batch", "bytes to and from the database a call (on the wire)",
             "CPU server µs", "database µs"]
     lines = [where, "", "| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     for name, row in best.items():
         lines.append("| " + " | ".join(map(str, [
-            name, row["rate"], PAPER.get(name, "–"), row["p50_ms"], row["p99_ms"], row.get("mean_batch", 1),
+            name, row["rate"], round(predicted.get((row["connections"], row["batch"]), 0)) or "–", PAPER.get(name, "–"), row["p50_ms"], row["p99_ms"], row.get("mean_batch", 1),
             f"{row['to_target_bytes']:.0f} + {row['to_client_bytes']:.0f} ({row['to_target_wire']:.0f} + {row['to_client_wire']:.0f})",
             row["us"], row.get("database_us", "–")])) + " |")
-    single = next((row for name, row in best.items() if name.startswith("single")), None)
+    off = [row["rate"] / predicted[key] - 1 for row in best.values() if row["server"] != "kamailio"
+           for key in [(row["connections"], row["batch"])] if key in predicted and row["mode"] != "adaptive"]
+    if off:
+        lines += ["", f"Measured beside plan: {100 * min(off):+.0f} % to {100 * max(off):+.0f} %; "
+                  f"{sum(abs(x) <= 0.15 for x in off)} of {len(off)} settings within 15 %."]
+    single = best.get("single 64") or next((row for name, row in best.items() if name.startswith("single")), None)
     for name, row in best.items():
         if single and name.startswith("adaptive"):
             def both(r):
@@ -227,7 +250,7 @@ def table(best, where):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", default="adaptive,singles,fixed,grid,kamailio,rare", type=lambda text: text.split(","))
+    parser.add_argument("--parts", default="predict,adaptive,singles,fixed,grid,kamailio,rare", type=lambda text: text.split(","))
     parser.add_argument("--rtt", type=float, default=30, help="milliseconds to the database and back")
     parser.add_argument("--seconds", type=float, default=5, help="of each run")
     parser.add_argument("--looks", type=int, default=6, help="runs for each setting, at most")
@@ -243,8 +266,8 @@ def main():
         if options.duel:
             bench.duel(options.duel)
         for part in [] if options.duel else options.parts:
-            if part == "rare":
-                bench.rare()
+            if part in ("rare", "predict"):
+                getattr(bench, part)()
                 continue
             if part not in ("adaptive", "singles", "fixed", "grid", "kamailio"):
                 fail(f"no part {part}")
@@ -253,7 +276,7 @@ def main():
     finally:
         bench.stop()
     where = f"{machine()}; {kamailio_version()}; database {options.rtt:g} ms away"
-    text = table(peaks(bench.rows), where)
+    text = table(peaks(bench.rows), where, bench.predicted)
     (work / "credentials.md").write_text(text)
     print(text, end="")
 
