@@ -22,9 +22,14 @@ impl Quiet {
 
     /// `Some(held back since the last one)` if a message may be written now.
     pub(crate) fn allow(&self) -> Option<u64> {
+        self.allow_if(false)
+    }
+
+    /// The same, where the message is of another cause than the last one at any time.
+    pub(crate) fn allow_if(&self, is_new: bool) -> Option<u64> {
         let mut state = self.state.lock();
         let now = Instant::now();
-        if state.0.is_some_and(|last| now.duration_since(last) < self.every) {
+        if !is_new && state.0.is_some_and(|last| now.duration_since(last) < self.every) {
             state.1 += 1;
             return None;
         }
@@ -42,6 +47,8 @@ mod tests {
         let quiet = Quiet::new(Duration::from_secs(3600));
         assert_eq!(quiet.allow(), Some(0));
         assert_eq!(quiet.allow(), None);
+        assert_eq!(quiet.allow(), None);
+        assert_eq!(quiet.allow_if(true), Some(2));
         assert_eq!(quiet.allow(), None);
         let eager = Quiet::new(Duration::ZERO);
         assert_eq!((eager.allow(), eager.allow()), (Some(0), Some(0)));

@@ -68,7 +68,8 @@ pub(super) trait Database: Send + 'static {
     /// Batches that one connection carries at a time.
     const DEPTH: usize;
 
-    /// A connection that is ready for batches of up to `max_batch`, its table looked at.
+    /// A connection that is ready for batches of up to `max_batch`, its table looked at. Each [`step`]
+    /// on the way has its time.
     fn connect(&self, max_batch: usize) -> impl Future<Output = Result<Self::Session, DbError>>;
 }
 
@@ -117,6 +118,21 @@ pub(super) fn client(options: &TableOptions) -> Result<Box<dyn Client>, Subscrib
             options::Protocol::MySql => Ok(Box::new(mysql::MySqlClient::open(server).map_err(of)?)),
             options::Protocol::Postgres => Ok(Box::new(postgres::PostgresClient::open(server).map_err(of)?)),
         },
+    }
+}
+
+/// Longest wait for each of the answers that a connection needs before it is of use. A database
+/// that is far away takes many of them.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// One step of making a connection.
+pub(super) async fn step<T, E>(step: impl Future<Output = Result<T, E>>) -> Result<T, DbError>
+where
+    DbError: From<E>,
+{
+    match tokio::time::timeout(ANSWER_TIMEOUT, step).await {
+        Ok(done) => Ok(done?),
+        Err(_) => Err(DbError::lost("no answer in time")),
     }
 }
 

@@ -7,7 +7,7 @@ use mysql_async::{Conn, Error, Opts, OptsBuilder, Params, SslOpts, Statement, Va
 use tokio::runtime::Runtime;
 use tokio::sync::Mutex;
 
-use super::{Client, Database, DbError, RowKey, Session, authorities, small_runtime};
+use super::{Client, Database, DbError, RowKey, Session, authorities, small_runtime, step};
 use crate::subscribers::options::{Server, TableOptions, Tls};
 use crate::subscribers::secrets::{Field, Row};
 use crate::subscribers::sql::{self, Collation, Dialect, Shape};
@@ -108,15 +108,15 @@ impl Database for MySql {
     const DEPTH: usize = 1;
 
     async fn connect(&self, max_batch: usize) -> Result<MySqlSession, DbError> {
-        let mut conn = Conn::new(opts(&self.server)?).await?;
-        let shape = shape(&mut conn, &self.table.table).await?;
+        let mut conn = step(Conn::new(opts(&self.server)?)).await?;
+        let shape = step(shape(&mut conn, &self.table.table)).await?;
         let fields = shape.fields(&self.table)?;
         // All of them now, so that no batch waits for its statement later.
         let mut statements = Vec::new();
         let mut size = 1;
         loop {
             let text = sql::select(&self.table, &shape, &fields, size);
-            statements.push((size, conn.prep(text).await?));
+            statements.push((size, step(conn.prep(text)).await?));
             if size >= max_batch {
                 break;
             }
@@ -204,7 +204,13 @@ impl Session for MySqlSession {
                 (self.table.as_str(),),
             )
             .await?;
-        Ok(found.and_then(|(changed, recent)| Some(format!("{}/{}", changed?, recent?))))
+        let (changed, recent) = found.ok_or_else(|| DbError::NoTable {
+            table: self.table.clone(),
+        })?;
+        // Unknown when the table has not changed since the server was started.
+        Ok(changed
+            .zip(recent)
+            .map(|(changed, recent)| format!("{changed}/{recent}")))
     }
 }
 
@@ -218,7 +224,7 @@ pub(in crate::subscribers) struct MySqlClient {
 impl MySqlClient {
     pub(in crate::subscribers) fn open(server: &Server) -> Result<Self, DbError> {
         let runtime = small_runtime().map_err(DbError::lost)?;
-        let conn = runtime.block_on(async { Ok::<_, DbError>(Conn::new(opts(server)?).await?) })?;
+        let conn = runtime.block_on(async { step(Conn::new(opts(server)?)).await })?;
         Ok(Self { conn, runtime })
     }
 }

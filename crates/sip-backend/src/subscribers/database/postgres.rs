@@ -15,7 +15,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Config, Error, NoTls, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::{Client, Database, DbError, RowKey, Session, authorities, small_runtime};
+use super::{Client, Database, DbError, RowKey, Session, authorities, small_runtime, step};
 use crate::subscribers::options::{Server, TableOptions, Tls};
 use crate::subscribers::secrets::{Field, Row};
 use crate::subscribers::sql::{self, Dialect, Shape};
@@ -123,11 +123,11 @@ async fn connect(server: &Server) -> Result<(tokio_postgres::Client, JoinHandle<
         });
     Ok(match tls(server)? {
         None => {
-            let (client, connection) = config.connect(NoTls).await?;
+            let (client, connection) = step(config.connect(NoTls)).await?;
             (client, tokio::spawn(async move { drop(connection.await) }))
         }
         Some(tls) => {
-            let (client, connection) = config.connect(tls).await?;
+            let (client, connection) = step(config.connect(tls)).await?;
             (client, tokio::spawn(async move { drop(connection.await) }))
         }
     })
@@ -171,20 +171,16 @@ impl Database for Postgres {
         let (client, io) = connect(&self.server).await?;
         let session = Ending { client, io };
         // Every batch is a few rows by the index, whatever the statistics say.
-        session
-            .client
-            .batch_execute(
-                "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; \
-                 SET plan_cache_mode = force_generic_plan; SET default_transaction_read_only = on",
-            )
-            .await?;
-        let shape = shape(&session.client, &self.table.table).await?;
+        step(session.client.batch_execute(
+            "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; \
+             SET plan_cache_mode = force_generic_plan; SET default_transaction_read_only = on",
+        ))
+        .await?;
+        let shape = step(shape(&session.client, &self.table.table)).await?;
         let fields = shape.fields(&self.table)?;
         let text = sql::select(&self.table, &shape, &fields, 1);
-        let select = session
-            .client
-            .prepare_typed(&text, &[Type::TEXT_ARRAY, Type::TEXT_ARRAY])
-            .await?;
+        let types = [Type::TEXT_ARRAY, Type::TEXT_ARRAY];
+        let select = step(session.client.prepare_typed(&text, &types)).await?;
         Ok(PostgresSession {
             session,
             select,
@@ -251,13 +247,19 @@ impl Session for PostgresSession {
         let row = self
             .session
             .client
-            .query_opt(
-                "SELECT relid::text || ':' || (n_tup_ins + n_tup_upd + n_tup_del)::text \
-                 FROM pg_stat_user_tables WHERE relid = to_regclass($1)",
+            .query_one(
+                "SELECT to_regclass($1) IS NULL, \
+                 (SELECT relid::text || ':' || (n_tup_ins + n_tup_upd + n_tup_del)::text \
+                 FROM pg_stat_user_tables WHERE relid = to_regclass($1))",
                 &[&self.table],
             )
             .await?;
-        Ok(row.map(|row| row.try_get(0)).transpose()?)
+        if row.try_get(0)? {
+            return Err(DbError::NoTable {
+                table: self.table.trim_matches('"').to_owned(),
+            });
+        }
+        Ok(row.try_get(1)?)
     }
 }
 

@@ -17,7 +17,8 @@ use super::breaker::{Breaker, Failure, State};
 use crate::subscribers::CredentialQuery;
 
 /// A question that was under way on so many connections when they ended is given up: it may be
-/// what ended them.
+/// what ended them. Of connections that were made before the first of them ended only that one
+/// counts: they may all have ended together, and nobody notices that of an idle one.
 const MAX_LOST: u8 = 3;
 
 /// When a batch goes out.
@@ -99,8 +100,9 @@ struct Flight {
     deadline: Instant,
     /// In the queue, not under way.
     queued: bool,
-    /// Times that it was under way when a connection ended.
+    /// Times that it was under way when a connection ended; the last that counted.
     lost: u8,
+    lost_at: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -239,6 +241,7 @@ impl Batcher {
             deadline,
             queued: true,
             lost: 0,
+            lost_at: None,
         });
         self.queue.push_back(id);
         self.queued += 1;
@@ -331,15 +334,18 @@ impl Batcher {
         })
     }
 
-    /// Puts the flights of a batch whose connection ended back to the front of the queue. Those
-    /// that were put back too often are given up: appended to `given_up`.
-    pub(super) fn put_back(&mut self, batch: &Batch, given_up: &mut Vec<Ended>) {
+    /// Puts the flights of a batch whose connection, made at `made`, has ended back to the front of
+    /// the queue. Those that were put back too often are given up: appended to `given_up`.
+    pub(super) fn put_back(&mut self, now: Instant, made: Instant, batch: &Batch, given_up: &mut Vec<Ended>) {
         self.probing = false;
         for (id, _) in batch.flights.iter().rev() {
             let Some(flight) = self.live_mut(*id) else {
                 continue;
             };
-            flight.lost += 1;
+            if flight.lost_at.is_none_or(|before| made > before) {
+                flight.lost += 1;
+                flight.lost_at = Some(now);
+            }
             if flight.lost >= MAX_LOST {
                 given_up.extend(self.settle(*id));
             } else {
@@ -379,7 +385,7 @@ impl Batcher {
 
     /// The database failed; gives up what waits if it is given up by that.
     pub(super) fn failed(&mut self, now: Instant, failure: Failure, given_up: &mut Vec<Ended>) {
-        if failure == Failure::Connect && self.sessions > 0 {
+        if matches!(failure, Failure::Connect { .. }) && self.sessions > 0 {
             return;
         }
         self.probing = false;

@@ -21,8 +21,9 @@ const OPEN_FOR: Duration = Duration::from_millis(500);
 pub(super) enum Failure {
     /// A batch was refused, or not answered in time.
     Batch,
-    /// No connection could be had, and there is none.
-    Connect,
+    /// No connection could be had, and there is none. `begun`: when it was tried. Those that were
+    /// tried together count once.
+    Connect { begun: Instant },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +41,8 @@ pub(super) enum State {
 pub(super) struct Breaker {
     state: State,
     failures: u32,
+    /// When a connection could not be had last, of those that counted.
+    refused: Option<Instant>,
     opened: u64,
 }
 
@@ -48,12 +51,21 @@ impl Breaker {
         Self {
             state: State::Closed,
             failures: 0,
+            refused: None,
             opened: 0,
         }
     }
 
     pub(super) const fn state(&self) -> State {
         self.state
+    }
+
+    /// Until when nothing is asked, if it is open.
+    pub(super) fn rests_until(&self, now: Instant) -> Option<Instant> {
+        match self.state {
+            State::Open { until } if now < until => Some(until),
+            State::Open { .. } | State::Closed | State::HalfOpen => None,
+        }
     }
 
     /// Times that it opened.
@@ -84,7 +96,11 @@ impl Breaker {
     pub(super) fn failed(&mut self, now: Instant, failure: Failure) -> bool {
         self.failures += match failure {
             Failure::Batch => 1,
-            Failure::Connect => TRIP / 2,
+            Failure::Connect { begun } if self.refused.is_some_and(|at| begun <= at) => 0,
+            Failure::Connect { .. } => {
+                self.refused = Some(now);
+                TRIP / 2
+            }
         };
         let trips = match self.state {
             State::Closed => self.failures >= TRIP,
@@ -126,6 +142,8 @@ mod tests {
         assert!(breaker.failed(start, Failure::Batch));
         assert!(!breaker.failed(start, Failure::Batch), "it is open already");
         assert!(!breaker.admits(start, 1), "not so soon");
+        assert_eq!(breaker.rests_until(start), Some(start + OPEN_FOR));
+        assert_eq!(breaker.rests_until(start + OPEN_FOR), None);
         let later = start + OPEN_FOR;
         assert!(!breaker.admits(later, 0), "there is nothing to ask");
         assert!(breaker.admits(later, 1));
@@ -140,7 +158,14 @@ mod tests {
     fn a_database_that_refuses_connections_is_soon_given_up() {
         let now = Instant::now();
         let mut breaker = Breaker::new();
-        assert!(!breaker.failed(now, Failure::Connect), "it may be restarting");
-        assert!(breaker.failed(now, Failure::Connect));
+        let ms = Duration::from_millis(1);
+        let first = Failure::Connect { begun: now };
+        assert!(!breaker.failed(now + ms, first), "it may be restarting");
+        assert!(
+            !breaker.failed(now + ms, first),
+            "as another connection has found"
+        );
+        let second = Failure::Connect { begun: now + 2 * ms };
+        assert!(breaker.failed(now + 3 * ms, second));
     }
 }

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::pending;
 use std::hash::{BuildHasher as _, RandomState};
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
@@ -19,8 +20,8 @@ use super::batcher::{Batch, Ended, Subject, Take};
 use super::breaker::Failure;
 use crate::subscribers::database::{Database, DbError, RowKey, Session};
 
-/// Longest wait for a connection that is not refused.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest wait for the answer of a connection that is tried.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// First and longest pause before another attempt.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// A connection unused for so long is tried, so that none is found dead by the batch that needs it:
@@ -78,9 +79,17 @@ async fn keep<D: Database>(inner: &Inner, database: &D, watch: &Watch) {
     let jitter = RandomState::new();
     let (mut pause, mut attempts) = (BACKOFF.0, 0_u64);
     while !*closed.borrow() || inner.batcher.lock().queued() > 0 {
-        let connected = timeout(CONNECT_TIMEOUT, database.connect(inner.options.max_batch))
-            .await
-            .unwrap_or_else(|_| Err(DbError::lost("no connection in time")));
+        let begun = Instant::now();
+        let mut connecting = pin!(database.connect(inner.options.max_batch));
+        let connected = select! {
+            connected = &mut connecting => connected,
+            _ = closed.wait_for(|closed| *closed) => {
+                if inner.batcher.lock().queued() == 0 {
+                    return;
+                }
+                connecting.await
+            }
+        };
         match connected {
             Ok(session) => {
                 inner.up(1);
@@ -99,7 +108,7 @@ async fn keep<D: Database>(inner: &Inner, database: &D, watch: &Watch) {
             }
             Err(error) => {
                 inner.note(&error);
-                inner.failed(Failure::Connect);
+                inner.failed(Failure::Connect { begun });
                 if *closed.borrow() {
                     return;
                 }
@@ -119,6 +128,7 @@ async fn keep<D: Database>(inner: &Inner, database: &D, watch: &Watch) {
 
 /// Uses a connection until it fails or the store is closed.
 async fn serve<D: Database>(inner: &Inner, session: &D::Session, watch: &Watch, useful: &Cell<bool>) -> End {
+    let made = Instant::now();
     let mut closed = inner.closed.subscribe();
     let mut under_way = FuturesUnordered::new();
     let watching = Watching::begin(inner, watch);
@@ -132,7 +142,11 @@ async fn serve<D: Database>(inner: &Inner, session: &D::Session, watch: &Watch, 
         let may_take = under_way.len() < D::DEPTH;
         if may_take && Instant::now() >= look_at {
             look_at = Instant::now() + every;
-            if look(inner, session, watch, watching.is_some()).await.is_err() {
+            // A change empties the cache: not before those whom it served can be looked up again.
+            let rests_until = inner.batcher.lock().breaker().rests_until(Instant::now());
+            if let Some(until) = rests_until {
+                look_at = until;
+            } else if look(inner, session, watch, watching.is_some()).await.is_err() {
                 while under_way.next().await.is_some() {}
                 return End::Failed;
             }
@@ -143,7 +157,7 @@ async fn serve<D: Database>(inner: &Inner, session: &D::Session, watch: &Watch, 
                 if watching.is_none() {
                     look_at = Instant::now() + every;
                 }
-                under_way.push(send(inner, session, batch));
+                under_way.push(send(inner, session, made, batch));
                 continue;
             }
             Take::Closed if under_way.is_empty() => {
@@ -204,20 +218,18 @@ impl Drop for Watching<'_> {
 /// Tries the connection, and looks whether somebody changed the table.
 async fn look(inner: &Inner, session: &impl Session, watch: &Watch, watching: bool) -> Result<(), ()> {
     let mark = timeout(
-        CONNECT_TIMEOUT.min(inner.options.deadline.max(Duration::from_secs(1))),
+        PROBE_TIMEOUT.min(inner.options.deadline.max(Duration::from_secs(1))),
         session.mark(),
     )
     .await
     .unwrap_or_else(|_| Err(DbError::lost("an idle connection does not answer")));
     match mark {
         Ok(_) if !watching => Ok(()),
-        Ok(None) => {
-            if !watch.warned.replace(true) {
+        Ok(mark) => {
+            if mark.is_none() && !watch.warned.replace(true) {
                 tracing::warn!(store = %inner.store, "this database does not tell when the table changes: changes are seen when cached entries end (credentials.cache_ttl_s), or are forgotten by command");
             }
-            Ok(())
-        }
-        Ok(mark) => {
+            // One that told and tells no more was restarted, and has forgotten what changed before.
             let before = watch.mark.replace(mark);
             if before != *watch.mark.borrow() {
                 inner.cache.invalidate();
@@ -231,8 +243,8 @@ async fn look(inner: &Inner, session: &impl Session, watch: &Watch, watching: bo
     }
 }
 
-/// Sends one batch and answers its questions.
-async fn send(inner: &Inner, session: &impl Session, batch: Batch) -> Result<(), ()> {
+/// Sends one batch, on a connection made at `made`, and answers its questions.
+async fn send(inner: &Inner, session: &impl Session, made: Instant, batch: Batch) -> Result<(), ()> {
     let begun = Instant::now();
     inner.stats.sent(begun - batch.oldest, batch.flights.len());
     // What is read from now on is at least as new as this.
@@ -255,7 +267,8 @@ async fn send(inner: &Inner, session: &impl Session, batch: Batch) -> Result<(),
             inner.note(&error);
             inner.stats.lost.inc();
             let mut given_up = Vec::new();
-            inner.batcher.lock().put_back(&batch, &mut given_up);
+            let now = Instant::now();
+            inner.batcher.lock().put_back(now, made, &batch, &mut given_up);
             inner.fail(given_up);
             inner.wake();
             Err(())

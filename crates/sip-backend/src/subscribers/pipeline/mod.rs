@@ -351,9 +351,12 @@ impl Inner {
     fn note(&self, error: &dyn std::fmt::Display) {
         self.stats.errors.inc();
         let text = error.to_string();
-        if let Some(more) = self.log.allow() {
+        let mut last = self.last_error.lock();
+        // What is new is told at once: behind "connection refused" may come "access denied".
+        let is_new = last.as_ref() != Some(&text);
+        if let Some(more) = self.log.allow_if(is_new) {
             tracing::error!(store = %self.store, error = %text, more, "subscriber database");
         }
-        *self.last_error.lock() = Some(text);
+        *last = Some(text);
     }
 }

@@ -212,7 +212,7 @@ fn a_batch_whose_connection_ends_goes_again_first_but_not_for_ever() {
     let mut batcher = filled(Mode::Adaptive, t, 6);
     let first = batch(batcher.take(t, false));
     let mut given_up = Vec::new();
-    batcher.put_back(&first, &mut given_up);
+    batcher.put_back(t + MS, t, &first, &mut given_up);
     assert_eq!((given_up.len(), batcher.queued()), (0, 6));
     let again = batch(batcher.take(t, false));
     let names = |batch: &Batch| {
@@ -223,10 +223,27 @@ fn a_batch_whose_connection_ends_goes_again_first_but_not_for_ever() {
             .collect::<Vec<_>>()
     };
     assert_eq!(names(&again), names(&first), "in their order, before the others");
-    batcher.put_back(&again, &mut given_up);
+    batcher.put_back(t + 3 * MS, t + 2 * MS, &again, &mut given_up);
     let last = batch(batcher.take(t, false));
-    batcher.put_back(&last, &mut given_up);
+    batcher.put_back(t + 5 * MS, t + 4 * MS, &last, &mut given_up);
     assert_eq!((given_up.len(), batcher.queued()), (4, 2));
+}
+
+#[test]
+fn connections_that_ended_together_count_once() {
+    let t = Instant::now();
+    let mut batcher = filled(Mode::Adaptive, t, 1);
+    let mut given_up = Vec::new();
+    for n in 0..20 {
+        let lost = batch(batcher.take(t, false));
+        batcher.put_back(t + (10 + n) * MS, t + n * MS / 2, &lost, &mut given_up);
+        assert_eq!((given_up.len(), batcher.queued()), (0, 1), "after {n}");
+    }
+    for (n, expected) in [(1, 0), (2, 1)] {
+        let lost = batch(batcher.take(t, false));
+        batcher.put_back(t + n * 100 * MS, t + (n * 100 - 50) * MS, &lost, &mut given_up);
+        assert_eq!(given_up.len(), expected);
+    }
 }
 
 #[test]
@@ -235,9 +252,13 @@ fn a_broken_database_gets_no_questions_until_a_probe_succeeds() {
     let mut batcher = filled(Mode::Adaptive, t, 3);
     batcher.set_sessions(0);
     let mut given_up = Vec::new();
-    batcher.failed(t, Failure::Connect, &mut given_up);
-    assert_eq!(given_up.len(), 0);
-    batcher.failed(t, Failure::Connect, &mut given_up);
+    let refused = |begun| Failure::Connect { begun };
+    // Eight connections that are refused together are refused once.
+    for _ in 0..8 {
+        batcher.failed(t + MS, refused(t), &mut given_up);
+        assert_eq!(given_up.len(), 0);
+    }
+    batcher.failed(t + 3 * MS, refused(t + 2 * MS), &mut given_up);
     assert_eq!(given_up.len(), 3, "what waited is answered at once");
     assert_eq!(batcher.ask(t, &query(5, "5")), Asked::Broken);
     let later = t + Duration::from_secs(10);
@@ -261,7 +282,7 @@ fn a_broken_database_gets_no_questions_until_a_probe_succeeds() {
     assert_eq!(size(batcher.take(later, false)), 4);
     // Failures to connect say nothing while another connection is up.
     for _ in 0..100 {
-        batcher.failed(later, Failure::Connect, &mut given_up);
+        batcher.failed(later, refused(later), &mut given_up);
     }
     assert_eq!(batcher.breaker().opened(), 1);
 }
@@ -334,7 +355,7 @@ mod properties {
                         done.extend(batch.flights.iter().filter_map(|(id, _)| batcher.settle(*id)));
                     },
                     Step::Lose => if let Some(batch) = flying.pop() {
-                        batcher.put_back(&batch, &mut done);
+                        batcher.put_back(now, now, &batch, &mut done);
                     },
                     Step::Pass(ms) => {
                         now += u32::from(ms) * MS;
