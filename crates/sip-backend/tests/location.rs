@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use battery::location::{Harness, LATER, Records, binding, listeners, record, save};
 use battery::{Answers, PATIENCE};
@@ -76,8 +76,17 @@ impl Harness for OnDisk {
     type Store = DiskStore;
 
     fn open(&mut self, listeners: &[LocalSocket], answers: Arc<Answers>) -> (DiskStore, Records) {
-        let (store, records, _) = open(self.options(listeners), answers).unwrap();
-        (store, records)
+        // Another test's child, between fork and exec, holds every lock of this process for a moment.
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match open(self.options(listeners), answers.clone()) {
+                Ok((store, records, _)) => return (store, records),
+                Err(LocationError::Locked { .. }) if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
     }
 }
 

@@ -60,8 +60,9 @@ impl Harness for OnServer {
     type Store = Pipeline;
 
     fn open(&mut self, cache: Arc<CredentialCache>, answers: Arc<Answers>) -> Pipeline {
-        // The server's table is made by commands only.
-        drop(self.table());
+        // The server's table is made by adding somebody only.
+        let mut table = self.table();
+        table.add("first", "made.the.table", "r", b"x").ok();
         let options = LookupOptions {
             mode: self.mode,
             connections: 3,
@@ -189,7 +190,12 @@ fn a_table_is_made_by_commands_and_never_by_look_ups() {
         store.ask(vec![query(0, b"alice", "example.com", "r")]);
         assert_eq!(answer(&answers, 0).unwrap_err(), Unavailable);
         let why = store.status().last_error.unwrap();
-        assert_eq!(why, "there is no table \"subscriber\"");
+        assert_eq!(
+            why,
+            "there is no table \"subscriber\"; `trapezoid user add` makes it"
+        );
+        let error = on.table().list(None, &mut |_, _| ()).unwrap_err().to_string();
+        assert!(error.contains("there is no table"), "{error}");
         assert!(on.database.try_sql("SELECT count(*) FROM subscriber").is_err());
         on.table().add("alice", "example.com", "r", b"x").unwrap();
         // The store goes on by itself.
@@ -215,7 +221,6 @@ fn a_table_is_made_by_commands_and_never_by_look_ups() {
 fn commands_say_what_is_wrong_as_in_a_file() {
     for on in [mariadb(), postgres(), latin1()] {
         let mut table = on.table();
-        assert!(table.is_empty().unwrap());
         table.add("bob", "Example.COM", "r", b"x").unwrap();
         table.add("alice", "example.org", "r", b"x").unwrap();
         let again = table.add("bob", "example.com", "r", b"y").unwrap_err();
@@ -276,7 +281,7 @@ fn names_with_their_domain_use_the_column_for_them() {
 fn batches_of_every_size_find_everybody() {
     for make in [mariadb as fn() -> OnServer, postgres, latin1] {
         let on = make();
-        drop(on.table());
+        on.table().add("first", "example.com", "r", b"x").unwrap();
         let rows: Vec<String> = (0..1000)
             .map(|n| format!("('u{n}', 'example.com', '{:032x}')", n + 1))
             .collect();
@@ -341,8 +346,23 @@ fn encrypted_connections_verify_the_server() {
                 "{tls}"
             );
         }
-        // Not by an authority that we know.
-        let error = SubscriberTable::open(with("tls=on")).unwrap_err().to_string();
-        assert!(!error.contains(database.password()), "{error}");
+        // Not by an authority that we know; and for another address than the certificate's.
+        let target = std::net::SocketAddr::from(([127, 0, 0, 1], database.port()));
+        let elsewhere = delay_relay::Options::new(([127, 0, 0, 2], 0).into(), target);
+        let relay = delay_relay::Relay::start(elsewhere).unwrap();
+        let url = database.url().replace(
+            &format!("127.0.0.1:{}", database.port()),
+            &relay.address().to_string(),
+        );
+        let other = TableOptions::new(source(&format!("{url}?{verified}")));
+        for (options, why) in [(with("tls=on"), "UnknownIssuer"), (other, "not valid for")] {
+            let error = SubscriberTable::open(options).unwrap_err().to_string();
+            assert!(
+                error.contains(why) && !error.contains(database.password()),
+                "{error}"
+            );
+        }
+        let unverified = TableOptions::new(source(&format!("{url}?tls=unverified")));
+        SubscriberTable::open(unverified).unwrap();
     }
 }

@@ -91,6 +91,8 @@ pub struct Secrets {
     pub ha1_sha256: Option<Zeroizing<[u8; 32]>>,
     /// `SHA-512-256(user:realm:password)`.
     pub ha1_sha512_256: Option<Zeroizing<[u8; 32]>>,
+    /// From before, as the store does not answer: a right answer is right, a wrong one says nothing.
+    pub outdated: bool,
 }
 
 /// Which secrets there are, never what they are.
@@ -100,6 +102,7 @@ impl core::fmt::Debug for Secrets {
             .field("md5", &self.ha1_md5.is_some())
             .field("sha256", &self.ha1_sha256.is_some())
             .field("sha512_256", &self.ha1_sha512_256.is_some())
+            .field("outdated", &self.outdated)
             .finish()
     }
 }

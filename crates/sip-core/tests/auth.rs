@@ -515,6 +515,51 @@ fn a_name_with_its_domain_is_the_same_subscriber() {
     }
 }
 
+/// While the store does not answer, what was known before lets in who is right. Who is wrong learns no
+/// more than somebody who was not known.
+#[test]
+fn outdated_secrets_let_in_and_do_not_refuse() {
+    for (password, expected) in [
+        (PASSWORD, "INVITE sip:bob@example.com SIP/2.0"),
+        ("wrong", "SIP/2.0 503 Service Unavailable"),
+    ] {
+        let mut b = Bench::new(&closed(StateMode::Transaction));
+        let nonce = nonce_of(&challenge(&mut b, &request("INVITE", BOB, "a1", "")));
+        let login = Login {
+            password: password.into(),
+            ..login("INVITE", BOB)
+        };
+        b.udp(CALLER, &request("INVITE", BOB, "a2", &login.line(&nonce)));
+        let query = b.query();
+        let outdated = Secrets {
+            outdated: true,
+            ..secrets()
+        };
+        let out = b.answer(&query, Answer::Credentials(Ok(Some(outdated))));
+        assert_eq!(out[0].first_line(), expected);
+    }
+}
+
+/// What a stranger chooses the length of is neither kept nor sent on: such a name is nobody's.
+#[test]
+fn a_name_longer_than_any_is_not_looked_up() {
+    for (length, looked_up) in [(255, true), (256, false), (6_000, false)] {
+        let mut b = Bench::new(&closed(StateMode::Transaction));
+        let nonce = nonce_of(&challenge(&mut b, &message("a1", "")));
+        let login = Login {
+            user: "a".repeat(length),
+            ..login("MESSAGE", BOB)
+        };
+        let out = b.udp(CALLER, &message("a2", &login.line(&nonce)));
+        if looked_up {
+            b.query();
+        } else {
+            b.no_query();
+            assert_eq!(one(out).first_line(), CHALLENGED);
+        }
+    }
+}
+
 #[test]
 fn a_cancel_ends_the_wait() {
     let mut b = Bench::new(&closed(StateMode::Stateless));

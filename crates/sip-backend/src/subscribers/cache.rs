@@ -25,6 +25,8 @@ pub struct CredentialCache {
     stale: Duration,
     /// Entries made before the last change of the store are as if they were not there.
     generation: AtomicU64,
+    /// Times that a subscriber was forgotten: what was read before one is not kept.
+    forgets: AtomicU64,
     keys: RandomState,
     hits: Counter,
     misses: Counter,
@@ -56,6 +58,13 @@ impl std::fmt::Debug for Slot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Slot(..)")
     }
+}
+
+/// When something was read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    generation: u64,
+    forgets: u64,
 }
 
 /// What an entry is about.
@@ -92,6 +101,7 @@ impl CredentialCache {
             negative_ttl,
             stale: Duration::ZERO,
             generation: AtomicU64::new(0),
+            forgets: AtomicU64::new(0),
             keys: RandomState::new(),
             hits: Counter::default(),
             misses: Counter::default(),
@@ -130,11 +140,14 @@ impl CredentialCache {
     /// not answer. What the store is known to have changed since is not given.
     pub(super) fn stale(&self, user: &[u8], domain: &[u8], realm: &[u8]) -> Option<Secrets> {
         self.find(Key(user, domain, realm), |slot| {
-            if slot.stale_until > Instant::now() {
-                slot.secrets.clone()
-            } else {
-                None
-            }
+            let secrets = slot
+                .secrets
+                .clone()
+                .filter(|_| slot.stale_until > Instant::now())?;
+            Some(Secrets {
+                outdated: true,
+                ..secrets
+            })
         })
     }
 
@@ -159,6 +172,8 @@ impl CredentialCache {
     /// Forgets what is known of a subscriber, in every realm and spelling; how many entries that
     /// were. Looks at all of them: for operators.
     pub fn forget(&self, user: &[u8], domain: &[u8]) -> usize {
+        // Before the first shard is looked at: what is put in from now on is seen, or not put in.
+        self.forgets.fetch_add(1, Ordering::AcqRel);
         let mut forgotten = 0;
         for shard in &self.shards {
             for slot in &mut shard.lock().slots {
@@ -184,6 +199,29 @@ impl CredentialCache {
         self.invalidations.inc();
     }
 
+    /// Now, as [`CredentialCache::keep`] wants to know it of the beginning of a look-up.
+    pub(super) fn moment(&self) -> Moment {
+        Moment {
+            generation: self.generation(),
+            forgets: self.forgets.load(Ordering::Acquire),
+        }
+    }
+
+    /// Keeps what a look-up found, unless somebody was forgotten since it began.
+    pub(super) fn keep(
+        &self,
+        (user, domain, realm): (&[u8], &[u8], &[u8]),
+        begun: Moment,
+        secrets: Option<Secrets>,
+    ) {
+        self.put(
+            Key(user, domain, realm),
+            begun.generation,
+            Some(begun.forgets),
+            secrets,
+        );
+    }
+
     /// Keeps what a look-up found, begun at `generation`.
     pub fn insert(
         &self,
@@ -193,7 +231,11 @@ impl CredentialCache {
         generation: u64,
         secrets: Option<Secrets>,
     ) {
-        let key = Key(user, domain, realm);
+        self.put(Key(user, domain, realm), generation, None, secrets);
+    }
+
+    fn put(&self, key: Key<'_>, generation: u64, forgets: Option<u64>, secrets: Option<Secrets>) {
+        let Key(user, domain, realm) = key;
         let Some((hash, shard)) = self.place(key).filter(|_| self.per_shard > 0) else {
             return;
         };
@@ -216,6 +258,9 @@ impl CredentialCache {
             used: false,
         };
         let mut shard = shard.lock();
+        if forgets.is_some_and(|before| before != self.forgets.load(Ordering::Acquire)) {
+            return;
+        }
         let Shard { index, slots, hand } = &mut *shard;
         if let Some(at) = index
             .find(hash, |at| slots.get(*at).is_some_and(|slot| slot.is(key)))
@@ -377,7 +422,10 @@ mod tests {
         ] {
             cache.insert(user, b"d", realm, 0, Some(secrets(1)));
         }
+        let before = cache.moment();
         assert_eq!(cache.forget(b"u", b"d"), 3);
+        cache.keep((b"u", b"d", b"r"), before, Some(secrets(1)));
+        assert_eq!(md5(cache.get(b"u", b"d", b"r")), None, "read before");
         assert_eq!(md5(cache.get(b"u", b"d", b"s")), None);
         assert!(cache.stale(b"u@d", b"d", b"r").is_none());
         assert_eq!(md5(cache.get(b"uv", b"d", b"r")), Some(Some(1)));

@@ -7,8 +7,9 @@
 //! ([`TableOptions::calculate_ha1`]) and the hashes are made for whatever realm is asked.
 //!
 //! The table is OpenSER's `subscriber` with the columns that RFC 8760 needs, in SQLite, MySQL,
-//! MariaDB or PostgreSQL; commands make it where it is absent, nothing alters it. Secrets are
-//! wiped from memory when dropped and appear in no log.
+//! MariaDB or PostgreSQL; `user add` makes it where it is absent, nothing alters it. Secrets are
+//! wiped from memory when dropped, as far as they are ours (what the clients of the databases hold
+//! is theirs), and appear in no log.
 //!
 //! A look-up goes [`CredentialCache`] → [`Pipeline`] (joined with its like, queued, sent in a
 //! batch) → database, and the answer back to the worker that asked; no worker ever waits.
@@ -112,7 +113,13 @@ impl SubscriberError {
                 store,
                 source: error.into(),
             },
-            DbError::Lost(source) | DbError::Refused(source) => Self::Database { store, source },
+            DbError::Silent => Self::Database {
+                store,
+                source: error.into(),
+            },
+            DbError::Lost(source) | DbError::Unfit(source) | DbError::Refused(source) => {
+                Self::Database { store, source }
+            }
         }
     }
 }

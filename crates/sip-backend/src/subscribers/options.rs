@@ -124,7 +124,7 @@ pub struct Server {
     pub host: String,
     /// TCP port.
     pub port: u16,
-    /// A Unix socket instead of host and port.
+    /// A Unix socket instead of host and port: MySQL's file, or the directory of PostgreSQL's.
     pub socket: Option<PathBuf>,
     /// Who asks.
     pub user: String,
@@ -207,6 +207,9 @@ impl Server {
             (Tls::Verified { ca }, given) => *ca = given,
             (Tls::Off | Tls::Unverified, Some(_)) => return Err("ca is of use with tls=on only".into()),
         }
+        if server.socket.is_some() && server.tls != Tls::Off {
+            return Err("a socket of this machine is not encrypted: leave tls out".into());
+        }
         if server.host.is_empty() && server.socket.is_none() {
             return Err("names no host".into());
         }
@@ -288,6 +291,7 @@ mod tests {
                 "neither off, on nor unverified",
             ),
             ("mysql://sip:geheim@h/db?ssl=1", "\"ssl\" is not known"),
+            ("mysql://sip:geheim@h/db?tls=on&socket=/x", "leave tls out"),
             ("mysql://sip:geheim@h/db?ca=x", "ca is of use with tls=on only"),
             ("oracle://sip:geheim@h/db", "neither with mysql:// nor"),
             ("geheim", "no URL"),

@@ -91,6 +91,7 @@ impl Reader {
             ha1_md5: self.hash(row.ha1, Algorithm::Md5),
             ha1_sha256: self.hash(row.sha256, Algorithm::Sha256),
             ha1_sha512_256: self.hash(row.sha512t256, Algorithm::Sha512_256),
+            outdated: false,
         }
     }
 

@@ -239,9 +239,9 @@ pub(super) fn schema(options: &TableOptions, dialect: Dialect) -> Vec<String> {
         Dialect::Postgres => ("SERIAL PRIMARY KEY NOT NULL", ""),
     };
     let version = match dialect {
-        Dialect::Sqlite => "INSERT OR IGNORE INTO version VALUES",
-        Dialect::MySql => "INSERT IGNORE INTO version VALUES",
-        Dialect::Postgres => "INSERT INTO version VALUES",
+        Dialect::Sqlite => "INSERT OR IGNORE INTO version",
+        Dialect::MySql => "INSERT IGNORE INTO version",
+        Dialect::Postgres => "INSERT INTO version",
     };
     let on_conflict = match dialect {
         Dialect::Sqlite | Dialect::MySql => "",
@@ -263,6 +263,9 @@ pub(super) fn schema(options: &TableOptions, dialect: Dialect) -> Vec<String> {
         "CREATE TABLE IF NOT EXISTS version (\n\
          table_name VARCHAR(32) NOT NULL PRIMARY KEY, table_version INTEGER NOT NULL DEFAULT 0)"
             .to_owned(),
-        format!("{version} ('{}', 7){on_conflict}", options.table),
+        format!(
+            "{version} (table_name, table_version) VALUES ('{}', 7){on_conflict}",
+            options.table
+        ),
     ]
 }

@@ -6,7 +6,7 @@ use zeroize::Zeroizing;
 
 use super::SubscriberError;
 use super::database::{self, Client, DbError};
-use super::options::TableOptions;
+use super::options::{Source, TableOptions};
 use super::sql::{self, Shape};
 
 /// The table, for commands. Blocks.
@@ -25,23 +25,56 @@ impl std::fmt::Debug for SubscriberTable {
 }
 
 impl SubscriberTable {
-    /// Opens the table, making file and table where they are absent.
+    /// Opens the table. A file is made with it where it is absent; on a server
+    /// [`SubscriberTable::add`] makes it.
     ///
     /// # Errors
     /// Names that are none, a table without the columns needed, or a refusal of file system or
     /// database.
     pub fn open(options: TableOptions) -> Result<Self, SubscriberError> {
         sql::check_identifiers(&options)?;
-        let mut client = database::client(&options)?;
-        let of = SubscriberError::database(&options.source);
-        let shape = read_or_create(client.as_mut(), &options)
-            .and_then(|shape| shape.fields(&options).map(|_| shape))
-            .map_err(of)?;
-        Ok(Self {
+        let client = database::client(&options)?;
+        let mut table = Self {
             client,
-            shape,
+            shape: Shape::new(sql::Dialect::Sqlite),
             options,
-        })
+        };
+        table.look()?;
+        if table.shape.is_empty() && matches!(table.options.source, Source::Sqlite(_)) {
+            table.create()?;
+        }
+        Ok(table)
+    }
+
+    /// Reads the shape of the table, which is empty where there is none.
+    fn look(&mut self) -> Result<(), SubscriberError> {
+        let of = SubscriberError::database(&self.options.source);
+        self.shape = match self.client.shape(&self.options.table) {
+            Ok(shape) if shape.is_empty() => shape,
+            Ok(shape) => shape.fields(&self.options).map(|_| shape).map_err(of)?,
+            Err(error) => return Err(of(error)),
+        };
+        Ok(())
+    }
+
+    fn create(&mut self) -> Result<(), SubscriberError> {
+        for statement in sql::schema(&self.options, self.shape.dialect) {
+            self.client
+                .execute(&statement, &[])
+                .map_err(SubscriberError::database(&self.options.source))?;
+        }
+        self.look()
+    }
+
+    /// There must be a table.
+    fn must_be(&self) -> Result<(), SubscriberError> {
+        if self.shape.is_empty() {
+            let error = DbError::NoTable {
+                table: self.options.table.clone(),
+            };
+            return Err(SubscriberError::database(&self.options.source)(error));
+        }
+        Ok(())
     }
 
     /// Adds a subscriber whose hashes are good for `realm`. `domain` is put in lower case.
@@ -56,6 +89,9 @@ impl SubscriberTable {
         password: &[u8],
     ) -> Result<(), SubscriberError> {
         let key = Key::new(user, domain)?;
+        if self.shape.is_empty() {
+            self.create()?;
+        }
         self.write(&key, realm, password, false)
     }
 
@@ -71,6 +107,7 @@ impl SubscriberTable {
         password: &[u8],
     ) -> Result<(), SubscriberError> {
         let key = Key::new(user, domain)?;
+        self.must_be()?;
         self.write(&key, realm, password, true)
     }
 
@@ -80,6 +117,7 @@ impl SubscriberTable {
     /// [`SubscriberError::NotFound`], or the database's.
     pub fn delete(&mut self, user: &str, domain: &str) -> Result<(), SubscriberError> {
         let key = Key::new(user, domain)?;
+        self.must_be()?;
         let sql = format!("DELETE FROM {} WHERE {}", self.table(), self.by_key());
         let of = SubscriberError::database(&self.options.source);
         let deleted = self.find(&key).and_then(|found| match found {
@@ -102,6 +140,7 @@ impl SubscriberTable {
         domain: Option<&str>,
         each: &mut dyn FnMut(&str, &str),
     ) -> Result<(), SubscriberError> {
+        self.must_be()?;
         let dialect = self.shape.dialect;
         let columns = &self.options.columns;
         let (user_column, domain_column) = (dialect.quoted(&columns.user), dialect.quoted(&columns.domain));
@@ -129,6 +168,7 @@ impl SubscriberTable {
     /// # Errors
     /// The database's.
     pub fn is_empty(&mut self) -> Result<bool, SubscriberError> {
+        self.must_be()?;
         let user = self.shape.dialect.quoted(&self.options.columns.user);
         let sql = format!("SELECT {user} FROM {} LIMIT 1", self.table());
         let mut empty = true;
@@ -304,18 +344,6 @@ impl SubscriberTable {
         self.client.execute(&sql, &values)?;
         Ok(true)
     }
-}
-
-/// The table's shape; the table is made where it is absent.
-fn read_or_create(client: &mut dyn Client, options: &TableOptions) -> Result<Shape, DbError> {
-    let shape = client.shape(&options.table)?;
-    if !shape.is_empty() {
-        return Ok(shape);
-    }
-    for statement in sql::schema(options, shape.dialect) {
-        client.execute(&statement, &[])?;
-    }
-    client.shape(&options.table)
 }
 
 /// What names a subscriber.

@@ -197,6 +197,7 @@ pub fn secrets(username: &[u8], realm: &[u8], password: &[u8]) -> Secrets {
         ha1_md5: Some(md5),
         ha1_sha256: Some(long(Algorithm::Sha256)),
         ha1_sha512_256: Some(long(Algorithm::Sha512_256)),
+        outdated: false,
     }
 }
 

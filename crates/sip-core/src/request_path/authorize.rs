@@ -20,6 +20,10 @@ use crate::event::{AuthFailure, Event};
 use crate::location::aor::unescape;
 use crate::query::{QueryKind, Secrets};
 
+/// Longest name that is looked up, bytes: that of an account is shorter in every table, and a
+/// stranger chooses it.
+const MAX_USERNAME: usize = 255;
+
 /// What came of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
@@ -78,6 +82,9 @@ impl Engine {
         }
         let mut user = Vec::with_capacity(credentials.username.len());
         unquote(credentials.username, &mut user);
+        if user.len() > MAX_USERNAME {
+            return self.judge(request, progress, domain, &credentials, None);
+        }
         match self
             .shared
             .cached_secrets(&user, &domain.name, &domain.auth.realm)
@@ -128,6 +135,11 @@ impl Engine {
         let verdict = self
             .authenticator
             .check(credentials, request.method.as_bytes(), secrets);
+        if verdict.is_err() && secrets.is_some_and(|secrets| secrets.outdated) {
+            // He may have a new password; and who was not known before must get the same answer.
+            self.credentials_unavailable(request, progress);
+            return Authorized::No;
+        }
         if let Err(reason) = verdict {
             self.counters.auth_rejected += 1;
             self.note_failure(request, credentials, reason);

@@ -104,7 +104,7 @@ impl Engine {
         );
     }
 
-    fn credentials_unavailable(&mut self, request: &Request<'_>, progress: Progress) {
+    pub(crate) fn credentials_unavailable(&mut self, request: &Request<'_>, progress: Progress) {
         self.counters.auth_unavailable += 1;
         let status = match self.config.credentials_unavailable {
             504 => Status {

@@ -34,7 +34,6 @@ const SWEEP_RECORDS: usize = 20_000;
 pub(crate) struct Backends {
     backend: Arc<Backend>,
     credentials: Arc<Pipeline>,
-    cache: Arc<CredentialCache>,
     shared: Arc<Shared>,
     answers: Arc<Answers>,
 }
@@ -90,7 +89,6 @@ impl Backends {
         Ok(Self {
             backend: Arc::new(backend),
             credentials,
-            cache,
             shared,
             answers,
         })
@@ -113,14 +111,8 @@ impl Backends {
 
     /// Forgets what is cached of a subscriber, of all without a name; entries forgotten.
     pub(crate) fn forget(&self, subscriber: Option<(&str, &str)>) -> usize {
-        match subscriber {
-            Some((user, domain)) => self.cache.forget(user.as_bytes(), domain.as_bytes()),
-            None => {
-                let held = self.cache.len();
-                self.cache.invalidate();
-                held
-            }
-        }
+        let name = subscriber.map(|(user, domain)| (user.as_bytes(), domain.as_bytes()));
+        self.credentials.forget(name)
     }
 
     /// How long look-ups may take from now on.

@@ -10,8 +10,9 @@ pub(super) mod sqlite;
 use std::error::Error;
 use std::future::Future;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustls::RootCertStore;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 
@@ -24,7 +25,7 @@ use super::{SubscriberError, options};
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DbError {
     /// There is no such table.
-    #[error("there is no table \"{table}\"")]
+    #[error("there is no table \"{table}\"; `trapezoid user add` makes it")]
     NoTable {
         /// Its name.
         table: String,
@@ -40,6 +41,12 @@ pub(super) enum DbError {
     /// The connection ended or could not be had: another may do.
     #[error("{0}")]
     Lost(Box<dyn Error + Send + Sync>),
+    /// A batch was not answered in time.
+    #[error("no answer within the deadline")]
+    Silent,
+    /// It cannot be asked this, or what it answered is none: because of one question or row.
+    #[error("{0}")]
+    Unfit(Box<dyn Error + Send + Sync>),
     /// It refused.
     #[error("{0}")]
     Refused(Box<dyn Error + Send + Sync>),
@@ -141,10 +148,37 @@ pub(super) fn small_runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }
 
-/// The authorities that a database's certificate may be of: those of the file, or the system's.
+/// What it costs to make, for a while: reading the system's authorities for each of many connections
+/// would keep the others waiting.
+#[derive(Debug)]
+pub(super) struct Kept<T>(parking_lot::Mutex<Option<(Instant, T)>>);
+
+impl<T: Clone> Kept<T> {
+    const FOR: Duration = Duration::from_secs(60);
+
+    pub(super) const fn new() -> Self {
+        Self(parking_lot::Mutex::new(None))
+    }
+
+    /// What is kept, or what `make` gives, if that is not an error.
+    pub(super) fn get<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        let mut kept = self.0.lock();
+        if let Some((_, value)) = kept.as_ref().filter(|(at, _)| at.elapsed() < Self::FOR) {
+            return Ok(value.clone());
+        }
+        let made = make()?;
+        *kept = Some((Instant::now(), made.clone()));
+        Ok(made)
+    }
+}
+
+/// The authorities that a database's certificate may be of: those of the file, or those of the
+/// system's that can be read.
 pub(super) fn authorities(ca: Option<&Path>) -> Result<Vec<CertificateDer<'static>>, DbError> {
     let Some(path) = ca else {
-        return Ok(rustls_native_certs::load_native_certs().certs);
+        let mut found = rustls_native_certs::load_native_certs().certs;
+        found.retain(|der| RootCertStore::empty().add(der.clone()).is_ok());
+        return Ok(found);
     };
     let of_file = |error| DbError::lost(format!("{}: {error}", path.display()));
     let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).map_err(of_file)?.collect();

@@ -7,7 +7,7 @@ use mysql_async::{Conn, Error, Opts, OptsBuilder, Params, SslOpts, Statement, Va
 use tokio::runtime::Runtime;
 use tokio::sync::Mutex;
 
-use super::{Client, Database, DbError, RowKey, Session, authorities, small_runtime, step};
+use super::{Client, Database, DbError, Kept, RowKey, Session, authorities, small_runtime, step};
 use crate::subscribers::options::{Server, TableOptions, Tls};
 use crate::subscribers::secrets::{Field, Row};
 use crate::subscribers::sql::{self, Collation, Dialect, Shape};
@@ -15,9 +15,13 @@ use crate::subscribers::sql::{self, Collation, Dialect, Shape};
 /// Errors by which a server says that it goes down, or that somebody ended the connection.
 const GOING: [u16; 3] = [1053, 1317, 1927];
 
+/// Errors of one name in a batch: no text of the column's character set.
+const UNFIT: [u16; 5] = [1267, 1271, 1300, 1366, 3988];
+
 impl From<Error> for DbError {
     fn from(error: Error) -> Self {
         match &error {
+            Error::Server(refusal) if UNFIT.contains(&refusal.code) => Self::Unfit(error.into()),
             Error::Server(refusal) if !GOING.contains(&refusal.code) => Self::refused(error),
             Error::Server(_) | Error::Io(_) | Error::Driver(_) | Error::Other(_) | Error::Url(_) => {
                 Self::lost(error)
@@ -92,11 +96,16 @@ async fn shape(conn: &mut Conn, table: &str) -> Result<Shape, DbError> {
 pub(in crate::subscribers) struct MySql {
     server: Server,
     table: TableOptions,
+    opts: Kept<Opts>,
 }
 
 impl MySql {
     pub(in crate::subscribers) const fn new(server: Server, table: TableOptions) -> Self {
-        Self { server, table }
+        Self {
+            server,
+            table,
+            opts: Kept::new(),
+        }
     }
 }
 
@@ -108,7 +117,13 @@ impl Database for MySql {
     const DEPTH: usize = 1;
 
     async fn connect(&self, max_batch: usize) -> Result<MySqlSession, DbError> {
-        let mut conn = step(Conn::new(opts(&self.server)?)).await?;
+        let opts = self.opts.get(|| opts(&self.server))?;
+        let mut conn = step(Conn::new(opts)).await?;
+        // MySQL since 8 tells of changes a day late otherwise; MariaDB knows no such variable.
+        match step(conn.query_drop("SET SESSION information_schema_stats_expiry = 0")).await {
+            Ok(()) | Err(DbError::Refused(_)) => {}
+            Err(error) => return Err(error),
+        }
         let shape = step(shape(&mut conn, &self.table.table)).await?;
         let fields = shape.fields(&self.table)?;
         // All of them now, so that no batch waits for its statement later.

@@ -11,11 +11,11 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tokio_postgres::config::SslMode;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::{FromSql, ToSql, Type};
 use tokio_postgres::{Config, Error, NoTls, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::{Client, Database, DbError, RowKey, Session, authorities, small_runtime, step};
+use super::{Client, Database, DbError, Kept, RowKey, Session, authorities, small_runtime, step};
 use crate::subscribers::options::{Server, TableOptions, Tls};
 use crate::subscribers::secrets::{Field, Row};
 use crate::subscribers::sql::{self, Dialect, Shape};
@@ -33,12 +33,13 @@ impl From<Error> for DbError {
             (None, Some(source)) => format!("{error}: {source}"),
             (None, None) => error.to_string(),
         };
-        // Class 57: an operator ended the connection, or the server goes down.
-        let ended = error.code().is_none_or(|code| code.code().starts_with("57"));
-        if ended {
-            Self::lost(text)
-        } else {
-            Self::refused(text)
+        match error.code().map(|code| code.code().get(..2).unwrap_or_default()) {
+            // Data exception: a name that the database's encoding does not have.
+            Some("22") => Self::Unfit(text.into()),
+            // An operator ended the connection, or the server goes down.
+            Some("57") => Self::lost(text),
+            Some(_) => Self::refused(text),
+            None => Self::lost(text),
         }
     }
 }
@@ -103,7 +104,10 @@ fn tls(server: &Server) -> Result<Option<MakeRustlsConnect>, DbError> {
 }
 
 /// The connection, and the task that moves its bytes.
-async fn connect(server: &Server) -> Result<(tokio_postgres::Client, JoinHandle<()>), DbError> {
+async fn connect(
+    server: &Server,
+    tls: Option<MakeRustlsConnect>,
+) -> Result<(tokio_postgres::Client, JoinHandle<()>), DbError> {
     let mut config = Config::new();
     match &server.socket {
         Some(path) => config.host_path(path),
@@ -121,7 +125,7 @@ async fn connect(server: &Server) -> Result<(tokio_postgres::Client, JoinHandle<
         } else {
             SslMode::Require
         });
-    Ok(match tls(server)? {
+    Ok(match tls {
         None => {
             let (client, connection) = step(config.connect(NoTls)).await?;
             (client, tokio::spawn(async move { drop(connection.await) }))
@@ -148,16 +152,25 @@ async fn shape(client: &tokio_postgres::Client, table: &str) -> Result<Shape, Db
     Ok(shape)
 }
 
+/// Whether the table is gone, and what differs when it has changed.
+const MARK: &str = "SELECT to_regclass($1) IS NULL, \
+                    (SELECT relid::text || ':' || (n_tup_ins + n_tup_upd + n_tup_del)::text \
+                    FROM pg_stat_user_tables WHERE relid = to_regclass($1))";
+
 /// A server with the table.
-#[derive(Debug)]
 pub(in crate::subscribers) struct Postgres {
     server: Server,
     table: TableOptions,
+    tls: Kept<Option<MakeRustlsConnect>>,
 }
 
 impl Postgres {
     pub(in crate::subscribers) const fn new(server: Server, table: TableOptions) -> Self {
-        Self { server, table }
+        Self {
+            server,
+            table,
+            tls: Kept::new(),
+        }
     }
 }
 
@@ -168,7 +181,8 @@ impl Database for Postgres {
     const DEPTH: usize = 4;
 
     async fn connect(&self, _max_batch: usize) -> Result<PostgresSession, DbError> {
-        let (client, io) = connect(&self.server).await?;
+        let tls = self.tls.get(|| tls(&self.server))?;
+        let (client, io) = connect(&self.server, tls).await?;
         let session = Ending { client, io };
         // Every batch is a few rows by the index, whatever the statistics say.
         step(session.client.batch_execute(
@@ -181,9 +195,11 @@ impl Database for Postgres {
         let text = sql::select(&self.table, &shape, &fields, 1);
         let types = [Type::TEXT_ARRAY, Type::TEXT_ARRAY];
         let select = step(session.client.prepare_typed(&text, &types)).await?;
+        let mark = step(session.client.prepare_typed(MARK, &[Type::TEXT])).await?;
         Ok(PostgresSession {
             session,
             select,
+            mark,
             fields,
             table: Dialect::Postgres.quoted(&self.table.table),
         })
@@ -203,11 +219,25 @@ impl Drop for Ending {
     }
 }
 
+/// A column as it is stored: what is no text of the database's encoding harms its own row only.
+struct Raw<'a>(&'a [u8]);
+
+impl<'a> FromSql<'a> for Raw<'a> {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
+        Ok(Self(raw))
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+}
+
 /// A connection with its statement.
 #[derive(Debug)]
 pub(in crate::subscribers) struct PostgresSession {
     session: Ending,
     select: Statement,
+    mark: Statement,
     fields: Vec<Field>,
     table: String,
 }
@@ -227,9 +257,8 @@ impl Session for PostgresSession {
             let text = |at| {
                 Ok::<_, Error>(
                     found
-                        .try_get::<_, Option<&str>>(at)?
-                        .unwrap_or_default()
-                        .as_bytes(),
+                        .try_get::<_, Option<Raw<'_>>>(at)?
+                        .map_or(&[][..], |raw| raw.0),
                 )
             };
             let mut row = Row::new(text(0)?, text(1)?);
@@ -244,16 +273,7 @@ impl Session for PostgresSession {
     /// The server's count of changed rows, which a session reports when it ends or has been idle
     /// for some seconds.
     async fn mark(&self) -> Result<Option<String>, DbError> {
-        let row = self
-            .session
-            .client
-            .query_one(
-                "SELECT to_regclass($1) IS NULL, \
-                 (SELECT relid::text || ':' || (n_tup_ins + n_tup_upd + n_tup_del)::text \
-                 FROM pg_stat_user_tables WHERE relid = to_regclass($1))",
-                &[&self.table],
-            )
-            .await?;
+        let row = self.session.client.query_one(&self.mark, &[&self.table]).await?;
         if row.try_get(0)? {
             return Err(DbError::NoTable {
                 table: self.table.trim_matches('"').to_owned(),
@@ -273,7 +293,7 @@ pub(in crate::subscribers) struct PostgresClient {
 impl PostgresClient {
     pub(in crate::subscribers) fn open(server: &Server) -> Result<Self, DbError> {
         let runtime = small_runtime().map_err(DbError::lost)?;
-        let (client, io) = runtime.block_on(connect(server))?;
+        let (client, io) = runtime.block_on(connect(server, tls(server)?))?;
         Ok(Self {
             session: Ending { client, io },
             runtime,

@@ -38,6 +38,10 @@ pub enum Mode {
 /// Below this, batches are not kept apart: timers are no finer.
 const LEAST_GAP: Duration = Duration::from_millis(1);
 
+/// An answer is waited for at least so long, however short the deadline of questions is: a connection
+/// costs more than that.
+const LEAST_PATIENCE: Duration = Duration::from_secs(1);
+
 /// The rules of the queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
@@ -103,6 +107,10 @@ struct Flight {
     /// Times that it was under way when a connection ended; the last that counted.
     lost: u8,
     lost_at: Option<Instant>,
+    /// The database refused it together with others: it goes by itself.
+    alone: bool,
+    /// What had changed when it was sent: a later question does not join it.
+    epoch: u64,
 }
 
 #[derive(Debug, Default)]
@@ -124,8 +132,11 @@ pub(super) struct Batch {
     pub(super) flights: Vec<(FlightId, Arc<Subject>)>,
     /// When the first of them was asked for.
     pub(super) oldest: Instant,
-    /// When nobody waits for any of them any more.
+    /// When an answer that has not come comes no more: counted from the sending, so that a long
+    /// queue is not taken for a silent database.
     pub(super) deadline: Instant,
+    /// Taken from the queue too late to be answered in time.
+    pub(super) too_late: Vec<Ended>,
 }
 
 /// What became of a question.
@@ -176,6 +187,8 @@ pub(super) struct Batcher {
     round: Duration,
     /// A connection looks again at this time.
     clock: Option<Instant>,
+    /// Counts changes of the table.
+    epoch: u64,
 }
 
 impl Batcher {
@@ -197,6 +210,7 @@ impl Batcher {
             last_sent: None,
             round: Duration::ZERO,
             clock: None,
+            epoch: 0,
         }
     }
 
@@ -217,9 +231,10 @@ impl Batcher {
             asked: now,
         };
         let hash = self.keys.hash_one((&query.username, &query.domain, &query.realm));
-        let slots = &mut self.slots;
+        let (slots, epoch) = (&mut self.slots, self.epoch);
         let known = self.index.find(hash, |at| {
-            flight_at(slots, *at).is_some_and(|flight| flight.subject.is(query))
+            flight_at(slots, *at)
+                .is_some_and(|flight| flight.subject.is(query) && (flight.queued || flight.epoch == epoch))
         });
         if let Some(flight) = known.copied().and_then(|at| flight_at_mut(slots, at)) {
             flight.waiters.push(waiter);
@@ -242,6 +257,8 @@ impl Batcher {
             queued: true,
             lost: 0,
             lost_at: None,
+            alone: false,
+            epoch: self.epoch,
         });
         self.queue.push_back(id);
         self.queued += 1;
@@ -280,7 +297,7 @@ impl Batcher {
         self.clock = None;
         self.last_sent = Some(now);
         self.probing = self.breaker.state() == State::HalfOpen;
-        Take::Batch(self.next_batch(oldest))
+        Take::Batch(self.next_batch(now, oldest))
     }
 
     /// When the next batch goes, for the connections to be in use in turn. Were each sent as soon as
@@ -292,8 +309,9 @@ impl Batcher {
         (connections > 1 && gap >= LEAST_GAP).then_some(self.last_sent? + gap)
     }
 
-    /// Takes a batch from the front of the queue, which holds a live flight.
-    fn next_batch(&mut self, oldest: Instant) -> Batch {
+    /// Takes a batch from the front of the queue, which holds a live flight. It may turn out empty,
+    /// with all of them too late.
+    fn next_batch(&mut self, now: Instant, oldest: Instant) -> Batch {
         let size = match self.rules.mode {
             Mode::Single => 1,
             Mode::Fixed | Mode::Adaptive => self.rules.max_batch.min(self.queued),
@@ -301,16 +319,39 @@ impl Batcher {
         let mut batch = Batch {
             flights: Vec::with_capacity(size),
             oldest,
-            deadline: oldest,
+            deadline: now + self.rules.deadline.max(LEAST_PATIENCE),
+            too_late: Vec::new(),
         };
+        // Some rounds are longer than others.
+        let (round, epoch) = (self.round + self.round / 4, self.epoch);
         while batch.flights.len() < size
-            && let Some(id) = self.queue.pop_front()
+            && let Some(id) = self.queue.front().copied()
         {
-            if let Some(flight) = self.live_mut(id) {
+            let Some(flight) = self.live_mut(id) else {
+                self.queue.pop_front();
+                continue;
+            };
+            if flight.alone && !batch.flights.is_empty() {
+                break;
+            }
+            // One that has waited most of its time goes only if its answer can come in time: under
+            // more load than can be carried, whoever is asked for must be of use to somebody. A new
+            // one always goes, for who never asks never learns that it has become faster.
+            let left = flight.deadline.saturating_duration_since(now);
+            let waited = now.saturating_duration_since(flight.asked);
+            let is_late = left < round && waited > left;
+            let alone = flight.alone;
+            if !is_late {
                 flight.queued = false;
-                batch.deadline = batch.deadline.max(flight.deadline);
+                flight.epoch = epoch;
                 batch.flights.push((id, Arc::clone(&flight.subject)));
                 self.queued -= 1;
+            }
+            self.queue.pop_front();
+            if is_late {
+                batch.too_late.extend(self.settle(id));
+            } else if alone {
+                break;
             }
         }
         batch
@@ -353,6 +394,35 @@ impl Batcher {
                 self.queued += 1;
                 self.queue.push_front(*id);
             }
+        }
+    }
+
+    /// Puts the flights of a batch that the database refused back to the front of the queue, each to
+    /// go by itself: one of them may be what it refused. One that went by itself is given up.
+    pub(super) fn separate(&mut self, batch: &Batch, given_up: &mut Vec<Ended>) {
+        self.probing = false;
+        let alone = batch.flights.len() == 1;
+        for (id, _) in batch.flights.iter().rev() {
+            if alone {
+                given_up.extend(self.settle(*id));
+            } else if let Some(flight) = self.live_mut(*id) {
+                flight.alone = true;
+                flight.queued = true;
+                self.queued += 1;
+                self.queue.push_front(*id);
+            }
+        }
+    }
+
+    /// The table has changed: what is under way may be of before, and is joined by nobody.
+    pub(super) fn changed(&mut self) {
+        self.epoch += 1;
+    }
+
+    /// Ends all flights.
+    pub(super) fn drain(&mut self, ended: &mut Vec<Ended>) {
+        while let Some((_, id)) = self.by_age.pop_front() {
+            ended.extend(self.settle(id));
         }
     }
 

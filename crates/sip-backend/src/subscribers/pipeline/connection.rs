@@ -13,17 +13,25 @@ use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use sip_core::query::Secrets;
 use tokio::select;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::{sleep, sleep_until, timeout, timeout_at};
 
 use super::Inner;
 use super::batcher::{Batch, Ended, Subject, Take};
 use super::breaker::Failure;
+use crate::subscribers::cache::Moment;
 use crate::subscribers::database::{Database, DbError, RowKey, Session};
 
 /// Longest wait for the answer of a connection that is tried.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 /// First and longest pause before another attempt.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// The same while others are up.
+const BACKOFF_BESIDE: Duration = Duration::from_secs(15);
+/// Connections that try again while none is up; the others follow when one is.
+const PIONEERS: usize = 8;
+/// Connections that are being made at a time.
+const CONNECTING: usize = 16;
 /// A connection unused for so long is tried, so that none is found dead by the batch that needs it:
 /// servers and firewalls end idle ones.
 const PROBE_IDLE: Duration = Duration::from_secs(15);
@@ -36,6 +44,8 @@ struct Watch {
     /// A connection looks for changes.
     taken: Cell<bool>,
     mark: RefCell<Option<String>>,
+    /// Nobody looks any more.
+    free: Notify,
     /// That changes cannot be told was logged.
     warned: Cell<bool>,
 }
@@ -49,7 +59,8 @@ enum End {
 /// Runs until the store is closed and everything is answered.
 pub(super) async fn run<D: Database>(inner: &Inner, database: &D, connections: usize) {
     let watch = Watch::default();
-    let all = join_all((0..connections).map(|_| keep(inner, database, &watch)));
+    let connecting = Semaphore::new(CONNECTING);
+    let all = join_all((0..connections).map(|number| keep(inner, database, &watch, &connecting, number)));
     select! {
         _ = all => {}
         () = expire(inner) => {}
@@ -74,22 +85,30 @@ async fn expire(inner: &Inner) {
 }
 
 /// Keeps one connection up.
-async fn keep<D: Database>(inner: &Inner, database: &D, watch: &Watch) {
+async fn keep<D: Database>(
+    inner: &Inner,
+    database: &D,
+    watch: &Watch,
+    connecting: &Semaphore,
+    number: usize,
+) {
     let mut closed = inner.closed.subscribe();
     let jitter = RandomState::new();
     let (mut pause, mut attempts) = (BACKOFF.0, 0_u64);
     while !*closed.borrow() || inner.batcher.lock().queued() > 0 {
+        let turn = connecting.acquire().await;
         let begun = Instant::now();
-        let mut connecting = pin!(database.connect(inner.options.max_batch));
+        let mut connected = pin!(database.connect(inner.largest_batch()));
         let connected = select! {
-            connected = &mut connecting => connected,
+            connected = &mut connected => connected,
             _ = closed.wait_for(|closed| *closed) => {
                 if inner.batcher.lock().queued() == 0 {
                     return;
                 }
-                connecting.await
+                connected.await
             }
         };
+        drop(turn);
         match connected {
             Ok(session) => {
                 inner.up(1);
@@ -115,6 +134,16 @@ async fn keep<D: Database>(inner: &Inner, database: &D, watch: &Watch) {
             }
         }
         attempts += 1;
+        let up = inner.batcher.lock().sessions();
+        if up == 0 && number >= PIONEERS {
+            // The first few find out for all whether it is back.
+            select! {
+                () = inner.revived.notified() => {}
+                () = sleep(BACKOFF_BESIDE) => {}
+                _ = closed.wait_for(|closed| *closed) => {}
+            }
+            continue;
+        }
         // Between half and all of it, so that connections do not come back together.
         let share = jitter.hash_one(attempts) % 512;
         let this = pause.mul_f64(0.5 + share as f64 / 1024.0);
@@ -122,7 +151,9 @@ async fn keep<D: Database>(inner: &Inner, database: &D, watch: &Watch) {
             () = sleep(this) => {}
             _ = closed.wait_for(|closed| *closed) => {}
         }
-        pause = (pause * 2).min(BACKOFF.1);
+        // Beside others that are up, it is one too many for the server, most likely.
+        let longest = if up == 0 { BACKOFF.1 } else { BACKOFF_BESIDE };
+        pause = (pause * 2).min(longest);
     }
 }
 
@@ -131,17 +162,24 @@ async fn serve<D: Database>(inner: &Inner, session: &D::Session, watch: &Watch, 
     let made = Instant::now();
     let mut closed = inner.closed.subscribe();
     let mut under_way = FuturesUnordered::new();
-    let watching = Watching::begin(inner, watch);
-    let every = if watching.is_some() {
-        D::WATCH_EVERY
-    } else {
-        PROBE_IDLE
-    };
-    let mut look_at = Instant::now() + if watching.is_some() { Duration::ZERO } else { every };
+    let mut watching = None;
+    let mut every = PROBE_IDLE;
+    let mut look_at = Instant::now() + every;
     loop {
+        if watching.is_none() {
+            watching = Watching::begin(inner, watch);
+            if watching.is_some() {
+                every = D::WATCH_EVERY;
+                look_at = Instant::now();
+            }
+        }
         let may_take = under_way.len() < D::DEPTH;
         if may_take && Instant::now() >= look_at {
             look_at = Instant::now() + every;
+            if inner.batcher.lock().queued() > 0 {
+                // This one may have been the one to take it.
+                inner.wake();
+            }
             // A change empties the cache: not before those whom it served can be looked up again.
             let rests_until = inner.batcher.lock().breaker().rests_until(Instant::now());
             if let Some(until) = rests_until {
@@ -152,6 +190,7 @@ async fn serve<D: Database>(inner: &Inner, session: &D::Session, watch: &Watch, 
             }
         }
         let until = match inner.offer(may_take, !under_way.is_empty()) {
+            Take::Batch(batch) if batch.flights.is_empty() => continue,
             Take::Batch(batch) => {
                 useful.set(true);
                 if watching.is_none() {
@@ -178,6 +217,7 @@ async fn serve<D: Database>(inner: &Inner, session: &D::Session, watch: &Watch, 
             },
             () = woken(inner, idle), if may_take => {}
             () = at(until) => {}
+            () = watch.free.notified(), if watching.is_none() => {}
             _ = closed.wait_for(|closed| *closed), if !*inner.closed.borrow() => {}
             () = sleep_until(look_at.into()), if may_take => {}
         }
@@ -212,6 +252,7 @@ impl<'a> Watching<'a> {
 impl Drop for Watching<'_> {
     fn drop(&mut self) {
         self.0.taken.set(false);
+        self.0.free.notify_one();
     }
 }
 
@@ -232,7 +273,7 @@ async fn look(inner: &Inner, session: &impl Session, watch: &Watch, watching: bo
             // One that told and tells no more was restarted, and has forgotten what changed before.
             let before = watch.mark.replace(mark);
             if before != *watch.mark.borrow() {
-                inner.cache.invalidate();
+                inner.changed();
             }
             Ok(())
         }
@@ -248,42 +289,51 @@ async fn send(inner: &Inner, session: &impl Session, made: Instant, batch: Batch
     let begun = Instant::now();
     inner.stats.sent(begun - batch.oldest, batch.flights.len());
     // What is read from now on is at least as new as this.
-    let generation = inner.cache.generation();
+    let moment = inner.cache.moment();
     let subjects: Vec<&Subject> = batch.flights.iter().map(|(_, subject)| &**subject).collect();
     let mut found: Vec<Option<Secrets>> = vec![None; subjects.len()];
     let fetched = timeout_at(
         batch.deadline.into(),
         fetch(inner, session, &subjects, &mut found),
     )
-    .await;
-    match fetched {
-        Ok(Ok(())) => {
+    .await
+    .unwrap_or_else(|_| Err(DbError::Silent));
+    let error = match fetched {
+        Ok(()) => {
             let round = begun.elapsed();
             inner.stats.carried(round, subjects.len());
-            inner.finish(&batch, found, generation, round);
-            Ok(())
+            inner.finish(&batch, found, moment, round);
+            return Ok(());
         }
-        Ok(Err(DbError::Lost(error))) => {
-            inner.note(&error);
-            inner.stats.lost.inc();
-            let mut given_up = Vec::new();
-            let now = Instant::now();
-            inner.batcher.lock().put_back(now, made, &batch, &mut given_up);
-            inner.fail(given_up);
-            inner.wake();
-            Err(())
-        }
-        Ok(Err(error)) => {
-            inner.note(&error);
-            inner.give_up(&batch);
-            Err(())
-        }
-        Err(_) => {
-            inner.note(&"no answer within the deadline");
-            inner.give_up(&batch);
-            Err(())
+        Err(error) => error,
+    };
+    inner.note(&error);
+    let mut given_up = Vec::new();
+    let now = Instant::now();
+    {
+        let mut batcher = inner.batcher.lock();
+        match &error {
+            // One question may be what it cannot be asked; the connection is as good as before.
+            DbError::Unfit(_) => batcher.separate(&batch, &mut given_up),
+            DbError::Silent => {
+                given_up.extend(batch.flights.iter().filter_map(|(id, _)| batcher.settle(*id)));
+                batcher.failed(now, Failure::Batch, &mut given_up);
+            }
+            DbError::Lost(_) | DbError::Refused(_) | DbError::NoTable { .. } | DbError::NoColumn { .. } => {
+                batcher.put_back(now, made, &batch, &mut given_up);
+                if !given_up.is_empty() && !matches!(error, DbError::Lost(_)) {
+                    batcher.failed(now, Failure::Batch, &mut given_up);
+                }
+            }
         }
     }
+    inner.fail(given_up);
+    if matches!(error, DbError::Unfit(_)) {
+        return Ok(());
+    }
+    inner.stats.lost.inc();
+    inner.wake();
+    Err(())
 }
 
 /// Fetches the rows of all subjects, and puts what they hold in the places of the subjects.
@@ -346,7 +396,7 @@ impl Inner {
             return Take::Wait(None);
         }
         let mut ended = Vec::new();
-        let (offer, more) = {
+        let (mut offer, more) = {
             let now = Instant::now();
             let mut batcher = self.batcher.lock();
             // Nobody waits for these any more.
@@ -354,6 +404,9 @@ impl Inner {
             let offer = batcher.take(now, busy);
             (offer, batcher.queued() > 0)
         };
+        if let Take::Batch(batch) = &mut offer {
+            ended.append(&mut batch.too_late);
+        }
         self.expired(ended);
         if more && matches!(offer, Take::Batch(_)) {
             // The others need not wait for this one.
@@ -364,8 +417,16 @@ impl Inner {
 
     /// The time of these is over.
     fn expired(&self, ended: Vec<Ended>) {
+        if ended.is_empty() {
+            return;
+        }
         self.stats.timed_out.add(ended.len() as u64);
         self.fail(ended);
+        if *self.closed.borrow() {
+            // The queue may be empty by that.
+            self.idle.notify_waiters();
+            self.busy.notify_waiters();
+        }
     }
 
     /// A connection more, or less.
@@ -376,6 +437,7 @@ impl Inner {
         drop(batcher);
         if by > 0 {
             self.stats.connected.inc();
+            self.revived.notify_waiters();
         }
     }
 
@@ -386,7 +448,7 @@ impl Inner {
     }
 
     /// Answers a batch.
-    fn finish(&self, batch: &Batch, found: Vec<Option<Secrets>>, generation: u64, round: Duration) {
+    fn finish(&self, batch: &Batch, found: Vec<Option<Secrets>>, moment: Moment, round: Duration) {
         let mut ended = Vec::with_capacity(batch.flights.len());
         {
             let mut batcher = self.batcher.lock();
@@ -402,23 +464,12 @@ impl Inner {
                     ..
                 } = &**subject;
                 self.cache
-                    .insert(username, domain, realm, generation, secrets.clone());
+                    .keep((username, domain, realm), moment, secrets.clone());
             }
             if let Some(ended) = ended {
                 self.answer(ended, &secrets);
             }
         }
         self.sink.flush();
-    }
-
-    /// Answers a batch that the database did not.
-    fn give_up(&self, batch: &Batch) {
-        let mut ended = Vec::new();
-        {
-            let mut batcher = self.batcher.lock();
-            ended.extend(batch.flights.iter().filter_map(|(id, _)| batcher.settle(*id)));
-            batcher.failed(Instant::now(), Failure::Batch, &mut ended);
-        }
-        self.fail(ended);
     }
 }

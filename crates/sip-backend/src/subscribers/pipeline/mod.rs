@@ -101,6 +101,8 @@ struct Inner {
     idle: Notify,
     /// Any connection should.
     busy: Notify,
+    /// A connection came up.
+    revived: Notify,
     /// A deadline was set where there was none.
     ageing: Notify,
     closed: watch::Sender<bool>,
@@ -156,6 +158,23 @@ impl Pipeline {
         })
     }
 
+    /// Forgets what is cached of `user@domain`, of everybody without a name, and what is being
+    /// looked up now; entries forgotten.
+    pub fn forget(&self, subscriber: Option<(&[u8], &[u8])>) -> usize {
+        let cache = &self.inner.cache;
+        match subscriber {
+            Some((user, domain)) => {
+                self.inner.batcher.lock().changed();
+                cache.forget(user, domain)
+            }
+            None => {
+                let held = cache.len();
+                self.inner.changed();
+                held
+            }
+        }
+    }
+
     /// How long questions may take from now on.
     pub fn set_deadline(&self, deadline: Duration) {
         self.inner.batcher.lock().set_deadline(deadline);
@@ -194,7 +213,11 @@ impl CredentialStore for Pipeline {
             for query in batch {
                 match batcher.ask(now, &query) {
                     Asked::Queued { wake: this } => wake |= this,
-                    Asked::Joined => inner.stats.joined.inc(),
+                    Asked::Joined => {
+                        inner.stats.joined.inc();
+                        // It may be the one that lets a probe go.
+                        wake |= batcher.queued() > 0;
+                    }
                     asked @ (Asked::Full | Asked::Broken | Asked::Closed) => refused.push((query, asked)),
                 }
             }
@@ -224,7 +247,9 @@ impl CredentialStore for Pipeline {
 
     fn metrics(&self) -> Vec<Sample> {
         let inner = &self.inner;
-        inner.stats.samples(&inner.batcher.lock(), &inner.reader)
+        // Samples are made after the lock: workers wait for it.
+        let now = stats::Now::of(&inner.batcher.lock());
+        inner.stats.samples(&now, &inner.reader)
     }
 
     fn shutdown(&self) {
@@ -263,6 +288,7 @@ impl Inner {
             store: table.source.to_string(),
             idle: Notify::new(),
             busy: Notify::new(),
+            revived: Notify::new(),
             ageing: Notify::new(),
             closed: watch::Sender::new(false),
             cache,
@@ -287,10 +313,25 @@ impl Inner {
             runtime.block_on(connection::run(&inner, &database, connections));
             // What still waits gets no answer any more.
             let mut left = Vec::new();
-            let end = Instant::now() + inner.options.deadline;
-            inner.batcher.lock().expire(end, &mut left);
+            inner.batcher.lock().drain(&mut left);
             inner.fail(left);
+            // A name server that does not answer keeps no process from its end.
+            runtime.shutdown_background();
         })
+    }
+
+    /// The table has changed.
+    fn changed(&self) {
+        self.batcher.lock().changed();
+        self.cache.invalidate();
+    }
+
+    /// Most questions that are sent together.
+    fn largest_batch(&self) -> usize {
+        match self.options.mode {
+            Mode::Single => 1,
+            Mode::Fixed | Mode::Adaptive => self.options.max_batch.max(1),
+        }
     }
 
     /// Makes a connection look at the queue.

@@ -123,10 +123,10 @@ impl Stats {
     }
 
     /// All of them.
-    pub(super) fn samples(&self, batcher: &Batcher, reader: &Reader) -> Vec<Sample> {
+    pub(super) fn samples(&self, now: &Now, reader: &Reader) -> Vec<Sample> {
         let mut samples = self.counts(reader);
         samples.extend(self.histograms());
-        samples.extend(state(batcher));
+        samples.extend(state(now));
         samples.extend(self.by_size());
         samples
     }
@@ -237,34 +237,57 @@ impl Stats {
     }
 }
 
-/// How the queue is now.
-fn state(batcher: &Batcher) -> Vec<Sample> {
+/// How the queue is at a moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Now {
+    queued: u64,
+    under_way: u64,
+    questions: u64,
+    sessions: u64,
+    state: State,
+    opened: u64,
+}
+
+impl Now {
+    pub(super) fn of(batcher: &Batcher) -> Self {
+        Self {
+            queued: batcher.queued() as u64,
+            under_way: batcher.under_way() as u64,
+            questions: batcher.questions() as u64,
+            sessions: batcher.sessions() as u64,
+            state: batcher.breaker().state(),
+            opened: batcher.breaker().opened(),
+        }
+    }
+}
+
+fn state(now: &Now) -> Vec<Sample> {
     let gauge = |name, help, n| Sample::gauge(name, "", help, n);
     vec![
         gauge(
             "credential_queue",
             "Look-ups that wait for a connection to the store.",
-            batcher.queued() as u64,
+            now.queued,
         ),
         gauge(
             "credential_in_flight",
             "Look-ups that the store was asked for and has not answered.",
-            batcher.under_way() as u64,
+            now.under_way,
         ),
         gauge(
             "credential_waiting",
             "Questions that wait for the answer of a look-up.",
-            batcher.questions() as u64,
+            now.questions,
         ),
         gauge(
             "credential_connections",
             "Connections to the store that are up.",
-            batcher.sessions() as u64,
+            now.sessions,
         ),
         gauge(
             "credential_breaker",
             "0: the store is asked; 1: one batch tries whether it answers again; 2: it is not asked.",
-            match batcher.breaker().state() {
+            match now.state {
                 State::Closed => 0,
                 State::HalfOpen => 1,
                 State::Open { .. } => 2,
@@ -274,7 +297,7 @@ fn state(batcher: &Batcher) -> Vec<Sample> {
             "credential_breaker_opened",
             "",
             "Times that the store was given up for a while.",
-            batcher.breaker().opened(),
+            now.opened,
         ),
     ]
 }

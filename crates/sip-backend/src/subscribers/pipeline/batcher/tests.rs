@@ -288,6 +288,85 @@ fn a_broken_database_gets_no_questions_until_a_probe_succeeds() {
 }
 
 #[test]
+fn what_the_database_refuses_goes_again_one_by_one() {
+    let t = Instant::now();
+    let mut batcher = filled(Mode::Adaptive, t, 3);
+    let refused = batch(batcher.take(t, false));
+    let mut given_up = Vec::new();
+    batcher.separate(&refused, &mut given_up);
+    batcher.ask(t, &query(9, "9"));
+    assert_eq!((given_up.len(), batcher.queued()), (0, 4));
+    for user in 0..3 {
+        let alone = batch(batcher.take(t, false));
+        assert_eq!(alone.flights.len(), 1);
+        assert_eq!(&*alone.flights[0].1.username, user.to_string().as_bytes());
+        if user == 1 {
+            batcher.separate(&alone, &mut given_up);
+        } else {
+            batcher.settle(alone.flights[0].0).unwrap();
+        }
+    }
+    assert_eq!(given_up.len(), 1, "the one that it was");
+    assert_eq!(size(batcher.take(t, false)), 1, "and then the rest");
+    assert_eq!(batcher.breaker().state(), State::Closed);
+}
+
+#[test]
+fn what_was_sent_before_a_change_is_joined_by_nobody() {
+    let t = Instant::now();
+    let mut batcher = filled(Mode::Adaptive, t, 1);
+    let before = batch(batcher.take(t, false));
+    batcher.changed();
+    assert_eq!(batcher.ask(t, &query(5, "0")), Asked::Queued { wake: true });
+    assert_eq!(batcher.ask(t, &query(6, "0")), Asked::Joined);
+    let after = batch(batcher.take(t, false));
+    let slots = |ended: Ended| {
+        ended
+            .waiters
+            .iter()
+            .map(|w| w.id.unwrap().slot)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(slots(batcher.settle(before.flights[0].0).unwrap()), [0]);
+    assert_eq!(slots(batcher.settle(after.flights[0].0).unwrap()), [5, 6]);
+    assert_eq!((batcher.questions(), batcher.under_way()), (0, 0));
+}
+
+/// Twice as much is asked as one connection carries, for half a minute. Its answers are not taken
+/// for silence, and those that it gives are of use.
+#[test]
+fn under_overload_what_can_be_carried_is_carried() {
+    const ROUND: Duration = Duration::from_millis(20);
+    let start = Instant::now();
+    let mut batcher = filled(Mode::Single, start, 0);
+    let (mut carried, mut ended) = (0, Vec::new());
+    let mut under_way: Option<(Instant, Batch)> = None;
+    for ms in 0..30_000_u32 {
+        let now = start + ms * MS;
+        if ms % 10 == 0 {
+            batcher.ask(now, &query(ms, &ms.to_string()));
+        }
+        batcher.expire(now, &mut ended);
+        if let Some((sent, batch)) = under_way.take_if(|(sent, _)| now >= *sent + ROUND) {
+            assert!(now < batch.deadline, "the connection would have been given up");
+            batcher.succeeded(now - sent);
+            carried += u32::from(batcher.settle(batch.flights[0].0).is_some());
+        }
+        while under_way.is_none()
+            && let Take::Batch(mut batch) = batcher.take(now, false)
+        {
+            ended.append(&mut batch.too_late);
+            if !batch.flights.is_empty() {
+                under_way = Some((now, batch));
+            }
+        }
+    }
+    let most = 30_000 / 20;
+    assert!(carried > most * 95 / 100, "{carried} of {most}");
+    assert!(ended.len() > 1000, "the others were told");
+}
+
+#[test]
 fn after_the_end_the_queue_is_emptied_and_closed() {
     let t = Instant::now();
     let mut batcher = filled(Mode::Fixed, t, 2);
