@@ -3,9 +3,7 @@
 
 use std::fmt::Write as _;
 
-use md5::{Digest, Md5};
-
-use crate::{Client, DOMAIN, Link, Message};
+use crate::{Client, DOMAIN, Link, Message, digest};
 
 /// The phone of one subscriber of [`DOMAIN`].
 #[derive(Debug)]
@@ -241,17 +239,9 @@ impl Agent {
         self.client.send_with_body(&text, branch, body);
     }
 
-    /// Answers an MD5 challenge with qop=auth (RFC 7616 §3.4).
+    /// Answers a challenge.
     fn credentials(&self, method: &str, uri: &str, challenge: &Message) -> String {
-        let (realm, nonce) = (challenge.challenge("realm"), challenge.challenge("nonce"));
-        let (user, password) = (self.user, self.password);
-        let secret = md5(&format!("{user}:{realm}:{password}"));
-        let request = md5(&format!("{method}:{uri}"));
-        let response = md5(&format!("{secret}:{nonce}:00000001:c0ffee:auth:{request}"));
-        format!(
-            "Digest username=\"{user}\", realm=\"{realm}\", nonce=\"{nonce}\", uri=\"{uri}\", \
-             response=\"{response}\", algorithm=MD5, qop=auth, nc=00000001, cnonce=\"c0ffee\""
-        )
+        digest::credentials(method, uri, challenge, self.user, self.password)
     }
 }
 
@@ -278,23 +268,5 @@ impl Dialog {
             target: invite.contact_uri(),
             routes: invite.routes(),
         }
-    }
-}
-
-fn md5(text: &str) -> String {
-    let mut hex = String::new();
-    for byte in Md5::digest(text.as_bytes()) {
-        let _ = write!(hex, "{byte:02x}");
-    }
-    hex
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn digests_are_written_as_hexadecimal() {
-        assert_eq!(md5("abc"), "900150983cd24fb0d6963f7d28e17f72");
     }
 }

@@ -23,6 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub struct Config {
     state: &'static str,
     methods: Vec<&'static str>,
+    auth: String,
+    subscribers: String,
     workers: u16,
     users: Vec<(String, String)>,
     rest: String,
@@ -40,6 +42,8 @@ impl Config {
         Self {
             state: "transaction",
             methods: vec![],
+            auth: String::new(),
+            subscribers: "url = \"sqlite:subscribers.db\"".to_owned(),
             workers: 2,
             users: vec![],
             rest: String::new(),
@@ -61,6 +65,18 @@ impl Config {
     /// Methods that need credentials.
     pub fn auth(mut self, methods: &[&'static str]) -> Self {
         self.methods = methods.to_vec();
+        self
+    }
+
+    /// Further keys of the table `[domain.auth]` of [`DOMAIN`].
+    pub fn auth_keys(mut self, keys: &str) -> Self {
+        keys.clone_into(&mut self.auth);
+        self
+    }
+
+    /// Where the subscribers are, as the keys of the table `[subscribers]`.
+    pub fn subscribers(mut self, keys: &str) -> Self {
+        keys.clone_into(&mut self.subscribers);
         self
     }
 
@@ -121,14 +137,16 @@ impl Config {
             "[server]\nworkers = {workers}\ndata_dir = \"data\"\ndrain_s = 1\n\n\
              [[listen]]\ntransport = \"udp\"\naddress = \"{sip}\"\n\n\
              [[listen]]\ntransport = \"tcp\"\naddress = \"{sip}\"\n\n\
-             [subscribers]\nurl = \"sqlite:subscribers.db\"\n\n\
+             [subscribers]\n{subscribers}\n\n\
              [location]\nurl = \"sqlite:location.db\"\ndurability = \"commit\"\nmin_expires_s = 10\n\n\
-             [[domain]]\nname = \"{DOMAIN}\"\n[domain.auth]\nmethods = [{methods}]\n\n\
+             [[domain]]\nname = \"{DOMAIN}\"\n[domain.auth]\nmethods = [{methods}]\n{auth}\n\n\
              [state]\nmode = \"{state}\"\n\n\
              [admin]\nlisten = \"{admin}\"\n{rest}",
             workers = self.workers,
             sip = scene.at(port::SERVER),
             methods = methods.join(", "),
+            auth = self.auth,
+            subscribers = self.subscribers,
             state = self.state,
             admin = scene.at(port::ADMIN),
             rest = self.rest,
@@ -156,15 +174,22 @@ impl Server {
         std::fs::write(&file, config.render(scene)).expect("writing the configuration");
         run_to_end(scene, &["check"], &file, None);
         for (name, password) in &config.users {
-            let subscriber = format!("{name}@{DOMAIN}");
-            run_to_end(
-                scene,
-                &["user", "add", &subscriber, "--password-stdin"],
-                &file,
-                Some(password),
-            );
+            Self::add_user(scene, name, password);
         }
         Self::start_again(scene)
+    }
+
+    /// Adds a subscriber of [`DOMAIN`] by the command line, while a server of this scene runs.
+    ///
+    /// # Panics
+    /// When that fails.
+    pub fn add_user(scene: &Scene, name: &str, password: &str) {
+        run_to_end(
+            scene,
+            &["user", "add", &format!("{name}@{DOMAIN}"), "--password-stdin"],
+            &scene.path("trapezoid.toml"),
+            Some(password),
+        );
     }
 
     /// Starts a server on what an earlier one of the same scene left.

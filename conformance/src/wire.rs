@@ -101,13 +101,24 @@ impl Message {
         uri.to_owned()
     }
 
-    /// A quoted parameter of a challenge.
-    pub fn challenge(&self, parameter: &str) -> &str {
-        let value = match self.header("www-authenticate") {
+    /// The first challenge; empty where there is none.
+    fn first_challenge(&self) -> &str {
+        match self.header("www-authenticate") {
             "" => self.header("proxy-authenticate"),
             value => value,
-        };
-        value
+        }
+    }
+
+    /// A parameter of a challenge that is not quoted; empty where there is none.
+    pub fn challenge_token(&self, parameter: &str) -> &str {
+        let value = self.first_challenge().split(&format!("{parameter}=")).nth(1);
+        let value = value.and_then(|v| v.split([',', ' ']).next());
+        value.unwrap_or("")
+    }
+
+    /// A quoted parameter of a challenge.
+    pub fn challenge(&self, parameter: &str) -> &str {
+        self.first_challenge()
             .split(&format!("{parameter}=\""))
             .nth(1)
             .and_then(|v| v.split('"').next())

@@ -1,0 +1,400 @@
+//! What the tests of a database stand on: the database, a relay in front of it, a server, a phone that
+//! answers, and a load of three kinds of requests.
+
+use std::collections::HashSet;
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use conformance::digest::{md5, sha256};
+use conformance::{
+    Class, Config, DOMAIN, Load, Outcome, Part, Phone, Plan, Scene, Server, Transport, percentile, port,
+};
+use delay_relay::{Options, Relay};
+use test_databases::Database;
+
+/// The domain that asks nobody for credentials.
+pub(crate) const OPEN_DOMAIN: &str = "b.example";
+/// Requests of each class in a second.
+const RATE: u32 = 50;
+const REGULARS: usize = 10;
+const NEW: usize = 1500;
+/// What the passwords of all users begin with.
+const MARK: &str = "Never-In-A-Log";
+/// Beyond a deadline, for machines that are busy with other things.
+const MARGIN: Duration = Duration::from_secs(2);
+/// How soon after a fault everything must be as before.
+pub(crate) const RECOVERY: Duration = Duration::from_secs(15);
+
+/// A user's password.
+pub(crate) fn password(user: &str) -> String {
+    format!("{MARK}-{user}")
+}
+
+/// Users of [`Class::Regular`].
+pub(crate) fn regulars() -> Vec<String> {
+    (0..REGULARS).map(|n| format!("regular{n}")).collect()
+}
+
+/// Users of [`Class::New`].
+pub(crate) fn new_users() -> Vec<String> {
+    (0..NEW).map(|n| format!("new{n}")).collect()
+}
+
+fn ha1(user: &str) -> String {
+    md5(&format!("{user}:{DOMAIN}:{}", password(user)))
+}
+
+/// The statement that puts users into the table that `trapezoid user add` made.
+pub(crate) fn insert(users: &[String]) -> String {
+    let mut sql = "INSERT INTO subscriber (username, domain, ha1) VALUES ".to_owned();
+    for (n, user) in users.iter().enumerate() {
+        let comma = if n == 0 { "" } else { "," };
+        let _ = write!(sql, "{comma}('{user}','{DOMAIN}','{}')", ha1(user));
+    }
+    sql
+}
+
+/// `url` of a database, by way of a relay.
+pub(crate) fn url_by(database: &Database, relay: &Relay) -> String {
+    let own = format!(":{}/", database.port());
+    let by = format!(":{}/", relay.address().port());
+    database.url().replace(&own, &by)
+}
+
+/// A relay without delay in front of a database.
+pub(crate) fn relay(database: &Database) -> Relay {
+    let target = format!("{}:{}", database.host(), database.port());
+    let listen = "127.0.0.1:0".parse().expect("an address");
+    let target = target.parse().expect("an address");
+    Relay::start(Options::new(listen, target)).expect("a relay")
+}
+
+/// The configuration of all tests here: two domains, of which one asks for credentials, and a next
+/// hop for what is for the other.
+pub(crate) fn config(scene: &Scene, url: &str, credentials: &str) -> Config {
+    Config::new()
+        .auth(&["REGISTER", "INVITE", "MESSAGE"])
+        .subscribers(&format!("url = \"{url}\""))
+        .table(
+            "[[domain]]",
+            &format!("name = \"{OPEN_DOMAIN}\"\nauth = {{ methods = [] }}"),
+        )
+        .table("[credentials]", credentials)
+        .table("[log]", "level = \"debug\"")
+        .route(&format!(
+            "when = {{ domain = \"{OPEN_DOMAIN}\" }}\ndo = {{ relay = \"sip:{}\" }}",
+            scene.at(port::CALLEE)
+        ))
+}
+
+/// What differs between stages.
+#[derive(Debug, Clone)]
+pub(crate) struct Setting {
+    /// The keys of `[credentials]`.
+    pub(crate) credentials: &'static str,
+    /// `deadline_ms` among them.
+    pub(crate) deadline: Duration,
+    /// The answer to who cannot be looked up.
+    pub(crate) unavailable: u16,
+    /// Whether users are in the database when the server starts.
+    pub(crate) filled: bool,
+    /// Of the relay, each way.
+    pub(crate) delay: Duration,
+}
+
+impl Default for Setting {
+    fn default() -> Self {
+        Self {
+            credentials: "deadline_ms = 1000",
+            deadline: Duration::from_secs(1),
+            unavailable: 503,
+            filled: true,
+            delay: Duration::ZERO,
+        }
+    }
+}
+
+/// Everything, ended in this order.
+pub(crate) struct Stage {
+    load: Load,
+    pub(crate) server: Server,
+    _phone: Phone,
+    pub(crate) relay: Relay,
+    pub(crate) database: Database,
+    setting: Setting,
+    begun: Instant,
+    pub(crate) scene: Scene,
+}
+
+impl Stage {
+    /// Sets it up on a database, and begins the load. Where the table is filled, it returns when all
+    /// regulars' secrets are in memory and no change of the table is news.
+    pub(crate) fn set(database: Database, setting: Setting) -> Self {
+        let scene = Scene::new();
+        let relay = relay(&database);
+        let delayed = relay.control().set_delay(setting.delay, setting.delay);
+        delayed.expect("a delay");
+        let mut config = config(&scene, &url_by(&database, &relay), setting.credentials);
+        if setting.filled {
+            // The first makes the table.
+            config = config.user("first", &password("first"));
+        }
+        let phone = Phone::start(&scene, Transport::Udp, port::CALLEE, Part::Answer(Duration::ZERO));
+        let server = Server::start(&scene, &config);
+        if setting.filled {
+            Self::fill(&database);
+        }
+        let plan = Plan {
+            open_domain: OPEN_DOMAIN,
+            regulars: regulars(),
+            new: new_users(),
+            password,
+            rate: [RATE; 3],
+        };
+        let stage = Self {
+            load: Load::start(&scene, plan),
+            server,
+            _phone: phone,
+            relay,
+            database,
+            begun: Instant::now(),
+            setting,
+            scene,
+        };
+        if stage.setting.filled {
+            stage.settle();
+        }
+        stage
+    }
+
+    /// Puts all users into the table.
+    pub(crate) fn fill(database: &Database) {
+        database.sql(&insert(&[regulars(), new_users()].concat()));
+    }
+
+    /// Waits until the last change of the table is no news any more, and what was forgotten for it
+    /// is known again. Changes are looked for every second, and count for some.
+    pub(crate) fn settle(&self) {
+        let invalidations = || self.server.metric("trapezoid_credential_cache_invalidations", "");
+        let deadline = Instant::now() + RECOVERY;
+        let (mut before, mut changed) = (invalidations(), Instant::now());
+        while before < 0.5 || changed.elapsed() < Duration::from_millis(1300) {
+            assert!(Instant::now() < deadline, "the table changes all the time");
+            std::thread::sleep(Duration::from_millis(50));
+            let now = invalidations();
+            if now > before {
+                (before, changed) = (now, Instant::now());
+            }
+        }
+    }
+
+    /// Waits until users nobody has asked for before are served again.
+    pub(crate) fn recovered(&self) -> Instant {
+        self.load.wait_for_success(Class::New, 15, RECOVERY)
+    }
+
+    /// Waits until regulars are.
+    pub(crate) fn recovered_all(&self) {
+        self.load.wait_for_success(Class::Regular, 2 * REGULARS, RECOVERY);
+    }
+
+    /// Lets the load go on for a while, ends it, and tells what became of it since `fault`, when the
+    /// fault began, until `over`, and after `recovered`.
+    pub(crate) fn finish(self, fault: Instant, over: Instant, recovered: Instant) -> Told {
+        std::thread::sleep(Duration::from_secs(1));
+        let Self {
+            load,
+            server,
+            database,
+            setting,
+            begun,
+            scene,
+            ..
+        } = self;
+        let outcomes = load.finish();
+        let log = server.log();
+        no_secrets(&log, &database);
+        drop(server);
+        drop(scene);
+        Told {
+            log,
+            outcomes,
+            setting,
+            begun,
+            fault,
+            over,
+            recovered,
+        }
+    }
+}
+
+/// What became of the load.
+pub(crate) struct Told {
+    /// The server's.
+    pub(crate) log: String,
+    pub(crate) outcomes: Vec<Outcome>,
+    setting: Setting,
+    begun: Instant,
+    pub(crate) fault: Instant,
+    pub(crate) over: Instant,
+    pub(crate) recovered: Instant,
+}
+
+impl Told {
+    /// Requests of a class that were under way between two moments.
+    pub(crate) fn of(&self, class: Class, from: Instant, to: Instant) -> Vec<&Outcome> {
+        let during = |o: &&Outcome| o.class == class && o.begun < to && o.ended >= from;
+        self.outcomes.iter().filter(during).collect()
+    }
+
+    fn end(&self) -> Instant {
+        self.recovered + Duration::from_secs(3600)
+    }
+
+    /// What must be so whatever happens to the database. `what` names that.
+    pub(crate) fn is_undisturbed(&self, what: &str) {
+        self.strangers_notice_nothing(what);
+        self.class_succeeds(Class::Regular, self.begun, what);
+        self.is_answered_in_time(what);
+        self.class_succeeds(Class::New, self.recovered, what);
+    }
+
+    fn strangers_notice_nothing(&self, what: &str) {
+        self.class_succeeds(Class::Open, self.begun, what);
+        let p99 = |from, to| {
+            let of = self.of(Class::Open, from, to);
+            let mut times: Vec<Duration> = of.iter().map(|o| o.took).collect();
+            assert!(times.len() > 20, "{what}: {} requests in that time", times.len());
+            (
+                percentile(&mut times, 50),
+                percentile(&mut times, 99),
+                percentile(&mut times, 100),
+            )
+        };
+        let before = p99(self.begun, self.fault);
+        let during = p99(self.fault, self.recovered);
+        let after = p99(self.recovered, self.end());
+        eprintln!(
+            "{what}: strangers' median, p99, worst: before {before:?}, during {during:?}, after {after:?}"
+        );
+        eprintln!(
+            "{what}: fault of {:?}, new users succeed {:?} after its end",
+            self.over - self.fault,
+            self.recovered.saturating_duration_since(self.over)
+        );
+        assert!(
+            during.1 <= (before.1 * 2).max(Duration::from_millis(250)),
+            "{what}: those who need no look-up wait for it: p99 {:?}, before {:?}",
+            during.1,
+            before.1
+        );
+    }
+
+    /// All of a class succeed from some moment on.
+    pub(crate) fn class_succeeds(&self, class: Class, from: Instant, what: &str) {
+        let of_class = self
+            .outcomes
+            .iter()
+            .filter(|o| o.class == class && o.begun >= from);
+        let of_class: Vec<&Outcome> = of_class.collect();
+        assert!(of_class.len() > 20, "{what}: {} of {class:?}", of_class.len());
+        let failed: Vec<String> = of_class
+            .iter()
+            .filter(|o| o.status != 200)
+            .map(|o| self.describe(o))
+            .collect();
+        assert!(
+            failed.is_empty(),
+            "{what}: {} of {} {class:?} requests failed: {failed:#?}",
+            failed.len(),
+            of_class.len()
+        );
+    }
+
+    fn describe(&self, o: &Outcome) -> String {
+        let since = |at: Instant| match at.checked_duration_since(self.fault) {
+            Some(after) => format!("{after:?} after"),
+            None => format!("{:?} before", self.fault - at),
+        };
+        format!(
+            "{} of {}: {} after {:?}, begun {} the fault",
+            o.method,
+            o.user,
+            o.status,
+            o.took,
+            since(o.begun)
+        )
+    }
+
+    /// New users get an answer, the one that is configured where it is no 200, and in time.
+    pub(crate) fn is_answered_in_time(&self, what: &str) {
+        let new = self.of(Class::New, self.begun, self.end());
+        let refused: Vec<_> = new.iter().filter(|o| o.status != 200).collect();
+        let limit = self.setting.deadline + MARGIN;
+        for o in &refused {
+            let at = self.describe(o);
+            assert_eq!(o.status, self.setting.unavailable, "{what}: {at}");
+            let seconds: Result<u32, _> = o.retry_after.parse();
+            assert!(
+                seconds.is_ok_and(|s| s > 0),
+                "{what}: Retry-After: {}",
+                o.retry_after
+            );
+            assert!(o.took <= limit, "{what}: {at}");
+            assert!(
+                o.ended >= self.fault || !self.setting.filled,
+                "{what}: before the fault: {at}"
+            );
+        }
+        let mut times: Vec<Duration> = refused.iter().map(|o| o.took).collect();
+        eprintln!(
+            "{what}: {} of {} new users refused, after {:?} (median), {:?} (worst)",
+            times.len(),
+            new.len(),
+            percentile(&mut times, 50),
+            percentile(&mut times, 100)
+        );
+    }
+
+    /// Hardly a new user could be served while the fault lasted.
+    pub(crate) fn new_users_were_refused(&self, what: &str) {
+        let fault = self.of(Class::New, self.fault, self.over);
+        // Those whose time came within the fault.
+        let refused = fault
+            .iter()
+            .filter(|o| o.status == self.setting.unavailable)
+            .count();
+        assert!(
+            refused * 2 > fault.len() && refused > 10,
+            "{what}: {refused} of {} refused: was there a fault?",
+            fault.len()
+        );
+    }
+
+    /// All new users were served.
+    pub(crate) fn new_users_succeed(&self, what: &str) {
+        self.class_succeeds(Class::New, self.begun, what);
+    }
+}
+
+/// Neither passwords nor what serves as one are in a log.
+pub(crate) fn no_secrets(log: &str, database: &Database) {
+    assert!(log.len() > 200, "a log: {log}");
+    for secret in [MARK, database.password()] {
+        let line = log.lines().find(|line| line.contains(secret));
+        assert_eq!(line, None, "a password in the log");
+    }
+    let mut hashes = HashSet::new();
+    for user in [regulars(), new_users(), vec!["first".to_owned()]].concat() {
+        let full = format!("{user}@{DOMAIN}");
+        for name in [user.clone(), full] {
+            let text = format!("{name}:{DOMAIN}:{}", password(&user));
+            hashes.extend([md5(&text), sha256(&text)]);
+        }
+    }
+    let lower = log.to_ascii_lowercase();
+    let words = lower.split(|c: char| !c.is_ascii_hexdigit());
+    for word in words.filter(|word| word.len() >= 32) {
+        assert!(!hashes.contains(word), "an HA1 in the log: {word}");
+    }
+}
