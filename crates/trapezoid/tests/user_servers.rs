@@ -1,0 +1,173 @@
+//! `trapezoid user` on database servers, through the built binary.
+
+use std::io::Write;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+
+use test_databases::{Database, MariaDb, PostgreSql};
+
+/// A directory with a configuration whose subscribers are at this URL.
+fn at(url: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a directory");
+    let text = format!("[subscribers]\nurl = \"{url}\"\n[[domain]]\nname = \"a.example\"\n");
+    std::fs::write(dir.path().join("t.toml"), text).expect("writable");
+    dir
+}
+
+/// Exit code, standard output, standard error of `trapezoid user …`.
+fn user(dir: &Path, arguments: &[&str], input: &str) -> (i32, String, String) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_trapezoid"))
+        .arg("user")
+        .args(arguments)
+        .args(["--config", "t.toml"])
+        .current_dir(dir)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    // A command that fails early does not read its input.
+    let _ = child.stdin.take().expect("a pipe").write_all(input.as_bytes());
+    let output = child.wait_with_output().expect("it ends");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    (
+        output.status.code().expect("no signal"),
+        text(output.stdout),
+        text(output.stderr),
+    )
+}
+
+/// An exit code and a line on standard error, nothing on standard output.
+fn said(code: i32, text: &str) -> (i32, String, String) {
+    (code, String::new(), format!("{text}\n"))
+}
+
+fn subscribers_come_and_go(database: &Database) {
+    let dir = at(&database.url());
+    let listed = |text: &str| (0, text.to_owned(), String::new());
+    let run = |arguments: &[&str], input| user(dir.path(), arguments, input);
+    let add = |name, password| run(&["add", name, "--password-stdin"], password);
+    let passwd = |name, password| run(&["passwd", name, "--password-stdin"], password);
+    let ha1 = |name| {
+        let sql = format!("SELECT ha1, ha1b, ha1_sha256, password FROM subscriber WHERE username = '{name}'");
+        database.sql(&sql)
+    };
+
+    assert_eq!(
+        add("alice@A.Example", "secret\n"),
+        said(0, "added alice@a.example")
+    );
+    // `printf alice:a.example:secret | md5sum`, the same of alice@a.example, and of the first by sha256sum.
+    assert_eq!(
+        ha1("alice").trim_end_matches('\n'),
+        "c1315c20fa629201948ae020615aea75\tf8f5eca901c3b75a0bd64c0f580666e5\t\
+         2603cb3da10da0951f664a720417d0f0ef30d4948f684ba03af6f41eafcc06d3\t"
+    );
+    assert_eq!(add("bob", "secret"), said(0, "added bob@a.example"));
+    assert_eq!(
+        add("alice@a.example", "other\n"),
+        said(1, "alice@a.example exists already")
+    );
+    let before = ha1("bob");
+    assert_eq!(passwd("bob", "new\n"), said(0, "changed bob@a.example"));
+    assert_ne!(ha1("bob"), before, "a new password");
+    // What changes nothing is a change all the same.
+    assert_eq!(passwd("bob", "new\n"), said(0, "changed bob@a.example"));
+    assert_eq!(passwd("dave", "new\n"), said(1, "no subscriber dave@a.example"));
+    assert_eq!(run(&["del", "dave"], ""), said(1, "no subscriber dave@a.example"));
+    assert_eq!(run(&["list"], ""), listed("alice@a.example\nbob@a.example\n"));
+    let (_, json, _) = run(&["list", "--json", "a.example"], "");
+    let list: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let entry = |user| serde_json::json!({ "user": user, "domain": "a.example" });
+    assert_eq!(list, serde_json::json!([entry("alice"), entry("bob")]));
+    assert_eq!(run(&["del", "bob"], ""), said(0, "deleted bob@a.example"));
+    assert_eq!(run(&["list"], ""), listed("alice@a.example\n"));
+}
+
+#[test]
+fn subscribers_come_and_go_on_mariadb() {
+    subscribers_come_and_go(&MariaDb::shared().fresh_database());
+}
+
+#[test]
+fn subscribers_come_and_go_on_postgresql() {
+    subscribers_come_and_go(&PostgreSql::shared().fresh_database());
+}
+
+/// Every command fails with code 1 and one line, which names the database and holds all of `words`
+/// and none of `secrets`.
+fn all_fail(url: &str, shown: &str, words: &[&str], secrets: &[&str]) {
+    let dir = at(url);
+    for arguments in [
+        &["add", "alice", "--password-stdin"][..],
+        &["passwd", "alice", "--password-stdin"],
+        &["del", "alice"],
+        &["list"],
+    ] {
+        let (code, stdout, stderr) = user(dir.path(), arguments, "Never-In-A-Message\n");
+        assert_eq!((code, &*stdout), (1, ""), "{arguments:?}: {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{arguments:?}: {stderr}");
+        assert!(stderr.contains(shown), "{arguments:?}: {stderr}");
+        for word in words {
+            assert!(stderr.contains(word), "{arguments:?}: {word} in {stderr}");
+        }
+        for secret in secrets.iter().chain(&["Never-In-A-Message"]) {
+            assert!(!stderr.contains(secret), "{arguments:?}: {stderr}");
+        }
+    }
+}
+
+/// The URL without the password, as messages have it.
+fn shown(database: &Database) -> String {
+    database.url().replace(&format!(":{}@", database.password()), "@")
+}
+
+#[test]
+fn a_wrong_password_for_the_database_is_one_clear_line() {
+    let maria = MariaDb::shared().fresh_database();
+    let postgres = PostgreSql::shared().fresh_database();
+    for (database, words) in [
+        (maria, ["Access denied", "tester"]),
+        (postgres, ["password authentication failed", "tester"]),
+    ] {
+        let url = database.url().replace(database.password(), "Wrong-Password");
+        all_fail(
+            &url,
+            &shown(&database),
+            &words,
+            &["Wrong-Password", database.password()],
+        );
+    }
+}
+
+#[test]
+fn a_database_that_is_not_there_is_one_clear_line() {
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+    let free = free.expect("a port");
+    for scheme in ["mysql", "postgres"] {
+        let url = format!("{scheme}://someone:S3cret-Word@{free}/base");
+        let shown = format!("{scheme}://someone@{free}/base");
+        all_fail(&url, &shown, &["refused"], &["S3cret-Word"]);
+    }
+    let database = MariaDb::shared().fresh_database();
+    let elsewhere = database.url().replace(database.name(), "nowhere");
+    all_fail(&elsewhere, "/nowhere", &["denied"], &[database.password()]);
+}
+
+/// It does not wait for ever.
+#[test]
+fn a_database_that_says_nothing_is_one_clear_line() {
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = silent.local_addr().expect("an address");
+    thread::scope(|scope| {
+        for scheme in ["mysql", "postgres"] {
+            scope.spawn(move || {
+                let dir = at(&format!("{scheme}://someone:S3cret-Word@{address}/base"));
+                let line = format!("{scheme}://someone@{address}/base: no answer in time");
+                assert_eq!(user(dir.path(), &["list"], ""), said(1, &line));
+            });
+        }
+    });
+}
