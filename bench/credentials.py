@@ -188,13 +188,13 @@ class Bench:
         return [self.of("fixed", 1, b, f"fixed 1x{b}") for b in BATCHES]
 
     def grid(self):
-        return [self.of("fixed", p, b, f"fixed {p}x{b}") for p in GRID for b in GRID]
+        return [self.of("fixed", p, b, f"fixed {p}x{b}") for p in self.options.grid for b in self.options.grid]
 
     def adaptive(self):
         return [self.of("adaptive", p, 128, f"adaptive {p}") for p in (1, 2, 8, 32)]
 
     def kamailio(self):
-        return [Setting(f"kamailio {n}", n, server="kamailio", guess=max(30, 0.9 * min(3000, n * 31))) for n in (4, 32, 128)]
+        return [Setting(f"kamailio {n}", n, server="kamailio", guess=max(30, min(1800, 0.9 * n * 31))) for n in (4, 32, 128)]
 
     def rare(self):
         """At one call a second, then at ten: what looking up adds to the first answer."""
@@ -263,6 +263,8 @@ def main():
     parser.add_argument("--rtt", type=float, default=30, help="milliseconds to the database and back")
     parser.add_argument("--seconds", type=float, default=5, help="of each run")
     parser.add_argument("--looks", type=int, default=6, help="runs for each setting, at most")
+    parser.add_argument("--grid", default=GRID, type=lambda text: [int(n) for n in text.split(",")],
+                        help="connections and batches of the grid")
     parser.add_argument("--duel", type=lambda text: text.split(","), help="these settings in turn, e.g. 'adaptive 8,fixed 32x16'")
     parser.add_argument("--start", type=float, help="first rate of a duel")
     parser.add_argument("--rounds", type=int, default=3, help="of a duel")

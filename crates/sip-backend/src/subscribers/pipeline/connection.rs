@@ -101,12 +101,10 @@ async fn keep<D: Database>(
         let mut connected = pin!(database.connect(inner.largest_batch()));
         let connected = select! {
             connected = &mut connected => connected,
-            _ = closed.wait_for(|closed| *closed) => {
-                if inner.batcher.lock().queued() == 0 {
-                    return;
-                }
-                connected.await
-            }
+            _ = closed.wait_for(|closed| *closed) => match inner.batcher.lock().queued() {
+                0 => return,
+                _ => connected.await,
+            },
         };
         drop(turn);
         match connected {

@@ -83,7 +83,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     config: ConfigOption,
     /// Round trip that the measurements had, where it was another than --rtt.
-    #[arg(long, value_name = "TIME", value_parser = time, requires = "rtt")]
+    #[arg(long, value_name = "TIME", value_parser = time, requires = "rtt", conflicts_with = "batch_fixed")]
     metrics_rtt: Option<f64>,
     /// Longest wait for a full batch in fixed mode, which is shown beside adaptive mode.
     #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = time)]
