@@ -182,9 +182,12 @@ async fn serve<D: Database>(inner: &Inner, session: &D::Session, watch: &Watch, 
             let rests_until = inner.batcher.lock().breaker().rests_until(Instant::now());
             if let Some(until) = rests_until {
                 look_at = until;
-            } else if look(inner, session, watch, watching.is_some()).await.is_err() {
-                while under_way.next().await.is_some() {}
-                return End::Failed;
+            } else {
+                let looking = look(inner, session, watch, watching.is_some());
+                if beside(&mut under_way, looking).await.is_err() {
+                    while under_way.next().await.is_some() {}
+                    return End::Failed;
+                }
             }
         }
         let until = match inner.offer(may_take, !under_way.is_empty()) {
@@ -218,6 +221,21 @@ async fn serve<D: Database>(inner: &Inner, session: &D::Session, watch: &Watch, 
             () = watch.free.notified(), if watching.is_none() => {}
             _ = closed.wait_for(|closed| *closed), if !*inner.closed.borrow() => {}
             () = sleep_until(look_at.into()), if may_take => {}
+        }
+    }
+}
+
+/// Waits for `this` while batches under way go on; fails when it does, or one of them.
+async fn beside(
+    under_way: &mut FuturesUnordered<impl Future<Output = Result<(), ()>>>,
+    this: impl Future<Output = Result<(), ()>>,
+) -> Result<(), ()> {
+    let mut this = pin!(this);
+    loop {
+        select! {
+            biased;
+            Some(sent) = under_way.next(), if !under_way.is_empty() => sent?,
+            done = &mut this => return done,
         }
     }
 }
