@@ -219,7 +219,12 @@ fn a_database_that_is_far_away() {
 /// Cuts connections now and then while the database is well: whatever was under way is asked once
 /// more.
 fn cut(what: &str, database: Database, cut: impl Fn(&Control, u32)) {
-    let stage = Stage::set(database, Setting::default());
+    let setting = Setting {
+        credentials: "deadline_ms = 3000",
+        deadline: Duration::from_secs(3),
+        ..Setting::default()
+    };
+    let stage = Stage::set(database, setting);
     let control = stage.relay.control();
     // Far enough for some look-ups to be under way at any time.
     let half = Duration::from_millis(20);
