@@ -296,8 +296,10 @@ impl Batcher {
         }
         self.clock = None;
         self.last_sent = Some(now);
-        self.probing = self.breaker.state() == State::HalfOpen;
-        Take::Batch(self.next_batch(now, oldest))
+        let batch = self.next_batch(now, oldest);
+        // What came too late probes nothing.
+        self.probing = self.breaker.state() == State::HalfOpen && !batch.flights.is_empty();
+        Take::Batch(batch)
     }
 
     /// When the next batch goes, for the connections to be in use in turn. Were each sent as soon as

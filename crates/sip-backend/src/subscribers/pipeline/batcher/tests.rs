@@ -367,6 +367,29 @@ fn under_overload_what_can_be_carried_is_carried() {
 }
 
 #[test]
+fn a_probe_that_came_too_late_leaves_room_for_another() {
+    let t = Instant::now();
+    let mut batcher = filled(Mode::Adaptive, t, 0);
+    for _ in 0..100 {
+        batcher.succeeded(800 * MS);
+    }
+    let mut given_up = Vec::new();
+    for _ in 0..6 {
+        batcher.failed(t, Failure::Batch, &mut given_up);
+    }
+    let later = t + Duration::from_secs(10);
+    batcher.ask(later, &query(1, "1"));
+    let late = batch(batcher.take(later + 900 * MS, false));
+    assert_eq!((late.flights.len(), late.too_late.len()), (0, 1));
+    batcher.ask(later + 900 * MS, &query(2, "2"));
+    assert_eq!(
+        size(batcher.take(later + 910 * MS, false)),
+        1,
+        "the next one probes"
+    );
+}
+
+#[test]
 fn after_the_end_the_queue_is_emptied_and_closed() {
     let t = Instant::now();
     let mut batcher = filled(Mode::Fixed, t, 2);
@@ -424,9 +447,11 @@ mod properties {
                         }
                     }
                     Step::Take(busy) => {
-                        if let Take::Batch(batch) = batcher.take(now, busy) {
-                            prop_assert!(!batch.flights.is_empty() && batch.flights.len() <= 4);
-                            flying.push(batch);
+                        if let Take::Batch(mut batch) = batcher.take(now, busy) {
+                            prop_assert!(!batch.flights.is_empty() || !batch.too_late.is_empty());
+                            prop_assert!(batch.flights.len() <= 4);
+                            done.append(&mut batch.too_late);
+                            flying.extend((!batch.flights.is_empty()).then_some(batch));
                         }
                     }
                     Step::Settle => if let Some(batch) = flying.pop() {
