@@ -61,6 +61,11 @@ const FOR_TESTS: &[Package] = &[
         reason: "the same over WebSocket",
     },
     Package {
+        name: "kamailio-mysql-modules",
+        probe: Probe::File("kamailio/modules/db_mysql.so"),
+        reason: "the subscriber table that it makes",
+    },
+    Package {
         name: "openssl",
         probe: Probe::Program("openssl"),
         reason: "a TLS client that resumes",

@@ -69,6 +69,11 @@ fn opts(server: &Server) -> Result<Opts, DbError> {
         .into())
 }
 
+/// When a table was changed last, and the time if that was just now.
+const MARK: &str = "SELECT CAST(update_time AS CHAR), IF(update_time >= NOW() - INTERVAL 2 SECOND, \
+                    CAST(NOW(6) AS CHAR), '') FROM information_schema.tables \
+                    WHERE table_schema = DATABASE() AND table_name = ?";
+
 async fn shape(conn: &mut Conn, table: &str) -> Result<Shape, DbError> {
     let mut shape = Shape::new(Dialect::MySql);
     let columns: Vec<(String, Option<String>, Option<String>)> = conn
@@ -137,6 +142,8 @@ impl Database for MySql {
             }
             size *= 2;
         }
+        // The client keeps it.
+        step(conn.prep(MARK)).await?;
         Ok(MySqlSession {
             conn: Mutex::new(conn),
             statements,
@@ -212,12 +219,7 @@ impl Session for MySqlSession {
             .conn
             .lock()
             .await
-            .exec_first(
-                "SELECT CAST(update_time AS CHAR), IF(update_time >= NOW() - INTERVAL 2 SECOND, \
-                 CAST(NOW(6) AS CHAR), '') FROM information_schema.tables \
-                 WHERE table_schema = DATABASE() AND table_name = ?",
-                (self.table.as_str(),),
-            )
+            .exec_first(MARK, (self.table.as_str(),))
             .await?;
         let (changed, recent) = found.ok_or_else(|| DbError::NoTable {
             table: self.table.clone(),
