@@ -261,7 +261,16 @@ struct Watching<'a>(&'a Watch);
 impl<'a> Watching<'a> {
     fn begin(inner: &Inner, watch: &'a Watch) -> Option<Self> {
         // Nothing cached, nothing to forget.
-        (inner.cache.is_kept() && !watch.taken.replace(true)).then_some(Self(watch))
+        if inner.cache.is_kept() {
+            Self::take(watch)
+        } else {
+            None
+        }
+    }
+
+    fn take(watch: &'a Watch) -> Option<Self> {
+        // Not `then_some`: what is made and dropped would give the duty up for whoever has it.
+        (!watch.taken.replace(true)).then(|| Self(watch))
     }
 }
 
@@ -487,5 +496,22 @@ impl Inner {
             }
         }
         self.sink.flush();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_connection_watches_and_another_when_it_has_gone() {
+        let watch = Watch::default();
+        let first = Watching::take(&watch);
+        assert!(first.is_some());
+        for _ in 0..3 {
+            assert!(Watching::take(&watch).is_none(), "one has the duty");
+        }
+        drop(first);
+        assert!(Watching::take(&watch).is_some());
     }
 }
