@@ -84,6 +84,26 @@ async fn expire(inner: &Inner) {
     }
 }
 
+/// Connects, when it is this one's turn. `None`: the store is closed, and nobody waits.
+async fn connect<D: Database>(
+    inner: &Inner,
+    database: &D,
+    connecting: &Semaphore,
+) -> Option<Result<D::Session, DbError>> {
+    let mut closed = inner.closed.subscribe();
+    let _turn = connecting.acquire().await;
+    let mut connected = pin!(database.connect(inner.largest_batch()));
+    select! {
+        connected = &mut connected => return Some(connected),
+        _ = closed.wait_for(|closed| *closed) => {}
+    }
+    let waiting = inner.batcher.lock().queued();
+    if waiting == 0 {
+        return None;
+    }
+    Some(connected.await)
+}
+
 /// Keeps one connection up.
 async fn keep<D: Database>(
     inner: &Inner,
@@ -96,17 +116,10 @@ async fn keep<D: Database>(
     let jitter = RandomState::new();
     let (mut pause, mut attempts) = (BACKOFF.0, 0_u64);
     while !*closed.borrow() || inner.batcher.lock().queued() > 0 {
-        let turn = connecting.acquire().await;
         let begun = Instant::now();
-        let mut connected = pin!(database.connect(inner.largest_batch()));
-        let connected = select! {
-            connected = &mut connected => connected,
-            _ = closed.wait_for(|closed| *closed) => match inner.batcher.lock().queued() {
-                0 => return,
-                _ => connected.await,
-            },
+        let Some(connected) = connect(inner, database, connecting).await else {
+            return;
         };
-        drop(turn);
         match connected {
             Ok(session) => {
                 inner.up(1);
