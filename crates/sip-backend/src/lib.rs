@@ -18,6 +18,7 @@
 mod front;
 mod queue;
 mod quiet;
+mod sqlite;
 
 pub mod dns;
 pub mod location;

@@ -23,6 +23,7 @@ use super::{DiskStore, LocationError, Options, Stats, table};
 use crate::AnswerSink;
 use crate::queue::Queue;
 use crate::quiet::Quiet;
+use crate::sqlite;
 
 /// Takes loaded records; called from several threads at once.
 pub type Load<'a> = dyn Fn(Box<[u8]>, AorRecord) + Sync + 'a;
@@ -99,7 +100,7 @@ impl DiskStore {
             .mode(0o700)
             .create(&dir)
             .map_err(LocationError::io(&dir))?;
-        table::create(&options.path).map_err(LocationError::io(&options.path))?;
+        sqlite::create(&options.path).map_err(LocationError::io(&options.path))?;
         let db = table::open(&options.path).map_err(LocationError::database(&options.path))?;
         let mut loaded = Loaded::default();
         let (segments, next) = journal::list(&dir).map_err(LocationError::io(&dir))?;
@@ -369,7 +370,7 @@ impl Loading<'_> {
         }
         let bounds = (0..=keys.len()).map(|n| (n.checked_sub(1).and_then(|n| keys.get(n)), keys.get(n)));
         each_by_a_thread(bounds, |bounds| {
-            let db = table::connect(self.path)?;
+            let db = sqlite::connect(self.path)?;
             self.scan_part(&db, bounds, pending)
         })
         .into_iter()

@@ -1,8 +1,6 @@
 //! The `location` table: one row for each binding, in the manner of OpenSER's usrloc, to be read
 //! by operators and at the next start.
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use rusqlite::types::{Value, ValueRef};
@@ -12,6 +10,7 @@ use sip_core::location::{AorRecord, Binding};
 use sip_core::transport::{Flow, Proof};
 
 use super::socket::{self, Mapper};
+use crate::sqlite;
 
 /// Clustered by address-of-record: a refresh touches one page, a start reads in order.
 /// `slot` is the binding's place in its record, best `q` first; `expires` and `last_modified`
@@ -46,21 +45,9 @@ CREATE TABLE IF NOT EXISTS location_deleted (
   PRIMARY KEY (domain, username)
 ) WITHOUT ROWID;";
 
-/// Makes the file where it is absent: who calls whom from where is for the owner's eyes only.
-/// SQLite gives the files that it makes beside it the same mode.
-pub(crate) fn create(path: &Path) -> std::io::Result<()> {
-    OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .mode(0o600)
-        .open(path)
-        .map(drop)
-}
-
 /// Opens the database, making what is absent.
 pub(crate) fn open(path: &Path) -> rusqlite::Result<Connection> {
-    let db = connect(path)?;
+    let db = sqlite::connect(path)?;
     db.pragma_update(None, "journal_mode", "WAL")?;
     // A folded segment is deleted after the commit, so the commit must be on disk.
     db.pragma_update(None, "synchronous", "FULL")?;
@@ -71,13 +58,6 @@ pub(crate) fn open(path: &Path) -> rusqlite::Result<Connection> {
     if db.prepare("SELECT updated FROM location LIMIT 0").is_err() {
         db.execute_batch("ALTER TABLE location ADD COLUMN updated INTEGER NOT NULL DEFAULT 0")?;
     }
-    Ok(db)
-}
-
-/// Another connection to read by.
-pub(crate) fn connect(path: &Path) -> rusqlite::Result<Connection> {
-    let db = Connection::open(path)?;
-    db.busy_timeout(std::time::Duration::from_secs(5))?;
     Ok(db)
 }
 

@@ -1,18 +1,18 @@
 //! SQLite: a file of this machine, so nothing is to be gained by asking for several rows at once;
 //! one read transaction for a batch is.
 
-use std::fs::OpenOptions;
 use std::io;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, OpenFlags, params_from_iter};
+use rusqlite::{Connection, params_from_iter};
 
 use super::{Client, Database, DbError, RowKey, Session};
+use crate::sqlite;
 use crate::subscribers::options::TableOptions;
 use crate::subscribers::secrets::{Field, Row};
 use crate::subscribers::sql::{self, Dialect, Shape};
@@ -23,27 +23,12 @@ impl From<rusqlite::Error> for DbError {
     }
 }
 
-/// Makes the file where it is absent. Hashes are as good as passwords in their realm: it is for the
-/// owner's eyes only.
+/// Makes the file where it is absent, and its directory.
 pub(in crate::subscribers) fn make_file(path: &Path) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent)?;
     }
-    OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .mode(0o600)
-        .open(path)
-        .map(drop)
-}
-
-/// Opens the file, which must exist.
-fn open(path: &Path) -> rusqlite::Result<Connection> {
-    let flags = OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_READ_WRITE;
-    let db = Connection::open_with_flags(path, flags)?;
-    db.busy_timeout(Duration::from_secs(2))?;
-    Ok(db)
+    sqlite::create(path)
 }
 
 fn shape(db: &Connection, table: &str) -> rusqlite::Result<Shape> {
@@ -90,7 +75,7 @@ impl Database for Sqlite {
 
     async fn connect(&self, _max_batch: usize) -> Result<SqliteSession, DbError> {
         let file = file_of(&self.path);
-        let db = open(&self.path).map_err(DbError::lost)?;
+        let db = sqlite::connect(&self.path).map_err(DbError::lost)?;
         db.pragma_update(None, "query_only", true)?;
         let shape = shape(&db, &self.table.table)?;
         let fields = shape.fields(&self.table)?;
@@ -161,7 +146,7 @@ pub(in crate::subscribers) struct SqliteClient {
 
 impl SqliteClient {
     pub(in crate::subscribers) fn open(path: &Path) -> Result<Self, DbError> {
-        let db = open(path)?;
+        let db = sqlite::connect(path)?;
         // What a changed or deleted row held is overwritten, not only unlinked.
         db.pragma_update(None, "secure_delete", true)?;
         // Readers go on while a command writes. A file that others made stays as they made it.
