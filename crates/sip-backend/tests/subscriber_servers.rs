@@ -10,7 +10,7 @@ mod battery;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use battery::subscribers::{Harness, answer, are_of, cache, query};
+use battery::subscribers::{Harness, answer, are_of, cache, query, rename};
 use battery::{Answers, PATIENCE};
 use sip_backend::subscribers::{
     CredentialCache, CredentialStore as _, LookupOptions, Mode, Pipeline, Server, Source, SubscriberError,
@@ -39,21 +39,6 @@ impl OnServer {
             mode: Mode::Adaptive,
         }
     }
-
-    fn options(&self) -> TableOptions {
-        let mut options = TableOptions::new(source(&self.database.url()));
-        options.calculate_ha1 = self.calculate_ha1;
-        if self.renamed {
-            options.table = "accounts".into();
-            options.columns.user = "login".into();
-            options.columns.ha1_sha256 = "sha256".into();
-        }
-        options
-    }
-
-    fn table(&self) -> SubscriberTable {
-        SubscriberTable::open(self.options()).unwrap()
-    }
 }
 
 impl Harness for OnServer {
@@ -72,35 +57,17 @@ impl Harness for OnServer {
         Pipeline::open(self.options(), options, cache, answers).unwrap()
     }
 
-    fn add(&mut self, user: &str, domain: &str, realm: &str, password: &str) {
-        self.table()
-            .add(user, domain, realm, password.as_bytes())
-            .unwrap();
+    fn options(&self) -> TableOptions {
+        let mut options = TableOptions::new(source(&self.database.url()));
+        options.calculate_ha1 = self.calculate_ha1;
+        if self.renamed {
+            rename(&mut options);
+        }
+        options
     }
 
-    fn set_password(&mut self, user: &str, domain: &str, realm: &str, password: &str) {
-        self.table()
-            .set_password(user, domain, realm, password.as_bytes())
-            .unwrap();
-    }
-
-    fn delete(&mut self, user: &str, domain: &str) {
-        self.table().delete(user, domain).unwrap();
-    }
-
-    fn put(&mut self, user: &str, domain: &str, column: &str, value: &str) {
-        let (table, name) = if self.renamed {
-            ("accounts", "login")
-        } else {
-            ("subscriber", "username")
-        };
-        self.database.sql(&format!(
-            "UPDATE {table} SET {column} = '{value}' WHERE {name} = '{user}' AND domain = '{domain}'"
-        ));
-    }
-
-    fn calculates(&self) -> bool {
-        self.calculate_ha1
+    fn sql(&self, statement: &str) {
+        self.database.sql(statement);
     }
 }
 

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use battery::subscribers::{Harness, answer, are_of, cache, query};
+use battery::subscribers::{Harness, answer, are_of, cache, query, rename};
 use battery::{Answers, PATIENCE};
 use rusqlite::Connection;
 use sip_backend::metrics::Value;
@@ -40,21 +40,6 @@ impl OnDisk {
     fn path(&self) -> PathBuf {
         self.dir.path().join("subscribers.db")
     }
-
-    fn options(&self) -> TableOptions {
-        let mut options = TableOptions::sqlite(self.path());
-        options.calculate_ha1 = self.calculate_ha1;
-        if self.renamed {
-            options.table = "accounts".into();
-            options.columns.user = "login".into();
-            options.columns.ha1_sha256 = "sha256".into();
-        }
-        options
-    }
-
-    fn table(&self) -> SubscriberTable {
-        SubscriberTable::open(self.options()).unwrap()
-    }
 }
 
 impl Harness for OnDisk {
@@ -64,40 +49,21 @@ impl Harness for OnDisk {
         Pipeline::open(self.options(), LookupOptions::default(), cache, answers).unwrap()
     }
 
-    fn add(&mut self, user: &str, domain: &str, realm: &str, password: &str) {
-        self.table()
-            .add(user, domain, realm, password.as_bytes())
+    fn options(&self) -> TableOptions {
+        let mut options = TableOptions::sqlite(self.path());
+        options.calculate_ha1 = self.calculate_ha1;
+        if self.renamed {
+            rename(&mut options);
+        }
+        options
+    }
+
+    fn sql(&self, statement: &str) {
+        let changed = Connection::open(self.path())
+            .unwrap()
+            .execute(statement, [])
             .unwrap();
-    }
-
-    fn set_password(&mut self, user: &str, domain: &str, realm: &str, password: &str) {
-        self.table()
-            .set_password(user, domain, realm, password.as_bytes())
-            .unwrap();
-    }
-
-    fn delete(&mut self, user: &str, domain: &str) {
-        self.table().delete(user, domain).unwrap();
-    }
-
-    fn put(&mut self, user: &str, domain: &str, column: &str, value: &str) {
-        let (table, name) = if self.renamed {
-            ("accounts", "login")
-        } else {
-            ("subscriber", "username")
-        };
-        let sql = format!("UPDATE {table} SET {column} = ? WHERE {name} = ? AND domain = ?");
-        assert_eq!(
-            Connection::open(self.path())
-                .unwrap()
-                .execute(&sql, [value, user, domain])
-                .unwrap(),
-            1
-        );
-    }
-
-    fn calculates(&self) -> bool {
-        self.calculate_ha1
+        assert_eq!(changed, 1);
     }
 }
 
@@ -315,4 +281,24 @@ fn a_full_queue_and_a_question_too_old_are_unavailable() {
         .find(|s| s.labels == "result=\"unavailable\"")
         .unwrap();
     assert_eq!(unavailable.value, Value::Counter(1));
+}
+
+/// A store ends when it is told to, also before its thread has begun and with nobody to connect to.
+#[test]
+fn a_store_ends_at_once() {
+    let server = sip_backend::subscribers::Server::parse("mysql://sip:x@127.0.0.1:1/sip").unwrap();
+    let options = TableOptions::new(sip_backend::subscribers::Source::Server(server));
+    for _ in 0..50 {
+        let answers = Arc::new(Answers::default());
+        let store = Pipeline::open(
+            options.clone(),
+            LookupOptions::default(),
+            cache(),
+            answers.clone(),
+        )
+        .unwrap();
+        store.ask(vec![query(0, b"alice", "example.com", "r")]);
+        store.shutdown();
+        assert_eq!(answer(&answers, 0).unwrap_err(), Unavailable);
+    }
 }

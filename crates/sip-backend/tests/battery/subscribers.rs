@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sip_backend::subscribers::{CredentialCache, CredentialQuery, CredentialStore};
+use sip_backend::subscribers::{
+    CredentialCache, CredentialQuery, CredentialStore, SubscriberTable, TableOptions,
+};
 use sip_core::auth::digest;
 use sip_core::query::{Answer, Secrets, Unavailable};
 
@@ -16,16 +18,56 @@ pub trait Harness {
 
     /// Opens the store for look-ups; the table exists afterwards.
     fn open(&mut self, cache: Arc<CredentialCache>, answers: Arc<Answers>) -> Self::Store;
+    /// The table.
+    fn options(&self) -> TableOptions;
+
+    /// Runs a statement, as an operator does with an SQL client.
+    fn sql(&self, statement: &str);
+
+    /// As `trapezoid user` sees it.
+    fn table(&self) -> SubscriberTable {
+        SubscriberTable::open(self.options()).unwrap()
+    }
+
     /// As `trapezoid user add` does.
-    fn add(&mut self, user: &str, domain: &str, realm: &str, password: &str);
+    fn add(&self, user: &str, domain: &str, realm: &str, password: &str) {
+        self.table()
+            .add(user, domain, realm, password.as_bytes())
+            .unwrap();
+    }
+
     /// As `trapezoid user passwd` does.
-    fn set_password(&mut self, user: &str, domain: &str, realm: &str, password: &str);
+    fn set_password(&self, user: &str, domain: &str, realm: &str, password: &str) {
+        self.table()
+            .set_password(user, domain, realm, password.as_bytes())
+            .unwrap();
+    }
+
     /// As `trapezoid user del` does.
-    fn delete(&mut self, user: &str, domain: &str);
-    /// As an operator does with an SQL client: puts `value` into a column of one row.
-    fn put(&mut self, user: &str, domain: &str, column: &str, value: &str);
+    fn delete(&self, user: &str, domain: &str) {
+        self.table().delete(user, domain).unwrap();
+    }
+
+    /// Puts `value` into a column of one row.
+    fn put(&self, user: &str, domain: &str, column: &str, value: &str) {
+        let TableOptions { table, columns, .. } = self.options();
+        let name = columns.user;
+        self.sql(&format!(
+            "UPDATE {table} SET {column} = '{value}' WHERE {name} = '{user}' AND domain = '{domain}'"
+        ));
+    }
+
     /// Whether HA1 is calculated for the realm that is asked.
-    fn calculates(&self) -> bool;
+    fn calculates(&self) -> bool {
+        self.options().calculate_ha1
+    }
+}
+
+/// The table and its columns by other names than the usual ones.
+pub fn rename(options: &mut TableOptions) {
+    options.table = "accounts".into();
+    options.columns.user = "login".into();
+    options.columns.ha1_sha256 = "sha256".into();
 }
 
 /// A cache that keeps for an hour.

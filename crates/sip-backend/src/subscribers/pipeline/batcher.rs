@@ -146,6 +146,11 @@ pub(super) enum Asked {
     Queued { wake: bool },
     /// Somebody asked before.
     Joined,
+}
+
+/// Why a question was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
     /// Too many wait.
     Full,
     /// The database is given up for now.
@@ -215,15 +220,19 @@ impl Batcher {
     }
 
     /// A question. Refused ones leave no trace.
-    pub(super) fn ask(&mut self, now: Instant, query: &CredentialQuery) -> Asked {
+    pub(super) fn ask(
+        &mut self,
+        now: Instant,
+        query: CredentialQuery,
+    ) -> Result<Asked, (Refusal, CredentialQuery)> {
         if self.closed {
-            return Asked::Closed;
+            return Err((Refusal::Closed, query));
         }
         if !self.breaker.admits(now, self.sessions) {
-            return Asked::Broken;
+            return Err((Refusal::Broken, query));
         }
         if self.questions >= self.rules.questions {
-            return Asked::Full;
+            return Err((Refusal::Full, query));
         }
         let waiter = Waiter {
             origin: query.origin,
@@ -234,21 +243,21 @@ impl Batcher {
         let (slots, epoch) = (&mut self.slots, self.epoch);
         let known = self.index.find(hash, |at| {
             flight_at(slots, *at)
-                .is_some_and(|flight| flight.subject.is(query) && (flight.queued || flight.epoch == epoch))
+                .is_some_and(|flight| flight.subject.is(&query) && (flight.queued || flight.epoch == epoch))
         });
         if let Some(flight) = known.copied().and_then(|at| flight_at_mut(slots, at)) {
             flight.waiters.push(waiter);
             self.questions += 1;
-            return Asked::Joined;
+            return Ok(Asked::Joined);
         }
         self.questions += 1;
         let deadline = now + self.rules.deadline;
         let id = self.insert(Flight {
             subject: Arc::new(Subject {
-                username: query.username.clone(),
+                username: query.username,
                 user_len: query.user_len,
-                domain: query.domain.clone(),
-                realm: query.realm.clone(),
+                domain: query.domain,
+                realm: query.realm,
             }),
             hash,
             waiters: vec![waiter],
@@ -264,9 +273,9 @@ impl Batcher {
         self.queued += 1;
         // Of one deadline they come in order; a shorter one waits for those before it.
         self.by_age.push_back((deadline, id));
-        Asked::Queued {
+        Ok(Asked::Queued {
             wake: self.queued >= self.rules.max_batch || self.clock.is_none_or(|at| at < now),
-        }
+        })
     }
 
     /// What a connection does next; `busy`: it has a batch under way.

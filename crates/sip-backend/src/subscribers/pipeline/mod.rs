@@ -19,7 +19,7 @@ use sip_core::query::{Answer, Secrets, Unavailable};
 use tokio::sync::{Notify, watch};
 
 pub use self::batcher::Mode;
-use self::batcher::{Asked, Batcher, Ended, Rules};
+use self::batcher::{Asked, Batcher, Ended, Refusal, Rules};
 use self::breaker::State;
 use self::stats::Stats;
 use super::database::mysql::MySql;
@@ -211,14 +211,14 @@ impl CredentialStore for Pipeline {
             let mut batcher = inner.batcher.lock();
             let ageing = batcher.next_deadline().is_some();
             for query in batch {
-                match batcher.ask(now, &query) {
-                    Asked::Queued { wake: this } => wake |= this,
-                    Asked::Joined => {
+                match batcher.ask(now, query) {
+                    Ok(Asked::Queued { wake: this }) => wake |= this,
+                    Ok(Asked::Joined) => {
                         inner.stats.joined.inc();
                         // It may be the one that lets a probe go.
                         wake |= batcher.queued() > 0;
                     }
-                    asked @ (Asked::Full | Asked::Broken | Asked::Closed) => refused.push((query, asked)),
+                    Err(refusal) => refused.push(refusal),
                 }
             }
             !ageing && batcher.next_deadline().is_some()
@@ -232,14 +232,14 @@ impl CredentialStore for Pipeline {
         if refused.is_empty() {
             return;
         }
-        for (query, asked) in refused {
-            if asked == Asked::Full {
+        for (why, query) in refused {
+            if why == Refusal::Full {
                 inner.stats.refused.inc();
             }
             let stale = inner
                 .cache
                 .stale(&query.username, &query.domain, &query.realm)
-                .filter(|_| asked != Asked::Closed);
+                .filter(|_| why != Refusal::Closed);
             inner.reply(query.origin, query.id, now, inner.instead(stale));
         }
         inner.sink.flush();
@@ -254,7 +254,8 @@ impl CredentialStore for Pipeline {
 
     fn shutdown(&self) {
         self.inner.batcher.lock().close();
-        let _ = self.inner.closed.send(true);
+        // Also where nobody listens yet.
+        self.inner.closed.send_replace(true);
         if let Some(thread) = self.thread.lock().take()
             && thread.join().is_err()
         {

@@ -30,9 +30,14 @@ fn filled(mode: Mode, now: Instant, n: u32) -> Batcher {
     let mut batcher = Batcher::new(rules(mode));
     batcher.set_sessions(1);
     for user in 0..n {
-        batcher.ask(now, &query(user, &user.to_string()));
+        ask(&mut batcher, now, query(user, &user.to_string())).expect("queued");
     }
     batcher
+}
+
+/// [`Batcher::ask`], without what was asked if it is refused.
+fn ask(batcher: &mut Batcher, now: Instant, query: CredentialQuery) -> Result<Asked, Refusal> {
+    batcher.ask(now, query).map_err(|(why, _)| why)
 }
 
 fn size(take: Take) -> usize {
@@ -88,14 +93,14 @@ fn only_what_changes_something_wakes_a_connection() {
     let mut batcher = filled(Mode::Fixed, t, 0);
     let mut wakes = Vec::new();
     for user in 0..5 {
-        wakes.push(batcher.ask(t, &query(user, &user.to_string())) == Asked::Queued { wake: true });
+        wakes.push(ask(&mut batcher, t, query(user, &user.to_string())) == Ok(Asked::Queued { wake: true }));
         let _ = batcher.take(t, true);
     }
     // The first sets the clock, the fourth fills the batch, the fifth is the first again.
     assert_eq!(wakes, [true, false, false, true, true]);
     // Should who set the clock have gone, the next question after that time tells another.
-    let late = batcher.ask(t + 6 * MS, &query(9, "9"));
-    assert_eq!(late, Asked::Queued { wake: true });
+    let late = ask(&mut batcher, t + 6 * MS, query(9, "9"));
+    assert_eq!(late, Ok(Asked::Queued { wake: true }));
 }
 
 #[test]
@@ -104,7 +109,7 @@ fn connections_are_used_in_turn() {
     let mut batcher = filled(Mode::Adaptive, t, 1);
     batcher.set_sessions(8);
     let one = |batcher: &mut Batcher, user: u32, ms: u32| {
-        batcher.ask(t + ms * MS, &query(user, &user.to_string()));
+        ask(batcher, t + ms * MS, query(user, &user.to_string())).expect("queued");
         batcher.take(t + ms * MS, false)
     };
     assert_eq!(size(batcher.take(t, false)), 1, "nothing is known yet");
@@ -136,13 +141,16 @@ fn connections_are_used_in_turn() {
 fn equal_questions_travel_once_and_all_are_answered() {
     let t = Instant::now();
     let mut batcher = filled(Mode::Adaptive, t, 1);
-    assert_eq!(batcher.ask(t, &query(7, "0")), Asked::Joined);
+    assert_eq!(ask(&mut batcher, t, query(7, "0")), Ok(Asked::Joined));
     let batch = batch(batcher.take(t, false));
     // Also while it is under way.
-    assert_eq!(batcher.ask(t + MS, &query(8, "0")), Asked::Joined);
+    assert_eq!(ask(&mut batcher, t + MS, query(8, "0")), Ok(Asked::Joined));
     let mut other_realm = query(9, "0");
     other_realm.realm = b"other"[..].into();
-    assert_eq!(batcher.ask(t, &other_realm), Asked::Queued { wake: true });
+    assert_eq!(
+        ask(&mut batcher, t, other_realm),
+        Ok(Asked::Queued { wake: true })
+    );
     assert_eq!(
         (batcher.questions(), batcher.queued(), batcher.under_way()),
         (4, 1, 1)
@@ -152,7 +160,10 @@ fn equal_questions_travel_once_and_all_are_answered() {
     assert_eq!(ids, [0, 7, 8]);
     assert!(batcher.settle(batch.flights[0].0).is_none(), "once");
     // The next one begins anew.
-    assert_eq!(batcher.ask(t, &query(10, "0")), Asked::Queued { wake: true });
+    assert_eq!(
+        ask(&mut batcher, t, query(10, "0")),
+        Ok(Asked::Queued { wake: true })
+    );
 }
 
 #[test]
@@ -162,15 +173,24 @@ fn questions_are_bounded_joined_ones_too() {
         questions: 3,
         ..rules(Mode::Adaptive)
     });
-    assert_eq!(batcher.ask(t, &query(0, "a")), Asked::Queued { wake: true });
-    assert_eq!(batcher.ask(t, &query(1, "a")), Asked::Joined);
-    assert_eq!(batcher.ask(t, &query(2, "b")), Asked::Queued { wake: true });
-    assert_eq!(batcher.ask(t, &query(3, "b")), Asked::Full);
-    assert_eq!(batcher.ask(t, &query(3, "c")), Asked::Full);
+    assert_eq!(
+        ask(&mut batcher, t, query(0, "a")),
+        Ok(Asked::Queued { wake: true })
+    );
+    assert_eq!(ask(&mut batcher, t, query(1, "a")), Ok(Asked::Joined));
+    assert_eq!(
+        ask(&mut batcher, t, query(2, "b")),
+        Ok(Asked::Queued { wake: true })
+    );
+    assert_eq!(ask(&mut batcher, t, query(3, "b")), Err(Refusal::Full));
+    assert_eq!(ask(&mut batcher, t, query(3, "c")), Err(Refusal::Full));
     let batch = batch(batcher.take(t, false));
     batcher.settle(batch.flights[0].0);
     assert_eq!(batcher.questions(), 1);
-    assert_eq!(batcher.ask(t, &query(4, "c")), Asked::Queued { wake: true });
+    assert_eq!(
+        ask(&mut batcher, t, query(4, "c")),
+        Ok(Asked::Queued { wake: true })
+    );
 }
 
 #[test]
@@ -179,7 +199,7 @@ fn every_question_ends_at_its_time_queued_or_under_way() {
     let mut batcher = filled(Mode::Single, t, 2);
     let first = batch(batcher.take(t, false));
     assert_eq!(first.deadline, t + 1000 * MS);
-    batcher.ask(t + 10 * MS, &query(2, "2"));
+    ask(&mut batcher, t + 10 * MS, query(2, "2")).expect("queued");
     let mut ended = Vec::new();
     batcher.expire(t + 999 * MS, &mut ended);
     assert_eq!(ended.len(), 0);
@@ -260,14 +280,18 @@ fn a_broken_database_gets_no_questions_until_a_probe_succeeds() {
     }
     batcher.failed(t + 3 * MS, refused(t + 2 * MS), &mut given_up);
     assert_eq!(given_up.len(), 3, "what waited is answered at once");
-    assert_eq!(batcher.ask(t, &query(5, "5")), Asked::Broken);
+    assert_eq!(ask(&mut batcher, t, query(5, "5")), Err(Refusal::Broken));
     let later = t + Duration::from_secs(10);
-    assert_eq!(batcher.ask(later, &query(5, "5")), Asked::Broken, "no connection");
+    assert_eq!(
+        ask(&mut batcher, later, query(5, "5")),
+        Err(Refusal::Broken),
+        "no connection"
+    );
     batcher.set_sessions(2);
     for user in 10..20 {
         assert!(matches!(
-            batcher.ask(later, &query(user, &user.to_string())),
-            Asked::Queued { .. }
+            ask(&mut batcher, later, query(user, &user.to_string())),
+            Ok(Asked::Queued { .. })
         ));
     }
     let probe = batch(batcher.take(later, false));
@@ -294,7 +318,7 @@ fn what_the_database_refuses_goes_again_one_by_one() {
     let refused = batch(batcher.take(t, false));
     let mut given_up = Vec::new();
     batcher.separate(&refused, &mut given_up);
-    batcher.ask(t, &query(9, "9"));
+    ask(&mut batcher, t, query(9, "9")).expect("queued");
     assert_eq!((given_up.len(), batcher.queued()), (0, 4));
     for user in 0..3 {
         let alone = batch(batcher.take(t, false));
@@ -317,8 +341,11 @@ fn what_was_sent_before_a_change_is_joined_by_nobody() {
     let mut batcher = filled(Mode::Adaptive, t, 1);
     let before = batch(batcher.take(t, false));
     batcher.changed();
-    assert_eq!(batcher.ask(t, &query(5, "0")), Asked::Queued { wake: true });
-    assert_eq!(batcher.ask(t, &query(6, "0")), Asked::Joined);
+    assert_eq!(
+        ask(&mut batcher, t, query(5, "0")),
+        Ok(Asked::Queued { wake: true })
+    );
+    assert_eq!(ask(&mut batcher, t, query(6, "0")), Ok(Asked::Joined));
     let after = batch(batcher.take(t, false));
     let slots = |ended: Ended| {
         ended
@@ -344,7 +371,7 @@ fn under_overload_what_can_be_carried_is_carried() {
     for ms in 0..30_000_u32 {
         let now = start + ms * MS;
         if ms % 10 == 0 {
-            batcher.ask(now, &query(ms, &ms.to_string()));
+            ask(&mut batcher, now, query(ms, &ms.to_string())).expect("room in the queue");
         }
         batcher.expire(now, &mut ended);
         if let Some((sent, batch)) = under_way.take_if(|(sent, _)| now >= *sent + ROUND) {
@@ -378,10 +405,10 @@ fn a_probe_that_came_too_late_leaves_room_for_another() {
         batcher.failed(t, Failure::Batch, &mut given_up);
     }
     let later = t + Duration::from_secs(10);
-    batcher.ask(later, &query(1, "1"));
+    ask(&mut batcher, later, query(1, "1")).expect("queued");
     let late = batch(batcher.take(later + 900 * MS, false));
     assert_eq!((late.flights.len(), late.too_late.len()), (0, 1));
-    batcher.ask(later + 900 * MS, &query(2, "2"));
+    ask(&mut batcher, later + 900 * MS, query(2, "2")).expect("queued");
     assert_eq!(
         size(batcher.take(later + 910 * MS, false)),
         1,
@@ -394,7 +421,7 @@ fn after_the_end_the_queue_is_emptied_and_closed() {
     let t = Instant::now();
     let mut batcher = filled(Mode::Fixed, t, 2);
     batcher.close();
-    assert_eq!(batcher.ask(t, &query(3, "3")), Asked::Closed);
+    assert_eq!(ask(&mut batcher, t, query(3, "3")), Err(Refusal::Closed));
     assert_eq!(size(batcher.take(t, false)), 2, "without waiting for more");
     assert!(matches!(batcher.take(t, false), Take::Closed));
 }
@@ -440,10 +467,10 @@ mod properties {
                 match step {
                     Step::Ask(user) => {
                         slot += 1;
-                        match batcher.ask(now, &query(slot, &user.to_string())) {
-                            Asked::Queued { .. } | Asked::Joined => { open.insert(slot); }
-                            Asked::Full => prop_assert!(batcher.questions() == 20),
-                            Asked::Broken | Asked::Closed => {}
+                        match ask(&mut batcher, now, query(slot, &user.to_string())) {
+                            Ok(Asked::Queued { .. } | Asked::Joined) => { open.insert(slot); }
+                            Err(Refusal::Full) => prop_assert!(batcher.questions() == 20),
+                            Err(Refusal::Broken | Refusal::Closed) => {}
                         }
                     }
                     Step::Take(busy) => {
