@@ -192,7 +192,9 @@ impl Engine {
     fn owns(&self, request: &Request<'_>, domain: &Domain, username: &[u8]) -> bool {
         let mut user = Vec::with_capacity(username.len());
         unquote(username, &mut user);
-        let mut wanted = Vec::from(self.user_part(domain, &user));
+        let user_len = self.user_part(domain, &user).len();
+        user.truncate(user_len);
+        let mut wanted = user;
         wanted.push(b'@');
         wanted.extend_from_slice(&domain.name);
         let is_his = |addr: &NameAddr<'_>| {
