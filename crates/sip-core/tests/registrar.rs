@@ -380,6 +380,32 @@ fn what_could_not_be_stored_is_undone() {
     );
 }
 
+/// Two Call-IDs, one contact (a phone that was started anew, say): both hold, whichever is the later.
+#[test]
+fn who_was_overtaken_by_another_call_id_is_answered_too() {
+    for (first, second) in [
+        ("<sip:bob@10.0.0.30>", "<sip:bob@10.0.0.30>"),
+        ("<sip:bob@10.0.0.30>;expires=0", "<sip:bob@10.0.0.30>"),
+        ("*\nExpires: 0", "<sip:bob@10.0.0.30>"),
+    ] {
+        let mut b = Bench::new(&registrar(Durability::Commit));
+        b.udp(PHONE, &register(1, "<sip:bob@10.0.0.30>", ""));
+        let query = b.query();
+        b.answer(&query, Answer::Saved(Ok(())));
+        b.udp(PHONE, &register(2, first, ""));
+        let other = register(1, second, "").replace("Call-ID: ", "Call-ID: other-");
+        b.udp(PHONE, &other.replace("branch=", "branch=z9hG4bKother"));
+        let queries = [b.query(), b.query()];
+        for query in queries {
+            assert_eq!(
+                one(b.answer(&query, Answer::Saved(Ok(())))).first_line(),
+                "SIP/2.0 200 OK",
+                "{first}"
+            );
+        }
+    }
+}
+
 #[test]
 fn async_answers_at_once_and_writes_after() {
     let mut b = Bench::new(&registrar(Durability::Async));

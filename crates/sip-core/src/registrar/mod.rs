@@ -162,6 +162,19 @@ impl<'a> Registration<'a> {
         }
     }
 
+    /// Whether all that this REGISTER did, when it made the record this version, was done once more
+    /// by later ones.
+    pub(crate) fn is_overtaken(&self, record: &AorRecord, version: u64) -> bool {
+        match &self.ask {
+            Ask::Query => true,
+            Ask::RemoveAll => record.bindings.iter().all(|b| b.updated > version),
+            Ask::Update(contacts) => contacts.iter().all(|contact| {
+                let found = record.bindings.iter().find(|b| contact.names(b));
+                found.map_or(contact.expires_s == 0, |b| b.updated > version)
+            }),
+        }
+    }
+
     /// §10.3 step 6.
     fn remove_all(&self, record: &mut AorRecord) -> Result<Effect, Rejection> {
         let now = self.now.unix_s();

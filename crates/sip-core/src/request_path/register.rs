@@ -242,9 +242,12 @@ impl Engine {
             .update_bindings(aor, &mut |found: &mut AorRecord| record = found.clone());
         let again = self.with_message(&parked.bytes, |_, message| {
             let registration = Registration::read(message, parked.flow, &policy, limit, now)?;
+            if registration.is_overtaken(&record, version) {
+                return Ok(Effect::Repeated);
+            }
             registration.apply(&mut record, limit)
         });
-        // A later REGISTER makes this one out of order: then it did hold.
+        // A later REGISTER of the same Call-ID makes this one out of order: then it did hold.
         !matches!(again, Some(Ok(Effect::Changed)))
     }
 }
