@@ -1,31 +1,11 @@
 //! The commands, through the built binary.
 
-use std::io::Write;
-use std::path::Path;
-use std::process::{Command, Output, Stdio};
+mod common;
 
-fn run(dir: &Path, arguments: &[&str], input: &str) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_trapezoid"))
-        .args(arguments)
-        .current_dir(dir)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the binary starts");
-    // A command that fails early does not read its input.
-    let _ = child.stdin.take().expect("a pipe").write_all(input.as_bytes());
-    child.wait_with_output().expect("it ends")
-}
+use common::run;
 
-/// Exit code, standard output, standard error.
-fn told(output: &Output) -> (i32, &str, &str) {
-    let text = |bytes| std::str::from_utf8(bytes).expect("text");
-    (
-        output.status.code().expect("no signal"),
-        text(&output.stdout),
-        text(&output.stderr),
-    )
+fn told((code, stdout, stderr): &(i32, String, String)) -> (i32, &str, &str) {
+    (*code, stdout, stderr)
 }
 
 /// `trapezoid user …` in one directory.

@@ -1,26 +1,18 @@
 //! `trapezoid plan auth`, through the built binary.
 
+mod common;
+
 use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use serde_json::Value;
 
 /// Exit code, standard output, standard error.
 fn plan(arguments: &str) -> (i32, String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_trapezoid"))
-        .args(["plan", "auth"])
-        .args(arguments.split_ascii_whitespace())
-        .output()
-        .expect("the binary starts");
-    let text = |bytes| String::from_utf8(bytes).expect("text");
-    (
-        output.status.code().expect("no signal"),
-        text(output.stdout),
-        text(output.stderr),
-    )
+    let arguments: Vec<&str> = arguments.split_ascii_whitespace().collect();
+    common::run(Path::new("."), &[&["plan", "auth"], &arguments[..]].concat(), "")
 }
 
 fn json(arguments: &str) -> Value {

@@ -1,9 +1,9 @@
 //! `trapezoid user` on database servers, through the built binary.
 
-use std::io::Write;
+mod common;
+
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::thread;
 
 use test_databases::{Database, MariaDb, PostgreSql};
@@ -18,25 +18,7 @@ fn at(url: &str) -> tempfile::TempDir {
 
 /// Exit code, standard output, standard error of `trapezoid user …`.
 fn user(dir: &Path, arguments: &[&str], input: &str) -> (i32, String, String) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_trapezoid"))
-        .arg("user")
-        .args(arguments)
-        .args(["--config", "t.toml"])
-        .current_dir(dir)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the binary starts");
-    // A command that fails early does not read its input.
-    let _ = child.stdin.take().expect("a pipe").write_all(input.as_bytes());
-    let output = child.wait_with_output().expect("it ends");
-    let text = |bytes| String::from_utf8(bytes).expect("text");
-    (
-        output.status.code().expect("no signal"),
-        text(output.stdout),
-        text(output.stderr),
-    )
+    common::run(dir, &[&["user"], arguments, &["--config", "t.toml"]].concat(), input)
 }
 
 /// An exit code and a line on standard error, nothing on standard output.

@@ -11,6 +11,27 @@ use std::time::{Duration, Instant};
 /// Longest that anything here may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Exit code, standard output and standard error of `trapezoid …` in a directory.
+pub(crate) fn run(dir: &Path, arguments: &[&str], input: &str) -> (i32, String, String) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_trapezoid"))
+        .args(arguments)
+        .current_dir(dir)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    // A command that fails early does not read its input.
+    let _ = child.stdin.take().expect("a pipe").write_all(input.as_bytes());
+    let output = child.wait_with_output().expect("it ends");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    (
+        output.status.code().expect("no signal"),
+        text(output.stdout),
+        text(output.stderr),
+    )
+}
+
 pub(crate) struct Server {
     child: Child,
     lines: Receiver<String>,
