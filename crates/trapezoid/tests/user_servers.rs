@@ -18,7 +18,11 @@ fn at(url: &str) -> tempfile::TempDir {
 
 /// Exit code, standard output, standard error of `trapezoid user …`.
 fn user(dir: &Path, arguments: &[&str], input: &str) -> (i32, String, String) {
-    common::run(dir, &[&["user"], arguments, &["--config", "t.toml"]].concat(), input)
+    common::run(
+        dir,
+        &[&["user"], arguments, &["--config", "t.toml"]].concat(),
+        input,
+    )
 }
 
 /// An exit code and a line on standard error, nothing on standard output.

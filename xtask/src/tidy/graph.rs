@@ -11,6 +11,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("sip-net", &["sip-core", "sip-message"]),
     ("sip-sim", &["sip-core", "sip-message"]),
     ("delay-relay", &[]),
+    ("sip-load", &["sip-message", "sip-core", "sip-net"]),
     (
         "trapezoid",
         &[
@@ -18,6 +19,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "sip-core",
             "sip-backend",
             "sip-net",
+            "sip-load",
             "delay-relay",
             "capacity",
         ],

@@ -4,6 +4,8 @@
 
 mod check;
 mod completions;
+mod duration;
+mod load;
 mod plan;
 mod relay;
 mod schema;
@@ -36,6 +38,8 @@ enum Command {
     User(user::Args),
     /// Work out from measurements what a load needs.
     Plan(plan::Args),
+    /// Offer calls, registrations, OPTIONS or messages to a server, and tell what comes of them.
+    Load(Box<load::Args>),
     /// Relay TCP connections with a delay, and stall, swallow and cut them on command, for tests.
     Relay(relay::Args),
     /// Print the JSON Schema of the configuration file.
@@ -69,6 +73,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::User(args) => user::run(&args),
         Command::Plan(args) => plan::run(&args),
+        Command::Load(args) => load::run(&args),
         Command::Relay(args) => relay::run(&args),
         Command::ConfigSchema => schema::run(),
         Command::Completions(args) => completions::run(&args),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use delay_relay::{Control, Counters, Flow, Options, Refusal, Relay};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{Failure, print, say};
+use super::{Failure, duration, print, say};
 
 /// Longest line of standard input, bytes.
 const MAX_LINE: u64 = 1024;
@@ -206,18 +206,7 @@ fn delay(text: &str) -> Result<Duration, String> {
     if text == "0" {
         return Ok(Duration::ZERO);
     }
-    let unit_at = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .ok_or_else(wrong)?;
-    let (count, unit) = text.split_at(unit_at);
-    let seconds = match unit {
-        "us" | "µs" => 1e-6,
-        "ms" => 1e-3,
-        "s" => 1.0,
-        _ => return Err(wrong()),
-    };
-    let count: f64 = count.parse().map_err(|_| wrong())?;
-    let delay = Duration::try_from_secs_f64(count * seconds).map_err(|_| wrong())?;
+    let delay = duration::parse(text).ok_or_else(wrong)?;
     if delay > delay_relay::MAX_DELAY {
         let most = delay_relay::MAX_DELAY.as_secs();
         return Err(format!("{text} is too long: {most}s at most"));

@@ -2,20 +2,12 @@
 
 use capacity::batching::{MAX_TIME_US, RATES};
 
+use crate::cli::duration;
+
 /// `30ms`, `200us`, `1.5s`; microseconds, 0 to 60 s.
 pub(super) fn time(text: &str) -> Result<f64, String> {
     let wrong = || "write a time as 200us, 30ms or 1.5s, 60s at most".to_owned();
-    let unit_at = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .ok_or_else(wrong)?;
-    let (number, unit) = text.split_at(unit_at);
-    let scale = match unit {
-        "us" | "µs" | "μs" => 1.0,
-        "ms" => 1e3,
-        "s" => 1e6,
-        _ => return Err(wrong()),
-    };
-    let us = number.parse::<f64>().map_err(|_| wrong())? * scale;
+    let us = duration::parse(text).ok_or_else(wrong)?.as_secs_f64() * 1e6;
     (0.0..=MAX_TIME_US).contains(&us).then_some(us).ok_or_else(wrong)
 }
 

@@ -1,0 +1,29 @@
+//! An open-loop SIP load generator: user agents at both ends of a server.
+//!
+//! Calls begin when they were meant to, whatever the server does, and everything is timed from
+//! then: a server that is slow is told as slow (no coordinated omission). The user agents behave as
+//! RFC 3261 says: they retransmit, acknowledge, give up at 64 × T1, and each failure is counted
+//! under its cause.
+//!
+//! [`run()`] plays a [`plan::Plan`] in one thread: system calls in batches, no task and, once warm,
+//! next to no allocation for a call. The user agents themselves (`uac`, `uas`) see no socket and no clock.
+#![warn(missing_docs)]
+
+mod digest;
+mod net;
+mod outbox;
+pub mod plan;
+mod run;
+mod schedule;
+mod stats;
+mod text;
+mod timers;
+mod uac;
+mod uas;
+
+pub use run::{LoadError, Progress, run};
+pub use schedule::{Offered, Ramp};
+pub use stats::{Generator, Quantiles, Report, Second};
+
+/// Microseconds since the start.
+pub(crate) type Micros = u64;

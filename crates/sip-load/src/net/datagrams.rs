@@ -1,0 +1,93 @@
+//! A datagram socket of one end, read and written in batches.
+
+use std::io;
+use std::net::SocketAddr;
+
+use sip_net::epoll::{Epoll, Interest};
+use sip_net::udp::{Backlog, IcmpErrors, RecvBatch, SendBatch, UdpOptions, UdpSocket};
+
+use crate::outbox::{Outbox, To};
+
+/// Messages of one system call.
+const BATCH: usize = 64;
+/// Full batches that are read before anything else is done.
+const ROUNDS: usize = 4;
+/// Asked for; the default of 256 KiB overflows in a stall of a few milliseconds.
+const BUFFER: usize = 8 << 20;
+/// Bytes that wait for room in the socket.
+const BACKLOG: usize = 16 << 20;
+
+#[derive(Debug)]
+pub(crate) struct Datagrams {
+    socket: UdpSocket,
+    incoming: RecvBatch,
+    outgoing: SendBatch,
+    backlog: Backlog,
+    errors: IcmpErrors,
+}
+
+impl Datagrams {
+    pub(crate) fn bind(address: SocketAddr, epoll: &Epoll, token: u64) -> io::Result<Self> {
+        let options = UdpOptions {
+            receive_buffer: BUFFER,
+            send_buffer: BUFFER,
+            share: false,
+        };
+        let socket = UdpSocket::bind(address, options)?;
+        epoll.add(&socket, token, Interest::Read)?;
+        Ok(Self {
+            socket,
+            incoming: RecvBatch::new(BATCH),
+            outgoing: SendBatch::new(BATCH),
+            backlog: Backlog::new(BACKLOG),
+            errors: IcmpErrors::new(),
+        })
+    }
+
+    pub(crate) fn local(&self) -> SocketAddr {
+        self.socket.local_address()
+    }
+
+    /// Datagrams that found the receive buffer full.
+    pub(crate) fn drops(&self) -> u32 {
+        self.socket.receive_drops().unwrap_or(0)
+    }
+
+    /// Gives what has come to `each`, in batches.
+    pub(crate) fn receive(&mut self, mut each: impl FnMut(To, &[u8])) -> io::Result<()> {
+        for _ in 0..ROUNDS {
+            let count = self.incoming.receive(&self.socket)?;
+            for index in 0..count {
+                if let Some(datagram) = self.incoming.datagram(index) {
+                    each(To::Address(datagram.source), datagram.bytes);
+                }
+            }
+            if !self.incoming.is_full() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the beginnings of datagrams that could not be delivered to `each`.
+    pub(crate) fn undelivered(&mut self, mut each: impl FnMut(&[u8])) {
+        // An error of reading the error queue leaves nothing to be told.
+        let _ = self.errors.drain(&self.socket, BATCH, |_, bytes| each(bytes));
+    }
+
+    /// Sends what the outbox has for addresses; `failed` gets what the kernel refuses.
+    pub(crate) fn send(&mut self, outbox: &Outbox, mut failed: impl FnMut(&[u8])) {
+        if !self.backlog.is_empty() {
+            self.outgoing
+                .flush(&self.socket, &mut self.backlog, |_, bytes| failed(bytes));
+        }
+        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+        let message = |index| match outbox.get(index) {
+            Some((To::Address(to), bytes)) => (to, bytes),
+            _ => (nowhere, &[][..]),
+        };
+        let refused = |index| failed(message(index).1);
+        self.outgoing
+            .send(&self.socket, &mut self.backlog, outbox.len(), message, refused);
+    }
+}

@@ -1,0 +1,270 @@
+//! What is counted while the load runs.
+
+mod report;
+
+use std::collections::BTreeMap;
+
+use hdrhistogram::Histogram;
+
+pub use report::{Generator, Quantiles, Report, Second};
+
+use crate::{Micros, Progress};
+
+/// Why a call failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Cause {
+    /// No answer in 64 × T1 (RFC 3261 §17.1.1.2 timer B, §17.1.2.2 timer F).
+    Timeout,
+    /// It rang for too long.
+    NoFinal,
+    /// It was refused with this status.
+    Status(u16),
+    /// Credentials were sent, and it was challenged again.
+    CredentialsRefused,
+    /// What came as the answer was none, and nothing better came.
+    BadResponse,
+    /// The call was set up, and its BYE got no answer.
+    ByeTimeout,
+    /// The call was set up, and its BYE was refused with this status.
+    ByeStatus(u16),
+    /// The connection could not be made.
+    ConnectFailed,
+    /// The connection was lost.
+    ConnectionLost,
+    /// The connection takes no more for now: its buffer here is full.
+    ConnectionFull,
+    /// The kernel refused to send (no route, port unreachable).
+    SendFailed,
+    /// It was under way when the time was over.
+    Unfinished,
+    /// More calls at a time than the generator may hold.
+    GeneratorFull,
+}
+
+impl Cause {
+    /// As in the report.
+    pub(crate) fn name(self) -> String {
+        let fixed = match self {
+            Self::Status(status) => return format!("status {status}"),
+            Self::ByeStatus(status) => return format!("bye status {status}"),
+            Self::Timeout => "timeout",
+            Self::NoFinal => "no final answer",
+            Self::CredentialsRefused => "credentials refused",
+            Self::BadResponse => "bad response",
+            Self::ByeTimeout => "bye timeout",
+            Self::ConnectFailed => "connect failed",
+            Self::ConnectionLost => "connection lost",
+            Self::ConnectionFull => "connection full",
+            Self::SendFailed => "send failed",
+            Self::Unfinished => "unfinished",
+            Self::GeneratorFull => "generator full",
+        };
+        fixed.to_owned()
+    }
+}
+
+/// What is timed, each from the time when it was meant to begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum Timed {
+    /// To the first 401 or 407.
+    Challenge,
+    /// INVITE to the first provisional answer but 100.
+    Ringing,
+    /// INVITE to its final answer.
+    Invite,
+    /// BYE to its answer.
+    Bye,
+    Register,
+    Options,
+    Message,
+    /// To a connection that can be used.
+    Connect,
+}
+
+impl Timed {
+    const ALL: [(Self, &'static str); 8] = [
+        (Self::Challenge, "challenge"),
+        (Self::Ringing, "INVITE 180"),
+        (Self::Invite, "INVITE 200"),
+        (Self::Bye, "BYE 200"),
+        (Self::Register, "REGISTER 200"),
+        (Self::Options, "OPTIONS 200"),
+        (Self::Message, "MESSAGE 200"),
+        (Self::Connect, "connect"),
+    ];
+}
+
+/// Methods that are counted by name.
+const METHODS: [&[u8]; 8] = [
+    b"INVITE",
+    b"ACK",
+    b"BYE",
+    b"CANCEL",
+    b"REGISTER",
+    b"OPTIONS",
+    b"MESSAGE",
+    b"",
+];
+/// The name of the last, all others.
+const OTHER: &str = "other";
+
+pub(crate) fn method_number(method: &[u8]) -> usize {
+    let found = METHODS.iter().position(|m| *m == method);
+    found.unwrap_or(METHODS.len() - 1)
+}
+
+/// Messages by method and status (0: requests).
+#[derive(Debug)]
+pub(crate) struct Messages(Vec<u64>);
+
+impl Messages {
+    fn new() -> Self {
+        Self(vec![0; 700 * METHODS.len()])
+    }
+
+    /// One more.
+    pub(crate) fn count(&mut self, method: &[u8], status: u16) {
+        let at = usize::from(status.min(699)) * METHODS.len() + method_number(method);
+        if let Some(count) = self.0.get_mut(at) {
+            *count += 1;
+        }
+    }
+
+    fn named(&self) -> BTreeMap<String, u64> {
+        let counted = self.0.iter().enumerate().filter(|(_, n)| **n > 0);
+        let name = |at: usize| {
+            let method = match METHODS.get(at % METHODS.len()) {
+                Some(method) if !method.is_empty() => String::from_utf8_lossy(method).into_owned(),
+                _ => OTHER.to_owned(),
+            };
+            match at / METHODS.len() {
+                0 => method,
+                status => format!("{status} {method}"),
+            }
+        };
+        counted.map(|(at, n)| (name(at), *n)).collect()
+    }
+}
+
+/// Seconds of which each is told alone; later ones are added to the last.
+const MOST_SECONDS: usize = 24 * 3600;
+
+#[derive(Debug)]
+pub(crate) struct Stats {
+    /// The part of the run that counts.
+    pub(crate) window: std::ops::Range<Micros>,
+    pub(crate) offered: u64,
+    pub(crate) succeeded: u64,
+    pub(crate) failures: BTreeMap<Cause, u64>,
+    /// Successes inside the window, whenever the call began.
+    pub(crate) completed: u64,
+    pub(crate) sent: Messages,
+    pub(crate) received: Messages,
+    pub(crate) resent: Messages,
+    /// Requests that came once more.
+    pub(crate) repeated: Messages,
+    /// Answered calls that were never acknowledged.
+    pub(crate) unacknowledged: u64,
+    /// What came and belonged to nothing, by reason.
+    pub(crate) ignored: BTreeMap<&'static str, u64>,
+    times: Vec<Histogram<u64>>,
+    /// How late calls began, microseconds.
+    pub(crate) lag: Histogram<u64>,
+    pub(crate) seconds: Vec<Second>,
+}
+
+/// Three digits up to an hour, microseconds.
+fn histogram() -> Histogram<u64> {
+    // These bounds are good ones (`new_with_bounds` fails for bad ones only).
+    Histogram::new_with_bounds(1, 3_600_000_000, 3).unwrap_or_else(|_| unreachable!("good bounds"))
+}
+
+impl Stats {
+    pub(crate) fn new(window: std::ops::Range<Micros>) -> Self {
+        Self {
+            window,
+            offered: 0,
+            succeeded: 0,
+            failures: BTreeMap::new(),
+            completed: 0,
+            sent: Messages::new(),
+            received: Messages::new(),
+            resent: Messages::new(),
+            repeated: Messages::new(),
+            unacknowledged: 0,
+            ignored: BTreeMap::new(),
+            times: Timed::ALL.iter().map(|_| histogram()).collect(),
+            lag: histogram(),
+            seconds: Vec::new(),
+        }
+    }
+
+    /// Whether what is meant for this time counts.
+    pub(crate) fn counts(&self, at: Micros) -> bool {
+        self.window.contains(&at)
+    }
+
+    fn second(&mut self, at: Micros) -> &mut Second {
+        let second = ((at / 1_000_000) as usize).min(MOST_SECONDS);
+        while self.seconds.len() <= second {
+            let t = self.seconds.len() as u64;
+            self.seconds.push(Second {
+                t,
+                ..Second::default()
+            });
+        }
+        let last = self.seconds.len() - 1;
+        &mut self.seconds[second.min(last)]
+    }
+
+    /// A call was meant to begin at `intended`, and did at `now`.
+    pub(crate) fn began(&mut self, now: Micros, intended: Micros) {
+        self.second(intended).offered += 1;
+        if self.counts(intended) {
+            self.offered += 1;
+            self.lag.saturating_record(now.saturating_sub(intended));
+        }
+    }
+
+    /// A call that was meant to begin at `intended` ended.
+    pub(crate) fn ended(&mut self, now: Micros, intended: Micros, outcome: Result<(), Cause>) {
+        match outcome {
+            Ok(()) => {
+                self.second(now).succeeded += 1;
+                self.completed += u64::from(self.counts(now));
+                self.succeeded += u64::from(self.counts(intended));
+            }
+            Err(cause) => {
+                self.second(now).failed += 1;
+                if self.counts(intended) {
+                    *self.failures.entry(cause).or_default() += 1;
+                }
+            }
+        }
+    }
+
+    /// What was meant to begin at `intended` took until now.
+    pub(crate) fn time(&mut self, what: Timed, now: Micros, intended: Micros) {
+        if self.counts(intended)
+            && let Some(times) = self.times.get_mut(what as usize)
+        {
+            times.saturating_record(now.saturating_sub(intended));
+        }
+    }
+
+    /// All calls so far, in the window and outside.
+    pub(crate) fn progress(&self) -> Progress {
+        let zero = Progress::default();
+        self.seconds.iter().fold(zero, |sum, second| Progress {
+            begun: sum.begun + second.offered,
+            succeeded: sum.succeeded + second.succeeded,
+            failed: sum.failed + second.failed,
+            ..sum
+        })
+    }
+
+    pub(crate) fn ignore(&mut self, why: &'static str) {
+        *self.ignored.entry(why).or_default() += 1;
+    }
+}

@@ -1,0 +1,243 @@
+//! What is told at the end.
+
+use std::collections::BTreeMap;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use super::{Stats, Timed};
+use crate::plan::{Kind, Plan, via_name};
+
+/// Points of a distribution, at most.
+const POINTS: usize = 200;
+
+/// A distribution, milliseconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Quantiles {
+    /// Values.
+    pub count: u64,
+    /// Mean.
+    pub mean: f64,
+    /// Median.
+    pub p50: f64,
+    /// 90th percentile.
+    pub p90: f64,
+    /// 95th percentile.
+    pub p95: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// 99.9th percentile.
+    pub p999: f64,
+    /// The largest.
+    pub max: f64,
+    /// Milliseconds, and the share of values up to them: at most 200 points.
+    pub cdf: Vec<(f64, f64)>,
+}
+
+impl Quantiles {
+    fn of(histogram: &Histogram<u64>) -> Self {
+        let ms = |us: u64| us as f64 / 1000.0;
+        let at = |quantile| ms(histogram.value_at_quantile(quantile));
+        let count = histogram.len();
+        if count == 0 {
+            return Self::default();
+        }
+        let mut cdf: Vec<(f64, f64)> = Vec::new();
+        let mut seen = 0;
+        for value in histogram.iter_recorded() {
+            seen += value.count_since_last_iteration();
+            let share = seen as f64 / count as f64;
+            let told = cdf.last().map_or(0.0, |(_, share)| *share);
+            if seen == count || share - told >= 1.0 / (POINTS - 1) as f64 {
+                cdf.push((ms(value.value_iterated_to()), share));
+            }
+        }
+        Self {
+            count,
+            mean: histogram.mean() / 1000.0,
+            p50: at(0.5),
+            p90: at(0.9),
+            p95: at(0.95),
+            p99: at(0.99),
+            p999: at(0.999),
+            max: ms(histogram.max()),
+            cdf,
+        }
+    }
+}
+
+/// One second of the run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Second {
+    /// Seconds since the start.
+    pub t: u64,
+    /// Calls that were meant to begin in it.
+    pub offered: u64,
+    /// Calls that succeeded in it.
+    pub succeeded: u64,
+    /// Calls that failed in it.
+    pub failed: u64,
+}
+
+/// How the generator itself did.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Generator {
+    /// CPU seconds of this process while calls counted.
+    pub cpu_s: f64,
+    /// Of one core.
+    pub utilization: f64,
+    /// How late calls began.
+    pub lag_ms: Quantiles,
+    /// Datagrams that the kernel dropped because our receive buffer was full.
+    pub receive_drops: u64,
+    /// The generator, not only the server, was at its limit: what was measured is not the server's.
+    pub saturated: bool,
+    /// Why it is thought so.
+    pub why: Option<String>,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Of this program.
+    pub version: &'static str,
+    /// What a call is.
+    pub kind: Kind,
+    /// Of the callers' end.
+    pub transport: String,
+    /// The server.
+    pub target: String,
+    /// Calls per second that were meant, at the start.
+    pub rate: f64,
+    /// Seconds for which calls counted.
+    pub duration_s: f64,
+    /// Seconds before that.
+    pub warmup_s: f64,
+    /// Whether times between calls were random.
+    pub poisson: bool,
+    /// Calls that count.
+    pub offered: u64,
+    /// Of these, those that succeeded.
+    pub succeeded: u64,
+    /// Of these, those that failed.
+    pub failed: u64,
+    /// Calls that succeeded in a second of the time that counts, whenever they began.
+    pub goodput: f64,
+    /// Failures by cause.
+    pub failures: BTreeMap<String, u64>,
+    /// All messages: `sent`, `received`, each by name.
+    pub messages: BTreeMap<&'static str, BTreeMap<String, u64>>,
+    /// Messages that were sent again.
+    pub retransmissions: BTreeMap<String, u64>,
+    /// Requests that came again.
+    pub repeated: BTreeMap<String, u64>,
+    /// Answered calls without ACK.
+    pub unacknowledged: u64,
+    /// What came and belonged to nothing.
+    pub ignored: BTreeMap<&'static str, u64>,
+    /// Times from when each thing was meant to begin, by name.
+    pub response_ms: BTreeMap<&'static str, Quantiles>,
+    /// How the generator itself did.
+    pub generator: Generator,
+    /// Second by second.
+    pub series: Vec<Second>,
+}
+
+/// A p99 of the lag beyond this is not the kernel's timer any more.
+const LATE_MS: f64 = 20.0;
+/// A core that is busier than this has no room for the unexpected.
+const BUSY: f64 = 0.95;
+
+impl Report {
+    pub(crate) fn new(plan: &Plan, stats: &Stats, cpu_s: f64, receive_drops: u64) -> Self {
+        let duration_s = plan.duration.as_secs_f64();
+        let failures: BTreeMap<String, u64> = stats.failures.iter().map(|(c, n)| (c.name(), *n)).collect();
+        let times = Timed::ALL.iter().zip(&stats.times).filter(|(_, h)| !h.is_empty());
+        let messages = [("sent", stats.sent.named()), ("received", stats.received.named())];
+        let mut report = Self {
+            version: env!("CARGO_PKG_VERSION"),
+            kind: plan.kind,
+            transport: via_name(plan.transport).to_ascii_lowercase(),
+            target: plan.target.to_string(),
+            rate: plan.offered.rate,
+            duration_s,
+            warmup_s: plan.warmup.as_secs_f64(),
+            poisson: plan.offered.poisson,
+            offered: stats.offered,
+            succeeded: stats.succeeded,
+            failed: stats.failures.values().sum(),
+            goodput: stats.completed as f64 / duration_s,
+            failures,
+            messages: messages.into(),
+            retransmissions: stats.resent.named(),
+            repeated: stats.repeated.named(),
+            unacknowledged: stats.unacknowledged,
+            ignored: stats.ignored.clone(),
+            response_ms: times.map(|((_, name), h)| (*name, Quantiles::of(h))).collect(),
+            generator: Generator {
+                cpu_s,
+                utilization: cpu_s / duration_s,
+                lag_ms: Quantiles::of(&stats.lag),
+                receive_drops,
+                ..Generator::default()
+            },
+            series: stats.seconds.clone(),
+        };
+        report.generator.why = report.own_limit();
+        report.generator.saturated = report.generator.why.is_some();
+        report
+    }
+
+    fn own_limit(&self) -> Option<String> {
+        let own = &self.generator;
+        let full = self.failures.get("generator full").copied().unwrap_or(0);
+        let told = if own.lag_ms.p99 > LATE_MS {
+            format!("calls began {:.1} ms late (99th percentile)", own.lag_ms.p99)
+        } else if own.utilization > BUSY {
+            format!(
+                "its core was busy for {:.0} % of the time",
+                100.0 * own.utilization
+            )
+        } else if own.receive_drops > 0 {
+            format!("{} datagrams found its receive buffer full", own.receive_drops)
+        } else if full > 0 {
+            format!("{full} calls found no room in it")
+        } else {
+            return None;
+        };
+        Some(told)
+    }
+
+    /// Of the calls that count.
+    pub fn success_ratio(&self) -> f64 {
+        self.succeeded as f64 / (self.offered as f64).max(1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_distribution_is_told_with_few_points() {
+        let mut histogram = super::super::histogram();
+        for us in 1..=100_000u64 {
+            histogram.saturating_record(us);
+        }
+        let q = Quantiles::of(&histogram);
+        assert_eq!(q.count, 100_000);
+        for (is, ms) in [
+            (q.mean, 50.0),
+            (q.p50, 50.0),
+            (q.p90, 90.0),
+            (q.p99, 99.0),
+            (q.max, 100.0),
+        ] {
+            assert!((is / ms - 1.0).abs() < 0.01, "{is} {ms}");
+        }
+        assert!(q.cdf.len() <= POINTS);
+        assert!(q.cdf.windows(2).all(|w| w[0].0 < w[1].0 && w[0].1 < w[1].1));
+        assert_eq!(q.cdf.last().unwrap().1, 1.0);
+        assert_eq!(Quantiles::of(&super::super::histogram()), Quantiles::default());
+    }
+}

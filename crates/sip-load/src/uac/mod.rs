@@ -1,0 +1,441 @@
+//! The callers: what they send, what they make of the answers, and when they give up
+//! (RFC 3261 §8.1, §13.2, §15, §17.1). No sockets and no clock.
+//!
+//! ```text
+//! INVITE ─► Calling ──1xx──► Proceeding ──2xx──► Talking ──hold──► Ending ──2xx──► done
+//!              │ 64·T1           │ rings too long   (ACK)          (BYE)  │ 64·T1
+//!              ▼                 ▼                                        ▼
+//!            failed          Cancelling ──487──► failed                 failed
+//! ```
+//! All others: `Calling`, then done or failed. A 401 or 407 goes back to where it was, once.
+
+mod request;
+mod response;
+
+use std::sync::Arc;
+
+use crate::Micros;
+use crate::digest::Challenge;
+use crate::outbox::{Outbox, To};
+use crate::plan::{Kind, Plan};
+use crate::stats::{Cause, Stats, Timed};
+use crate::timers::{Timers, Wake};
+use sip_core::transport::Transport;
+
+/// Timer T2, microseconds (RFC 3261 §17.1.2.2).
+pub(crate) const T2_US: Micros = 4_000_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Free,
+    /// The first request is out.
+    Calling,
+    /// An INVITE has a provisional answer.
+    Proceeding,
+    /// The INVITE has been cancelled: it rang too long.
+    Cancelling,
+    /// The call is set up.
+    Talking,
+    /// The BYE is out.
+    Ending,
+}
+
+/// One call. Its buffers stay with its slot.
+#[derive(Debug)]
+struct Call {
+    generation: u32,
+    state: State,
+    link: To,
+    user: u32,
+    /// When it was meant to begin.
+    intended: Micros,
+    /// When the request under way was meant to be sent; for the first, without challenges.
+    asked: Micros,
+    /// When the request under way was sent first.
+    sent: Micros,
+    cseq: u32,
+    /// Number of the transaction under way, in its branch.
+    transaction: u8,
+    /// Credentials were sent with this request.
+    authorized: bool,
+    rang: bool,
+    /// Something came that looked like an answer and was none.
+    spoilt: bool,
+    /// The request under way, for when it is sent again.
+    request: Vec<u8>,
+    /// The ACK of a 2xx, for when that comes again.
+    ack: Vec<u8>,
+    /// Remote target, then what all requests within the dialog say: Route, From, To, Call-ID.
+    dialog: Vec<u8>,
+    target_len: usize,
+    /// Where requests within the dialog go.
+    dialog_to: To,
+}
+
+impl Call {
+    const fn free() -> Self {
+        Self {
+            generation: 0,
+            state: State::Free,
+            link: To::Connection(0),
+            user: 0,
+            intended: 0,
+            asked: 0,
+            sent: 0,
+            cseq: 0,
+            transaction: 0,
+            authorized: false,
+            rang: false,
+            spoilt: false,
+            request: Vec::new(),
+            ack: Vec::new(),
+            dialog: Vec::new(),
+            target_len: 0,
+            dialog_to: To::Connection(0),
+        }
+    }
+
+    fn is_invite(&self, kind: Kind) -> bool {
+        kind.is_invite() && self.state != State::Ending
+    }
+}
+
+/// What a timer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Timer {
+    /// Send the request of this transaction again, for the n-th time.
+    Resend(u8, u8),
+    /// 64 × T1 have passed for this transaction, on a reliable transport.
+    GiveUp(u8),
+    /// It rings too long.
+    Ringing(u8),
+    /// The hold time is over.
+    HangUp,
+}
+
+/// What a turn works on.
+pub(crate) struct Turn<'a> {
+    pub(crate) now: Micros,
+    pub(crate) out: &'a mut Outbox,
+    pub(crate) stats: &'a mut Stats,
+}
+
+/// All callers.
+#[derive(Debug)]
+pub(crate) struct Uac {
+    plan: Arc<Plan>,
+    /// Our address, for Via and Contact.
+    local: Vec<u8>,
+    /// This run, as it stands in branches and tags.
+    run: [u8; 8],
+    calls: Vec<Call>,
+    free: Vec<u32>,
+    timers: Timers<Timer>,
+    next_user: u32,
+    /// The last CSeq of each user's registration, and the last nonce; empty where nobody asks.
+    sequence: Vec<u32>,
+    nonces: Vec<Option<Challenge>>,
+    reliable: bool,
+    t1: Micros,
+    /// Scratch.
+    text: Vec<u8>,
+}
+
+impl Uac {
+    /// Callers at `local`, an address and port as they stand in Via.
+    pub(crate) fn new(plan: Arc<Plan>, local: &str) -> Self {
+        let users = plan.users.count() as usize;
+        Self {
+            local: local.as_bytes().to_vec(),
+            run: crate::text::digits(plan.run),
+            calls: Vec::new(),
+            free: Vec::new(),
+            timers: Timers::new(),
+            next_user: 0,
+            sequence: vec![0; if plan.kind == Kind::Register { users } else { 0 }],
+            nonces: if plan.reuse_nonce {
+                vec![None; users]
+            } else {
+                Vec::new()
+            },
+            reliable: plan.transport != Transport::Udp,
+            t1: plan.t1.as_micros() as Micros,
+            plan,
+            text: Vec::new(),
+        }
+    }
+
+    /// Calls that have not ended.
+    pub(crate) fn under_way(&self) -> usize {
+        self.calls.len() - self.free.len()
+    }
+
+    /// When [`Self::wake`] has something to do.
+    pub(crate) fn next(&self) -> Option<Micros> {
+        self.timers.next()
+    }
+
+    /// A call that was meant for `intended` begins, by this way; false: there is no room.
+    pub(crate) fn start(&mut self, turn: &mut Turn<'_>, intended: Micros, link: To) -> bool {
+        turn.stats.began(turn.now, intended);
+        let Some(slot) = self.take_slot() else {
+            turn.stats.ended(turn.now, intended, Err(Cause::GeneratorFull));
+            return false;
+        };
+        let user = self.next_user;
+        self.next_user = (user + 1) % self.plan.users.count().max(1);
+        let cseq = match self.sequence.get_mut(user as usize) {
+            Some(last) => {
+                *last += 1;
+                *last
+            }
+            None => 1,
+        };
+        let call = &mut self.calls[slot as usize];
+        let fresh = Call {
+            generation: call.generation.wrapping_add(1),
+            state: State::Calling,
+            link,
+            user,
+            intended,
+            asked: intended,
+            sent: turn.now,
+            cseq,
+            request: std::mem::take(&mut call.request),
+            ack: std::mem::take(&mut call.ack),
+            dialog: std::mem::take(&mut call.dialog),
+            dialog_to: link,
+            ..Call::free()
+        };
+        *call = fresh;
+        call.ack.clear();
+        call.dialog.clear();
+        let mut known = self.nonces.get_mut(user as usize).and_then(Option::take);
+        self.write_first(slot, known.as_mut());
+        if let Some(kept) = self.nonces.get_mut(user as usize) {
+            self.calls[slot as usize].authorized = known.is_some();
+            *kept = known;
+        }
+        self.send(turn, slot);
+        true
+    }
+
+    fn take_slot(&mut self) -> Option<u32> {
+        self.free.pop().or_else(|| {
+            let slot = u32::try_from(self.calls.len()).ok()?;
+            (slot < self.plan.max_calls).then(|| self.calls.push(Call::free()))?;
+            Some(slot)
+        })
+    }
+
+    /// Sends the request of `slot` for the first time, and starts its timers.
+    fn send(&mut self, turn: &mut Turn<'_>, slot: u32) {
+        let Some(call) = self.calls.get_mut(slot as usize) else {
+            return;
+        };
+        call.sent = turn.now;
+        let to = if call.state == State::Ending {
+            call.dialog_to
+        } else {
+            call.link
+        };
+        turn.out.push(to, |out| out.extend_from_slice(&call.request));
+        turn.stats.sent.count(method_of(&call.request), 0);
+        let (length, kind) = if self.reliable {
+            (64 * self.t1, Timer::GiveUp(call.transaction))
+        } else {
+            (self.t1, Timer::Resend(call.transaction, 1))
+        };
+        let wake = Wake {
+            slot,
+            generation: call.generation,
+            kind,
+        };
+        self.timers.start(turn.now, length, wake);
+    }
+
+    fn start_timer(&mut self, now: Micros, length: Micros, slot: u32, kind: Timer) {
+        let generation = self.calls[slot as usize].generation;
+        self.timers.start(
+            now,
+            length,
+            Wake {
+                slot,
+                generation,
+                kind,
+            },
+        );
+    }
+
+    /// Does what is due.
+    pub(crate) fn wake(&mut self, turn: &mut Turn<'_>) {
+        while let Some(Wake {
+            slot,
+            generation,
+            kind,
+        }) = self.timers.due(turn.now)
+        {
+            let Some(call) = self.calls.get(slot as usize) else {
+                continue;
+            };
+            if call.generation != generation || call.state == State::Free {
+                continue;
+            }
+            match kind {
+                Timer::Resend(transaction, n) if transaction == call.transaction => {
+                    self.resend(turn, slot, n)
+                }
+                Timer::GiveUp(transaction) if transaction == call.transaction && self.waits(slot) => {
+                    self.give_up(turn, slot);
+                }
+                Timer::Ringing(transaction) if transaction == call.transaction => {
+                    self.rings_too_long(turn, slot)
+                }
+                Timer::HangUp if call.state == State::Talking => self.hang_up(turn, slot),
+                Timer::Resend(..) | Timer::GiveUp(_) | Timer::Ringing(_) | Timer::HangUp => {}
+            }
+        }
+    }
+
+    /// Whether an answer to the request under way is still to come that its timers wait for:
+    /// an INVITE with a provisional answer waits for as long as it rings.
+    fn waits(&self, slot: u32) -> bool {
+        matches!(self.calls[slot as usize].state, State::Calling | State::Ending)
+    }
+
+    /// §17.1.1.2 timers A and B, §17.1.2.2 timers E and F.
+    fn resend(&mut self, turn: &mut Turn<'_>, slot: u32, n: u8) {
+        if !self.waits(slot) {
+            return;
+        }
+        let call = &self.calls[slot as usize];
+        let until = call.sent + 64 * self.t1;
+        if turn.now >= until {
+            return self.give_up(turn, slot);
+        }
+        let to = if call.state == State::Ending {
+            call.dialog_to
+        } else {
+            call.link
+        };
+        turn.out.push(to, |out| out.extend_from_slice(&call.request));
+        turn.stats.resent.count(method_of(&call.request), 0);
+        let doubled = self.t1 << n.min(10);
+        let length = if call.is_invite(self.plan.kind) {
+            doubled
+        } else {
+            doubled.min(T2_US.max(self.t1))
+        };
+        let kind = Timer::Resend(call.transaction, n.saturating_add(1));
+        self.start_timer(turn.now, length.min(until - turn.now), slot, kind);
+    }
+
+    fn give_up(&mut self, turn: &mut Turn<'_>, slot: u32) {
+        let call = &self.calls[slot as usize];
+        let cause = if call.spoilt {
+            Cause::BadResponse
+        } else if call.state == State::Ending {
+            Cause::ByeTimeout
+        } else {
+            Cause::Timeout
+        };
+        self.end(turn, slot, Err(cause));
+    }
+
+    /// §9.1: CANCEL, then the INVITE's own 487. If none comes the call is over all the same.
+    fn rings_too_long(&mut self, turn: &mut Turn<'_>, slot: u32) {
+        let call = &self.calls[slot as usize];
+        match call.state {
+            State::Proceeding => {
+                self.calls[slot as usize].state = State::Cancelling;
+                let (to, transaction) = (
+                    call_link(&self.calls, slot),
+                    self.calls[slot as usize].transaction,
+                );
+                self.write_cancel(slot);
+                let text = &self.text;
+                turn.out.push(to, |out| out.extend_from_slice(text));
+                turn.stats.sent.count(b"CANCEL", 0);
+                self.start_timer(turn.now, 64 * self.t1, slot, Timer::Ringing(transaction));
+            }
+            State::Cancelling => self.end(turn, slot, Err(Cause::NoFinal)),
+            State::Free | State::Calling | State::Talking | State::Ending => {}
+        }
+    }
+
+    fn hang_up(&mut self, turn: &mut Turn<'_>, slot: u32) {
+        let call = &mut self.calls[slot as usize];
+        call.state = State::Ending;
+        call.asked = turn.now;
+        call.cseq += 1;
+        call.authorized = false;
+        self.write_bye(slot, None);
+        self.send(turn, slot);
+    }
+
+    /// The call is over.
+    fn end(&mut self, turn: &mut Turn<'_>, slot: u32, outcome: Result<(), Cause>) {
+        let call = &mut self.calls[slot as usize];
+        call.state = State::Free;
+        turn.stats.ended(turn.now, call.intended, outcome);
+        if let (crate::plan::Connections::PerCall, To::Connection(connection)) =
+            (self.plan.connections, call.link)
+        {
+            turn.out.closing.push(connection);
+        }
+        self.free.push(slot);
+    }
+
+    /// A connection is gone: the transactions on it have failed (§17.1.4).
+    pub(crate) fn lost(&mut self, turn: &mut Turn<'_>, connection: u32, cause: Cause) {
+        for slot in 0..self.calls.len() {
+            let call = &self.calls[slot];
+            let waits = !matches!(call.state, State::Free | State::Talking);
+            if waits && call.link == To::Connection(connection) {
+                self.end(turn, slot as u32, Err(cause));
+            }
+        }
+    }
+
+    /// The message that begins like this could not be delivered.
+    pub(crate) fn undelivered(&mut self, turn: &mut Turn<'_>, message: &[u8], cause: Cause) {
+        if let Some((slot, transaction)) = self.branch_in(message) {
+            let call = &self.calls[slot as usize];
+            if call.transaction == transaction && self.waits(slot) {
+                self.end(turn, slot, Err(cause));
+            }
+        }
+    }
+
+    /// The time is over: what is under way has not succeeded.
+    pub(crate) fn stop(&mut self, turn: &mut Turn<'_>) {
+        for slot in 0..self.calls.len() {
+            if self.calls[slot].state != State::Free {
+                self.end(turn, slot as u32, Err(Cause::Unfinished));
+            }
+        }
+    }
+
+    /// What to time the answers to the first request as.
+    const fn timed(kind: Kind) -> Timed {
+        match kind {
+            Kind::Call | Kind::Redirect => Timed::Invite,
+            Kind::Register => Timed::Register,
+            Kind::Options => Timed::Options,
+            Kind::Message => Timed::Message,
+        }
+    }
+}
+
+fn call_link(calls: &[Call], slot: u32) -> To {
+    calls[slot as usize].link
+}
+
+/// The method of a request of ours.
+fn method_of(request: &[u8]) -> &[u8] {
+    let end = request.iter().position(|c| *c == b' ').unwrap_or(0);
+    &request[..end]
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,210 @@
+//! What callers make of answers.
+
+use sip_message::{HeaderName, Message};
+
+use super::{Call, State, Timer, Turn, Uac};
+use crate::Micros;
+use crate::digest::Challenge;
+use crate::outbox::To;
+use crate::plan::Kind;
+use crate::stats::{Cause, Timed};
+
+impl Uac {
+    /// A message has come by `from`.
+    pub(crate) fn receive(&mut self, turn: &mut Turn<'_>, from: To, message: &Message<'_>) {
+        let Some(status) = message.status() else {
+            // Nobody calls the callers.
+            return turn.stats.ignore("request to a caller");
+        };
+        let cseq = message.cseq();
+        let method = cseq.map_or(&b""[..], |cseq| cseq.method.as_bytes());
+        turn.stats.received.count(method, status);
+        let via = message.value(HeaderName::Via).unwrap_or_default();
+        let Some((slot, transaction)) = self.branch_in(via) else {
+            return self.late(turn, from, message, status, method, None);
+        };
+        let call = &mut self.calls[slot as usize];
+        if call.transaction != transaction || matches!(call.state, State::Free | State::Talking) {
+            return self.late(turn, from, message, status, method, Some(slot));
+        }
+        if method == b"CANCEL" {
+            return;
+        }
+        let expected = method_expected(self.plan.kind, call.state);
+        let number = cseq.map_or(0, |cseq| cseq.number);
+        let sound = message.defect().is_none()
+            && (method, number) == (expected, call.cseq)
+            && (status == 100 || message.to().is_ok_and(|to| to.tag().is_some()));
+        if !sound {
+            // As if it had not come (§18.1.2); but if nothing better does, that is the cause.
+            call.spoilt = true;
+            return turn.stats.ignore("bad response");
+        }
+        if status < 200 {
+            self.provisional(turn, slot, status);
+        } else {
+            self.last(turn, slot, message, status);
+        }
+    }
+
+    fn provisional(&mut self, turn: &mut Turn<'_>, slot: u32, status: u16) {
+        let call = &mut self.calls[slot as usize];
+        if !call.is_invite(self.plan.kind) {
+            // §17.1.2.2: it goes on being sent; every T2 would do, and costs no less.
+            return;
+        }
+        if status > 100 && !call.rang {
+            call.rang = true;
+            turn.stats.time(Timed::Ringing, turn.now, call.asked);
+        }
+        if call.state == State::Calling {
+            call.state = State::Proceeding;
+            let transaction = call.transaction;
+            let within = self.plan.answer_within.as_micros() as Micros;
+            self.start_timer(turn.now, within, slot, Timer::Ringing(transaction));
+        }
+    }
+
+    /// A final answer to the request under way.
+    fn last(&mut self, turn: &mut Turn<'_>, slot: u32, message: &Message<'_>, status: u16) {
+        let call = &self.calls[slot as usize];
+        let (state, kind) = (call.state, self.plan.kind);
+        let is_invite = call.is_invite(kind);
+        if is_invite && status >= 300 {
+            self.acknowledge(turn, call.link, message);
+        }
+        if matches!(status, 401 | 407) && self.authorize(turn, slot, message, status) {
+            return;
+        }
+        let call = &self.calls[slot as usize];
+        let outcome = match (state, status) {
+            (State::Cancelling, 300..) => Err(Cause::NoFinal),
+            (_, 401 | 407) if call.authorized => Err(Cause::CredentialsRefused),
+            (State::Ending, 200..=299) => Ok(Timed::Bye),
+            (State::Ending, _) => Err(Cause::ByeStatus(status)),
+            (_, 200..=299) if kind != Kind::Redirect => Ok(Self::timed(kind)),
+            (_, 300..=399) if kind == Kind::Redirect => Ok(Self::timed(kind)),
+            _ => Err(Cause::Status(status)),
+        };
+        match outcome {
+            Ok(timed) => turn.stats.time(timed, turn.now, call.asked),
+            Err(cause) => return self.end(turn, slot, Err(cause)),
+        }
+        if is_invite && kind == Kind::Call {
+            self.answered(turn, slot, message);
+        } else {
+            self.end(turn, slot, Ok(()));
+        }
+    }
+
+    /// The call is set up: ACK, and BYE when it has been held.
+    fn answered(&mut self, turn: &mut Turn<'_>, slot: u32, message: &Message<'_>) {
+        if !self.read_dialog(slot, message) {
+            return self.end(turn, slot, Err(Cause::BadResponse));
+        }
+        self.write_ack(slot);
+        let call = &mut self.calls[slot as usize];
+        call.state = State::Talking;
+        turn.out
+            .push(call.dialog_to, |out| out.extend_from_slice(&call.ack));
+        turn.stats.sent.count(b"ACK", 0);
+        let hold = self.plan.hold.as_micros() as Micros;
+        if hold == 0 {
+            self.hang_up(turn, slot);
+        } else {
+            self.start_timer(turn.now, hold, slot, Timer::HangUp);
+        }
+    }
+
+    fn acknowledge(&mut self, turn: &mut Turn<'_>, to: To, message: &Message<'_>) {
+        self.write_own_ack(message);
+        let text = &self.text;
+        turn.out.push(to, |out| out.extend_from_slice(text));
+        turn.stats.sent.count(b"ACK", 0);
+    }
+
+    /// Sends the request again with credentials, if there are any and they have not been sent; a
+    /// nonce that was only stale is worth another try (RFC 7616 §3.3).
+    fn authorize(&mut self, turn: &mut Turn<'_>, slot: u32, message: &Message<'_>, status: u16) -> bool {
+        if !self.plan.digest {
+            return false;
+        }
+        let call = &self.calls[slot as usize];
+        let kept = self.nonces.get_mut(call.user as usize);
+        if call.authorized && kept.as_deref().is_none_or(Option::is_none) {
+            return false;
+        }
+        let Some(mut challenge) = Challenge::read(message, status) else {
+            return false;
+        };
+        turn.stats.time(Timed::Challenge, turn.now, call.asked);
+        if call.state == State::Ending {
+            self.calls[slot as usize].cseq += 1;
+            self.write_bye(slot, Some(&mut challenge));
+        } else {
+            let call = &mut self.calls[slot as usize];
+            call.state = State::Calling;
+            call.cseq += 1;
+            call.transaction = call.transaction.wrapping_add(1);
+            if let Some(last) = self.sequence.get_mut(call.user as usize) {
+                *last = call.cseq;
+            }
+            self.write_first(slot, Some(&mut challenge));
+        }
+        let call = &mut self.calls[slot as usize];
+        let again = std::mem::replace(&mut call.authorized, true);
+        if let Some(kept) = self.nonces.get_mut(call.user as usize) {
+            // Refused with a kept nonce, this is the one new try.
+            *kept = if again { None } else { Some(challenge) };
+        }
+        self.send(turn, slot);
+        true
+    }
+
+    /// An answer to what is not under way: a final one that came again is acknowledged again.
+    fn late(
+        &mut self,
+        turn: &mut Turn<'_>,
+        from: To,
+        message: &Message<'_>,
+        status: u16,
+        method: &[u8],
+        slot: Option<u32>,
+    ) {
+        let via = message.value(HeaderName::Via).unwrap_or_default();
+        let ours = memchr::memmem::find(via, &self.run).is_some();
+        if !ours {
+            return turn.stats.ignore("unknown response");
+        }
+        match (method, status) {
+            (b"INVITE", 300..) => {
+                self.write_own_ack(message);
+                let text = &self.text;
+                turn.out.push(from, |out| out.extend_from_slice(text));
+                turn.stats.resent.count(b"ACK", 0);
+            }
+            (b"INVITE", 200..=299) => {
+                // §13.2.2.4: each 2xx that comes is acknowledged.
+                let ack = slot
+                    .map(|slot| &self.calls[slot as usize])
+                    .filter(|call| !call.ack.is_empty());
+                match ack {
+                    Some(Call { ack, dialog_to, .. }) => {
+                        turn.out.push(*dialog_to, |out| out.extend_from_slice(ack));
+                        turn.stats.resent.count(b"ACK", 0);
+                    }
+                    None => turn.stats.ignore("answer after the end"),
+                }
+            }
+            _ => turn.stats.ignore("late response"),
+        }
+    }
+}
+
+fn method_expected(kind: Kind, state: State) -> &'static [u8] {
+    if state == State::Ending {
+        b"BYE"
+    } else {
+        kind.method()
+    }
+}

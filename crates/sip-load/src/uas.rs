@@ -1,0 +1,432 @@
+//! The called end: answers every INVITE with 180 and 200, sends the 200 again until its ACK comes
+//! (RFC 3261 §13.3.1.4), answers BYE, CANCEL and everything else. No sockets and no clock.
+
+use std::collections::HashMap;
+use std::collections::VecDeque;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use sip_message::{HeaderName, Message};
+
+use crate::Micros;
+use crate::outbox::To;
+use crate::plan::{Callee, Plan, uri_parameter};
+use crate::text::{SDP, SDP_TYPE, body, cat, digits, hex8, read_hex8};
+use crate::timers::{Timers, Wake};
+use crate::uac::{T2_US, Turn};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// 180 was sent.
+    Ringing,
+    /// 200 was sent, and is until ACK.
+    Answered,
+    Confirmed,
+    /// Kept only to know its INVITE, should that come again.
+    Ended,
+}
+
+#[derive(Debug)]
+struct Dialog {
+    generation: u32,
+    state: State,
+    /// Of its INVITE.
+    key: u64,
+    peer: To,
+    since: Micros,
+    /// The last answer to the INVITE.
+    answer: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Timer {
+    /// Answer.
+    PickUp,
+    /// Send the 200 again, for the n-th time.
+    Resend(u8),
+}
+
+/// Keys are hashes already.
+#[derive(Debug, Default)]
+struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, key: u64) {
+        self.0 = key;
+    }
+}
+
+/// The called end.
+#[derive(Debug)]
+pub(crate) struct Uas {
+    contact: Vec<u8>,
+    run: [u8; 8],
+    t1: Micros,
+    ring: Micros,
+    dialogs: Vec<Dialog>,
+    free: Vec<u32>,
+    known: HashMap<u64, u32, BuildHasherDefault<AsItIs>>,
+    timers: Timers<Timer>,
+    /// Those that have ended, in the order in which they are forgotten.
+    ended: VecDeque<(Micros, u32)>,
+    most: usize,
+    buffers: Vec<Vec<u8>>,
+}
+
+/// Buffers kept for use again.
+const BUFFERS: usize = 4096;
+
+impl Uas {
+    /// Answers at `listen`.
+    pub(crate) fn new(plan: &Plan, callee: &Callee, listen: std::net::SocketAddr) -> Self {
+        let mut contact = Vec::new();
+        let transport = uri_parameter(callee.transport);
+        cat(
+            &mut contact,
+            &[
+                b"Contact: <sip:uas@",
+                listen.to_string().as_bytes(),
+                transport.as_bytes(),
+                b">\r\n",
+            ],
+        );
+        Self {
+            contact,
+            run: digits(plan.run),
+            t1: plan.t1.as_micros() as Micros,
+            ring: callee.ring.as_micros() as Micros,
+            dialogs: Vec::new(),
+            free: Vec::new(),
+            known: HashMap::default(),
+            timers: Timers::new(),
+            ended: VecDeque::new(),
+            // Twice what may be under way: those that have ended are kept for 64 × T1.
+            most: plan.max_calls as usize * 2,
+            buffers: Vec::new(),
+        }
+    }
+
+    /// When [`Self::wake`] has something to do.
+    pub(crate) fn next(&self) -> Option<Micros> {
+        self.timers.next()
+    }
+
+    /// A message has come from `from`.
+    pub(crate) fn receive(&mut self, turn: &mut Turn<'_>, from: To, message: &Message<'_>) {
+        let Some(method) = message.method() else {
+            return turn.stats.ignore("response to the called end");
+        };
+        let method = method.as_bytes();
+        turn.stats.received.count(method, 0);
+        if message.defect().is_some() || message.check_mandatory().is_err() {
+            return turn.stats.ignore("malformed request");
+        }
+        match method {
+            b"INVITE" => self.invited(turn, from, message),
+            b"ACK" => self.acknowledged(turn, message),
+            b"BYE" => {
+                if let Some(slot) = self.dialog_of(message) {
+                    self.end(turn, slot);
+                }
+                // One that comes again belongs to nothing any more, and is answered all the same.
+                self.answer(turn, from, message, b"200 OK", None, false);
+            }
+            b"CANCEL" => self.cancelled(turn, from, message),
+            _ => self.answer(turn, from, message, b"200 OK", Some((0, 0)), false),
+        }
+    }
+
+    fn invited(&mut self, turn: &mut Turn<'_>, from: To, message: &Message<'_>) {
+        let key = key_of(message);
+        if let Some(slot) = self.known.get(&key) {
+            turn.stats.repeated.count(b"INVITE", 0);
+            let dialog = &self.dialogs[*slot as usize];
+            if !dialog.answer.is_empty() {
+                turn.out
+                    .push(dialog.peer, |out| out.extend_from_slice(&dialog.answer));
+                turn.stats.resent.count(b"INVITE", 200);
+            }
+            return;
+        }
+        let Some(slot) = self.take_slot(turn.now) else {
+            turn.stats.ignore("more dialogs than the called end may hold");
+            return self.answer(
+                turn,
+                from,
+                message,
+                b"503 Service Unavailable",
+                Some((0, 0)),
+                false,
+            );
+        };
+        let answer = self.buffers.pop().unwrap_or_default();
+        let dialog = &mut self.dialogs[slot as usize];
+        *dialog = Dialog {
+            generation: dialog.generation.wrapping_add(1),
+            state: State::Ringing,
+            key,
+            peer: from,
+            since: turn.now,
+            answer,
+        };
+        let tag = (slot, dialog.generation);
+        self.known.insert(key, slot);
+        self.answer(turn, from, message, b"180 Ringing", Some(tag), false);
+        // Written now, while the INVITE is at hand.
+        let mut answer = std::mem::take(&mut self.dialogs[slot as usize].answer);
+        answer.clear();
+        self.write_answer(&mut answer, message, b"200 OK", Some(tag), true);
+        self.dialogs[slot as usize].answer = answer;
+        if self.ring == 0 {
+            self.pick_up(turn, slot);
+        } else {
+            let generation = tag.1;
+            let wake = Wake {
+                slot,
+                generation,
+                kind: Timer::PickUp,
+            };
+            self.timers.start(turn.now, self.ring, wake);
+        }
+    }
+
+    fn pick_up(&mut self, turn: &mut Turn<'_>, slot: u32) {
+        let dialog = &mut self.dialogs[slot as usize];
+        dialog.state = State::Answered;
+        dialog.since = turn.now;
+        turn.out
+            .push(dialog.peer, |out| out.extend_from_slice(&dialog.answer));
+        turn.stats.sent.count(b"INVITE", 200);
+        let generation = dialog.generation;
+        let wake = Wake {
+            slot,
+            generation,
+            kind: Timer::Resend(1),
+        };
+        self.timers.start(turn.now, self.t1, wake);
+    }
+
+    fn acknowledged(&mut self, turn: &mut Turn<'_>, message: &Message<'_>) {
+        let Some(slot) = self.dialog_of(message) else {
+            return turn.stats.ignore("ACK of no dialog");
+        };
+        let dialog = &mut self.dialogs[slot as usize];
+        match dialog.state {
+            State::Answered => dialog.state = State::Confirmed,
+            State::Confirmed | State::Ended => turn.stats.repeated.count(b"ACK", 0),
+            State::Ringing => turn.stats.ignore("ACK before an answer"),
+        }
+    }
+
+    /// §9.2.
+    fn cancelled(&mut self, turn: &mut Turn<'_>, from: To, message: &Message<'_>) {
+        let slot = self.known.get(&key_of(message)).copied();
+        let status: &[u8] = if slot.is_some() {
+            b"200 OK"
+        } else {
+            b"481 Call/Transaction Does Not Exist"
+        };
+        let tag = slot.map_or((0, 0), |slot| (slot, self.dialogs[slot as usize].generation));
+        self.answer(turn, from, message, status, Some(tag), false);
+        let Some(slot) = slot.filter(|slot| self.dialogs[*slot as usize].state == State::Ringing) else {
+            return;
+        };
+        // The 487 is the 200 that was ready, with another start line and without a body's worth.
+        let dialog = &mut self.dialogs[slot as usize];
+        let rest = dialog
+            .answer
+            .iter()
+            .position(|c| *c == b'\n')
+            .map_or(0, |at| at + 1);
+        let headers_end = memchr::memmem::rfind(&dialog.answer, b"\r\nContact: ")
+            .map(|at| at + 2)
+            .unwrap_or(dialog.answer.len());
+        let mut refusal = b"SIP/2.0 487 Request Terminated\r\n".to_vec();
+        refusal.extend_from_slice(dialog.answer.get(rest..headers_end).unwrap_or_default());
+        body(&mut refusal, "", b"");
+        dialog.answer = refusal;
+        turn.out
+            .push(dialog.peer, |out| out.extend_from_slice(&dialog.answer));
+        turn.stats.sent.count(b"INVITE", 487);
+        self.end(turn, slot);
+    }
+
+    /// Does what is due.
+    pub(crate) fn wake(&mut self, turn: &mut Turn<'_>) {
+        while let Some(Wake {
+            slot,
+            generation,
+            kind,
+        }) = self.timers.due(turn.now)
+        {
+            let dialog = &self.dialogs[slot as usize];
+            if dialog.generation != generation {
+                continue;
+            }
+            match (kind, dialog.state) {
+                (Timer::PickUp, State::Ringing) => self.pick_up(turn, slot),
+                (Timer::Resend(n), State::Answered) => self.resend(turn, slot, n),
+                _ => {}
+            }
+        }
+        self.forget(turn.now);
+    }
+
+    /// §13.3.1.4, on every transport.
+    fn resend(&mut self, turn: &mut Turn<'_>, slot: u32, n: u8) {
+        let dialog = &self.dialogs[slot as usize];
+        let until = dialog.since + 64 * self.t1;
+        if turn.now >= until {
+            turn.stats.unacknowledged += 1;
+            return self.end(turn, slot);
+        }
+        turn.out
+            .push(dialog.peer, |out| out.extend_from_slice(&dialog.answer));
+        turn.stats.resent.count(b"INVITE", 200);
+        let length = (self.t1 << n.min(10))
+            .min(T2_US.max(self.t1))
+            .min(until - turn.now);
+        let kind = Timer::Resend(n.saturating_add(1));
+        let generation = dialog.generation;
+        self.timers.start(
+            turn.now,
+            length,
+            Wake {
+                slot,
+                generation,
+                kind,
+            },
+        );
+    }
+
+    fn end(&mut self, turn: &mut Turn<'_>, slot: u32) {
+        let dialog = &mut self.dialogs[slot as usize];
+        if dialog.state == State::Ended {
+            return;
+        }
+        dialog.state = State::Ended;
+        let answer = std::mem::take(&mut dialog.answer);
+        if self.buffers.len() < BUFFERS {
+            self.buffers.push(answer);
+        }
+        self.ended.push_back((turn.now + 64 * self.t1, slot));
+    }
+
+    /// Those whose INVITE cannot come again.
+    fn forget(&mut self, now: Micros) {
+        while let Some((_, slot)) = self.ended.pop_front_if(|(due, _)| *due <= now) {
+            self.release(slot);
+        }
+    }
+
+    fn release(&mut self, slot: u32) {
+        self.known.remove(&self.dialogs[slot as usize].key);
+        self.free.push(slot);
+    }
+
+    /// At the limit the one that ended first is forgotten before its time.
+    fn take_slot(&mut self, now: Micros) -> Option<u32> {
+        self.forget(now);
+        if self.free.is_empty() && self.dialogs.len() >= self.most {
+            let (_, slot) = self.ended.pop_front()?;
+            self.release(slot);
+        }
+        self.free.pop().or_else(|| {
+            let slot = u32::try_from(self.dialogs.len()).ok()?;
+            self.dialogs.push(Dialog {
+                generation: 0,
+                state: State::Ended,
+                key: 0,
+                peer: To::Connection(0),
+                since: 0,
+                answer: Vec::new(),
+            });
+            Some(slot)
+        })
+    }
+
+    /// The dialog whose tag of ours is in To.
+    fn dialog_of(&self, message: &Message<'_>) -> Option<u32> {
+        let tag = message.to().ok()?.tag()?;
+        if tag.get(..8)? != self.run {
+            return None;
+        }
+        let (slot, generation) = (read_hex8(tag.get(8..16)?)?, read_hex8(tag.get(16..24)?)?);
+        let dialog = self.dialogs.get(slot as usize)?;
+        (dialog.generation == generation).then_some(slot)
+    }
+
+    fn answer(
+        &self,
+        turn: &mut Turn<'_>,
+        from: To,
+        message: &Message<'_>,
+        line: &[u8],
+        tag: Option<(u32, u32)>,
+        sdp: bool,
+    ) {
+        turn.out
+            .push(from, |out| self.write_answer(out, message, line, tag, sdp));
+        let status = line
+            .iter()
+            .take(3)
+            .fold(0, |n, digit| 10 * n + u16::from(digit.wrapping_sub(b'0')));
+        let method = message.method().map_or(&b""[..], |m| m.as_bytes());
+        turn.stats.sent.count(method, status);
+    }
+
+    fn write_answer(
+        &self,
+        out: &mut Vec<u8>,
+        message: &Message<'_>,
+        line: &[u8],
+        tag: Option<(u32, u32)>,
+        sdp: bool,
+    ) {
+        cat(out, &[b"SIP/2.0 ", line, b"\r\n"]);
+        const COPIED: [HeaderName; 5] = [
+            HeaderName::Via,
+            HeaderName::RecordRoute,
+            HeaderName::From,
+            HeaderName::CallId,
+            HeaderName::CSeq,
+        ];
+        for field in message.fields() {
+            if COPIED.contains(&field.name) {
+                out.extend_from_slice(message.text(field.start as usize..field.end as usize));
+            } else if field.name == HeaderName::To {
+                cat(out, &[b"To: ", message.field_value(field)]);
+                let tagged = message.to().is_ok_and(|to| to.tag().is_some());
+                if let Some((slot, generation)) = tag.filter(|_| !tagged) {
+                    cat(out, &[b";tag=", &self.run]);
+                    hex8(out, slot);
+                    hex8(out, generation);
+                }
+                out.extend_from_slice(b"\r\n");
+            }
+        }
+        out.extend_from_slice(&self.contact);
+        if sdp {
+            body(out, SDP_TYPE, SDP);
+        } else {
+            body(out, "", b"");
+        }
+    }
+}
+
+/// One INVITE, also when it comes again, and its CANCEL: Call-ID and CSeq number.
+fn key_of(message: &Message<'_>) -> u64 {
+    let mut hasher = siphasher::sip::SipHasher13::new();
+    hasher.write(message.call_id().unwrap_or_default());
+    hasher.write_u32(message.cseq().map_or(0, |cseq| cseq.number));
+    hasher.finish()
+}
