@@ -430,3 +430,206 @@ fn key_of(message: &Message<'_>) -> u64 {
     hasher.write_u32(message.cseq().map_or(0, |cseq| cseq.number));
     hasher.finish()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use sip_core::transport::Transport;
+    use sip_message::{HeaderIndex, parse};
+
+    use super::*;
+    use crate::outbox::Outbox;
+    use crate::plan::Kind;
+    use crate::stats::Stats;
+
+    const SECOND: Micros = 1_000_000;
+    const PEER: To = To::Connection(3);
+
+    struct Bench {
+        uas: Uas,
+        now: Micros,
+        out: Outbox,
+        stats: Stats,
+    }
+
+    impl Bench {
+        fn new(ring: Duration) -> Self {
+            let plan = crate::uac::tests::plan(Kind::Call, Transport::Udp);
+            let listen = ([192, 0, 2, 7], 5070).into();
+            let callee = Callee {
+                listen,
+                transport: Transport::Tcp,
+                ring,
+            };
+            Self {
+                uas: Uas::new(&plan, &callee, listen),
+                now: 0,
+                out: Outbox::default(),
+                stats: Stats::new(0..1000 * SECOND),
+            }
+        }
+
+        fn with(&mut self, act: impl FnOnce(&mut Uas, &mut Turn<'_>)) -> Vec<String> {
+            let mut turn = Turn {
+                now: self.now,
+                out: &mut self.out,
+                stats: &mut self.stats,
+            };
+            act(&mut self.uas, &mut turn);
+            let sent = (0..self.out.len()).filter_map(|i| self.out.get(i));
+            let text = |(to, bytes): (To, &[u8])| {
+                assert_eq!(to, PEER);
+                String::from_utf8(bytes.to_vec()).unwrap()
+            };
+            let sent = sent.map(text).collect();
+            self.out.clear();
+            sent
+        }
+
+        fn get(&mut self, request: &str) -> Vec<String> {
+            let mut index = HeaderIndex::new();
+            let message = parse(request.as_bytes(), &mut index, 64).unwrap();
+            self.with(|uas, turn| uas.receive(turn, PEER, &message))
+        }
+
+        /// Lets time pass; when what status line is sent.
+        fn pass(&mut self, until: Micros) -> Vec<(Micros, String)> {
+            let mut all = Vec::new();
+            while let Some(at) = self.uas.next().filter(|at| *at <= until) {
+                self.now = at;
+                let sent = self.with(|uas, turn| uas.wake(turn));
+                all.extend(sent.into_iter().map(|text| (at, line(&text).to_owned())));
+            }
+            self.now = until;
+            all
+        }
+    }
+
+    fn request(method: &str, call: &str, tag: &str) -> String {
+        format!(
+            "{method} sip:uas@192.0.2.7:5070 SIP/2.0\r\nVia: SIP/2.0/TCP p;branch=z9hG4bKp\r\n\
+             Via: SIP/2.0/TCP c;branch=z9hG4bKc\r\nMax-Forwards: 69\r\nRecord-Route: <sip:p;lr>\r\n\
+             From: <sip:a@b>;tag=a\r\nTo: <sip:u@b>{tag}\r\nCall-ID: {call}\r\nCSeq: 1 {method}\r\n\
+             Content-Length: 0\r\n\r\n"
+        )
+    }
+
+    fn line(message: &str) -> &str {
+        message.lines().next().unwrap()
+    }
+
+    fn tag_of(message: &str) -> String {
+        let to = message.lines().find(|l| l.starts_with("To: ")).unwrap();
+        format!(";tag={}", to.split_once(";tag=").unwrap().1)
+    }
+
+    #[test]
+    fn a_call_is_answered_until_it_is_acknowledged() {
+        let mut b = Bench::new(Duration::ZERO);
+        let sent = b.get(&request("INVITE", "1", ""));
+        let lines: Vec<_> = sent.iter().map(|s| line(s)).collect();
+        assert_eq!(lines, ["SIP/2.0 180 Ringing", "SIP/2.0 200 OK"]);
+        assert_eq!(tag_of(&sent[0]), tag_of(&sent[1]));
+        assert!(
+            sent[1].contains("Via: SIP/2.0/TCP p;branch=z9hG4bKp\r\nVia: SIP/2.0/TCP c;branch=z9hG4bKc\r\n")
+        );
+        assert!(sent[1].contains("Record-Route: <sip:p;lr>\r\n") && sent[1].ends_with("a=inactive\r\n"));
+        assert!(sent[1].contains("Contact: <sip:uas@192.0.2.7:5070;transport=tcp>\r\n"));
+        // §13.3.1.4: T1, doubled up to T2.
+        let sent_again = b.pass(8 * SECOND);
+        let halves: Vec<_> = sent_again.iter().map(|(at, _)| at * 2 / SECOND).collect();
+        assert_eq!(halves, [1, 3, 7, 15]);
+        assert!(b.get(&request("ACK", "1", &tag_of(&sent[1]))).is_empty());
+        assert!(b.pass(100 * SECOND).is_empty());
+        assert_eq!(
+            (b.stats.unacknowledged, b.stats.resent.count_of(b"INVITE", 200)),
+            (0, 4)
+        );
+        assert_eq!(
+            line(&b.get(&request("BYE", "1", &tag_of(&sent[1])))[0]),
+            "SIP/2.0 200 OK"
+        );
+        assert_eq!(
+            line(&b.get(&request("BYE", "1", &tag_of(&sent[1])))[0]),
+            "SIP/2.0 200 OK",
+            "again"
+        );
+    }
+
+    #[test]
+    fn without_an_ack_it_gives_up() {
+        let mut b = Bench::new(Duration::ZERO);
+        b.get(&request("INVITE", "1", ""));
+        b.pass(32 * SECOND - 1);
+        assert_eq!(b.stats.unacknowledged, 0);
+        assert!(b.pass(100 * SECOND).is_empty());
+        assert_eq!(b.stats.unacknowledged, 1);
+    }
+
+    #[test]
+    fn an_invite_that_comes_again_is_no_other_call() {
+        let mut b = Bench::new(Duration::ZERO);
+        let first = b.get(&request("INVITE", "1", ""));
+        assert_eq!(b.get(&request("INVITE", "1", "")), first[1..]);
+        assert_eq!(b.stats.repeated.count_of(b"INVITE", 0), 1);
+        let other = b.get(&request("INVITE", "2", ""));
+        assert_ne!(tag_of(&first[1]), tag_of(&other[1]));
+        // After its end it is known for as long as it may come again, and no longer.
+        b.get(&request("BYE", "1", &tag_of(&first[1])));
+        assert!(b.get(&request("INVITE", "1", "")).is_empty());
+        b.pass(33 * SECOND);
+        b.with(|uas, turn| uas.wake(turn));
+        assert_eq!(b.get(&request("INVITE", "1", "")).len(), 2);
+    }
+
+    #[test]
+    fn it_rings_and_can_be_cancelled_meanwhile() {
+        let mut b = Bench::new(Duration::from_secs(3));
+        let sent = b.get(&request("INVITE", "1", ""));
+        assert_eq!(
+            sent.iter().map(|s| line(s)).collect::<Vec<_>>(),
+            ["SIP/2.0 180 Ringing"]
+        );
+        let sent = b.get(&request("CANCEL", "1", ""));
+        assert_eq!(line(&sent[0]), "SIP/2.0 200 OK");
+        assert_eq!(line(&sent[1]), "SIP/2.0 487 Request Terminated");
+        assert!(sent[1].contains("CSeq: 1 INVITE\r\n") && sent[1].ends_with("Content-Length: 0\r\n\r\n"));
+        assert!(b.pass(100 * SECOND).is_empty(), "nobody picks up");
+        // One that is not cancelled is picked up in time.
+        let mut b = Bench::new(Duration::from_secs(3));
+        b.get(&request("INVITE", "1", ""));
+        assert_eq!(b.pass(3 * SECOND), [(3 * SECOND, "SIP/2.0 200 OK".to_owned())]);
+        assert_eq!(
+            b.get(&request("CANCEL", "1", "")).len(),
+            1,
+            "too late: its own answer only"
+        );
+        assert!(line(&b.get(&request("CANCEL", "2", ""))[0]).starts_with("SIP/2.0 481"));
+    }
+
+    #[test]
+    fn everything_else_is_answered_and_dialogs_are_bounded() {
+        let mut b = Bench::new(Duration::ZERO);
+        for method in ["OPTIONS", "MESSAGE", "INFO"] {
+            assert_eq!(line(&b.get(&request(method, "1", ""))[0]), "SIP/2.0 200 OK");
+        }
+        // The plan's two calls at a time, and as many that have ended.
+        let tags: Vec<_> = (0..4)
+            .map(|n| tag_of(&b.get(&request("INVITE", &format!("c{n}"), ""))[1]))
+            .collect();
+        assert_eq!(
+            line(&b.get(&request("INVITE", "c4", ""))[0]),
+            "SIP/2.0 503 Service Unavailable"
+        );
+        b.get(&request("BYE", "c0", &tags[0]));
+        assert_eq!(
+            b.get(&request("INVITE", "c4", "")).len(),
+            2,
+            "who has ended makes room"
+        );
+        // Its slot's former dialog is not this one.
+        b.get(&request("ACK", "c0", &tags[0]));
+        assert_eq!(b.stats.ignored.get("ACK of no dialog"), Some(&1));
+    }
+}

@@ -131,6 +131,11 @@ impl Messages {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn count_of(&self, method: &[u8], status: u16) -> u64 {
+        self.0[usize::from(status) * METHODS.len() + method_number(method)]
+    }
+
     fn named(&self) -> BTreeMap<String, u64> {
         let counted = self.0.iter().enumerate().filter(|(_, n)| **n > 0);
         let name = |at: usize| {

@@ -438,4 +438,4 @@ fn method_of(request: &[u8]) -> &[u8] {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
