@@ -11,6 +11,7 @@ mod certificates;
 mod child;
 pub mod digest;
 mod dns;
+pub mod generator;
 mod kamailio;
 mod link;
 mod load;

@@ -126,24 +126,23 @@ impl Uac {
 
     /// What a 2xx says of the dialog (§12.1.2); false: not enough for one.
     pub(super) fn read_dialog(&mut self, slot: u32, message: &Message<'_>) -> bool {
-        let call = &mut self.calls[slot as usize];
-        let Some((to, target)) = remote_target(message, call.link) else {
-            return false;
+        read_dialog(&mut self.calls[slot as usize], message)
+    }
+
+    /// The ACK of a 2xx whose call is over: of the answer alone. Where it goes; `None`: it is no
+    /// answer that could be acknowledged.
+    pub(super) fn write_late_ack(&mut self, from: To, message: &Message<'_>) -> Option<To> {
+        let mut call = Call {
+            link: from,
+            cseq: message.cseq().ok()?.number,
+            ..Call::free()
         };
-        call.dialog_to = to;
-        call.dialog.clear();
-        call.dialog.extend_from_slice(target);
-        call.target_len = target.len();
-        let routes: SmallVec<[&[u8]; 4]> = message.values(HeaderName::RecordRoute).map(|v| v.text).collect();
-        for route in routes.iter().rev() {
-            cat(&mut call.dialog, &[b"Route: ", route, b"\r\n"]);
-        }
-        copy_fields(
-            &mut call.dialog,
-            message,
-            &[HeaderName::From, HeaderName::To, HeaderName::CallId],
-        );
-        true
+        read_dialog(&mut call, message).then_some(())?;
+        self.text.clear();
+        let (text, slot) = (&mut self.text, u32::MAX);
+        write_in_dialog(text, &self.plan, &self.run, &self.local, slot, &call, b"ACK");
+        body(text, "", b"");
+        Some(call.dialog_to)
     }
 
     /// The ACK of a 2xx (§13.2.2.4): a transaction of its own.
@@ -184,6 +183,23 @@ impl Uac {
         let call = self.calls.get(slot as usize)?;
         (call.generation == generation).then_some((slot, u8::try_from(transaction).ok()?))
     }
+}
+
+fn read_dialog(call: &mut Call, message: &Message<'_>) -> bool {
+    let Some((to, target)) = remote_target(message, call.link) else {
+        return false;
+    };
+    call.dialog_to = to;
+    call.dialog.clear();
+    call.dialog.extend_from_slice(target);
+    call.target_len = target.len();
+    let routes: SmallVec<[&[u8]; 4]> = message.values(HeaderName::RecordRoute).map(|v| v.text).collect();
+    for route in routes.iter().rev() {
+        cat(&mut call.dialog, &[b"Route: ", route, b"\r\n"]);
+    }
+    let kept = [HeaderName::From, HeaderName::To, HeaderName::CallId];
+    copy_fields(&mut call.dialog, message, &kept);
+    true
 }
 
 /// The URI of the Contact, and where requests to it go: to the first hop of the route set, which

@@ -86,22 +86,24 @@ impl Uac {
             (_, 300..=399) if kind == Kind::Redirect => Ok(Self::timed(kind)),
             _ => Err(Cause::Status(status)),
         };
-        match outcome {
-            Ok(timed) => turn.stats.time(timed, turn.now, call.asked),
+        let timed = match outcome {
+            Ok(timed) => timed,
             Err(cause) => return self.end(turn, slot, Err(cause)),
+        };
+        let sets_up = is_invite && kind == Kind::Call;
+        if sets_up && !self.read_dialog(slot, message) {
+            return self.end(turn, slot, Err(Cause::BadResponse));
         }
-        if is_invite && kind == Kind::Call {
-            self.answered(turn, slot, message);
+        turn.stats.time(timed, turn.now, self.calls[slot as usize].asked);
+        if sets_up {
+            self.answered(turn, slot);
         } else {
             self.end(turn, slot, Ok(()));
         }
     }
 
     /// The call is set up: ACK, and BYE when it has been held.
-    fn answered(&mut self, turn: &mut Turn<'_>, slot: u32, message: &Message<'_>) {
-        if !self.read_dialog(slot, message) {
-            return self.end(turn, slot, Err(Cause::BadResponse));
-        }
+    fn answered(&mut self, turn: &mut Turn<'_>, slot: u32) {
         self.write_ack(slot);
         let call = &mut self.calls[slot as usize];
         call.state = State::Talking;
@@ -185,16 +187,16 @@ impl Uac {
             }
             (b"INVITE", 200..=299) => {
                 // §13.2.2.4: each 2xx that comes is acknowledged.
-                let ack = slot
-                    .map(|slot| &self.calls[slot as usize])
-                    .filter(|call| !call.ack.is_empty());
-                match ack {
-                    Some(Call { ack, dialog_to, .. }) => {
-                        turn.out.push(*dialog_to, |out| out.extend_from_slice(ack));
-                        turn.stats.resent.count(b"ACK", 0);
-                    }
-                    None => turn.stats.ignore("answer after the end"),
+                let known = slot.map(|slot| &self.calls[slot as usize]);
+                if let Some(Call { ack, dialog_to, .. }) = known.filter(|call| !call.ack.is_empty()) {
+                    turn.out.push(*dialog_to, |out| out.extend_from_slice(ack));
+                } else if let Some(to) = self.write_late_ack(from, message) {
+                    let text = &self.text;
+                    turn.out.push(to, |out| out.extend_from_slice(text));
+                } else {
+                    return turn.stats.ignore("bad response");
                 }
+                turn.stats.resent.count(b"ACK", 0);
             }
             _ => turn.stats.ignore("late response"),
         }

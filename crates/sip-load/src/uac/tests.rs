@@ -59,7 +59,7 @@ impl Bench {
     fn new(plan: Plan) -> Self {
         let link = match plan.transport {
             Transport::Udp => To::Address(plan.target),
-            _ => To::Connection(7),
+            Transport::Tcp | Transport::Tls | Transport::Ws | Transport::Wss => To::Connection(7),
         };
         Self {
             uac: Uac::new(Arc::new(plan), "198.51.100.1:5090"),
@@ -181,6 +181,18 @@ fn a_call_from_invite_to_the_end_of_its_bye() {
     assert_eq!(b.get(&answer(&invite, 200, CONTACT)), std::slice::from_ref(ack));
     assert!(b.get(&answer(bye, 200, "")).is_empty());
     assert_eq!((b.stats.succeeded, b.uac.under_way()), (1, 0));
+    // Also when the slot has another call.
+    b.start();
+    let late = b.get(&answer(&invite, 200, CONTACT));
+    assert!(
+        late[0].starts_with("ACK sip:uas@203.0.113.9:5070 SIP/2.0\r\n")
+            && late[0].contains("Route: <sip:b;lr>\r\nRoute: <sip:a;lr>")
+    );
+    assert_eq!(
+        (late.len(), field(&late[0], "CSeq"), field(&late[0], "Call-ID")),
+        (1, "1 ACK", field(&invite, "Call-ID"))
+    );
+    b.with(|uac, turn| uac.stop(turn));
     // Nothing is left that would do something, and a late answer is none.
     assert!(b.pass(200 * SECOND).is_empty());
     assert!(b.get(&answer(bye, 200, "")).is_empty());

@@ -1,0 +1,244 @@
+//! The load generator beside SIPp, and over every transport.
+
+use conformance::generator::{load, target, total};
+use conformance::{Authority, Config, Name, Scene, Server, Sipp, Transport, over_udp_and_tcp, port};
+
+over_udp_and_tcp!(as_many_of_each_as_sipp, as_many_failures_as_sipp);
+
+const CALLS: u32 = 300;
+const RATE: u32 = 100;
+
+/// What the server counts: messages in, by kind.
+fn counted(server: &Server) -> Vec<(String, f64)> {
+    let methods = ["INVITE", "ACK", "BYE", "CANCEL"];
+    let requests = methods.map(|m| ("trapezoid_requests_received_total", format!("method=\"{m}\"")));
+    let classes = ["1xx", "2xx", "3xx", "4xx", "5xx", "6xx"];
+    let responses = classes.map(|c| ("trapezoid_responses_received_total", format!("class=\"{c}\"")));
+    let made = classes.map(|c| ("trapezoid_responses_made_total", format!("class=\"{c}\"")));
+    let all = requests.into_iter().chain(responses).chain(made);
+    all.map(|(name, label)| (format!("{name} {label}"), server.metric(name, &label)))
+        .collect()
+}
+
+/// How much each has grown by.
+fn grown(server: &Server, before: &[(String, f64)]) -> Vec<(String, f64)> {
+    let after = counted(server).into_iter().zip(before);
+    after.map(|((name, now), (_, then))| (name, now - then)).collect()
+}
+
+fn within_one_percent(ours: &[(String, f64)], sipps: &[(String, f64)]) {
+    for ((name, a), (_, b)) in ours.iter().zip(sipps) {
+        assert!(
+            (a - b).abs() <= 0.01 * a.max(*b),
+            "{name}: {a}, and {b} with SIPp"
+        );
+    }
+}
+
+/// Calls at `RATE` for as long as `CALLS` take.
+fn calls(scene: &Scene, transport: Transport, users: &str) -> conformance::generator::Report {
+    let seconds = format!("{}s", CALLS / RATE);
+    let (rate, uas) = (RATE.to_string(), scene.at(port::CALLEE + 1).to_string());
+    let words = [
+        "call",
+        "--target",
+        &target(scene, transport),
+        "--transport",
+        transport.name(),
+        "--domain",
+        "example.com",
+        "--rate",
+        &rate,
+        "--duration",
+        &seconds,
+        "--users",
+        users,
+        "--uas",
+        &uas,
+    ];
+    load(scene, &words)
+}
+
+/// Where SIPp's callee is, and ours.
+fn callee(scene: &Scene, transport: Transport, more: u16) -> String {
+    format!(
+        "sip:{};transport={}",
+        scene.at(port::CALLEE + more),
+        transport.name()
+    )
+}
+
+fn as_many_of_each_as_sipp(transport: Transport) {
+    let scene = Scene::new();
+    let route = |uri: &str, to: String| {
+        format!("when = {{ method = [\"INVITE\"], uri = \"{uri}\" }}\ndo = {{ relay = \"{to}\" }}")
+    };
+    let config = Config::new()
+        .route(&route("^sip:bob@", callee(&scene, transport, 0)))
+        .route(&route("^sip:user", callee(&scene, transport, 1)));
+    let server = Server::start(&scene, &config);
+    let before = counted(&server);
+    let report = calls(&scene, transport, "user:1000");
+    let ours = grown(&server, &before);
+    assert_eq!(report["succeeded"].as_u64(), Some(u64::from(CALLS)), "{report}");
+    assert_eq!(report["failed"].as_u64(), Some(0), "{report}");
+    let Some(phone) = Sipp::server(&scene, "uas_call", transport, port::CALLEE)
+        .calls(CALLS, RATE)
+        .start()
+    else {
+        return;
+    };
+    let before = counted(&server);
+    let caller = Sipp::client(
+        &scene,
+        "uac_call",
+        transport,
+        port::CALLER,
+        scene.at(port::SERVER),
+    );
+    caller
+        .calls(CALLS, RATE)
+        .start()
+        .expect("SIPp, as above")
+        .succeed(CALLS);
+    phone.succeed(CALLS);
+    within_one_percent(&ours, &grown(&server, &before));
+    // And what the generator says that it sent and got is what the server got and sent.
+    let sent = |name: &str| report["messages"]["sent"][name].as_u64().unwrap_or(0) as f64;
+    let resent = total(&report["retransmissions"]) as f64;
+    let requests: f64 = ours
+        .iter()
+        .filter(|(name, _)| name.contains("requests"))
+        .map(|(_, n)| n)
+        .sum();
+    assert_eq!(
+        sent("INVITE") + sent("ACK") + sent("BYE"),
+        3.0 * f64::from(CALLS),
+        "{report}"
+    );
+    assert!(
+        (requests - 3.0 * f64::from(CALLS)).abs() <= resent,
+        "{requests}, {report}"
+    );
+    let got = &report["messages"]["received"];
+    for name in ["180 INVITE", "200 INVITE", "200 BYE", "INVITE", "ACK", "BYE"] {
+        let count = got[name].as_u64().unwrap_or(0);
+        assert!(
+            (u64::from(CALLS)..=u64::from(CALLS) + resent as u64).contains(&count),
+            "{name}: {report}"
+        );
+    }
+}
+
+/// Every other call is refused: SIPp counts as many failures.
+fn as_many_failures_as_sipp(transport: Transport) {
+    let scene = Scene::new();
+    let config = Config::new()
+        .route("when = { method = [\"INVITE\"], uri = \"^sip:[a-z]*[0-9]*[13579]@\" }\ndo = { reject = 488 }")
+        .invites_to(&callee(&scene, transport, 1), "");
+    let server = Server::start(&scene, &config);
+    let before = counted(&server);
+    let report = calls(&scene, transport, "user:10");
+    let ours = grown(&server, &before);
+    let half = u64::from(CALLS / 2);
+    assert_eq!(
+        (report["succeeded"].as_u64(), report["failed"].as_u64()),
+        (Some(half), Some(half)),
+        "{report}"
+    );
+    assert_eq!(report["failures"], serde_json::json!({ "status 488": half }));
+    let Some(phone) = Sipp::server(&scene, "uas_call", transport, port::CALLEE + 1)
+        .calls(CALLS / 2, RATE)
+        .start()
+    else {
+        return;
+    };
+    let before = counted(&server);
+    let caller = Sipp::client(
+        &scene,
+        "uac_call",
+        transport,
+        port::CALLER,
+        scene.at(port::SERVER),
+    );
+    let caller = caller
+        .set("uri", "sip:u[call_number]@example.com")
+        .calls(CALLS, RATE);
+    let (_, stats) = caller.start().expect("SIPp, as above").end();
+    phone.succeed(CALLS / 2);
+    assert!(stats.successful().abs_diff(half) <= half / 100, "{stats:?}");
+    assert!(stats.failed().abs_diff(half) <= half / 100, "{stats:?}");
+    within_one_percent(&ours, &grown(&server, &before));
+}
+
+/// Calls, registrations, OPTIONS and messages over each transport, by one connection, by several
+/// and by one for each call.
+#[test]
+fn every_transport() {
+    let scene = Scene::new();
+    let authority = Authority::new(&scene, "Test");
+    let identity = authority.issue("server", &[Name::Dns("example.com")]);
+    let mut config = Config::new().workers(2).auth(&["REGISTER", "INVITE", "MESSAGE"]);
+    for transport in [Transport::Tls, Transport::Ws, Transport::Wss] {
+        config = config.listen(&scene, transport, &identity, "");
+    }
+    for user in ["user00000", "user00001", "user00002"] {
+        config = config.user(user, "secret");
+    }
+    let callee = callee(&scene, Transport::Udp, 1);
+    let _server = Server::start(
+        &scene,
+        &config.invites_to(&callee, "").route(&format!(
+            "when = {{ method = [\"MESSAGE\"] }}\ndo = {{ relay = \"{callee}\" }}"
+        )),
+    );
+    let (uas, ca) = (scene.at(port::CALLEE + 1).to_string(), authority.file());
+    let ca = ca.to_str().expect("a path");
+    for transport in Transport::ALL {
+        for kind in ["call", "register", "options", "message"] {
+            for connections in ["1", "3", "per-call"] {
+                let words = [
+                    kind,
+                    "--target",
+                    &target(&scene, transport),
+                    "--transport",
+                    transport.name(),
+                    "--rate",
+                    "50",
+                    "--duration",
+                    "400ms",
+                    "--domain",
+                    "example.com",
+                    "--auth",
+                    "digest",
+                    "--users",
+                    "user:3",
+                    "--password",
+                    "secret",
+                    "--uas",
+                    &uas,
+                    "--uas-transport",
+                    "udp",
+                    "--tls-ca",
+                    ca,
+                    "--connections",
+                    connections,
+                ];
+                let report = load(&scene, &words);
+                assert_eq!(
+                    report["succeeded"].as_u64(),
+                    Some(20),
+                    "{transport:?} {kind} {connections}: {report}"
+                );
+                assert_eq!(report["failed"].as_u64(), Some(0), "{report}");
+                let connects = report["response_ms"]["connect"]["count"].as_u64();
+                let expected = match (transport, connections) {
+                    (Transport::Udp, _) => None,
+                    (_, "per-call") => Some(20),
+                    (_, shared) => shared.parse().ok(),
+                };
+                assert_eq!(connects, expected, "{transport:?} {kind} {connections}");
+            }
+        }
+    }
+}

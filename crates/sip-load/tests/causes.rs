@@ -1,0 +1,354 @@
+//! A server that drops, delays and answers wrongly on purpose: each failure under its cause, and
+//! counted as often as it was made.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use sip_core::transport::Transport;
+use sip_load::plan::{Connections, Kind, Plan, TlsPlan, Users};
+use sip_load::{Offered, Report, run};
+
+/// What the server makes of a request: what to send, and when.
+type Act = fn(&Request<'_>) -> Vec<(Duration, String)>;
+
+struct Request<'a> {
+    text: &'a str,
+    /// How often it came before.
+    before: u32,
+}
+
+impl Request<'_> {
+    fn field(&self, name: &str) -> &str {
+        let named = |line: &&str| line.starts_with(name) && line[name.len()..].starts_with(": ");
+        let line = self
+            .text
+            .lines()
+            .find(named)
+            .unwrap_or_else(|| panic!("{name}: {}", self.text));
+        &line[name.len() + 2..]
+    }
+
+    fn method(&self) -> &str {
+        self.text.split(' ').next().expect("a method")
+    }
+
+    fn answer(&self, status: u16, more: &str) -> String {
+        let [via, from, call, cseq, to] =
+            ["Via", "From", "Call-ID", "CSeq", "To"].map(|name| self.field(name));
+        let tag = if to.contains(";tag=") || status == 100 {
+            ""
+        } else {
+            ";tag=server"
+        };
+        format!(
+            "SIP/2.0 {status} Whatever\r\nVia: {via}\r\nFrom: {from}\r\nTo: {to}{tag}\r\nCall-ID: {call}\r\n\
+             CSeq: {cseq}\r\n{more}Content-Length: 0\r\n\r\n"
+        )
+    }
+}
+
+fn at_once(text: String) -> Vec<(Duration, String)> {
+    vec![(Duration::ZERO, text)]
+}
+
+/// Does with each user's requests what is written for it, user n by entry n mod their number.
+struct Server {
+    address: SocketAddr,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    fn start(acts: &'static [Act]) -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        socket
+            .set_read_timeout(Some(Duration::from_millis(2)))
+            .expect("a timeout");
+        let (address, stop) = (
+            socket.local_addr().expect("bound"),
+            Arc::new(AtomicBool::new(false)),
+        );
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || serve(&socket, acts, &stopped));
+        Self {
+            address,
+            stop,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(
+            std::thread::panicking() || matches!(ended, Some(Ok(()))),
+            "the server failed"
+        );
+    }
+}
+
+fn serve(socket: &UdpSocket, acts: &[Act], stop: &AtomicBool) {
+    let mut seen: BTreeMap<String, u32> = BTreeMap::new();
+    let mut later: Vec<(Instant, SocketAddr, String)> = Vec::new();
+    let mut buffer = [0; 4096];
+    while !stop.load(Ordering::Relaxed) {
+        let now = Instant::now();
+        for (_, to, text) in later.extract_if(.., |(at, _, _)| *at <= now) {
+            socket.send_to(text.as_bytes(), to).expect("sent");
+        }
+        let Ok((count, from)) = socket.recv_from(&mut buffer) else {
+            continue;
+        };
+        let text = std::str::from_utf8(&buffer[..count]).expect("text").to_owned();
+        let mut request = Request {
+            text: &text,
+            before: 0,
+        };
+        let key = format!("{}{}", request.field("Via"), request.method());
+        let times = seen.entry(key).or_default();
+        request.before = *times;
+        *times += 1;
+        let digits = request.field("From").split("u000").nth(1).expect("a user");
+        let user: usize = digits[..2].parse().expect("a number");
+        for (delay, text) in acts[user % acts.len()](&request) {
+            later.push((now + delay, from, text));
+        }
+    }
+}
+
+/// One call of each of `users`, a hundred a second; times are a fiftieth of the RFC's.
+fn play(server: &Server, kind: Kind, users: u32, calls: u32) -> Report {
+    let plan = Plan {
+        kind,
+        transport: Transport::Udp,
+        target: server.address,
+        domain: "example.com".into(),
+        users: Users::Numbered {
+            prefix: "u".into(),
+            count: users,
+            password: "secret".into(),
+        },
+        digest: true,
+        reuse_nonce: false,
+        offered: Offered {
+            rate: 100.0,
+            ramp: None,
+            poisson: false,
+            seed: 1,
+        },
+        warmup: Duration::ZERO,
+        // The calls are in the middle of their intervals of 10 ms.
+        duration: Duration::from_millis(u64::from(calls) * 10 - 5),
+        drain: None,
+        hold: Duration::ZERO,
+        t1: Duration::from_millis(10),
+        answer_within: Duration::from_millis(300),
+        connections: Connections::Shared(1),
+        text_len: 10,
+        contact: None,
+        expires_s: 60,
+        callee: None,
+        max_calls: 1000,
+        tls: TlsPlan::default(),
+        path: "/".into(),
+        run: 7,
+    };
+    let mut last = None;
+    let report = run(plan, &AtomicBool::new(false), |progress| last = Some(progress)).expect("it runs");
+    assert_eq!(report.offered, u64::from(calls));
+    assert_eq!(report.offered, report.succeeded + report.failed);
+    let last = last.expect("progress");
+    assert_eq!(
+        (last.begun, last.succeeded, last.failed),
+        (report.offered, report.succeeded, report.failed)
+    );
+    report
+}
+
+fn failures(report: &Report) -> Vec<(&str, u64)> {
+    report
+        .failures
+        .iter()
+        .map(|(cause, n)| (cause.as_str(), *n))
+        .collect()
+}
+
+const CHALLENGE: &str = "WWW-Authenticate: Digest realm=\"r\", nonce=\"n\", algorithm=MD5, qop=\"auth\"\r\n";
+
+#[test]
+fn requests_without_a_dialog() {
+    const ACTS: [Act; 9] = [
+        |r| at_once(r.answer(200, "")),
+        |_| Vec::new(),
+        |r| at_once(r.answer(503, "")),
+        // Late, and yet before the request is given up.
+        |r| {
+            if r.before == 0 {
+                vec![(Duration::from_millis(100), r.answer(200, ""))]
+            } else {
+                Vec::new()
+            }
+        },
+        |r| at_once(r.answer(200, "").replace("CSeq: ", "CSeq: 1")),
+        |r| at_once(r.answer(401, CHALLENGE)),
+        // The first is lost.
+        |r| {
+            if r.before == 0 {
+                Vec::new()
+            } else {
+                at_once(r.answer(200, ""))
+            }
+        },
+        |_| at_once("HTTP/1.1 200 OK\r\n\r\n".to_owned()),
+        // Twice the answer of another.
+        |r| {
+            let other = r.answer(200, "").replace("z9hG4bK00000007", "z9hG4bK00000008");
+            let good = r.answer(200, "");
+            vec![
+                (Duration::ZERO, other),
+                (Duration::ZERO, good.clone()),
+                (Duration::from_millis(5), good),
+            ]
+        },
+    ];
+    let server = Server::start(&ACTS);
+    let report = play(&server, Kind::Options, 9, 90);
+    let expected = [
+        ("bad response", 10),
+        ("credentials refused", 10),
+        ("status 503", 10),
+        ("timeout", 20),
+    ];
+    assert_eq!(failures(&report), expected);
+    assert_eq!(report.succeeded, 40);
+    let ignored: Vec<_> = report.ignored.iter().map(|(why, n)| (*why, *n)).collect();
+    // Of each that is not answered, the first and ten more (timers E and F), and 10 of user 4.
+    let [bad, late, not_sip, unknown] = ignored[..] else {
+        panic!("{ignored:?}")
+    };
+    assert!(
+        bad.0 == "bad response"
+            && late.0 == "late response"
+            && not_sip.0 == "not SIP"
+            && unknown.0 == "unknown response"
+    );
+    assert_eq!((late.1, unknown.1), (10, 10));
+    assert!(bad.1 >= 10 && not_sip.1 >= 10, "{ignored:?}");
+    // User 6 sends each again once at least, and who is not answered at all ten times.
+    assert!(
+        report.retransmissions["OPTIONS"] >= 10 + 3 * 10 * 5,
+        "{:?}",
+        report.retransmissions
+    );
+    let times = &report.response_ms["OPTIONS 200"];
+    assert_eq!(times.count, 40);
+    assert!(times.max >= 100.0 && times.p50 < 100.0, "{times:?}");
+    assert_eq!(report.response_ms["challenge"].count, 10);
+}
+
+const CONTACT: &str = "Contact: <sip:uas@127.0.0.1>\r\nRecord-Route: <sip:here;lr>\r\n";
+
+/// INVITE as `invite` says, BYE with 200, nothing else.
+fn well(r: &Request<'_>, invite: impl Fn() -> Vec<(Duration, String)>) -> Vec<(Duration, String)> {
+    match r.method() {
+        "INVITE" => invite(),
+        "BYE" => at_once(r.answer(200, "")),
+        "CANCEL" => at_once(r.answer(200, "")),
+        _ => Vec::new(),
+    }
+}
+
+#[test]
+fn calls() {
+    const ACTS: [Act; 8] = [
+        |r| well(r, || at_once(r.answer(200, CONTACT))),
+        // It rings and is never answered, nor does the CANCEL help.
+        |r| well(r, || at_once(r.answer(180, ""))),
+        |r| well(r, || at_once(r.answer(486, ""))),
+        |r| well(r, || at_once(r.answer(200, ""))),
+        |r| {
+            if r.method() == "BYE" {
+                Vec::new()
+            } else {
+                well(r, || at_once(r.answer(200, CONTACT)))
+            }
+        },
+        |r| {
+            if r.method() == "BYE" {
+                at_once(r.answer(481, ""))
+            } else {
+                well(r, || at_once(r.answer(200, CONTACT)))
+            }
+        },
+        // Challenged once; the answer is sent three times.
+        |r| {
+            well(r, || {
+                if r.text.contains("Authorization: ") {
+                    let ok = r.answer(200, CONTACT);
+                    vec![
+                        (Duration::ZERO, ok.clone()),
+                        (Duration::from_millis(20), ok.clone()),
+                        (Duration::from_millis(40), ok),
+                    ]
+                } else {
+                    at_once(r.answer(401, CHALLENGE))
+                }
+            })
+        },
+        |r| {
+            well(r, || {
+                vec![
+                    (Duration::ZERO, r.answer(100, "")),
+                    (Duration::from_millis(50), r.answer(302, "")),
+                ]
+            })
+        },
+    ];
+    let server = Server::start(&ACTS);
+    let report = play(&server, Kind::Call, 8, 80);
+    let expected = [
+        ("bad response", 10),
+        ("bye status 481", 10),
+        ("bye timeout", 10),
+        ("no final answer", 10),
+        ("status 302", 10),
+        ("status 486", 10),
+    ];
+    assert_eq!(failures(&report), expected);
+    assert_eq!(report.succeeded, 20);
+    let sent = &report.messages["sent"];
+    assert_eq!(sent["CANCEL"], 10);
+    assert_eq!(
+        report.response_ms["INVITE 200"].count, 40,
+        "of those whose BYE fails, too"
+    );
+    assert_eq!(report.response_ms["BYE 200"].count, 20);
+    // The repeated 200s of user 6 are acknowledged each time, also after the BYE.
+    assert!(
+        report.retransmissions["ACK"] >= 20,
+        "{:?}",
+        report.retransmissions
+    );
+}
+
+/// Nobody is there: the kernel says so, and no call waits for its time-out.
+#[test]
+fn a_port_where_nobody_listens() {
+    let server = Server::start(&[|_| Vec::new()]);
+    let gone = Server {
+        address: UdpSocket::bind("127.0.0.1:0")
+            .and_then(|s| s.local_addr())
+            .expect("an address"),
+        stop: Arc::clone(&server.stop),
+        thread: None,
+    };
+    let gone = std::mem::ManuallyDrop::new(gone);
+    let report = play(&gone, Kind::Options, 3, 30);
+    assert_eq!(failures(&report), [("send failed", 30)]);
+}
