@@ -1,5 +1,7 @@
 //! The load generator beside SIPp, and over every transport.
 
+use std::time::Duration;
+
 use conformance::generator::{load, target, total};
 use conformance::{Authority, Config, Name, Scene, Server, Sipp, Transport, over_udp_and_tcp, port};
 
@@ -8,8 +10,21 @@ over_udp_and_tcp!(as_many_of_each_as_sipp, as_many_failures_as_sipp);
 const CALLS: u32 = 300;
 const RATE: u32 = 100;
 
-/// What the server counts: messages in, by kind.
+/// What the server counts, once that does not change any more: workers tell it now and then.
 fn counted(server: &Server) -> Vec<(String, f64)> {
+    let mut last = counted_now(server);
+    loop {
+        std::thread::sleep(Duration::from_millis(500));
+        let now = counted_now(server);
+        if now == last {
+            return now;
+        }
+        last = now;
+    }
+}
+
+/// Messages in, by kind, and the answers that it made.
+fn counted_now(server: &Server) -> Vec<(String, f64)> {
     let methods = ["INVITE", "ACK", "BYE", "CANCEL"];
     let requests = methods.map(|m| ("trapezoid_requests_received_total", format!("method=\"{m}\"")));
     let classes = ["1xx", "2xx", "3xx", "4xx", "5xx", "6xx"];
@@ -44,7 +59,7 @@ fn calls(scene: &Scene, transport: Transport, users: &str) -> conformance::gener
         "--target",
         &target(scene, transport),
         "--transport",
-        transport.name(),
+        word(transport),
         "--domain",
         "example.com",
         "--rate",
@@ -57,6 +72,14 @@ fn calls(scene: &Scene, transport: Transport, users: &str) -> conformance::gener
         &uas,
     ];
     load(scene, &words)
+}
+
+/// The word for it on the command line.
+fn word(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Wss => "wss",
+        Transport::Udp | Transport::Tcp | Transport::Tls | Transport::Ws => transport.name(),
+    }
 }
 
 /// Where SIPp's callee is, and ours.
@@ -182,8 +205,9 @@ fn every_transport() {
     for transport in [Transport::Tls, Transport::Ws, Transport::Wss] {
         config = config.listen(&scene, transport, &identity, "");
     }
-    for user in ["user00000", "user00001", "user00002"] {
-        config = config.user(user, "secret");
+    // As many as calls: of one user no two REGISTERs are under way.
+    for user in 0..20 {
+        config = config.user(&format!("user{user:05}"), "secret");
     }
     let callee = callee(&scene, Transport::Udp, 1);
     let _server = Server::start(
@@ -202,7 +226,7 @@ fn every_transport() {
                     "--target",
                     &target(&scene, transport),
                     "--transport",
-                    transport.name(),
+                    word(transport),
                     "--rate",
                     "50",
                     "--duration",
@@ -212,7 +236,7 @@ fn every_transport() {
                     "--auth",
                     "digest",
                     "--users",
-                    "user:3",
+                    "user:20",
                     "--password",
                     "secret",
                     "--uas",

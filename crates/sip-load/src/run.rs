@@ -206,6 +206,7 @@ impl Load {
         if self.measured.until.is_none() {
             self.measured.until = Some((cpu_seconds(), self.receive_drops()));
         }
+        self.stats.lost_connections = std::mem::take(&mut self.streams.reasons);
         let (cpu_s, drops) = self.measured.total();
         Ok(Report::new(&self.plan, &self.stats, cpu_s, drops))
     }

@@ -25,6 +25,15 @@ pub(super) enum Phase {
     Open,
 }
 
+/// Why a connection is over.
+#[derive(Debug)]
+pub(super) struct Ended {
+    /// What its calls fail of.
+    pub(super) cause: Cause,
+    /// In words.
+    pub(super) why: String,
+}
+
 pub(super) struct Connection {
     socket: TcpStream,
     pub(super) end: End,
@@ -93,15 +102,18 @@ impl Connection {
     }
 
     /// The socket is connected, or has failed to.
-    pub(super) fn connected(&mut self, dial: Option<&Dial>) -> Result<(), Cause> {
-        let error = self.socket.take_error();
-        if !matches!(error, Ok(None)) || self.socket.peer_addr().is_err() {
-            return Err(Cause::ConnectFailed);
+    pub(super) fn connected(&mut self, dial: Option<&Dial>) -> Result<(), Ended> {
+        if let Ok(Some(error)) | Err(error) = self.socket.take_error() {
+            return Err(self.ended(error));
+        }
+        // Woken without reason.
+        if let Err(error) = self.socket.peer_addr() {
+            return Err(self.ended(error));
         }
         match dial.and_then(|d| d.tls.as_ref()) {
             Some((tls, name)) => {
                 let session = tls.connect(name, &mut self.out);
-                self.tls = Some(Box::new(session.map_err(|_| Cause::ConnectFailed)?));
+                self.tls = Some(Box::new(session.map_err(|error| self.ended(error))?));
                 self.phase = Phase::Securing;
             }
             None => self.secured(dial),
@@ -168,14 +180,14 @@ impl Connection {
         plain: &mut Vec<u8>,
         dial: Option<&Dial>,
         inbox: &mut Inbox,
-    ) -> Result<(), Cause> {
+    ) -> Result<(), Ended> {
         loop {
             let count = match self.socket.read(scratch) {
-                Ok(0) => return Err(self.gone()),
+                Ok(0) => return Err(self.ended("closed by the peer")),
                 Ok(count) => count,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(_) => return Err(self.gone()),
+                Err(error) => return Err(self.ended(error)),
             };
             let bytes = scratch.get_mut(..count).unwrap_or_default();
             if self.tls.is_some() {
@@ -192,32 +204,37 @@ impl Connection {
         }
     }
 
-    /// Why a connection that has ended has.
-    fn gone(&self) -> Cause {
-        if self.phase == Phase::Open {
+    /// It is over.
+    fn ended(&self, why: impl std::fmt::Display) -> Ended {
+        let cause = if self.phase == Phase::Open {
             Cause::ConnectionLost
         } else {
             Cause::ConnectFailed
-        }
+        };
+        let why = why.to_string();
+        Ended { cause, why }
     }
 
-    fn decrypt(&mut self, bytes: &mut [u8], plain: &mut Vec<u8>, dial: Option<&Dial>) -> Result<(), Cause> {
+    fn decrypt(&mut self, bytes: &mut [u8], plain: &mut Vec<u8>, dial: Option<&Dial>) -> Result<(), Ended> {
         let Some(tls) = &mut self.tls else {
             return Ok(());
         };
         let fed = tls.feed(bytes, &mut self.out, |data| plain.extend_from_slice(data));
-        let fed = fed.map_err(|_| self.gone())?;
+        let fed = fed.map_err(|error| self.ended(error))?;
         if fed.established {
             match self.end {
                 End::Callers => self.secured(dial),
                 End::Called => self.phase = Phase::Open,
             }
         }
-        if fed.peer_closed { Err(self.gone()) } else { Ok(()) }
+        if fed.peer_closed {
+            return Err(self.ended("closed by the peer"));
+        }
+        Ok(())
     }
 
     /// Takes bytes as they are inside TLS.
-    fn take(&mut self, id: u32, bytes: &[u8], inbox: &mut Inbox) -> Result<(), Cause> {
+    fn take(&mut self, id: u32, bytes: &[u8], inbox: &mut Inbox) -> Result<(), Ended> {
         if self.websocket.is_some() {
             return self.unframe(id, bytes, inbox);
         }
@@ -228,12 +245,17 @@ impl Connection {
                 Framed::KeepAlivePing => self.write_bytes(b"\r\n"),
                 Framed::KeepAlivePong => {}
                 Framed::Incomplete => return Ok(()),
-                Framed::Error(_) => return Err(Cause::BadResponse),
+                Framed::Error(error) => {
+                    return Err(Ended {
+                        cause: Cause::BadResponse,
+                        why: error.fault.reason().to_owned(),
+                    });
+                }
             }
         }
     }
 
-    fn unframe(&mut self, id: u32, bytes: &[u8], inbox: &mut Inbox) -> Result<(), Cause> {
+    fn unframe(&mut self, id: u32, bytes: &[u8], inbox: &mut Inbox) -> Result<(), Ended> {
         if let Some(client) = &mut self.websocket {
             client.feed(bytes);
         }
@@ -246,7 +268,7 @@ impl Connection {
                 Came::Agreed => self.phase = Phase::Open,
                 Came::Message => inbox.push(self.end, id, client.message()),
                 Came::Pong(pong) => self.write_bytes(&pong),
-                Came::Closed => return Err(self.gone()),
+                Came::Closed => return Err(self.ended("the WebSocket was refused or closed")),
             }
         }
     }

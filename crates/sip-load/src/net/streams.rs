@@ -1,5 +1,6 @@
 //! Connections of both ends: TCP, TLS, WebSocket; cut into messages.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use sip_net::epoll::{Epoll, Interest, Readiness};
 use sip_net::tls::{TlsClient, TlsServer};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::connection::{Connection, Phase};
+use super::connection::{Connection, Ended, Phase};
 use super::websocket::Client;
 use super::{End, FIRST_CONNECTION, LISTENER};
 use crate::Micros;
@@ -20,6 +21,8 @@ use crate::stats::Cause;
 const MOST_WAITING: usize = 4 << 20;
 /// Bytes of one read.
 const READ: usize = 64 << 10;
+/// Different reasons of lost connections that are counted.
+const REASONS: usize = 32;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
 
@@ -70,6 +73,8 @@ pub(crate) struct Streams {
     pub(crate) inbox: Inbox,
     /// Connections that are gone.
     pub(crate) lost: Vec<(u32, End, Cause)>,
+    /// Why they are, in words.
+    pub(crate) reasons: BTreeMap<String, u64>,
     /// When connections of the callers began that can be used now.
     pub(crate) opened: Vec<Micros>,
 }
@@ -95,6 +100,7 @@ impl Streams {
             dirty: Vec::new(),
             inbox: Inbox::default(),
             lost: Vec::new(),
+            reasons: BTreeMap::new(),
             opened: Vec::new(),
         }
     }
@@ -152,7 +158,10 @@ impl Streams {
                 let connection = Connection::calling(socket, websocket, now, &self.limits);
                 self.connections[id as usize] = Some(connection);
             }
-            Err(_) => self.lost.push((id, End::Callers, Cause::ConnectFailed)),
+            Err(error) => {
+                self.note(error.to_string());
+                self.lost.push((id, End::Callers, Cause::ConnectFailed));
+            }
         }
     }
 
@@ -181,8 +190,8 @@ impl Streams {
             }
         }
         self.dirty.push(id);
-        if let Err(cause) = done {
-            self.lose(id, cause);
+        if let Err(Ended { cause, why }) = done {
+            self.lose(id, cause, why);
         }
         self.flush(epoll);
     }
@@ -212,7 +221,16 @@ impl Streams {
         }
     }
 
-    fn lose(&mut self, id: u32, cause: Cause) {
+    fn note(&mut self, why: String) {
+        if self.reasons.len() < REASONS {
+            *self.reasons.entry(why).or_default() += 1;
+        } else if let Some(known) = self.reasons.get_mut(&why) {
+            *known += 1;
+        }
+    }
+
+    fn lose(&mut self, id: u32, cause: Cause, why: String) {
+        self.note(why);
         if let Some(connection) = self.connections.get_mut(id as usize).and_then(Option::take) {
             self.lost.push((id, connection.end, cause));
             if connection.end == End::Called {
@@ -250,8 +268,8 @@ impl Streams {
         dirty.dedup();
         for id in dirty.drain(..) {
             let token = FIRST_CONNECTION + u64::from(id);
-            if self.get(id).is_some_and(|c| c.flush(epoll, token).is_err()) {
-                self.lose(id, Cause::ConnectionLost);
+            if let Some(Err(error)) = self.get(id).map(|c| c.flush(epoll, token)) {
+                self.lose(id, Cause::ConnectionLost, error.to_string());
             }
         }
         self.dirty = dirty;

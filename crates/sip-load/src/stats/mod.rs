@@ -37,6 +37,8 @@ pub(crate) enum Cause {
     SendFailed,
     /// It was under way when the time was over.
     Unfinished,
+    /// Each user whose turn it was still waits for the answer to the REGISTER before.
+    UserBusy,
     /// More calls at a time than the generator may hold.
     GeneratorFull,
 }
@@ -57,6 +59,7 @@ impl Cause {
             Self::ConnectionFull => "connection full",
             Self::SendFailed => "send failed",
             Self::Unfinished => "unfinished",
+            Self::UserBusy => "user busy",
             Self::GeneratorFull => "generator full",
         };
         fixed.to_owned()
@@ -171,6 +174,8 @@ pub(crate) struct Stats {
     pub(crate) repeated: Messages,
     /// Answered calls that were never acknowledged.
     pub(crate) unacknowledged: u64,
+    /// Connections that failed or were lost, by reason.
+    pub(crate) lost_connections: BTreeMap<String, u64>,
     /// What came and belonged to nothing, by reason.
     pub(crate) ignored: BTreeMap<&'static str, u64>,
     times: Vec<Histogram<u64>>,
@@ -198,6 +203,7 @@ impl Stats {
             resent: Messages::new(),
             repeated: Messages::new(),
             unacknowledged: 0,
+            lost_connections: BTreeMap::new(),
             ignored: BTreeMap::new(),
             times: Timed::ALL.iter().map(|_| histogram()).collect(),
             lag: histogram(),

@@ -133,6 +133,8 @@ pub struct Report {
     pub repeated: BTreeMap<String, u64>,
     /// Answered calls without ACK.
     pub unacknowledged: u64,
+    /// Connections that failed or were lost, by reason.
+    pub lost_connections: BTreeMap<String, u64>,
     /// What came and belonged to nothing.
     pub ignored: BTreeMap<&'static str, u64>,
     /// Times from when each thing was meant to begin, by name.
@@ -172,6 +174,7 @@ impl Report {
             retransmissions: stats.resent.named(),
             repeated: stats.repeated.named(),
             unacknowledged: stats.unacknowledged,
+            lost_connections: stats.lost_connections.clone(),
             ignored: stats.ignored.clone(),
             response_ms: times.map(|((_, name), h)| (*name, Quantiles::of(h))).collect(),
             generator: Generator {

@@ -120,6 +120,18 @@ pub(crate) struct Turn<'a> {
     pub(crate) stats: &'a mut Stats,
 }
 
+/// The registrations of one user.
+#[derive(Clone, Copy, Debug, Default)]
+struct Registered {
+    /// Of the last REGISTER.
+    cseq: u32,
+    /// It is under way.
+    busy: bool,
+}
+
+/// Users that are passed over for one who is not busy, at most.
+const BUSY_USERS: u32 = 64;
+
 /// All callers.
 #[derive(Debug)]
 pub(crate) struct Uac {
@@ -132,8 +144,8 @@ pub(crate) struct Uac {
     free: Vec<u32>,
     timers: Timers<Timer>,
     next_user: u32,
-    /// The last CSeq of each user's registration, and the last nonce; empty where nobody asks.
-    sequence: Vec<u32>,
+    /// Registrations and the last nonce of each user; empty where nobody asks.
+    registered: Vec<Registered>,
     nonces: Vec<Option<Challenge>>,
     reliable: bool,
     t1: Micros,
@@ -152,7 +164,7 @@ impl Uac {
             free: Vec::new(),
             timers: Timers::new(),
             next_user: 0,
-            sequence: vec![0; if plan.kind == Kind::Register { users } else { 0 }],
+            registered: vec![Registered::default(); if plan.kind == Kind::Register { users } else { 0 }],
             nonces: if plan.reuse_nonce {
                 vec![None; users]
             } else {
@@ -182,12 +194,15 @@ impl Uac {
             turn.stats.ended(turn.now, intended, Err(Cause::GeneratorFull));
             return false;
         };
-        let user = self.next_user;
-        self.next_user = (user + 1) % self.plan.users.count().max(1);
-        let cseq = match self.sequence.get_mut(user as usize) {
-            Some(last) => {
-                *last += 1;
-                *last
+        let Some(user) = self.take_user() else {
+            self.free.push(slot);
+            turn.stats.ended(turn.now, intended, Err(Cause::UserBusy));
+            return false;
+        };
+        let cseq = match self.registered.get_mut(user as usize) {
+            Some(registered) => {
+                registered.cseq += 1;
+                registered.cseq
             }
             None => 1,
         };
@@ -218,6 +233,25 @@ impl Uac {
         }
         self.send(turn, slot);
         true
+    }
+
+    /// Whose turn it is. Of one user no two REGISTERs are under way (§10.2.4: with one Call-ID they
+    /// would overtake each other).
+    fn take_user(&mut self) -> Option<u32> {
+        let count = self.plan.users.count().max(1);
+        for _ in 0..BUSY_USERS.min(count) {
+            let user = self.next_user;
+            self.next_user = (user + 1) % count;
+            match self.registered.get_mut(user as usize) {
+                Some(registered) if registered.busy => {}
+                Some(registered) => {
+                    registered.busy = true;
+                    return Some(user);
+                }
+                None => return Some(user),
+            }
+        }
+        None
     }
 
     fn take_slot(&mut self) -> Option<u32> {
@@ -377,6 +411,9 @@ impl Uac {
     fn end(&mut self, turn: &mut Turn<'_>, slot: u32, outcome: Result<(), Cause>) {
         let call = &mut self.calls[slot as usize];
         call.state = State::Free;
+        if let Some(registered) = self.registered.get_mut(call.user as usize) {
+            registered.busy = false;
+        }
         turn.stats.ended(turn.now, call.intended, outcome);
         if let (crate::plan::Connections::PerCall, To::Connection(connection)) =
             (self.plan.connections, call.link)

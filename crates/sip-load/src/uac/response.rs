@@ -148,8 +148,8 @@ impl Uac {
             call.state = State::Calling;
             call.cseq += 1;
             call.transaction = call.transaction.wrapping_add(1);
-            if let Some(last) = self.sequence.get_mut(call.user as usize) {
-                *last = call.cseq;
+            if let Some(registered) = self.registered.get_mut(call.user as usize) {
+                registered.cseq = call.cseq;
             }
             self.write_first(slot, Some(&mut challenge));
         }

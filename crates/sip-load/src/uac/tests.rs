@@ -494,3 +494,22 @@ fn a_held_call_ends_after_its_time_and_is_timed_from_then() {
     let sent = b.pass(5 * SECOND);
     assert_eq!((sent[0].0, method(&sent[0].1)), (5 * SECOND, "BYE"));
 }
+
+#[test]
+fn a_user_registers_once_at_a_time() {
+    let mut b = Bench::new(Plan {
+        max_calls: 9,
+        ..plan(Kind::Register, Transport::Udp)
+    });
+    let requests: Vec<_> = (0..3).map(|_| b.start()).collect();
+    let link = b.link;
+    assert!(!b.with(|uac, turn| uac.start(turn, 0, link)).0);
+    assert_eq!((b.failed(), b.uac.under_way()), (vec!["user busy".to_owned()], 3));
+    b.get(&answer(&requests[1], 200, ""));
+    let again = b.start();
+    assert_eq!(field(&again, "Call-ID"), field(&requests[1], "Call-ID"), "§10.2");
+    assert_eq!(
+        (field(&requests[1], "CSeq"), field(&again, "CSeq")),
+        ("1 REGISTER", "2 REGISTER")
+    );
+}

@@ -16,6 +16,9 @@ pub(super) fn summary(report: &Report) -> String {
     for (cause, count) in &report.failures {
         let _ = writeln!(text, "  {count:>9}  {cause}");
     }
+    for (why, count) in &report.lost_connections {
+        let _ = writeln!(text, "  {count:>9}  connections: {why}");
+    }
     for (name, count) in &report.ignored {
         let _ = writeln!(text, "  {count:>9}  ignored: {name}");
     }
