@@ -164,6 +164,9 @@ pub struct Plan {
     pub transport: Transport,
     /// The server.
     pub target: SocketAddr,
+    /// The callers' own address, and port for datagrams; `None`: that from which the target is
+    /// reached, and any port.
+    pub local: Option<SocketAddr>,
     /// The domain of all users.
     pub domain: String,
     /// Who plays.

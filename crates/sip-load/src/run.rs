@@ -127,19 +127,24 @@ impl Load {
         let epoll = Epoll::new().map_err(socket("make an epoll instance"))?;
         let mut streams = Streams::new(dial(&plan)?);
         let (mut callers, mut links) = (None, Vec::new());
-        let local = own_address(plan.target).map_err(socket(format!("reach {}", plan.target)))?;
+        let local = match plan.local {
+            Some(local) => local,
+            None => SocketAddr::new(
+                own_address(plan.target).map_err(socket(format!("reach {}", plan.target)))?,
+                0,
+            ),
+        };
         let name = match plan.transport {
             Transport::Udp => {
-                let address = SocketAddr::new(local, 0);
-                let bound = Datagrams::bind(address, &epoll, CALLERS_SOCKET);
-                let bound = bound.map_err(socket(format!("bind to {address}")))?;
+                let bound = Datagrams::bind(local, &epoll, CALLERS_SOCKET);
+                let bound = bound.map_err(socket(format!("bind to {local}")))?;
                 let name = bound.local().to_string();
                 callers = Some(bound);
                 links.push(To::Address(plan.target));
                 name
             }
             // Nobody connects to a caller: answers come by the connection that it opened.
-            Transport::Tcp | Transport::Tls => SocketAddr::new(local, 5060).to_string(),
+            Transport::Tcp | Transport::Tls => SocketAddr::new(local.ip(), 5060).to_string(),
             // RFC 7118 §5: a name that cannot be looked up.
             Transport::Ws | Transport::Wss => format!("{:08x}.invalid", plan.run),
         };

@@ -128,6 +128,7 @@ fn play(server: &Server, kind: Kind, users: u32, calls: u32) -> Report {
         kind,
         transport: Transport::Udp,
         target: server.address,
+        local: None,
         domain: "example.com".into(),
         users: Users::Numbered {
             prefix: "u".into(),

@@ -76,6 +76,8 @@ pub(crate) enum Timed {
     Ringing,
     /// INVITE to its final answer.
     Invite,
+    /// INVITE to a redirection.
+    Redirect,
     /// BYE to its answer.
     Bye,
     Register,
@@ -86,10 +88,11 @@ pub(crate) enum Timed {
 }
 
 impl Timed {
-    const ALL: [(Self, &'static str); 8] = [
+    const ALL: [(Self, &'static str); 9] = [
         (Self::Challenge, "challenge"),
         (Self::Ringing, "INVITE 180"),
         (Self::Invite, "INVITE 200"),
+        (Self::Redirect, "INVITE 302"),
         (Self::Bye, "BYE 200"),
         (Self::Register, "REGISTER 200"),
         (Self::Options, "OPTIONS 200"),

@@ -456,7 +456,8 @@ impl Uac {
     /// What to time the answers to the first request as.
     const fn timed(kind: Kind) -> Timed {
         match kind {
-            Kind::Call | Kind::Redirect => Timed::Invite,
+            Kind::Call => Timed::Invite,
+            Kind::Redirect => Timed::Redirect,
             Kind::Register => Timed::Register,
             Kind::Options => Timed::Options,
             Kind::Message => Timed::Message,

@@ -15,6 +15,7 @@ pub(crate) fn plan(kind: Kind, transport: Transport) -> Plan {
         kind,
         transport,
         target: ([192, 0, 2, 1], 5060).into(),
+        local: None,
         domain: "example.com".into(),
         users: Users::Numbered {
             prefix: "u".into(),

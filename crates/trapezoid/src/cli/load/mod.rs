@@ -66,6 +66,9 @@ pub(crate) struct Args {
     /// The server.
     #[arg(long, value_name = "ADDRESS:PORT")]
     target: SocketAddr,
+    /// Address of the callers, and their port over UDP; chosen by the system where it is not given.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    local: Option<SocketAddr>,
     /// From the callers to the server.
     #[arg(long, default_value = "udp")]
     transport: Wire,
@@ -336,6 +339,7 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
         },
         transport,
         target: args.target,
+        local: args.local,
         domain: args
             .domain
             .clone()
