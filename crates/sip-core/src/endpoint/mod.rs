@@ -6,7 +6,7 @@
 //! 1. `handle_*`: something happened (bytes, an answer, an undelivered message, time passed).
 //! 2. `poll_*`: take what came of it: [`Endpoint::poll_transmit`], then [`Endpoint::poll_query`],
 //!    [`Endpoint::poll_event`], and [`Endpoint::poll_timeout`] last, to know how long to sleep.
-//! 3. changes: [`Endpoint::reconfigure`], [`Endpoint::drain`].
+//! 3. changes: [`Endpoint::reconfigure`], [`Endpoint::drain`], [`Endpoint::observe`].
 //! 4. getters: [`Endpoint::counters`], [`Endpoint::gauges`].
 
 use alloc::sync::Arc;
@@ -15,6 +15,7 @@ use core::net::SocketAddr;
 
 use sip_message::{HeaderIndex, StartLine};
 
+use crate::activity::{Activity, Component};
 use crate::shared::SharedState;
 
 pub use crate::engine::Keys;
@@ -88,8 +89,15 @@ impl Endpoint {
 
     /// A complete message (a datagram, or one message framed from a stream) arrived on `flow`.
     pub fn handle_message(&mut self, now: Now, flow: Flow, bytes: &[u8]) -> Handled {
+        self.engine.now = now;
+        let before = self.engine.activity.enter(Component::Parse);
+        let handled = self.take_message(flow, bytes);
+        self.engine.activity.enter(before);
+        handled
+    }
+
+    fn take_message(&mut self, flow: Flow, bytes: &[u8]) -> Handled {
         let engine = &mut self.engine;
-        engine.now = now;
         let Ok(message) = sip_message::parse(bytes, &mut self.index, engine.config.limits.headers) else {
             if flow.transport == Transport::Udp && stun::is_stun(bytes) {
                 engine.answer_stun(flow, bytes);
@@ -140,11 +148,12 @@ impl Endpoint {
     pub fn handle_undelivered(&mut self, now: Now, to: Flow, bytes: &[u8]) {
         let engine = &mut self.engine;
         engine.now = now;
-        let Ok(message) = sip_message::parse(bytes, &mut self.index, usize::MAX) else {
-            return;
-        };
-        let outcome = engine.handle_undelivered(&message, to);
-        let _ = self.follow(outcome);
+        let before = engine.activity.enter(Component::Transaction);
+        if let Ok(message) = sip_message::parse(bytes, &mut self.index, usize::MAX) {
+            let outcome = engine.handle_undelivered(&message, to);
+            let _ = self.follow(outcome);
+        }
+        self.engine.activity.enter(before);
     }
 
     /// A connection on which messages had come is closed. The shell tells every worker: registrations are
@@ -157,36 +166,49 @@ impl Endpoint {
     /// §18.2.2), and is waited for.
     pub fn handle_flow_closed(&mut self, now: Now, conn: ConnId) {
         self.engine.now = now;
+        let before = self.engine.activity.enter(Component::Transaction);
         for client in self.engine.take_flow(conn) {
             let outcome = self.engine.client_flow_closed(client, conn);
             let _ = self.follow(outcome);
         }
+        self.engine.activity.enter(before);
     }
 
     /// A back-end answered.
     pub fn handle_answer(&mut self, now: Now, id: QueryId, answer: Answer) {
         self.engine.now = now;
+        let before = self.engine.activity.enter(Component::Store);
         self.engine.resume(id, Some(answer));
+        self.engine.activity.enter(before);
     }
 
     /// Fires every timer that is due.
     pub fn handle_timeout(&mut self, now: Now) {
         self.engine.now = now;
+        let before = self.engine.activity.enter(Component::Timers);
         if self.engine.waiting.has_answered() {
             self.engine.resume_answered();
+            self.engine.activity.enter(Component::Timers);
         }
         self.engine.wheel.advance(now.instant);
         while let Some(wake) = self.engine.wheel.pop_due() {
             match wake {
                 Wake::Server(key, timer) => self.engine.server_event(key, ServerEvent::Timer(timer), &[]),
                 Wake::Client(key, timer) => {
+                    self.engine.activity.enter(Component::Transaction);
                     let outcome = self.engine.client_timer(key, timer);
                     let _ = self.follow(outcome);
+                    self.engine.activity.enter(Component::Timers);
                 }
-                Wake::Query(id) => self.engine.resume(id, None),
+                Wake::Query(id) => {
+                    self.engine.activity.enter(Component::Store);
+                    self.engine.resume(id, None);
+                    self.engine.activity.enter(Component::Timers);
+                }
                 Wake::Probe(probe) => self.engine.probe(probe),
             }
         }
+        self.engine.activity.enter(before);
     }
 
     fn follow(&mut self, outcome: Outcome) -> Handled {
@@ -250,6 +272,11 @@ impl Endpoint {
     pub fn reconfigure(&mut self, config: &Config) {
         self.engine.reconfigure(config);
         self.engine.start_probes();
+    }
+
+    /// From now on `activity` is told what this endpoint is busy with. Nothing else depends on it.
+    pub fn observe(&mut self, activity: Activity) {
+        self.engine.activity = activity;
     }
 
     /// From now on new requests outside dialogs are answered 503; the rest goes on.

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use super::reply::{Reply, Status};
 use super::{ClientUser, Engine, ServerUser, Wake};
+use crate::activity::Component;
 use crate::time::Millis;
 use crate::transaction::table::{Client, ClientMachine, Key, Live, Server, ServerMachine, timer_place};
 use crate::transaction::{
@@ -91,6 +92,12 @@ impl Engine {
 
     /// Takes an event of a server transaction; `text` is the response at hand.
     pub(crate) fn server_event(&mut self, key: Key, event: ServerEvent, text: &[u8]) {
+        let before = self.activity.enter(Component::Transaction);
+        self.take_server_event(key, event, text);
+        self.activity.enter(before);
+    }
+
+    fn take_server_event(&mut self, key: Key, event: ServerEvent, text: &[u8]) {
         let Some(server) = self.table.server(key) else {
             return;
         };

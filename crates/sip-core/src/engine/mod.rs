@@ -22,6 +22,7 @@ use sip_message::write::Edits;
 use sip_message::{HeaderIndex, Message};
 use smallvec::SmallVec;
 
+use crate::activity::{Activity, Component};
 use crate::auth::verify::Authenticator;
 use crate::config::{Config, StateMode};
 use crate::dispatcher::Group;
@@ -191,6 +192,8 @@ pub(crate) struct Engine {
     pub(crate) secrets: Secrets,
     pub(crate) authenticator: Authenticator,
     pub(crate) shared: SharedHandle,
+    /// Who hears what this endpoint is busy with.
+    pub(crate) activity: Activity,
     pub(crate) worker: WorkerId,
     pub(crate) now: Now,
     pub(crate) table: Table<ServerUser, ClientUser>,
@@ -352,6 +355,7 @@ impl Engine {
             secrets: Secrets::new(&keys.domain_secret, &keys.seed),
             authenticator: Authenticator::new(&keys.domain_secret, &keys.seed, config.node_id),
             shared: SharedHandle(shared),
+            activity: Activity::default(),
             worker,
             now: Now::default(),
             table: Table::default(),
@@ -418,9 +422,10 @@ impl Engine {
         use_it: impl FnOnce(&mut Self, &Message<'_>) -> R,
     ) -> Option<R> {
         let mut index = self.indexes.pop().unwrap_or_default();
-        let result = sip_message::parse(bytes, &mut index, usize::MAX)
-            .ok()
-            .map(|message| use_it(self, &message));
+        let before = self.activity.enter(Component::Parse);
+        let message = sip_message::parse(bytes, &mut index, usize::MAX);
+        self.activity.enter(before);
+        let result = message.ok().map(|message| use_it(self, &message));
         self.indexes.push(index);
         result
     }

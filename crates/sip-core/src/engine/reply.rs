@@ -8,6 +8,7 @@ use sip_message::{HeaderName, Message, Method};
 
 use super::Engine;
 use super::secrets::write_hex;
+use crate::activity::Component;
 use crate::transaction::table::Key;
 use crate::transport::{Flow, stun, via};
 
@@ -291,6 +292,7 @@ impl Engine {
         if message.method() == Some(Method::Ack) {
             return;
         }
+        let before = self.activity.enter(Component::Build);
         self.count_reply(reply.status.code);
         let mut text = core::mem::take(&mut self.scratch);
         text.clear();
@@ -304,6 +306,7 @@ impl Engine {
             }
         }
         self.scratch = text;
+        self.activity.enter(before);
     }
 
     /// RFC 5626 §8: a keep-alive among the datagrams.

@@ -11,6 +11,7 @@ use sip_message::{HeaderName, Message, Method, Uri};
 
 use super::flow_token::{RouteFlow, flow_of_contact};
 use super::record_route::RecordRoute;
+use crate::activity::Component;
 use crate::config::{Config, StateMode};
 use crate::engine::context::{Context, Shape, Target, TargetState};
 use crate::engine::directory::COOKIE;
@@ -163,6 +164,7 @@ impl Engine {
         to: Flow,
         may_switch: bool,
     ) {
+        self.activity.enter(Component::Build);
         let leaving = Leaving {
             branch: self.secrets.branch(&request.branch_input(), 0),
             number: 0,
@@ -276,6 +278,7 @@ impl Engine {
 
     /// Sends one branch of a request in a client transaction of its own.
     pub(crate) fn start_branch(&mut self, request: &Request<'_>, plan: &Branch) -> Key {
+        self.activity.enter(Component::Build);
         let number = self.table.live(plan.server).map_or(0, |s| s.user.branches.len());
         let number = u8::try_from(number).unwrap_or(u8::MAX);
         let branch = self.secrets.branch(&request.branch_input(), number);
@@ -299,6 +302,7 @@ impl Engine {
         let switched = text.len() > self.config.limits.udp_mtu
             && plan.may_switch
             && self.switch_to_stream(&mut to, &mut text, request.flow.listener);
+        self.activity.enter(Component::Transaction);
         let user = ClientUser {
             target: plan.target,
             c_ms: plan.shape.c_ms,

@@ -7,6 +7,7 @@ use sip_message::header::{Mandatory, Via};
 use sip_message::{HeaderName, Message, Method};
 
 use super::forward::{client_key, read_branch, read_ingress, remove_values};
+use crate::activity::Component;
 use crate::engine::effects::{ClientEvent, ServerEvent};
 use crate::engine::reply::Status;
 use crate::engine::secrets::BranchInput;
@@ -48,6 +49,7 @@ impl Engine {
             self.counters.dropped_malformed += 1;
             return Outcome::Done;
         };
+        self.activity.enter(Component::Transaction);
         let top = &parts.via;
         let Some((branch, target)) = top.branch().and_then(read_branch) else {
             return self.stray();
@@ -145,6 +147,7 @@ impl Engine {
         if self.secrets.branch(&input, target) != branch {
             return self.stray();
         }
+        self.activity.enter(Component::Build);
         self.note_answered_by(&flow);
         // The token is not under the branch's hash: what it says must at least be possible. (Whose
         // connection it names, the shell compares with `remote`.)
@@ -378,6 +381,7 @@ impl Engine {
 
     /// Without our Via (§16.7 step 3), through the server transaction.
     pub(super) fn relay_through(&mut self, server: Key, status: u16, message: &Message<'_>) {
+        self.activity.enter(Component::Build);
         self.edits.clear();
         remove_values(&mut self.edits, message, HeaderName::Via, 1);
         let mut text = core::mem::take(&mut self.scratch);

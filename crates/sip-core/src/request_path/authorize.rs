@@ -7,6 +7,7 @@ use sip_message::header::NameAddr;
 use sip_message::{HeaderName, Host, Method, Uri};
 
 use super::Progress;
+use crate::activity::Component;
 use crate::auth::challenge::{self, Credentials, Found, Role};
 use crate::auth::verify::Refusal;
 use crate::auth::window::NonceUse;
@@ -64,6 +65,18 @@ impl Engine {
         if progress.authorized || matches!(request.method, Method::Ack | Method::Cancel) {
             return Authorized::Yes;
         }
+        let before = self.activity.enter(Component::Auth);
+        let authorized = self.check_credentials(request, progress, domain);
+        self.activity.enter(before);
+        authorized
+    }
+
+    fn check_credentials(
+        &mut self,
+        request: &Request<'_>,
+        progress: Progress,
+        domain: &Domain,
+    ) -> Authorized {
         let role = role_of(request.method);
         let credentials = match challenge::find(&request.message, role, &domain.auth) {
             Found::Credentials(credentials) => credentials,
@@ -321,6 +334,7 @@ impl Engine {
         progress: Progress,
         secrets: Option<&Secrets>,
     ) -> Authorized {
+        self.activity.enter(Component::Auth);
         let config = self.config.clone();
         let Some(domain) = self.auth_domain(request, &config) else {
             // The configuration changed while it waited: the domain is no longer ours.

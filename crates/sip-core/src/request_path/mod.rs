@@ -23,6 +23,7 @@ mod transaction;
 
 use sip_message::{Defect, HeaderName, Message, Method, Uri};
 
+use crate::activity::Component;
 use crate::engine::Engine;
 use crate::engine::reply::{Reply, Status};
 use crate::engine::request::Request;
@@ -62,6 +63,7 @@ impl Engine {
             Ok(request) => request,
             Err(status) => return self.refuse_unreadable(message, flow, status),
         };
+        self.activity.enter(Component::Transaction);
         if flow.proof != Proof::None {
             self.note_alias(&request);
         }
@@ -86,6 +88,7 @@ impl Engine {
 
     /// Phases 2 to 7.
     pub(crate) fn dispatch(&mut self, request: &Request<'_>, progress: Progress) {
+        self.activity.enter(Component::Route);
         self.edits.clear();
         if let Err((status, extra)) = self.check_sanity(request) {
             self.refuse_with(request, progress.server, status, &extra);

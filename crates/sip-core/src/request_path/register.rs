@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use super::Progress;
 use super::authorize::Authorized;
+use crate::activity::Component;
 use crate::config::Durability;
 use crate::engine::Engine;
 use crate::engine::directory::address_of_record;
@@ -47,6 +48,7 @@ impl Engine {
         {
             return;
         }
+        self.activity.enter(Component::Location);
         // §10.3 step 5: To names the address-of-record, in the same domain.
         let record_of = request.to.sip_uri().and_then(|uri| {
             let its_domain = self.directory.domain_of_host(&config, &uri.host)?;

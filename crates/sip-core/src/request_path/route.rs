@@ -7,6 +7,7 @@ use super::Progress;
 use super::authorize::Authorized;
 use super::in_dialog::Position;
 use super::targets::first_hop;
+use crate::activity::Component;
 use crate::config::{Action, Config, Domain, Relay, RelayTarget, Route, StateMode, When};
 use crate::engine::context::Shape;
 use crate::engine::directory::{address_of_record, in_networks};
@@ -415,6 +416,7 @@ impl Engine {
         let (Some(user), Some(domain)) = (user, domain) else {
             return 0;
         };
+        let before = self.activity.enter(Component::Location);
         let aor = address_of_record(user, domain);
         let now = self.now.unix_s();
         let secure = request.is_secure();
@@ -433,6 +435,7 @@ impl Engine {
                 count += 1;
             }
         });
+        self.activity.enter(before);
         count
     }
 

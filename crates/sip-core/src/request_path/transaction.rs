@@ -2,6 +2,7 @@
 
 use sip_message::Method;
 
+use crate::activity::Component;
 use crate::engine::Engine;
 use crate::engine::effects::ServerEvent;
 use crate::engine::reply::{Reply, Status};
@@ -114,6 +115,7 @@ impl Engine {
             self.counters.limited_transactions += 1;
             return None;
         }
+        self.activity.enter(Component::Transaction);
         let invite = request.method == Method::Invite;
         let key = request
             .transaction
