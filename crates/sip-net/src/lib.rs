@@ -8,6 +8,7 @@
 //! - [`accepted`]: which worker holds the connection that a peer opened.
 //! - [`bind`], [`interfaces`]: making all sockets before any thread starts.
 //! - [`worker`]: the loop.
+//! - [`cpu`]: what the workers' CPU time goes into.
 //! - [`memory`]: the allocator.
 //! - [`settings`], [`counters`]: every bound, and what is counted.
 //!
@@ -19,6 +20,7 @@ mod addr;
 pub mod bind;
 pub mod clock;
 pub mod counters;
+pub mod cpu;
 pub mod epoll;
 pub mod hub;
 pub mod interfaces;

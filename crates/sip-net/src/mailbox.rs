@@ -159,6 +159,8 @@ pub enum Control {
     Stop,
     /// Publish the counters after this turn.
     Publish,
+    /// Begin, or end, to tell what CPU time goes into ([`crate::cpu`]).
+    SplitCpu(bool),
 }
 
 /// An answer or an order.

@@ -15,6 +15,7 @@ use std::time::Duration;
 use rig::certificates::Kit;
 use rig::websocket::{CLOSE, WebSocket};
 use rig::{PATIENCE, Rig, Told, config, connect, expect, framed, read_to_end, receive, udp_client, write};
+use sip_core::activity::Component;
 use sip_core::id::{QueryId, WorkerId};
 use sip_core::query::Answer;
 use sip_core::transport::Transport;
@@ -329,4 +330,58 @@ fn workers_share_a_port_that_the_kernel_chose() {
             .all(|sockets| sockets.addresses() == all[0].addresses())
     );
     assert!(all[0].receive_buffer().unwrap() > 0);
+}
+
+/// Where most of the time goes is known: to what the engine computes.
+#[test]
+fn cpu_time_is_split_by_what_the_worker_does() {
+    let rig = Rig::start(1, Settings::default());
+    let client = udp_client();
+    let spin = || {
+        client.send_to(b"SPIN 2", rig.udp).unwrap();
+        assert_eq!(receive(&client), "SPIN 2");
+    };
+    let split = || {
+        rig.load();
+        rig.published[0].get().cpu
+    };
+    spin();
+    assert_eq!(
+        (split().on, split().total()),
+        (false, 0),
+        "off unless it is asked for"
+    );
+
+    rig.hub.order(&Control::SplitCpu(true));
+    // A turn in 16 is measured, and so many are enough to divide by.
+    while split().turns < 32 {
+        (0..16).for_each(|_| spin());
+    }
+    rig.hub.order(&Control::SplitCpu(false));
+    let done = split();
+    assert!(!done.on);
+    let auth = done.of(Component::Auth);
+    assert!(auth > done.total() / 2, "{done:?}");
+    for component in [
+        Component::Receive,
+        Component::Send,
+        Component::Wait,
+        Component::Other,
+    ] {
+        let ns = done.of(component);
+        assert!(ns > 0 && ns < auth, "{component:?} {done:?}");
+    }
+    for component in [Component::Tls, Component::Parse, Component::Location] {
+        assert_eq!(done.of(component), 0, "{component:?} {done:?}");
+    }
+
+    (0..64).for_each(|_| spin());
+    assert_eq!(split(), done, "nothing is counted any more");
+    rig.hub.order(&Control::SplitCpu(true));
+    let again = split();
+    assert!(
+        again.on && again.total() < done.total(),
+        "it begins anew: {again:?}"
+    );
+    assert_eq!(rig.end(Control::Stop), [Ended::Stopped]);
 }

@@ -4,6 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 
+use sip_core::activity::{Activity, Component};
 use sip_core::id::{ConnId, ListenerId, WorkerId};
 use sip_core::transport::websocket::write_ping;
 use sip_core::transport::{Flow, Proof, Transport};
@@ -351,22 +352,29 @@ impl Conn {
     ) -> Taken {
         let mut taken = Taken::default();
         let flow = self.flow(id);
+        let activity = context.activity;
         let Some(tls) = &mut self.tls else {
             self.unheard = None;
+            let before = activity.enter(Component::Framing);
             self.decoder.take(flow, fresh, context, &mut taken, deliver);
+            activity.enter(before);
             return taken;
         };
         let mut early = Vec::new();
         let decoder = &mut self.decoder;
+        let before = activity.enter(Component::Tls);
         let fed = if tls.session.is_handshaking() {
             tls.feed(fresh, |data| early.extend_from_slice(data))
         } else {
             tls.feed(fresh, |data| {
                 if taken.end.is_none() {
+                    activity.enter(Component::Framing);
                     decoder.take(flow, data, context, &mut taken, deliver);
+                    activity.enter(Component::Tls);
                 }
             })
         };
+        activity.enter(before);
         let peer_closed = match fed {
             Ok(fed) => {
                 if fed.plaintext > 0 {
@@ -473,17 +481,23 @@ impl Conn {
 
     /// All is written: says so, in the words of each protocol, and tells the peer that we send no
     /// more. Whether all of that is written, too.
-    pub(super) fn end(&mut self, scratch: &mut Vec<u8>, sent: &mut Sent, now_ms: u64) -> io::Result<bool> {
+    pub(super) fn end(
+        &mut self,
+        activity: &Activity,
+        scratch: &mut Vec<u8>,
+        sent: &mut Sent,
+        now_ms: u64,
+    ) -> io::Result<bool> {
         self.state = State::Parting;
         if let Some(farewell) = self.farewell.take() {
             self.out.get_or_insert_default().push_unmarked(farewell.frame());
-            if !self.flush(scratch, sent)? {
+            if !self.flush(activity, scratch, sent)? {
                 return Ok(false);
             }
         }
         if let Some(tls) = &mut self.tls {
             tls.close();
-            if !self.flush(scratch, sent)? {
+            if !self.flush(activity, scratch, sent)? {
                 return Ok(false);
             }
         }
@@ -494,14 +508,19 @@ impl Conn {
     }
 
     /// Writes as much as there is room for; whether all of it. Encrypts in `scratch`.
-    pub(super) fn flush(&mut self, scratch: &mut Vec<u8>, sent: &mut Sent) -> io::Result<bool> {
+    pub(super) fn flush(
+        &mut self,
+        activity: &Activity,
+        scratch: &mut Vec<u8>,
+        sent: &mut Sent,
+    ) -> io::Result<bool> {
         loop {
             let out = self.out.as_deref_mut();
             let Some(tls) = &mut self.tls else {
                 let Some(out) = out.filter(|out| out.len() > 0) else {
                     return Ok(true);
                 };
-                let Some(count) = write_some(&self.socket, out.waiting())? else {
+                let Some(count) = write_some(activity, &self.socket, out.waiting())? else {
                     return Ok(false);
                 };
                 sent.bytes += count as u64;
@@ -509,11 +528,14 @@ impl Conn {
                 continue;
             };
             let waiting = out.as_ref().map_or(&[][..], |out| out.waiting());
-            let records = tls.records(waiting, scratch).map_err(io::Error::other)?;
+            let before = activity.enter(Component::Tls);
+            let records = tls.records(waiting, scratch);
+            activity.enter(before);
+            let records = records.map_err(io::Error::other)?;
             if records.is_empty() {
                 return Ok(true);
             }
-            let count = write_some(&self.socket, records)?;
+            let count = write_some(activity, &self.socket, records)?;
             sent.bytes += count.unwrap_or(0) as u64;
             let carried = tls.written(count.unwrap_or(0), scratch);
             if let Some(out) = out {
@@ -542,15 +564,18 @@ pub(super) struct Sent {
 }
 
 /// Writes what there is room for; none: there is no room.
-fn write_some(mut socket: &TcpStream, bytes: &[u8]) -> io::Result<Option<usize>> {
-    loop {
+fn write_some(activity: &Activity, mut socket: &TcpStream, bytes: &[u8]) -> io::Result<Option<usize>> {
+    let before = activity.enter(Component::Send);
+    let written = loop {
         match socket.write(bytes) {
-            Ok(count) => return Ok(Some(count)),
+            Ok(count) => break Ok(Some(count)),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-            Err(error) => return Err(error),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break Ok(None),
+            Err(error) => break Err(error),
         }
-    }
+    };
+    activity.enter(before);
+    written
 }
 
 impl AsFd for Conn {

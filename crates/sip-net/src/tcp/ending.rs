@@ -2,6 +2,7 @@
 
 use std::mem;
 
+use sip_core::activity::Component;
 use sip_core::id::{ConnId, WorkerId};
 use sip_core::transport::Flow;
 
@@ -176,8 +177,12 @@ impl Streams {
         if conn.has_spoken {
             self.lost.push(Task::Closed, conn.flow(id), &[]);
         }
+        let before = self.activity.enter(Component::Connections);
+        let state = conn.state;
         // Dropping the socket closes it, and takes it out of epoll.
-        Some(conn.state)
+        drop(conn);
+        self.activity.enter(before);
+        Some(state)
     }
 
     /// Gives back the messages that were not wholly written.

@@ -3,6 +3,7 @@
 
 use std::mem;
 
+use sip_core::activity::Activity;
 use sip_core::limits::Limits;
 use sip_core::transport::framing::{Framed, Framer};
 use sip_core::transport::websocket::{
@@ -117,6 +118,8 @@ pub(super) struct Context<'a> {
     pub(super) origins: &'a AllowedOrigins,
     /// Domains that are trusted where a certificate proves them.
     pub(super) trusted: &'a [Box<str>],
+    /// Who hears what is done.
+    pub(super) activity: &'a Activity,
     /// What is to be sent back at once.
     pub(super) replies: &'a mut Vec<u8>,
 }

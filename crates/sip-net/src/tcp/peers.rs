@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use sip_core::activity::Component;
 use sip_core::id::{ConnId, ListenerId};
 use sip_core::owner::call_id_of;
 use sip_core::transport::{Flow, PeerName, Transport};
@@ -189,7 +190,7 @@ impl Streams {
         }
         let tls = match is_secure(to.transport) {
             false => None,
-            true => match self.client(outgoing) {
+            true => match self.first_flight(outgoing) {
                 Ok(secured) => Some(Box::new(secured)),
                 Err(error) => {
                     counters.tcp_open_failed += 1;
@@ -198,7 +199,10 @@ impl Streams {
                 }
             },
         };
-        let Some(Ok(socket)) = source.map(|source| connect(source, to.remote, &self.settings)) else {
+        let before = self.activity.enter(Component::Connections);
+        let socket = source.map(|source| connect(source, to.remote, &self.settings));
+        self.activity.enter(before);
+        let Some(Ok(socket)) = socket else {
             counters.tcp_open_failed += 1;
             return None;
         };
@@ -238,6 +242,13 @@ impl Streams {
     }
 
     /// Our end of TLS to the peer.
+    fn first_flight(&self, outgoing: &Outgoing<'_>) -> Result<Secured, TlsError> {
+        let before = self.activity.enter(Component::Tls);
+        let secured = self.client(outgoing);
+        self.activity.enter(before);
+        secured
+    }
+
     fn client(&self, outgoing: &Outgoing<'_>) -> Result<Secured, TlsError> {
         let Outgoing { to, way, .. } = outgoing;
         let service = self.services.get(usize::from(to.listener.0));

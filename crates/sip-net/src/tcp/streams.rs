@@ -6,6 +6,7 @@ use std::mem;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use sip_core::activity::{Activity, Component};
 use sip_core::config::Config;
 use sip_core::id::{ConnId, WorkerId};
 use sip_core::limits::Limits;
@@ -170,6 +171,8 @@ pub struct Streams {
     pub(super) unsent: usize,
     /// Memory that connections take for what they hold.
     pub(super) holders: Holders,
+    /// Who hears what is done here.
+    pub(super) activity: Activity,
     /// Given up for a moment when descriptors run out, to accept and refuse a connection that
     /// would otherwise be reported as waiting for ever.
     pub(super) reserve: Option<std::fs::File>,
@@ -226,8 +229,14 @@ impl Streams {
             failures: Vec::new(),
             unsent: 0,
             holders: Holders::default(),
+            activity: Activity::default(),
             reserve: std::fs::File::open("/dev/null").ok(),
         }
+    }
+
+    /// From now on `activity` is told what is done here.
+    pub fn observe(&mut self, activity: Activity) {
+        self.activity = activity;
     }
 
     /// Takes over what a new configuration says of connections: bounds of messages and who is
@@ -401,7 +410,10 @@ impl Streams {
         let Some(conn) = self.table.get_mut(id) else {
             return;
         };
-        let fresh = match conn.read(buffer) {
+        let before = self.activity.enter(Component::Receive);
+        let read = conn.read(buffer);
+        self.activity.enter(before);
+        let fresh = match read {
             Ok(0) => return self.close(id, Why::Peer, counters),
             Ok(count) => buffer.get_mut(..count).unwrap_or_default(),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -421,6 +433,7 @@ impl Streams {
                 .get(usize::from(conn.listener.0))
                 .map_or(&ANY_ORIGIN, |service| &service.origins),
             trusted: &self.trusted,
+            activity: &self.activity,
             replies: &mut self.replies,
         };
         let taken = conn.take(id, fresh, &mut context, deliver);
@@ -603,9 +616,11 @@ impl Streams {
         }
         let (before, was_shut) = (conn.waiting(), conn.state == State::Shut);
         let mut sent = Sent::default();
-        let result = conn.flush(&mut self.scratch, &mut sent);
+        let result = conn.flush(&self.activity, &mut self.scratch, &mut sent);
         let result = match (result, conn.state) {
-            (Ok(true), State::Flushing | State::Parting) => conn.end(&mut self.scratch, &mut sent, now_ms),
+            (Ok(true), State::Flushing | State::Parting) => {
+                conn.end(&self.activity, &mut self.scratch, &mut sent, now_ms)
+            }
             (result, _) => result,
         };
         counters.stream_sent_bytes += sent.bytes;

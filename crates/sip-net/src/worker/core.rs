@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::tcp::TlsFailure;
+use sip_core::activity::Activity;
 use sip_core::config::Config;
 use sip_core::endpoint::{Endpoint, Handled};
 use sip_core::event::{Counters, Event, Gauges};
@@ -41,6 +42,8 @@ pub trait Core {
     fn poll_timeout(&self) -> Option<Instant>;
     /// See [`Endpoint::reconfigure`].
     fn reconfigure(&mut self, config: &Config);
+    /// See [`Endpoint::observe`].
+    fn observe(&mut self, activity: Activity);
     /// See [`Endpoint::drain`].
     fn drain(&mut self);
     /// See [`Endpoint::is_quiet`].
@@ -102,6 +105,10 @@ impl Core for Endpoint {
 
     fn reconfigure(&mut self, config: &Config) {
         Self::reconfigure(self, config);
+    }
+
+    fn observe(&mut self, activity: Activity) {
+        Self::observe(self, activity);
     }
 
     fn drain(&mut self) {

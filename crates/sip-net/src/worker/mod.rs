@@ -16,6 +16,7 @@ use std::io;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use sip_core::activity::{Activity, Component};
 use sip_core::config::Config;
 use sip_core::event::{Counters, Event, Gauges};
 use sip_core::id::{ListenerId, WorkerId};
@@ -26,6 +27,7 @@ use sip_core::transport::{TransmitBatch, Transport};
 use crate::bind::WorkerSockets;
 use crate::clock::Clock;
 use crate::counters::{NetCounters, NetGauges};
+use crate::cpu::{CpuSplit, Meter};
 use crate::epoll::{Epoll, EventList, Interest};
 use crate::hub::Hub;
 use crate::mailbox::{Block, Inbox, MailboxReceiver};
@@ -59,6 +61,8 @@ pub struct Snapshot {
     pub net: NetCounters,
     /// The sockets' values of the moment.
     pub net_gauges: NetGauges,
+    /// What its CPU time went into, where that is measured.
+    pub cpu: CpuSplit,
 }
 
 /// The worker's latest [`Snapshot`], for any thread; at most the publish interval old while the
@@ -166,6 +170,10 @@ pub struct Worker<C, Q, E> {
     events: Vec<Event>,
     event_sink: E,
     counters: NetCounters,
+    /// Measures what CPU time goes into.
+    meter: Meter,
+    /// Who hears what this turn is busy with: the meter, if it is measured.
+    activity: Activity,
     published: Published,
     publish_at: Instant,
     /// Something happened since the last publication.
@@ -239,6 +247,8 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             events: Vec::new(),
             event_sink: events,
             counters: NetCounters::default(),
+            meter: Meter::new(seed),
+            activity: Activity::default(),
             published: Published::default(),
             publish_at: now.instant,
             is_unpublished: true,
@@ -260,12 +270,29 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
     pub fn run(mut self) -> io::Result<Ended> {
         let mut now = self.clock.read();
         loop {
+            let is_measured = self.meter.begin_wait();
             self.wait(now)?;
+            if is_measured {
+                let activity = self.meter.begin_turn();
+                self.observe(&activity);
+            }
             now = self.clock.read();
-            if let Some(ended) = self.turn(now) {
+            let ended = self.turn(now);
+            if is_measured {
+                self.meter.end_turn();
+                self.observe(&Activity::default());
+            }
+            if let Some(ended) = ended {
                 return Ok(ended);
             }
         }
+    }
+
+    /// Lets `activity` hear what the worker is busy with, from now on.
+    fn observe(&mut self, activity: &Activity) {
+        self.activity = activity.clone();
+        self.core.observe(activity.clone());
+        self.streams.observe(activity.clone());
     }
 
     /// Sleeps until there is something to do.
@@ -323,7 +350,9 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         }
         let now_ms = now.instant.as_millis();
         if self.streams.next_ms().is_some_and(|due| due <= now_ms) {
+            let before = self.activity.enter(Component::Timers);
             self.streams.advance(now_ms, &mut self.counters);
+            self.activity.enter(before);
         }
         self.transmit(now);
         self.pass_on();
@@ -342,6 +371,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
 
     /// Gives questions and events to the program.
     fn pass_on(&mut self) {
+        let before = self.activity.enter(Component::Store);
         while let Some(query) = self.core.poll_query() {
             self.queries.push(query);
         }
@@ -349,6 +379,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             self.query_sink.submit(self.id, &mut self.queries);
             self.queries.clear();
         }
+        self.activity.enter(before);
         while let Some(event) = self.core.poll_event() {
             self.events.push(event);
         }
@@ -408,6 +439,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         self.counters.udp_truncated = self.received.truncated();
         let (connections, stream_bytes) = self.streams.load();
         let gauges = self.core.gauges();
+        let cpu = self.meter.read();
         self.peak.note(&gauges);
         *self.published.0.lock() = Snapshot {
             at: now,
@@ -420,6 +452,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                 handshakes_waiting: self.streams.handshakes_waiting() as u64,
                 udp_waiting: self.udp.iter().map(|udp| udp.backlog.len() as u64).sum(),
             },
+            cpu,
         };
         self.publish_at = now.instant + Millis(self.settings.publish_interval_ms);
         self.is_unpublished = false;

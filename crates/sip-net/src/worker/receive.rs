@@ -2,6 +2,7 @@
 
 use std::mem;
 
+use sip_core::activity::{Activity, Component};
 use sip_core::endpoint::Handled;
 use sip_core::id::WorkerId;
 use sip_core::time::{Millis, Now};
@@ -38,7 +39,11 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             };
             let number = (event.token & !token::KIND) as usize;
             match event.token & token::KIND {
-                token::WAKER => self.mailbox.waker().reset(),
+                token::WAKER => {
+                    let before = self.activity.enter(Component::HandOver);
+                    self.mailbox.waker().reset();
+                    self.activity.enter(before);
+                }
                 token::UDP => {
                     saw_udp = true;
                     self.udp_ready(number, event, now);
@@ -75,9 +80,11 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
 
     /// A listener that cannot accept stays ready all the same: it is left alone for a moment.
     fn accept(&mut self, number: usize, now: Now) {
+        let before = self.activity.enter(Component::Connections);
         let accepted = self
             .streams
             .accept(number, now.instant.as_millis(), &mut self.counters);
+        self.activity.enter(before);
         if accepted.is_err()
             && let Some(listener) = self.streams.listeners().get(number)
             && self.epoll.remove(listener).is_ok()
@@ -112,7 +119,10 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
     /// One batch from one socket.
     fn receive_datagrams(&mut self, number: usize, now: Now) {
         let Some(udp) = self.udp.get(number) else { return };
-        if self.received.receive(&udp.socket).is_err() {
+        let before = self.activity.enter(Component::Receive);
+        let received = self.received.receive(&udp.socket);
+        self.activity.enter(before);
+        if received.is_err() {
             self.counters.udp_receive_errors += 1;
             return;
         }
@@ -130,7 +140,10 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                 proof: Proof::None,
             };
             let owner = if self.strays.are_many() {
-                self.core.owner_of(datagram.bytes)
+                let before = self.activity.enter(Component::HandOver);
+                let owner = self.core.owner_of(datagram.bytes);
+                self.activity.enter(before);
+                owner
             } else {
                 None
             };
@@ -141,6 +154,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             self.strays.note(matches!(handled, Handled::HandOver(_)));
             dispatch(
                 handled,
+                &self.activity,
                 &mut self.outboxes,
                 &mut self.counters,
                 flow,
@@ -154,6 +168,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
     fn receive_icmp(&mut self, number: usize, now: Now) {
         let Some(udp) = self.udp.get(number) else { return };
         let (core, outboxes, own) = (&mut self.core, &mut self.outboxes, self.id);
+        let before = self.activity.enter(Component::Receive);
         let taken = self.icmp.drain(&udp.socket, ICMP_PER_TURN, |remote, bytes| {
             let to = Flow {
                 transport: Transport::Udp,
@@ -169,6 +184,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                 }
             }
         });
+        self.activity.enter(before);
         match taken {
             Ok(taken) => self.counters.icmp_errors += taken as u64,
             Err(_) => self.counters.udp_receive_errors += 1,
@@ -194,6 +210,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         act: impl FnOnce(&mut Streams, &mut NetCounters, &mut dyn FnMut(Flow, Arrival<'_>) -> Verdict),
     ) {
         let (core, outboxes) = (&mut self.core, &mut self.outboxes);
+        let activity = &self.activity;
         let mut handed_over = NetCounters::default();
         act(
             &mut self.streams,
@@ -201,7 +218,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             &mut |flow, arrival| match arrival {
                 Arrival::Message(bytes) => {
                     let handled = core.handle_message(now, flow, bytes);
-                    dispatch(handled, outboxes, &mut handed_over, flow, bytes)
+                    dispatch(handled, activity, outboxes, &mut handed_over, flow, bytes)
                 }
                 Arrival::Fault(error) => {
                     core.handle_framing_error(now, flow, error);
@@ -215,6 +232,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
 
     /// Takes all that other threads have posted.
     pub(super) fn receive_mail(&mut self, now: Now) {
+        let before = self.activity.enter(Component::HandOver);
         let mut inbox = mem::take(&mut self.inbox);
         if self.mailbox.take(&mut inbox) {
             for block in &inbox.blocks {
@@ -228,6 +246,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             }
         }
         self.inbox = inbox;
+        self.activity.enter(before);
     }
 
     fn receive_block(&mut self, block: &Block, now: Now) {
@@ -264,6 +283,10 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             Control::Drain { deadline_ms } => self.begin_drain(now, deadline_ms),
             Control::Stop => self.phase = Phase::Stopping,
             Control::Publish => self.publish_at = now.instant,
+            Control::SplitCpu(on) => {
+                self.meter.switch(on);
+                self.publish_at = now.instant;
+            }
         }
     }
 }
@@ -295,6 +318,7 @@ impl Strays {
 /// Does with a message what the core said.
 fn dispatch(
     handled: Handled,
+    activity: &Activity,
     outboxes: &mut [Block],
     counters: &mut NetCounters,
     flow: Flow,
@@ -304,12 +328,14 @@ fn dispatch(
         Handled::Here => Verdict::Keep,
         Handled::Close => Verdict::Close,
         Handled::HandOver(worker) => {
+            let before = activity.enter(Component::HandOver);
             if let Some(outbox) = outboxes.get_mut(usize::from(worker.0)) {
                 outbox.push(Task::Handle, flow, bytes);
                 counters.handed_over += 1;
             } else {
                 counters.hand_over_drops += 1;
             }
+            activity.enter(before);
             Verdict::Keep
         }
     }

@@ -2,6 +2,7 @@
 
 use std::mem;
 
+use sip_core::activity::Component;
 use sip_core::id::WorkerId;
 use sip_core::time::Now;
 use sip_core::transport::{Flow, Proof, Transport};
@@ -72,6 +73,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                 continue;
             }
             let (outgoing, failed) = (&udp.outgoing, &mut self.failed);
+            let before = self.activity.enter(Component::Send);
             let report = self.sending.send(
                 &udp.socket,
                 &mut udp.backlog,
@@ -86,6 +88,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                 },
                 |position| failed.extend(outgoing.get(position)),
             );
+            self.activity.enter(before);
             udp.outgoing.clear();
             count(&mut self.counters, report);
             if !udp.backlog.is_empty() && !udp.waits_for_room {
@@ -101,6 +104,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             return;
         };
         let (core, listener) = (&mut self.core, udp.listener);
+        let before = self.activity.enter(Component::Send);
         let report = self
             .sending
             .flush(&udp.socket, &mut udp.backlog, |remote, bytes| {
@@ -116,6 +120,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                     bytes,
                 );
             });
+        self.activity.enter(before);
         count(&mut self.counters, report);
         if udp.backlog.is_empty() && udp.waits_for_room {
             let token = token::UDP | number as u64;
@@ -211,6 +216,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
     /// Posts what this turn has collected for other workers. What does not fit is dropped and
     /// counted; of messages to be sent, the core hears that they were not.
     pub(super) fn post_outboxes(&mut self, now: Now) {
+        let before = self.activity.enter(Component::HandOver);
         let mut outboxes = mem::take(&mut self.outboxes);
         let mut refused = Vec::new();
         for (outbox, worker) in outboxes.iter_mut().zip(0..) {
@@ -227,6 +233,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         for block in refused {
             self.return_block(&block, now);
         }
+        self.activity.enter(before);
     }
 }
 

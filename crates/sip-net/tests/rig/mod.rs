@@ -19,6 +19,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant as StdInstant};
 
+use sip_core::activity::{Activity, Component};
 use sip_core::config::{Config, Durability, Listener, RegistrarPolicy, StateMode, Timers};
 use sip_core::endpoint::Handled;
 use sip_core::event::{Counters, Event, Gauges};
@@ -97,6 +98,7 @@ pub enum Told {
 /// - `FLOOD n`: sends the flow n messages of 1,000 bytes.
 /// - `ASK`: asks a back-end. `TIMER ms`: starts a timer. `BUSY`, `QUIET`: has work, has none.
 /// - `ALIAS address`: the flow's connection is to be found by that address too.
+/// - `SPIN ms`: computes for so long, as authentication, and sends the message back.
 /// - `WATCH`: from now on, tells of connections that are closed.
 pub struct Fake {
     worker: WorkerId,
@@ -108,6 +110,7 @@ pub struct Fake {
     busy: bool,
     tells_closed: bool,
     aliases: Vec<(ConnId, SocketAddr)>,
+    activity: Activity,
 }
 
 impl Fake {
@@ -183,6 +186,15 @@ impl Fake {
             }
             "ASK" => self.queries += 1,
             "TIMER" => self.due = Some(now.instant + Millis(one.parse().unwrap())),
+            "SPIN" => {
+                let before = self.activity.enter(Component::Auth);
+                let begun = StdInstant::now();
+                while begun.elapsed() < Duration::from_millis(one.trim().parse().unwrap()) {
+                    std::hint::spin_loop();
+                }
+                self.activity.enter(before);
+                self.out.push_back((flow, text.as_bytes().to_vec()));
+            }
             "BUSY" => self.busy = true,
             "QUIET" => self.busy = false,
             "WATCH" => self.tells_closed = true,
@@ -323,6 +335,10 @@ impl Core for Fake {
         let _ = self.told.send(Told::Reconfigured {
             worker: self.worker.0,
         });
+    }
+
+    fn observe(&mut self, activity: Activity) {
+        self.activity = activity;
     }
 
     fn drain(&mut self) {
@@ -472,6 +488,7 @@ impl Rig {
                 busy: false,
                 tells_closed: false,
                 aliases: Vec::new(),
+                activity: Activity::default(),
             };
             let worker = Worker::new(Parts {
                 worker: id,

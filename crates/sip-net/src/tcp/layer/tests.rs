@@ -167,6 +167,7 @@ impl Connection {
             limits: &self.limits,
             origins: &AllowedOrigins::any(),
             trusted: &[],
+            activity: &Activity::default(),
             replies: &mut self.replies,
         };
         let mut data = |data: &[u8]| {
