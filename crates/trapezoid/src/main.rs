@@ -2,6 +2,7 @@
 
 mod admin;
 mod cli;
+mod cpu;
 mod groups;
 mod logs;
 mod machine;

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sip_core::dispatcher::{Distribution, Group, Member, MemberState};
 
-use super::{Pages, credentials, json as page};
+use super::{Pages, cpu_split, credentials, json as page};
 use crate::machine::unix_ms;
 use crate::serve::reload::Verdict;
 
@@ -31,12 +31,13 @@ pub(super) fn router(pages: &Arc<Pages>) -> Router<Arc<Pages>> {
         .route("/groups/{group}/enable", post(enable))
         .route("/credentials", get(credentials::status))
         .route("/credentials/cache", delete(credentials::forget))
+        .route("/cpu-split", get(cpu_split::show).put(cpu_split::put))
         .route("/reload", post(reload))
         .fallback(async || error(StatusCode::NOT_FOUND, "no such page below /api/v1"))
         .method_not_allowed_fallback(async || {
             error(
                 StatusCode::METHOD_NOT_ALLOWED,
-                "GET reads a page, POST does what its name says, DELETE forgets",
+                "GET reads a page, POST does what its name says, PUT switches, DELETE forgets",
             )
         })
         .layer(DefaultBodyLimit::max(MAX_BODY))

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
@@ -19,6 +20,7 @@ use sip_net::counters::NetCounters;
 use sip_net::worker::Snapshot;
 
 use super::process;
+use crate::cpu::CpuTime;
 use crate::machine::unix_ms;
 use crate::serve::tls::{Ends, Use};
 
@@ -42,6 +44,8 @@ pub(crate) struct Reading {
     pub groups: Arc<[Group]>,
     /// Our certificates in force.
     pub certificates: Vec<Ends>,
+    /// What CPU time goes into.
+    pub cpu: CpuTime,
 }
 
 /// The page.
@@ -243,6 +247,9 @@ impl Collector for All {
             members.for_each(|member| families.member(group, member, now));
         }
         certificates(&reading.certificates, &mut families);
+        if reading.cpu.on {
+            encode_cpu(&mut encoder, &reading.cpu)?;
+        }
         for (name, help, value) in process::read() {
             encode_process(&mut encoder, name, help, value)?;
         }
@@ -254,6 +261,19 @@ impl Collector for All {
             .iter()
             .try_for_each(|family| encode_family(&mut encoder, family))
     }
+}
+
+/// CPU seconds since that was switched on.
+fn encode_cpu(encoder: &mut DescriptorEncoder<'_>, cpu: &CpuTime) -> Result<(), fmt::Error> {
+    let help = "CPU time by thread and by what it went into, since that is measured";
+    let mut metrics = encoder.encode_descriptor("trapezoid_cpu_seconds", help, None, MetricType::Counter)?;
+    for (thread, component, ns) in cpu.parts() {
+        let labels = [("thread", thread.as_str()), ("component", component)];
+        let seconds = Duration::from_nanos(ns).as_secs_f64();
+        let mut series = metrics.encode_family(&labels)?;
+        series.encode_counter::<NoLabelSet, f64, u64>(&seconds, None)?;
+    }
+    Ok(())
 }
 
 fn encode_process(
@@ -330,11 +350,14 @@ fn encode_histogram(
 mod tests {
     use std::collections::HashMap;
 
+    use sip_core::activity::Component;
     use sip_core::dispatcher::{Distribution, Local, MarkPolicy};
     use sip_core::event::Gauges;
     use sip_core::transport::NextHop;
+    use sip_net::cpu::CpuSplit;
 
     use super::*;
+    use crate::cpu::ThreadTime;
 
     #[derive(Debug)]
     struct Fixed(Reading);
@@ -421,6 +444,45 @@ mod tests {
             15.0
         );
         assert_eq!(value("trapezoid_parked_requests{worker=\"1\"}"), 7.0);
+    }
+
+    #[test]
+    fn cpu_time_is_shown_while_it_is_measured() {
+        let mut split = CpuSplit::default();
+        split.ns[Component::Auth as usize] = 1_500_000_000;
+        let thread = ThreadTime {
+            name: "subscribers".to_owned(),
+            component: "store",
+            ns: 250_000_000,
+        };
+        let reading = |on| Reading {
+            cpu: CpuTime {
+                on,
+                workers: vec![split, split],
+                threads: vec![thread.clone()],
+                ..CpuTime::default()
+            },
+            ..Reading::default()
+        };
+        let shown = |page: &str| -> Vec<(String, f64)> {
+            let series = parse(page).into_iter();
+            series
+                .filter(|(name, _)| name.starts_with("trapezoid_cpu_seconds"))
+                .collect()
+        };
+        assert_eq!(shown(&page(reading(false))), []);
+        let shown = shown(&page(reading(true)));
+        assert_eq!(shown.len(), 2 * Component::COUNT + 1);
+        let of = |labels: &str| {
+            let name = format!("trapezoid_cpu_seconds_total{{{labels}}}");
+            shown
+                .iter()
+                .find(|(series, _)| *series == name)
+                .map(|(_, seconds)| *seconds)
+        };
+        assert_eq!(of("thread=\"worker-1\",component=\"auth\""), Some(1.5));
+        assert_eq!(of("thread=\"worker-0\",component=\"parse\""), Some(0.0));
+        assert_eq!(of("thread=\"subscribers\",component=\"store\""), Some(0.25));
     }
 
     #[test]

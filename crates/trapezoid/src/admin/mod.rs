@@ -2,6 +2,7 @@
 //! they ask for no token, nor does `/api/openapi.json`; everything below `/api/v1/` does.
 
 mod api;
+pub(crate) mod cpu_split;
 pub(crate) mod credentials;
 pub(crate) mod health;
 mod listener;
@@ -39,6 +40,8 @@ pub(crate) struct Pages {
     pub groups: Arc<Groups>,
     /// `/api/v1/credentials`.
     pub credentials: Arc<dyn credentials::Credentials>,
+    /// `/api/v1/cpu-split`.
+    pub cpu: Arc<dyn cpu_split::CpuPages>,
     /// Opens `/api/v1/`.
     pub token: Token,
     /// `/api/v1/reload`.
@@ -134,7 +137,10 @@ mod tests {
     use tokio::runtime::Runtime;
 
     use super::metrics::{Reading, Source};
+    use crate::cpu::CpuTime;
     use sip_backend::subscribers::Status;
+    use sip_net::cpu::CpuSplit;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
 
@@ -177,6 +183,30 @@ mod tests {
         }
     }
 
+    /// Threads that do nothing, and measure it.
+    #[derive(Debug, Default)]
+    struct Idle(AtomicBool);
+
+    impl cpu_split::CpuPages for Idle {
+        fn switch(&self, on: bool) -> bool {
+            self.0.store(on, Ordering::Relaxed);
+            true
+        }
+
+        fn cpu(&self) -> CpuTime {
+            let on = self.0.load(Ordering::Relaxed);
+            let split = CpuSplit {
+                on,
+                ..CpuSplit::default()
+            };
+            CpuTime {
+                on,
+                workers: vec![split; 3],
+                ..CpuTime::default()
+            }
+        }
+    }
+
     /// Sends a request with these header lines and this body; the whole answer.
     pub(super) fn ask(address: SocketAddr, what: &str, headers: &str, body: &str) -> String {
         let mut stream = TcpStream::connect(address).expect("connects");
@@ -212,6 +242,7 @@ mod tests {
             metrics: Metrics::new(Arc::new(Nothing)),
             groups: Arc::new(Groups::new(groups)),
             credentials: Arc::new(NoStore),
+            cpu: Arc::new(Idle::default()),
             token: Token::of(TOKEN),
             reloads,
             workers: 3,

@@ -95,8 +95,10 @@ fn paths() -> Value {
             },
         } },
     });
-    if let (Some(all), Value::Object(more)) = (paths.as_object_mut(), credentials()) {
-        all.extend(more);
+    for more in [credentials(), cpu_split()] {
+        if let (Some(all), Value::Object(more)) = (paths.as_object_mut(), more) {
+            all.extend(more);
+        }
     }
     paths
 }
@@ -127,7 +129,80 @@ fn credentials() -> Value {
     })
 }
 
+/// What CPU time goes into.
+fn cpu_split() -> Value {
+    json!({
+        "/api/v1/cpu-split": {
+            "get": {
+                "summary": "What CPU time has gone into since that was switched on",
+                "responses": { "200": answer("The split.", "CpuSplit"), "401": wrong() },
+            },
+            "put": {
+                "summary": "Switch it on, from zero, or off; what was counted stays until it is switched on again",
+                "requestBody": content("Switch"),
+                "responses": {
+                    "200": answer("The split as it is now.", "CpuSplit"),
+                    "400": wrong(), "401": wrong(), "503": wrong(),
+                },
+            },
+        },
+    })
+}
+
+/// Its schemas.
+fn cpu_schemas() -> Value {
+    let text = || json!({ "type": "string" });
+    let seconds = || json!({ "type": "number", "minimum": 0, "description": "Seconds." });
+    json!({
+        "Switch": object(&json!({ "on": { "type": "boolean" } }), &["on"]),
+        "CpuSplit": object(
+            &json!({
+                "on": { "type": "boolean" },
+                "elapsed_s": seconds(),
+                "workers_cpu_seconds": seconds(),
+                "components": list("CpuComponent"),
+                "workers": list("CpuWorker"),
+                "other_threads": list("CpuThread"),
+            }),
+            &["on", "elapsed_s", "workers_cpu_seconds", "components", "workers", "other_threads"],
+        ),
+        "CpuComponent": object(
+            &json!({
+                "component": text(), "meaning": text(), "cpu_seconds": seconds(),
+                "share_percent": {
+                    "type": "number", "minimum": 0, "maximum": 100,
+                    "description": "Of the CPU time of all workers.",
+                },
+            }),
+            &["component", "meaning", "cpu_seconds", "share_percent"],
+        ),
+        "CpuWorker": object(
+            &json!({
+                "thread": text(), "cpu_seconds": seconds(),
+                "turns_measured": { "type": "integer", "minimum": 0, "description": "What the shares rest on." },
+                "components": {
+                    "type": "object", "additionalProperties": { "type": "number" },
+                    "description": "Seconds by component.",
+                },
+            }),
+            &["thread", "cpu_seconds", "turns_measured", "components"],
+        ),
+        "CpuThread": object(
+            &json!({ "thread": text(), "component": text(), "cpu_seconds": seconds() }),
+            &["thread", "component", "cpu_seconds"],
+        ),
+    })
+}
+
 fn schemas() -> Value {
+    let mut schemas = most_schemas();
+    if let (Some(all), Value::Object(more)) = (schemas.as_object_mut(), cpu_schemas()) {
+        all.extend(more);
+    }
+    schemas
+}
+
+fn most_schemas() -> Value {
     let text = || json!({ "type": "string" });
     let number = || json!({ "type": "integer", "minimum": 0 });
     let texts = |description: &str| json!({ "type": "array", "items": text(), "description": description });

@@ -22,7 +22,7 @@ use sip_net::bind::WorkerSockets;
 use sip_net::clock::Clock;
 use sip_net::hub::Hub;
 use sip_net::mailbox::{Control, MailboxReceiver};
-use sip_net::worker::{Ended, Published};
+use sip_net::worker::{Ended, Published, Snapshot};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{Receiver, UnboundedReceiver, unbounded_channel};
@@ -32,12 +32,14 @@ use self::backends::Backends;
 use self::reload::{Asked, Counts, Outcome, Reloads};
 use self::tls::{Ends, Findings, TlsFiles};
 use self::workers::{Common, End};
+use crate::admin::cpu_split::CpuPages;
 use crate::admin::credentials::Credentials;
 use crate::admin::health::Health;
 use crate::admin::metrics::{Metrics, Reading, Source};
 use crate::admin::token::{self, Token};
 use crate::admin::{self, Pages};
 use crate::cli::{Failure, say};
+use crate::cpu::{CpuTime, Switch};
 use crate::groups::Groups;
 use crate::logs::Logs;
 use crate::machine;
@@ -70,7 +72,7 @@ pub(crate) fn run(loaded: Loaded) -> Result<(), Failure> {
         .map_err(|error| Failure::failed("cannot make the workers' mailboxes", error))?;
 
     let groups = Arc::new(Groups::new(&loaded.core.groups));
-    let metrics = Arc::new(Readings::new(Arc::clone(&groups), Arc::clone(&tls)));
+    let metrics = Arc::new(Readings::new(Arc::clone(&groups), Arc::clone(&tls), hub.clone()));
     let health = Arc::new(Health::default());
     let (reloads, asked) = Reloads::new();
     let admin_address = serve_admin(&runtime, admin, &loaded, &health, &metrics, reloads)?;
@@ -97,6 +99,9 @@ pub(crate) fn run(loaded: Loaded) -> Result<(), Failure> {
         services: &tls.services(&loaded.shell.services),
     };
     let ends = start_workers(&common, sockets, mailboxes, &backends, &metrics)?;
+    if loaded.shell.cpu_split {
+        metrics.cpu.set(true);
+    }
     health.set_listening();
     announce(&loaded, &findings, admin_address, receive_buffer);
     for text in welcome.iter().chain(&new_token) {
@@ -114,7 +119,7 @@ pub(crate) fn run(loaded: Loaded) -> Result<(), Failure> {
         signals,
         tls,
         asked,
-        reloads: Arc::clone(&metrics.reloads),
+        readings: metrics,
         told: Instant::now(),
     };
     let outcome = runtime.block_on(server.until_ended());
@@ -221,6 +226,7 @@ fn serve_admin(
         metrics: Metrics::new(Arc::<Readings>::clone(readings)),
         groups: Arc::clone(&readings.groups),
         credentials: Arc::<Readings>::clone(readings),
+        cpu: Arc::<Readings>::clone(readings),
         token,
         reloads,
         workers: loaded.core.workers,
@@ -308,28 +314,32 @@ struct Readings {
     groups: Arc<Groups>,
     tls: Arc<TlsFiles>,
     reloads: Arc<Counts>,
+    cpu: Switch,
 }
 
 impl Readings {
-    fn new(groups: Arc<Groups>, tls: Arc<TlsFiles>) -> Self {
+    fn new(groups: Arc<Groups>, tls: Arc<TlsFiles>, hub: Hub) -> Self {
         Self {
             workers: Mutex::default(),
             backends: Mutex::default(),
             groups,
             tls,
             reloads: Arc::default(),
+            cpu: Switch::new(hub),
         }
     }
 }
 
 impl Source for Readings {
     fn read(&self) -> Reading {
-        let workers = self.workers.lock().iter().map(Published::get).collect();
+        let workers: Vec<Snapshot> = self.workers.lock().iter().map(Published::get).collect();
         let backends = self.backends.lock().clone();
         let mut samples = backends.map(|backends| backends.metrics()).unwrap_or_default();
         samples.extend(self.reloads.metrics());
+        let cpu = self.cpu.read(workers.iter().map(|worker| worker.cpu).collect());
         Reading {
             workers,
+            cpu,
             samples,
             groups: self.groups.current(),
             certificates: self.tls.ends(),
@@ -382,7 +392,7 @@ struct Server {
     tls: Arc<TlsFiles>,
     /// Reloads asked for by HTTP.
     asked: Receiver<Asked>,
-    reloads: Arc<Counts>,
+    readings: Arc<Readings>,
     /// When certificates that end soon were last spoken of.
     told: Instant,
 }
@@ -449,7 +459,7 @@ impl Server {
                 Outcome::refused(lines)
             }
         };
-        self.reloads.note(outcome.result);
+        self.readings.reloads.note(outcome.result);
         outcome
     }
 
@@ -484,6 +494,11 @@ impl Server {
             .set_lookup_deadline(lookup_deadline(merged.core.credentials_deadline_ms));
         let taken = self.hub.order(&Control::Reconfigure(Arc::clone(&merged.core)));
         self.logs.set(&new.shell.log);
+        // As the file says, where it says something new; else what was asked for by HTTP stays.
+        if new.shell.cpu_split != self.loaded.shell.cpu_split {
+            self.loaded.shell.cpu_split = new.shell.cpu_split;
+            self.readings.cpu.set(new.shell.cpu_split);
+        }
         self.loaded.core = (*merged.core).clone();
         self.loaded.shell.drain = new.shell.drain;
         self.loaded.keys = reload::in_force(&self.loaded.keys, &new.keys, &merged.kept);
@@ -552,6 +567,18 @@ fn describe(number: u16, end: &End) -> String {
         End::Asked(Ended::Stopped) => format!("worker {number} stopped"),
         End::Failed(error) => format!("worker {number} failed: {error}"),
         End::Panicked => format!("worker {number} panicked, which is a bug"),
+    }
+}
+
+impl CpuPages for Readings {
+    fn switch(&self, on: bool) -> bool {
+        self.cpu.set(on)
+    }
+
+    fn cpu(&self) -> CpuTime {
+        let workers = self.workers.lock();
+        self.cpu
+            .read(workers.iter().map(|worker| worker.get().cpu).collect())
     }
 }
 

@@ -19,6 +19,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::data_dir;
 use super::sinks::EventLog;
 use crate::cli::Failure;
+use crate::cpu::WORKER;
 use crate::settings::Loaded;
 
 /// What became of a worker, told once by each.
@@ -85,7 +86,7 @@ pub(crate) fn start<Q: QuerySink + 'static>(
         let _ = ends.send((number, end));
     };
     std::thread::Builder::new()
-        .name(format!("worker-{number}"))
+        .name(format!("{WORKER}{number}"))
         .spawn(run)
         .map_err(failed)?;
     Ok(published)

@@ -177,6 +177,7 @@ pub(super) fn convert(
         log: settings.log.clone(),
         admin,
         admin_token,
+        cpu_split: settings.admin.cpu_split,
     };
     let warnings = warnings(settings, &core, &shell);
     Loaded {

@@ -103,6 +103,8 @@ pub(crate) struct Shell {
     pub admin: Option<SocketAddr>,
     /// File of its token.
     pub admin_token: PathBuf,
+    /// Whether to measure what CPU time goes into.
+    pub cpu_split: bool,
 }
 
 /// The JSON Schema of the configuration file.

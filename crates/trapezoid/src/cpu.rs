@@ -1,0 +1,297 @@
+//! What the CPU time of the process goes into: the workers' by component, as they measure it themselves
+//! ([`sip_net::cpu`]), and each other thread's as a whole, as Linux counts it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use sip_core::activity::Component;
+use sip_net::cpu::CpuSplit;
+use sip_net::hub::Hub;
+use sip_net::mailbox::Control;
+
+/// What the workers' threads are called, before their number.
+pub(crate) const WORKER: &str = "worker-";
+
+/// CPU time since it was last switched on.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct CpuTime {
+    /// Whether it is switched on.
+    pub on: bool,
+    /// How long it has been, or was.
+    pub elapsed: Duration,
+    /// The workers, in order.
+    pub workers: Vec<CpuSplit>,
+    /// The other threads, those of one name together.
+    pub threads: Vec<ThreadTime>,
+}
+
+/// A thread that is no worker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ThreadTime {
+    pub name: String,
+    /// The one component that all of it belongs to.
+    pub component: &'static str,
+    pub ns: u64,
+}
+
+/// A thread as Linux sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen {
+    id: u32,
+    name: String,
+    /// CPU time since it began.
+    ns: u64,
+}
+
+/// What other threads than the workers have used since a moment.
+#[derive(Debug, Default)]
+struct Others {
+    /// By thread: its name, CPU time at that moment, and when it was last seen.
+    threads: HashMap<u32, (String, u64, u64)>,
+    /// By name: of threads that have ended.
+    ended: BTreeMap<String, u64>,
+}
+
+impl Others {
+    /// From now on.
+    fn since(seen: &[Seen]) -> Self {
+        let threads = seen
+            .iter()
+            .map(|thread| (thread.id, (thread.name.clone(), thread.ns, thread.ns)));
+        Self {
+            threads: threads.collect(),
+            ended: BTreeMap::new(),
+        }
+    }
+
+    fn update(&mut self, seen: &[Seen]) {
+        let ended = &mut self.ended;
+        self.threads.retain(|id, (name, first, last)| {
+            // A number comes again for another thread, which has used less.
+            let stays = seen
+                .iter()
+                .any(|thread| thread.id == *id && thread.name == *name && thread.ns >= *last);
+            if !stays {
+                *ended.entry(name.clone()).or_default() += last.saturating_sub(*first);
+            }
+            stays
+        });
+        for thread in seen {
+            let known = self.threads.entry(thread.id);
+            known.or_insert_with(|| (thread.name.clone(), 0, 0)).2 = thread.ns;
+        }
+    }
+
+    /// By name.
+    fn read(&self) -> Vec<ThreadTime> {
+        let mut sums = self.ended.clone();
+        for (name, first, last) in self.threads.values() {
+            *sums.entry(name.clone()).or_default() += last.saturating_sub(*first);
+        }
+        let threads = sums.into_iter().map(|(name, ns)| ThreadTime {
+            component: component_of(&name),
+            name,
+            ns,
+        });
+        threads.collect()
+    }
+}
+
+/// What a thread that is no worker works for.
+fn component_of(name: &str) -> &'static str {
+    match name {
+        "subscribers" => "store",
+        _ if name.starts_with("location-") => "store",
+        // The main thread and those of HTTP, name service and the databases' clients.
+        "control" | "trapezoid" => "control",
+        _ => "other",
+    }
+}
+
+/// The threads of this process that are no workers; none where `/proc` cannot be read.
+fn other_threads() -> Vec<Seen> {
+    let Ok(tasks) = fs::read_dir("/proc/self/task") else {
+        return Vec::new();
+    };
+    let threads = tasks.filter_map(|task| {
+        let task = task.ok()?;
+        let id = task.file_name().to_str()?.parse().ok()?;
+        let name = fs::read_to_string(task.path().join("comm")).ok()?;
+        let name = name.trim_end().to_owned();
+        if name.starts_with(WORKER) {
+            return None;
+        }
+        let schedule = fs::read_to_string(task.path().join("schedstat")).ok()?;
+        let ns = schedule.split_ascii_whitespace().next()?.parse().ok()?;
+        Some(Seen { id, name, ns })
+    });
+    threads.collect()
+}
+
+/// Switches the measuring of the whole process.
+#[derive(Debug)]
+pub(crate) struct Switch {
+    hub: Hub,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    on: bool,
+    /// When it was switched on.
+    began: Option<Instant>,
+    /// How long it was on, until it was switched off.
+    lasted: Duration,
+    others: Others,
+}
+
+impl Switch {
+    /// Off.
+    pub(crate) fn new(hub: Hub) -> Self {
+        Self {
+            hub,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Tells the workers, which obey after the turn they are in; whether all of them could be told. One whose
+    /// mailbox is full could not: told again, those that were are not disturbed.
+    pub(crate) fn set(&self, on: bool) -> bool {
+        let mut state = self.state.lock();
+        if on && !state.on {
+            *state = State {
+                on,
+                began: Some(Instant::now()),
+                lasted: Duration::ZERO,
+                others: Others::since(&other_threads()),
+            };
+        } else if !on && state.on {
+            state.on = false;
+            state.lasted = state.began.map_or(Duration::ZERO, |began| began.elapsed());
+            state.others.update(&other_threads());
+        }
+        self.hub.order(&Control::SplitCpu(on)) == usize::from(self.hub.workers())
+    }
+
+    /// What was counted; `workers` are the latest of the workers.
+    pub(crate) fn read(&self, workers: Vec<CpuSplit>) -> CpuTime {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        if state.on {
+            state.others.update(&other_threads());
+            state.lasted = state.began.map_or(Duration::ZERO, |began| began.elapsed());
+        }
+        CpuTime {
+            on: state.on,
+            elapsed: state.lasted,
+            workers,
+            threads: state.others.read(),
+        }
+    }
+}
+
+impl CpuTime {
+    /// Thread, component and nanoseconds of everything that was counted.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (String, &'static str, u64)> {
+        let workers = self.workers.iter().enumerate().flat_map(|(number, split)| {
+            let parts = Component::ALL.iter();
+            parts.map(move |part| (format!("{WORKER}{number}"), part.label(), split.of(*part)))
+        });
+        let threads = self.threads.iter();
+        workers.chain(threads.map(|thread| (thread.name.clone(), thread.component, thread.ns)))
+    }
+
+    /// Whether all workers measure, or none does, as was asked for.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.workers.iter().all(|split| split.on == self.on)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(id: u32, name: &str, ns: u64) -> Seen {
+        let name = name.to_owned();
+        Seen { id, name, ns }
+    }
+
+    #[test]
+    fn threads_that_come_and_go_are_counted_once() {
+        let mut others = Others::since(&[seen(1, "trapezoid", 100), seen(2, "control", 1_000)]);
+        let sums = |others: &Others| -> Vec<(String, u64)> {
+            others
+                .read()
+                .into_iter()
+                .map(|time| (time.name, time.ns))
+                .collect()
+        };
+        let sum = |name: &str, ns| (name.to_owned(), ns);
+        assert_eq!(sums(&others), [sum("control", 0), sum("trapezoid", 0)]);
+        others.update(&[
+            seen(1, "trapezoid", 150),
+            seen(2, "control", 1_300),
+            seen(3, "control", 40),
+        ]);
+        assert_eq!(sums(&others), [sum("control", 340), sum("trapezoid", 50)]);
+        // 2 has ended, its number is another's now; 3 has ended.
+        others.update(&[seen(1, "trapezoid", 150), seen(2, "subscribers", 7)]);
+        let expected = [sum("control", 340), sum("subscribers", 7), sum("trapezoid", 50)];
+        assert_eq!(sums(&others), expected);
+        // Again another, of the same name.
+        others.update(&[seen(1, "trapezoid", 150), seen(2, "subscribers", 3)]);
+        assert_eq!(sums(&others)[1], sum("subscribers", 10));
+    }
+
+    #[test]
+    fn threads_belong_to_components() {
+        let names = [
+            "subscribers",
+            "location-write",
+            "location-fold",
+            "control",
+            "trapezoid",
+            "x",
+        ];
+        let of = names.map(component_of);
+        assert_eq!(of, ["store", "store", "store", "control", "control", "other"]);
+    }
+
+    #[test]
+    fn this_process_is_seen() {
+        let begun = other_threads();
+        let own = begun.iter().map(|thread| thread.ns).sum::<u64>();
+        assert!(!begun.is_empty() && own > 0, "{begun:?}");
+        let worker = std::thread::Builder::new().name(format!("{WORKER}7"));
+        let among = worker.spawn(|| {
+            other_threads()
+                .iter()
+                .any(|thread| thread.name.starts_with(WORKER))
+        });
+        assert!(!among.expect("a thread").join().expect("no panic"));
+    }
+
+    #[test]
+    fn it_is_switched_and_told() {
+        let (hub, _mailboxes) = Hub::new(2, &sip_net::settings::Settings::default()).expect("mailboxes");
+        let switch = Switch::new(hub);
+        assert_eq!(switch.read(Vec::new()), CpuTime::default());
+        assert!(switch.set(true) && switch.set(true));
+        let off = CpuSplit::default();
+        let on = CpuSplit { on: true, ..off };
+        assert!(!switch.read(vec![on, off]).is_settled());
+        let time = switch.read(vec![on, on]);
+        assert!(time.on && time.is_settled() && !time.threads.is_empty());
+        assert!(switch.set(false));
+        let ended = switch.read(vec![on, off]);
+        assert!(!ended.on && !ended.is_settled() && ended.elapsed >= time.elapsed);
+        assert_eq!(
+            switch.read(vec![off, off]).elapsed,
+            ended.elapsed,
+            "it stands still"
+        );
+        assert_eq!(ended.parts().count(), 2 * Component::COUNT + ended.threads.len());
+    }
+}
