@@ -5,6 +5,7 @@
 mod check;
 mod completions;
 mod duration;
+mod lab;
 mod load;
 mod plan;
 mod relay;
@@ -42,6 +43,14 @@ enum Command {
     Load(Box<load::Args>),
     /// Relay TCP connections with a delay, and stall, swallow and cut them on command, for tests.
     Relay(relay::Args),
+    /// Run the experiments of the papers on this machine, and report.
+    Lab(lab::Args),
+    #[command(hide = true)]
+    LabChild(lab::ChildArgs),
+    #[command(hide = true)]
+    LabGuard,
+    #[command(hide = true)]
+    LabFloor(lab::FloorArgs),
     /// Print the JSON Schema of the configuration file.
     ConfigSchema,
     /// Print the completion script of a shell.
@@ -75,6 +84,10 @@ pub(crate) fn run() -> ExitCode {
         Command::Plan(args) => plan::run(&args),
         Command::Load(args) => load::run(&args),
         Command::Relay(args) => relay::run(&args),
+        Command::Lab(args) => lab::run(&args),
+        Command::LabChild(args) => lab::child(&args),
+        Command::LabGuard => lab::watch(),
+        Command::LabFloor(args) => lab::floor(&args),
         Command::ConfigSchema => schema::run(),
         Command::Completions(args) => completions::run(&args),
     };

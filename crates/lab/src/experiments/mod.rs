@@ -1,0 +1,179 @@
+//! The experiments: data and small code over a [`Bench`], so that all of it is tested without servers.
+
+pub(crate) mod batching;
+pub(crate) mod checks;
+pub(crate) mod overload;
+#[cfg(test)]
+pub(crate) mod synthetic;
+#[cfg(test)]
+mod tests;
+pub(crate) mod transport;
+
+use crate::case::{Purpose, Run, Setup};
+use crate::failure::Outcome;
+use crate::load::Criterion;
+use crate::results::{Found, Results, Row};
+use crate::station::Bench;
+use crate::statistics::{Limits, Verdict, search};
+
+/// How long and how often everything is measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scale {
+    /// The quick form: shapes only.
+    pub quick: bool,
+    /// Seconds of a look for a peak.
+    pub look_s: f64,
+    /// Seconds of every other run.
+    pub run_s: f64,
+    /// Seconds before what is counted of each run.
+    pub warmup_s: f64,
+    /// Looks for a peak, at most.
+    pub looks: usize,
+    /// Repetitions of peaks and of runs at fixed rates.
+    pub repeats: u32,
+    /// Only cases or settings whose name has one of these words in it; none: all.
+    pub only: Vec<String>,
+    /// Milliseconds to the database and back, where one is far away.
+    pub rtt_ms: f64,
+}
+
+impl Scale {
+    /// For figures.
+    pub fn full() -> Self {
+        Self {
+            quick: false,
+            look_s: 4.0,
+            run_s: 8.0,
+            warmup_s: 1.0,
+            looks: 14,
+            repeats: 3,
+            only: Vec::new(),
+            rtt_ms: 30.0,
+        }
+    }
+
+    /// For shapes, within a minute.
+    pub fn quick() -> Self {
+        Self {
+            quick: true,
+            look_s: 2.0,
+            run_s: 2.0,
+            warmup_s: 0.5,
+            looks: 3,
+            repeats: 2,
+            only: Vec::new(),
+            rtt_ms: 30.0,
+        }
+    }
+
+    /// Whether a case or setting is asked for.
+    pub(crate) fn wants(&self, name: &str) -> bool {
+        let name = name.to_lowercase();
+        self.only.is_empty() || self.only.iter().any(|word| name.contains(&word.to_lowercase()))
+    }
+
+    pub(crate) fn run(&self, purpose: Purpose, round: u32, rate: f64) -> Run {
+        Run {
+            purpose,
+            round,
+            rate,
+            warmup_s: self.warmup_s,
+            duration_s: if purpose == Purpose::Look {
+                self.look_s
+            } else {
+                self.run_s
+            },
+            criterion: Criterion::PAPERS,
+        }
+    }
+
+    /// Seconds that a run takes, starts of servers aside.
+    pub(crate) fn seconds(&self, purpose: Purpose) -> f64 {
+        let run = self.run(purpose, 1, 1.0);
+        run.warmup_s + run.duration_s + 0.8
+    }
+}
+
+/// An experiment that is being made.
+pub(crate) struct Session<'a> {
+    pub(crate) bench: &'a mut dyn Bench,
+    pub(crate) results: &'a mut Results,
+    pub(crate) scale: &'a Scale,
+}
+
+impl Session<'_> {
+    /// One run; its row is kept.
+    pub(crate) fn run(&mut self, setup: &Setup, run: &Run) -> Outcome<Row> {
+        let row = self.bench.measure(setup, run)?;
+        let seconds = self.scale.seconds(run.purpose);
+        self.bench.progress().done(seconds);
+        self.results.rows.push(slim(row.clone()));
+        Ok(row)
+    }
+
+    /// Of these, those that can be measured here. What cannot is noted once.
+    pub(crate) fn present(&mut self, setups: &[Setup]) -> Vec<Setup> {
+        let mut found = Vec::new();
+        for setup in setups {
+            match self.bench.absent(setup) {
+                None => found.push(*setup),
+                Some(absent) if self.results.absent.contains(&absent) => {}
+                Some(absent) => {
+                    self.bench
+                        .progress()
+                        .say(&format!("{}: left out: {}", absent.what, absent.why));
+                    self.results.absent.push(absent);
+                }
+            }
+        }
+        found
+    }
+
+    /// The highest load that a setup carries, by search.
+    pub(crate) fn peak(
+        &mut self,
+        setup: &Setup,
+        round: u32,
+        limits: &Limits,
+        criterion: Criterion,
+    ) -> Outcome<Option<f64>> {
+        let each = self.scale.seconds(Purpose::Look);
+        let mut made = 0_usize;
+        let (peak, looks) = search(limits, |rate| -> Outcome<Verdict> {
+            made += 1;
+            let run = Run {
+                criterion,
+                ..self.scale.run(Purpose::Look, round, rate)
+            };
+            Ok(self.run(setup, &run)?.verdict)
+        })?;
+        self.bench
+            .progress()
+            .done(each * limits.looks.saturating_sub(made) as f64);
+        let rate = peak.as_ref().map(|peak| peak.rate);
+        if let Some(peak) = &peak {
+            let bound = if peak.at_least { "at least " } else { "" };
+            let doubt = if peak.confirmed { "" } else { ", not confirmed" };
+            let text = format!("{}: peak {bound}{:.0}/s{doubt}", setup.text(), peak.rate);
+            self.bench.progress().say(&text);
+        }
+        self.results.peaks.push(Found {
+            setup: *setup,
+            round,
+            peak,
+            looks,
+        });
+        Ok(rate)
+    }
+}
+
+/// Distributions and seconds of what was only looked at are not kept: there are many of them.
+fn slim(mut row: Row) -> Row {
+    if row.run.purpose == Purpose::Look {
+        row.load.series.clear();
+        for times in row.load.response_ms.values_mut() {
+            times.cdf.clear();
+        }
+    }
+    row
+}

@@ -1,0 +1,280 @@
+//! The experiments on made-up servers: what they find, and that every check can fail.
+
+use super::synthetic::{Synthetic, capacity};
+use super::*;
+use crate::case::{Case, LookUps, Mode, Server, State};
+use crate::failure::Failure;
+use crate::load::Transport;
+use crate::results::Check;
+
+fn run_with(name: &str, bench: &mut Synthetic, scale: &Scale) -> Outcome<Results> {
+    let mut results = Results::new(name, scale.quick);
+    let mut session = Session {
+        bench,
+        results: &mut results,
+        scale,
+    };
+    match name {
+        "transport" => transport::run(&mut session, &[Server::Trapezoid])?,
+        "peers" => transport::run(&mut session, &[Server::Kamailio, Server::Trapezoid])?,
+        "overload" => overload::run(&mut session, Some(overload::QUOTA))?,
+        "batching" => batching::run(&mut session)?,
+        other => panic!("no experiment {other}"),
+    }
+    results.checks = checks::of(&results);
+    Ok(results)
+}
+
+fn run(name: &str, scale: &Scale) -> Results {
+    run_with(name, &mut Synthetic::new(), scale).unwrap()
+}
+
+/// The checks of a quick run with costs distorted.
+fn distorted(name: &str, distort: fn(&Setup) -> f64) -> Vec<Check> {
+    let mut bench = Synthetic {
+        distort,
+        ..Synthetic::new()
+    };
+    run_with(name, &mut bench, &Scale::quick()).unwrap().checks
+}
+
+fn lost(checks: &[Check]) -> Vec<&str> {
+    let lost = checks.iter().filter(|check| !check.holds);
+    lost.map(|check| check.name.as_str()).collect()
+}
+
+fn call(state: State, auth: bool, transport: Transport) -> Case {
+    Case::call(state, auth, transport)
+}
+
+#[test]
+fn transport_finds_what_each_case_carries() {
+    let results = run("transport", &Scale::full());
+    for case in transport::CASES {
+        let setup = Setup::of(Server::Trapezoid, case);
+        let peaks = results.peaks_of(&setup);
+        assert_eq!(peaks.len(), 3, "{}", setup.text());
+        let truth = capacity(&setup);
+        for peak in peaks {
+            // A load counts as carried when nearly all of it is.
+            let (low, high) = (truth.min(super::synthetic::GENERATOR) / 1.1, 1.01 * truth);
+            assert!(peak <= high && peak >= low, "{}: {peak} of {truth}", setup.text());
+        }
+        assert_eq!(results.of(&setup, Purpose::Curve).len(), 7);
+        assert_eq!(results.of(&setup, Purpose::Fixed).len(), 9);
+    }
+    let registrations = Setup::of(Server::Trapezoid, Case::register(false, false));
+    assert!(
+        results.is_at_least(&registrations),
+        "the generator gives out before"
+    );
+    assert_eq!(lost(&results.checks), [""; 0], "{:?}", results.checks);
+    let floor = results
+        .rows
+        .iter()
+        .filter(|row| row.setup.server == Server::Floor);
+    assert!(floor.count() > 0);
+}
+
+#[test]
+fn peers_leaves_out_who_is_not_installed() {
+    let both = run("peers", &Scale::quick());
+    assert_eq!(
+        both.servers(),
+        [Server::Kamailio, Server::Trapezoid, Server::Floor]
+    );
+    let mut bench = Synthetic {
+        missing: Some(Server::Kamailio),
+        ..Synthetic::new()
+    };
+    let alone = run_with("peers", &mut bench, &Scale::full()).unwrap();
+    assert_eq!(alone.servers(), [Server::Trapezoid, Server::Floor]);
+    assert_eq!(alone.absent.len(), transport::CASES.len());
+    assert!(alone.absent[0].what.starts_with("Kamailio"));
+}
+
+#[test]
+fn only_what_is_asked_for_is_measured() {
+    let scale = Scale {
+        only: vec!["redirection".to_owned()],
+        ..Scale::full()
+    };
+    let results = run("transport", &scale);
+    assert!(
+        results
+            .rows
+            .iter()
+            .all(|row| row.setup.case.text().starts_with("redirection"))
+    );
+    assert!(!results.rows.is_empty());
+}
+
+#[test]
+fn an_end_that_is_asked_for_ends_it() {
+    let mut bench = Synthetic {
+        left: 7,
+        ..Synthetic::new()
+    };
+    let ended = run_with("transport", &mut bench, &Scale::full());
+    assert!(matches!(ended, Err(Failure::Interrupted)));
+}
+
+#[test]
+fn the_quick_checks_of_transport_hold_and_can_each_fail() {
+    let checks = run("transport", &Scale::quick()).checks;
+    assert_eq!(checks.len(), 5);
+    assert_eq!(lost(&checks), [""; 0], "{checks:?}");
+    assert!(checks.iter().all(|check| !check.figures.is_empty()));
+    let stateless = distorted("transport", |setup| {
+        if setup.case.state == State::Stateless && setup.server == Server::Trapezoid {
+            2.0
+        } else {
+            1.0
+        }
+    });
+    assert_eq!(
+        lost(&stateless),
+        ["a stateless call costs less than a stateful one"]
+    );
+    let tcp = distorted("transport", |setup| {
+        if setup.case.transport == Transport::Tcp {
+            0.5
+        } else {
+            1.0
+        }
+    });
+    assert_eq!(lost(&tcp), ["UDP costs less than TCP"]);
+    let digest = distorted("transport", |setup| if setup.case.auth { 0.5 } else { 1.0 });
+    assert_eq!(lost(&digest), ["no authentication costs less than digest"]);
+    let floor = distorted(
+        "transport",
+        |setup| if setup.server == Server::Floor { 3.0 } else { 1.0 },
+    );
+    assert_eq!(lost(&floor), ["the floor costs less than any proxy"]);
+    let mut bench = Synthetic {
+        loss: 0.02,
+        ..Synthetic::new()
+    };
+    let lossy = run_with("transport", &mut bench, &Scale::quick()).unwrap().checks;
+    assert_eq!(
+        lost(&lossy),
+        ["below the peak at least 99 % of the operations succeed"]
+    );
+}
+
+#[test]
+fn what_was_not_measured_is_no_shape() {
+    for name in ["transport", "batching", "overload"] {
+        let checks = checks::of(&Results::new(name, true));
+        assert!(
+            !checks.is_empty() && checks.iter().all(|check| !check.holds),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn the_quick_checks_of_batching_hold_and_can_each_fail() {
+    let checks = run("batching", &Scale::quick()).checks;
+    assert_eq!(checks.len(), 3);
+    assert_eq!(lost(&checks), [""; 0], "{checks:?}");
+    let adaptive = distorted("batching", |setup| {
+        let slow = setup.look_ups.is_some_and(|l| l.mode == Mode::Adaptive);
+        if slow { 1.2 } else { 1.0 }
+    });
+    assert!(
+        lost(&adaptive).contains(&"adaptive mode carries at least 90 % of the best fixed setting"),
+        "{adaptive:?}"
+    );
+    let large = distorted("batching", |setup| {
+        let slow = setup
+            .look_ups
+            .is_some_and(|l| l.mode == Mode::Fixed && l.max_batch == 16);
+        if slow { 2.0 } else { 1.0 }
+    });
+    assert!(
+        lost(&large).contains(&"on the same connections twice the batch carries more"),
+        "{large:?}"
+    );
+    let mut results = run("batching", &Scale::quick());
+    for row in &mut results.rows {
+        if let (Some(wire), Some(look_ups)) = (&mut row.wire, row.setup.look_ups)
+            && look_ups.mode == Mode::Adaptive
+        {
+            wire.answers.wire_bytes *= 10.0;
+        }
+    }
+    let checks = checks::of(&results);
+    assert_eq!(
+        lost(&checks),
+        ["a call takes fewer bytes to and from the database in batches than single"]
+    );
+}
+
+#[test]
+fn batching_finds_what_the_model_says() {
+    let results = run("batching", &Scale::full());
+    for (connections, max_batch) in [(1, 64), (8, 16), (16, 8)] {
+        let look_ups = LookUps {
+            connections,
+            mode: Mode::Fixed,
+            max_batch,
+        };
+        let setup = Setup {
+            look_ups: Some(look_ups),
+            ..Setup::of(Server::Trapezoid, call(State::Transaction, true, Transport::Udp))
+        };
+        let (peak, truth) = (results.peak(&setup).unwrap(), capacity(&setup));
+        assert!(
+            peak <= 1.01 * truth && peak > 0.93 * truth,
+            "{}: {peak} of {truth}",
+            setup.text()
+        );
+    }
+    assert_eq!(
+        results.predictions.len(),
+        11 + 7 + 36 + 3,
+        "Kamailio's processes are settings, too"
+    );
+    assert!(results.rows.iter().any(|row| row.run.purpose == Purpose::Rare));
+    let rounds = results.peaks.iter().map(|found| found.round).max();
+    assert_eq!(rounds, Some(4), "a duel in three rounds");
+}
+
+#[test]
+fn overload_goes_to_ten_times_the_peak() {
+    let results = run("overload", &Scale::full());
+    let setups = results.setups(Purpose::Curve);
+    assert_eq!(setups.len(), 2);
+    for setup in setups {
+        assert_eq!(setup.quota, Some(overload::QUOTA));
+        let peak = results.peak(&setup).unwrap();
+        let most = results
+            .of(&setup, Purpose::Curve)
+            .iter()
+            .map(|row| row.run.rate)
+            .fold(0.0, f64::max);
+        assert!((most / peak - 10.0).abs() < 0.01);
+    }
+    assert_eq!(lost(&results.checks), [""; 0], "{:?}", results.checks);
+    let mut bench = Synthetic {
+        loss: 0.009,
+        ..Synthetic::new()
+    };
+    let mut results = run_with("overload", &mut bench, &Scale::quick()).unwrap();
+    assert_eq!(lost(&checks::of(&results)), [""; 0]);
+    for row in &mut results.rows {
+        // As if nothing were ever too much, or already half of it.
+        row.load.goodput = if row.run.rate > 5_000.0 {
+            row.run.rate
+        } else {
+            0.5 * row.run.rate
+        };
+    }
+    let lost_now = checks::of(&results);
+    assert_eq!(
+        lost_now.iter().filter(|check| !check.holds).count(),
+        8,
+        "two rounds of two cases: {lost_now:?}"
+    );
+}

@@ -1,0 +1,159 @@
+//! `transport`, and `peers`, which is the same with Kamailio beside us: what each way of relaying carries and costs
+//! (Nahum and others, 2007).
+
+use super::{Scale, Session};
+use crate::case::{Case, Purpose, Server, Setup, State};
+use crate::failure::Outcome;
+use crate::load::{Criterion, Operation, Transport};
+use crate::statistics::Limits;
+
+/// The paper's eight, then registration and redirection.
+pub(crate) const CASES: [Case; 13] = [
+    Case::call(State::Stateless, false, Transport::Udp),
+    Case::call(State::Transaction, false, Transport::Udp),
+    Case::call(State::Stateless, true, Transport::Udp),
+    Case::call(State::Transaction, true, Transport::Udp),
+    Case::call(State::Stateless, false, Transport::Tcp),
+    Case::call(State::Transaction, false, Transport::Tcp),
+    Case::call(State::Stateless, true, Transport::Tcp),
+    Case::call(State::Transaction, true, Transport::Tcp),
+    Case::register(false, false),
+    Case::register(false, true),
+    Case::register(true, false),
+    Case::redirect(false),
+    Case::redirect(true),
+];
+
+/// What the quick form measures, at one rate.
+const QUICK: [Case; 5] = [
+    Case::call(State::Stateless, false, Transport::Udp),
+    Case::call(State::Transaction, false, Transport::Udp),
+    Case::call(State::Transaction, true, Transport::Udp),
+    Case::call(State::Transaction, false, Transport::Tcp),
+    Case::register(false, false),
+];
+/// Operations a second of the quick form: every machine carries that.
+const QUICK_RATE: f64 = 1_000.0;
+
+/// Parts of the lowest peak of a case at which CPU for each operation is compared.
+const FIXED: [f64; 3] = [0.25, 0.5, 0.75];
+/// Parts of the peak at which the curve and the response times are measured.
+const CURVE: [f64; 7] = [0.25, 0.5, 0.75, 0.9, 1.1, 1.3, 1.6];
+
+/// Where a search begins and ends: what a modest machine carries, and what a generator on one CPU may offer.
+fn limits(case: &Case, scale: &Scale) -> Limits {
+    let (first, most) = match case.operation {
+        Operation::Call => (2_000.0, 60_000.0),
+        Operation::Register | Operation::Redirect => (6_000.0, 200_000.0),
+    };
+    Limits {
+        first,
+        least: 50.0,
+        most,
+        grow: 2.0,
+        precision: 0.04,
+        looks: scale.looks,
+    }
+}
+
+/// Around a peak that is known.
+fn near(peak: f64, limits: &Limits) -> Limits {
+    Limits {
+        first: peak,
+        grow: 1.08,
+        looks: limits.looks.min(6),
+        ..*limits
+    }
+}
+
+/// The floor of a case, where there is one: without credentials and state, which it knows nothing of.
+fn floor(case: &Case) -> Option<Setup> {
+    let case = match case.operation {
+        Operation::Call => Case::call(State::Stateless, false, case.transport),
+        Operation::Register => Case::register(false, false),
+        Operation::Redirect => return None,
+    };
+    Some(Setup::of(Server::Floor, case))
+}
+
+/// Measures all cases with these servers.
+pub(crate) fn run(session: &mut Session<'_>, servers: &[Server]) -> Outcome<()> {
+    if session.scale.quick {
+        return quick(session, servers);
+    }
+    let scale = session.scale;
+    let cases: Vec<Case> = CASES
+        .into_iter()
+        .filter(|case| scale.wants(&case.text()))
+        .collect();
+    let seconds: f64 = cases.iter().map(|case| expected(case, scale)).sum();
+    session.bench.progress().expect(seconds * servers.len() as f64);
+    for case in cases {
+        session.bench.progress().doing(&case.text());
+        let setups = servers.iter().map(|server| Setup::of(*server, case));
+        let setups = session.present(&setups.collect::<Vec<_>>());
+        one(session, &case, &setups)?;
+    }
+    Ok(())
+}
+
+/// Seconds of a case with one server, about.
+fn expected(case: &Case, scale: &Scale) -> f64 {
+    let limits = limits(case, scale);
+    let again = near(1.0, &limits).looks as f64 * f64::from(scale.repeats.saturating_sub(1));
+    let fixed = FIXED.len() as f64 * f64::from(scale.repeats);
+    scale.seconds(Purpose::Look) * (limits.looks as f64 + again)
+        + scale.seconds(Purpose::Fixed) * (1.5 * fixed + CURVE.len() as f64)
+}
+
+fn one(session: &mut Session<'_>, case: &Case, setups: &[Setup]) -> Outcome<()> {
+    let limits = limits(case, session.scale);
+    let mut peaks: Vec<Option<f64>> = vec![None; setups.len()];
+    for round in 1..=session.scale.repeats {
+        for (setup, peak) in setups.iter().zip(&mut peaks) {
+            let limits = peak.map_or(limits, |peak| near(peak, &limits));
+            *peak = session.peak(setup, round, &limits, Criterion::PAPERS)?.or(*peak);
+        }
+    }
+    let peaks: Vec<Option<f64>> = setups.iter().map(|setup| session.results.peak(setup)).collect();
+    let lowest = peaks.iter().flatten().copied().reduce(f64::min);
+    if let Some(lowest) = lowest {
+        let floor = floor(case);
+        for part in FIXED {
+            for round in 1..=session.scale.repeats {
+                for setup in setups.iter().chain(&floor) {
+                    let run = session.scale.run(Purpose::Fixed, round, part * lowest);
+                    session.run(setup, &run)?;
+                }
+            }
+        }
+    }
+    for (setup, peak) in setups.iter().zip(peaks) {
+        for part in CURVE {
+            if let Some(peak) = peak {
+                session.run(setup, &session.scale.run(Purpose::Curve, 1, part * peak))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// CPU for each operation at one rate, in turn.
+fn quick(session: &mut Session<'_>, servers: &[Server]) -> Outcome<()> {
+    let mut setups: Vec<Setup> = QUICK
+        .iter()
+        .filter(|case| session.scale.wants(&case.text()))
+        .flat_map(|case| servers.iter().map(|server| Setup::of(*server, *case)))
+        .collect();
+    setups.extend(floor(&QUICK[0]));
+    let setups = session.present(&setups);
+    let runs = setups.len() as f64 * f64::from(session.scale.repeats);
+    let seconds = session.scale.seconds(Purpose::Fixed);
+    session.bench.progress().expect(runs * seconds);
+    for round in 1..=session.scale.repeats {
+        for setup in &setups {
+            session.run(setup, &session.scale.run(Purpose::Fixed, round, QUICK_RATE))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,239 @@
+//! Running an experiment from beginning to end.
+
+use std::path::{Path, PathBuf};
+
+use crate::case::Server;
+use crate::cpu;
+use crate::experiments::{Scale, Session, batching, checks, overload, transport};
+use crate::failure::{Failure, Outcome, Stop};
+use crate::machine;
+use crate::progress::Progress;
+use crate::report;
+use crate::results::{Absent, Provenance, Results};
+use crate::station::{Conditions, Cpus, Station};
+
+/// An experiment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Name {
+    /// What each way of handling a call carries and costs.
+    Transport,
+    /// Goodput beyond the peak.
+    Overload,
+    /// Look-ups in a database far away.
+    Batching,
+    /// The cases of `transport` beside Kamailio.
+    Peers,
+}
+
+impl Name {
+    /// All of them, in the order in which `all` makes them.
+    pub const ALL: [Self; 4] = [Self::Transport, Self::Overload, Self::Batching, Self::Peers];
+
+    /// As on the command line.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Transport => "transport",
+            Self::Overload => "overload",
+            Self::Batching => "batching",
+            Self::Peers => "peers",
+        }
+    }
+}
+
+/// How to run experiments.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How long and how often.
+    pub scale: Scale,
+    /// Where `results.json`, `report.html` and logs go.
+    pub out: PathBuf,
+    /// The program that is server, generator and relay.
+    pub program: PathBuf,
+    /// Its version.
+    pub version: &'static str,
+    /// The commit that it was built from, where its build told.
+    pub commit: Option<&'static str>,
+    /// How it was called.
+    pub command_line: Vec<String>,
+    /// What random choices of the lab itself follow from.
+    pub seed: u64,
+    /// When to end early.
+    pub stop: Stop,
+}
+
+/// Runs experiments, each into its directory under [`Options::out`] (one alone: into that itself).
+///
+/// # Errors
+/// The first that could not be run, or whose figures have lost their shape in the quick form.
+pub fn run(names: &[Name], options: &Options) -> Outcome<()> {
+    let mut lost = Vec::new();
+    for name in names {
+        let out = match names {
+            [_] => options.out.clone(),
+            _ => options.out.join(name.word()),
+        };
+        match one(*name, options, &out) {
+            Err(Failure::Shape(text)) => lost.push(text),
+            Ok(()) => {}
+            Err(other) => return Err(other),
+        }
+    }
+    if lost.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure::Shape(lost.join("\n")))
+    }
+}
+
+fn one(name: Name, options: &Options, out: &Path) -> Outcome<()> {
+    let mut progress = Progress::new(name.word());
+    let done = measure(name, options, out, &mut progress);
+    progress.finish();
+    let results = done?;
+    results.write(out)?;
+    report::write(&results, out)?;
+    progress.say(&summary(&results, out));
+    verdict(&results)
+}
+
+fn measure(name: Name, options: &Options, out: &Path, progress: &mut Progress) -> Outcome<Results> {
+    let scale = &options.scale;
+    let mut results = Results::new(name.word(), scale.quick);
+    let conditions = Conditions {
+        warm_s: if scale.quick { 0.5 } else { 4.0 },
+        warm_rate: 1_500.0,
+        rtt_ms: scale.rtt_ms,
+    };
+    let (work, stop) = (out.join("work"), options.stop.clone());
+    let mut station = Station::new(options.program.clone(), work, conditions, stop, progress)?;
+    results.provenance = provenance(options, station.cpus());
+    let quota = (name == Name::Overload).then(|| station.quota());
+    results.provenance.quota = quota.as_ref().map(|_| station.quota_text());
+    if let Some(Err(why)) = &quota {
+        results.absent.push(Absent {
+            what: "a quota of CPU for the server".to_owned(),
+            why: why.clone(),
+        });
+    }
+    let mut session = Session {
+        bench: &mut station,
+        results: &mut results,
+        scale,
+    };
+    match name {
+        Name::Transport => transport::run(&mut session, &[Server::Trapezoid])?,
+        Name::Peers => transport::run(&mut session, &[Server::Kamailio, Server::Trapezoid])?,
+        Name::Overload => overload::run(&mut session, quota.and_then(Result::ok).map(|()| overload::QUOTA))?,
+        Name::Batching => batching::run(&mut session)?,
+    }
+    station.close();
+    results.provenance.probe_after_ms = cpu::probe(results.provenance.server_cpu).unwrap_or(0.0);
+    results.provenance.ended = machine::now();
+    results.checks = checks::of(&results);
+    Ok(results)
+}
+
+fn provenance(options: &Options, cpus: Cpus) -> Provenance {
+    Provenance {
+        version: options.version.to_owned(),
+        commit: machine::commit(options.commit, &options.program),
+        command_line: options.command_line.clone(),
+        began: machine::now(),
+        ended: String::new(),
+        seed: options.seed,
+        machine: machine::read(),
+        programs: machine::programs(),
+        server_cpu: cpus.server,
+        other_cpu: cpus.other,
+        probe_before_ms: cpu::probe(cpus.server).unwrap_or(0.0),
+        probe_after_ms: 0.0,
+        quota: None,
+    }
+}
+
+/// Makes the report of results again.
+///
+/// # Errors
+/// They cannot be read, or the report cannot be written.
+pub fn rewrite(directory: &Path) -> Outcome<()> {
+    let mut results = Results::read(&directory.join("results.json"))?;
+    results.checks = checks::of(&results);
+    report::write(&results, directory)
+}
+
+/// What is said at the end.
+fn summary(results: &Results, out: &Path) -> String {
+    let mut text = String::new();
+    for check in &results.checks {
+        let holds = if check.holds { "holds" } else { "LOST " };
+        text.push_str(&format!("{holds}  {}: {}\n", check.name, check.figures));
+    }
+    for warning in results.warnings() {
+        text.push_str(&format!("note   {warning}\n"));
+    }
+    text.push_str(&format!("report: {}", out.join("report.html").display()));
+    text
+}
+
+/// In the quick form a lost shape is a failure; figures are what they are.
+fn verdict(results: &Results) -> Outcome<()> {
+    let lost: Vec<&str> = results
+        .checks
+        .iter()
+        .filter(|check| !check.holds)
+        .map(|check| check.name.as_str())
+        .collect();
+    if results.quick && !lost.is_empty() {
+        return Err(Failure::Shape(format!(
+            "{}: lost: {}",
+            results.experiment,
+            lost.join("; ")
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::results::Check;
+
+    #[test]
+    fn a_lost_shape_fails_the_quick_form_only() {
+        let check = |holds| Check {
+            name: "a".to_owned(),
+            holds,
+            figures: "1 and 2".to_owned(),
+        };
+        let with = |quick, holds| {
+            let mut results = Results::new("transport", quick);
+            results.checks = vec![check(holds)];
+            verdict(&results)
+        };
+        assert!(with(true, true).is_ok());
+        assert!(with(false, false).is_ok());
+        let lost = with(true, false).unwrap_err();
+        assert_eq!(lost.to_string(), "transport: lost: a");
+    }
+
+    #[test]
+    fn results_are_written_and_reported_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut results = Results::new("batching", false);
+        results
+            .rows
+            .push(crate::experiments::synthetic::row(1000.0, 25.0));
+        results.write(directory.path()).unwrap();
+        rewrite(directory.path()).unwrap();
+        let page = std::fs::read_to_string(directory.path().join("report.html")).unwrap();
+        assert!(page.contains("Looking credentials up far away"));
+        let again = Results::read(&directory.path().join("results.json")).unwrap();
+        assert_eq!((again.rows.len(), again.rows[0].load.offered), (1, 10_000));
+        assert_eq!(again.rows[0].setup, results.rows[0].setup);
+        results.schema = 99;
+        results.write(directory.path()).unwrap();
+        let error = rewrite(directory.path()).unwrap_err();
+        assert!(error.to_string().contains("version 99"), "{error}");
+        assert!(rewrite(Path::new("/nowhere")).is_err());
+    }
+}

@@ -1,0 +1,13 @@
+//! Children that surely end.
+//!
+//! Each is in a process group of its own and on CPUs of its own. It ends when its handle is dropped; when the lab
+//! dies without that, a guard process, whose pipe from us the kernel then closes, kills the group (a parent-death
+//! signal would reach the child only, and Kamailio has children of its own; the child has that, too).
+
+mod child;
+pub(crate) mod ports;
+mod trampoline;
+
+pub use child::{Child, Launcher, Order, Output};
+pub(crate) use trampoline::set_affinity;
+pub use trampoline::{Trampoline, guard};

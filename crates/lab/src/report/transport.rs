@@ -1,0 +1,387 @@
+//! `transport` and `peers`.
+
+use super::model::{Page, Section, Series, Table, lines, number, or_dash, peak_cells};
+use crate::case::{Case, Purpose, Server, Setup, State};
+use crate::cpu::ratio;
+use crate::experiments::transport::CASES;
+use crate::load::{Operation, Transport};
+use crate::paper::Paper;
+use crate::results::{Results, Row};
+use crate::statistics::{bootstrap_median, median};
+
+pub(super) fn page(results: &Results, paper: Option<&Paper>) -> Page {
+    let mut sections = vec![peaks(results)];
+    sections.extend(ratios(results));
+    sections.extend(paper.and_then(|paper| beside(results, paper)));
+    sections.extend(throughput(results));
+    sections.extend(costs(results));
+    sections.extend(times(results));
+    let what = if results.experiment == "peers" {
+        "The same cases on Trapezoid and on Kamailio as Debian ships it (with its fast allocator), one worker each, on \
+         the same CPU, from the same generator, in turn."
+    } else {
+        "What each way of handling a call carries and costs, one worker on one CPU, over loopback: after the paper, \
+         with registration and redirection."
+    };
+    let mut introduction = vec![what.to_owned()];
+    introduction.extend(paper.map(|paper| format!("{}: {}.", paper.title, paper.conditions)));
+    Page {
+        title: if results.experiment == "peers" {
+            "Beside Kamailio".to_owned()
+        } else {
+            "Transport, state and authentication".to_owned()
+        },
+        introduction,
+        sections,
+    }
+}
+
+/// Setups with a case of the experiment, in its order.
+fn setups(results: &Results) -> Vec<Setup> {
+    let servers = results.servers();
+    let has = |setup: &Setup| {
+        results.rows.iter().any(|row| row.setup == *setup)
+            || results.peaks.iter().any(|found| found.setup == *setup)
+    };
+    let all = CASES
+        .iter()
+        .flat_map(|case| servers.iter().map(|server| Setup::of(*server, *case)));
+    all.filter(has).collect()
+}
+
+/// Runs at the highest of the fixed rates.
+fn at_highest<'a>(results: &'a Results, setup: &Setup) -> Vec<&'a Row> {
+    let rows = results.of(setup, Purpose::Fixed);
+    let most = rows.iter().map(|row| row.run.rate).fold(0.0, f64::max);
+    rows.into_iter()
+        .filter(|row| row.run.rate >= 0.999 * most)
+        .collect()
+}
+
+fn cost(results: &Results, setup: &Setup) -> Option<f64> {
+    Results::median(&at_highest(results, setup), Row::server_us)
+}
+
+/// The floor of a case.
+fn floor(results: &Results, case: &Case) -> Option<f64> {
+    let of = match case.operation {
+        Operation::Call => Case::call(State::Stateless, false, case.transport),
+        Operation::Register => Case::register(false, false),
+        Operation::Redirect => return None,
+    };
+    cost(results, &Setup::of(Server::Floor, of))
+}
+
+fn peaks(results: &Results) -> Section {
+    let mut table = Table::new([
+        "setup",
+        "peak, /s",
+        "spread of the peaks",
+        "µs at the highest equal rate",
+        "of which user",
+        "at /s",
+        "floor, µs",
+    ]);
+    for setup in setups(results)
+        .iter()
+        .filter(|setup| setup.server != Server::Floor)
+    {
+        let rows = at_highest(results, setup);
+        let (peak, spread) = if results.quick {
+            ("not searched".to_owned(), "–".to_owned())
+        } else {
+            peak_cells(results, setup)
+        };
+        let user = Results::median(&rows, |row| row.server.user_share());
+        table.push([
+            setup.text(),
+            peak,
+            spread,
+            or_dash(cost(results, setup)),
+            user.map_or_else(|| "–".to_owned(), |share| format!("{:.0} %", 100.0 * share)),
+            or_dash(rows.first().map(|row| row.run.rate)),
+            or_dash(floor(results, &setup.case)),
+        ]);
+    }
+    Section {
+        title: "Peaks, and CPU for each operation".to_owned(),
+        text: vec![
+            "A peak is the highest load of which less than 1 % fails and at least 98 % is completed as fast as it is \
+             offered, found by search and confirmed by a second run; \"≥\": the generator, not the server, ended the \
+             search. The floor is a relay that reads no message."
+                .to_owned(),
+        ],
+        plot: None,
+        table,
+    }
+}
+
+/// Ours beside theirs.
+fn ratios(results: &Results) -> Option<Section> {
+    let mut table = Table::new([
+        "case",
+        "Kamailio, peak /s",
+        "Trapezoid, peak /s",
+        "ratio of peaks",
+        "Kamailio, µs",
+        "Trapezoid, µs",
+        "ratio of costs",
+        "95 % of the ratio",
+    ]);
+    for case in CASES {
+        let (theirs, ours) = (
+            Setup::of(Server::Kamailio, case),
+            Setup::of(Server::Trapezoid, case),
+        );
+        let (Some(their_cost), Some(our_cost)) = (cost(results, &theirs), cost(results, &ours)) else {
+            continue;
+        };
+        let (their_peak, our_peak) = (results.peak(&theirs), results.peak(&ours));
+        let least = |setup: &Setup| if results.is_at_least(setup) { "≥ " } else { "" };
+        let peaks = their_peak.zip(our_peak).map(|(theirs, ours)| ratio(ours, theirs));
+        let pairs: Vec<f64> = at_highest(results, &theirs)
+            .iter()
+            .zip(at_highest(results, &ours))
+            .map(|(theirs, ours)| ratio(theirs.server_us(), ours.server_us()))
+            .collect();
+        let interval = bootstrap_median(&pairs, results.provenance.seed);
+        table.push([
+            case.text(),
+            format!("{}{}", least(&theirs), or_dash(their_peak)),
+            format!("{}{}", least(&ours), or_dash(our_peak)),
+            peaks.map_or_else(|| "–".to_owned(), |peaks| format!("{}{peaks:.2} ×", least(&ours))),
+            number(their_cost),
+            number(our_cost),
+            format!(
+                "{:.2} ×",
+                median(&pairs).unwrap_or_else(|| ratio(their_cost, our_cost))
+            ),
+            interval.map_or_else(
+                || "too few runs".to_owned(),
+                |of| {
+                    format!(
+                        "{:.2} to {:.2} ({}, n = {})",
+                        of.low,
+                        of.high,
+                        of.method.text(),
+                        pairs.len()
+                    )
+                },
+            ),
+        ]);
+    }
+    (!table.rows.is_empty()).then(|| Section {
+        title: "Ratios".to_owned(),
+        text: vec![
+            "Costs are compared at equal rates, in pairs of neighbouring runs; Kamailio's database is not counted in."
+                .to_owned(),
+        ],
+        plot: None,
+        table,
+    })
+}
+
+/// What the paper says of peaks, and ours.
+fn beside(results: &Results, paper: &Paper) -> Option<Section> {
+    let of = |state, auth, transport| Setup::of(Server::Trapezoid, Case::call(state, auth, transport));
+    use State::{Stateless, Transaction};
+    use Transport::{Tcp, Udp};
+    let pairs = [
+        (
+            "authentication takes, UDP stateless",
+            of(Stateless, false, Udp),
+            of(Stateless, true, Udp),
+        ),
+        (
+            "authentication takes, TCP stateful",
+            of(Transaction, false, Tcp),
+            of(Transaction, true, Tcp),
+        ),
+        (
+            "TCP takes, stateful with authentication",
+            of(Transaction, true, Udp),
+            of(Transaction, true, Tcp),
+        ),
+        (
+            "TCP takes, stateless without authentication",
+            of(Stateless, false, Udp),
+            of(Stateless, false, Tcp),
+        ),
+        (
+            "state takes, UDP without authentication",
+            of(Stateless, false, Udp),
+            of(Transaction, false, Udp),
+        ),
+        (
+            "state takes, TCP with authentication",
+            of(Stateless, true, Tcp),
+            of(Transaction, true, Tcp),
+        ),
+    ];
+    let mut table = Table::new([
+        "",
+        "the paper, % of the peak",
+        "here, % of the peak",
+        "here, % by CPU for each call",
+        "where",
+    ]);
+    for (name, from, to) in pairs {
+        let claim = paper.claim(name)?;
+        let taken = |from: Option<f64>, to: Option<f64>| {
+            from.zip(to).map(|(from, to)| 100.0 * (1.0 - ratio(to, from)))
+        };
+        let peaks = taken(results.peak(&from), results.peak(&to));
+        // What is carried by a CPU that is full is the inverse of what each call costs.
+        let costs = taken(cost(results, &to), cost(results, &from));
+        let bound = if results.is_at_least(&from) {
+            " (from a peak that is \"at least\")"
+        } else {
+            ""
+        };
+        table.push([
+            name.to_owned(),
+            number(claim.value),
+            format!("{}{bound}", or_dash(peaks)),
+            or_dash(costs),
+            claim.place.clone(),
+        ]);
+    }
+    Some(Section {
+        title: "Beside the paper: what each feature takes".to_owned(),
+        text: vec![
+            "The paper gives its peaks as figures only; its text gives these parts. Credentials lie in an embedded \
+             file with a cache here, in a MySQL server without one there."
+                .to_owned(),
+        ],
+        plot: None,
+        table,
+    })
+}
+
+/// Completed against offered.
+fn throughput(results: &Results) -> Option<Section> {
+    let mut table = Table::new([
+        "setup",
+        "offered /s",
+        "completed /s",
+        "failed",
+        "CPU of the server",
+        "full",
+    ]);
+    let mut series = Vec::new();
+    for setup in results.setups(Purpose::Curve) {
+        let mut rows = results.of(&setup, Purpose::Curve);
+        rows.sort_by(|a, b| a.run.rate.total_cmp(&b.run.rate));
+        let points = rows.iter().map(|row| (row.load.offered_rate(), row.load.goodput));
+        series.push(Series::new(setup.text(), points.collect()));
+        for row in rows {
+            table.push([
+                setup.text(),
+                number(row.load.offered_rate()),
+                number(row.load.goodput),
+                format!("{:.2} %", 100.0 * row.load.failed_part()),
+                format!("{:.2}", row.server.utilization()),
+                row.saturated().to_owned(),
+            ]);
+        }
+    }
+    (!series.is_empty()).then(|| Section {
+        title: "Throughput against offered load (the paper's figure 1)".to_owned(),
+        text: Vec::new(),
+        plot: lines("offered, operations/s", "completed, operations/s", false, series),
+        table,
+    })
+}
+
+/// CPU for each operation against the rate.
+fn costs(results: &Results) -> Option<Section> {
+    let mut table = Table::new(["setup", "/s", "µs, median", "least and greatest", "runs"]);
+    let mut series = Vec::new();
+    for setup in results.setups(Purpose::Fixed) {
+        let rows = results.of(&setup, Purpose::Fixed);
+        let mut rates: Vec<f64> = rows.iter().map(|row| row.run.rate).collect();
+        rates.sort_by(f64::total_cmp);
+        rates.dedup();
+        let mut points = Vec::new();
+        for rate in rates {
+            let values: Vec<f64> = rows
+                .iter()
+                .filter(|row| row.run.rate.total_cmp(&rate).is_eq())
+                .map(|row| row.server_us())
+                .collect();
+            let Some(of) = crate::statistics::summary(&values) else {
+                continue;
+            };
+            points.push((rate, of.median));
+            table.push([
+                setup.text(),
+                number(rate),
+                number(of.median),
+                format!("{} to {}", number(of.min), number(of.max)),
+                of.count.to_string(),
+            ]);
+        }
+        series.push(Series::new(setup.text(), points));
+    }
+    (!series.is_empty()).then(|| Section {
+        title: "CPU for each operation below saturation".to_owned(),
+        text: vec!["Low rates cost more for each operation: a wake-up serves fewer messages.".to_owned()],
+        plot: lines("operations/s", "µs of the server's CPU", false, series),
+        table,
+    })
+}
+
+/// Distributions of response times, of the case that the paper shows, else of the first there is.
+fn times(results: &Results) -> Option<Section> {
+    let setups = results.setups(Purpose::Curve);
+    let ours = |setup: &&Setup| setup.server == Server::Trapezoid;
+    let wanted = Case::call(State::Transaction, true, Transport::Udp);
+    let setup = setups
+        .iter()
+        .filter(ours)
+        .find(|setup| setup.case == wanted)
+        .or_else(|| setups.iter().find(ours))?;
+    let peak = results.peak(setup)?;
+    let mut table = Table::new([
+        "load, × peak",
+        "offered /s",
+        "p50 ms",
+        "p90 ms",
+        "p99 ms",
+        "max ms",
+    ]);
+    let mut series = Vec::new();
+    let mut rows = results.of(setup, Purpose::Curve);
+    rows.sort_by(|a, b| a.run.rate.total_cmp(&b.run.rate));
+    for row in rows {
+        let Some(times) = row.load.response_ms.get(setup.case.operation.response()) else {
+            continue;
+        };
+        let name = format!("{:.2} × peak", ratio(row.run.rate, peak));
+        let points = times
+            .cdf
+            .iter()
+            .filter(|(ms, _)| *ms > 0.0)
+            .map(|(ms, part)| (*ms, 100.0 * part));
+        series.push(Series::new(name.clone(), points.collect()));
+        table.push([
+            name,
+            number(row.load.offered_rate()),
+            format!("{:.2}", times.p50),
+            format!("{:.2}", times.p90),
+            format!("{:.2}", times.p99),
+            format!("{:.1}", times.max),
+        ]);
+    }
+    (!series.is_empty()).then(|| Section {
+        title: format!("Response times below and above capacity: {} (the paper's figure 4)", setup.case.text()),
+        text: vec![
+            "From the moment at which the caller meant to send. The paper sees two groups of curves, below and above \
+             capacity, and above it jumps at 500, 1000, 2000 ms: timer A's retransmissions. Its text names the gap \
+             between 700 and 800 calls/s, and no other number."
+                .to_owned(),
+        ],
+        plot: lines("ms", "% of responses", true, series),
+        table,
+    })
+}

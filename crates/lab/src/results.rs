@@ -1,0 +1,379 @@
+//! `results.json`: everything that was measured, and all that one must know to believe it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::case::{LookUps, Purpose, Run, Server, Setup};
+use crate::cpu::Used;
+use crate::failure::{Failure, Outcome};
+use crate::load::Report;
+use crate::machine::{Machine, Program};
+use crate::statistics::{Look, Peak, Verdict};
+
+/// Version of this file's form; it grows when a reader of the last one would misread it.
+pub const SCHEMA: u32 = 1;
+
+/// One experiment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Results {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// Which experiment.
+    pub experiment: String,
+    /// Whether in its quick form, which checks shapes only.
+    pub quick: bool,
+    /// Where, with what and when.
+    pub provenance: Provenance,
+    /// Each run.
+    pub rows: Vec<Row>,
+    /// Each search for a peak.
+    pub peaks: Vec<Found>,
+    /// What the plan says of settings of look-ups.
+    pub predictions: Vec<Prediction>,
+    /// What was checked.
+    pub checks: Vec<Check>,
+    /// What could not be measured, and why.
+    pub absent: Vec<Absent>,
+    /// What else a reader must know.
+    pub notes: Vec<String>,
+}
+
+/// Where, with what and when figures were made.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Provenance {
+    /// Version of this program.
+    pub version: String,
+    /// Its commit, or `unknown`.
+    pub commit: String,
+    /// How it was called.
+    pub command_line: Vec<String>,
+    /// When it began, in UTC.
+    pub began: String,
+    /// When it ended, in UTC.
+    pub ended: String,
+    /// What random choices of the lab itself follow from (the bootstrap).
+    pub seed: u64,
+    /// The machine.
+    pub machine: Machine,
+    /// Others' programs that are installed.
+    pub programs: Vec<Program>,
+    /// CPU of the server that is measured.
+    pub server_cpu: usize,
+    /// CPU of all else.
+    pub other_cpu: usize,
+    /// Milliseconds for a fixed piece of work on the server's CPU, before.
+    pub probe_before_ms: f64,
+    /// The same, after.
+    pub probe_after_ms: f64,
+    /// What became of the quotas of CPU.
+    pub quota: Option<String>,
+}
+
+/// One run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Who, configured how.
+    pub setup: Setup,
+    /// Under which load.
+    pub run: Run,
+    /// Seconds since the experiment began.
+    pub at_s: f64,
+    /// What came of it.
+    pub verdict: Verdict,
+    /// What the generator reports.
+    pub load: Report,
+    /// CPU of the server, while the load was counted.
+    pub server: Used,
+    /// CPU of the database, likewise.
+    pub database: Option<Used>,
+    /// CPU of the relay before the database, likewise.
+    pub relay: Option<Used>,
+    /// What went over the connections to the database.
+    pub wire: Option<Wire>,
+    /// Batches of look-ups.
+    pub batches: Option<Batches>,
+    /// Seconds of CPU of the server's components, by its own counters: name with labels, and what it grew by.
+    pub components: BTreeMap<String, f64>,
+    /// Seconds between the two readings of its own counters.
+    pub counters_s: f64,
+    /// Datagrams that overflowed the server's buffer, warm-up included.
+    pub drops: u64,
+    /// Messages that the floor passed on, for each operation.
+    pub relayed: Option<f64>,
+    /// Milliseconds for a fixed piece of work on the server's CPU, just before.
+    pub probe_ms: Option<f64>,
+}
+
+/// What went over connections, as far as the relay tells, over the whole run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Wire {
+    /// Towards the database.
+    pub queries: Way,
+    /// From it.
+    pub answers: Way,
+}
+
+/// One direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Way {
+    /// Payload, bytes.
+    pub bytes: f64,
+    /// With headers of Ethernet, IP and TCP, as the relay estimates them.
+    pub wire_bytes: f64,
+    /// Seconds over which it was counted.
+    pub seconds: f64,
+}
+
+impl Way {
+    /// Kilobits a second on the wire.
+    pub fn kbit_s(&self) -> f64 {
+        crate::cpu::ratio(self.wire_bytes * 8.0 / 1e3, self.seconds)
+    }
+}
+
+/// Batches of look-ups, by the server's counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Batches {
+    /// How many.
+    pub count: f64,
+    /// Look-ups in them.
+    pub rows: f64,
+    /// Time from sending to the answer, summed, microseconds.
+    pub busy_us: f64,
+}
+
+impl Row {
+    /// Microseconds of the server's CPU for each completed operation.
+    pub fn server_us(&self) -> f64 {
+        self.server.us_each(self.load.goodput)
+    }
+
+    /// Microseconds of the database's CPU for each completed operation.
+    pub fn database_us(&self) -> Option<f64> {
+        self.database.as_ref().map(|used| used.us_each(self.load.goodput))
+    }
+
+    /// Bytes on the wire to and from the database for each completed operation.
+    pub fn wire_bytes_each(&self) -> Option<(f64, f64)> {
+        let wire = self.wire?;
+        let each =
+            |way: Way| crate::cpu::ratio(crate::cpu::ratio(way.wire_bytes, way.seconds), self.load.goodput);
+        Some((each(wire.queries), each(wire.answers)))
+    }
+
+    /// Look-ups in a batch, in the mean.
+    pub fn mean_batch(&self) -> Option<f64> {
+        self.batches
+            .filter(|batches| batches.count > 0.0)
+            .map(|batches| batches.rows / batches.count)
+    }
+
+    /// Milliseconds from sending a batch to its answer, in the mean.
+    pub fn batch_ms(&self) -> Option<f64> {
+        self.batches
+            .filter(|batches| batches.count > 0.0)
+            .map(|batches| batches.busy_us / batches.count / 1e3)
+    }
+
+    /// Who had no room left.
+    pub fn saturated(&self) -> &'static str {
+        if self.load.generator.saturated {
+            "generator"
+        } else if self.server.utilization() >= 0.95 * self.setup.quota.unwrap_or(1.0) {
+            "server"
+        } else if self
+            .database
+            .as_ref()
+            .is_some_and(|used| used.utilization() > 0.9)
+        {
+            "database"
+        } else {
+            "nobody"
+        }
+    }
+}
+
+/// A search for a peak.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Found {
+    /// Who, configured how.
+    pub setup: Setup,
+    /// Which repetition, from 1.
+    pub round: u32,
+    /// The peak; absent: nothing that was offered was carried.
+    pub peak: Option<Peak>,
+    /// Where it was looked for.
+    pub looks: Vec<Look>,
+}
+
+/// What the plan says of one setting.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Prediction {
+    /// The setting.
+    pub look_ups: LookUps,
+    /// Its peak, calls a second.
+    pub peak: f64,
+}
+
+/// Something that must hold of the figures.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Check {
+    /// What.
+    pub name: String,
+    /// Whether it does.
+    pub holds: bool,
+    /// The figures.
+    pub figures: String,
+}
+
+/// Something that could not be measured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Absent {
+    /// What.
+    pub what: String,
+    /// Why.
+    pub why: String,
+}
+
+impl Results {
+    /// Nothing yet.
+    pub fn new(experiment: &str, quick: bool) -> Self {
+        Self {
+            schema: SCHEMA,
+            experiment: experiment.to_owned(),
+            quick,
+            provenance: Provenance::default(),
+            rows: Vec::new(),
+            peaks: Vec::new(),
+            predictions: Vec::new(),
+            checks: Vec::new(),
+            absent: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// Runs of one setup for one purpose.
+    pub fn of(&self, setup: &Setup, purpose: Purpose) -> Vec<&Row> {
+        let rows = self.rows.iter();
+        rows.filter(|row| row.setup == *setup && row.run.purpose == purpose)
+            .collect()
+    }
+
+    /// Setups that have runs for a purpose, in the order of their first.
+    pub fn setups(&self, purpose: Purpose) -> Vec<Setup> {
+        let mut found: Vec<Setup> = Vec::new();
+        for row in self.rows.iter().filter(|row| row.run.purpose == purpose) {
+            if !found.contains(&row.setup) {
+                found.push(row.setup);
+            }
+        }
+        found
+    }
+
+    /// The peaks of one setup, in the order of their rounds.
+    pub fn peaks_of(&self, setup: &Setup) -> Vec<f64> {
+        let found = self.peaks.iter().filter(|found| found.setup == *setup);
+        found
+            .filter_map(|found| Some(found.peak.as_ref()?.rate))
+            .collect()
+    }
+
+    /// The middle one of them.
+    pub fn peak(&self, setup: &Setup) -> Option<f64> {
+        crate::statistics::median(&self.peaks_of(setup))
+    }
+
+    /// Whether a peak of this setup is only a lower bound.
+    pub fn is_at_least(&self, setup: &Setup) -> bool {
+        let mut found = self.peaks.iter().filter(|found| found.setup == *setup);
+        found.any(|found| found.peak.as_ref().is_some_and(|peak| peak.at_least))
+    }
+
+    /// The median of a figure over runs; `None` without runs.
+    pub fn median(rows: &[&Row], figure: impl Fn(&Row) -> f64) -> Option<f64> {
+        let values: Vec<f64> = rows.iter().map(|row| figure(row)).collect();
+        crate::statistics::median(&values)
+    }
+
+    /// Who took part.
+    pub fn servers(&self) -> Vec<Server> {
+        let mut found = Vec::new();
+        for row in &self.rows {
+            if !found.contains(&row.setup.server) {
+                found.push(row.setup.server);
+            }
+        }
+        found
+    }
+
+    /// What warns a reader, from the figures themselves.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let probes: Vec<f64> = self.rows.iter().filter_map(|row| row.probe_ms).collect();
+        let least = probes.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = probes.iter().copied().fold(0.0, f64::max);
+        if most > 1.15 * least {
+            found.push(format!(
+                "the speed of the server's CPU varied by {:.0} % between the runs: absolute figures are as uncertain",
+                100.0 * (most / least - 1.0)
+            ));
+        }
+        let full = self
+            .rows
+            .iter()
+            .filter(|row| row.load.generator.saturated)
+            .count();
+        if full > 0 {
+            found.push(format!(
+                "in {full} of {} runs the generator, not the server, was full: what depends on them is \"at least\"",
+                self.rows.len()
+            ));
+        }
+        let dropped: u64 = self.rows.iter().map(|row| row.drops).sum();
+        if dropped > 0 {
+            found.push(format!(
+                "{dropped} datagrams overflowed servers' receive buffers, in runs beyond or near their peaks"
+            ));
+        }
+        let bypassed = self
+            .rows
+            .iter()
+            .filter(|row| row.relayed.is_some_and(|each| each < 5.5));
+        if bypassed.count() > 0 {
+            found
+                .push("some messages of calls went past the floor: it is lower than it should be".to_owned());
+        }
+        found
+    }
+
+    /// Writes `results.json` into a directory.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write(&self, directory: &Path) -> Outcome<()> {
+        let path = directory.join("results.json");
+        let text = serde_json::to_string_pretty(self).map_err(|error| Failure::failed("results", error))?;
+        std::fs::write(&path, text + "\n").map_err(|error| Failure::failed(path.display(), error))
+    }
+
+    /// Reads a `results.json`.
+    ///
+    /// # Errors
+    /// It cannot be read, or is of another version.
+    pub fn read(path: &Path) -> Outcome<Self> {
+        let failed = |error: &dyn std::fmt::Display| Failure::failed(path.display(), error);
+        let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
+        let found: Self = serde_json::from_str(&text).map_err(|error| failed(&error))?;
+        if found.schema == SCHEMA {
+            Ok(found)
+        } else {
+            Err(Failure::Usage(format!(
+                "{}: its form is version {}, this program reads {SCHEMA}",
+                path.display(),
+                found.schema
+            )))
+        }
+    }
+}

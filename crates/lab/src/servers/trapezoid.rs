@@ -1,0 +1,172 @@
+//! Ours.
+
+use std::process::Command;
+
+use rusqlite::Connection;
+
+use super::database::users;
+use super::{Site, suffix, words};
+use crate::case::{Mode, Setup, State};
+use crate::failure::{Failure, Outcome};
+use crate::load::{DOMAIN, Operation};
+use crate::process::{Child, Output};
+use crate::programs;
+
+pub(super) fn start(setup: &Setup, site: &Site<'_>) -> Outcome<Child> {
+    let config = site.write("trapezoid.toml", &configuration(setup, site))?;
+    if setup.case.auth && setup.look_ups.is_none() {
+        fill(site)?;
+    }
+    let mut line = words(["", "serve", "--config"]);
+    if let Some(first) = line.first_mut() {
+        *first = site.program.into();
+    }
+    line.push(config.into());
+    site.start("trapezoid", line, Output::Log)
+}
+
+/// The configuration: one worker, all on loopback, no limit that the load would meet.
+fn configuration(setup: &Setup, site: &Site<'_>) -> String {
+    let case = &setup.case;
+    let (ports, transport) = (site.ports, case.transport.word());
+    let state = match case.state {
+        State::Stateless => "stateless",
+        State::Transaction => "transaction",
+    };
+    let (location, durability) = if case.durable {
+        ("sqlite:location.db", "commit")
+    } else {
+        ("memory:", "memory")
+    };
+    let methods = match (case.auth, case.operation) {
+        (false, _) => "",
+        (true, Operation::Register) => "\"REGISTER\"",
+        (true, Operation::Call | Operation::Redirect) => "\"INVITE\"",
+    };
+    let callee = format!("sip:127.0.0.1:{}{}", ports.uas, suffix(case.transport));
+    let action = match case.operation {
+        Operation::Redirect => "redirect",
+        Operation::Call | Operation::Register => "relay",
+    };
+    let subscribers = site
+        .database
+        .filter(|_| setup.look_ups.is_some())
+        .map_or_else(|| "sqlite:subscribers.db".to_owned(), super::database::url);
+    let credentials = setup.look_ups.map_or_else(String::new, |look_ups| {
+        let max_batch = if look_ups.mode == Mode::Single {
+            1
+        } else {
+            look_ups.max_batch
+        };
+        format!(
+            "[credentials]\nconnections = {}\nmode = \"{}\"\nmax_batch = {max_batch}\nmax_wait_ms = 5\n\
+             cache_entries = 0\ndeadline_ms = 3000\n",
+            look_ups.connections,
+            look_ups.mode.word()
+        )
+    });
+    format!(
+        "[server]\nworkers = 1\ndata_dir = \"data\"\ndrain_s = 1\n\
+         [[listen]]\ntransport = \"{transport}\"\naddress = \"127.0.0.1:{sip}\"\n\
+         [subscribers]\nurl = \"{subscribers}\"\n\
+         [location]\nurl = \"{location}\"\ndurability = \"{durability}\"\n\
+         [[domain]]\nname = \"{DOMAIN}\"\n[domain.auth]\nmethods = [{methods}]\n\
+         [state]\nmode = \"{state}\"\n\
+         [[route]]\nwhen = {{ method = [\"INVITE\"] }}\ndo = {{ {action} = \"{callee}\" }}\n\
+         [admin]\nlisten = \"127.0.0.1:{admin}\"\n{credentials}",
+        sip = ports.sip,
+        admin = ports.admin,
+    )
+}
+
+/// The file of subscribers: the program makes it with the first of them, we add the rest.
+fn fill(site: &Site<'_>) -> Outcome<()> {
+    let mut command = Command::new(site.program);
+    command
+        .args([
+            "user",
+            "add",
+            &format!("first@{DOMAIN}"),
+            "--password-stdin",
+            "--config",
+            "trapezoid.toml",
+        ])
+        .current_dir(&site.directory);
+    programs::run(&mut command, "first\n").map_err(Failure::Failed)?;
+    let failed = |error: rusqlite::Error| Failure::failed("the file of subscribers", error);
+    let mut file = Connection::open(site.directory.join("subscribers.db")).map_err(failed)?;
+    let transaction = file.transaction().map_err(failed)?;
+    {
+        let text = "INSERT INTO subscriber (username, domain, ha1) VALUES (?, ?, ?)";
+        let mut statement = transaction.prepare(text).map_err(failed)?;
+        for (name, ha1) in users() {
+            statement.execute((name, DOMAIN, ha1)).map_err(failed)?;
+        }
+    }
+    transaction.commit().map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Ports;
+    use super::*;
+    use crate::case::{Case, LookUps, Server};
+    use crate::failure::Stop;
+    use crate::load::Transport;
+
+    fn text(setup: &Setup) -> String {
+        let launcher = crate::process::Launcher::new("/bin/cat".into(), Stop::default()).unwrap();
+        let site = Site {
+            launcher: &launcher,
+            program: "/bin/false".as_ref(),
+            directory: "/nowhere".into(),
+            ports: Ports {
+                sip: 5060,
+                uas: 5070,
+                admin: 8080,
+            },
+            cpus: &[],
+            groups: &[],
+            database: Some(3306),
+        };
+        configuration(setup, &site)
+    }
+
+    fn ours(case: Case) -> Setup {
+        Setup::of(Server::Trapezoid, case)
+    }
+
+    #[test]
+    fn each_case_has_its_configuration() {
+        let call = text(&ours(Case::call(State::Stateless, false, Transport::Tcp)));
+        assert!(
+            call.contains("mode = \"stateless\"") && call.contains("methods = []"),
+            "{call}"
+        );
+        assert!(
+            call.contains("do = { relay = \"sip:127.0.0.1:5070;transport=tcp\" }"),
+            "{call}"
+        );
+        let digest = text(&ours(Case::call(State::Transaction, true, Transport::Udp)));
+        assert!(digest.contains("methods = [\"INVITE\"]") && digest.contains("sqlite:subscribers.db"));
+        assert!(!digest.contains("[credentials]"));
+        let register = text(&ours(Case::register(true, true)));
+        assert!(
+            register.contains("methods = [\"REGISTER\"]") && register.contains("durability = \"commit\"")
+        );
+        let redirect = text(&ours(Case::redirect(false)));
+        assert!(redirect.contains("do = { redirect = \"sip:127.0.0.1:5070\" }"));
+        let mut far = ours(Case::call(State::Transaction, true, Transport::Udp));
+        far.look_ups = Some(LookUps {
+            connections: 8,
+            mode: Mode::Single,
+            max_batch: 16,
+        });
+        let far = text(&far);
+        assert!(far.contains("mysql://") && far.contains(":3306/"), "{far}");
+        assert!(
+            far.contains("connections = 8\nmode = \"single\"\nmax_batch = 1\n"),
+            "{far}"
+        );
+    }
+}

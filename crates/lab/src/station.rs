@@ -1,0 +1,581 @@
+//! Where experiments measure: a server on one CPU, everything else on another.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::case::{Run, Server, Setup};
+use crate::cgroup::{self, Group, Kind};
+use crate::cpu::{self, Sample};
+use crate::failure::{Failure, Outcome, Stop};
+use crate::load::{Operation, Report, Request, USERS};
+use crate::metrics::{self, Page};
+use crate::process::{Child, Launcher, Order, Output, ports, set_affinity};
+use crate::programs;
+use crate::progress::Progress;
+use crate::results::{Absent, Batches, Row, Way, Wire};
+use crate::servers::{self, DelayRelay, MariaDb, Ports, Site, fresh};
+
+/// What experiments need: tests have one without servers.
+pub trait Bench {
+    /// One run on a server that is warm; it is started, or started anew, where that is needed.
+    ///
+    /// # Errors
+    /// It could not be measured, or the end was asked for.
+    fn measure(&mut self, setup: &Setup, run: &Run) -> Outcome<Row>;
+
+    /// Why a setup cannot be measured here; `None`: it can.
+    fn absent(&mut self, setup: &Setup) -> Option<Absent>;
+
+    /// Says how much there is to do, and how far it is.
+    fn progress(&mut self) -> &mut Progress;
+
+    /// What `trapezoid plan auth` says of settings of look-ups, of batches that the database is asked for now.
+    ///
+    /// # Errors
+    /// It could not be asked.
+    fn plan(&mut self, setup: &Setup, costs: &PlanCosts) -> Outcome<serde_json::Value>;
+}
+
+/// What the plan must be told, since it cannot know it: microseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PlanCosts {
+    /// CPU of the server for a call.
+    pub per_call_us: f64,
+    /// CPU of the database for a batch, whatever its size.
+    pub batch_us: f64,
+    /// CPU of the database for each row.
+    pub row_us: f64,
+}
+
+/// How servers are warmed up, and what is far away.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Conditions {
+    /// Seconds of load on a fresh server before anything counts.
+    pub warm_s: f64,
+    /// Operations a second of that load.
+    pub warm_rate: f64,
+    /// Milliseconds to a database that is far away, there and back.
+    pub rtt_ms: f64,
+}
+
+/// Two CPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cpus {
+    /// The server's.
+    pub server: usize,
+    /// All else's.
+    pub other: usize,
+}
+
+impl Cpus {
+    /// The first two that this process may use.
+    ///
+    /// # Errors
+    /// There is only one.
+    pub fn find() -> Outcome<Self> {
+        match cpu::allowed().as_slice() {
+            [server, other, ..] => Ok(Self {
+                server: *server,
+                other: *other,
+            }),
+            _ => Err(Failure::Usage(
+                "the lab needs two CPUs: one for the server that is measured, one for the load".to_owned(),
+            )),
+        }
+    }
+}
+
+/// The real one.
+#[derive(Debug)]
+pub struct Station<'a> {
+    program: PathBuf,
+    work: PathBuf,
+    cpus: Cpus,
+    conditions: Conditions,
+    stop: Stop,
+    began: Instant,
+    progress: &'a mut Progress,
+    quota: Result<Kind, String>,
+    // Dropped in this order: the server before the group that it is in, and before its database.
+    running: Option<Running>,
+    relay: Option<DelayRelay>,
+    database: Option<MariaDb>,
+    launcher: Launcher,
+    runs: u32,
+}
+
+#[derive(Debug)]
+struct Running {
+    setup: Setup,
+    child: Child,
+    ports: Ports,
+    /// Whether the last load was too much: what is left of it would be in the next run.
+    dirty: bool,
+    _group: Option<Group>,
+}
+
+/// Readings at one moment.
+struct Reading {
+    server: Sample,
+    database: Option<Sample>,
+    relay: Option<Sample>,
+}
+
+/// Readings around a run: counters are read outside the moments between which CPU is measured.
+struct Around {
+    before: Reading,
+    after: Reading,
+    pages: Option<(Page, Page)>,
+    wire: Option<Wire>,
+}
+
+/// Seconds by which the measured time is shorter than the counted one, at each end: the generator takes a moment to
+/// start.
+const MARGIN_S: f64 = 0.15;
+/// How long the generator may take beyond its load: calls that are lost time out after 32 s (RFC 3261 timers B and F).
+const DRAIN: Duration = Duration::from_secs(75);
+/// How long all connections to a database may take to come up.
+const CONNECTING: Duration = Duration::from_secs(30);
+
+impl<'a> Station<'a> {
+    /// One that keeps logs and servers' files under `work`.
+    ///
+    /// # Errors
+    /// There is only one CPU, or the directory cannot be made.
+    pub fn new(
+        program: PathBuf,
+        work: PathBuf,
+        conditions: Conditions,
+        stop: Stop,
+        progress: &'a mut Progress,
+    ) -> Outcome<Self> {
+        let cpus = Cpus::find()?;
+        std::fs::create_dir_all(&work).map_err(|error| Failure::failed(work.display(), error))?;
+        // Servers run in directories of their own.
+        let work = work
+            .canonicalize()
+            .map_err(|error| Failure::failed(work.display(), error))?;
+        // The lab itself looks on from where the load comes from.
+        set_affinity(&[cpus.other]).map_err(|error| Failure::failed("cannot choose CPUs", error))?;
+        Ok(Self {
+            launcher: Launcher::new(program.clone(), stop.clone())?,
+            program,
+            work,
+            cpus,
+            conditions,
+            stop,
+            began: Instant::now(),
+            progress,
+            quota: cgroup::kind(),
+            running: None,
+            relay: None,
+            database: None,
+            runs: 0,
+        })
+    }
+
+    /// The two CPUs.
+    pub fn cpus(&self) -> Cpus {
+        self.cpus
+    }
+
+    /// Whether quotas of CPU can be given here: tried, and taken back.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn quota(&mut self) -> Result<(), String> {
+        let kind = self.quota.clone()?;
+        match kind.group("trial", 0.5) {
+            Ok(_) => Ok(()),
+            Err(why) => {
+                self.quota = Err(why.clone());
+                Err(why)
+            }
+        }
+    }
+
+    /// What becomes of quotas of CPU here.
+    pub fn quota_text(&self) -> String {
+        match &self.quota {
+            Ok(kind) => format!("by {}", kind.text()),
+            Err(why) => format!("none: {why}"),
+        }
+    }
+
+    /// Ends all servers.
+    pub fn close(&mut self) {
+        self.running = None;
+        self.relay = None;
+        self.database = None;
+    }
+
+    fn directory(&self, name: &str) -> PathBuf {
+        self.work.join(name)
+    }
+
+    /// The port that a setup finds its database at; starts what is not there yet.
+    fn database_port(&mut self, setup: &Setup) -> Outcome<Option<u16>> {
+        if !needs_database(setup) {
+            return Ok(None);
+        }
+        let others = [self.cpus.other];
+        if self.database.is_none() {
+            let directory = self.directory("mariadb");
+            self.database = Some(MariaDb::start(&self.launcher, &directory, &others)?);
+        }
+        let port = self.database.as_ref().map(MariaDb::port).unwrap_or_default();
+        if setup.look_ups.is_none() {
+            return Ok(Some(port));
+        }
+        if self.relay.is_none() {
+            let directory = self.directory("relay");
+            fresh(&directory)?;
+            let place = (port, self.conditions.rtt_ms);
+            self.relay = Some(DelayRelay::start(
+                &self.launcher,
+                &self.program,
+                &directory,
+                &others,
+                place,
+            )?);
+        }
+        Ok(self.relay.as_ref().map(DelayRelay::port))
+    }
+
+    /// Makes the server of this setup run, warm and without what an overload has left.
+    fn ensure(&mut self, setup: &Setup) -> Outcome<()> {
+        if let Some(running) = &mut self.running {
+            let is_alive = running.child.status().is_none();
+            if running.setup == *setup && !running.dirty && is_alive {
+                return Ok(());
+            }
+        }
+        self.running = None;
+        let database = self.database_port(setup)?;
+        let [sip, uas, admin] = ports::free()?;
+        let ports = Ports { sip, uas, admin };
+        let group = match (setup.quota, &self.quota) {
+            (Some(part), Ok(kind)) => Some(kind.group("server", part).map_err(Failure::Failed)?),
+            _ => None,
+        };
+        let groups: Vec<PathBuf> = group.iter().map(Group::processes).collect();
+        let directory = self.directory(&setup.server.name().to_lowercase());
+        fresh(&directory)?;
+        let cpus = [self.cpus.server];
+        let mut child = servers::start(
+            setup,
+            &Site {
+                launcher: &self.launcher,
+                program: &self.program,
+                directory,
+                ports,
+                cpus: &cpus,
+                groups: &groups,
+                database,
+            },
+        )?;
+        wait_for_connections(setup, ports, &mut child)?;
+        self.running = Some(Running {
+            setup: *setup,
+            child,
+            ports,
+            dirty: false,
+            _group: group,
+        });
+        self.warm_up(setup)
+    }
+
+    /// First touches of memory; of REGISTER, the bindings that the rest refreshes.
+    fn warm_up(&mut self, setup: &Setup) -> Outcome<()> {
+        let Conditions {
+            warm_s, warm_rate, ..
+        } = self.conditions;
+        let rate = warm_rate * setup.quota.unwrap_or(1.0);
+        let (rate, seconds) = match setup.case.operation {
+            Operation::Register => (rate, warm_s.max(f64::from(USERS) / rate)),
+            Operation::Call | Operation::Redirect => (rate, warm_s),
+        };
+        if seconds < 0.05 {
+            return Ok(());
+        }
+        let (mut child, path) = self.generate(setup, rate, (0.0, seconds))?;
+        self.finish(&mut child, &path, seconds)?;
+        Ok(())
+    }
+
+    /// Starts the generator; where its report will be.
+    fn generate(
+        &mut self,
+        setup: &Setup,
+        rate: f64,
+        (warmup_s, duration_s): (f64, f64),
+    ) -> Outcome<(Child, PathBuf)> {
+        let ports = self.running.as_ref().map(|running| running.ports);
+        let ports = ports.ok_or_else(|| Failure::Failed("no server runs".to_owned()))?;
+        let directory = self.directory("load");
+        std::fs::create_dir_all(&directory).map_err(|error| Failure::failed(directory.display(), error))?;
+        self.runs += 1;
+        let path = directory.join(format!("report-{}.json", self.runs));
+        let request = Request {
+            operation: setup.case.operation,
+            target: ports::local(ports.sip),
+            transport: setup.case.transport,
+            // The floor asks nobody for credentials.
+            auth: setup.case.auth && setup.server != Server::Floor,
+            rate,
+            warmup_s,
+            duration_s,
+            uas: (setup.case.operation == Operation::Call).then(|| ports::local(ports.uas)),
+        };
+        let mut words = vec![self.program.clone().into_os_string()];
+        words.extend(request.words(&path));
+        let child = self.launcher.start(&Order {
+            name: "load",
+            words,
+            directory: &directory,
+            cpus: &[self.cpus.other],
+            groups: &[],
+            output: Output::Log,
+        })?;
+        Ok((child, path))
+    }
+
+    /// Waits for the generator's end and reads its report.
+    fn finish(&mut self, child: &mut Child, path: &Path, seconds: f64) -> Outcome<Report> {
+        let limit = Duration::from_secs_f64(seconds) + DRAIN;
+        match child.wait(limit)? {
+            Some(status) if status.success() => {}
+            Some(status) => {
+                let said = child.said();
+                return Err(Failure::Failed(format!(
+                    "the generator failed ({status}):\n{said}"
+                )));
+            }
+            None => {
+                let said = child.said();
+                return Err(Failure::Failed(format!("the generator does not end:\n{said}")));
+            }
+        }
+        let failed = |error: &dyn std::fmt::Display| Failure::failed("the generator's report", error);
+        let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
+        // What is wanted of it is in the row.
+        drop(std::fs::remove_file(path));
+        serde_json::from_str(&text).map_err(|error| failed(&error))
+    }
+
+    fn read(&self) -> Outcome<Reading> {
+        let running = self.running.as_ref();
+        let running = running.ok_or_else(|| Failure::Failed("no server runs".to_owned()))?;
+        let with_database = needs_database(&running.setup);
+        Ok(Reading {
+            server: cpu::sample(running.child.pid()),
+            database: self
+                .database
+                .as_ref()
+                .filter(|_| with_database)
+                .map(|database| cpu::sample(database.pid())),
+            relay: self
+                .relay
+                .as_ref()
+                .filter(|_| running.setup.look_ups.is_some())
+                .map(|relay| cpu::sample(relay.pid())),
+        })
+    }
+
+    fn page(&self, setup: &Setup) -> Option<Page> {
+        let running = self.running.as_ref()?;
+        let address = ports::local(running.ports.admin);
+        (setup.server == Server::Trapezoid).then(|| metrics::read(address).ok())?
+    }
+
+    /// Waits through a run that began at `began`, and reads what is to be read.
+    fn watch(&mut self, setup: &Setup, run: &Run, began: Instant) -> Outcome<Around> {
+        let at = |seconds: f64| began + Duration::from_secs_f64(seconds.max(0.0));
+        let margin = MARGIN_S.min(run.duration_s / 4.0);
+        self.stop.sleep_until(at(run.warmup_s + margin))?;
+        let page = self.page(setup);
+        let counters = self.counters(setup)?;
+        let before = self.read()?;
+        self.stop
+            .sleep_until(at(run.warmup_s + run.duration_s - margin))?;
+        let after = self.read()?;
+        let wire = match (counters, self.counters(setup)?) {
+            (Some((from, before)), Some((to, after))) => {
+                let seconds = (to - from).as_secs_f64();
+                let way = |before: servers::Passed, after: servers::Passed| Way {
+                    bytes: after.bytes.saturating_sub(before.bytes) as f64,
+                    wire_bytes: after.wire_bytes.saturating_sub(before.wire_bytes) as f64,
+                    seconds,
+                };
+                Some(Wire {
+                    queries: way(before.to_target, after.to_target),
+                    answers: way(before.to_client, after.to_client),
+                })
+            }
+            _ => None,
+        };
+        Ok(Around {
+            before,
+            after,
+            pages: page.zip(self.page(setup)),
+            wire,
+        })
+    }
+
+    fn counters(&mut self, setup: &Setup) -> Outcome<Option<(Instant, servers::Counters)>> {
+        match &mut self.relay {
+            Some(relay) if setup.look_ups.is_some() => Ok(Some((Instant::now(), relay.counters()?))),
+            _ => Ok(None),
+        }
+    }
+
+    fn drops(&self) -> u64 {
+        self.running
+            .as_ref()
+            .map_or(0, |running| ports::drops(running.ports.sip))
+    }
+}
+
+/// Whether credentials or registrations are in MariaDB: ours far away, Kamailio's always.
+fn needs_database(setup: &Setup) -> bool {
+    let case = &setup.case;
+    match setup.server {
+        Server::Trapezoid => setup.look_ups.is_some(),
+        Server::Kamailio => case.auth || case.durable,
+        Server::Floor => false,
+    }
+}
+
+/// All connections to a database far away are up before anything is measured.
+fn wait_for_connections(setup: &Setup, ports: Ports, child: &mut Child) -> Outcome<()> {
+    let (Some(look_ups), Server::Trapezoid) = (setup.look_ups, setup.server) else {
+        return Ok(());
+    };
+    let address = ports::local(ports.admin);
+    child.wait_until(CONNECTING, || {
+        metrics::read(address).is_ok_and(|page| {
+            page.total("trapezoid_credential_connections") >= f64::from(look_ups.connections)
+        })
+    })
+}
+
+fn batches((before, after): &(Page, Page)) -> Batches {
+    let grown = |name: &str| after.total(name) - before.total(name);
+    Batches {
+        count: grown("trapezoid_credential_batches_total"),
+        rows: grown("trapezoid_credential_batch_rows_total"),
+        busy_us: grown("trapezoid_credential_batch_busy_microseconds_total"),
+    }
+}
+
+fn used(before: Option<&Sample>, after: Option<&Sample>) -> Option<cpu::Used> {
+    before.zip(after).map(|(before, after)| cpu::used(before, after))
+}
+
+/// Messages of calls that a relay passed on: sent by one end and received by the other, for each call.
+fn relayed(setup: &Setup, report: &Report) -> Option<f64> {
+    let is_floor = setup.server == Server::Floor && setup.case.operation == Operation::Call;
+    let received: u64 = report.messages.received.values().sum();
+    (is_floor && received > 0).then(|| cpu::ratio(received as f64, report.offered as f64))
+}
+
+impl Bench for Station<'_> {
+    fn measure(&mut self, setup: &Setup, run: &Run) -> Outcome<Row> {
+        self.stop.check()?;
+        self.ensure(setup)?;
+        let probe_ms = cpu::probe(self.cpus.server);
+        let (at_s, drops) = (self.began.elapsed().as_secs_f64(), self.drops());
+        let (mut child, path) = self.generate(setup, run.rate, (run.warmup_s, run.duration_s))?;
+        let around = self.watch(setup, run, Instant::now())?;
+        let load = self.finish(&mut child, &path, run.warmup_s + run.duration_s)?;
+        let drops = self.drops().saturating_sub(drops);
+        let verdict = load.judge(setup.case.operation, &run.criterion);
+        if let Some(running) = &mut self.running {
+            running.dirty = load.failed_part() > 0.005 || drops > 0;
+            if let Some(status) = running.child.status() {
+                let said = running.child.said();
+                return Err(Failure::Failed(format!(
+                    "{} ended under load ({status}):\n{said}",
+                    setup.text()
+                )));
+            }
+        }
+        let row = Row {
+            setup: *setup,
+            run: *run,
+            at_s,
+            verdict,
+            server: cpu::used(&around.before.server, &around.after.server),
+            database: used(around.before.database.as_ref(), around.after.database.as_ref()),
+            relay: used(around.before.relay.as_ref(), around.after.relay.as_ref()),
+            wire: around.wire,
+            batches: around
+                .pages
+                .as_ref()
+                .filter(|_| setup.look_ups.is_some())
+                .map(batches),
+            components: around
+                .pages
+                .as_ref()
+                .map_or_else(BTreeMap::new, |(before, after)| after.components_since(before)),
+            counters_s: around
+                .pages
+                .as_ref()
+                .map_or(0.0, |(before, after)| (after.at - before.at).as_secs_f64()),
+            drops,
+            relayed: relayed(setup, &load),
+            probe_ms,
+            load,
+        };
+        self.progress.ran(&row);
+        Ok(row)
+    }
+
+    fn absent(&mut self, setup: &Setup) -> Option<Absent> {
+        let why = if setup.server == Server::Kamailio && programs::find("kamailio").is_none() {
+            "kamailio is not installed (Debian: kamailio, kamailio-mysql-modules)".to_owned()
+        } else if needs_database(setup) {
+            format!(
+                "{} is not installed (Debian: mariadb-server, mariadb-client)",
+                servers::missing()?
+            )
+        } else {
+            return None;
+        };
+        Some(Absent {
+            what: setup.text(),
+            why,
+        })
+    }
+
+    fn progress(&mut self) -> &mut Progress {
+        self.progress
+    }
+
+    fn plan(&mut self, setup: &Setup, costs: &PlanCosts) -> Outcome<serde_json::Value> {
+        self.ensure(setup)?;
+        let directory = self.directory(&setup.server.name().to_lowercase());
+        let mut command = std::process::Command::new(&self.program);
+        let us = |value: f64| format!("{value:.1}us");
+        command
+            .current_dir(&directory)
+            .args(["plan", "auth", "--calibrate", "--json"]);
+        for (option, value) in [
+            ("--config", "trapezoid.toml".to_owned()),
+            ("--rtt", format!("{}ms", self.conditions.rtt_ms)),
+            ("--target", "100".to_owned()),
+            ("--max-connections", "512".to_owned()),
+            ("--max-batch", "128".to_owned()),
+            ("--cpu-per-call", us(costs.per_call_us)),
+            // What is late is the relay, not the database: how many batches it works on at once is no limit here.
+            ("--db-cores", "64".to_owned()),
+            ("--db-cpu-fixed", us(64.0 * costs.batch_us)),
+            ("--db-cpu-per-row", us(64.0 * costs.row_us)),
+        ] {
+            command.args([option, &value]);
+        }
+        let text = programs::run(&mut command, "").map_err(Failure::Failed)?;
+        serde_json::from_str(&text).map_err(|error| Failure::failed("the plan", error))
+    }
+}

@@ -1,0 +1,81 @@
+"use strict";
+// Draws each plot from the data beside it; again when the page's width or its colours change.
+(() => {
+  const LIGHT = ["#1d5fa8", "#c2410c", "#15803d", "#7e22ce", "#a16207", "#0e7490", "#be185d", "#475569"];
+  const DARK = ["#7fb4ee", "#fb923c", "#4ade80", "#c084fc", "#facc15", "#22d3ee", "#f472b6", "#cbd5e1"];
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const places = [...document.querySelectorAll(".plot")].map((place) => ({
+    place, plot: JSON.parse(place.parentElement.querySelector("script").textContent), drawn: null,
+  }));
+
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const short = (value) => value == null ? "" :
+    Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : String(+value.toPrecision(3));
+
+  // Bars on top of each other: each series is drawn as the sum of it and those before, the last one first.
+  function stack(data) {
+    const sums = data[0].map(() => 0);
+    const piled = data.slice(1).map((values) => values.map((value, at) => sums[at] += value ?? 0));
+    return [data[0], ...piled];
+  }
+
+  function options(plot, width) {
+    const palette = dark.matches ? DARK : LIGHT;
+    const axis = { stroke: colour("--faint"), grid: { stroke: colour("--rule"), width: 1 },
+      ticks: { stroke: colour("--rule") }, font: "12px system-ui, sans-serif" };
+    const count = plot.names.length;
+    const bars = uPlot.paths.bars({ size: [0.6, 80] });
+    const series = plot.names.map((name, at) => {
+      const own = palette[at % palette.length];
+      const value = (_, drawn, __, index) => index == null ? "–" : short(plot.data[at + 1][index]);
+      return plot.stacked
+        ? { label: name, value, fill: own, stroke: own, paths: bars, points: { show: false } }
+        : { label: name, value, stroke: own, width: 2, spanGaps: true,
+            dash: plot.dashed[at] || at >= palette.length ? [6, 4] : undefined,
+            points: { show: plot.data[0].length < 60, size: 6, fill: own } };
+    });
+    const x = { label: plot.x || undefined, ...axis, labelFont: axis.font };
+    if (plot.labels.length) {
+      x.splits = plot.labels.map((_, at) => at);
+      x.values = plot.labels.map((label) => width / plot.labels.length < 14 * label.length ? "" : label);
+    } else {
+      x.values = (_, splits) => splits.map((value) => value == null ? "" : short(value));
+    }
+    return {
+      width, height: Math.max(256, Math.min(420, width * 0.5)),
+      scales: {
+        x: { time: false, distr: plot.x_log ? 3 : 1,
+             range: plot.labels.length ? [-0.6, plot.labels.length - 0.4] : undefined },
+        y: { range: (_, __, most) => [0, most > 0 ? most * 1.05 : 1] },
+      },
+      series: [{ label: plot.x || " ", value: (_, value) =>
+        value == null ? "–" : plot.labels.length ? plot.labels[value] : short(value) },
+        ...(plot.stacked ? series.reverse() : series)],
+      axes: [x, { label: plot.y, ...axis, size: 70, labelFont: axis.font,
+        values: (_, splits) => splits.map(short) }],
+      legend: { live: count <= 8 },
+    };
+  }
+
+  function draw() {
+    for (const at of places) {
+      at.drawn?.destroy();
+      const { plot } = at;
+      let data = plot.stacked ? stack(plot.data) : plot.data;
+      if (plot.stacked) {
+        data = [data[0], ...data.slice(1).reverse()];
+      }
+      at.drawn = new uPlot(options(plot, at.place.clientWidth), data, at.place);
+    }
+  }
+
+  let width = document.documentElement.clientWidth;
+  addEventListener("resize", () => {
+    if (document.documentElement.clientWidth !== width) {
+      width = document.documentElement.clientWidth;
+      draw();
+    }
+  });
+  dark.addEventListener("change", draw);
+  draw();
+})();
