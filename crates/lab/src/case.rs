@@ -213,6 +213,8 @@ pub struct Run {
     pub warmup_s: f64,
     /// Seconds that are counted.
     pub duration_s: f64,
+    /// Seconds after which calls that have not ended are given up; absent: when they time out by themselves.
+    pub drain_s: Option<f64>,
     /// When the load counts as carried.
     pub criterion: crate::load::Criterion,
 }

@@ -103,6 +103,7 @@ fn measure(name: Name, options: &Options, out: &Path, progress: &mut Progress) -
         warm_s: if scale.quick { 0.5 } else { 4.0 },
         warm_rate: 1_500.0,
         rtt_ms: scale.rtt_ms,
+        seed: options.seed,
     };
     let (work, stop) = (out.join("work"), options.stop.clone());
     let mut station = Station::new(options.program.clone(), work, conditions, stop, progress)?;

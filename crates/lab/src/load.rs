@@ -83,6 +83,10 @@ pub struct Request {
     pub warmup_s: f64,
     /// Seconds that are counted.
     pub duration_s: f64,
+    /// Seconds after which operations that have not ended are given up; absent: when they time out.
+    pub drain_s: Option<f64>,
+    /// What its random times follow from.
+    pub seed: u64,
     /// Where it answers calls.
     pub uas: Option<SocketAddr>,
 }
@@ -103,6 +107,10 @@ impl Request {
         option("--users", format!("user:{USERS}"));
         option("--password", "pass{n}".to_owned());
         option("--domain", DOMAIN.to_owned());
+        option("--seed", self.seed.to_string());
+        if let Some(drain_s) = self.drain_s {
+            option("--drain", format!("{}ms", (drain_s * 1e3).round()));
+        }
         if let Some(uas) = self.uas {
             option("--uas", uas.to_string());
         }
@@ -334,6 +342,8 @@ mod tests {
             rate: 1234.5,
             warmup_s: 0.5,
             duration_s: 3.0,
+            drain_s: Some(4.0),
+            seed: 7,
             uas: Some("127.0.0.1:5070".parse().unwrap()),
         };
         let words: Vec<String> = request
@@ -345,7 +355,7 @@ mod tests {
             words.join(" "),
             "load call --poisson --target 127.0.0.1:5060 --transport tcp --rate 1234.500 --warmup 500ms \
              --duration 3000ms --auth digest --users user:10000 --password pass{n} --domain bench \
-             --uas 127.0.0.1:5070 --json out.json"
+             --seed 7 --drain 4000ms --uas 127.0.0.1:5070 --json out.json"
         );
     }
 }

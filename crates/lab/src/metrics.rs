@@ -24,7 +24,7 @@ pub(crate) fn read(address: SocketAddr) -> std::io::Result<Page> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     // HTTP/1.0: the answer ends with the connection and never comes in chunks (RFC 9112 §6.1).
-    write!(stream, "GET /metrics HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
+    stream.write_all(format!("GET /metrics HTTP/1.0\r\nHost: {address}\r\n\r\n").as_bytes())?;
     let mut text = String::new();
     stream.take(MOST).read_to_string(&mut text)?;
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or_default();
@@ -137,8 +137,12 @@ mod tests {
                 "HTTP/1.0 404 No\r\n\r\n".to_owned(),
             ] {
                 let (mut stream, _) = listener.accept().unwrap();
-                let mut request = [0; 1024];
-                assert!(stream.read(&mut request).unwrap() > 0);
+                let mut request = Vec::new();
+                while !request.ends_with(b"\r\n\r\n") {
+                    let mut byte = [0];
+                    stream.read_exact(&mut byte).unwrap();
+                    request.extend(byte);
+                }
                 stream.write_all(answer.as_bytes()).unwrap();
             }
         });

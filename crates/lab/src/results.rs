@@ -78,6 +78,8 @@ pub struct Row {
     pub setup: Setup,
     /// Under which load.
     pub run: Run,
+    /// What the generator's random times follow from.
+    pub seed: u64,
     /// Seconds since the experiment began.
     pub at_s: f64,
     /// What came of it.

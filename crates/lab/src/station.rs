@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use crate::case::{Run, Server, Setup};
+use crate::case::{Purpose, Run, Server, Setup};
 use crate::cgroup::{self, Group, Kind};
 use crate::cpu::{self, Sample};
 use crate::failure::{Failure, Outcome, Stop};
-use crate::load::{Operation, Report, Request, USERS};
+use crate::load::{Criterion, Operation, Report, Request, USERS};
 use crate::metrics::{self, Page};
 use crate::process::{Child, Launcher, Order, Output, ports, set_affinity};
 use crate::programs;
@@ -57,6 +57,8 @@ pub struct Conditions {
     pub warm_rate: f64,
     /// Milliseconds to a database that is far away, there and back.
     pub rtt_ms: f64,
+    /// What random choices follow from.
+    pub seed: u64,
 }
 
 /// Two CPUs.
@@ -103,6 +105,7 @@ pub struct Station<'a> {
     database: Option<MariaDb>,
     launcher: Launcher,
     runs: u32,
+    seed: u64,
 }
 
 #[derive(Debug)]
@@ -172,6 +175,7 @@ impl<'a> Station<'a> {
             relay: None,
             database: None,
             runs: 0,
+            seed: conditions.seed,
         })
     }
 
@@ -293,24 +297,29 @@ impl<'a> Station<'a> {
         } = self.conditions;
         let rate = warm_rate * setup.quota.unwrap_or(1.0);
         let (rate, seconds) = match setup.case.operation {
-            Operation::Register => (rate, warm_s.max(f64::from(USERS) / rate)),
+            // All users, so that what is measured are refreshes.
+            Operation::Register => (5_000.0, warm_s.max(f64::from(USERS) / 5_000.0 + 0.2)),
             Operation::Call | Operation::Redirect => (rate, warm_s),
         };
         if seconds < 0.05 {
             return Ok(());
         }
-        let (mut child, path) = self.generate(setup, rate, (0.0, seconds))?;
+        let run = Run {
+            purpose: Purpose::Look,
+            round: 0,
+            rate,
+            warmup_s: 0.0,
+            duration_s: seconds,
+            drain_s: Some(4.0),
+            criterion: Criterion::PAPERS,
+        };
+        let (mut child, path, _) = self.generate(setup, &run)?;
         self.finish(&mut child, &path, seconds)?;
         Ok(())
     }
 
-    /// Starts the generator; where its report will be.
-    fn generate(
-        &mut self,
-        setup: &Setup,
-        rate: f64,
-        (warmup_s, duration_s): (f64, f64),
-    ) -> Outcome<(Child, PathBuf)> {
+    /// Starts the generator; where its report will be, and its seed.
+    fn generate(&mut self, setup: &Setup, run: &Run) -> Outcome<(Child, PathBuf, u64)> {
         let ports = self.running.as_ref().map(|running| running.ports);
         let ports = ports.ok_or_else(|| Failure::Failed("no server runs".to_owned()))?;
         let directory = self.directory("load");
@@ -323,9 +332,12 @@ impl<'a> Station<'a> {
             transport: setup.case.transport,
             // The floor asks nobody for credentials.
             auth: setup.case.auth && setup.server != Server::Floor,
-            rate,
-            warmup_s,
-            duration_s,
+            rate: run.rate,
+            warmup_s: run.warmup_s,
+            duration_s: run.duration_s,
+            drain_s: run.drain_s,
+            // Another for each run, and the same for the same experiment.
+            seed: self.seed.wrapping_add(u64::from(self.runs)),
             uas: (setup.case.operation == Operation::Call).then(|| ports::local(ports.uas)),
         };
         let mut words = vec![self.program.clone().into_os_string()];
@@ -338,7 +350,7 @@ impl<'a> Station<'a> {
             groups: &[],
             output: Output::Log,
         })?;
-        Ok((child, path))
+        Ok((child, path, request.seed))
     }
 
     /// Waits for the generator's end and reads its report.
@@ -486,7 +498,7 @@ impl Bench for Station<'_> {
         self.ensure(setup)?;
         let probe_ms = cpu::probe(self.cpus.server);
         let (at_s, drops) = (self.began.elapsed().as_secs_f64(), self.drops());
-        let (mut child, path) = self.generate(setup, run.rate, (run.warmup_s, run.duration_s))?;
+        let (mut child, path, seed) = self.generate(setup, run)?;
         let around = self.watch(setup, run, Instant::now())?;
         let load = self.finish(&mut child, &path, run.warmup_s + run.duration_s)?;
         let drops = self.drops().saturating_sub(drops);
@@ -504,6 +516,7 @@ impl Bench for Station<'_> {
         let row = Row {
             setup: *setup,
             run: *run,
+            seed,
             at_s,
             verdict,
             server: cpu::used(&around.before.server, &around.after.server),

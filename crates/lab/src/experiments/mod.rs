@@ -83,6 +83,8 @@ impl Scale {
             } else {
                 self.run_s
             },
+            // What has not ended by then was not carried, and the next look need not wait for its time-out.
+            drain_s: (purpose == Purpose::Look || self.quick).then_some(4.0),
             criterion: Criterion::PAPERS,
         }
     }

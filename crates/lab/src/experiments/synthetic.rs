@@ -84,6 +84,7 @@ pub(crate) fn row(rate: f64, us: f64) -> Row {
         rate,
         warmup_s: 1.0,
         duration_s: 10.0,
+        drain_s: None,
         criterion: Criterion::PAPERS,
     };
     row_of(&setup, &run, us, rate)
@@ -118,6 +119,7 @@ fn row_of(setup: &Setup, run: &Run, us: f64, goodput: f64) -> Row {
     Row {
         setup: *setup,
         run: *run,
+        seed: 1,
         at_s: 0.0,
         verdict: Verdict::Failed,
         load: Report {

@@ -4,6 +4,8 @@ mod batching;
 mod html;
 mod model;
 mod overload;
+#[cfg(test)]
+mod tests;
 mod transport;
 
 use crate::failure::{Failure, Outcome};
