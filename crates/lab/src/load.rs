@@ -248,9 +248,11 @@ impl Report {
             let times = self.response_ms.get(operation.response());
             times.is_some_and(|times| times.p99 > most)
         });
+        // More may be under way at the end than at the beginning, by chance: as many as a Poisson process varies by.
+        let slack = (self.offered as f64).sqrt();
         let carried = self.offered > 0
             && self.failed_part() < criterion.failed
-            && self.goodput >= criterion.goodput * self.offered_rate()
+            && self.goodput * self.duration_s >= criterion.goodput * self.offered as f64 - slack
             && !late;
         if self.generator.saturated {
             Verdict::GeneratorFull
@@ -308,8 +310,9 @@ mod tests {
             "1 % is too much"
         );
         assert_eq!(judge(|r| r.failed = 99, papers), Verdict::Carried);
-        assert_eq!(judge(|r| r.goodput = 979.0, papers), Verdict::Failed);
-        assert_eq!(judge(|r| r.goodput = 980.0, papers), Verdict::Carried);
+        // 98 % less the square root of what was offered, 100.
+        assert_eq!(judge(|r| r.goodput = 969.0, papers), Verdict::Failed);
+        assert_eq!(judge(|r| r.goodput = 970.0, papers), Verdict::Carried);
         assert_eq!(judge(|r| r.offered = 0, papers), Verdict::Failed);
         assert_eq!(
             judge(|r| r.generator.saturated = true, papers),

@@ -549,10 +549,16 @@ impl Bench for Station<'_> {
         let why = if setup.server == Server::Kamailio && programs::find("kamailio").is_none() {
             "kamailio is not installed (Debian: kamailio, kamailio-mysql-modules)".to_owned()
         } else if needs_database(setup) {
-            format!(
-                "{} is not installed (Debian: mariadb-server, mariadb-client)",
-                servers::missing()?
-            )
+            match servers::missing() {
+                Some(program) => {
+                    format!("{program} is not installed (Debian: mariadb-server, mariadb-client)")
+                }
+                None if setup.case.durable && !servers::has_location_tables() => {
+                    "the tables of its registrar are not installed (Debian: kamailio-mysql-modules)"
+                        .to_owned()
+                }
+                None => return None,
+            }
         } else {
             return None;
         };

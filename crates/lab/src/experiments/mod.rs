@@ -59,7 +59,7 @@ impl Scale {
             look_s: 2.0,
             run_s: 2.0,
             warmup_s: 0.5,
-            looks: 3,
+            looks: 4,
             repeats: 2,
             only: Vec::new(),
             rtt_ms: 30.0,

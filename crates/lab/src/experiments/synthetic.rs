@@ -90,6 +90,16 @@ pub(crate) fn row(rate: f64, us: f64) -> Row {
     row_of(&setup, &run, us, rate)
 }
 
+fn times(count: u64) -> Times {
+    Times {
+        count,
+        p50: 0.5,
+        p99: 2.0,
+        cdf: vec![(0.1, 0.0), (0.5, 0.5), (2.0, 0.99), (500.0, 1.0)],
+        ..Times::default()
+    }
+}
+
 fn row_of(setup: &Setup, run: &Run, us: f64, goodput: f64) -> Row {
     let used = |us: f64| Used {
         wall_s: 10.0,
@@ -100,13 +110,6 @@ fn row_of(setup: &Setup, run: &Run, us: f64, goodput: f64) -> Row {
     };
     let offered = (run.rate * run.duration_s).round() as u64;
     let succeeded = ((goodput * run.duration_s).round() as u64).min(offered);
-    let times = Times {
-        count: succeeded,
-        p50: 0.5,
-        p99: 2.0,
-        cdf: vec![(0.1, 0.0), (0.5, 0.5), (2.0, 0.99), (500.0, 1.0)],
-        ..Times::default()
-    };
     let batch = setup.look_ups.map_or(1.0, |look_ups| match look_ups.mode {
         Mode::Single => 1.0,
         Mode::Fixed | Mode::Adaptive => f64::from(look_ups.max_batch) / 2.0,
@@ -128,7 +131,7 @@ fn row_of(setup: &Setup, run: &Run, us: f64, goodput: f64) -> Row {
             succeeded,
             failed: offered - succeeded,
             goodput,
-            response_ms: BTreeMap::from([(setup.case.operation.response().to_owned(), times)]),
+            response_ms: BTreeMap::from([(setup.case.operation.response().to_owned(), times(succeeded))]),
             generator: Generator {
                 utilization: (run.rate / GENERATOR).min(1.0),
                 saturated: run.rate > GENERATOR,

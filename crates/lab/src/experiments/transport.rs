@@ -33,7 +33,7 @@ const QUICK: [Case; 5] = [
     Case::register(false, false),
 ];
 /// Operations a second of the quick form: every machine carries that.
-const QUICK_RATE: f64 = 1_000.0;
+const QUICK_RATE: f64 = 2_000.0;
 
 /// Parts of the lowest peak of a case at which CPU for each operation is compared.
 const FIXED: [f64; 3] = [0.25, 0.5, 0.75];

@@ -181,12 +181,12 @@ fn ratios(results: &Results) -> Option<Section> {
     })
 }
 
-/// What the paper says of peaks, and ours.
-fn beside(results: &Results, paper: &Paper) -> Option<Section> {
+/// What the paper says takes a part of the peak, and the setups without and with it.
+fn features() -> [(&'static str, Setup, Setup); 6] {
     let of = |state, auth, transport| Setup::of(Server::Trapezoid, Case::call(state, auth, transport));
     use State::{Stateless, Transaction};
     use Transport::{Tcp, Udp};
-    let pairs = [
+    [
         (
             "authentication takes, UDP stateless",
             of(Stateless, false, Udp),
@@ -217,7 +217,11 @@ fn beside(results: &Results, paper: &Paper) -> Option<Section> {
             of(Stateless, true, Tcp),
             of(Transaction, true, Tcp),
         ),
-    ];
+    ]
+}
+
+/// What the paper says of peaks, and ours.
+fn beside(results: &Results, paper: &Paper) -> Option<Section> {
     let mut table = Table::new([
         "",
         "the paper, % of the peak",
@@ -225,7 +229,7 @@ fn beside(results: &Results, paper: &Paper) -> Option<Section> {
         "here, % by CPU for each call",
         "where",
     ]);
-    for (name, from, to) in pairs {
+    for (name, from, to) in features() {
         let claim = paper.claim(name)?;
         let taken = |from: Option<f64>, to: Option<f64>| {
             from.zip(to).map(|(from, to)| 100.0 * (1.0 - ratio(to, from)))

@@ -28,8 +28,6 @@ const LOCATION_TABLES: &str = "/usr/share/kamailio/mysql/usrloc-create.sql";
 pub(crate) struct MariaDb {
     child: Child,
     port: u16,
-    /// Whether it has the tables of Kamailio's registrar.
-    pub(crate) has_location_tables: bool,
 }
 
 /// Names of all users, and H(A1) of each (RFC 2617 §3.2.2.2).
@@ -55,6 +53,11 @@ pub(crate) fn missing() -> Option<&'static str> {
     ["mariadbd", "mariadb-install-db", "mariadb"]
         .into_iter()
         .find(|name| programs::find(name).is_none())
+}
+
+/// Whether the tables of Kamailio's registrar can be made.
+pub(crate) fn has_location_tables() -> bool {
+    Path::new(LOCATION_TABLES).exists()
 }
 
 impl MariaDb {
@@ -116,11 +119,7 @@ impl MariaDb {
         })?;
         let location = std::fs::read_to_string(LOCATION_TABLES).ok();
         fill(&client, &socket, location.as_deref())?;
-        Ok(Self {
-            child,
-            port,
-            has_location_tables: location.is_some(),
-        })
+        Ok(Self { child, port })
     }
 
     pub(crate) fn port(&self) -> u16 {

@@ -14,7 +14,7 @@ use crate::failure::{Failure, Outcome};
 use crate::load::Transport;
 use crate::process::{Child, Launcher, Order, Output, ports};
 
-pub(crate) use database::{MariaDb, missing};
+pub(crate) use database::{MariaDb, has_location_tables, missing};
 use relays::floor;
 pub(crate) use relays::{Counters, DelayRelay, Passed};
 

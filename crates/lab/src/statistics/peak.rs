@@ -358,7 +358,7 @@ mod tests {
             let mut answers = answers.into_iter().cycle();
             let limits = Limits { looks, ..LIMITS };
             let (peak, seen) = run(&limits, |rate| {
-                assert!(rate >= LIMITS.least && rate <= LIMITS.most);
+                assert!((LIMITS.least..=LIMITS.most).contains(&rate));
                 match answers.next() {
                     Some(0) => Verdict::Carried,
                     Some(1) => Verdict::Failed,
@@ -366,11 +366,9 @@ mod tests {
                 }
             });
             prop_assert!(seen.len() <= looks);
-            if let Some(peak) = peak {
-                if peak.confirmed {
-                    let carried = seen.iter().filter(|l| l.rate == peak.rate && l.verdict == Verdict::Carried);
-                    prop_assert!(carried.count() >= 2);
-                }
+            if let Some(peak) = peak.filter(|peak| peak.confirmed) {
+                let carried = seen.iter().filter(|l| l.rate == peak.rate && l.verdict == Verdict::Carried);
+                prop_assert!(carried.count() >= 2);
             }
         }
     }
