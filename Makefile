@@ -1,5 +1,5 @@
 # Thin on purpose: the logic is in xtask/ (`cargo xtask help`).
-.PHONY: help run test check bench fuzz
+.PHONY: help run test check bench lab fuzz
 .DEFAULT_GOAL := help
 
 help:   ## this list
@@ -16,6 +16,9 @@ check:  ## formatting, lints, tidiness, dependency policy, documentation
 
 bench:  ## figures beside Kamailio (bench/README.md); takes the machine for some minutes
 	cargo xtask bench $(ARGS)
+
+lab:    ## an experiment of docs/lab.md (ARGS=transport, overload, batching, peers, all)
+	cargo run --release --package trapezoid -- lab $(ARGS)
 
 fuzz:   ## fuzz every target until stopped (ARGS='--runs N' for a fixed number)
 	cargo xtask fuzz $(ARGS)
