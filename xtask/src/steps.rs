@@ -67,6 +67,7 @@ pub(crate) fn test(filter: &[String]) -> Outcome {
     )?;
     fuzz(&["--runs".into(), FUZZ_RUNS_IN_TEST.to_string()])?;
     instructions::run(&[])?;
+    lab(&server)?;
     let mut runner = cargo();
     if has_subcommand("nextest") {
         runner.args(["nextest", "run", "--workspace"]);
@@ -85,6 +86,27 @@ pub(crate) fn test(filter: &[String]) -> Outcome {
         ]);
     }
     run_step("tests", runner.args(filter).env("TRAPEZOID_BIN", server))
+}
+
+/// The quick forms of two experiments: whether the shapes hold. On a machine that others use as well one
+/// may be lost by chance: then it is looked at once more.
+fn lab(server: &Path) -> Outcome {
+    let out = target_dir()?.join("lab");
+    for name in ["transport", "batching"] {
+        let run = || {
+            let words = ["lab", name, "--quick", "--out"];
+            let mut command = Command::new(server);
+            run_step(
+                &format!("lab {name} --quick"),
+                command.args(words).arg(out.join(name)),
+            )
+        };
+        if let Err(first) = run() {
+            eprintln!("── {first}: once more");
+            run()?;
+        }
+    }
+    Ok(())
 }
 
 /// The quick gate.
