@@ -210,10 +210,8 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         let udp_of = (0..=u16::MAX).take(config.listeners.len()).map(place).collect();
         let serving = register_listeners(sockets.tcp, services, &epoll)?;
         let now = clock.read();
-        let token = token::CONNECTION;
-        let naming = Naming { worker, token, seed };
         let streams = Streams::new(
-            naming,
+            naming(worker, seed),
             &config,
             &settings,
             serving,
@@ -455,8 +453,14 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             cpu,
         };
         self.publish_at = now.instant + Millis(self.settings.publish_interval_ms);
-        self.is_unpublished = false;
+        self.is_unpublished = self.meter.has_more();
     }
+}
+
+/// How a worker's connections are named.
+fn naming(worker: WorkerId, seed: u32) -> Naming {
+    let token = token::CONNECTION;
+    Naming { worker, token, seed }
 }
 
 fn register_listeners(

@@ -186,15 +186,7 @@ impl Fake {
             }
             "ASK" => self.queries += 1,
             "TIMER" => self.due = Some(now.instant + Millis(one.parse().unwrap())),
-            "SPIN" => {
-                let before = self.activity.enter(Component::Auth);
-                let begun = StdInstant::now();
-                while begun.elapsed() < Duration::from_millis(one.trim().parse().unwrap()) {
-                    std::hint::spin_loop();
-                }
-                self.activity.enter(before);
-                self.out.push_back((flow, text.as_bytes().to_vec()));
-            }
+            "SPIN" => self.spin(flow, one.trim().parse().unwrap(), text),
             "BUSY" => self.busy = true,
             "QUIET" => self.busy = false,
             "WATCH" => self.tells_closed = true,
@@ -204,6 +196,16 @@ impl Fake {
             _ => {}
         }
         Handled::Here
+    }
+
+    fn spin(&mut self, flow: Flow, ms: u64, text: &str) {
+        let before = self.activity.enter(Component::Auth);
+        let begun = StdInstant::now();
+        while begun.elapsed() < Duration::from_millis(ms) {
+            std::hint::spin_loop();
+        }
+        self.activity.enter(before);
+        self.out.push_back((flow, text.as_bytes().to_vec()));
     }
 
     fn by_listener(&self, number: &str, address: &str) -> Flow {
