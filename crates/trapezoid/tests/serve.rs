@@ -5,7 +5,7 @@ mod common;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, Server, address, ask, get};
+use common::{PATIENCE, Server, address, ask, check, get};
 
 fn configuration(sip: SocketAddr, admin: SocketAddr, more: &str) -> String {
     format!(
@@ -207,4 +207,36 @@ fn addresses_that_cannot_be_had_are_told_with_a_remedy() {
         "{line}"
     );
     assert!(!dir.path().join("data").exists(), "nothing was made");
+}
+
+#[test]
+fn cpu_time_is_split_as_the_file_says() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (sip, admin) = (address("127.83.1.9:5060"), address("127.83.1.9:8080"));
+    let write = |more: &str| {
+        let text = configuration(sip, admin, more);
+        std::fs::write(dir.path().join("t.toml"), text).expect("writable");
+    };
+    let is_told = || {
+        get(admin, "/metrics")
+            .1
+            .contains("\ntrapezoid_cpu_seconds_total{thread=\"worker-1\"")
+    };
+    write("cpu_split = true\n");
+    assert_eq!(check(dir.path(), "t.toml").0, 0);
+    let mut server = Server::start(dir.path());
+    server.wait_for("is ready");
+    assert!(is_told());
+    for (more, told) in [
+        ("cpu_split = false\n", false),
+        ("cpu_split = true\n", true),
+        ("", false),
+    ] {
+        write(more);
+        server.signal("HUP");
+        server.wait_for("configuration reloaded");
+        assert_eq!(is_told(), told, "{more}");
+    }
+    server.signal("TERM");
+    assert_eq!(server.exit_code(), Some(0));
 }

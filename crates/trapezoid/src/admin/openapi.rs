@@ -95,12 +95,16 @@ fn paths() -> Value {
             },
         } },
     });
-    for more in [credentials(), cpu_split()] {
-        if let (Some(all), Value::Object(more)) = (paths.as_object_mut(), more) {
-            all.extend(more);
-        }
-    }
+    merge(&mut paths, credentials());
+    merge(&mut paths, cpu_split());
     paths
+}
+
+/// Puts the keys of one object behind those of another.
+fn merge(all: &mut Value, more: Value) {
+    if let (Some(all), Value::Object(more)) = (all.as_object_mut(), more) {
+        all.extend(more);
+    }
 }
 
 /// The pages of the subscriber store.
@@ -196,9 +200,7 @@ fn cpu_schemas() -> Value {
 
 fn schemas() -> Value {
     let mut schemas = most_schemas();
-    if let (Some(all), Value::Object(more)) = (schemas.as_object_mut(), cpu_schemas()) {
-        all.extend(more);
-    }
+    merge(&mut schemas, cpu_schemas());
     schemas
 }
 

@@ -99,9 +99,6 @@ pub(crate) fn run(loaded: Loaded) -> Result<(), Failure> {
         services: &tls.services(&loaded.shell.services),
     };
     let ends = start_workers(&common, sockets, mailboxes, &backends, &metrics)?;
-    if loaded.shell.cpu_split {
-        metrics.cpu.set(true);
-    }
     health.set_listening();
     announce(&loaded, &findings, admin_address, receive_buffer);
     for text in welcome.iter().chain(&new_token) {
@@ -253,6 +250,9 @@ fn start_workers(
         let queries = backends.queries();
         let published = workers::start(number, common, sockets, mailbox, queries, ends.clone())?;
         readings.workers.lock().push(published);
+    }
+    if common.loaded.shell.cpu_split {
+        readings.cpu.set(true);
     }
     Ok(received)
 }
