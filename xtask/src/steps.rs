@@ -177,6 +177,7 @@ const BENCH_TOOLS: &[&str] = &[
     "memory",
     "connections",
     "credentials",
+    "cpu-split",
 ];
 
 /// A measuring script, after what it needs.
