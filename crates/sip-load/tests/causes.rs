@@ -265,53 +265,55 @@ fn well(r: &Request<'_>, invite: impl Fn() -> Vec<(Duration, String)>) -> Vec<(D
     }
 }
 
+/// What becomes of each caller's call.
+const CALLS: [Act; 8] = [
+    |r| well(r, || at_once(r.answer(200, CONTACT))),
+    // It rings and is never answered, nor does the CANCEL help.
+    |r| well(r, || at_once(r.answer(180, ""))),
+    |r| well(r, || at_once(r.answer(486, ""))),
+    |r| well(r, || at_once(r.answer(200, ""))),
+    |r| {
+        if r.method() == "BYE" {
+            Vec::new()
+        } else {
+            well(r, || at_once(r.answer(200, CONTACT)))
+        }
+    },
+    |r| {
+        if r.method() == "BYE" {
+            at_once(r.answer(481, ""))
+        } else {
+            well(r, || at_once(r.answer(200, CONTACT)))
+        }
+    },
+    // Challenged once; the answer is sent three times.
+    |r| {
+        well(r, || {
+            if r.text.contains("Authorization: ") {
+                let ok = r.answer(200, CONTACT);
+                vec![
+                    (Duration::ZERO, ok.clone()),
+                    (Duration::from_millis(20), ok.clone()),
+                    (Duration::from_millis(40), ok),
+                ]
+            } else {
+                at_once(r.answer(401, CHALLENGE))
+            }
+        })
+    },
+    |r| {
+        well(r, || {
+            vec![
+                (Duration::ZERO, r.answer(100, "")),
+                (Duration::from_millis(50), r.answer(302, "")),
+            ]
+        })
+    },
+];
+
 #[test]
 fn calls() {
-    const ACTS: [Act; 8] = [
-        |r| well(r, || at_once(r.answer(200, CONTACT))),
-        // It rings and is never answered, nor does the CANCEL help.
-        |r| well(r, || at_once(r.answer(180, ""))),
-        |r| well(r, || at_once(r.answer(486, ""))),
-        |r| well(r, || at_once(r.answer(200, ""))),
-        |r| {
-            if r.method() == "BYE" {
-                Vec::new()
-            } else {
-                well(r, || at_once(r.answer(200, CONTACT)))
-            }
-        },
-        |r| {
-            if r.method() == "BYE" {
-                at_once(r.answer(481, ""))
-            } else {
-                well(r, || at_once(r.answer(200, CONTACT)))
-            }
-        },
-        // Challenged once; the answer is sent three times.
-        |r| {
-            well(r, || {
-                if r.text.contains("Authorization: ") {
-                    let ok = r.answer(200, CONTACT);
-                    vec![
-                        (Duration::ZERO, ok.clone()),
-                        (Duration::from_millis(20), ok.clone()),
-                        (Duration::from_millis(40), ok),
-                    ]
-                } else {
-                    at_once(r.answer(401, CHALLENGE))
-                }
-            })
-        },
-        |r| {
-            well(r, || {
-                vec![
-                    (Duration::ZERO, r.answer(100, "")),
-                    (Duration::from_millis(50), r.answer(302, "")),
-                ]
-            })
-        },
-    ];
-    let server = Server::start(&ACTS);
+    let server = Server::start(&CALLS);
     let report = play(&server, Kind::Call, 8, 80);
     let expected = [
         ("bad response", 10),
