@@ -122,7 +122,7 @@ fn serve(socket: &UdpSocket, acts: &[Act], stop: &AtomicBool) {
     }
 }
 
-/// One call of each of `users`, a hundred a second; times are a fiftieth of the RFC's.
+/// One call of each of `users`, a hundred a second; times are a twentieth of the RFC's.
 fn play(server: &Server, kind: Kind, users: u32, calls: u32) -> Report {
     let plan = Plan {
         kind,
@@ -148,8 +148,8 @@ fn play(server: &Server, kind: Kind, users: u32, calls: u32) -> Report {
         duration: Duration::from_millis(u64::from(calls) * 10 - 5),
         drain: None,
         hold: Duration::ZERO,
-        t1: Duration::from_millis(10),
-        answer_within: Duration::from_millis(300),
+        t1: Duration::from_millis(25),
+        answer_within: Duration::from_secs(1),
         connections: Connections::Shared(1),
         text_len: 10,
         contact: None,
