@@ -73,7 +73,7 @@ fn configuration(setup: &Setup, site: &Site<'_>) -> String {
          [[domain]]\nname = \"{DOMAIN}\"\n[domain.auth]\nmethods = [{methods}]\n\
          [state]\nmode = \"{state}\"\n\
          [[route]]\nwhen = {{ method = [\"INVITE\"] }}\ndo = {{ {action} = \"{callee}\" }}\n\
-         [admin]\nlisten = \"127.0.0.1:{admin}\"\n{credentials}",
+         [admin]\nlisten = \"127.0.0.1:{admin}\"\ncpu_split = true\n{credentials}",
         sip = ports.sip,
         admin = ports.admin,
     )
