@@ -177,13 +177,11 @@ mod tests {
         String::from_utf8_lossy(&bytes[..length]).into_owned()
     }
 
-    #[test]
-    fn datagrams_go_to_the_other_side() {
-        let (caller, _) = socket();
-        let (callee, target) = socket();
+    /// A floor that runs; where, and what ends it and tells how many it passed on.
+    fn running(target: Option<SocketAddr>) -> (SocketAddr, impl FnOnce() -> u64) {
         let floor = Floor::bind(Options {
             listen: local(0),
-            target: Some(target),
+            target,
             caller: None,
         })
         .unwrap();
@@ -191,6 +189,18 @@ mod tests {
         let stop = Stop::default();
         let asked = stop.clone();
         let thread = std::thread::spawn(move || floor.run(&asked).unwrap());
+        let end = move || {
+            stop.ask();
+            thread.join().unwrap()
+        };
+        (at, end)
+    }
+
+    #[test]
+    fn datagrams_go_to_the_other_side() {
+        let (caller, _) = socket();
+        let (callee, target) = socket();
+        let (at, end) = running(Some(target));
         callee.send_to(b"to nobody", at).unwrap();
         for text in ["one", "two"] {
             caller.send_to(text.as_bytes(), at).unwrap();
@@ -198,28 +208,17 @@ mod tests {
         }
         callee.send_to(b"back", at).unwrap();
         assert_eq!(heard(&caller), "back");
-        stop.ask();
-        assert_eq!(thread.join().unwrap(), 3);
+        assert_eq!(end(), 3);
     }
 
     #[test]
     fn requests_go_back_as_answers() {
         let (caller, _) = socket();
-        let floor = Floor::bind(Options {
-            listen: local(0),
-            target: None,
-            caller: None,
-        })
-        .unwrap();
-        let at = floor.address();
-        let stop = Stop::default();
-        let asked = stop.clone();
-        let thread = std::thread::spawn(move || floor.run(&asked).unwrap());
+        let (at, end) = running(None);
         caller
             .send_to(b"REGISTER sip:bench SIP/2.0\r\nVia: x\r\n\r\n", at)
             .unwrap();
         assert_eq!(heard(&caller), "SIP/2.0 200 OK\r\nVia: x\r\n\r\n");
-        stop.ask();
-        assert_eq!(thread.join().unwrap(), 1);
+        assert_eq!(end(), 1);
     }
 }

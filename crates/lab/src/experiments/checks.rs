@@ -6,7 +6,7 @@ use crate::results::{Check, Results, Row};
 use crate::statistics::{Verdict, median};
 
 /// What two figures that should differ may be off by, on a machine that others use, too.
-const NOISE: f64 = 1.10;
+const NOISE: f64 = 1.05;
 /// Adaptive mode carries at least this part of what the best fixed setting carries.
 const ADAPTIVE: f64 = 0.90;
 /// Not the paper's shape, in which TCP always carries less: messages of one connection share system calls here.

@@ -57,7 +57,7 @@ impl Scale {
         Self {
             quick: true,
             look_s: 2.0,
-            run_s: 2.0,
+            run_s: 1.5,
             warmup_s: 0.5,
             looks: 4,
             repeats: 2,

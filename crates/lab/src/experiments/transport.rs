@@ -24,6 +24,8 @@ pub(crate) const CASES: [Case; 13] = [
     Case::redirect(true),
 ];
 
+/// Runs of each in the quick form: the least counts, so that one undisturbed is enough.
+const QUICK_ROUNDS: u32 = 3;
 /// What the quick form measures, at one rate.
 const QUICK: [Case; 5] = [
     Case::call(State::Stateless, false, Transport::Udp),
@@ -147,10 +149,10 @@ fn quick(session: &mut Session<'_>, servers: &[Server]) -> Outcome<()> {
         .collect();
     setups.extend(floor(&QUICK[0]));
     let setups = session.present(&setups);
-    let runs = setups.len() as f64 * f64::from(session.scale.repeats);
+    let runs = setups.len() as f64 * f64::from(QUICK_ROUNDS);
     let seconds = session.scale.seconds(Purpose::Fixed);
     session.bench.progress().expect(runs * seconds);
-    for round in 1..=session.scale.repeats {
+    for round in 1..=QUICK_ROUNDS {
         for setup in &setups {
             session.run(setup, &session.scale.run(Purpose::Fixed, round, QUICK_RATE))?;
         }
