@@ -97,6 +97,12 @@ fn callee(scene: &Scene, transport: Transport, more: u16) -> String {
     )
 }
 
+/// SIPp, with as many calls.
+fn sipp_caller(scene: &Scene, transport: Transport) -> Sipp<'_> {
+    let server = scene.at(port::SERVER);
+    Sipp::client(scene, "uac_call", transport, port::CALLER, server).calls(CALLS, RATE)
+}
+
 fn as_many_of_each_as_sipp(transport: Transport) {
     unless_stalled(|| each_beside_sipp(transport));
 }
@@ -122,15 +128,7 @@ fn each_beside_sipp(transport: Transport) -> Result<(), String> {
         return Ok(());
     };
     let before = counted(&server);
-    let caller = Sipp::client(
-        &scene,
-        "uac_call",
-        transport,
-        port::CALLER,
-        scene.at(port::SERVER),
-    );
-    caller
-        .calls(CALLS, RATE)
+    sipp_caller(&scene, transport)
         .start()
         .expect("SIPp, as above")
         .succeed(CALLS);
@@ -190,16 +188,7 @@ fn failures_beside_sipp(transport: Transport) -> Result<(), String> {
         return Ok(());
     };
     let before = counted(&server);
-    let caller = Sipp::client(
-        &scene,
-        "uac_call",
-        transport,
-        port::CALLER,
-        scene.at(port::SERVER),
-    );
-    let caller = caller
-        .set("uri", "sip:u[call_number]@example.com")
-        .calls(CALLS, RATE);
+    let caller = sipp_caller(&scene, transport).set("uri", "sip:u[call_number]@example.com");
     let (_, stats) = caller.start().expect("SIPp, as above").end();
     phone.succeed(CALLS / 2);
     assert!(stats.successful().abs_diff(half) <= half / 100, "{stats:?}");

@@ -95,6 +95,15 @@ impl Call {
         }
     }
 
+    /// Where the request under way goes.
+    fn goes_to(&self) -> To {
+        if self.state == State::Ending {
+            self.dialog_to
+        } else {
+            self.link
+        }
+    }
+
     fn is_invite(&self, kind: Kind) -> bool {
         kind.is_invite() && self.state != State::Ending
     }
@@ -268,12 +277,8 @@ impl Uac {
             return;
         };
         call.sent = turn.now;
-        let to = if call.state == State::Ending {
-            call.dialog_to
-        } else {
-            call.link
-        };
-        turn.out.push(to, |out| out.extend_from_slice(&call.request));
+        turn.out
+            .push(call.goes_to(), |out| out.extend_from_slice(&call.request));
         turn.stats.sent.count(method_of(&call.request), 0);
         let (length, kind) = if self.reliable {
             (64 * self.t1, Timer::GiveUp(call.transaction))
@@ -347,12 +352,8 @@ impl Uac {
         if turn.now >= until {
             return self.give_up(turn, slot);
         }
-        let to = if call.state == State::Ending {
-            call.dialog_to
-        } else {
-            call.link
-        };
-        turn.out.push(to, |out| out.extend_from_slice(&call.request));
+        turn.out
+            .push(call.goes_to(), |out| out.extend_from_slice(&call.request));
         turn.stats.resent.count(method_of(&call.request), 0);
         let doubled = self.t1 << n.min(10);
         let length = if call.is_invite(self.plan.kind) {
@@ -382,10 +383,8 @@ impl Uac {
         match call.state {
             State::Proceeding => {
                 self.calls[slot as usize].state = State::Cancelling;
-                let (to, transaction) = (
-                    call_link(&self.calls, slot),
-                    self.calls[slot as usize].transaction,
-                );
+                let call = &self.calls[slot as usize];
+                let (to, transaction) = (call.link, call.transaction);
                 self.write_cancel(slot);
                 let text = &self.text;
                 turn.out.push(to, |out| out.extend_from_slice(text));
@@ -463,10 +462,6 @@ impl Uac {
             Kind::Message => Timed::Message,
         }
     }
-}
-
-fn call_link(calls: &[Call], slot: u32) -> To {
-    calls[slot as usize].link
 }
 
 /// The method of a request of ours.
