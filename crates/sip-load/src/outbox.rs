@@ -16,28 +16,55 @@ struct Outgoing {
     to: To,
     from: u32,
     until: u32,
+    /// How many of its call stand before it.
+    rank: u32,
 }
+
+/// Ranks are kept for so many calls; two that share a place are ranked as if they were one.
+const RANKS: usize = 1024;
 
 /// Messages of one turn. Its memory is used again and again.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     bytes: Vec<u8>,
     messages: Vec<Outgoing>,
+    /// By call: in which turn it had a message last, and the rank of the next.
+    ranks: Vec<(u32, u32)>,
+    turn: u32,
     /// Connections that are not needed any more.
     pub(crate) closing: Vec<u32>,
 }
 
 impl Outbox {
-    /// A message, as `write` appends it.
-    pub(crate) fn push(&mut self, to: To, write: impl FnOnce(&mut Vec<u8>)) {
+    /// A message of `call`, if it is of one, as `write` appends it.
+    pub(crate) fn push(&mut self, to: To, call: Option<u32>, write: impl FnOnce(&mut Vec<u8>)) {
         let from = self.bytes.len();
         write(&mut self.bytes);
+        let rank = call.map_or(0, |call| self.rank(call));
         // Messages are some kilobytes, turns some hundred of them.
         self.messages.push(Outgoing {
             to,
             from: from as u32,
             until: self.bytes.len() as u32,
+            rank,
         });
+    }
+
+    fn rank(&mut self, call: u32) -> u32 {
+        self.ranks.resize(RANKS, (0, 0));
+        let (turn, next) = &mut self.ranks[call as usize % RANKS];
+        if *turn != self.turn {
+            (*turn, *next) = (self.turn, 0);
+        }
+        *next += 1;
+        *next - 1
+    }
+
+    /// Puts messages of one length beside each other, those of each call in their order: the kernel takes
+    /// neighbours of one length to one address as one. For datagrams, which may overtake each other anyhow.
+    pub(crate) fn gather(&mut self) {
+        let key = |message: &Outgoing| (message.rank, message.until - message.from, message.from);
+        self.messages.sort_unstable_by_key(key);
     }
 
     /// Whether there is nothing to do for it.
@@ -59,5 +86,42 @@ impl Outbox {
         self.bytes.clear();
         self.messages.clear();
         self.closing.clear();
+        self.turn = self.turn.wrapping_add(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TO: To = To::Connection(1);
+
+    fn texts(outbox: &Outbox) -> Vec<String> {
+        let all = (0..outbox.len()).filter_map(|index| outbox.get(index));
+        all.map(|(_, bytes)| String::from_utf8(bytes.to_vec()).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn equally_long_ones_stand_together_and_calls_keep_their_order() {
+        let mut outbox = Outbox::default();
+        for round in 0..2 {
+            // Two answers to each of three calls, the second longer; a third of one; and one of no call.
+            for call in [7, 3, 1027] {
+                outbox.push(TO, Some(call), |out| out.extend_from_slice(b"180"));
+                outbox.push(TO, Some(call), |out| out.extend_from_slice(b"200 OK"));
+            }
+            outbox.push(TO, Some(7), |out| out.extend_from_slice(b"2"));
+            outbox.push(TO, None, |out| out.extend_from_slice(b"OPT"));
+            outbox.gather();
+            // 3 and 1027 share a place.
+            assert_eq!(
+                texts(&outbox),
+                ["180", "180", "OPT", "200 OK", "200 OK", "2", "180", "200 OK"],
+                "{round}"
+            );
+            outbox.clear();
+            assert!(outbox.is_empty());
+        }
     }
 }

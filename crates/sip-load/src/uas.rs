@@ -134,11 +134,13 @@ impl Uas {
             b"INVITE" => self.invited(turn, from, message),
             b"ACK" => self.acknowledged(turn, message),
             b"BYE" => {
-                if let Some(slot) = self.dialog_of(message) {
+                let slot = self.dialog_of(message);
+                if let Some(slot) = slot {
                     self.end(turn, slot);
                 }
                 // One that comes again belongs to nothing any more, and is answered all the same.
-                self.answer(turn, from, message, b"200 OK", None, false);
+                let tag = slot.map(|slot| (slot, self.dialogs[slot as usize].generation));
+                self.answer(turn, from, message, b"200 OK", tag, false);
             }
             b"CANCEL" => self.cancelled(turn, from, message),
             _ => self.answer(turn, from, message, b"200 OK", Some((0, 0)), false),
@@ -147,12 +149,13 @@ impl Uas {
 
     fn invited(&mut self, turn: &mut Turn<'_>, from: To, message: &Message<'_>) {
         let key = key_of(message);
-        if let Some(slot) = self.known.get(&key) {
+        if let Some(&slot) = self.known.get(&key) {
             turn.stats.repeated.count(b"INVITE", 0);
-            let dialog = &self.dialogs[*slot as usize];
+            let dialog = &self.dialogs[slot as usize];
             if !dialog.answer.is_empty() {
-                turn.out
-                    .push(dialog.peer, |out| out.extend_from_slice(&dialog.answer));
+                turn.out.push(dialog.peer, Some(slot), |out| {
+                    out.extend_from_slice(&dialog.answer)
+                });
                 turn.stats.resent.count(b"INVITE", 200);
             }
             return;
@@ -203,8 +206,9 @@ impl Uas {
         let dialog = &mut self.dialogs[slot as usize];
         dialog.state = State::Answered;
         dialog.since = turn.now;
-        turn.out
-            .push(dialog.peer, |out| out.extend_from_slice(&dialog.answer));
+        turn.out.push(dialog.peer, Some(slot), |out| {
+            out.extend_from_slice(&dialog.answer)
+        });
         turn.stats.sent.count(b"INVITE", 200);
         let generation = dialog.generation;
         let wake = Wake {
@@ -254,8 +258,9 @@ impl Uas {
         refusal.extend_from_slice(dialog.answer.get(rest..headers_end).unwrap_or_default());
         body(&mut refusal, "", b"");
         dialog.answer = refusal;
-        turn.out
-            .push(dialog.peer, |out| out.extend_from_slice(&dialog.answer));
+        turn.out.push(dialog.peer, Some(slot), |out| {
+            out.extend_from_slice(&dialog.answer)
+        });
         turn.stats.sent.count(b"INVITE", 487);
         self.end(turn, slot);
     }
@@ -289,8 +294,9 @@ impl Uas {
             turn.stats.unacknowledged += 1;
             return self.end(turn, slot);
         }
-        turn.out
-            .push(dialog.peer, |out| out.extend_from_slice(&dialog.answer));
+        turn.out.push(dialog.peer, Some(slot), |out| {
+            out.extend_from_slice(&dialog.answer)
+        });
         turn.stats.resent.count(b"INVITE", 200);
         let length = (self.t1 << n.min(10))
             .min(T2_US.max(self.t1))
@@ -374,8 +380,10 @@ impl Uas {
         tag: Option<(u32, u32)>,
         sdp: bool,
     ) {
+        // Those of no call have 0 for both.
+        let call = tag.filter(|tag| *tag != (0, 0)).map(|(slot, _)| slot);
         turn.out
-            .push(from, |out| self.write_answer(out, message, line, tag, sdp));
+            .push(from, call, |out| self.write_answer(out, message, line, tag, sdp));
         let status = line
             .iter()
             .take(3)

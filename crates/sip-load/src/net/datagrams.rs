@@ -38,7 +38,7 @@ impl Datagrams {
         Ok(Self {
             socket,
             incoming: RecvBatch::new(BATCH),
-            outgoing: SendBatch::new(BATCH),
+            outgoing: SendBatch::with_runs(ROUNDS * BATCH),
             backlog: Backlog::new(BACKLOG),
             errors: IcmpErrors::new(),
         })
@@ -76,11 +76,13 @@ impl Datagrams {
     }
 
     /// Sends what the outbox has for addresses; `failed` gets what the kernel refuses.
-    pub(crate) fn send(&mut self, outbox: &Outbox, mut failed: impl FnMut(&[u8])) {
+    pub(crate) fn send(&mut self, outbox: &mut Outbox, mut failed: impl FnMut(&[u8])) {
         if !self.backlog.is_empty() {
             self.outgoing
                 .flush(&self.socket, &mut self.backlog, |_, bytes| failed(bytes));
         }
+        outbox.gather();
+        let outbox = &*outbox;
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
         let message = |index| match outbox.get(index) {
             Some((To::Address(to), bytes)) => (to, bytes),

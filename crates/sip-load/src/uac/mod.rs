@@ -277,8 +277,9 @@ impl Uac {
             return;
         };
         call.sent = turn.now;
-        turn.out
-            .push(call.goes_to(), |out| out.extend_from_slice(&call.request));
+        turn.out.push(call.goes_to(), Some(slot), |out| {
+            out.extend_from_slice(&call.request)
+        });
         turn.stats.sent.count(method_of(&call.request), 0);
         let (length, kind) = if self.reliable {
             (64 * self.t1, Timer::GiveUp(call.transaction))
@@ -352,8 +353,9 @@ impl Uac {
         if turn.now >= until {
             return self.give_up(turn, slot);
         }
-        turn.out
-            .push(call.goes_to(), |out| out.extend_from_slice(&call.request));
+        turn.out.push(call.goes_to(), Some(slot), |out| {
+            out.extend_from_slice(&call.request)
+        });
         turn.stats.resent.count(method_of(&call.request), 0);
         let doubled = self.t1 << n.min(10);
         let length = if call.is_invite(self.plan.kind) {
@@ -387,7 +389,7 @@ impl Uac {
                 let (to, transaction) = (call.link, call.transaction);
                 self.write_cancel(slot);
                 let text = &self.text;
-                turn.out.push(to, |out| out.extend_from_slice(text));
+                turn.out.push(to, Some(slot), |out| out.extend_from_slice(text));
                 turn.stats.sent.count(b"CANCEL", 0);
                 self.start_timer(turn.now, 64 * self.t1, slot, Timer::Ringing(transaction));
             }

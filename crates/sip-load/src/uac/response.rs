@@ -71,7 +71,7 @@ impl Uac {
         let (state, kind) = (call.state, self.plan.kind);
         let is_invite = call.is_invite(kind);
         if is_invite && status >= 300 {
-            self.acknowledge(turn, call.link, message);
+            self.acknowledge(turn, slot, message);
         }
         if matches!(status, 401 | 407) && self.authorize(turn, slot, message, status) {
             return;
@@ -108,7 +108,7 @@ impl Uac {
         let call = &mut self.calls[slot as usize];
         call.state = State::Talking;
         turn.out
-            .push(call.dialog_to, |out| out.extend_from_slice(&call.ack));
+            .push(call.dialog_to, Some(slot), |out| out.extend_from_slice(&call.ack));
         turn.stats.sent.count(b"ACK", 0);
         let hold = self.plan.hold.as_micros() as Micros;
         if hold == 0 {
@@ -118,10 +118,10 @@ impl Uac {
         }
     }
 
-    fn acknowledge(&mut self, turn: &mut Turn<'_>, to: To, message: &Message<'_>) {
+    fn acknowledge(&mut self, turn: &mut Turn<'_>, slot: u32, message: &Message<'_>) {
         self.write_own_ack(message);
-        let text = &self.text;
-        turn.out.push(to, |out| out.extend_from_slice(text));
+        let (to, text) = (self.calls[slot as usize].link, &self.text);
+        turn.out.push(to, Some(slot), |out| out.extend_from_slice(text));
         turn.stats.sent.count(b"ACK", 0);
     }
 
@@ -182,17 +182,17 @@ impl Uac {
             (b"INVITE", 300..) => {
                 self.write_own_ack(message);
                 let text = &self.text;
-                turn.out.push(from, |out| out.extend_from_slice(text));
+                turn.out.push(from, slot, |out| out.extend_from_slice(text));
                 turn.stats.resent.count(b"ACK", 0);
             }
             (b"INVITE", 200..=299) => {
                 // §13.2.2.4: each 2xx that comes is acknowledged.
                 let known = slot.map(|slot| &self.calls[slot as usize]);
                 if let Some(Call { ack, dialog_to, .. }) = known.filter(|call| !call.ack.is_empty()) {
-                    turn.out.push(*dialog_to, |out| out.extend_from_slice(ack));
+                    turn.out.push(*dialog_to, slot, |out| out.extend_from_slice(ack));
                 } else if let Some(to) = self.write_late_ack(from, message) {
                     let text = &self.text;
-                    turn.out.push(to, |out| out.extend_from_slice(text));
+                    turn.out.push(to, slot, |out| out.extend_from_slice(text));
                 } else {
                     return turn.stats.ignore("bad response");
                 }

@@ -172,11 +172,85 @@ impl std::fmt::Debug for RecvSlots {
     }
 }
 
+/// Bytes of the longest message that is sent in a run: what fits every path without fragments. RFC 3261 §18.1.1
+/// sends what is longer by another transport.
+const RUN_MESSAGE: usize = 1300;
+/// Messages of a run, at most (`UDP_MAX_SEGMENTS` of older kernels), and their bytes: a datagram's.
+const RUN_MESSAGES: usize = 64;
+const RUN_BYTES: usize = 60_000;
+/// Bytes of a control message with the length of each part of a run.
+// SAFETY: arithmetic on a length, without memory.
+const CONTROL: usize = unsafe { libc::CMSG_SPACE(size_of::<u16>() as u32) } as usize;
+
+/// Room for one control message, aligned as its header must be.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+struct Control([u8; CONTROL]);
+
+/// What shares a slot of `sendmmsg`: messages to one address that are equally long, but for the last,
+/// which may be shorter. The kernel gets them as one, and cuts them apart where they are sent or, on
+/// loopback, received (UDP_SEGMENT, udp(7)).
+#[derive(Clone, Copy)]
+struct Run {
+    to: SocketAddr,
+    each: usize,
+    bytes: usize,
+    messages: usize,
+    is_open: bool,
+}
+
+impl Run {
+    fn of(to: SocketAddr, each: usize) -> Self {
+        Self {
+            to,
+            each,
+            bytes: each,
+            messages: 1,
+            is_open: (1..=RUN_MESSAGE).contains(&each),
+        }
+    }
+
+    /// Takes one more, if it fits.
+    fn take(&mut self, to: SocketAddr, length: usize) -> bool {
+        let fits = self.is_open
+            && (1..=self.each).contains(&length)
+            && self.to == to
+            && self.messages < RUN_MESSAGES
+            && self.bytes + length <= RUN_BYTES;
+        if fits {
+            self.bytes += length;
+            self.messages += 1;
+            self.is_open = length == self.each;
+        }
+        fits
+    }
+}
+
+/// Whether the kernel knows runs; one that does not would send their bytes as one datagram.
+pub(crate) fn knows_runs(socket: BorrowedFd<'_>) -> bool {
+    let mut value: libc::c_int = 0;
+    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to `value`, and how many to `length`.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_UDP,
+            libc::UDP_SEGMENT,
+            ptr::from_mut(&mut value).cast(),
+            &mut length,
+        )
+    };
+    done == 0
+}
+
 /// Memory for the arguments of `sendmmsg`, reused from call to call.
 pub(crate) struct SendSlots {
     headers: Vec<libc::mmsghdr>,
     iovecs: Vec<libc::iovec>,
     names: Vec<RawAddr>,
+    controls: Vec<Control>,
+    /// Of the last call, one for each header.
+    runs: Vec<Run>,
 }
 
 // SAFETY: the raw pointers are written and used within one call of `send`; what is left of them
@@ -199,47 +273,90 @@ impl SendSlots {
                 slots
             ],
             names: vec![RawAddr::EMPTY; slots],
+            controls: vec![Control([0; CONTROL]); slots],
+            runs: Vec::with_capacity(slots),
         }
     }
 
-    /// Sends the first messages of `messages`, as many as there are slots, without waiting.
-    /// Returns how many were sent, in order; an error is about the first of them.
+    /// Sends the first messages of `messages`, as many as there are slots, without waiting; `runs`:
+    /// equally long ones to one address together. Returns how many were sent, in order; an error is
+    /// about the first run of them ([`Self::first_run`]).
     pub(crate) fn send<'a>(
         &mut self,
         socket: BorrowedFd<'_>,
         messages: impl Iterator<Item = (SocketAddr, &'a [u8])>,
+        runs: bool,
     ) -> io::Result<usize> {
-        let mut count = 0;
-        let slots = self
-            .headers
-            .iter_mut()
-            .zip(self.iovecs.iter_mut())
-            .zip(self.names.iter_mut());
-        for (((header, iovec), name), (to, bytes)) in slots.zip(messages) {
-            let name_len = name.encode(to);
+        self.runs.clear();
+        for (iovec, (to, bytes)) in self.iovecs.iter_mut().zip(messages) {
             iovec.iov_base = bytes.as_ptr().cast_mut().cast();
             iovec.iov_len = bytes.len();
-            header.msg_hdr.msg_name = ptr::from_mut(name).cast();
-            header.msg_hdr.msg_namelen = name_len as libc::socklen_t;
-            header.msg_hdr.msg_iov = iovec;
-            header.msg_hdr.msg_iovlen = 1;
-            count += 1;
+            let joined = runs && self.runs.last_mut().is_some_and(|run| run.take(to, bytes.len()));
+            if !joined {
+                self.runs.push(Run::of(to, bytes.len()));
+            }
         }
-        if count == 0 {
+        if self.runs.is_empty() {
             return Ok(0);
         }
-        // SAFETY: the first `count` headers were just filled: names and iovecs are in this value,
-        // the bytes are borrowed for `'a`, all outlive the call. The kernel reads names and bytes
-        // (so the cast from const is never written through) and writes `msg_len` in the headers.
-        check(unsafe {
+        self.write_headers();
+        // SAFETY: as many headers as there are runs were just filled: names, controls and iovecs are
+        // in this value, the bytes are borrowed for `'a`, all outlive the call. The kernel reads names,
+        // controls and bytes (so the cast from const is never written through) and writes `msg_len`
+        // in the headers.
+        let sent = check(unsafe {
             libc::sendmmsg(
                 socket.as_raw_fd(),
                 self.headers.as_mut_ptr(),
-                count as libc::c_uint,
+                self.runs.len() as libc::c_uint,
                 (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as _,
             )
-        })
-        .map(|sent| sent as usize)
+        })?;
+        let sent = self.runs.iter().take(sent as usize);
+        Ok(sent.map(|run| run.messages).sum())
+    }
+
+    /// Messages of the first run of the last call.
+    pub(crate) fn first_run(&self) -> usize {
+        self.runs.first().map_or(0, |run| run.messages)
+    }
+
+    fn write_headers(&mut self) {
+        let mut first = 0;
+        let slots = self
+            .headers
+            .iter_mut()
+            .zip(&mut self.names)
+            .zip(&mut self.controls);
+        for (run, ((header, name), control)) in self.runs.iter().zip(slots) {
+            let header = &mut header.msg_hdr;
+            header.msg_namelen = name.encode(run.to) as libc::socklen_t;
+            header.msg_name = ptr::from_mut(name).cast();
+            let iovecs = &mut self.iovecs[first..first + run.messages];
+            header.msg_iov = iovecs.as_mut_ptr();
+            header.msg_iovlen = run.messages as _;
+            first += run.messages;
+            header.msg_control = ptr::null_mut();
+            header.msg_controllen = 0;
+            if run.messages > 1 {
+                header.msg_control = ptr::from_mut(control).cast();
+                header.msg_controllen = CONTROL as _;
+                write_length(header, run.each as u16);
+            }
+        }
+    }
+}
+
+/// Writes the control message: how long each part is.
+fn write_length(header: &libc::msghdr, each: u16) {
+    // SAFETY: `msg_control` is a `Control` of `msg_controllen` bytes, aligned for a header and with room
+    // for it and a `u16`, and nobody else holds it.
+    unsafe {
+        let control = libc::CMSG_FIRSTHDR(header);
+        (*control).cmsg_level = libc::SOL_UDP;
+        (*control).cmsg_type = libc::UDP_SEGMENT;
+        (*control).cmsg_len = libc::CMSG_LEN(size_of::<u16>() as u32) as _;
+        libc::CMSG_DATA(control).cast::<u16>().write_unaligned(each);
     }
 }
 
@@ -248,5 +365,35 @@ impl std::fmt::Debug for SendSlots {
         f.debug_struct("SendSlots")
             .field("slots", &self.headers.len())
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn to(port: u16) -> SocketAddr {
+        ([127, 0, 0, 1], port).into()
+    }
+
+    #[test]
+    fn what_may_share_a_run() {
+        let mut run = Run::of(to(1), 100);
+        assert!(!run.take(to(2), 100), "another address");
+        assert!(!run.take(to(1), 101) && !run.take(to(1), 0));
+        assert!(run.take(to(1), 100) && run.take(to(1), 99));
+        assert!(!run.take(to(1), 99), "after a shorter one there is none");
+        assert_eq!((run.messages, run.bytes), (3, 299));
+        assert!(!Run::of(to(1), RUN_MESSAGE + 1).take(to(1), 10));
+        let mut many = Run::of(to(1), 10);
+        assert_eq!(
+            (0..100).filter(|_| many.take(to(1), 10)).count() + 1,
+            RUN_MESSAGES
+        );
+        let mut large = Run::of(to(1), 1300);
+        assert_eq!(
+            (0..100).filter(|_| large.take(to(1), 1300)).count() + 1,
+            RUN_BYTES / 1300
+        );
     }
 }

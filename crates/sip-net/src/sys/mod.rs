@@ -16,7 +16,7 @@ mod message;
 pub(crate) use epoll::{Events, epoll_create, epoll_ctl, epoll_wait, eventfd};
 pub(crate) use error_queue::{ErrorQueue, SocketError};
 pub(crate) use interfaces::{RawInterface, interface_addresses};
-pub(crate) use message::{RawDatagram, RecvSlots, SendSlots};
+pub(crate) use message::{RawDatagram, RecvSlots, SendSlots, knows_runs};
 
 use std::io;
 use std::net::SocketAddr;

@@ -6,7 +6,10 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
 use super::PENDING_ERRORS;
-use crate::sys::SendSlots;
+use crate::sys::{SendSlots, knows_runs};
+
+/// Runs that the kernel may refuse before none is tried any more: a device that cannot cut them apart never will.
+const RUNS_REFUSED: u32 = 8;
 
 /// What became of the messages given to [`SendBatch::send`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,6 +30,9 @@ pub struct SendReport {
 #[derive(Debug)]
 pub struct SendBatch {
     slots: SendSlots,
+    /// Whether equally long messages are sent as runs; `None`: when the kernel knows them.
+    runs: Option<bool>,
+    refused: u32,
 }
 
 impl SendBatch {
@@ -34,6 +40,18 @@ impl SendBatch {
     pub fn new(capacity: usize) -> Self {
         Self {
             slots: SendSlots::new(capacity),
+            runs: Some(false),
+            refused: 0,
+        }
+    }
+
+    /// The same, and neighbours of one length to one address are given to the kernel as one: it goes its
+    /// way through the network once for up to 64 of them, which saves most of what sending costs. Where
+    /// the kernel or the device refuses that, each goes by itself.
+    pub fn with_runs(capacity: usize) -> Self {
+        Self {
+            runs: None,
+            ..Self::new(capacity)
         }
     }
 
@@ -105,10 +123,15 @@ impl SendBatch {
         failed: &mut impl FnMut(usize),
         report: &mut SendReport,
     ) -> usize {
+        let runs = *self.runs.get_or_insert_with(|| knows_runs(socket.as_fd()));
         let mut next = 0;
         let mut tries = 0;
+        // Before this one, each goes by itself.
+        let mut runs_from = 0;
         while next < count {
-            match self.slots.send(socket.as_fd(), (next..count).map(message)) {
+            let together = runs && next >= runs_from;
+            let messages = (next..count).map(message);
+            match self.slots.send(socket.as_fd(), messages, together) {
                 Ok(sent) => {
                     let sent = sent.clamp(1, count - next);
                     report.sent += sent as u64;
@@ -123,6 +146,12 @@ impl SendBatch {
                 // An ICMP error that waits at the socket is reported by the next call, whatever
                 // that sends (udp(7)), and only once: it is no verdict on this message.
                 Err(_) if tries < PENDING_ERRORS => tries += 1,
+                Err(_) if self.slots.first_run() > 1 => {
+                    runs_from = next + self.slots.first_run();
+                    self.refused += 1;
+                    self.runs = Some(self.refused < RUNS_REFUSED);
+                    tries = 0;
+                }
                 Err(_) => {
                     report.errors += 1;
                     failed(next);
@@ -260,5 +289,74 @@ mod tests {
         assert_eq!((report.sent, report.errors), (2, 1));
         assert_eq!(refused, [(address, 65_508)]);
         assert!(backlog.is_empty());
+    }
+
+    /// Sends these lengths, by turns to two sockets where `turns`; what each received, in order.
+    fn exchange(
+        batch: &mut SendBatch,
+        from: &UdpSocket,
+        lengths: &[usize],
+        turns: bool,
+    ) -> [Vec<Vec<u8>>; 2] {
+        let sockets = [socket(), socket()];
+        let messages: Vec<Vec<u8>> = lengths
+            .iter()
+            .enumerate()
+            .map(|(index, length)| vec![index as u8; *length])
+            .collect();
+        let to = |index: usize| sockets[if turns { index % 2 } else { 0 }].local_address();
+        let mut backlog = Backlog::new(1 << 20);
+        let message = |index: usize| (to(index), &*messages[index]);
+        let report = batch.send(from, &mut backlog, lengths.len(), message, |_| unreachable!());
+        assert_eq!(report.sent, lengths.len() as u64);
+        assert_eq!(report.bytes, lengths.iter().sum::<usize>() as u64);
+        sockets.map(|socket| {
+            let mut received = RecvBatch::new(256);
+            let count = received.receive(&socket).unwrap();
+            let datagram = |index| received.datagram(index).unwrap().bytes.to_vec();
+            (0..count).map(datagram).collect()
+        })
+    }
+
+    fn expected(lengths: &[usize]) -> Vec<Vec<u8>> {
+        let each = lengths.iter().enumerate();
+        each.map(|(index, length)| vec![index as u8; *length]).collect()
+    }
+
+    #[test]
+    fn what_is_sent_in_runs_arrives_one_by_one_and_in_order() {
+        let mut lengths = vec![400; 100];
+        lengths.extend([300, 400, 400, 399, 398, 0, 1400, 1400, 1400, 500, 500]);
+        for mut batch in [
+            SendBatch::with_runs(128),
+            SendBatch::with_runs(7),
+            SendBatch::new(128),
+        ] {
+            let [all, none] = exchange(&mut batch, &socket(), &lengths, false);
+            assert_eq!((all, none), (expected(&lengths), vec![]));
+        }
+        let mut batch = SendBatch::with_runs(64);
+        let [even, odd] = exchange(&mut batch, &socket(), &lengths, true);
+        let all = expected(&lengths);
+        assert!(even.iter().eq(all.iter().step_by(2)) && odd.iter().eq(all.iter().skip(1).step_by(2)));
+        assert_eq!(
+            (batch.runs, batch.refused),
+            (Some(true), 0),
+            "this kernel knows them"
+        );
+    }
+
+    /// The kernel cuts no run apart whose parts would have no checksums.
+    #[test]
+    fn runs_that_are_refused_go_one_by_one_and_are_given_up_in_the_end() {
+        let from = socket();
+        crate::sys::set_option(from.as_fd(), libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
+        let mut batch = SendBatch::with_runs(16);
+        for round in 1..=RUNS_REFUSED + 2 {
+            let [all, _] = exchange(&mut batch, &from, &[200; 16], false);
+            assert_eq!(all, expected(&[200; 16]));
+            assert_eq!(batch.refused, round.min(RUNS_REFUSED));
+        }
+        assert_eq!(batch.runs, Some(false));
     }
 }
