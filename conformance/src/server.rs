@@ -337,7 +337,7 @@ fn run_to_end(scene: &Scene, arguments: &[&str], config: &Path, input: Option<&s
 }
 
 /// The server's binary: `TRAPEZOID_BIN`, or what cargo builds now (it says so where that is done).
-pub(crate) fn binary() -> &'static Path {
+pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| match std::env::var_os("TRAPEZOID_BIN") {
         Some(path) => PathBuf::from(path),

@@ -5,7 +5,11 @@ use std::time::Duration;
 use conformance::generator::{load, target, total};
 use conformance::{Authority, Config, Name, Scene, Server, Sipp, Transport, over_udp_and_tcp, port};
 
-over_udp_and_tcp!(as_many_of_each_as_sipp, as_many_failures_as_sipp);
+over_udp_and_tcp!(
+    as_many_of_each_as_sipp,
+    as_many_failures_as_sipp,
+    as_many_cancelled_as_sipp
+);
 
 const CALLS: u32 = 300;
 const RATE: u32 = 100;
@@ -41,7 +45,20 @@ fn grown(server: &Server, before: &[(String, f64)]) -> Vec<(String, f64)> {
     after.map(|((name, now), (_, then))| (name, now - then)).collect()
 }
 
-fn within_one_percent(ours: &[(String, f64)], sipps: &[(String, f64)]) -> Result<(), String> {
+/// Metrics that count whatever a comparison is about are named in `some`: a server that does not
+/// count them, or not under that name, agrees with itself about nothing.
+fn within_one_percent(ours: &[(String, f64)], sipps: &[(String, f64)], some: &[&str]) -> Result<(), String> {
+    for label in some {
+        let quoted = format!("\"{label}\"");
+        let counted = |all: &[(String, f64)]| {
+            let mut named = all.iter().filter(|(name, _)| name.contains(&quoted));
+            named.any(|(_, count)| *count > 0.0)
+        };
+        assert!(
+            counted(ours) && counted(sipps),
+            "nothing of {label}: {ours:?}, {sipps:?}"
+        );
+    }
     let far = |a: f64, b: f64| (a - b).abs() > 0.01 * a.max(b);
     let mut pairs = ours.iter().zip(sipps);
     match pairs.find(|((_, a), (_, b))| far(*a, *b)) {
@@ -57,7 +74,7 @@ fn unless_stalled(compare: impl Fn() -> Result<(), String>) {
 }
 
 /// Calls at `RATE` for as long as `CALLS` take.
-fn calls(scene: &Scene, transport: Transport, users: &str) -> conformance::generator::Report {
+fn calls(scene: &Scene, transport: Transport, users: &str, more: &[&str]) -> conformance::generator::Report {
     let seconds = format!("{}s", CALLS / RATE);
     let (rate, uas) = (RATE.to_string(), scene.at(port::CALLEE + 1).to_string());
     let words = [
@@ -77,7 +94,7 @@ fn calls(scene: &Scene, transport: Transport, users: &str) -> conformance::gener
         "--uas",
         &uas,
     ];
-    load(scene, &words)
+    load(scene, &[&words, more].concat())
 }
 
 /// The word for it on the command line.
@@ -117,7 +134,7 @@ fn each_beside_sipp(transport: Transport) -> Result<(), String> {
         .route(&route("^sip:user", callee(&scene, transport, 1)));
     let server = Server::start(&scene, &config);
     let before = counted(&server);
-    let report = calls(&scene, transport, "user:1000");
+    let report = calls(&scene, transport, "user:1000", &[]);
     let ours = grown(&server, &before);
     assert_eq!(report["succeeded"].as_u64(), Some(u64::from(CALLS)), "{report}");
     assert_eq!(report["failed"].as_u64(), Some(0), "{report}");
@@ -133,7 +150,8 @@ fn each_beside_sipp(transport: Transport) -> Result<(), String> {
         .expect("SIPp, as above")
         .succeed(CALLS);
     phone.succeed(CALLS);
-    within_one_percent(&ours, &grown(&server, &before))?;
+    let some = ["INVITE", "ACK", "BYE", "1xx", "2xx"];
+    within_one_percent(&ours, &grown(&server, &before), &some)?;
     // And what the generator says that it sent and got is what the server got and sent.
     let sent = |name: &str| report["messages"]["sent"][name].as_u64().unwrap_or(0) as f64;
     let resent = total(&report["retransmissions"]) as f64;
@@ -172,7 +190,7 @@ fn failures_beside_sipp(transport: Transport) -> Result<(), String> {
         .invites_to(&callee(&scene, transport, 1), "");
     let server = Server::start(&scene, &config);
     let before = counted(&server);
-    let report = calls(&scene, transport, "user:10");
+    let report = calls(&scene, transport, "user:10", &[]);
     let ours = grown(&server, &before);
     let half = u64::from(CALLS / 2);
     assert_eq!(
@@ -193,7 +211,76 @@ fn failures_beside_sipp(transport: Transport) -> Result<(), String> {
     phone.succeed(CALLS / 2);
     assert!(stats.successful().abs_diff(half) <= half / 100, "{stats:?}");
     assert!(stats.failed().abs_diff(half) <= half / 100, "{stats:?}");
-    within_one_percent(&ours, &grown(&server, &before))
+    let some = ["INVITE", "ACK", "BYE", "1xx", "2xx", "4xx"];
+    within_one_percent(&ours, &grown(&server, &before), &some)
+}
+
+/// Nobody picks up, and the callers cancel: the messages of that are as many, too.
+fn as_many_cancelled_as_sipp(transport: Transport) {
+    unless_stalled(|| cancelled_beside_sipp(transport));
+}
+
+fn cancelled_beside_sipp(transport: Transport) -> Result<(), String> {
+    let scene = Scene::new();
+    let config = Config::new().invites_to(&callee(&scene, transport, 1), "");
+    let server = Server::start(&scene, &config);
+    let before = counted(&server);
+    let rings = ["--ring", "60s", "--answer-within", "50ms"];
+    let report = calls(&scene, transport, "user:1000", &rings);
+    let ours = grown(&server, &before);
+    assert_eq!(
+        report["failures"],
+        serde_json::json!({ "no final answer": CALLS })
+    );
+    assert_eq!(
+        report["messages"]["sent"]["CANCEL"].as_u64(),
+        Some(u64::from(CALLS)),
+        "{report}"
+    );
+    let Some(phone) = Sipp::server(&scene, "uas_cancelled", transport, port::CALLEE + 1)
+        .calls(CALLS, RATE)
+        .start()
+    else {
+        return Ok(());
+    };
+    let before = counted(&server);
+    let caller = Sipp::client(
+        &scene,
+        "uac_cancel",
+        transport,
+        port::CALLER,
+        scene.at(port::SERVER),
+    );
+    let caller = caller.calls(CALLS, RATE).start().expect("SIPp, as above");
+    caller.succeed(CALLS);
+    phone.succeed(CALLS);
+    let some = ["INVITE", "ACK", "CANCEL", "1xx", "2xx", "4xx"];
+    within_one_percent(&ours, &grown(&server, &before), &some)
+}
+
+/// A limit of the generator's own is told as such, and no other cause with it.
+#[test]
+fn without_descriptors() {
+    let scene = Scene::new();
+    let silent = std::net::TcpListener::bind(scene.at(port::SERVER)).expect("a port");
+    let target = silent.local_addr().expect("bound").to_string();
+    let output = std::process::Command::new("sh")
+        .args(["-c", "ulimit -n 24 && exec \"$0\" \"$@\""])
+        .arg(conformance::binary())
+        .args(["load", "options", "--target", &target, "--transport", "tcp"])
+        .args(["--connections", "per-call", "--rate", "100", "--duration", "1s"])
+        .args(["--t1", "100ms", "--drain", "0s", "--json", "-"])
+        .output()
+        .expect("a shell");
+    assert!(output.status.success(), "{output:?}");
+    let report: conformance::generator::Report = serde_json::from_slice(&output.stdout).expect("JSON");
+    let failures = report["failures"].as_object().expect("a map");
+    let known = |cause: &str| cause == "no descriptor or port" || cause == "unfinished";
+    assert!(failures.keys().all(|cause| known(cause)), "{report}");
+    assert!(failures["no descriptor or port"].as_u64() > Some(50), "{report}");
+    assert_eq!(report["generator"]["saturated"], true, "{report}");
+    let why = report["generator"]["why"].as_str().expect("a reason");
+    assert!(why.contains("Too many open files"), "{why}");
 }
 
 /// Calls, registrations, OPTIONS and messages over each transport, by one connection, by several

@@ -169,6 +169,8 @@ pub struct Plan {
     pub local: Option<SocketAddr>,
     /// The domain of all users.
     pub domain: String,
+    /// The server's own name, as OPTIONS ask for it: the domain, or address and port.
+    pub server: String,
     /// Who plays.
     pub users: Users,
     /// Answer challenges (digest).
@@ -194,6 +196,9 @@ pub struct Plan {
     pub connections: Connections,
     /// Bytes of text in a MESSAGE.
     pub text_len: usize,
+    /// Whether requests within a dialog go to the target, too, although no Record-Route asks for that: an outbound
+    /// proxy, or a relay that reads no message.
+    pub outbound: bool,
     /// What REGISTER registers; `None`: the callee's address, or else the caller's own.
     pub contact: Option<SocketAddr>,
     /// Seconds that REGISTER asks for.

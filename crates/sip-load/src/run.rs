@@ -125,26 +125,29 @@ fn cpu_seconds() -> f64 {
 impl Load {
     fn new(plan: Arc<Plan>) -> Result<Self, LoadError> {
         let epoll = Epoll::new().map_err(socket("make an epoll instance"))?;
-        let mut streams = Streams::new(dial(&plan)?);
+        let mut streams = Streams::new(dial(&plan)?, (64 * plan.t1).as_micros() as Micros);
         let (mut callers, mut links) = (None, Vec::new());
-        let local = match plan.local {
-            Some(local) => local,
-            None => SocketAddr::new(
-                own_address(plan.target).map_err(socket(format!("reach {}", plan.target)))?,
-                0,
-            ),
+        let given = plan.local.filter(|local| !local.ip().is_unspecified());
+        // Also where every address was asked for: Via must say one.
+        let own = match given {
+            Some(local) => local.ip(),
+            None => own_address(plan.target).map_err(socket(format!("reach {}", plan.target)))?,
         };
+        let local = plan.local.unwrap_or(SocketAddr::new(own, 0));
         let name = match plan.transport {
             Transport::Udp => {
                 let bound = Datagrams::bind(local, &epoll, CALLERS_SOCKET);
                 let bound = bound.map_err(socket(format!("bind to {local}")))?;
-                let name = bound.local().to_string();
+                let name = SocketAddr::new(own, bound.local().port()).to_string();
                 callers = Some(bound);
                 links.push(To::Address(plan.target));
                 name
             }
             // Nobody connects to a caller: answers come by the connection that it opened.
-            Transport::Tcp | Transport::Tls => SocketAddr::new(local.ip(), 5060).to_string(),
+            Transport::Tcp | Transport::Tls => {
+                let port = if local.port() == 0 { 5060 } else { local.port() };
+                SocketAddr::new(own, port).to_string()
+            }
             // RFC 7118 §5: a name that cannot be looked up.
             Transport::Ws | Transport::Wss => format!("{:08x}.invalid", plan.run),
         };
@@ -201,16 +204,21 @@ impl Load {
                 .wait(&mut events, Some(wait))
                 .map_err(socket("wait for events"))?;
         }
+        self.read_clock();
         let mut turn = Turn {
             now: self.now,
             out: &mut self.from_callers,
             stats: &mut self.stats,
         };
         self.uac.stop(&mut turn);
+        // Stopped before its end, the window is what was reached of it.
+        let window = &mut self.stats.window;
+        window.end = window.end.min(self.now).max(window.start);
         progress(self.progress());
         if self.measured.until.is_none() {
             self.measured.until = Some((cpu_seconds(), self.receive_drops()));
         }
+        self.stats.own_limit = self.streams.own_limit.take();
         self.stats.lost_connections = std::mem::take(&mut self.streams.reasons);
         let (cpu_s, drops) = self.measured.total();
         Ok(Report::new(&self.plan, &self.stats, cpu_s, drops))
@@ -318,6 +326,7 @@ impl Load {
     /// Hands over what has come by connections, and deals with those that are gone.
     fn take_streams(&mut self) {
         let now = self.now;
+        self.streams.wake(&self.epoll, now);
         for began in self.streams.opened.drain(..) {
             self.stats.time(Timed::Connect, now, began);
         }

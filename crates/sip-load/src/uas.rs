@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::collections::VecDeque;
 use std::hash::{BuildHasherDefault, Hasher};
 
+use sip_core::transport::Transport;
 use sip_message::{HeaderName, Message};
 
 use crate::Micros;
@@ -20,6 +21,8 @@ enum State {
     Ringing,
     /// 200 was sent, and is until ACK.
     Answered,
+    /// 487 was sent, and is until ACK.
+    Refused,
     Confirmed,
     /// Kept only to know its INVITE, should that come again.
     Ended,
@@ -33,7 +36,7 @@ struct Dialog {
     key: u64,
     peer: To,
     since: Micros,
-    /// The last answer to the INVITE.
+    /// The final answer to the INVITE: while it rings, the 200 that it will get.
     answer: Vec<u8>,
 }
 
@@ -41,8 +44,10 @@ struct Dialog {
 enum Timer {
     /// Answer.
     PickUp,
-    /// Send the 200 again, for the n-th time.
+    /// Send the final answer again, for the n-th time.
     Resend(u8),
+    /// 64 × T1 have passed without an ACK.
+    GiveUp,
 }
 
 /// Keys are hashes already.
@@ -72,6 +77,7 @@ pub(crate) struct Uas {
     run: [u8; 8],
     t1: Micros,
     ring: Micros,
+    reliable: bool,
     dialogs: Vec<Dialog>,
     free: Vec<u32>,
     known: HashMap<u64, u32, BuildHasherDefault<AsItIs>>,
@@ -104,6 +110,7 @@ impl Uas {
             run: digits(plan.run),
             t1: plan.t1.as_micros() as Micros,
             ring: callee.ring.as_micros() as Micros,
+            reliable: callee.transport != Transport::Udp,
             dialogs: Vec::new(),
             free: Vec::new(),
             known: HashMap::default(),
@@ -150,15 +157,7 @@ impl Uas {
     fn invited(&mut self, turn: &mut Turn<'_>, from: To, message: &Message<'_>) {
         let key = key_of(message);
         if let Some(&slot) = self.known.get(&key) {
-            turn.stats.repeated.count(b"INVITE", 0);
-            let dialog = &self.dialogs[slot as usize];
-            if !dialog.answer.is_empty() {
-                turn.out.push(dialog.peer, Some(slot), |out| {
-                    out.extend_from_slice(&dialog.answer)
-                });
-                turn.stats.resent.count(b"INVITE", 200);
-            }
-            return;
+            return self.invited_again(turn, slot);
         }
         let Some(slot) = self.take_slot(turn.now) else {
             turn.stats.ignore("more dialogs than the called end may hold");
@@ -192,31 +191,51 @@ impl Uas {
         if self.ring == 0 {
             self.pick_up(turn, slot);
         } else {
-            let generation = tag.1;
-            let wake = Wake {
-                slot,
-                generation,
-                kind: Timer::PickUp,
-            };
-            self.timers.start(turn.now, self.ring, wake);
+            self.start_timer(turn.now, self.ring, slot, Timer::PickUp);
         }
     }
 
+    /// §17.2.1: the last answer once more; after the ACK there is none to be sent.
+    fn invited_again(&mut self, turn: &mut Turn<'_>, slot: u32) {
+        turn.stats.repeated.count(b"INVITE", 0);
+        let dialog = &self.dialogs[slot as usize];
+        let (peer, answer) = (dialog.peer, &dialog.answer);
+        if matches!(dialog.state, State::Confirmed | State::Ended) {
+            return;
+        }
+        turn.out.push(peer, Some(slot), |out| {
+            if dialog.state == State::Ringing {
+                write_bodiless(out, b"180 Ringing", answer, true);
+            } else {
+                out.extend_from_slice(answer);
+            }
+        });
+        turn.stats.resent.count(b"INVITE", status_of(dialog.state));
+    }
+
     fn pick_up(&mut self, turn: &mut Turn<'_>, slot: u32) {
+        self.send_final(turn, slot, State::Answered);
+        self.start_timer(turn.now, self.t1, slot, Timer::Resend(1));
+    }
+
+    fn send_final(&mut self, turn: &mut Turn<'_>, slot: u32, state: State) {
         let dialog = &mut self.dialogs[slot as usize];
-        dialog.state = State::Answered;
+        dialog.state = state;
         dialog.since = turn.now;
         turn.out.push(dialog.peer, Some(slot), |out| {
             out.extend_from_slice(&dialog.answer)
         });
-        turn.stats.sent.count(b"INVITE", 200);
-        let generation = dialog.generation;
+        turn.stats.sent.count(b"INVITE", status_of(state));
+    }
+
+    fn start_timer(&mut self, now: Micros, length: Micros, slot: u32, kind: Timer) {
+        let generation = self.dialogs[slot as usize].generation;
         let wake = Wake {
             slot,
             generation,
-            kind: Timer::Resend(1),
+            kind,
         };
-        self.timers.start(turn.now, self.t1, wake);
+        self.timers.start(now, length, wake);
     }
 
     fn acknowledged(&mut self, turn: &mut Turn<'_>, message: &Message<'_>) {
@@ -226,6 +245,7 @@ impl Uas {
         let dialog = &mut self.dialogs[slot as usize];
         match dialog.state {
             State::Answered => dialog.state = State::Confirmed,
+            State::Refused => self.end(turn, slot),
             State::Confirmed | State::Ended => turn.stats.repeated.count(b"ACK", 0),
             State::Ringing => turn.stats.ignore("ACK before an answer"),
         }
@@ -244,25 +264,17 @@ impl Uas {
         let Some(slot) = slot.filter(|slot| self.dialogs[*slot as usize].state == State::Ringing) else {
             return;
         };
-        // The 487 is the 200 that was ready, with another start line and without a body's worth.
         let dialog = &mut self.dialogs[slot as usize];
-        let rest = dialog
-            .answer
-            .iter()
-            .position(|c| *c == b'\n')
-            .map_or(0, |at| at + 1);
-        let headers_end = memchr::memmem::rfind(&dialog.answer, b"\r\nContact: ")
-            .map(|at| at + 2)
-            .unwrap_or(dialog.answer.len());
-        let mut refusal = b"SIP/2.0 487 Request Terminated\r\n".to_vec();
-        refusal.extend_from_slice(dialog.answer.get(rest..headers_end).unwrap_or_default());
-        body(&mut refusal, "", b"");
+        let mut refusal = Vec::new();
+        write_bodiless(&mut refusal, b"487 Request Terminated", &dialog.answer, false);
         dialog.answer = refusal;
-        turn.out.push(dialog.peer, Some(slot), |out| {
-            out.extend_from_slice(&dialog.answer)
-        });
-        turn.stats.sent.count(b"INVITE", 487);
-        self.end(turn, slot);
+        self.send_final(turn, slot, State::Refused);
+        // §17.2.1 timers G and H.
+        if self.reliable {
+            self.start_timer(turn.now, 64 * self.t1, slot, Timer::GiveUp);
+        } else {
+            self.start_timer(turn.now, self.t1, slot, Timer::Resend(1));
+        }
     }
 
     /// Does what is due.
@@ -279,39 +291,38 @@ impl Uas {
             }
             match (kind, dialog.state) {
                 (Timer::PickUp, State::Ringing) => self.pick_up(turn, slot),
-                (Timer::Resend(n), State::Answered) => self.resend(turn, slot, n),
+                (Timer::Resend(n), State::Answered | State::Refused) => self.resend(turn, slot, n),
+                (Timer::GiveUp, State::Answered | State::Refused) => self.give_up(turn, slot),
                 _ => {}
             }
         }
         self.forget(turn.now);
     }
 
-    /// §13.3.1.4, on every transport.
+    /// Of a 200 on every transport (§13.3.1.4), of a 487 over UDP.
     fn resend(&mut self, turn: &mut Turn<'_>, slot: u32, n: u8) {
         let dialog = &self.dialogs[slot as usize];
         let until = dialog.since + 64 * self.t1;
         if turn.now >= until {
-            turn.stats.unacknowledged += 1;
-            return self.end(turn, slot);
+            return self.give_up(turn, slot);
         }
         turn.out.push(dialog.peer, Some(slot), |out| {
             out.extend_from_slice(&dialog.answer)
         });
-        turn.stats.resent.count(b"INVITE", 200);
-        let length = (self.t1 << n.min(10))
-            .min(T2_US.max(self.t1))
-            .min(until - turn.now);
-        let kind = Timer::Resend(n.saturating_add(1));
-        let generation = dialog.generation;
-        self.timers.start(
-            turn.now,
-            length,
-            Wake {
-                slot,
-                generation,
-                kind,
-            },
-        );
+        turn.stats.resent.count(b"INVITE", status_of(dialog.state));
+        if n == 1 {
+            // Not before: of most calls the ACK has come by now.
+            self.start_timer(turn.now, 63 * self.t1, slot, Timer::GiveUp);
+        }
+        let length = (self.t1 << n.min(10)).min(T2_US.max(self.t1));
+        if turn.now + length < until {
+            self.start_timer(turn.now, length, slot, Timer::Resend(n.saturating_add(1)));
+        }
+    }
+
+    fn give_up(&mut self, turn: &mut Turn<'_>, slot: u32) {
+        turn.stats.unacknowledged += u64::from(self.dialogs[slot as usize].state == State::Answered);
+        self.end(turn, slot);
     }
 
     fn end(&mut self, turn: &mut Turn<'_>, slot: u32) {
@@ -431,6 +442,37 @@ impl Uas {
     }
 }
 
+/// The status of the answer of a dialog in this state.
+const fn status_of(state: State) -> u16 {
+    match state {
+        State::Ringing => 180,
+        State::Refused => 487,
+        State::Answered | State::Confirmed | State::Ended => 200,
+    }
+}
+
+/// Another answer to the INVITE that `ok` was written for: with this status line, and no body.
+fn write_bodiless(out: &mut Vec<u8>, line: &[u8], ok: &[u8], contact: bool) {
+    let after = |from: usize| memchr::memchr(b'\n', ok.get(from..)?).map(|at| from + at + 1);
+    let fields = after(0).unwrap_or(ok.len());
+    let contact_at = memchr::memmem::rfind(ok, b"\r\nContact: ").map_or(ok.len(), |at| at + 2);
+    let end = if contact {
+        after(contact_at).unwrap_or(ok.len())
+    } else {
+        contact_at
+    };
+    cat(
+        out,
+        &[
+            b"SIP/2.0 ",
+            line,
+            b"\r\n",
+            ok.get(fields..end).unwrap_or_default(),
+        ],
+    );
+    body(out, "", b"");
+}
+
 /// One INVITE, also when it comes again, and its CANCEL: Call-ID and CSeq number.
 fn key_of(message: &Message<'_>) -> u64 {
     let mut hasher = siphasher::sip::SipHasher13::new();
@@ -443,7 +485,6 @@ fn key_of(message: &Message<'_>) -> u64 {
 mod tests {
     use std::time::Duration;
 
-    use sip_core::transport::Transport;
     use sip_message::{HeaderIndex, parse};
 
     use super::*;
@@ -463,11 +504,15 @@ mod tests {
 
     impl Bench {
         fn new(ring: Duration) -> Self {
+            Self::over(Transport::Tcp, ring)
+        }
+
+        fn over(transport: Transport, ring: Duration) -> Self {
             let plan = crate::uac::tests::plan(Kind::Call, Transport::Udp);
             let listen = ([192, 0, 2, 7], 5070).into();
             let callee = Callee {
                 listen,
-                transport: Transport::Tcp,
+                transport,
                 ring,
             };
             Self {
@@ -614,6 +659,52 @@ mod tests {
             "too late: its own answer only"
         );
         assert!(line(&b.get(&request("CANCEL", "2", ""))[0]).starts_with("SIP/2.0 481"));
+    }
+
+    #[test]
+    fn an_invite_that_comes_again_gets_the_last_answer_again() {
+        let mut b = Bench::over(Transport::Udp, Duration::from_secs(3));
+        let rings = b.get(&request("INVITE", "1", ""));
+        assert_eq!(b.get(&request("INVITE", "1", "")), rings, "it still rings");
+        b.pass(3 * SECOND);
+        let answered = b.get(&request("INVITE", "1", ""));
+        assert_eq!(line(&answered[0]), "SIP/2.0 200 OK");
+        assert_eq!(tag_of(&answered[0]), tag_of(&rings[0]));
+        b.get(&request("ACK", "1", &tag_of(&rings[0])));
+        assert!(b.get(&request("INVITE", "1", "")).is_empty(), "it is set up");
+        let resent = [180, 200].map(|status| b.stats.resent.count_of(b"INVITE", status));
+        assert_eq!((resent, b.stats.repeated.count_of(b"INVITE", 0)), ([1, 1], 3));
+        // One that was cancelled.
+        b.get(&request("INVITE", "2", ""));
+        let refused = b.get(&request("CANCEL", "2", "")).remove(1);
+        assert_eq!(b.get(&request("INVITE", "2", "")), [refused]);
+    }
+
+    /// §17.2.1 timers G and H.
+    #[test]
+    fn a_refusal_is_sent_again_until_it_is_acknowledged() {
+        let halves: Vec<u64> = vec![1, 3, 7, 15, 23, 31, 39, 47, 55, 63];
+        for (transport, expected) in [(Transport::Udp, halves), (Transport::Tcp, Vec::new())] {
+            let mut b = Bench::over(transport, Duration::from_secs(300));
+            b.get(&request("INVITE", "1", ""));
+            b.get(&request("CANCEL", "1", ""));
+            let again = b.pass(31_999_999);
+            assert!(
+                again
+                    .iter()
+                    .all(|(_, text)| text == "SIP/2.0 487 Request Terminated")
+            );
+            let at: Vec<_> = again.iter().map(|(at, _)| at * 2 / SECOND).collect();
+            assert_eq!(at, expected, "{transport:?}");
+            assert_eq!(b.get(&request("INVITE", "1", "")).len(), 1);
+            assert!(b.pass(200 * SECOND).is_empty());
+            assert_eq!(b.stats.unacknowledged, 0, "it was no call");
+            let tag = tag_of(&b.get(&request("INVITE", "2", ""))[0]);
+            b.get(&request("CANCEL", "2", ""));
+            b.get(&request("ACK", "2", &tag));
+            assert!(b.get(&request("INVITE", "2", "")).is_empty());
+            assert!(b.pass(250 * SECOND).is_empty());
+        }
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //! counted as often as it was made.
 
 use std::collections::BTreeMap;
-use std::net::{SocketAddr, UdpSocket};
+use std::io::Read;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -105,6 +106,7 @@ fn serve(socket: &UdpSocket, acts: &[Act], stop: &AtomicBool) {
         let Ok((count, from)) = socket.recv_from(&mut buffer) else {
             continue;
         };
+        let came = Instant::now();
         let text = std::str::from_utf8(&buffer[..count]).expect("text").to_owned();
         let mut request = Request {
             text: &text,
@@ -117,19 +119,20 @@ fn serve(socket: &UdpSocket, acts: &[Act], stop: &AtomicBool) {
         let digits = request.field("From").split("u000").nth(1).expect("a user");
         let user: usize = digits[..2].parse().expect("a number");
         for (delay, text) in acts[user % acts.len()](&request) {
-            later.push((now + delay, from, text));
+            later.push((came + delay, from, text));
         }
     }
 }
 
 /// One call of each of `users`, a hundred a second; times are a twentieth of the RFC's.
-fn play(server: &Server, kind: Kind, users: u32, calls: u32) -> Report {
-    let plan = Plan {
+fn plan(target: SocketAddr, kind: Kind, users: u32, calls: u32) -> Plan {
+    Plan {
         kind,
         transport: Transport::Udp,
-        target: server.address,
+        target,
         local: None,
         domain: "example.com".into(),
+        server: "example.com".into(),
         users: Users::Numbered {
             prefix: "u".into(),
             count: users,
@@ -153,13 +156,21 @@ fn play(server: &Server, kind: Kind, users: u32, calls: u32) -> Report {
         connections: Connections::Shared(1),
         text_len: 10,
         contact: None,
+        outbound: false,
         expires_s: 60,
         callee: None,
         max_calls: 1000,
         tls: TlsPlan::default(),
         path: "/".into(),
         run: 7,
-    };
+    }
+}
+
+fn play(server: &Server, kind: Kind, users: u32, calls: u32) -> Report {
+    played(plan(server.address, kind, users, calls), calls)
+}
+
+fn played(plan: Plan, calls: u32) -> Report {
     let mut last = None;
     let report = run(plan, &AtomicBool::new(false), |progress| last = Some(progress)).expect("it runs");
     assert_eq!(report.offered, u64::from(calls));
@@ -354,4 +365,99 @@ fn a_port_where_nobody_listens() {
     let gone = std::mem::ManuallyDrop::new(gone);
     let report = play(&gone, Kind::Options, 3, 30);
     assert_eq!(failures(&report), [("send failed", 30)]);
+}
+
+/// No connection is ever made, and all calls say so, also those between two attempts.
+#[test]
+fn a_port_where_nobody_listens_for_connections() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let target = listener.local_addr().expect("bound");
+    drop(listener);
+    for connections in [Connections::Shared(2), Connections::PerCall] {
+        let plan = Plan {
+            transport: Transport::Tcp,
+            connections,
+            ..plan(target, Kind::Options, 3, 50)
+        };
+        let report = played(plan, 50);
+        assert_eq!(failures(&report), [("connect failed", 50)]);
+        assert!(
+            !report
+                .generator
+                .why
+                .is_some_and(|why| why.contains("connections"))
+        );
+    }
+}
+
+/// Who is connected to and then says nothing: in 64 × T1 that is given up, and tried again.
+#[test]
+fn a_connection_that_never_comes_up() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let plan = Plan {
+        transport: Transport::Ws,
+        t1: Duration::from_millis(2),
+        ..plan(listener.local_addr().expect("bound"), Kind::Options, 3, 50)
+    };
+    let report = played(plan, 50);
+    assert_eq!(failures(&report), [("connect timeout", 50)]);
+    listener.set_nonblocking(true).expect("a listener");
+    let tried = std::iter::from_fn(|| listener.accept().ok()).count();
+    assert!(tried > 1, "{tried}");
+}
+
+/// The address that was asked for is the one that is seen, and the one in Via.
+#[test]
+fn connections_come_from_the_address_that_was_given() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let target = listener.local_addr().expect("bound");
+    let server = std::thread::spawn(move || {
+        let (mut socket, from) = listener.accept().expect("a connection");
+        let mut buffer = [0; 4096];
+        let count = socket.read(&mut buffer).expect("a request");
+        (from.ip(), String::from_utf8_lossy(&buffer[..count]).into_owned())
+    });
+    let plan = Plan {
+        transport: Transport::Tcp,
+        local: Some(([127, 0, 0, 9], 0).into()),
+        ..plan(target, Kind::Options, 1, 1)
+    };
+    let report = played(plan, 1);
+    assert_eq!(failures(&report), [("connection lost", 1)]);
+    let (from, request) = server.join().expect("no panic");
+    assert_eq!(from.to_string(), "127.0.0.9");
+    assert!(
+        request.contains("\r\nVia: SIP/2.0/TCP 127.0.0.9:5060;"),
+        "{request}"
+    );
+}
+
+/// What was reached of the time is what rates are rates of.
+#[test]
+fn a_run_that_is_stopped() {
+    let server = Server::start(&[|r| at_once(r.answer(200, ""))]);
+    let stop = AtomicBool::new(false);
+    let plan = Plan {
+        duration: Duration::from_secs(3600),
+        warmup: Duration::from_millis(100),
+        ..plan(server.address, Kind::Options, 1, 1)
+    };
+    let stop_later = |progress: sip_load::Progress| {
+        stop.fetch_or(progress.seconds > 0.5, Ordering::Relaxed);
+    };
+    let report = run(plan.clone(), &stop, stop_later).expect("it runs");
+    assert!(
+        (0.3..3599.0).contains(&report.duration_s),
+        "{}",
+        report.duration_s
+    );
+    let ratio = report.goodput * report.duration_s / report.succeeded as f64;
+    assert!((0.9..1.1).contains(&ratio), "{ratio}");
+    assert!(report.generator.utilization >= report.generator.cpu_s / 3599.0);
+    // Before anything counted.
+    let report = run(plan, &AtomicBool::new(true), |_| ()).expect("it runs");
+    assert_eq!(
+        (report.duration_s, report.goodput, report.generator.utilization),
+        (0.0, 0.0, 0.0)
+    );
 }

@@ -205,7 +205,7 @@ impl Connection {
     }
 
     /// It is over.
-    fn ended(&self, why: impl std::fmt::Display) -> Ended {
+    pub(super) fn ended(&self, why: impl std::fmt::Display) -> Ended {
         let cause = if self.phase == Phase::Open {
             Cause::ConnectionLost
         } else {

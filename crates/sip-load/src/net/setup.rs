@@ -7,8 +7,9 @@ use sip_core::transport::Transport;
 use sip_net::epoll::Epoll;
 use sip_net::tls::{ClientSettings, IdentityFiles, ServerSettings, TlsClient, TlsServer, system_clock};
 
+use super::streams::outgoing;
 use super::{CALLED_SOCKET, Datagrams, Dial, Streams};
-use crate::plan::{Callee, Plan};
+use crate::plan::{Callee, Connections, Plan};
 use crate::run::{LoadError, socket};
 
 /// How callers connect; `None`: they do not.
@@ -18,6 +19,14 @@ pub(crate) fn dial(plan: &Plan) -> Result<Option<Dial>, LoadError> {
         Transport::Tcp | Transport::Ws => false,
         Transport::Tls | Transport::Wss => true,
     };
+    // Several connections cannot have one port.
+    let local = plan.local.map(|local| match plan.connections {
+        Connections::Shared(1) => local,
+        Connections::Shared(_) | Connections::PerCall => SocketAddr::new(local.ip(), 0),
+    });
+    if let Some(local) = local {
+        outgoing(plan.target, Some(local)).map_err(socket(format!("bind to {local}")))?;
+    }
     let websocket = matches!(plan.transport, Transport::Ws | Transport::Wss);
     let mut tls = None;
     if secure {
@@ -30,10 +39,14 @@ pub(crate) fn dial(plan: &Plan) -> Result<Option<Dial>, LoadError> {
         let client = TlsClient::load(settings, system_clock(), &mut Vec::new());
         let client = client.map_err(|error| LoadError::Tls(error.to_string()))?;
         let name = plan.tls.name.clone().unwrap_or_else(|| plan.domain.clone());
+        // An address of IPv6 has brackets in URIs only.
+        let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+        let name = bare.map_or_else(|| name.clone(), str::to_owned);
         tls = Some((Arc::new(client), name));
     }
     Ok(Some(Dial {
         target: plan.target,
+        local,
         tls,
         websocket: websocket.then(|| (plan.path.clone(), plan.domain.clone())),
     }))

@@ -1,10 +1,11 @@
 //! Connections of both ends: TCP, TLS, WebSocket; cut into messages.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 
+use rustix::io::Errno;
 use sip_core::limits::Limits;
 use sip_net::epoll::{Epoll, Interest, Readiness};
 use sip_net::tls::{TlsClient, TlsServer};
@@ -25,10 +26,14 @@ const READ: usize = 64 << 10;
 const REASONS: usize = 32;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
+/// A listener that could not accept for want of descriptors is not looked at for so long.
+const PAUSE_US: Micros = 100_000;
 
 /// How callers connect.
 pub(crate) struct Dial {
     pub(crate) target: SocketAddr,
+    /// Our end; port 0: any.
+    pub(crate) local: Option<SocketAddr>,
     /// With the name that the server's certificate must speak for.
     pub(crate) tls: Option<(Arc<TlsClient>, String)>,
     /// Path and host of the WebSocket.
@@ -63,7 +68,15 @@ impl Inbox {
 /// All connections.
 pub(crate) struct Streams {
     connections: Vec<Option<Connection>>,
+    /// By connection: what the last one of this number ended of.
+    down: Vec<Cause>,
     free: Vec<u32>,
+    /// How long a connection may take until it can be used.
+    within: Micros,
+    /// Until when each must be usable that is not yet, in this order.
+    opening: VecDeque<(Micros, u32)>,
+    /// The listener is not looked at until then.
+    paused: Option<Micros>,
     dial: Option<Dial>,
     listener: Option<(TcpListener, Option<Arc<TlsServer>>)>,
     scratch: Box<[u8]>,
@@ -75,6 +88,8 @@ pub(crate) struct Streams {
     pub(crate) lost: Vec<(u32, End, Cause)>,
     /// Why they are, in words.
     pub(crate) reasons: BTreeMap<String, u64>,
+    /// What the generator itself ran out of first, descriptors or ports.
+    pub(crate) own_limit: Option<String>,
     /// When connections of the callers began that can be used now.
     pub(crate) opened: Vec<Micros>,
 }
@@ -88,10 +103,15 @@ impl std::fmt::Debug for Streams {
 }
 
 impl Streams {
-    pub(crate) fn new(dial: Option<Dial>) -> Self {
+    /// Connections may take `within` until they can be used.
+    pub(crate) fn new(dial: Option<Dial>, within: Micros) -> Self {
         Self {
+            within,
             connections: Vec::new(),
+            down: Vec::new(),
             free: Vec::new(),
+            opening: VecDeque::new(),
+            paused: None,
             dial,
             listener: None,
             scratch: vec![0; READ].into_boxed_slice(),
@@ -101,6 +121,7 @@ impl Streams {
             inbox: Inbox::default(),
             lost: Vec::new(),
             reasons: BTreeMap::new(),
+            own_limit: None,
             opened: Vec::new(),
         }
     }
@@ -127,6 +148,7 @@ impl Streams {
     fn take_slot(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
             self.connections.push(None);
+            self.down.push(Cause::ConnectionLost);
             (self.connections.len() - 1) as u32
         })
     }
@@ -148,7 +170,7 @@ impl Streams {
         let Some(dial) = &self.dial else {
             return;
         };
-        let made = connect(dial.target).and_then(|socket| {
+        let made = connect(dial).and_then(|socket| {
             epoll.add(&socket, FIRST_CONNECTION + u64::from(id), Interest::Write)?;
             Ok(socket)
         });
@@ -157,11 +179,35 @@ impl Streams {
                 let websocket = dial.websocket.as_ref().map(|_| Box::new(Client::new(id)));
                 let connection = Connection::calling(socket, websocket, now, &self.limits);
                 self.connections[id as usize] = Some(connection);
+                self.opening.push_back((now + self.within, id));
             }
             Err(error) => {
-                self.note(error.to_string());
-                self.lost.push((id, End::Callers, Cause::ConnectFailed));
+                let cause = self.note_error(&error);
+                self.down[id as usize] = cause;
+                self.lost.push((id, End::Callers, cause));
             }
+        }
+    }
+
+    /// Does what is due: to be asked ten times a second.
+    pub(crate) fn wake(&mut self, epoll: &Epoll, now: Micros) {
+        while let Some((due, id)) = self.opening.pop_front_if(|(due, _)| *due <= now) {
+            // Another of this number has a time of its own.
+            let began = due - self.within;
+            let late = |c: &Connection| c.phase != Phase::Open && c.began == began;
+            if self.connections[id as usize].as_ref().is_some_and(late) {
+                self.lose(
+                    id,
+                    Cause::ConnectTimeout,
+                    "it took too long to connect".to_owned(),
+                );
+            }
+        }
+        if self.paused.take_if(|until| *until <= now).is_some()
+            && let Some((listener, _)) = &self.listener
+            && epoll.add(listener, LISTENER, Interest::Read).is_err()
+        {
+            self.paused = Some(now + PAUSE_US);
         }
     }
 
@@ -197,9 +243,19 @@ impl Streams {
     }
 
     fn accept(&mut self, epoll: &Epoll, now: Micros) {
-        while let Some((listener, tls)) = &self.listener
-            && let Ok((socket, _)) = listener.accept()
-        {
+        while let Some((listener, tls)) = &self.listener {
+            let socket = match listener.accept() {
+                Ok((socket, _)) => socket,
+                Err(error) => {
+                    if is_own_limit(&error) {
+                        // Who waits to be accepted would wake us at once, again and again.
+                        let _ = epoll.remove(listener);
+                        self.paused = Some(now + PAUSE_US);
+                        self.note_error(&error);
+                    }
+                    return;
+                }
+            };
             let session = match tls.as_ref().map(|tls| tls.accept()) {
                 None => None,
                 Some(Ok(session)) => Some(Box::new(session)),
@@ -214,6 +270,8 @@ impl Streams {
                 .and_then(|()| epoll.add(&socket, token, Interest::Read))
                 .is_ok()
             {
+                self.opening
+                    .extend(session.is_some().then_some((now + self.within, id)));
                 self.connections[id as usize] = Some(Connection::called(socket, session, now, &self.limits));
             } else {
                 self.free.push(id);
@@ -229,9 +287,20 @@ impl Streams {
         }
     }
 
+    /// An error of making a socket; what calls fail of then.
+    fn note_error(&mut self, error: &io::Error) -> Cause {
+        self.note(error.to_string());
+        if !is_own_limit(error) {
+            return Cause::ConnectFailed;
+        }
+        self.own_limit.get_or_insert_with(|| error.to_string());
+        Cause::OwnLimit
+    }
+
     fn lose(&mut self, id: u32, cause: Cause, why: String) {
         self.note(why);
         if let Some(connection) = self.connections.get_mut(id as usize).and_then(Option::take) {
+            self.down[id as usize] = cause;
             self.lost.push((id, connection.end, cause));
             if connection.end == End::Called {
                 self.free.push(id);
@@ -245,8 +314,9 @@ impl Streams {
             let Some((To::Connection(id), message)) = outbox.get(index) else {
                 continue;
             };
+            let down = self.down.get(id as usize).copied();
             match self.get(id) {
-                None => failed(message, Cause::ConnectionLost),
+                None => failed(message, down.unwrap_or(Cause::ConnectionLost)),
                 Some(connection) if connection.waiting() > MOST_WAITING => {
                     failed(message, Cause::ConnectionFull)
                 }
@@ -268,8 +338,12 @@ impl Streams {
         dirty.dedup();
         for id in dirty.drain(..) {
             let token = FIRST_CONNECTION + u64::from(id);
-            if let Some(Err(error)) = self.get(id).map(|c| c.flush(epoll, token)) {
-                self.lose(id, Cause::ConnectionLost, error.to_string());
+            let Some(connection) = self.get(id) else {
+                continue;
+            };
+            if let Err(error) = connection.flush(epoll, token) {
+                let Ended { cause, why } = connection.ended(error);
+                self.lose(id, cause, why);
             }
         }
         self.dirty = dirty;
@@ -286,14 +360,60 @@ impl Streams {
     }
 }
 
-fn connect(target: SocketAddr) -> io::Result<TcpStream> {
+/// Whether it is we who have no descriptor, port or memory for a socket.
+fn is_own_limit(error: &io::Error) -> bool {
+    const OURS: [Errno; 6] = [
+        Errno::MFILE,
+        Errno::NFILE,
+        Errno::ADDRNOTAVAIL,
+        Errno::ADDRINUSE,
+        Errno::NOBUFS,
+        Errno::NOMEM,
+    ];
+    let number = error.raw_os_error();
+    OURS.iter().any(|ours| Some(ours.raw_os_error()) == number)
+}
+
+/// A socket for a connection to `target`, bound to `local`.
+pub(super) fn outgoing(target: SocketAddr, local: Option<SocketAddr>) -> io::Result<Socket> {
     let kind = Type::STREAM.nonblocking().cloexec();
     let socket = Socket::new(Domain::for_address(target), kind, Some(Protocol::TCP))?;
-    let in_progress = rustix::io::Errno::INPROGRESS.raw_os_error();
+    if let Some(local) = local {
+        if local.port() != 0 {
+            // The port of a connection that was lost is used again.
+            socket.set_reuse_address(true)?;
+        }
+        socket.bind(&local.into())?;
+    }
+    Ok(socket)
+}
+
+fn connect(dial: &Dial) -> io::Result<TcpStream> {
+    let socket = outgoing(dial.target, dial.local)?;
+    let target = dial.target;
+    let in_progress = Errno::INPROGRESS.raw_os_error();
     match socket.connect(&target.into()) {
         Err(error) if error.raw_os_error() != Some(in_progress) => return Err(error),
         Ok(()) | Err(_) => {}
     }
     socket.set_tcp_nodelay(true)?;
     Ok(TcpStream::from(socket))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_generator_runs_out_of_is_told_apart() {
+        let mut streams = Streams::new(None, 1);
+        let cause = |streams: &mut Streams, errno: Errno| streams.note_error(&errno.into());
+        assert_eq!(cause(&mut streams, Errno::CONNREFUSED), Cause::ConnectFailed);
+        assert_eq!(streams.own_limit, None);
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::ADDRNOTAVAIL] {
+            assert_eq!(cause(&mut streams, errno), Cause::OwnLimit);
+        }
+        assert!(streams.own_limit.is_some_and(|why| why.contains("open files")));
+        assert_eq!(streams.reasons.len(), 4);
+    }
 }

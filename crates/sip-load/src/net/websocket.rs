@@ -1,6 +1,9 @@
 //! The client's end of a WebSocket (RFC 6455, RFC 7118): the handshake, masked frames to the
 //! server, plain frames from it.
 
+use base64ct::{Base64, Encoding};
+use sha1::{Digest, Sha1};
+
 /// What came.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Came {
@@ -27,6 +30,8 @@ pub(crate) struct Client {
     message: Vec<u8>,
     /// Whether `message` waits for more fragments.
     partial: bool,
+    /// Of which the key is made.
+    number: u32,
     mask: u32,
 }
 
@@ -34,6 +39,7 @@ impl Client {
     /// With a number that tells connections apart.
     pub(crate) fn new(number: u32) -> Self {
         Self {
+            number: number.wrapping_mul(0x9e37_79b9) | 1,
             mask: number.wrapping_mul(0x9e37_79b9) | 1,
             ..Self::default()
         }
@@ -41,16 +47,32 @@ impl Client {
 
     /// The request of the handshake (RFC 6455 §4.1, RFC 7118 §4).
     pub(crate) fn write_request(&self, out: &mut Vec<u8>, host: &str, path: &str) {
-        const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-        // 22 digits of base64 and its padding are sixteen bytes.
-        let digit = |i: u32| ALPHABET[(self.mask.rotate_left(7 * i) as usize) & 63] as char;
-        // Of the last digit only two bits are used.
-        let key: String = (0..21).map(digit).chain("A==".chars()).collect();
+        let key = self.key();
         let text = format!(
             "GET {path} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
              Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Protocol: sip\r\nSec-WebSocket-Version: 13\r\n\r\n"
         );
         out.extend_from_slice(text.as_bytes());
+    }
+
+    /// Sec-WebSocket-Key.
+    fn key(&self) -> String {
+        const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        // 22 digits of base64 and its padding are sixteen bytes.
+        let digit = |i: u32| ALPHABET[(self.number.rotate_left(7 * i) as usize) & 63] as char;
+        // Of the last digit only two bits are used.
+        (0..21).map(digit).chain("A==".chars()).collect()
+    }
+
+    /// The Sec-WebSocket-Accept that a server must answer with (RFC 6455 §4.1, §4.2.2).
+    fn accept(&self) -> String {
+        let hash = Sha1::new()
+            .chain_update(self.key())
+            .chain_update("258EAFA5-E914-47DA-95CA-C5AB0DC85B11")
+            .finalize();
+        let mut accept = [0; 28];
+        // Twenty bytes are 28 digits.
+        Base64::encode(&hash, &mut accept).map_or_else(|_| String::new(), str::to_owned)
     }
 
     /// Appends a message as one masked frame (RFC 6455 §5.2, §5.3).
@@ -98,13 +120,21 @@ impl Client {
         if !self.agreed {
             return self.handshake();
         }
-        let Some((first, payload)) = self.frame() else {
-            return if self.buffer.len() > MOST {
-                Came::Closed
-            } else {
-                Came::Nothing
-            };
-        };
+        while let Some((first, payload)) = self.frame() {
+            let came = self.take(first, payload);
+            if came != Came::Nothing {
+                return came;
+            }
+        }
+        if self.buffer.len() > MOST {
+            Came::Closed
+        } else {
+            Came::Nothing
+        }
+    }
+
+    /// Takes the frame at the front: its first byte, and where its payload is.
+    fn take(&mut self, first: u8, payload: std::ops::Range<usize>) -> Came {
         let bytes = self.buffer.get(payload.clone()).unwrap_or_default();
         let came = match first & 0x0f {
             0..=2 => {
@@ -130,9 +160,6 @@ impl Client {
             _ => Came::Nothing,
         };
         self.buffer.drain(..payload.end);
-        if came == Came::Nothing && !self.buffer.is_empty() {
-            return self.next();
-        }
         came
     }
 
@@ -144,10 +171,26 @@ impl Client {
                 Came::Nothing
             };
         };
-        let agreed = self.buffer.starts_with(b"HTTP/1.1 101");
+        let head = self.buffer.get(..end).unwrap_or_default();
+        let agreed = head.starts_with(b"HTTP/1.1 101 ") && self.is_accepted(head);
         self.buffer.drain(..end + 4);
         self.agreed = agreed;
         if agreed { Came::Agreed } else { Came::Closed }
+    }
+
+    /// Whether the head of the answer is one to our key: else it is a cached one, or whoever
+    /// answered does not know what was asked (RFC 6455 §4.1).
+    fn is_accepted(&self, head: &[u8]) -> bool {
+        let accept = self.accept();
+        let fields = head.split(|c| *c == b'\n').skip(1);
+        let named = |line: &&[u8]| {
+            let name = line.split(|c| *c == b':').next().unwrap_or_default();
+            name.eq_ignore_ascii_case(b"Sec-WebSocket-Accept")
+        };
+        let value = fields
+            .filter(named)
+            .map(|line| line.get(21..).unwrap_or_default().trim_ascii());
+        value.eq(std::iter::once(accept.as_bytes()))
     }
 
     /// First byte and payload of the frame at the front, if it is whole.
@@ -193,7 +236,7 @@ mod tests {
 
     #[test]
     fn we_read_what_the_server_writes_however_it_is_cut() {
-        let mut stream = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n".to_vec();
+        let mut stream = agreement(&Client::new(1).accept());
         let messages: Vec<Vec<u8>> = [3, 126, 70_000].iter().map(|n| vec![b'x'; *n]).collect();
         for message in &messages {
             websocket::write_frame(&mut stream, message);
@@ -219,10 +262,65 @@ mod tests {
         }
     }
 
+    fn agreement(accept: &str) -> Vec<u8> {
+        let head = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n";
+        format!("{head}sec-websocket-accept:{accept}\r\n\r\n").into_bytes()
+    }
+
     #[test]
     fn a_refusal_is_an_end() {
         let mut client = Client::new(1);
         client.feed(b"HTTP/1.1 403 Forbidden\r\n\r\n");
         assert_eq!(client.next(), Came::Closed);
+    }
+
+    /// RFC 6455 §4.1: the answer must be to this key.
+    #[test]
+    fn an_answer_to_another_key_is_an_end() {
+        let good = Client::new(1).accept();
+        let twice = format!("{good}\r\nSec-WebSocket-Accept: {good}");
+        let cut = &good[..27];
+        for (accept, came) in [
+            (good.as_str(), Came::Agreed),
+            (&Client::new(2).accept(), Came::Closed),
+            (cut, Came::Closed),
+            (&twice, Came::Closed),
+            ("", Came::Closed),
+        ] {
+            let mut client = Client::new(1);
+            client.feed(&agreement(accept));
+            assert_eq!(client.next(), came, "{accept}");
+        }
+        let mut client = Client::new(1);
+        client.feed(b"HTTP/1.1 101 Switching Protocols\r\n\r\n");
+        assert_eq!(client.next(), Came::Closed);
+    }
+
+    #[test]
+    fn what_the_server_makes_of_our_key_is_what_we_expect() {
+        use sip_core::transport::websocket::{AllowedOrigins, Handshake, Handshaking};
+        let mut client = Client::new(5);
+        let (mut request, mut answer) = (Vec::new(), Vec::new());
+        client.write_request(&mut request, "example.com", "/");
+        let mut input = &request[..];
+        let mut handshake = Handshake::new(16_384);
+        let Handshaking::Accepted(upgrade) = handshake.next(&mut input, &AllowedOrigins::any()) else {
+            panic!("no upgrade")
+        };
+        upgrade.write_response(&mut answer);
+        client.feed(&answer);
+        assert_eq!(client.next(), Came::Agreed);
+    }
+
+    #[test]
+    fn many_frames_of_nothing_are_passed_over() {
+        let mut stream = agreement(&Client::new(1).accept());
+        // Unasked Pongs.
+        stream.extend([0x8a, 0].repeat(200_000));
+        websocket::write_frame(&mut stream, b"x");
+        let mut client = Client::new(1);
+        client.feed(&stream[..]);
+        assert_eq!(client.next(), Came::Agreed);
+        assert_eq!(client.next(), Came::Message);
     }
 }

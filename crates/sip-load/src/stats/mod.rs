@@ -29,6 +29,10 @@ pub(crate) enum Cause {
     ByeStatus(u16),
     /// The connection could not be made.
     ConnectFailed,
+    /// The connection was not made in 64 × T1, its handshakes included.
+    ConnectTimeout,
+    /// The generator has no descriptor or port left for the connection.
+    OwnLimit,
     /// The connection was lost.
     ConnectionLost,
     /// The connection takes no more for now: its buffer here is full.
@@ -55,6 +59,8 @@ impl Cause {
             Self::BadResponse => "bad response",
             Self::ByeTimeout => "bye timeout",
             Self::ConnectFailed => "connect failed",
+            Self::ConnectTimeout => "connect timeout",
+            Self::OwnLimit => "no descriptor or port",
             Self::ConnectionLost => "connection lost",
             Self::ConnectionFull => "connection full",
             Self::SendFailed => "send failed",
@@ -179,6 +185,8 @@ pub(crate) struct Stats {
     pub(crate) unacknowledged: u64,
     /// Connections that failed or were lost, by reason.
     pub(crate) lost_connections: BTreeMap<String, u64>,
+    /// What the generator itself ran out of, descriptors or ports.
+    pub(crate) own_limit: Option<String>,
     /// What came and belonged to nothing, by reason.
     pub(crate) ignored: BTreeMap<&'static str, u64>,
     times: Vec<Histogram<u64>>,
@@ -207,6 +215,7 @@ impl Stats {
             repeated: Messages::new(),
             unacknowledged: 0,
             lost_connections: BTreeMap::new(),
+            own_limit: None,
             ignored: BTreeMap::new(),
             times: Timed::ALL.iter().map(|_| histogram()).collect(),
             lag: histogram(),
@@ -265,6 +274,11 @@ impl Stats {
         {
             times.saturating_record(now.saturating_sub(intended));
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn times_of(&self, what: Timed) -> &Histogram<u64> {
+        &self.times[what as usize]
     }
 
     /// All calls so far, in the window and outside.

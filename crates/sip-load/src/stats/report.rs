@@ -109,7 +109,7 @@ pub struct Report {
     pub target: String,
     /// Calls per second that were meant, at the start.
     pub rate: f64,
-    /// Seconds for which calls counted.
+    /// Seconds for which calls counted: the plan's, or fewer when it was stopped.
     pub duration_s: f64,
     /// Seconds before that.
     pub warmup_s: f64,
@@ -152,7 +152,16 @@ const BUSY: f64 = 0.95;
 
 impl Report {
     pub(crate) fn new(plan: &Plan, stats: &Stats, cpu_s: f64, receive_drops: u64) -> Self {
-        let duration_s = plan.duration.as_secs_f64();
+        // Less than the plan's when the run was stopped.
+        let window = &stats.window;
+        let duration_s = window.end.saturating_sub(window.start) as f64 / 1e6;
+        let a_second = |amount: f64| {
+            if duration_s > 0.0 {
+                amount / duration_s
+            } else {
+                0.0
+            }
+        };
         let failures: BTreeMap<String, u64> = stats.failures.iter().map(|(c, n)| (c.name(), *n)).collect();
         let times = Timed::ALL.iter().zip(&stats.times).filter(|(_, h)| !h.is_empty());
         let messages = [("sent", stats.sent.named()), ("received", stats.received.named())];
@@ -168,7 +177,7 @@ impl Report {
             offered: stats.offered,
             succeeded: stats.succeeded,
             failed: stats.failures.values().sum(),
-            goodput: stats.completed as f64 / duration_s,
+            goodput: a_second(stats.completed as f64),
             failures,
             messages: messages.into(),
             retransmissions: stats.resent.named(),
@@ -179,22 +188,24 @@ impl Report {
             response_ms: times.map(|((_, name), h)| (*name, Quantiles::of(h))).collect(),
             generator: Generator {
                 cpu_s,
-                utilization: cpu_s / duration_s,
+                utilization: a_second(cpu_s),
                 lag_ms: Quantiles::of(&stats.lag),
                 receive_drops,
                 ..Generator::default()
             },
             series: stats.seconds.clone(),
         };
-        report.generator.why = report.own_limit();
+        report.generator.why = report.own_limit(stats.own_limit.as_deref());
         report.generator.saturated = report.generator.why.is_some();
         report
     }
 
-    fn own_limit(&self) -> Option<String> {
+    fn own_limit(&self, ran_out: Option<&str>) -> Option<String> {
         let own = &self.generator;
         let full = self.failures.get("generator full").copied().unwrap_or(0);
-        let told = if own.lag_ms.p99 > LATE_MS {
+        let told = if let Some(why) = ran_out {
+            format!("it could open no more connections ({why})")
+        } else if own.lag_ms.p99 > LATE_MS {
             format!("calls began {:.1} ms late (99th percentile)", own.lag_ms.p99)
         } else if own.utilization > BUSY {
             format!(

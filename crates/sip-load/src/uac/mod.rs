@@ -12,12 +12,13 @@
 mod request;
 mod response;
 
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use crate::Micros;
 use crate::digest::Challenge;
 use crate::outbox::{Outbox, To};
-use crate::plan::{Kind, Plan};
+use crate::plan::{Connections, Kind, Plan};
 use crate::stats::{Cause, Stats, Timed};
 use crate::timers::{Timers, Wake};
 use sip_core::transport::Transport;
@@ -49,7 +50,8 @@ struct Call {
     user: u32,
     /// When it was meant to begin.
     intended: Micros,
-    /// When the request under way was meant to be sent; for the first, without challenges.
+    /// When the request under way was meant to be sent; for the first, without challenges. While
+    /// talked, when the BYE is.
     asked: Micros,
     /// When the request under way was sent first.
     sent: Micros,
@@ -59,6 +61,8 @@ struct Call {
     /// Credentials were sent with this request.
     authorized: bool,
     rang: bool,
+    /// The CANCEL has its answer.
+    cancel_answered: bool,
     /// Something came that looked like an answer and was none.
     spoilt: bool,
     /// The request under way, for when it is sent again.
@@ -86,6 +90,7 @@ impl Call {
             transaction: 0,
             authorized: false,
             rang: false,
+            cancel_answered: false,
             spoilt: false,
             request: Vec::new(),
             ack: Vec::new(),
@@ -114,8 +119,10 @@ impl Call {
 enum Timer {
     /// Send the request of this transaction again, for the n-th time.
     Resend(u8, u8),
-    /// 64 × T1 have passed for this transaction, on a reliable transport.
+    /// 64 × T1 have passed for this transaction.
     GiveUp(u8),
+    /// Send the CANCEL of this transaction again, for the n-th time.
+    Cancel(u8, u8),
     /// It rings too long.
     Ringing(u8),
     /// The hold time is over.
@@ -138,8 +145,38 @@ struct Registered {
     busy: bool,
 }
 
+/// Calls that were given up, of which it is remembered that a late 2xx is ended, at most.
+const GIVEN_UP: usize = 1 << 17;
+
 /// Users that are passed over for one who is not busy, at most.
 const BUSY_USERS: u32 = 64;
+
+/// Calls whose INVITE was given up, by slot and generation: a 2xx may come all the same, for
+/// 64 × T1.
+#[derive(Debug, Default)]
+struct GivenUp {
+    calls: HashSet<(u32, u32)>,
+    until: VecDeque<(Micros, (u32, u32))>,
+}
+
+impl GivenUp {
+    fn add(&mut self, call: (u32, u32), now: Micros, until: Micros) {
+        while let Some((_, old)) = self.until.pop_front_if(|(until, _)| *until <= now).or_else(|| {
+            (self.until.len() >= GIVEN_UP)
+                .then(|| self.until.pop_front())
+                .flatten()
+        }) {
+            self.calls.remove(&old);
+        }
+        self.calls.insert(call);
+        self.until.push_back((until, call));
+    }
+
+    /// Whether it is one; once.
+    fn take(&mut self, call: (u32, u32)) -> bool {
+        self.calls.remove(&call)
+    }
+}
 
 /// All callers.
 #[derive(Debug)]
@@ -156,6 +193,9 @@ pub(crate) struct Uac {
     /// Registrations and the last nonce of each user; empty where nobody asks.
     registered: Vec<Registered>,
     nonces: Vec<Option<Challenge>>,
+    /// The call on each connection, where each has its own.
+    on_link: Vec<u32>,
+    given_up: GivenUp,
     reliable: bool,
     t1: Micros,
     /// Scratch.
@@ -179,6 +219,8 @@ impl Uac {
             } else {
                 Vec::new()
             },
+            on_link: Vec::new(),
+            given_up: GivenUp::default(),
             reliable: plan.transport != Transport::Udp,
             t1: plan.t1.as_micros() as Micros,
             plan,
@@ -232,6 +274,13 @@ impl Uac {
             ..Call::free()
         };
         *call = fresh;
+        if let (Connections::PerCall, To::Connection(connection)) = (self.plan.connections, link) {
+            let connection = connection as usize;
+            self.on_link
+                .resize(self.on_link.len().max(connection + 1), u32::MAX);
+            self.on_link[connection] = slot;
+        }
+        let call = &mut self.calls[slot as usize];
         call.ack.clear();
         call.dialog.clear();
         let mut known = self.nonces.get_mut(user as usize).and_then(Option::take);
@@ -331,8 +380,15 @@ impl Uac {
                 Timer::Ringing(transaction) if transaction == call.transaction => {
                     self.rings_too_long(turn, slot)
                 }
+                Timer::Cancel(transaction, n) if transaction == call.transaction => {
+                    self.cancel_again(turn, slot, n)
+                }
                 Timer::HangUp if call.state == State::Talking => self.hang_up(turn, slot),
-                Timer::Resend(..) | Timer::GiveUp(_) | Timer::Ringing(_) | Timer::HangUp => {}
+                Timer::Resend(..)
+                | Timer::GiveUp(_)
+                | Timer::Cancel(..)
+                | Timer::Ringing(_)
+                | Timer::HangUp => {}
             }
         }
     }
@@ -363,8 +419,15 @@ impl Uac {
         } else {
             doubled.min(T2_US.max(self.t1))
         };
-        let kind = Timer::Resend(call.transaction, n.saturating_add(1));
-        self.start_timer(turn.now, length.min(until - turn.now), slot, kind);
+        let transaction = call.transaction;
+        if n == 1 {
+            // Not before: most requests have their answer by now, and need no second timer.
+            self.start_timer(turn.now, 63 * self.t1, slot, Timer::GiveUp(transaction));
+        }
+        if turn.now + length < until {
+            let kind = Timer::Resend(transaction, n.saturating_add(1));
+            self.start_timer(turn.now, length, slot, kind);
+        }
     }
 
     fn give_up(&mut self, turn: &mut Turn<'_>, slot: u32) {
@@ -384,24 +447,48 @@ impl Uac {
         let call = &self.calls[slot as usize];
         match call.state {
             State::Proceeding => {
-                self.calls[slot as usize].state = State::Cancelling;
-                let call = &self.calls[slot as usize];
-                let (to, transaction) = (call.link, call.transaction);
-                self.write_cancel(slot);
-                let text = &self.text;
-                turn.out.push(to, Some(slot), |out| out.extend_from_slice(text));
+                let transaction = call.transaction;
+                let call = &mut self.calls[slot as usize];
+                call.state = State::Cancelling;
+                call.sent = turn.now;
+                self.send_cancel(turn, slot);
                 turn.stats.sent.count(b"CANCEL", 0);
                 self.start_timer(turn.now, 64 * self.t1, slot, Timer::Ringing(transaction));
+                if !self.reliable {
+                    self.start_timer(turn.now, self.t1, slot, Timer::Cancel(transaction, 1));
+                }
             }
             State::Cancelling => self.end(turn, slot, Err(Cause::NoFinal)),
             State::Free | State::Calling | State::Talking | State::Ending => {}
         }
     }
 
+    fn send_cancel(&mut self, turn: &mut Turn<'_>, slot: u32) {
+        self.write_cancel(slot);
+        let (to, text) = (self.calls[slot as usize].link, &self.text);
+        turn.out.push(to, Some(slot), |out| out.extend_from_slice(text));
+    }
+
+    /// §17.1.2.2 timers E and F of the CANCEL; the INVITE's final answer ends them, too.
+    fn cancel_again(&mut self, turn: &mut Turn<'_>, slot: u32, n: u8) {
+        let call = &self.calls[slot as usize];
+        let until = call.sent + 64 * self.t1;
+        if call.state != State::Cancelling || call.cancel_answered || turn.now >= until {
+            return;
+        }
+        let transaction = call.transaction;
+        self.send_cancel(turn, slot);
+        turn.stats.resent.count(b"CANCEL", 0);
+        let length = (self.t1 << n.min(10)).min(T2_US.max(self.t1));
+        if turn.now + length < until {
+            let kind = Timer::Cancel(transaction, n.saturating_add(1));
+            self.start_timer(turn.now, length, slot, kind);
+        }
+    }
+
     fn hang_up(&mut self, turn: &mut Turn<'_>, slot: u32) {
         let call = &mut self.calls[slot as usize];
         call.state = State::Ending;
-        call.asked = turn.now;
         call.cseq += 1;
         call.authorized = false;
         self.write_bye(slot, None);
@@ -411,14 +498,18 @@ impl Uac {
     /// The call is over.
     fn end(&mut self, turn: &mut Turn<'_>, slot: u32, outcome: Result<(), Cause>) {
         let call = &mut self.calls[slot as usize];
+        let invites = !matches!(call.state, State::Talking | State::Ending) && self.plan.kind.is_invite();
+        let refused = matches!(outcome, Err(Cause::Status(300..) | Cause::CredentialsRefused));
+        if invites && !refused && outcome.is_err() {
+            let until = turn.now + 64 * self.t1;
+            self.given_up.add((slot, call.generation), turn.now, until);
+        }
         call.state = State::Free;
         if let Some(registered) = self.registered.get_mut(call.user as usize) {
             registered.busy = false;
         }
         turn.stats.ended(turn.now, call.intended, outcome);
-        if let (crate::plan::Connections::PerCall, To::Connection(connection)) =
-            (self.plan.connections, call.link)
-        {
+        if let (Connections::PerCall, To::Connection(connection)) = (self.plan.connections, call.link) {
             turn.out.closing.push(connection);
         }
         self.free.push(slot);
@@ -426,11 +517,20 @@ impl Uac {
 
     /// A connection is gone: the transactions on it have failed (§17.1.4).
     pub(crate) fn lost(&mut self, turn: &mut Turn<'_>, connection: u32, cause: Cause) {
-        for slot in 0..self.calls.len() {
-            let call = &self.calls[slot];
+        let slots = match self.plan.connections {
+            Connections::Shared(_) => 0..self.calls.len() as u32,
+            Connections::PerCall => {
+                let slot = self.on_link.get(connection as usize).copied();
+                slot.map_or(0..0, |slot| slot..slot.saturating_add(1))
+            }
+        };
+        for slot in slots {
+            let Some(call) = self.calls.get(slot as usize) else {
+                return;
+            };
             let waits = !matches!(call.state, State::Free | State::Talking);
             if waits && call.link == To::Connection(connection) {
-                self.end(turn, slot as u32, Err(cause));
+                self.end(turn, slot, Err(cause));
             }
         }
     }

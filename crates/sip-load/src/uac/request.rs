@@ -12,6 +12,15 @@ use crate::text::{SDP, SDP_TYPE, body, cat, copy_fields, hex8, read_hex8};
 
 /// RFC 3261 §8.1.1.7.
 const COOKIE: &[u8] = b"z9hG4bK";
+/// Numbers of transactions of calls that are over.
+const LATE_ACK: u8 = 254;
+const LATE_BYE: u8 = 255;
+
+/// A call that is over, as far as a 2xx tells.
+pub(super) struct LateCall {
+    pub(super) slot: u32,
+    pub(super) call: Call,
+}
 
 impl Uac {
     /// The first request of `slot`, with credentials if there is a challenge to answer.
@@ -37,7 +46,7 @@ impl Uac {
             callee(plan, call.user)
         };
         if plan.kind == Kind::Options {
-            cat(&mut out, &[b"sip:", plan.domain.as_bytes()]);
+            cat(&mut out, &[b"sip:", plan.server.as_bytes()]);
         } else {
             write_aor(&mut out, plan, to_user);
         }
@@ -126,23 +135,37 @@ impl Uac {
 
     /// What a 2xx says of the dialog (§12.1.2); false: not enough for one.
     pub(super) fn read_dialog(&mut self, slot: u32, message: &Message<'_>) -> bool {
-        read_dialog(&mut self.calls[slot as usize], message)
+        read_dialog(&mut self.calls[slot as usize], message, self.plan.outbound)
     }
 
-    /// The ACK of a 2xx whose call is over: of the answer alone. Where it goes; `None`: it is no
-    /// answer that could be acknowledged.
-    pub(super) fn write_late_ack(&mut self, from: To, message: &Message<'_>) -> Option<To> {
+    /// What a 2xx whose call is over says, of the answer alone; `None`: it is no answer that could
+    /// be acknowledged.
+    pub(super) fn late_call(&self, from: To, message: &Message<'_>) -> Option<LateCall> {
+        let via = message.value(HeaderName::Via)?;
+        let (slot, generation, _) = branch_of(&self.run, via)?;
         let mut call = Call {
+            generation,
             link: from,
             cseq: message.cseq().ok()?.number,
             ..Call::free()
         };
-        read_dialog(&mut call, message).then_some(())?;
+        read_dialog(&mut call, message, self.plan.outbound).then_some(LateCall { slot, call })
+    }
+
+    /// Its ACK, or its BYE: transactions of numbers that no call comes to.
+    pub(super) fn write_late(&mut self, late: &mut LateCall, method: &[u8]) {
+        let bye = method == b"BYE";
+        late.call.transaction = if bye { LATE_BYE } else { LATE_ACK };
+        late.call.cseq += u32::from(bye);
         self.text.clear();
-        let (text, slot) = (&mut self.text, u32::MAX);
-        write_in_dialog(text, &self.plan, &self.run, &self.local, slot, &call, b"ACK");
+        let (text, call) = (&mut self.text, &late.call);
+        write_in_dialog(text, &self.plan, &self.run, &self.local, late.slot, call, method);
         body(text, "", b"");
-        Some(call.dialog_to)
+    }
+
+    /// Whether `via` is that of a BYE of [`Self::write_late`].
+    pub(super) fn is_late_bye(&self, via: &[u8]) -> bool {
+        branch_of(&self.run, via).is_some_and(|(.., transaction)| transaction == u32::from(LATE_BYE))
     }
 
     /// The ACK of a 2xx (§13.2.2.4): a transaction of its own.
@@ -174,22 +197,24 @@ impl Uac {
     /// Slot and transaction of a branch of ours in `via`, if the slot's call is the one of the
     /// branch.
     pub(super) fn branch_in(&self, via: &[u8]) -> Option<(u32, u8)> {
-        let at = memchr::memmem::find(via, COOKIE)? + COOKIE.len();
-        let number = |n: usize| read_hex8(via.get(at + 8 * n..at + 8 * (n + 1))?);
-        if via.get(at..at + 8)? != self.run {
-            return None;
-        }
-        let (slot, generation, transaction) = (number(1)?, number(2)?, number(3)?);
+        let (slot, generation, transaction) = branch_of(&self.run, via)?;
         let call = self.calls.get(slot as usize)?;
         (call.generation == generation).then_some((slot, u8::try_from(transaction).ok()?))
     }
 }
 
-fn read_dialog(call: &mut Call, message: &Message<'_>) -> bool {
+/// Slot, generation and transaction of a branch of this run.
+fn branch_of(run: &[u8], via: &[u8]) -> Option<(u32, u32, u32)> {
+    let at = memchr::memmem::find(via, COOKIE)? + COOKIE.len();
+    let number = |n: usize| read_hex8(via.get(at + 8 * n..at + 8 * (n + 1))?);
+    (via.get(at..at + 8)? == run).then_some((number(1)?, number(2)?, number(3)?))
+}
+
+fn read_dialog(call: &mut Call, message: &Message<'_>, outbound: bool) -> bool {
     let Some((to, target)) = remote_target(message, call.link) else {
         return false;
     };
-    call.dialog_to = to;
+    call.dialog_to = if outbound { call.link } else { to };
     call.dialog.clear();
     call.dialog.extend_from_slice(target);
     call.target_len = target.len();
@@ -220,7 +245,8 @@ fn remote_target<'a>(message: &Message<'a>, link: To) -> Option<(To, &'a [u8])> 
 
 fn write_request_uri(out: &mut Vec<u8>, plan: &Plan, user: u32) {
     match plan.kind {
-        Kind::Register | Kind::Options => cat(out, &[b"sip:", plan.domain.as_bytes()]),
+        Kind::Register => cat(out, &[b"sip:", plan.domain.as_bytes()]),
+        Kind::Options => cat(out, &[b"sip:", plan.server.as_bytes()]),
         Kind::Call | Kind::Redirect | Kind::Message => write_aor(out, plan, callee(plan, user)),
     }
 }

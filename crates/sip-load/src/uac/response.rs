@@ -28,6 +28,7 @@ impl Uac {
             return self.late(turn, from, message, status, method, Some(slot));
         }
         if method == b"CANCEL" {
+            call.cancel_answered |= status >= 200;
             return;
         }
         let expected = method_expected(self.plan.kind, call.state);
@@ -73,7 +74,8 @@ impl Uac {
         if is_invite && status >= 300 {
             self.acknowledge(turn, slot, message);
         }
-        if matches!(status, 401 | 407) && self.authorize(turn, slot, message, status) {
+        let challenged = matches!(status, 401 | 407) && state != State::Cancelling;
+        if challenged && self.authorize(turn, slot, message, status) {
             return;
         }
         let call = &self.calls[slot as usize];
@@ -111,6 +113,8 @@ impl Uac {
             .push(call.dialog_to, Some(slot), |out| out.extend_from_slice(&call.ack));
         turn.stats.sent.count(b"ACK", 0);
         let hold = self.plan.hold.as_micros() as Micros;
+        // Then the BYE is meant to be sent, whenever that is done.
+        call.asked = turn.now + hold;
         if hold == 0 {
             self.hang_up(turn, slot);
         } else {
@@ -190,16 +194,43 @@ impl Uac {
                 let known = slot.map(|slot| &self.calls[slot as usize]);
                 if let Some(Call { ack, dialog_to, .. }) = known.filter(|call| !call.ack.is_empty()) {
                     turn.out.push(*dialog_to, slot, |out| out.extend_from_slice(ack));
-                } else if let Some(to) = self.write_late_ack(from, message) {
-                    let text = &self.text;
-                    turn.out.push(to, slot, |out| out.extend_from_slice(text));
-                } else {
-                    return turn.stats.ignore("bad response");
+                    turn.stats.resent.count(b"ACK", 0);
+                } else if !self.accept_late(turn, from, message, slot) {
+                    turn.stats.ignore("bad response");
                 }
-                turn.stats.resent.count(b"ACK", 0);
             }
+            (b"BYE", _) if self.is_late_bye(via) => {}
             _ => turn.stats.ignore("late response"),
         }
+    }
+
+    /// A 2xx of an INVITE whose call is over: ACK, and where it had been given up, BYE: the called
+    /// end has a dialog that nobody wants (§13.2.2.4, §15). The BYE is sent once, also over UDP,
+    /// and its answer is ignored: no call depends on it, and a dialog that stays is the called end's
+    /// to end.
+    fn accept_late(
+        &mut self,
+        turn: &mut Turn<'_>,
+        from: To,
+        message: &Message<'_>,
+        slot: Option<u32>,
+    ) -> bool {
+        let Some(mut late) = self.late_call(from, message) else {
+            return false;
+        };
+        self.write_late(&mut late, b"ACK");
+        let text = &self.text;
+        turn.out
+            .push(late.call.dialog_to, slot, |out| out.extend_from_slice(text));
+        turn.stats.resent.count(b"ACK", 0);
+        if self.given_up.take((late.slot, late.call.generation)) {
+            self.write_late(&mut late, b"BYE");
+            let text = &self.text;
+            turn.out
+                .push(late.call.dialog_to, slot, |out| out.extend_from_slice(text));
+            turn.stats.sent.count(b"BYE", 0);
+        }
+        true
     }
 }
 

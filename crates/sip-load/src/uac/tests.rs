@@ -17,6 +17,7 @@ pub(crate) fn plan(kind: Kind, transport: Transport) -> Plan {
         target: ([192, 0, 2, 1], 5060).into(),
         local: None,
         domain: "example.com".into(),
+        server: "example.com".into(),
         users: Users::Numbered {
             prefix: "u".into(),
             count: 3,
@@ -39,6 +40,7 @@ pub(crate) fn plan(kind: Kind, transport: Transport) -> Plan {
         connections: Connections::Shared(1),
         text_len: 10,
         contact: None,
+        outbound: false,
         expires_s: 60,
         callee: None,
         max_calls: 2,
@@ -492,8 +494,122 @@ fn a_held_call_ends_after_its_time_and_is_timed_from_then() {
     let invite = b.start();
     let sent = b.get(&answer(&invite, 200, CONTACT));
     assert_eq!(sent.len(), 1, "the ACK alone");
-    let sent = b.pass(5 * SECOND);
-    assert_eq!((sent[0].0, method(&sent[0].1)), (5 * SECOND, "BYE"));
+    // The generator comes to it half a second late, and the answer takes a tenth.
+    b.now = 5 * SECOND + SECOND / 2;
+    let bye = b.with(|uac, turn| uac.wake(turn)).1.remove(0);
+    assert_eq!(method(&bye), "BYE");
+    b.now += SECOND / 10;
+    b.get(&answer(&bye, 200, ""));
+    let times = b.stats.times_of(Timed::Bye);
+    assert!(
+        (600_000..601_000).contains(&times.max()) && times.len() == 1,
+        "{}",
+        times.max()
+    );
+    // Nobody is late: it is sent at its time.
+    let invite = b.start();
+    b.get(&answer(&invite, 200, CONTACT));
+    let at = b.now + 5 * SECOND;
+    let sent = b.pass(at);
+    assert_eq!((sent[0].0, method(&sent[0].1)), (at, "BYE"));
+}
+
+/// §9.1, §17.1.2.2.
+#[test]
+fn a_cancel_is_sent_again_until_it_is_answered() {
+    let halves: Vec<u64> = vec![0, 1, 3, 7, 15, 23, 31, 39, 47, 55, 63];
+    let ringing = |transport| {
+        let mut b = Bench::new(plan(Kind::Call, transport));
+        let invite = b.start();
+        b.get(&answer(&invite, 180, ""));
+        (b, invite)
+    };
+    let (mut b, _) = ringing(Transport::Udp);
+    let sent = b.pass(60 * SECOND + 32 * SECOND);
+    assert!(
+        sent.iter()
+            .all(|(_, text)| *text == sent[0].1 && method(text) == "CANCEL")
+    );
+    let at: Vec<_> = sent
+        .iter()
+        .map(|(at, _)| (at - 60 * SECOND) * 2 / SECOND)
+        .collect();
+    assert_eq!(at, halves);
+    assert_eq!(
+        (
+            b.stats.sent.count_of(b"CANCEL", 0),
+            b.stats.resent.count_of(b"CANCEL", 0)
+        ),
+        (1, 10)
+    );
+    assert_eq!(b.failed(), ["no final answer"]);
+    // Its own answer ends that, and so does the INVITE's.
+    for status in [200, 481] {
+        let (mut b, _) = ringing(Transport::Udp);
+        let cancel = b.pass(61 * SECOND).remove(0).1;
+        b.get(&answer(&cancel, status, ""));
+        assert!(b.pass(200 * SECOND).is_empty());
+    }
+    let (mut b, invite) = ringing(Transport::Udp);
+    b.pass(60 * SECOND);
+    b.get(&answer(&invite, 487, ""));
+    assert!(b.pass(200 * SECOND).is_empty());
+    let (mut b, _) = ringing(Transport::Tcp);
+    assert_eq!(b.pass(200 * SECOND).len(), 1);
+}
+
+/// §13.2.2.4, §15: the called end must not be left with a dialog.
+#[test]
+fn a_call_that_is_answered_after_it_was_given_up_is_ended() {
+    let mut b = Bench::new(plan(Kind::Call, Transport::Udp));
+    let (first, second) = (b.start(), b.start());
+    b.pass(32 * SECOND);
+    assert_eq!((b.failed(), b.uac.under_way()), (vec!["timeout".to_owned()], 0));
+    // One slot is free, the other has another call.
+    let third = b.start();
+    for invite in [&first, &second] {
+        let sent = b.get(&answer(invite, 200, CONTACT));
+        let [ack, bye] = &sent[..] else { panic!("{sent:?}") };
+        assert_eq!((method(ack), field(ack, "CSeq")), ("ACK", "1 ACK"));
+        assert!(
+            bye.starts_with("BYE sip:uas@203.0.113.9:5070 SIP/2.0\r\n"),
+            "{bye}"
+        );
+        assert_eq!(
+            (field(bye, "CSeq"), field(bye, "Call-ID")),
+            ("2 BYE", field(invite, "Call-ID"))
+        );
+        assert_ne!(field(ack, "Via"), field(bye, "Via"));
+        // The 200 comes again: one BYE is enough.
+        assert_eq!(b.get(&answer(invite, 200, CONTACT)), std::slice::from_ref(ack));
+        assert!(b.get(&answer(bye, 200, "")).is_empty());
+    }
+    assert!(b.stats.ignored.is_empty(), "{:?}", b.stats.ignored);
+    assert_eq!((b.stats.succeeded, b.uac.under_way()), (0, 1));
+    // It is no longer than 64 × T1 that one is known to have been given up.
+    b.get(&answer(&third, 486, ""));
+    assert_eq!(method(&b.get(&answer(&third, 200, CONTACT))[0]), "ACK");
+    assert_eq!(
+        b.get(&answer(&third, 200, CONTACT)).len(),
+        1,
+        "it was refused, not given up"
+    );
+}
+
+#[test]
+fn a_lost_connection_of_one_call_ends_that_call() {
+    let mut b = Bench::new(Plan {
+        connections: Connections::PerCall,
+        ..plan(Kind::Call, Transport::Tcp)
+    });
+    b.link = To::Connection(900);
+    b.start();
+    b.link = To::Connection(3);
+    b.start();
+    for (connection, left) in [(7, 2), (901, 2), (900, 1), (900, 1), (3, 0)] {
+        b.with(|uac, turn| uac.lost(turn, connection, Cause::ConnectionLost));
+        assert_eq!(b.uac.under_way(), left, "{connection}");
+    }
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! `trapezoid load`: an open-loop load generator.
 
+mod output;
+mod peer;
 mod told;
 
 use std::io::{IsTerminal, Write};
@@ -12,9 +14,12 @@ use std::time::Duration;
 use clap::ValueEnum;
 use sip_core::transport::Transport;
 use sip_load::plan::{Callee, Connections, Kind, Plan, TlsPlan, Users};
-use sip_load::{Offered, Progress, Ramp};
+use sip_load::{LoadError, Offered, Progress, Ramp};
 
-use super::{Failure, duration, print, say};
+use output::Output;
+use peer::Peer;
+
+use super::{Failure, duration, say};
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum What {
@@ -64,9 +69,9 @@ pub(crate) struct Args {
     /// What is offered.
     what: What,
     /// The server.
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    target: SocketAddr,
-    /// Address of the callers, and their port over UDP; chosen by the system where it is not given.
+    #[arg(long, value_name = "HOST:PORT", value_parser = Peer::parse)]
+    target: Peer,
+    /// Address of the callers, and their port over UDP or on a single connection; chosen by the system where it is not given.
     #[arg(long, value_name = "ADDRESS:PORT")]
     local: Option<SocketAddr>,
     /// From the callers to the server.
@@ -105,7 +110,7 @@ pub(crate) struct Args {
     /// Password of PREFIX:COUNT; {user} stands for the name, {n} for its digits.
     #[arg(long, value_name = "TEXT", default_value = "pass{n}")]
     password: String,
-    /// Domain of all users; the target's address where it is not given.
+    /// Domain of all users; the target's host where it is not given.
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
     /// Connections that the callers share, or one for each call.
@@ -126,9 +131,12 @@ pub(crate) struct Args {
     /// From ACK to BYE.
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "0s")]
     hold: Duration,
+    /// Send ACK and BYE to --target, too, although it does not ask for that (Record-Route).
+    #[arg(long)]
+    outbound: bool,
     /// What `register` registers: that of --uas, or else the caller's own address, where it is not given.
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    contact: Option<SocketAddr>,
+    #[arg(long, value_name = "HOST:PORT", value_parser = Peer::parse)]
+    contact: Option<Peer>,
     /// Seconds that `register` asks for.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
     expires: u32,
@@ -232,6 +240,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let _ = sip_net::bind::raise_open_files();
     let stop = Arc::new(AtomicBool::new(false));
     stop_on_signal(&stop)?;
+    let output = args.json.as_deref().map(Output::open).transpose()?;
     let terminal = std::io::stderr().is_terminal();
     let mut last = 0;
     let report = sip_load::run(plan, &stop, |progress| {
@@ -244,22 +253,28 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if terminal {
         say("");
     }
-    let report = report.map_err(|error| match error {
-        sip_load::LoadError::Plan(text) => Failure::Usage(text),
-        failed @ (sip_load::LoadError::Socket { .. } | sip_load::LoadError::Tls(_)) => {
-            Failure::Failed(failed.to_string())
+    let report = match report {
+        Ok(report) => report,
+        Err(error) => {
+            if let Some(output) = output {
+                output.discard();
+            }
+            return Err(failure(&error));
         }
-    })?;
+    };
     say(&told::summary(&report));
-    let Some(path) = &args.json else {
+    let Some(output) = output else {
         return Ok(());
     };
     let json = serde_json::to_string(&report).map_err(|error| Failure::failed("cannot write JSON", error))?;
-    if path.as_os_str() == "-" {
-        return print(&format!("{json}\n"));
+    output.write(&json)
+}
+
+fn failure(error: &LoadError) -> Failure {
+    match error {
+        LoadError::Plan(text) => Failure::Usage(text.clone()),
+        LoadError::Socket { .. } | LoadError::Tls(_) => Failure::Failed(error.to_string()),
     }
-    std::fs::write(path, json)
-        .map_err(|error| Failure::failed(&format!("cannot write {}", path.display()), error))
 }
 
 fn told_so_far(progress: Progress) {
@@ -327,6 +342,8 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
             })
         }
     };
+    let contact = args.contact.as_ref().map(|contact| contact.resolve("--contact"));
+    let contact = contact.transpose()?;
     let mut run = [0; 4];
     getrandom::fill(&mut run).map_err(|error| Failure::failed("no randomness", error))?;
     Ok(Plan {
@@ -338,12 +355,11 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
             What::Message => Kind::Message,
         },
         transport,
-        target: args.target,
+        target: args.target.resolve("--target")?,
         local: args.local,
-        domain: args
-            .domain
-            .clone()
-            .unwrap_or_else(|| args.target.ip().to_string()),
+        domain: args.domain.clone().unwrap_or_else(|| args.target.host()),
+        // An address without its port may be that of another server, or of none.
+        server: args.domain.clone().unwrap_or_else(|| args.target.host_and_port()),
         users: users(args)?,
         digest: args.auth == Auth::Digest,
         reuse_nonce: args.reuse_nonce,
@@ -361,7 +377,8 @@ fn plan(args: &Args) -> Result<Plan, Failure> {
         answer_within: args.answer_within,
         connections: args.connections,
         text_len: args.text as usize,
-        contact: args.contact,
+        contact,
+        outbound: args.outbound,
         expires_s: args.expires,
         callee,
         max_calls: args.max_calls,
