@@ -79,7 +79,7 @@ impl Case {
     pub const fn redirect(auth: bool) -> Self {
         Self {
             operation: Operation::Redirect,
-            state: State::Transaction,
+            state: State::Stateless,
             auth,
             transport: Transport::Udp,
             durable: false,
@@ -192,8 +192,6 @@ pub enum Purpose {
     Fixed,
     /// A point of a curve of throughput against offered load.
     Curve,
-    /// Response times at a part of the peak.
-    Times,
     /// In turn with another setting.
     Duel,
     /// At a very low rate.
@@ -213,8 +211,8 @@ pub struct Run {
     pub warmup_s: f64,
     /// Seconds that are counted.
     pub duration_s: f64,
-    /// Seconds after which calls that have not ended are given up; absent: when they time out by themselves.
-    pub drain_s: Option<f64>,
+    /// Seconds after which calls that have not ended are given up.
+    pub drain_s: f64,
     /// When the load counts as carried.
     pub criterion: crate::load::Criterion,
 }

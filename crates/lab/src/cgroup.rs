@@ -13,6 +13,9 @@ const LEAST_US: u64 = 1_000;
 /// Where hierarchies are mounted; the first form is version 1's.
 const ROOT: &str = "/sys/fs/cgroup";
 
+/// What names of ours begin with; the number of the lab's process and a name follow.
+const PREFIX: &str = "trapezoid-lab-";
+
 /// How quotas can be given here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -47,8 +50,11 @@ fn kind_under(root: &Path, own: &str) -> Result<Kind, String> {
     };
     let is_cpu = |controllers: &str| controllers.split(',').any(|one| one == "cpu");
     if let Some(path) = path_of(&is_cpu) {
-        for directory in ["cpu", "cpu,cpuacct"].map(|name| root.join(name)) {
-            let own = directory.join(&path);
+        let mounts = ["cpu", "cpu,cpuacct"].map(|name| root.join(name));
+        // In a container without a namespace of its own for groups, the path is one of the host, and what is mounted
+        // here is ours.
+        let places = mounts.iter().flat_map(|at| [at.join(&path), at.clone()]);
+        for own in places {
             if own.join("cpu.cfs_quota_us").exists() || own.join("cgroup.procs").exists() {
                 return Ok(Kind::One(own));
             }
@@ -84,7 +90,7 @@ impl Kind {
             ),
             Self::Two(parent) => (parent, vec![("cpu.max", format!("{quota_us} {PERIOD_US}"))]),
         };
-        let directory = parent.join(format!("trapezoid-lab-{}-{name}", std::process::id()));
+        let directory = parent.join(format!("{PREFIX}{}-{name}", std::process::id()));
         let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
         fs::create_dir(&directory).map_err(failed)?;
         let group = Group {
@@ -94,6 +100,35 @@ impl Kind {
             fs::write(directory.join(file), value).map_err(failed)?;
         }
         Ok(group)
+    }
+
+    /// Removes groups of labs that were killed: the kernel refuses where a process is left.
+    fn sweep(&self) {
+        let (Self::One(parent) | Self::Two(parent)) = self;
+        for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let lab = name
+                .to_str()
+                .and_then(|name| name.strip_prefix(PREFIX)?.split_once('-'));
+            if lab.is_some_and(|(lab, _)| !Path::new("/proc").join(lab).exists()) {
+                drop(fs::remove_dir(entry.path()));
+            }
+        }
+    }
+
+    /// Tries: a group is made and a process moved into it, and both go again.
+    pub(crate) fn attempt(&self) -> Result<(), String> {
+        self.sweep();
+        let group = self.group("trial", 0.5)?;
+        let mut child = std::process::Command::new("sleep")
+            .arg("10")
+            .spawn()
+            .map_err(|error| format!("sleep: {error}"))?;
+        let moved = fs::write(group.processes(), child.id().to_string());
+        // It is ours and still there: nothing of it can fail but by having ended.
+        drop(child.kill());
+        drop(child.wait());
+        moved.map_err(|error| format!("{}: {error}", group.processes().display()))
     }
 
     /// For people.
@@ -135,6 +170,9 @@ mod tests {
         fs::write(root.path().join("cpu,cpuacct/mine/cgroup.procs"), "").unwrap();
         let found = kind_under(root.path(), "4:memory:/m\n2:cpu,cpuacct:/mine\n0::/\n").unwrap();
         assert_eq!(found, Kind::One(root.path().join("cpu,cpuacct/mine")));
+        fs::write(root.path().join("cpu,cpuacct/cgroup.procs"), "").unwrap();
+        let found = kind_under(root.path(), "2:cpu,cpuacct:/docker/0123\n").unwrap();
+        assert_eq!(found, Kind::One(root.path().join("cpu,cpuacct")), "a container's");
     }
 
     #[test]
@@ -148,6 +186,20 @@ mod tests {
         let found = kind_under(root.path(), "0::/user/session\n").unwrap();
         assert_eq!(found, Kind::Two(root.path().join("user")));
         assert!(kind_under(root.path(), "").is_err());
+    }
+
+    #[test]
+    fn what_a_killed_lab_left_is_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let mine = format!("{PREFIX}{}-server", std::process::id());
+        // No process has the number 0.
+        for name in ["trapezoid-lab-0-server", &mine, "trapezoid-lab-other", "else-0-x"] {
+            fs::create_dir(root.path().join(name)).unwrap();
+        }
+        Kind::Two(root.path().to_owned()).sweep();
+        let left = |name: &str| root.path().join(name).exists();
+        assert!(!left("trapezoid-lab-0-server"));
+        assert!(left(&mine) && left("trapezoid-lab-other") && left("else-0-x"));
     }
 
     #[test]

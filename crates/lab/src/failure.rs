@@ -9,9 +9,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// A signal asked for the end.
-    #[error(
-        "ended by a signal: everything that was started has ended, and nothing of this run is kept as a result"
-    )]
+    #[error("ended by a signal, and so has everything that was started")]
     Interrupted,
     /// It was tried and did not work.
     #[error("{0}")]

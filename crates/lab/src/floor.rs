@@ -20,6 +20,9 @@ const BUFFER: usize = 4 << 20;
 const LOOK_US: u64 = 200_000;
 /// What takes the place of a request's first line.
 const STATUS_LINE: &[u8] = b"SIP/2.0 200 OK";
+/// What begins the line of To in what the generator sends, and what every answer has there (RFC 3261 §8.2.6.2).
+const TO: &[u8] = b"\r\nTo: ";
+const TAG: &[u8] = b";tag=floor";
 
 /// What to relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,22 +105,23 @@ impl Floor {
 
     fn pass_on(&mut self, source: SocketAddr, bytes: &[u8], out: &mut Out) {
         let Some(target) = self.options.target else {
-            let rest = bytes.iter().position(|byte| *byte == b'\r');
-            out.push(
-                source,
-                STATUS_LINE,
-                rest.and_then(|at| bytes.get(at..)).unwrap_or_default(),
-            );
+            let rest = memchr::memchr(b'\r', bytes).and_then(|at| bytes.get(at..));
+            let rest = rest.unwrap_or_default();
+            let to = memchr::memmem::find(rest, TO).map(|at| at + TO.len());
+            let end = to.and_then(|to| Some(to + memchr::memchr(b'\r', rest.get(to..)?)?));
+            let (before, after) = rest.split_at(end.unwrap_or(0));
+            let tag = end.map_or(&b""[..], |_| TAG);
+            out.push(source, &[STATUS_LINE, before, tag, after]);
             return;
         };
         if source == target {
             // An answer before any request goes nowhere.
             if let Some(caller) = self.options.caller {
-                out.push(caller, bytes, &[]);
+                out.push(caller, &[bytes]);
             }
         } else {
             self.options.caller = Some(source);
-            out.push(target, bytes, &[]);
+            out.push(target, &[bytes]);
         }
     }
 }
@@ -139,10 +143,11 @@ impl Out {
         self.items.len()
     }
 
-    fn push(&mut self, to: SocketAddr, head: &[u8], tail: &[u8]) {
+    fn push(&mut self, to: SocketAddr, parts: &[&[u8]]) {
         let from = self.bytes.len();
-        self.bytes.extend_from_slice(head);
-        self.bytes.extend_from_slice(tail);
+        for part in parts {
+            self.bytes.extend_from_slice(part);
+        }
         self.items.push((to, from, self.bytes.len()));
     }
 
@@ -215,10 +220,24 @@ mod tests {
     fn requests_go_back_as_answers() {
         let (caller, _) = socket();
         let (at, end) = running(None);
-        caller
-            .send_to(b"REGISTER sip:bench SIP/2.0\r\nVia: x\r\n\r\n", at)
-            .unwrap();
-        assert_eq!(heard(&caller), "SIP/2.0 200 OK\r\nVia: x\r\n\r\n");
-        assert_eq!(end(), 1);
+        for (request, answer) in [
+            (
+                "REGISTER sip:bench SIP/2.0\r\nVia: x\r\n\r\n",
+                "SIP/2.0 200 OK\r\nVia: x\r\n\r\n",
+            ),
+            (
+                "REGISTER sip:bench SIP/2.0\r\nVia: x\r\nTo: <sip:a@bench>\r\nCSeq: 1 REGISTER\r\n\r\n",
+                "SIP/2.0 200 OK\r\nVia: x\r\nTo: <sip:a@bench>;tag=floor\r\nCSeq: 1 REGISTER\r\n\r\n",
+            ),
+            (
+                "REGISTER sip:bench SIP/2.0\r\nTo: cut",
+                "SIP/2.0 200 OK\r\nTo: cut",
+            ),
+            ("nothing", "SIP/2.0 200 OK"),
+        ] {
+            caller.send_to(request.as_bytes(), at).unwrap();
+            assert_eq!(heard(&caller), answer);
+        }
+        assert_eq!(end(), 4);
     }
 }

@@ -55,7 +55,7 @@ pub struct Options {
     pub commit: Option<&'static str>,
     /// How it was called.
     pub command_line: Vec<String>,
-    /// What random choices of the lab itself follow from.
+    /// What the random times of all loads follow from.
     pub seed: u64,
     /// When to end early.
     pub stop: Stop,
@@ -87,18 +87,32 @@ pub fn run(names: &[Name], options: &Options) -> Outcome<()> {
 
 fn one(name: Name, options: &Options, out: &Path) -> Outcome<()> {
     let mut progress = Progress::new(name.word());
-    let done = measure(name, options, out, &mut progress);
+    let mut results = Results::new(name.word(), options.scale.quick);
+    let done = measure(name, options, out, &mut progress, &mut results);
     progress.finish();
-    let results = done?;
+    if let Err(error) = &done {
+        if results.rows.is_empty() {
+            return done;
+        }
+        // What was measured until then is worth an hour.
+        results.notes.push(format!("the experiment ended early: {error}"));
+    }
+    results.checks = checks::of(&results);
     results.write(out)?;
     report::write(&results, out)?;
     progress.say(&summary(&results, out));
+    done?;
     verdict(&results)
 }
 
-fn measure(name: Name, options: &Options, out: &Path, progress: &mut Progress) -> Outcome<Results> {
+fn measure(
+    name: Name,
+    options: &Options,
+    out: &Path,
+    progress: &mut Progress,
+    results: &mut Results,
+) -> Outcome<()> {
     let scale = &options.scale;
-    let mut results = Results::new(name.word(), scale.quick);
     let conditions = Conditions {
         warm_s: if scale.quick { 0.5 } else { 4.0 },
         warm_rate: 1_500.0,
@@ -118,20 +132,19 @@ fn measure(name: Name, options: &Options, out: &Path, progress: &mut Progress) -
     }
     let mut session = Session {
         bench: &mut station,
-        results: &mut results,
+        results,
         scale,
     };
-    match name {
-        Name::Transport => transport::run(&mut session, &[Server::Trapezoid])?,
-        Name::Peers => transport::run(&mut session, &[Server::Kamailio, Server::Trapezoid])?,
-        Name::Overload => overload::run(&mut session, quota.and_then(Result::ok).map(|()| overload::QUOTA))?,
-        Name::Batching => batching::run(&mut session)?,
-    }
+    let done = match name {
+        Name::Transport => transport::run(&mut session, &[Server::Trapezoid]),
+        Name::Peers => transport::run(&mut session, &[Server::Kamailio, Server::Trapezoid]),
+        Name::Overload => overload::run(&mut session, quota.and_then(Result::ok).map(|()| overload::QUOTA)),
+        Name::Batching => batching::run(&mut session),
+    };
     station.close();
     results.provenance.probe_after_ms = cpu::probe(results.provenance.server_cpu).unwrap_or(0.0);
     results.provenance.ended = machine::now();
-    results.checks = checks::of(&results);
-    Ok(results)
+    done
 }
 
 fn provenance(options: &Options, cpus: Cpus) -> Provenance {

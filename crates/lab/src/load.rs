@@ -83,12 +83,16 @@ pub struct Request {
     pub warmup_s: f64,
     /// Seconds that are counted.
     pub duration_s: f64,
-    /// Seconds after which operations that have not ended are given up; absent: when they time out.
-    pub drain_s: Option<f64>,
+    /// Seconds after which operations that have not ended are given up.
+    pub drain_s: f64,
     /// What its random times follow from.
     pub seed: u64,
     /// Where it answers calls.
     pub uas: Option<SocketAddr>,
+    /// Whether requests within a call go to the server although it does not ask for that (Record-Route).
+    pub outbound: bool,
+    /// Where registrations point to: the same in all runs, so that what comes again refreshes.
+    pub contact: Option<SocketAddr>,
 }
 
 impl Request {
@@ -108,12 +112,14 @@ impl Request {
         option("--password", "pass{n}".to_owned());
         option("--domain", DOMAIN.to_owned());
         option("--seed", self.seed.to_string());
-        if let Some(drain_s) = self.drain_s {
-            option("--drain", format!("{}ms", (drain_s * 1e3).round()));
-        }
+        option("--drain", format!("{}ms", (self.drain_s * 1e3).round()));
         if let Some(uas) = self.uas {
             option("--uas", uas.to_string());
         }
+        if let Some(contact) = self.contact {
+            option("--contact", contact.to_string());
+        }
+        words.extend(self.outbound.then(|| "--outbound".into()));
         words.extend(["--json".into(), report.as_os_str().to_owned()]);
         words
     }
@@ -145,6 +151,9 @@ pub struct Report {
     pub generator: Generator,
     /// Each second.
     pub series: Vec<Second>,
+    /// All else that it reports, as it reports it.
+    #[serde(flatten)]
+    pub rest: BTreeMap<String, serde_json::Value>,
 }
 
 /// Messages of one run.
@@ -237,6 +246,14 @@ impl Report {
         crate::cpu::ratio(self.failed as f64, self.offered as f64)
     }
 
+    /// Why operations failed, the most frequent first, for people; empty when none did.
+    pub fn causes(&self) -> String {
+        let mut all: Vec<(&String, &u64)> = self.failures.iter().collect();
+        all.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+        let each = all.into_iter().map(|(cause, count)| format!("{cause}: {count}"));
+        each.collect::<Vec<_>>().join(", ")
+    }
+
     /// Operations begun a second.
     pub fn offered_rate(&self) -> f64 {
         crate::cpu::ratio(self.offered as f64, self.duration_s)
@@ -288,8 +305,10 @@ mod tests {
         assert_eq!(report.failures["status 503"], 7);
         assert_eq!(report.response_ms["INVITE 200"].cdf[1], (0.4, 0.5));
         assert_eq!(report.offered_rate(), 1000.0);
+        assert_eq!(report.causes(), "timeout: 43, status 503: 7");
         let again: Report = serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
         assert_eq!(again, report);
+        assert_eq!(again.rest["new field"], serde_json::json!([1]), "nothing is lost");
         let empty: Report = serde_json::from_str("{}").unwrap();
         assert_eq!(empty.judge(Operation::Call, &Criterion::PAPERS), Verdict::Failed);
     }
@@ -345,9 +364,11 @@ mod tests {
             rate: 1234.5,
             warmup_s: 0.5,
             duration_s: 3.0,
-            drain_s: Some(4.0),
+            drain_s: 4.0,
             seed: 7,
             uas: Some("127.0.0.1:5070".parse().unwrap()),
+            outbound: true,
+            contact: Some("127.0.0.1:5071".parse().unwrap()),
         };
         let words: Vec<String> = request
             .words(Path::new("out.json"))
@@ -358,7 +379,7 @@ mod tests {
             words.join(" "),
             "load call --poisson --target 127.0.0.1:5060 --transport tcp --rate 1234.500 --warmup 500ms \
              --duration 3000ms --auth digest --users user:10000 --password pass{n} --domain bench \
-             --seed 7 --drain 4000ms --uas 127.0.0.1:5070 --json out.json"
+             --seed 7 --drain 4000ms --uas 127.0.0.1:5070 --contact 127.0.0.1:5071 --outbound --json out.json"
         );
     }
 }

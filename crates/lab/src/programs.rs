@@ -39,9 +39,12 @@ pub(crate) fn first_line(program: &Path, arguments: &[&str]) -> Option<String> {
 /// The end of what it said, when it could not be run or did not succeed.
 pub(crate) fn run(command: &mut Command, input: &str) -> Result<String, String> {
     use std::io::Write;
+    use std::os::unix::process::CommandExt;
 
     let name = command.get_program().to_string_lossy().into_owned();
+    // A group of its own: control-C is for the lab, which ends in its own time.
     let mut child = command
+        .process_group(0)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -15,6 +15,7 @@ use crate::programs;
 use crate::progress::Progress;
 use crate::results::{Absent, Batches, Row, Way, Wire};
 use crate::servers::{self, DelayRelay, MariaDb, Ports, Site, fresh};
+use crate::statistics::Verdict;
 
 /// What experiments need: tests have one without servers.
 pub trait Bench {
@@ -136,8 +137,10 @@ struct Around {
 /// Seconds by which the measured time is shorter than the counted one, at each end: the generator takes a moment to
 /// start.
 const MARGIN_S: f64 = 0.15;
-/// How long the generator may take beyond its load: calls that are lost time out after 32 s (RFC 3261 timers B and F).
-const DRAIN: Duration = Duration::from_secs(75);
+/// How long the generator may take beyond its load and the drain that it was told, on a machine that stalls.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Registrations a second that any disk or database takes.
+const GENTLY: f64 = 1_000.0;
 /// How long all connections to a database may take to come up.
 const CONNECTING: Duration = Duration::from_secs(30);
 
@@ -190,13 +193,7 @@ impl<'a> Station<'a> {
     /// Why not.
     pub fn quota(&mut self) -> Result<(), String> {
         let kind = self.quota.clone()?;
-        match kind.group("trial", 0.5) {
-            Ok(_) => Ok(()),
-            Err(why) => {
-                self.quota = Err(why.clone());
-                Err(why)
-            }
-        }
+        kind.attempt().inspect_err(|why| self.quota = Err(why.clone()))
     }
 
     /// What becomes of quotas of CPU here.
@@ -290,16 +287,25 @@ impl<'a> Station<'a> {
         self.warm_up(setup)
     }
 
-    /// First touches of memory; of REGISTER, the bindings that the rest refreshes.
+    /// First touches of memory; of REGISTER, the bindings that the rest refreshes. Gently: what a slow setup has not
+    /// done by the end of it would be in what is measured.
     fn warm_up(&mut self, setup: &Setup) -> Outcome<()> {
         let Conditions {
             warm_s, warm_rate, ..
         } = self.conditions;
         let rate = warm_rate * setup.quota.unwrap_or(1.0);
-        let (rate, seconds) = match setup.case.operation {
+        let users = f64::from(USERS);
+        let (rate, seconds) = match (setup.case.operation, setup.look_ups) {
             // All users, so that what is measured are refreshes.
-            Operation::Register => (5_000.0, warm_s.max(f64::from(USERS) / 5_000.0 + 0.2)),
-            Operation::Call | Operation::Redirect => (rate, warm_s),
+            (Operation::Register, _) if setup.case.durable || setup.case.auth => {
+                (GENTLY, warm_s.max(users / GENTLY + 0.2))
+            }
+            (Operation::Register, _) => (5_000.0, warm_s.max(users / 5_000.0 + 0.2)),
+            (Operation::Call | Operation::Redirect, Some(look_ups)) => {
+                let carried = 1e3 * f64::from(look_ups.connections) / (self.conditions.rtt_ms + 1.0);
+                (rate.min(carried / 2.0), warm_s)
+            }
+            (Operation::Call | Operation::Redirect, None) => (rate, warm_s),
         };
         if seconds < 0.05 {
             return Ok(());
@@ -310,12 +316,19 @@ impl<'a> Station<'a> {
             rate,
             warmup_s: 0.0,
             duration_s: seconds,
-            drain_s: Some(4.0),
+            drain_s: 10.0,
             criterion: Criterion::PAPERS,
         };
         let (mut child, path, _) = self.generate(setup, &run)?;
-        self.finish(&mut child, &path, seconds)?;
-        Ok(())
+        let load = self.finish(&mut child, &path, seconds + run.drain_s)?;
+        if load.succeeded > 0 || load.offered == 0 {
+            return Ok(());
+        }
+        Err(Failure::Failed(format!(
+            "{}: no operation of the warm-up succeeded: {}",
+            setup.text(),
+            load.causes()
+        )))
     }
 
     /// Starts the generator; where its report will be, and its seed.
@@ -339,6 +352,9 @@ impl<'a> Station<'a> {
             // Another for each run, and the same for the same experiment.
             seed: self.seed.wrapping_add(u64::from(self.runs)),
             uas: (setup.case.operation == Operation::Call).then(|| ports::local(ports.uas)),
+            // The floor does not ask to stay in the way.
+            outbound: setup.server == Server::Floor && setup.case.operation == Operation::Call,
+            contact: (setup.case.operation == Operation::Register).then(|| ports::local(ports.uas)),
         };
         let mut words = vec![self.program.clone().into_os_string()];
         words.extend(request.words(&path));
@@ -355,7 +371,7 @@ impl<'a> Station<'a> {
 
     /// Waits for the generator's end and reads its report.
     fn finish(&mut self, child: &mut Child, path: &Path, seconds: f64) -> Outcome<Report> {
-        let limit = Duration::from_secs_f64(seconds) + DRAIN;
+        let limit = Duration::from_secs_f64(seconds) + PATIENCE;
         match child.wait(limit)? {
             Some(status) if status.success() => {}
             Some(status) => {
@@ -485,13 +501,6 @@ fn used(before: Option<&Sample>, after: Option<&Sample>) -> Option<cpu::Used> {
     before.zip(after).map(|(before, after)| cpu::used(before, after))
 }
 
-/// Messages of calls that a relay passed on: sent by one end and received by the other, for each call.
-fn relayed(setup: &Setup, report: &Report) -> Option<f64> {
-    let is_floor = setup.server == Server::Floor && setup.case.operation == Operation::Call;
-    let received: u64 = report.messages.received.values().sum();
-    (is_floor && received > 0).then(|| cpu::ratio(received as f64, report.offered as f64))
-}
-
 impl Bench for Station<'_> {
     fn measure(&mut self, setup: &Setup, run: &Run) -> Outcome<Row> {
         self.stop.check()?;
@@ -500,7 +509,7 @@ impl Bench for Station<'_> {
         let (at_s, drops) = (self.began.elapsed().as_secs_f64(), self.drops());
         let (mut child, path, seed) = self.generate(setup, run)?;
         let around = self.watch(setup, run, Instant::now())?;
-        let load = self.finish(&mut child, &path, run.warmup_s + run.duration_s)?;
+        let load = self.finish(&mut child, &path, run.warmup_s + run.duration_s + run.drain_s)?;
         let drops = self.drops().saturating_sub(drops);
         let verdict = load.judge(setup.case.operation, &run.criterion);
         if let Some(running) = &mut self.running {
@@ -513,7 +522,7 @@ impl Bench for Station<'_> {
                 )));
             }
         }
-        let row = Row {
+        let mut row = Row {
             setup: *setup,
             run: *run,
             seed,
@@ -537,10 +546,12 @@ impl Bench for Station<'_> {
                 .as_ref()
                 .map_or(0.0, |(before, after)| (after.at - before.at).as_secs_f64()),
             drops,
-            relayed: relayed(setup, &load),
             probe_ms,
             load,
         };
+        if row.verdict == Verdict::Failed && row.others_are_full() {
+            row.verdict = Verdict::GeneratorFull;
+        }
         self.progress.ran(&row);
         Ok(row)
     }
@@ -550,6 +561,9 @@ impl Bench for Station<'_> {
             "kamailio is not installed (Debian: kamailio, kamailio-mysql-modules)".to_owned()
         } else if needs_database(setup) {
             match servers::missing() {
+                None if setup.server == Server::Kamailio && !servers::kamailio_has_mysql() => {
+                    "Kamailio's db_mysql module is not installed (Debian: kamailio-mysql-modules)".to_owned()
+                }
                 Some(program) => {
                     format!("{program} is not installed (Debian: mariadb-server, mariadb-client)")
                 }

@@ -27,8 +27,10 @@ const IN_TIME: Criterion = Criterion {
 };
 /// Calls a second that generator, relay and database leave room for on one CPU.
 const MOST: f64 = 24_000.0;
-/// Between rates around what is expected.
+/// Between rates around what is expected, at first.
 const STEP: f64 = 1.07;
+/// Looks for a peak, at most: most need half of them.
+const LOOKS: usize = 12;
 /// Milliseconds of a batch beyond the round trip, and of each row of it, until the plan is known.
 const BATCH_MS: f64 = 0.7;
 const ROW_MS: f64 = 0.012;
@@ -65,14 +67,11 @@ pub(crate) fn run(session: &mut Session<'_>) -> Outcome<()> {
         return quick(session);
     }
     let scale = session.scale;
-    let wanted: Vec<Setup> = settings()
-        .into_iter()
-        .filter(|setup| scale.wants(&setup.text()))
-        .collect();
+    let wanted = scale.wanted(&settings(), Setup::text)?;
     let settings = session.present(&wanted);
-    let looks = 6;
+    let looks = LOOKS;
     let duel = 2.0 * f64::from(scale.repeats);
-    let seconds = scale.seconds(Purpose::Look) * looks as f64 * (settings.len() as f64 + duel);
+    let seconds = scale.seconds(Purpose::Look) * looks as f64 / 2.0 * (settings.len() as f64 + duel);
     session.bench.progress().expect(seconds);
     if settings.iter().any(|setup| setup.server == Server::Trapezoid) {
         predict(session)?;
@@ -194,7 +193,7 @@ fn duels(session: &mut Session<'_>, setups: &[Setup]) -> Outcome<()> {
         for setup in setups {
             let limits = Limits {
                 first,
-                ..around(session, setup, 6)
+                ..around(session, setup, LOOKS)
             };
             // Round 1 was that of the search above.
             session.peak(setup, round + 1, &limits, IN_TIME)?;

@@ -47,7 +47,7 @@ fn cost(results: &Results, setup: &Setup) -> Option<f64> {
     let most = rows.iter().map(|row| row.run.rate).max_by(f64::total_cmp)?;
     let at: Vec<&Row> = rows
         .into_iter()
-        .filter(|row| row.run.rate >= 0.999 * most)
+        .filter(|row| row.run.rate >= 0.999 * most && row.is_sound())
         .collect();
     let costs = at.into_iter().map(Row::server_us).filter(|us| *us > 0.0);
     costs.min_by(f64::total_cmp)
@@ -150,11 +150,17 @@ fn peaks(results: &Results, mode: Mode) -> Vec<(Setup, f64)> {
     found
 }
 
-/// The setting that carries most. One that was measured again in a duel counts by its median.
+/// The setting that carries most: of those that were measured again in turn, if any were, by their medians. The
+/// greatest of many single searches is as much luck as merit.
 fn best(results: &Results, mode: Mode) -> Option<(Setup, f64)> {
-    peaks(results, mode)
-        .into_iter()
-        .max_by(|a, b| a.1.total_cmp(&b.1))
+    let all = peaks(results, mode);
+    let again = |setup: &Setup| {
+        let mut found = results.peaks.iter();
+        found.any(|found| found.setup == *setup && found.round > 1)
+    };
+    let duelled: Vec<_> = all.iter().filter(|(setup, _)| again(setup)).copied().collect();
+    let from = if duelled.is_empty() { all } else { duelled };
+    from.into_iter().max_by(|a, b| a.1.total_cmp(&b.1))
 }
 
 fn adaptive_beside_fixed(results: &Results) -> Check {

@@ -10,7 +10,7 @@ mod tests;
 pub(crate) mod transport;
 
 use crate::case::{Purpose, Run, Setup};
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::load::Criterion;
 use crate::results::{Found, Results, Row};
 use crate::station::Bench;
@@ -66,6 +66,20 @@ impl Scale {
         }
     }
 
+    /// Of these, those that are asked for.
+    pub(crate) fn wanted<T: Copy>(&self, all: &[T], name: impl Fn(&T) -> String) -> Outcome<Vec<T>> {
+        let found: Vec<T> = all.iter().filter(|one| self.wants(&name(one))).copied().collect();
+        if found.is_empty() {
+            let names: Vec<String> = all.iter().map(name).collect();
+            return Err(Failure::Usage(format!(
+                "--only {}: no case has one of these in its name; there are:\n  {}",
+                self.only.join(","),
+                names.join("\n  ")
+            )));
+        }
+        Ok(found)
+    }
+
     /// Whether a case or setting is asked for.
     pub(crate) fn wants(&self, name: &str) -> bool {
         let name = name.to_lowercase();
@@ -83,8 +97,12 @@ impl Scale {
             } else {
                 self.run_s
             },
-            // What has not ended by then was not carried, and the next look need not wait for its time-out.
-            drain_s: (purpose == Purpose::Look || self.quick).then_some(4.0),
+            // What has not ended by then was not carried, and the next run need not wait for its time-out.
+            drain_s: if purpose == Purpose::Look || self.quick {
+                4.0
+            } else {
+                10.0
+            },
             criterion: Criterion::PAPERS,
         }
     }

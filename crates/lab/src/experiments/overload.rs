@@ -22,10 +22,7 @@ const CASES: [Case; 2] = [
 pub(crate) fn run(session: &mut Session<'_>, quota: Option<f64>) -> Outcome<()> {
     let scale = session.scale;
     let parts: &[f64] = if scale.quick { &QUICK_PARTS } else { &PARTS };
-    let cases: Vec<Case> = CASES
-        .into_iter()
-        .filter(|case| scale.wants(&case.text()))
-        .collect();
+    let cases = scale.wanted(&CASES, Case::text)?;
     let each = scale.seconds(Purpose::Look) * scale.looks as f64
         + scale.seconds(Purpose::Curve) * parts.len() as f64 * f64::from(scale.repeats);
     session.bench.progress().expect(each * cases.len() as f64);
@@ -38,7 +35,7 @@ pub(crate) fn run(session: &mut Session<'_>, quota: Option<f64>) -> Outcome<()> 
         let limits = Limits {
             first: 8_000.0 * quota.unwrap_or(1.0),
             least: 20.0,
-            most: 60_000.0,
+            most: 150_000.0,
             grow: 2.0,
             precision: 0.05,
             looks: if scale.quick { 6 } else { scale.looks },

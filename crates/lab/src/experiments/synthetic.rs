@@ -84,7 +84,7 @@ pub(crate) fn row(rate: f64, us: f64) -> Row {
         rate,
         warmup_s: 1.0,
         duration_s: 10.0,
-        drain_s: None,
+        drain_s: 10.0,
         criterion: Criterion::PAPERS,
     };
     row_of(&setup, &run, us, rate)
@@ -163,7 +163,6 @@ fn row_of(setup: &Setup, run: &Run, us: f64, goodput: f64) -> Row {
         ]),
         counters_s: 10.0,
         drops: 0,
-        relayed: None,
         probe_ms: Some(2.0),
     }
 }

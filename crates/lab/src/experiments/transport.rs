@@ -45,8 +45,8 @@ const CURVE: [f64; 7] = [0.25, 0.5, 0.75, 0.9, 1.1, 1.3, 1.6];
 /// Where a search begins and ends: what a modest machine carries, and what a generator on one CPU may offer.
 fn limits(case: &Case, scale: &Scale) -> Limits {
     let (first, most) = match case.operation {
-        Operation::Call => (2_000.0, 60_000.0),
-        Operation::Register | Operation::Redirect => (6_000.0, 200_000.0),
+        Operation::Call => (2_000.0, 150_000.0),
+        Operation::Register | Operation::Redirect => (6_000.0, 300_000.0),
     };
     Limits {
         first,
@@ -63,7 +63,7 @@ fn near(peak: f64, limits: &Limits) -> Limits {
     Limits {
         first: peak,
         grow: 1.08,
-        looks: limits.looks.min(6),
+        looks: limits.looks.min(8),
         ..*limits
     }
 }
@@ -84,10 +84,7 @@ pub(crate) fn run(session: &mut Session<'_>, servers: &[Server]) -> Outcome<()> 
         return quick(session, servers);
     }
     let scale = session.scale;
-    let cases: Vec<Case> = CASES
-        .into_iter()
-        .filter(|case| scale.wants(&case.text()))
-        .collect();
+    let cases = scale.wanted(&CASES, Case::text)?;
     let seconds: f64 = cases.iter().map(|case| expected(case, scale)).sum();
     session.bench.progress().expect(seconds * servers.len() as f64);
     for case in cases {
@@ -142,10 +139,11 @@ fn one(session: &mut Session<'_>, case: &Case, setups: &[Setup]) -> Outcome<()> 
 
 /// CPU for each operation at one rate, in turn.
 fn quick(session: &mut Session<'_>, servers: &[Server]) -> Outcome<()> {
-    let mut setups: Vec<Setup> = QUICK
-        .iter()
-        .filter(|case| session.scale.wants(&case.text()))
-        .flat_map(|case| servers.iter().map(|server| Setup::of(*server, *case)))
+    let mut setups: Vec<Setup> = session
+        .scale
+        .wanted(&QUICK, Case::text)?
+        .into_iter()
+        .flat_map(|case| servers.iter().map(move |server| Setup::of(*server, case)))
         .collect();
     setups.extend(floor(&QUICK[0]));
     let setups = session.present(&setups);

@@ -5,7 +5,7 @@ use crate::case::{LookUps, Mode, Purpose, Server, Setup};
 use crate::cpu::ratio;
 use crate::paper::Paper;
 use crate::results::{Results, Row};
-use crate::statistics::{Verdict, bootstrap_median, median};
+use crate::statistics::{Verdict, median, ratio_interval};
 
 pub(super) fn page(results: &Results, paper: Option<&Paper>) -> Page {
     let mut introduction = vec![
@@ -261,7 +261,7 @@ fn duel(results: &Results) -> Option<Section> {
         let all: Vec<String> = peaks.iter().map(|peak| number(*peak)).collect();
         table.push([setup.text(), or_dash(median(peaks)), all.join(", ")]);
     }
-    let interval = bootstrap_median(&ratios, results.provenance.seed);
+    let interval = ratio_interval(&ratios);
     let interval = interval.map_or_else(String::new, |of| {
         format!(
             " (95 %: {:.2} to {:.2}, {}, n = {})",

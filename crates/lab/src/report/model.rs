@@ -216,7 +216,7 @@ pub(crate) fn components(results: &Results) -> Option<Section> {
     Some(Section {
         title: "Where the server's CPU goes".to_owned(),
         text: vec![
-            "Microseconds for each operation, by the server's own counters, over its runs at fixed rates."
+            "Microseconds for each operation, by the server's own counters, over its runs up to its peak."
                 .to_owned(),
         ],
         plot: Some(Plot {
@@ -297,6 +297,7 @@ pub(crate) fn runs(results: &Results) -> Section {
         "p50 ms",
         "p99 ms",
         "sent again",
+        "failures",
         "full",
     ]);
     for row in &results.rows {
@@ -315,6 +316,7 @@ pub(crate) fn runs(results: &Results) -> Section {
             times.map_or_else(|| "–".to_owned(), |times| format!("{:.2}", times.p50)),
             times.map_or_else(|| "–".to_owned(), |times| format!("{:.2}", times.p99)),
             again.to_string(),
+            row.load.causes(),
             row.saturated().to_owned(),
         ]);
     }

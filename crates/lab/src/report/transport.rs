@@ -7,7 +7,7 @@ use crate::experiments::transport::CASES;
 use crate::load::{Operation, Transport};
 use crate::paper::Paper;
 use crate::results::{Results, Row};
-use crate::statistics::{bootstrap_median, median};
+use crate::statistics::{median, ratio_interval};
 
 pub(super) fn page(results: &Results, paper: Option<&Paper>) -> Page {
     let mut sections = vec![peaks(results)];
@@ -54,7 +54,7 @@ fn at_highest<'a>(results: &'a Results, setup: &Setup) -> Vec<&'a Row> {
     let rows = results.of(setup, Purpose::Fixed);
     let most = rows.iter().map(|row| row.run.rate).fold(0.0, f64::max);
     rows.into_iter()
-        .filter(|row| row.run.rate >= 0.999 * most)
+        .filter(|row| row.run.rate >= 0.999 * most && row.is_sound())
         .collect()
 }
 
@@ -107,8 +107,8 @@ fn peaks(results: &Results) -> Section {
         title: "Peaks, and CPU for each operation".to_owned(),
         text: vec![
             "A peak is the highest load of which less than 1 % fails and at least 98 % is completed as fast as it is \
-             offered, found by search and confirmed by a second run; \"≥\": the generator, not the server, ended the \
-             search. The floor is a relay that reads no message."
+             offered, found by search and confirmed by a second run; \"≥\": the server may carry more, since the generator \
+             was full or no more was offered. The floor is a relay that reads no message."
                 .to_owned(),
         ],
         plot: None,
@@ -144,7 +144,7 @@ fn ratios(results: &Results) -> Option<Section> {
             .zip(at_highest(results, &ours))
             .map(|(theirs, ours)| ratio(theirs.server_us(), ours.server_us()))
             .collect();
-        let interval = bootstrap_median(&pairs, results.provenance.seed);
+        let interval = ratio_interval(&pairs);
         table.push([
             case.text(),
             format!("{}{}", least(&theirs), or_dash(their_peak)),
@@ -310,7 +310,7 @@ fn costs(results: &Results) -> Option<Section> {
         for rate in rates {
             let values: Vec<f64> = rows
                 .iter()
-                .filter(|row| row.run.rate.total_cmp(&rate).is_eq())
+                .filter(|row| row.run.rate.total_cmp(&rate).is_eq() && row.is_sound())
                 .map(|row| row.server_us())
                 .collect();
             let Some(of) = crate::statistics::summary(&values) else {

@@ -1,5 +1,7 @@
 //! Kamailio, from PATH or where Debian puts it.
 
+use std::path::PathBuf;
+
 use super::{Site, suffix, words};
 use crate::case::{Setup, State};
 use crate::failure::{Failure, Outcome};
@@ -32,6 +34,18 @@ pub(super) fn start(setup: &Setup, site: &Site<'_>) -> Outcome<Child> {
         line.extend(["-A".into(), define.into()]);
     }
     site.start("kamailio", line, Output::Log)
+}
+
+/// Whether its module for the database is there: where Debian puts it, or where it is built to look.
+pub(crate) fn has_mysql() -> bool {
+    let module = "kamailio/modules/db_mysql.so";
+    let mut roots: Vec<PathBuf> = ["/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64"]
+        .map(PathBuf::from)
+        .to_vec();
+    // Debian's name for the kind of machine is a directory in between.
+    let below = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();
+    roots.extend(below.map(|entry| entry.path()));
+    roots.iter().any(|root| root.join(module).exists())
 }
 
 fn defines(setup: &Setup, site: &Site<'_>) -> Vec<String> {

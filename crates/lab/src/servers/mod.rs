@@ -15,6 +15,7 @@ use crate::load::Transport;
 use crate::process::{Child, Launcher, Order, Output, ports};
 
 pub(crate) use database::{MariaDb, has_location_tables, missing};
+pub(crate) use kamailio::has_mysql as kamailio_has_mysql;
 use relays::floor;
 pub(crate) use relays::{Counters, DelayRelay, Passed};
 

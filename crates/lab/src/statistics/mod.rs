@@ -5,7 +5,7 @@ mod peak;
 
 use serde::{Deserialize, Serialize};
 
-pub use interval::{Interval, Method, bootstrap_median, mean_interval, proportion};
+pub use interval::{Interval, Method, mean_interval, ratio_interval};
 pub use peak::{Limits, Look, Peak, Verdict, search};
 
 /// What repeated measurements of one thing say.

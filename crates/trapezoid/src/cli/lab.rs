@@ -42,7 +42,7 @@ pub(crate) struct Args {
     /// Round trip to the database of `batching`, milliseconds.
     #[arg(long, value_name = "MS", value_parser = milliseconds)]
     rtt: Option<f64>,
-    /// What the lab's own random choices (resampling for intervals) follow from.
+    /// What the random times of all loads follow from.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 }
