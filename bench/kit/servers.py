@@ -73,18 +73,13 @@ def server_binary():
 class Trapezoid:
     name = "trapezoid"
 
-    def __init__(self, scenario, work, workers=1, cpus=SERVER_CPU, state=None, credentials=None):
-        """`credentials`: a remote table instead of the file, as (url, lines of [credentials])."""
+    def __init__(self, scenario, work, workers=1, cpus=SERVER_CPU, state=None):
         binary = server_binary()
         home = fresh(work / "trapezoid")
         config = home / "trapezoid.toml"
         state = state or ("stateless" if scenario == "stateless" else "transaction")
-        text = self.configuration(scenario, workers, state, work / "certificates")
-        if credentials:
-            url, lines = credentials
-            text = text.replace("sqlite:subscribers.db", url) + f"[credentials]\n{lines}\n"
-        config.write_text(text)
-        if scenario == "digest" and not credentials:
+        config.write_text(self.configuration(scenario, workers, state, work / "certificates"))
+        if scenario == "digest":
             run([binary, "user", "add", "first@bench", "--password-stdin", "--config", config],
                 input="first\n", cwd=home)
             self.fill(home / "subscribers.db")
@@ -162,20 +157,18 @@ def total(readings, name):
 class Kamailio:
     name = "kamailio"
 
-    def __init__(self, scenario, work, children=1, db_port=DB_PORT):
+    def __init__(self, scenario, work):
         home = fresh(work / "kamailio")
         suffix = "" if transport(scenario) == "udp" else f";transport={scenario}"
         defines = SCENARIOS[scenario]["kamailio"] + [
             f"SIP_PORT={SIP_PORT}",
             f'CALLEE="sip:127.0.0.1:{CALLEE_PORT}{suffix}"',
-            f'DATABASE="mysql://sip:sip@127.0.0.1:{db_port}/sipbench"',
+            f'DATABASE="mysql://sip:sip@127.0.0.1:{DB_PORT}/sipbench"',
             f'TLS_CONFIG="{home / "tls.cfg"}"']
         write_tls(home / "tls.cfg", work / "certificates", "p256")
         # Its default allocator (qm) is three times slower: fm for shared and private memory.
         words = [find("kamailio"), "-DD", "-E", "-f", ROOT / "bench/kamailio/beside.cfg", "-Y", home,
                  "-P", home / "pid", "-m", "4096", "-M", "32", "-x", "fm", "-X", "fm"]
-        if children > 1:
-            words += ["-n", children]
         for define in defines:
             words += ["-A", define]
         self.process = Process("kamailio", words, home, SERVER_CPU)
@@ -223,7 +216,7 @@ def ha1(number):
 class MariaDb:
     """A private server on a data directory and port of its own."""
 
-    def __init__(self, work, connections=50):
+    def __init__(self, work):
         home = fresh(work / "mariadb")
         user = ["--user=root"] if os.geteuid() == 0 else []
         data, self.socket = home / "data", home / "socket"
@@ -232,7 +225,7 @@ class MariaDb:
         self.process = Process("mariadbd", [
             find("mariadbd"), "--no-defaults", f"--datadir={data}", f"--socket={self.socket}", *user,
             f"--port={DB_PORT}", "--bind-address=127.0.0.1", f"--pid-file={home / 'pid'}",
-            "--innodb-buffer-pool-size=256M", f"--max-connections={connections}", "--performance-schema=OFF"],
+            "--innodb-buffer-pool-size=256M", "--max-connections=50", "--performance-schema=OFF"],
             home, GENERATOR_CPU)
         self.process.wait_for(lambda: self.socket.exists())
         time.sleep(0.5)

@@ -19,7 +19,7 @@ cargo xtask COMMAND
   instructions [--accept]
                        instructions per message against bench/instructions.toml (or into it)
   bench [TOOL] [ARGS…] a tool of bench/: beside-kamailio (default), workers, memory,
-                       connections, credentials, cpu-split
+                       connections, cpu-split
 ";
 
 fn main() -> ExitCode {

@@ -171,14 +171,7 @@ fn clippy() -> Outcome {
 }
 
 /// The tools of `bench/`, the first of which is run when none is named.
-const BENCH_TOOLS: &[&str] = &[
-    "beside-kamailio",
-    "workers",
-    "memory",
-    "connections",
-    "credentials",
-    "cpu-split",
-];
+const BENCH_TOOLS: &[&str] = &["beside-kamailio", "workers", "memory", "connections", "cpu-split"];
 
 /// A measuring script, after what it needs.
 pub(crate) fn bench(args: &[String]) -> Outcome {

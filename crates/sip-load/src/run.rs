@@ -276,7 +276,6 @@ impl Load {
                 CALLED_SOCKET => self.receive(End::Called, what.error)?,
                 LISTENER.. => self.streams.ready(&self.epoll, what, self.now),
             }
-            self.flush();
         }
         self.take_streams();
         let now = self.now;
@@ -291,8 +290,10 @@ impl Load {
             uas.wake(&mut turn);
         }
         self.start_calls();
+        // Once a turn: what goes together costs less, and wakes the other side once.
         self.flush();
         self.take_streams();
+        self.flush();
         Ok(())
     }
 
@@ -359,7 +360,6 @@ impl Load {
                 self.streams.reopen(id, &self.epoll, now);
             }
         }
-        self.flush();
     }
 
     fn connect_shared(&mut self) {
