@@ -271,10 +271,11 @@ impl Report {
             && self.failed_part() < criterion.failed
             && self.goodput * self.duration_s >= criterion.goodput * self.offered as f64 - slack
             && !late;
-        if self.generator.saturated {
-            Verdict::GeneratorFull
-        } else if carried {
+        // However hard it was for the generator: what succeeded in time was carried.
+        if carried {
             Verdict::Carried
+        } else if self.generator.saturated {
+            Verdict::GeneratorFull
         } else {
             Verdict::Failed
         }
@@ -333,10 +334,9 @@ mod tests {
         assert_eq!(judge(|r| r.goodput = 969.0, papers), Verdict::Failed);
         assert_eq!(judge(|r| r.goodput = 970.0, papers), Verdict::Carried);
         assert_eq!(judge(|r| r.offered = 0, papers), Verdict::Failed);
-        assert_eq!(
-            judge(|r| r.generator.saturated = true, papers),
-            Verdict::GeneratorFull
-        );
+        assert_eq!(judge(|r| r.generator.saturated = true, papers), Verdict::Carried);
+        let failed = |r: &mut Report| (r.generator.saturated, r.failed) = (true, 500);
+        assert_eq!(judge(failed, papers), Verdict::GeneratorFull);
         let quick = Criterion {
             p99_ms: Some(1.0),
             ..papers

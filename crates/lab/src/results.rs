@@ -197,11 +197,28 @@ impl Row {
         self.load.generator.saturated || self.others_utilization() >= OTHERS_FULL
     }
 
+    /// Whether the server had no room left.
+    pub fn server_is_full(&self) -> bool {
+        self.server.utilization() >= 0.95 * self.setup.quota.unwrap_or(1.0)
+    }
+
+    /// What came of it, if the generator alone says so much: what failed while the server was full was too much for the
+    /// server, whoever else was full; what failed while only the rest was full tells nothing of it.
+    pub fn judged(&self, by_generator: Verdict) -> Verdict {
+        match by_generator {
+            Verdict::GeneratorFull if self.server_is_full() => Verdict::Failed,
+            Verdict::Failed if self.others_are_full() && !self.server_is_full() => Verdict::GeneratorFull,
+            verdict => verdict,
+        }
+    }
+
     /// Who had no room left.
     pub fn saturated(&self) -> &'static str {
-        if self.load.generator.saturated {
+        if self.load.generator.saturated && self.server_is_full() {
+            "both"
+        } else if self.load.generator.saturated {
             "generator"
-        } else if self.server.utilization() >= 0.95 * self.setup.quota.unwrap_or(1.0) {
+        } else if self.server_is_full() {
             "server"
         } else if self
             .database
@@ -389,5 +406,37 @@ impl Results {
                 found.schema
             )))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiments::synthetic::row;
+
+    #[test]
+    fn what_failed_is_laid_at_whose_cpu_was_full() {
+        // 10 s of the server's CPU in 10 s, or a tenth of it.
+        let (full, idle) = (row(10_000.0, 100.0), row(10_000.0, 10.0));
+        let with = |row: &Row, generator: f64, saturated: bool| {
+            let mut row = row.clone();
+            row.load.generator.utilization = generator;
+            row.load.generator.saturated = saturated;
+            row
+        };
+        use Verdict::{Carried, Failed, GeneratorFull};
+        for (row, by_generator, verdict, who) in [
+            (with(&full, 0.5, false), Failed, Failed, "server"),
+            (with(&full, 0.96, true), GeneratorFull, Failed, "both"),
+            (with(&full, 0.96, true), Carried, Carried, "both"),
+            (with(&idle, 0.96, true), GeneratorFull, GeneratorFull, "generator"),
+            (with(&idle, 0.94, false), Failed, GeneratorFull, "the other CPU"),
+            (with(&idle, 0.5, false), Failed, Failed, "nobody"),
+        ] {
+            assert_eq!((row.judged(by_generator), row.saturated()), (verdict, who));
+        }
+        let mut shared = with(&idle, 0.4, false);
+        (shared.database, shared.relay) = (Some(full.server.clone()), None);
+        assert_eq!(shared.judged(Failed), GeneratorFull);
     }
 }

@@ -15,7 +15,6 @@ use crate::programs;
 use crate::progress::Progress;
 use crate::results::{Absent, Batches, Row, Way, Wire};
 use crate::servers::{self, DelayRelay, MariaDb, Ports, Site, fresh};
-use crate::statistics::Verdict;
 
 /// What experiments need: tests have one without servers.
 pub trait Bench {
@@ -549,9 +548,7 @@ impl Bench for Station<'_> {
             probe_ms,
             load,
         };
-        if row.verdict == Verdict::Failed && row.others_are_full() {
-            row.verdict = Verdict::GeneratorFull;
-        }
+        row.verdict = row.judged(row.verdict);
         self.progress.ran(&row);
         Ok(row)
     }
