@@ -114,7 +114,7 @@ fn measure(
 ) -> Outcome<()> {
     let scale = &options.scale;
     let conditions = Conditions {
-        warm_s: if scale.quick { 0.5 } else { 4.0 },
+        warm_s: if scale.quick { 0.5 } else { 2.0 },
         warm_rate: 1_500.0,
         rtt_ms: scale.rtt_ms,
         seed: options.seed,

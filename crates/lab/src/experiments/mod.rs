@@ -14,7 +14,10 @@ use crate::failure::{Failure, Outcome};
 use crate::load::Criterion;
 use crate::results::{Found, Results, Row};
 use crate::station::Bench;
-use crate::statistics::{Limits, Verdict, search};
+use crate::statistics::{Limits, Seen, search};
+
+/// A stall delays operations, and loses few: when as many fail the load is too much.
+const BEYOND_DOUBT: f64 = 0.1;
 
 /// How long and how often everything is measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -159,13 +162,17 @@ impl Session<'_> {
     ) -> Outcome<Option<f64>> {
         let each = self.scale.seconds(Purpose::Look);
         let mut made = 0_usize;
-        let (peak, looks) = search(limits, |rate| -> Outcome<Verdict> {
+        let (peak, looks) = search(limits, |rate| -> Outcome<Seen> {
             made += 1;
             let run = Run {
                 criterion,
                 ..self.scale.run(Purpose::Look, round, rate)
             };
-            Ok(self.run(setup, &run)?.verdict)
+            let row = self.run(setup, &run)?;
+            Ok(Seen {
+                verdict: row.verdict,
+                beyond_doubt: row.load.failed_part() > BEYOND_DOUBT,
+            })
         })?;
         self.bench
             .progress()

@@ -6,7 +6,7 @@ mod peak;
 use serde::{Deserialize, Serialize};
 
 pub use interval::{Interval, Method, mean_interval, ratio_interval};
-pub use peak::{Limits, Look, Peak, Verdict, search};
+pub use peak::{Limits, Look, Peak, Seen, Verdict, search};
 
 /// What repeated measurements of one thing say.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,6 +1,7 @@
 //! The highest load that is carried, by search: geometric until it is bracketed, then by halves, then confirmed.
 //!
-//! Machines that others use stall: whatever was not carried is offered once more before it counts.
+//! Machines that others use stall: whatever was not carried is offered once more before it counts, unless so little of
+//! it was carried that no stall explains it.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +15,15 @@ pub enum Verdict {
     Failed,
     /// The generator, not the server, had no room left: what a server would carry beyond is not known.
     GeneratorFull,
+}
+
+/// What came of offering a load, and whether that is beyond doubt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// What came of it.
+    pub verdict: Verdict,
+    /// No stall explains it.
+    pub beyond_doubt: bool,
 }
 
 /// One look.
@@ -65,7 +75,7 @@ const RESERVE: usize = 3;
 /// Those of `look`.
 pub fn search<E>(
     limits: &Limits,
-    look: impl FnMut(f64) -> Result<Verdict, E>,
+    look: impl FnMut(f64) -> Result<Seen, E>,
 ) -> Result<(Option<Peak>, Vec<Look>), E> {
     let mut search = Search {
         limits: *limits,
@@ -105,7 +115,7 @@ struct Search<F> {
     full: bool,
 }
 
-impl<E, F: FnMut(f64) -> Result<Verdict, E>> Search<F> {
+impl<E, F: FnMut(f64) -> Result<Seen, E>> Search<F> {
     /// Looks left, `reserve` of them for later.
     fn has_left(&self, reserve: usize) -> bool {
         self.looks.len() + reserve < self.limits.looks
@@ -117,18 +127,23 @@ impl<E, F: FnMut(f64) -> Result<Verdict, E>> Search<F> {
     }
 
     fn look(&mut self, rate: f64) -> Result<Verdict, E> {
-        let verdict = (self.look)(rate)?;
+        Ok(self.see(rate)?.verdict)
+    }
+
+    fn see(&mut self, rate: f64) -> Result<Seen, E> {
+        let seen = (self.look)(rate)?;
+        let verdict = seen.verdict;
         self.looks.push(Look { rate, verdict });
-        Ok(verdict)
+        Ok(seen)
     }
 
     /// The same; one that was not carried is offered again where there are looks for it, and the second answer counts.
     fn look_twice(&mut self, rate: f64) -> Result<Verdict, E> {
-        match self.look(rate)? {
-            Verdict::Carried => Ok(Verdict::Carried),
-            verdict if !self.has_left(2) => Ok(verdict),
-            Verdict::Failed | Verdict::GeneratorFull => self.look(rate),
+        let seen = self.see(rate)?;
+        if seen.verdict == Verdict::Carried || seen.beyond_doubt || !self.has_left(2) {
+            return Ok(seen.verdict);
         }
+        self.look(rate)
     }
 
     /// The highest rate that was carried at least as often as not.
@@ -260,7 +275,12 @@ mod tests {
     };
 
     fn run(limits: &Limits, mut server: impl FnMut(f64) -> Verdict) -> (Option<Peak>, Vec<Look>) {
-        let found: Result<_, Infallible> = search(limits, |rate| Ok(server(rate)));
+        let found: Result<_, Infallible> = search(limits, |rate| {
+            Ok(Seen {
+                verdict: server(rate),
+                beyond_doubt: false,
+            })
+        });
         found.unwrap()
     }
 
@@ -351,6 +371,27 @@ mod tests {
     }
 
     #[test]
+    fn what_is_beyond_doubt_is_not_offered_twice() {
+        let with = |beyond_doubt: bool| {
+            let found: Result<_, Infallible> = search(&LIMITS, |rate| {
+                Ok(Seen {
+                    verdict: with_capacity(20_000.0)(rate),
+                    beyond_doubt,
+                })
+            });
+            found.unwrap()
+        };
+        let (sure, doubtful) = (with(true), with(false));
+        assert_eq!(sure.0, doubtful.0);
+        let failed = sure
+            .1
+            .iter()
+            .filter(|look| look.verdict == Verdict::Failed)
+            .count();
+        assert_eq!(sure.1.len() + failed, doubtful.1.len());
+    }
+
+    #[test]
     fn what_is_far_from_the_first_look_is_still_found() {
         let limits = Limits {
             first: 1_000.0,
@@ -434,7 +475,10 @@ mod tests {
             if looks == 3 {
                 Err("gone")
             } else {
-                Ok(Verdict::Carried)
+                Ok(Seen {
+                    verdict: Verdict::Carried,
+                    beyond_doubt: false,
+                })
             }
         });
         assert_eq!(found, Err("gone"));
