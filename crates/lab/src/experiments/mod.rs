@@ -48,7 +48,7 @@ impl Scale {
             look_s: 4.0,
             run_s: 8.0,
             warmup_s: 1.0,
-            looks: 14,
+            looks: 18,
             repeats: 3,
             only: Vec::new(),
             rtt_ms: 30.0,

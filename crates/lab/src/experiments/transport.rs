@@ -84,7 +84,7 @@ fn near(peak: f64, limits: &Limits) -> Limits {
     Limits {
         first: peak,
         grow: 1.08,
-        looks: limits.looks.min(7),
+        looks: limits.looks.min(9),
         ..*limits
     }
 }

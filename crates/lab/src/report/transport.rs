@@ -62,14 +62,17 @@ fn cost(results: &Results, setup: &Setup) -> Option<f64> {
     Results::median(&at_highest(results, setup), Row::server_us)
 }
 
-/// The floor of a case.
-fn floor(results: &Results, case: &Case) -> Option<f64> {
+/// The floor of a case, and its rate: it was measured beside the case without state and credentials.
+fn floor(results: &Results, case: &Case) -> Option<String> {
     let of = match case.operation {
         Operation::Call => Case::call(State::Stateless, false, case.transport),
         Operation::Register => Case::register(false, false),
         Operation::Redirect => return None,
     };
-    cost(results, &Setup::of(Server::Floor, of))
+    let rows = at_highest(results, &Setup::of(Server::Floor, of));
+    let rate = rows.first()?.run.rate;
+    let us = Results::median(&rows, Row::server_us)?;
+    Some(format!("{} at {}/s", number(us), number(rate)))
 }
 
 fn peaks(results: &Results) -> Section {
@@ -100,7 +103,7 @@ fn peaks(results: &Results) -> Section {
             or_dash(cost(results, setup)),
             user.map_or_else(|| "–".to_owned(), |share| format!("{:.0} %", 100.0 * share)),
             or_dash(rows.first().map(|row| row.run.rate)),
-            or_dash(floor(results, &setup.case)),
+            floor(results, &setup.case).unwrap_or_else(|| "–".to_owned()),
         ]);
     }
     Section {

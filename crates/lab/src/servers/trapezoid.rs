@@ -25,7 +25,8 @@ pub(super) fn start(setup: &Setup, site: &Site<'_>) -> Outcome<Child> {
     site.start("trapezoid", line, Output::Log)
 }
 
-/// The configuration: one worker, all on loopback, no limit that the load would meet.
+/// The configuration: one worker, all on loopback, no limit that the load would meet. All calls share one connection:
+/// while its other end does something else for some milliseconds, megabytes wait.
 fn configuration(setup: &Setup, site: &Site<'_>) -> String {
     let case = &setup.case;
     let (ports, transport) = (site.ports, case.transport.word());
@@ -73,6 +74,7 @@ fn configuration(setup: &Setup, site: &Site<'_>) -> String {
          [[domain]]\nname = \"{DOMAIN}\"\n[domain.auth]\nmethods = [{methods}]\n\
          [state]\nmode = \"{state}\"\n\
          [[route]]\nwhen = {{ method = [\"INVITE\"] }}\ndo = {{ {action} = \"{callee}\" }}\n\
+         [transport]\nwrite_buffer_bytes = 67108864\n\
          [admin]\nlisten = \"127.0.0.1:{admin}\"\ncpu_split = true\n{credentials}",
         sip = ports.sip,
         admin = ports.admin,

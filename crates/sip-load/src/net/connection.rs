@@ -172,7 +172,8 @@ impl Connection {
         }
     }
 
-    /// Reads what there is; whole messages go to `inbox`.
+    /// Reads once; whole messages go to `inbox`. What is left is told again, after the calls that
+    /// must begin meanwhile.
     pub(super) fn read(
         &mut self,
         id: u32,
@@ -181,27 +182,23 @@ impl Connection {
         dial: Option<&Dial>,
         inbox: &mut Inbox,
     ) -> Result<(), Ended> {
-        loop {
-            let count = match self.socket.read(scratch) {
-                Ok(0) => return Err(self.ended("closed by the peer")),
-                Ok(count) => count,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) => return Err(self.ended(error)),
-            };
-            let bytes = scratch.get_mut(..count).unwrap_or_default();
-            if self.tls.is_some() {
-                plain.clear();
-                let decrypted = self.decrypt(bytes, plain, dial);
-                self.take(id, plain, inbox)?;
-                decrypted?;
-            } else {
-                self.take(id, bytes, inbox)?;
-            }
-            if count < scratch.len() {
+        let count = match self.socket.read(scratch) {
+            Ok(0) => return Err(self.ended("closed by the peer")),
+            Ok(count) => count,
+            // Told again while there is something to read.
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
                 return Ok(());
             }
+            Err(error) => return Err(self.ended(error)),
+        };
+        let bytes = scratch.get_mut(..count).unwrap_or_default();
+        if self.tls.is_none() {
+            return self.take(id, bytes, inbox);
         }
+        plain.clear();
+        let decrypted = self.decrypt(bytes, plain, dial);
+        self.take(id, plain, inbox)?;
+        decrypted
     }
 
     /// It is over.
