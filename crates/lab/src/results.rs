@@ -208,7 +208,7 @@ impl Row {
         match by_generator {
             Verdict::GeneratorFull if self.server_is_full() => Verdict::Failed,
             Verdict::Failed if self.others_are_full() && !self.server_is_full() => Verdict::GeneratorFull,
-            verdict => verdict,
+            Verdict::Carried | Verdict::Failed | Verdict::GeneratorFull => by_generator,
         }
     }
 

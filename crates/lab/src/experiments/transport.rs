@@ -127,7 +127,8 @@ fn expected(case: &Case, scale: &Scale) -> f64 {
     let after_too_much = 8.0;
     let too_much = 3.0 * f64::from(scale.repeats) + 3.0;
     let setups = 1.0 + f64::from(u8::from(floor(case).is_some()));
-    scale.seconds(Purpose::Look) * (limits.looks as f64 + again)
+    // Most searches need two thirds of the looks that they may make.
+    0.66 * scale.seconds(Purpose::Look) * (limits.looks as f64 + again)
         + scale.seconds(Purpose::Fixed) * (setups * fixed + CURVE.len() as f64)
         + after_too_much * too_much
 }
