@@ -154,6 +154,11 @@ impl Row {
         self.server.us_each(self.load.goodput)
     }
 
+    /// The part of it in user mode.
+    pub fn user_us(&self) -> f64 {
+        self.server_us() * self.server.user_share()
+    }
+
     /// Microseconds of the database's CPU for each completed operation.
     pub fn database_us(&self) -> Option<f64> {
         self.database.as_ref().map(|used| used.us_each(self.load.goodput))

@@ -153,7 +153,7 @@ fn the_quick_checks_of_transport_hold_and_can_each_fail() {
         "transport",
         |setup| if setup.server == Server::Floor { 3.0 } else { 1.0 },
     );
-    assert_eq!(lost(&floor), ["the floor costs less than any proxy"]);
+    assert_eq!(lost(&floor), ["the floor takes less user time than any proxy"]);
     let mut bench = Synthetic {
         loss: 0.02,
         ..Synthetic::new()

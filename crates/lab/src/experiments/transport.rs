@@ -27,7 +27,7 @@ pub(crate) const CASES: [Case; 13] = [
 /// Runs of each in the quick form: the least counts, so that one undisturbed is enough.
 const QUICK_ROUNDS: u32 = 3;
 /// What the quick form measures: the case, its rounds, and at how many operations a second. Every machine carries that.
-/// Beside the floor the rate is higher: when each message comes alone, waking up is most of what it costs.
+/// Beside the floor the rate is higher: its user time is short, and the kernel's samples are few.
 const QUICK: [(Case, u32, f64); 6] = [
     (
         Case::call(State::Stateless, false, Transport::Udp),
