@@ -14,7 +14,7 @@ use crate::programs;
 pub struct Machine {
     /// Model of its CPUs, as the kernel names it.
     pub cpu: String,
-    /// CPUs that this process may use.
+    /// Its CPUs, whoever may use them: the lab binds itself to one.
     pub cpus: usize,
     /// Bytes of memory.
     pub memory: u64,
@@ -52,7 +52,10 @@ pub fn read() -> Machine {
     let pretty = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
     Machine {
         cpu: field("model name").unwrap_or_default(),
-        cpus: crate::cpu::allowed().len(),
+        cpus: cpuinfo
+            .lines()
+            .filter(|line| line.starts_with("processor"))
+            .count(),
         memory: kibibytes.unwrap_or(0) * 1024,
         kernel: format!(
             "{} {}",
