@@ -137,7 +137,8 @@ fn contacts(answer: &[u8]) -> Vec<String> {
 
 /// Checks what the callee got of `sent`, which came from `source`: the Request-URI as it was, one
 /// Via more, `received`, Max-Forwards lowered, Record-Route where a dialog may begin, our Route
-/// values gone; every other line and the body byte for byte, in order (RFC 3261 §16.6).
+/// values gone; every other line, unfolded (RFC 3261 §7.3.1), and the body byte for byte, in order
+/// (RFC 3261 §16.6).
 ///
 /// # Panics
 /// When it is not so.
@@ -156,7 +157,9 @@ pub fn assert_forwarded_by(
     values: usize,
     record_routes: usize,
 ) {
-    with_message(sent, |sent| {
+    let mut unfolded = Vec::new();
+    with_message(sent, |sent| sent.unfold(&mut unfolded));
+    with_message(&unfolded, |sent| {
         with_message(arrived, |arrived| {
             assert_eq!(arrived.defect(), None);
             assert_eq!(first_line(arrived), first_line(sent), "start line");
@@ -248,7 +251,7 @@ pub fn answer_of_callee(arrived: &[u8], status_line: &[u8]) -> Vec<u8> {
     })
 }
 
-/// Checks what the sender got of the callee's answer: all of it but the topmost Via.
+/// Checks what the sender got of the callee's answer: all of it but the topmost Via, unfolded.
 ///
 /// # Panics
 /// When it is not so.
@@ -256,7 +259,10 @@ pub fn assert_relayed(answered: &[u8], arrived: &[u8]) {
     let expected = with_message(answered, |answered| {
         let top = answered.fields_named(HeaderName::Via).next().expect("our Via");
         let (from, to) = (top.start as usize, top.end as usize);
-        [answered.text(0..from), answered.text(to..answered.end_offset())].concat()
+        let rest = [answered.text(0..from), answered.text(to..answered.end_offset())].concat();
+        let mut unfolded = Vec::new();
+        with_message(&rest, |rest| rest.unfold(&mut unfolded));
+        unfolded
     });
     assert_eq!(
         arrived.escape_ascii().to_string(),

@@ -91,6 +91,33 @@ impl<'a> Message<'a> {
         self.start
     }
 
+    /// Whether a value goes on in another line (RFC 3261 §7.3.1).
+    pub const fn is_folded(&self) -> bool {
+        self.index.folded
+    }
+
+    /// Appends the message with each value on one line, which means the same (RFC 3261 §7.3.1). Who
+    /// reads lines without knowing of folding finds no header in the middle of a value then.
+    pub fn unfold(&self, out: &mut alloc::vec::Vec<u8>) {
+        let head = self.start_at..self.headers_end_offset();
+        let mut rest = self.text(head.clone());
+        while let Some(at) = memchr::memchr(b'\n', rest) {
+            let (line, tail) = rest.split_at_checked(at + 1).unwrap_or((rest, &[]));
+            if matches!(tail.first(), Some(b' ' | b'\t')) {
+                out.extend_from_slice(trim_end(line));
+                out.push(b' ');
+                let blank = |c: &u8| matches!(c, b' ' | b'\t');
+                let blanks = tail.iter().take_while(|c| blank(c)).count();
+                rest = tail.get(blanks..).unwrap_or_default();
+            } else {
+                out.extend_from_slice(line);
+                rest = tail;
+            }
+        }
+        out.extend_from_slice(rest);
+        out.extend_from_slice(self.text(head.end..self.end));
+    }
+
     /// What is wrong with it, if anything.
     pub const fn defect(&self) -> Option<Defect> {
         self.defect

@@ -89,13 +89,19 @@ fn headers_that_may_stand_once() {
 
 #[test]
 fn lines() {
-    use Defect::{HeaderLine, LineEnd, Unterminated};
+    use Defect::{Control, HeaderLine, LineEnd, Unterminated};
     for (lines, expected) in [
         ("X: y\r\n", None),
         ("X:\r\n", None),
         ("X: a\r\n b\r\n\tc\r\n", None),
         ("X: a\r\n \r\n", None),
-        ("X: a\0b\x01\x7f\r\n", None),
+        ("X: a\0b\r\n", Some(Control)),
+        ("X: a\x01\r\n", Some(Control)),
+        // No reader takes it for an end of anything.
+        ("X: \x7f\r\n", None),
+        ("X: \"a\\\x01\"\r\n", None),
+        ("X: \"a\x01\"\r\n", Some(Control)),
+        ("X: a\tb\r\n", None),
         ("X: a\nY: b\r\n", Some(LineEnd)),
         ("X: a\rY: b\r\n", Some(LineEnd)),
         ("X: a\n\r\n", Some(LineEnd)),

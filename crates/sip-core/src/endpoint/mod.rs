@@ -55,6 +55,8 @@ pub struct Endpoint {
     engine: Engine,
     /// Index of the message at hand, apart from the engine so that both can be borrowed.
     index: HeaderIndex,
+    /// The message at hand, where it came with folded lines.
+    unfolded: Vec<u8>,
 }
 
 impl Endpoint {
@@ -65,6 +67,7 @@ impl Endpoint {
         Self {
             engine,
             index: HeaderIndex::new(),
+            unfolded: Vec::new(),
         }
     }
 
@@ -109,6 +112,15 @@ impl Endpoint {
             }
             return Handled::Here;
         };
+        // No line of a value that is sent on may look like a header of its own.
+        if message.is_folded() && message.defect().is_none() {
+            let mut unfolded = core::mem::take(&mut self.unfolded);
+            unfolded.clear();
+            message.unfold(&mut unfolded);
+            let handled = self.take_message(flow, &unfolded);
+            self.unfolded = unfolded;
+            return handled;
+        }
         match message.start() {
             StartLine::Request { .. } => match engine.handle_request(&message, flow) {
                 request_path::Handled::Here => Handled::Here,

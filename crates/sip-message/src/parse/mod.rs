@@ -40,6 +40,8 @@ pub struct HeaderIndex {
     pub(crate) fields: Vec<Field>,
     /// First and last field of each known name.
     pub(crate) ends: [(u16, u16); HeaderName::COUNT],
+    /// A value goes on in another line.
+    pub(crate) folded: bool,
 }
 
 impl Default for HeaderIndex {
@@ -47,6 +49,7 @@ impl Default for HeaderIndex {
         Self {
             fields: Vec::with_capacity(32),
             ends: [(NONE, NONE); HeaderName::COUNT],
+            folded: false,
         }
     }
 }
@@ -60,6 +63,7 @@ impl HeaderIndex {
     fn clear(&mut self) {
         self.fields.clear();
         self.ends = [(NONE, NONE); HeaderName::COUNT];
+        self.folded = false;
     }
 
     pub(crate) fn first(&self, name: HeaderName) -> Option<usize> {
@@ -82,6 +86,8 @@ pub enum Defect {
     HeaderLine,
     /// A line end that is not CRLF.
     LineEnd,
+    /// A control character in a header field that no backslash quotes: some readers end the value there.
+    Control,
     /// A header that may stand once stands twice.
     Repeated(HeaderName),
     /// Content-Length is not a number, or too large a one.
@@ -102,6 +108,7 @@ impl Defect {
             Self::Version => "SIP Version Not Supported",
             Self::HeaderLine => "Malformed Header Line",
             Self::LineEnd => "Line End Is Not CRLF",
+            Self::Control => "Control Character In Header",
             Self::Repeated(_) => "Repeated Header Field",
             Self::ContentLength => "Bad Content-Length",
             Self::Truncated => "Body Shorter Than Content-Length",
@@ -213,6 +220,21 @@ fn usual_field(bytes: &[u8], start: usize) -> Option<Field> {
     })
 }
 
+/// Whether a control character stands in a value where none may (RFC 3261 §25.1: TEXT-UTF8 has none,
+/// a quoted-pair may be any but CR and LF). Tabs, and the line ends of folding, are white space.
+fn has_bare_control(text: &[u8]) -> bool {
+    let mut bytes = text.iter();
+    while let Some(&c) = bytes.next() {
+        match c {
+            b'\\' => drop(bytes.next()),
+            b'\t' | b'\r' | b'\n' => {}
+            0..b' ' => return true,
+            _ => {}
+        }
+    }
+    false
+}
+
 struct FieldParser<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -296,7 +318,12 @@ impl FieldParser<'_> {
         let from = start + colon + 1;
         let (stop, end) = self.value_stop(from);
         self.at = end;
-        let kept = trim_start(self.bytes.get(from..stop).unwrap_or_default());
+        let text = self.bytes.get(from..stop).unwrap_or_default();
+        index.folded |= text.contains(&b'\n');
+        if has_bare_control(text) {
+            self.note(Defect::Control);
+        }
+        let kept = trim_start(text);
         let value = stop - kept.len();
         let value_end = value + trim_end(kept).len();
         self.enter(
