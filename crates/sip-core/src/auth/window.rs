@@ -12,8 +12,10 @@
 //! and its user is challenged again with `stale=true`. The floor begins just before the time at
 //! which the map was made, so a restart, which forgets all windows, opens no door either.
 //!
-//! Windows leave at the end of their nonce's lifetime, oldest first: each use removes at most
-//! [`EXPIRE_PER_USE`] of them, so a use costs O(1).
+//! Windows leave once their nonce is past its end, oldest first: each use removes at most
+//! [`EXPIRE_PER_USE`] of them, so a use costs O(1). These raise the floor as well: a nonce that was
+//! too old may be young enough later, when the lifetime is made longer or the clock set back. What
+//! that costs is one more challenge for nonces that were issued as early and not used until then.
 
 use alloc::collections::VecDeque;
 
@@ -170,9 +172,7 @@ impl Windows {
             return NonceUse::Unknown;
         }
         if self.queue.len() >= self.capacity {
-            if let Some(left) = self.pop() {
-                self.floor_unix_ms = self.floor_unix_ms.max(left.issued_unix_ms);
-            }
+            self.pop();
             self.evicted += 1;
             // The newcomer may be as old as the one that made room for it.
             if nonce.issued_unix_ms <= self.floor_unix_ms {
@@ -221,23 +221,25 @@ impl Windows {
         });
     }
 
-    fn pop(&mut self) -> Option<Window> {
-        let window = self.queue.pop_front()?;
+    /// The oldest window leaves. What is as old as its nonce is not accepted from now on.
+    fn pop(&mut self) {
+        let Some(window) = self.queue.pop_front() else {
+            return;
+        };
+        self.floor_unix_ms = self.floor_unix_ms.max(window.issued_unix_ms);
         let front = self.front;
         if let Ok(entry) = self.index.find_entry(hash(window.id), |&seq| seq == front) {
             entry.remove();
         }
         self.front = front.wrapping_add(1);
-        Some(window)
     }
 
     /// A nonce past its end is stale by its own time stamp, so its window is not needed any more.
+    /// The end is that of [`super::nonce::NonceSource::check`], to the second.
     fn expire(&mut self, now_unix_ms: u64) {
         for _ in 0..EXPIRE_PER_USE {
             match self.queue.front() {
-                Some(window) if window.expires_unix_s.saturating_mul(1000) < now_unix_ms => {
-                    let _gone = self.pop();
-                }
+                Some(window) if now_unix_ms / 1000 > window.expires_unix_s => self.pop(),
                 Some(_) | None => break,
             }
         }
@@ -345,6 +347,29 @@ mod tests {
         for id in 100..200 {
             assert_eq!(w.use_nonce(later, nonce(id, later), 1, 2), NonceUse::Replay);
         }
+    }
+
+    /// A nonce is good until the end of its last second, and so long its counts are remembered.
+    #[test]
+    fn no_count_is_good_again_in_the_last_second() {
+        let mut w = Windows::new(8, T0);
+        let n = nonce(7, T0 + 5);
+        assert_eq!(w.use_nonce(T0 + 10, n, 1, 1), NonceUse::Fresh);
+        for now in [T0 + 300_000, T0 + 300_001, T0 + 300_999] {
+            assert_eq!(w.use_nonce(now, n, 1, 2), NonceUse::Replay, "{now}");
+        }
+        assert_eq!(w.use_nonce(T0 + 301_000, n, 1, 2), NonceUse::Unknown);
+    }
+
+    /// A clock that was ahead for a while, or a lifetime that became longer.
+    #[test]
+    fn what_was_past_its_end_once_is_not_fresh_later() {
+        let mut w = Windows::new(8, T0);
+        assert_eq!(w.use_nonce(T0 + 10, nonce(7, T0 + 5), 1, 1), NonceUse::Fresh);
+        let ahead = T0 + 3_600_000;
+        assert_eq!(w.use_nonce(ahead, nonce(8, ahead), 1, 1), NonceUse::Fresh);
+        assert_eq!(w.use_nonce(T0 + 20, nonce(7, T0 + 5), 1, 1), NonceUse::Unknown);
+        assert_eq!(w.use_nonce(ahead, nonce(8, ahead), 1, 2), NonceUse::Replay);
     }
 
     #[test]
