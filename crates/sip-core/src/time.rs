@@ -59,3 +59,103 @@ impl Now {
         self.unix_ms / 1000
     }
 }
+
+/// The wall clock as registrations, nonces and marks of next hops need it: it says the time of day,
+/// and it never jumps. When the system's clock is set, by an hour or by a leap second, an hour of
+/// registrations must not end at once, nor live an hour longer: this clock goes on from where it
+/// was and moves towards the system's, at most by one part in [`SteadyWall::SLEW`] faster or slower
+/// than time passes. User agents refresh long before the last twentieth of their time.
+#[derive(Clone, Copy, Debug)]
+pub struct SteadyWall {
+    unix_us: u64,
+    read_at: Instant,
+}
+
+impl SteadyWall {
+    /// Of time that passes, the part by which the clock is corrected.
+    pub const SLEW: u64 = 20;
+
+    /// Begins with the system's time.
+    pub const fn new(now: Instant, wall_unix_ms: u64) -> Self {
+        Self {
+            unix_us: wall_unix_ms.saturating_mul(1000),
+            read_at: now,
+        }
+    }
+
+    /// Milliseconds since 1970 at `now`, at which the system's clock says `wall_unix_ms`.
+    pub fn read(&mut self, now: Instant, wall_unix_ms: u64) -> u64 {
+        let passed = now.micros_since(self.read_at);
+        let unix_us = self.unix_us.saturating_add(passed);
+        let wall_us = wall_unix_ms.saturating_mul(1000);
+        let most = passed / Self::SLEW;
+        self.unix_us = if wall_us > unix_us {
+            unix_us.saturating_add(most.min(wall_us - unix_us))
+        } else {
+            unix_us.saturating_sub(most.min(unix_us - wall_us))
+        };
+        self.read_at = self.read_at.max(now);
+        self.unix_us / 1000
+    }
+
+    /// The same at `now`, without a look at the system's clock.
+    pub const fn at(&self, now: Instant) -> u64 {
+        self.unix_us.saturating_add(now.micros_since(self.read_at)) / 1000
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOON: u64 = 1_800_000_000_000;
+    const HOUR_MS: u64 = 3_600_000;
+
+    fn after_ms(ms: u64) -> Instant {
+        Instant::from_micros(ms * 1000)
+    }
+
+    /// Reads once a second for `seconds`; the system's clock is off by `step_ms`.
+    fn run(step_ms: i64, seconds: u64) -> alloc::vec::Vec<u64> {
+        let mut clock = SteadyWall::new(after_ms(0), NOON);
+        (1..=seconds)
+            .map(|s| {
+                clock.read(
+                    after_ms(s * 1000),
+                    (NOON + s * 1000).saturating_add_signed(step_ms),
+                )
+            })
+            .collect()
+    }
+
+    #[test]
+    fn it_says_the_time_of_day() {
+        assert_eq!(run(0, 100)[99], NOON + 100_000);
+        let mut clock = SteadyWall::new(after_ms(5), NOON);
+        assert_eq!(clock.at(after_ms(1_005)), NOON + 1_000);
+        assert_eq!(clock.read(after_ms(1_005), NOON + 1_000), NOON + 1_000);
+        // Instants of two readers may be swapped.
+        assert_eq!(clock.at(after_ms(900)), NOON + 1_000);
+    }
+
+    #[test]
+    fn a_step_is_made_up_for_slowly() {
+        for step in [HOUR_MS as i64, -(HOUR_MS as i64)] {
+            let times = run(step, 60);
+            let last = times[59];
+            assert_eq!(
+                last.abs_diff(NOON + 60_000),
+                3_000,
+                "a twentieth of a minute, {step}"
+            );
+            assert!(
+                times
+                    .windows(2)
+                    .all(|pair| pair[1] - pair[0] == if step > 0 { 1_050 } else { 950 })
+            );
+        }
+        // Thirty seconds are made up for within ten minutes, and then it is right.
+        assert_eq!(run(30_000, 601)[600], NOON + 601_000 + 30_000);
+        assert_eq!(run(-30_000, 601)[600], NOON + 601_000 - 30_000);
+    }
+}

@@ -2,18 +2,17 @@
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use sip_core::time::{Instant as CoreInstant, Now};
+use sip_core::time::{Instant as CoreInstant, Now, SteadyWall};
 
-/// How long a reading of the wall clock is extrapolated by the monotonic one, microseconds.
+/// How long a reading of the wall clock serves, microseconds.
 const WALL_READ_INTERVAL_US: u64 = 100_000;
 
-/// Reads the monotonic clock, and now and then the wall clock beside it: between those readings
-/// the wall clock is the last one plus what the monotonic clock has moved since. A step of the
-/// wall clock is therefore seen within 100 ms.
+/// Reads the monotonic clock, and now and then the wall clock beside it, towards which
+/// [`SteadyWall`] moves: a step of the wall clock is none here.
 #[derive(Clone, Debug)]
 pub struct Clock {
     origin: Instant,
-    wall_ms: u64,
+    wall: SteadyWall,
     wall_read_us: u64,
 }
 
@@ -24,7 +23,7 @@ impl Clock {
         let wall_read_us = micros_since(origin);
         Self {
             origin,
-            wall_ms: wall_ms(),
+            wall: SteadyWall::new(CoreInstant::from_micros(wall_read_us), wall_ms()),
             wall_read_us,
         }
     }
@@ -33,15 +32,14 @@ impl Clock {
     /// left free, so that "long ago" can be written.
     pub fn read(&mut self) -> Now {
         let us = micros_since(self.origin);
-        if us.saturating_sub(self.wall_read_us) >= WALL_READ_INTERVAL_US {
-            self.wall_ms = wall_ms();
+        let instant = CoreInstant::from_micros(us);
+        let unix_ms = if us.saturating_sub(self.wall_read_us) >= WALL_READ_INTERVAL_US {
             self.wall_read_us = us;
-        }
-        let moved_ms = us.saturating_sub(self.wall_read_us) / 1000;
-        Now {
-            instant: CoreInstant::from_micros(us),
-            unix_ms: self.wall_ms.saturating_add(moved_ms),
-        }
+            self.wall.read(instant, wall_ms())
+        } else {
+            self.wall.at(instant)
+        };
+        Now { instant, unix_ms }
     }
 }
 
