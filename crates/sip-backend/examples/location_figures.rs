@@ -72,6 +72,7 @@ fn record(user: u64, version: u64) -> AorRecord {
     AorRecord {
         bindings: vec![binding],
         version,
+        ..AorRecord::default()
     }
 }
 

@@ -257,6 +257,7 @@ mod tests {
             let record = AorRecord {
                 bindings: vec![binding(100 + n % 2 * 100)],
                 version: n,
+                ..AorRecord::default()
             };
             shared.load(format!("u{n}@x").as_bytes(), record);
         }

@@ -392,6 +392,7 @@ fn crash_child() {
             AorRecord {
                 bindings: vec![],
                 version,
+                ..AorRecord::default()
             }
         } else {
             record(version)

@@ -66,6 +66,7 @@ pub fn record(version: u64) -> AorRecord {
     AorRecord {
         bindings: vec![only],
         version,
+        ..AorRecord::default()
     }
 }
 
@@ -128,6 +129,7 @@ pub fn records_come_back_as_saved<H: Harness>(mut harness: H) {
     let alice = AorRecord {
         bindings: vec![full, second],
         version: 1_790_000_000_123,
+        ..AorRecord::default()
     };
     let mut expected = Records::new();
     for aor in [
@@ -153,6 +155,7 @@ pub fn the_newest_version_wins_and_an_empty_one_deletes<H: Harness>(mut harness:
     let two = AorRecord {
         bindings: vec![binding("sip:1@x", LATER), binding("sip:2@x", LATER)],
         version: 10,
+        ..AorRecord::default()
     };
     put(&store, &answers, b"shrinks@x", &two);
     put(&store, &answers, b"shrinks@x", &record(11));
@@ -166,6 +169,7 @@ pub fn the_newest_version_wins_and_an_empty_one_deletes<H: Harness>(mut harness:
         &AorRecord {
             bindings: vec![],
             version: 31,
+            ..AorRecord::default()
         },
     );
     put(
@@ -175,6 +179,7 @@ pub fn the_newest_version_wins_and_an_empty_one_deletes<H: Harness>(mut harness:
         &AorRecord {
             bindings: vec![],
             version: 41,
+            ..AorRecord::default()
         },
     );
     put(&store, &answers, b"back@x", &record(42));
@@ -214,6 +219,7 @@ pub fn what_ended_is_not_loaded<H: Harness>(mut harness: H) {
     let mixed = AorRecord {
         bindings: vec![binding("sip:old@x", 1_000_000), with_conn],
         version: 5,
+        ..AorRecord::default()
     };
     put(&store, &answers, b"mixed@x", &mixed);
     put(
@@ -223,6 +229,7 @@ pub fn what_ended_is_not_loaded<H: Harness>(mut harness: H) {
         &AorRecord {
             bindings: vec![binding("sip:old@x", 1_000_000)],
             version: 6,
+            ..AorRecord::default()
         },
     );
     let (store, records, _) = reopen(&mut harness, store);
@@ -231,6 +238,7 @@ pub fn what_ended_is_not_loaded<H: Harness>(mut harness: H) {
         AorRecord {
             bindings: vec![without_conn],
             version: 5,
+            ..AorRecord::default()
         },
     )]
     .into();
@@ -317,6 +325,7 @@ pub fn a_long_history_matches_a_map<H: Harness>(mut harness: H) {
         let mut new = AorRecord {
             bindings: vec![],
             version,
+            ..AorRecord::default()
         };
         for n in 0..(random >> 32) % 4 {
             new.bindings

@@ -90,6 +90,7 @@ pub fn decode(bytes: &[u8]) -> Result<AorRecord, CodecError> {
     Ok(AorRecord {
         bindings,
         version: record.version,
+        ..AorRecord::default()
     })
 }
 
@@ -497,6 +498,7 @@ pub(crate) mod tests {
                 })
                 .collect(),
             version,
+            ..AorRecord::default()
         })
     }
 

@@ -9,6 +9,7 @@ use crate::transport::Flow;
 pub mod aor;
 pub mod codec;
 mod ends;
+pub(crate) mod removed;
 pub mod shard;
 
 /// One contact of an address-of-record (RFC 3261 §10, RFC 3327, RFC 5626).
@@ -58,6 +59,10 @@ pub struct AorRecord {
     /// Grows with each change; of two writes the higher wins. It starts from the wall clock
     /// ([`AorRecord::changed`]), so that a record made anew after its deletion wins over the old.
     pub version: u64,
+    /// Bindings that were removed lately, as they were but for the CSeq, which is that
+    /// of the REGISTER that removed them: a late copy of an earlier one must not bring them back.
+    /// Known in memory only, and no part of the encoding.
+    pub removed: Vec<Binding>,
 }
 
 impl AorRecord {

@@ -32,6 +32,7 @@ use sip_message::{HeaderName, Message};
 use smallvec::SmallVec;
 
 use crate::config::RegistrarPolicy;
+use crate::location::removed::REMEMBERED_S;
 use crate::location::{AorRecord, Binding};
 use crate::time::Now;
 use crate::transport::Flow;
@@ -187,7 +188,9 @@ impl<'a> Registration<'a> {
         if record.bindings.is_empty() {
             return Ok(Effect::Repeated);
         }
-        record.bindings.clear();
+        for binding in core::mem::take(&mut record.bindings) {
+            self.remember(record, binding);
+        }
         record.changed(self.now.unix_ms);
         Ok(Effect::Changed)
     }
@@ -203,6 +206,10 @@ impl<'a> Registration<'a> {
         let mut repeated: SmallVec<[bool; 2]> = SmallVec::with_capacity(contacts.len());
         for contact in contacts {
             let old = record.live(now).find(|b| contact.names(b));
+            // A late copy of a REGISTER from before the one that removed this binding.
+            if contact.expires_s > 0 && old.is_none() && self.is_behind_removal(record, contact) {
+                return Err(Rejection::OutOfOrder);
+            }
             repeated.push(match old {
                 Some(b) if *b.call_id == *self.call_id && b.cseq >= self.cseq => {
                     // Older, or the same number with another wish.
@@ -229,7 +236,10 @@ impl<'a> Registration<'a> {
             let at = record.bindings.iter().position(|b| contact.names(b));
             changed |= at.is_some() || contact.expires_s > 0;
             if let Some(at) = at {
-                record.bindings.remove(at);
+                let old = record.bindings.remove(at);
+                if contact.expires_s == 0 {
+                    self.remember(record, old);
+                }
             }
             if contact.expires_s > 0 {
                 let binding = self.binding(contact, &path, record.next_version(self.now.unix_ms));
@@ -242,6 +252,27 @@ impl<'a> Registration<'a> {
         }
         record.changed(self.now.unix_ms);
         Ok(Effect::Changed)
+    }
+
+    /// Remembers a binding that this REGISTER removes ([`crate::location::removed`]).
+    fn remember(&self, record: &mut AorRecord, binding: Binding) {
+        // One whose Call-ID is another compares with nothing that comes.
+        if *binding.call_id == *self.call_id {
+            let now = self.now.unix_s();
+            record.removed.retain(|b| b.expires_unix_s > now);
+            record.removed.push(Binding {
+                cseq: self.cseq,
+                expires_unix_s: now.saturating_add(REMEMBERED_S),
+                ..binding
+            });
+        }
+    }
+
+    fn is_behind_removal(&self, record: &AorRecord, contact: &NewContact<'a>) -> bool {
+        let now = self.now.unix_s();
+        record.removed.iter().any(|b| {
+            b.expires_unix_s > now && *b.call_id == *self.call_id && b.cseq >= self.cseq && contact.names(b)
+        })
     }
 
     /// Bindings that there would be after the update.

@@ -163,7 +163,8 @@ fn the_binding_record() {
         record,
         AorRecord {
             bindings: vec![expected],
-            version: T0 * 1000
+            version: T0 * 1000,
+            ..AorRecord::default()
         }
     );
 }
@@ -281,9 +282,21 @@ fn order() {
         register(&mut record, 10, "d", 2, "Contact: <sip:a@h>;expires=0"),
         repeated("")
     );
-    // An old request for a contact that is not there cannot be told from a new one.
+    // A late copy of what came before the removal does not undo it: a REGISTER is sent again for
+    // 32 s (§17.1.2.2), and may be on its way as long.
+    for late in [10, 10 + 32] {
+        assert_eq!(
+            register(&mut record, late, "d", 1, "Contact: <sip:a@h>"),
+            refused(500)
+        );
+    }
+    // Another phone's, and a later one of the same, are no copies.
     assert_eq!(
-        register(&mut record, 10, "d", 1, "Contact: <sip:a@h>"),
+        register(&mut record, 11, "e", 1, "Contact: <sip:a@h>"),
+        changed(&a(3600))
+    );
+    assert_eq!(
+        register(&mut record, 12, "d", 3, "Contact: <sip:a@h>"),
         changed(&a(3600))
     );
     // What has ended keeps no order.
