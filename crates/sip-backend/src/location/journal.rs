@@ -36,6 +36,8 @@ pub(crate) trait Disk: Send + Debug {
     /// Makes a new file and sees to it that its name survives a power loss once
     /// [`SegmentFile::sync`] has returned.
     fn create(&self, path: &Path) -> io::Result<Box<dyn SegmentFile>>;
+    /// Cuts a file off at this length, to last; a file that is not there is none to cut.
+    fn cut(&self, path: &Path, bytes: u64) -> io::Result<()>;
 }
 
 /// One open segment.
@@ -61,6 +63,14 @@ impl Disk for OsDisk {
             File::open(dir)?.sync_all()?;
         }
         Ok(Box::new(file))
+    }
+
+    fn cut(&self, path: &Path, bytes: u64) -> io::Result<()> {
+        match OpenOptions::new().write(true).open(path) {
+            Ok(file) => file.set_len(bytes).and_then(|()| file.sync_all()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -98,6 +108,9 @@ pub(crate) struct Journal {
     next: u64,
     active: Option<Active>,
     closed: Vec<Closed>,
+    /// Segments that hold more than was answered for: what a failed call had written is to be cut
+    /// off before anything else is written or folded, or it would come back at the next start.
+    spoilt: Vec<Closed>,
 }
 
 impl Journal {
@@ -111,14 +124,19 @@ impl Journal {
             next,
             active: None,
             closed: Vec::new(),
+            spoilt: Vec::new(),
         }
     }
 
     /// Puts whole entries on stable storage, or says why not. After a failed write or sync the
     /// kernel may have dropped what was dirty and call the next sync good, so the segment is not
-    /// trusted again: the same entries go to a new one, once. What a failed call leaves behind in
-    /// files is harmless, as its versions were never answered for.
+    /// trusted again: the same entries go to a new one, once.
+    ///
+    /// What a failed call leaves in files is cut off again. Its versions were refused, and the
+    /// cores have taken them back with higher ones, of which the disk need never hear: at the next
+    /// start the refused would be the newest.
     pub(crate) fn append(&mut self, entries: &[u8]) -> io::Result<()> {
+        self.mend()?;
         if let Some(active) = &mut self.active {
             match active.file.append(entries).and_then(|()| active.file.sync()) {
                 Ok(()) => {
@@ -127,11 +145,34 @@ impl Journal {
                 }
                 Err(error) => {
                     tracing::warn!(path = %active.path.display(), %error, "location journal: segment abandoned after a failed write");
-                    self.roll();
+                    if let Some(active) = self.active.take() {
+                        self.spoilt.push(Closed {
+                            path: active.path,
+                            bytes: active.bytes,
+                        });
+                    }
                 }
             }
         }
-        self.start(entries)
+        let started = self.start(entries);
+        // What cannot be cut off now is tried again before the next entry.
+        if let Err(error) = self.mend() {
+            tracing::error!(%error, "location journal: refused entries cannot be cut off");
+        }
+        started
+    }
+
+    /// Cuts off what was refused. Segments that then hold something may be folded.
+    fn mend(&mut self) -> io::Result<()> {
+        while let Some(spoilt) = self.spoilt.last() {
+            self.disk.cut(&spoilt.path, spoilt.bytes)?;
+            if let Some(mended) = self.spoilt.pop()
+                && mended.bytes > 0
+            {
+                self.closed.push(mended);
+            }
+        }
+        Ok(())
     }
 
     fn start(&mut self, entries: &[u8]) -> io::Result<()> {
@@ -144,8 +185,10 @@ impl Journal {
             .and_then(|()| file.sync());
         if let Err(error) = written {
             drop(file);
-            // Nothing in it was answered for; an empty disk is worth more.
-            let _ = fs::remove_file(&path);
+            // Nothing in it is answered for; an empty disk is worth more than a whole file name.
+            if fs::remove_file(&path).is_err() {
+                self.spoilt.push(Closed { path, bytes: 0 });
+            }
             return Err(error);
         }
         let bytes = (self.header.len() + entries.len()) as u64;
@@ -501,6 +544,11 @@ mod tests {
             self.due("create")?;
             Ok(Box::new(FaultyFile(OsDisk.create(path)?, self.clone())))
         }
+
+        fn cut(&self, path: &Path, bytes: u64) -> io::Result<()> {
+            self.due("cut")?;
+            OsDisk.cut(path, bytes)
+        }
     }
 
     impl SegmentFile for FaultyFile {
@@ -546,7 +594,7 @@ mod tests {
         journal.append(&entry(1)).unwrap();
         faults.0.lock().push("sync");
         journal.append(&entry(2)).unwrap();
-        assert_eq!(versions(dir.path()), [vec![1, 2], vec![2]]);
+        assert_eq!(versions(dir.path()), [vec![1], vec![2]]);
         assert_eq!(
             journal.take_closed().len(),
             1,
@@ -554,7 +602,33 @@ mod tests {
         );
         faults.0.lock().push("append");
         journal.append(&entry(3)).unwrap();
-        assert_eq!(versions(dir.path()), [vec![1, 2], vec![2], vec![3]]);
+        assert_eq!(versions(dir.path()), [vec![1], vec![2], vec![3]]);
+    }
+
+    /// A version that was refused must not be the newest at the next start.
+    #[test]
+    fn what_was_refused_is_cut_off_before_anything_else_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let faults = Faults::default();
+        let mut journal = Journal::new(dir.path(), Box::new(faults.clone()), 1, &[]);
+        journal.append(&entry(1)).unwrap();
+        faults.0.lock().extend(["sync", "create"]);
+        assert!(journal.append(&entry(2)).is_err());
+        assert_eq!(versions(dir.path()), [vec![1]]);
+
+        journal.append(&entry(3)).unwrap();
+        faults.0.lock().extend(["sync", "create", "cut"]);
+        assert!(journal.append(&entry(4)).is_err());
+        let held = journal.take_closed().len();
+        faults.0.lock().push("cut");
+        assert!(
+            journal.append(&entry(5)).is_err(),
+            "the refused one is still there"
+        );
+        assert!(journal.take_closed().is_empty(), "nobody may fold it");
+        journal.append(&entry(6)).unwrap();
+        assert_eq!(versions(dir.path()), [vec![1], vec![3], vec![6]]);
+        assert_eq!((held, journal.take_closed().len()), (1, 1));
     }
 
     #[test]
