@@ -218,6 +218,8 @@ pub(crate) struct Engine {
     /// Where long requests go by UDP at once.
     pub(crate) no_tcp: NoTcp,
     pub(crate) indexes: Vec<HeaderIndex>,
+    /// Where the response at hand came from.
+    pub(crate) answered_by: Option<Flow>,
     pub(crate) draining: bool,
     /// Server transactions without a final answer yet.
     pub(crate) live: usize,
@@ -374,6 +376,7 @@ impl Engine {
             flows: Flows::default(),
             no_tcp: NoTcp::default(),
             indexes: Vec::new(),
+            answered_by: None,
             draining: false,
             live: 0,
             holds_state: holds_state(&config),

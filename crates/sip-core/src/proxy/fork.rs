@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use sip_message::header::Contact;
 use sip_message::{HeaderName, Message, Uri};
 
-use super::forward::{remove_values, write_request_uri};
+use super::forward::write_request_uri;
 use super::response::{Failure, Outcome};
 use crate::dispatcher::Group;
 use crate::engine::Engine;
@@ -214,9 +214,8 @@ impl Engine {
         if matches!(contacts, Contacts::AllUsed) {
             return;
         }
+        self.edit_response(message);
         let mut edits = core::mem::take(&mut self.edits);
-        edits.clear();
-        remove_values(&mut edits, message, HeaderName::Via, 1);
         if let Contacts::Left(lines) = &contacts {
             for field in message.fields_named(HeaderName::Contact) {
                 edits.delete(field.start as usize..field.end as usize);

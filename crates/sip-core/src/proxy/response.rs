@@ -50,6 +50,7 @@ impl Engine {
             return Outcome::Done;
         };
         self.activity.enter(Component::Transaction);
+        self.answered_by = Some(flow);
         let top = &parts.via;
         let Some((branch, target)) = top.branch().and_then(read_branch) else {
             return self.stray();
@@ -175,8 +176,7 @@ impl Engine {
             conn: ingress.and_then(|(_, conn)| conn),
             proof: Proof::None,
         };
-        self.edits.clear();
-        remove_values(&mut self.edits, message, HeaderName::Via, 1);
+        self.edit_response(message);
         let span = message.start_offset()..message.end_offset();
         self.out
             .push_with(to, |out| self.edits.apply(message.source(), span, out));
@@ -370,10 +370,23 @@ impl Engine {
         Outcome::Done
     }
 
-    /// Without our Via, past the server transaction.
-    fn relay_past(&mut self, to: Flow, message: &Message<'_>) {
+    /// What a response loses on its way: our Via (§16.7 step 3), and who its sender claims to be,
+    /// where he is not trusted (RFC 3325 §5).
+    pub(super) fn edit_response(&mut self, message: &Message<'_>) {
         self.edits.clear();
         remove_values(&mut self.edits, message, HeaderName::Via, 1);
+        if message.has(HeaderName::PAssertedIdentity)
+            && !self.answered_by.is_some_and(|flow| self.is_trusted(&flow))
+        {
+            for field in message.fields_named(HeaderName::PAssertedIdentity) {
+                self.edits.delete(field.start as usize..field.end as usize);
+            }
+        }
+    }
+
+    /// Without our Via, past the server transaction.
+    fn relay_past(&mut self, to: Flow, message: &Message<'_>) {
+        self.edit_response(message);
         let span = message.start_offset()..message.end_offset();
         self.out
             .push_with(to, |out| self.edits.apply(message.source(), span, out));
@@ -382,8 +395,7 @@ impl Engine {
     /// Without our Via (§16.7 step 3), through the server transaction.
     pub(super) fn relay_through(&mut self, server: Key, status: u16, message: &Message<'_>) {
         self.activity.enter(Component::Build);
-        self.edits.clear();
-        remove_values(&mut self.edits, message, HeaderName::Via, 1);
+        self.edit_response(message);
         let mut text = core::mem::take(&mut self.scratch);
         text.clear();
         self.edits.apply(
