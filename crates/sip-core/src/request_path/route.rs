@@ -47,6 +47,15 @@ enum Way {
     Candidates(Option<PeerName>, Candidates),
 }
 
+/// Whether an ACK goes on that is in no dialog of ours, where its INVITE was asked for credentials: it
+/// cannot be asked itself (RFC 3261 §22.1). One to a 2xx has our Route, unless the rule leaves that out;
+/// one to a failure is ours to absorb, unless the rule keeps no state.
+fn passes_unasked(config: &Config, request: &Request<'_>, rule: Option<&Route>) -> bool {
+    let state = rule.and_then(|r| r.state).unwrap_or(config.state);
+    let leaves_no_route = rule.is_some_and(|r| !r.record_route);
+    request.to.tag().is_some() && (state == StateMode::Stateless || leaves_no_route)
+}
+
 /// Where no rule matches.
 const NO_RULE: usize = usize::MAX;
 
@@ -143,24 +152,38 @@ impl Engine {
         rule: Option<&Route>,
     ) -> Authorized {
         // Most requests need no credentials, whoever sends them: From need not be read for that.
-        let someone_asks = || {
-            config
-                .domains
-                .iter()
-                .any(|d| Self::needs_credentials(d, request.method))
-        };
+        // An ACK goes where its INVITE went.
+        let is_ack = request.method == Method::Ack;
+        let method = if is_ack { Method::Invite } else { request.method };
+        let someone_asks = || config.domains.iter().any(|d| Self::needs_credentials(d, method));
         if !rule.and_then(|r| r.auth).unwrap_or_else(someone_asks) {
             return Authorized::Yes;
         }
         let domain = self.policy_domain(config, request);
-        let by_policy = domain.is_some_and(|d| Self::needs_credentials(d, request.method));
-        let needed = rule.and_then(|r| r.auth).unwrap_or(by_policy);
+        let needed = match (rule.and_then(|r| r.auth), domain) {
+            (Some(auth), _) => auth,
+            (None, Some(domain)) => Self::needs_credentials(domain, method),
+            // Neither who calls nor who is called is of ours: no policy says that he may, and a rule
+            // for everybody is no open relay unless it says so.
+            (None, None) => {
+                let relays =
+                    rule.is_some_and(|r| matches!(r.action, Action::Relay(_)) && r.when.source.is_empty());
+                relays && !self.is_trusted(&request.flow)
+            }
+        };
         // In a dialog only its initiator can be asked: who answered the call may be a stranger who
-        // has no account here (the mark in his Route shows that the dialog came through us).
-        let beyond_asking =
-            position.in_dialog && (!position.from_initiator || is_exempt(config, request.flow.remote.ip()));
+        // has no account here (the mark in his Route shows that the dialog came through us). Nobody is
+        // asked for an ACK.
+        let beyond_asking = position.in_dialog
+            && (!position.from_initiator
+                || request.method == Method::Ack
+                || is_exempt(config, request.flow.remote.ip()));
         if !needed || beyond_asking {
             return Authorized::Yes;
+        }
+        if request.method == Method::Ack && !passes_unasked(config, request, rule) {
+            self.counters.dropped_stray_ack += 1;
+            return Authorized::No;
         }
         match domain {
             Some(domain) => self.authorize(request, progress, domain),
