@@ -82,7 +82,8 @@ fn every_algorithm_in_the_order_of_preference() {
         let mut config = closed(StateMode::Stateless);
         config.domains[0].auth.algorithms.clone_from(&order);
         let mut b = cached(&config);
-        let out = challenge(&mut b, &message("a1", ""));
+        let long = format!("User-Agent: {}\n", "x".repeat(300));
+        let out = challenge(&mut b, &message("a1", &long));
         let offered: Vec<_> = out
             .headers("Proxy-Authenticate")
             .iter()
@@ -110,6 +111,33 @@ fn every_algorithm_in_the_order_of_preference() {
             assert_eq!(out.first_line(), expected, "{algorithm:?} of {order:?}");
         }
     }
+}
+
+/// A source whose address may be forged gets no more than three times what it sent: the preferred
+/// algorithm always, the others where they fit. On a connection all are offered.
+#[test]
+fn a_short_request_over_udp_gets_a_short_challenge() {
+    use Algorithm::{Md5, Sha256, Sha512_256};
+    let mut config = closed(StateMode::Stateless);
+    config.domains[0].auth.algorithms = vec![Sha512_256, Sha256, Md5];
+    let offered = |out: &Sent| out.headers("Proxy-Authenticate").len();
+    let mut seen = Vec::new();
+    for extra in 0..60 {
+        let text = message("a1", &format!("X: {}\n", "x".repeat(extra * 10)));
+        let mut b = cached(&config);
+        let out = challenge(&mut b, &text);
+        let bound = 3 * text.len();
+        assert!(
+            offered(&out) == 1 || out.text.len() <= bound,
+            "{} for {}",
+            out.text.len(),
+            text.len()
+        );
+        seen.push(offered(&out));
+    }
+    assert!(seen.is_sorted(), "{seen:?}");
+    assert_eq!(seen.last(), Some(&3));
+    assert!(seen.contains(&2));
 }
 
 #[test]

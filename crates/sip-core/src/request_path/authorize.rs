@@ -20,6 +20,7 @@ use crate::engine::waiting::{Parked, Purpose};
 use crate::event::{AuthFailure, Event};
 use crate::location::aor::unescape;
 use crate::query::{QueryKind, Secrets};
+use crate::transport::Transport;
 
 /// Longest name that is looked up, bytes: that of an account is shorter in every table, and a
 /// stranger chooses it.
@@ -256,6 +257,9 @@ impl Engine {
         let mut lines = Vec::with_capacity(160 * policy.algorithms.len());
         self.authenticator
             .challenge(&mut lines, role, policy, self.now.unix_ms, stale);
+        if request.flow.transport == Transport::Udp {
+            shorten(&mut lines, request.message.bytes().len());
+        }
         let status = match role {
             Role::Server => Status::UNAUTHORIZED,
             Role::Proxy => Status::PROXY_AUTHENTICATION_REQUIRED,
@@ -373,6 +377,23 @@ impl Engine {
             }
         }
     }
+}
+
+/// Headers of an answer that are not copied from the request, and its status line.
+const OWN_HEADERS: usize = 160;
+
+/// Challenges for fewer algorithms, the preferred first and always, so that an answer to a source that
+/// may be forged is no more than three times as long as the request of `request_len` bytes.
+fn shorten(lines: &mut Vec<u8>, request_len: usize) {
+    let most = (2 * request_len).saturating_sub(OWN_HEADERS);
+    let mut kept = 0;
+    for line in lines.split_inclusive(|c| *c == b'\n') {
+        if kept > 0 && kept + line.len() > most {
+            break;
+        }
+        kept += line.len();
+    }
+    lines.truncate(kept);
 }
 
 /// A registrar asks as a server, everything else here as a proxy.
