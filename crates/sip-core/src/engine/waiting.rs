@@ -126,11 +126,12 @@ fn slab_key(id: QueryId) -> Option<Key> {
 }
 
 impl Engine {
-    /// Whether one more request may wait. Counts the refusal.
+    /// Whether one more request may wait, which keeps this much of its message. Counts the refusal.
     pub(crate) fn may_park(&mut self, bytes: usize) -> bool {
         let limits = &self.config.limits;
+        let size = bytes.saturating_add(core::mem::size_of::<Parked>());
         let fits = self.waiting.requests < limits.parked_requests
-            && self.waiting.bytes.saturating_add(bytes) <= limits.parked_bytes;
+            && self.waiting.bytes.saturating_add(size) <= limits.parked_bytes;
         if !fits {
             self.counters.limited_parked += 1;
         }

@@ -160,14 +160,14 @@ impl Engine {
         reply: &Reply<'_>,
     ) {
         let bytes = request.message.bytes();
-        if !self.may_park(bytes.len()) {
+        let mut response = Vec::with_capacity(512 + reply.extra.len());
+        self.write_reply(&mut response, &request.message, request.flow, reply);
+        if !self.may_park(bytes.len() + response.len() + applied.before.len()) {
             // Nobody was asked to store it, so nobody need be told.
             let _ = self.take_back(aor, &applied.before, applied.version);
             self.refuse(request, progress.server, Status::SERVICE_UNAVAILABLE);
             return;
         }
-        let mut response = Vec::with_capacity(512 + reply.extra.len());
-        self.write_reply(&mut response, &request.message, request.flow, reply);
         let parked = Parked {
             flow: request.flow,
             bytes: Box::from(bytes),
