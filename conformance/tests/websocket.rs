@@ -2,7 +2,7 @@
 //! the Close, and what ends a connection (RFC 6455, RFC 7118).
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpStream, UdpSocket};
 use std::time::Duration;
 
 use conformance::{Authority, Config, DOMAIN, Name, Scene, Server, Transport};
@@ -26,10 +26,14 @@ struct Stage {
 
 impl Stage {
     fn new() -> Self {
+        Self::with(Config::new())
+    }
+
+    fn with(config: Config) -> Self {
         let scene = Scene::new();
         let authority = Authority::new(&scene, "authority");
         let identity = authority.issue("server", &[Name::Dns(DOMAIN)]);
-        let config = Config::new().listen(&scene, Transport::Ws, &identity, "");
+        let config = config.listen(&scene, Transport::Ws, &identity, "");
         Self {
             _server: Server::start(&scene, &config),
             scene,
@@ -192,6 +196,39 @@ fn messages_come_as_text_as_binary_and_in_fragments() {
     let pong = socket.read().expect("a Pong");
     assert_eq!(pong, Message::Pong("between".into()));
     stage.expect_answer(&mut socket, "fragments", frames);
+}
+
+/// Without state an answer finds the connection of its request by what Via says, and a browser does
+/// not ask for rport (RFC 7118 §5; RFC 3581 §4 is of datagrams).
+#[test]
+fn an_answer_comes_back_without_state() {
+    let callee = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    callee.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+    let uri = format!("sip:{}", callee.local_addr().expect("its address"));
+    let stage = Stage::with(Config::new().stateless().invites_to(&uri, ""));
+    let mut socket = stage.open();
+    let invite = stage.options("stateless").replace("OPTIONS", "INVITE").replace(
+        &format!("sip:{}", stage.scene.at(Transport::Ws.port())),
+        &format!("sip:bob@{DOMAIN}"),
+    );
+    socket.send(Message::text(invite)).expect("sending");
+    let mut bytes = [0; 4096];
+    let (length, server) = callee.recv_from(&mut bytes).expect("the INVITE");
+    let invite = String::from_utf8_lossy(&bytes[..length]).into_owned();
+    let copied = invite.lines().filter(|line| {
+        ["Via:", "From:", "To:", "Call-ID:", "CSeq:"]
+            .iter()
+            .any(|name| line.starts_with(name))
+    });
+    let answer: Vec<&str> = ["SIP/2.0 486 Busy Here"].into_iter().chain(copied).collect();
+    callee
+        .send_to(
+            format!("{}\r\nContent-Length: 0\r\n\r\n", answer.join("\r\n")).as_bytes(),
+            server,
+        )
+        .expect("sending");
+    let told = next_text(&mut socket);
+    assert!(told.starts_with("SIP/2.0 486 Busy Here\r\n"), "{told}");
 }
 
 /// RFC 7118 §6, RFC 5626 §3.5.1: two line ends are answered by one.

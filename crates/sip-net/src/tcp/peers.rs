@@ -131,7 +131,10 @@ impl Streams {
                             || conn.has_proved_address()
                     }
                 };
-                (!pinned || conn.remote == to.remote) && has_proved
+                // Where no state is kept, an answer goes by Via, which has no port of a client that
+                // did not ask for it (RFC 3581 §4); that connection is the right one all the same.
+                let is_it = !pinned || conn.remote == to.remote || is_answer(outgoing.message);
+                is_it && has_proved
             })
     }
 
