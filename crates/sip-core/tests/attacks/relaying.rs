@@ -1,0 +1,158 @@
+//! Nobody relays through this server, or speaks for others, who may not.
+
+use sip_core::config::{Action, Network, Relay, RelayTarget, Route, When};
+
+use crate::common::{Bench, CALLEE, CALLER, config, one, relay, request};
+
+/// One domain with the default methods that need credentials, and its users by location.
+fn guarded() -> sip_core::config::Config {
+    let mut config = config();
+    config.domains[0].auth.methods = ["REGISTER", "INVITE", "MESSAGE", "SUBSCRIBE", "PUBLISH", "REFER"]
+        .iter()
+        .map(|method| method.as_bytes().into())
+        .collect();
+    config.routes.clear();
+    config
+}
+
+/// A stranger's request, and the first line of the only answer.
+fn answer(config: &sip_core::config::Config, text: &str) -> String {
+    let mut bench = Bench::new(config);
+    let sent = one(bench.udp(CALLER, text));
+    assert_eq!(sent.address(), CALLER, "{}", sent.text);
+    bench.pass(600_000);
+    bench.assert_idle();
+    sent.first_line().to_owned()
+}
+
+#[test]
+fn nothing_is_relayed_without_credentials() {
+    for method in ["INVITE", "MESSAGE", "SUBSCRIBE", "PUBLISH", "REFER"] {
+        let text = request(
+            method,
+            "sip:bob@example.com",
+            "a",
+            "Contact: <sip:a@192.0.2.10>\nEvent: presence\n",
+        );
+        assert_eq!(
+            answer(&guarded(), &text),
+            "SIP/2.0 407 Proxy Authentication Required",
+            "{method}"
+        );
+    }
+}
+
+/// Neither his own domain nor that of who he calls is ours.
+#[test]
+fn a_stranger_reaches_no_stranger() {
+    for method in [
+        "INVITE",
+        "MESSAGE",
+        "OPTIONS",
+        "SUBSCRIBE",
+        "NOTIFY",
+        "INFO",
+        "PING",
+    ] {
+        let text = request(
+            method,
+            "sip:victim@elsewhere.example",
+            "a",
+            "Contact: <sip:a@192.0.2.10>\nEvent: x\n",
+        )
+        .replace("alice@example.com", "mallory@foreign.example")
+        .replace("bob@example.com", "victim@elsewhere.example");
+        assert_eq!(answer(&guarded(), &text), "SIP/2.0 403 Forbidden", "{method}");
+    }
+}
+
+/// A rule for everything that names no `auth` is no open relay.
+#[test]
+fn a_rule_without_auth_lets_no_stranger_through() {
+    let mut config = guarded();
+    config.routes = vec![relay("sip:192.0.2.20:5060")];
+    let text = request(
+        "INVITE",
+        "sip:+12015550123@gateway.example",
+        "a",
+        "Contact: <sip:a@192.0.2.10>\n",
+    )
+    .replace("alice@example.com", "mallory@foreign.example")
+    .replace("bob@example.com", "+12015550123@gateway.example");
+    assert_eq!(answer(&config, &text), "SIP/2.0 403 Forbidden");
+    // Where the rule says so, or he is trusted, he may.
+    let mut open = config.clone();
+    open.routes[0].auth = Some(false);
+    assert!(
+        Bench::new(&open)
+            .udp(CALLER, &text)
+            .iter()
+            .any(|s| s.address() == CALLEE)
+    );
+    config.trust = vec![Network {
+        address: [192, 0, 2, 10].into(),
+        prefix_len: 32,
+    }];
+    assert!(
+        Bench::new(&config)
+            .udp(CALLER, &text)
+            .iter()
+            .any(|s| s.address() == CALLEE)
+    );
+}
+
+/// Loose routing with a Route that we never issued (RFC 3261 §16.4, §26.1.2).
+#[test]
+fn a_route_that_was_never_issued_leads_nowhere() {
+    for route in [
+        "<sip:192.0.2.66;lr>",
+        "<sip:192.0.2.1:5060;lr>, <sip:192.0.2.66;lr>",
+        "<sip:proxy.example.com;lr;tz=0123456789abcdef>, <sip:192.0.2.66;lr>",
+        "<sip:192.0.2.1:5060;lr;tz=>, <sip:192.0.2.66;lr>",
+        "<sip:192.0.2.1:5060;lr;tz=zzzzzzzzzzzzzzzz>, <sip:192.0.2.66;lr>",
+        "<sip:AAAAAAAAAAAAAAAAAAAAAAAAAAAA@192.0.2.1:5060;lr;tz=0123456789abcdef>, <sip:192.0.2.66;lr>",
+        "<sips:192.0.2.1:5061;lr>, <sip:192.0.2.66;lr>",
+        "<sip:192.0.2.66>",
+    ] {
+        for to_tag in ["", ";tag=stolen"] {
+            for method in ["INVITE", "BYE", "MESSAGE", "REFER", "ACK"] {
+                let text = request(
+                    method,
+                    "sip:victim@192.0.2.66",
+                    "a",
+                    &format!("Route: {route}\nContact: <sip:a@b>\n"),
+                )
+                .replace(
+                    "To: <sip:bob@example.com>",
+                    &format!("To: <sip:bob@example.com>{to_tag}"),
+                );
+                let sent = Bench::new(&guarded()).udp(CALLER, &text);
+                assert!(
+                    sent.iter().all(|s| s.address() == CALLER),
+                    "{method} by {route} reaches {:?}",
+                    sent.iter().map(|s| s.address()).collect::<Vec<_>>()
+                );
+            }
+        }
+    }
+}
+
+/// An ACK is answered by nobody and challenged by nobody: outside a dialog it goes nowhere.
+#[test]
+fn an_ack_outside_a_dialog_goes_nowhere() {
+    let mut config = guarded();
+    config.routes = vec![Route {
+        when: When::default(),
+        action: Action::Relay(Relay::to(RelayTarget::Uri(crate::common::hop(
+            "sip:192.0.2.20:5060",
+        )))),
+        ..relay("sip:192.0.2.20:5060")
+    }];
+    for tag in ["", ";tag=any"] {
+        let text = request("ACK", "sip:bob@example.com", "a", "").replace(
+            "To: <sip:bob@example.com>",
+            &format!("To: <sip:bob@example.com>{tag}"),
+        );
+        assert!(Bench::new(&config).udp(CALLER, &text).is_empty(), "{tag}");
+    }
+}
