@@ -1,5 +1,5 @@
 # Thin on purpose: the logic is in xtask/ (`cargo xtask help`).
-.PHONY: help run test check bench lab fuzz
+.PHONY: help run test check bench lab fuzz sim
 .DEFAULT_GOAL := help
 
 help:   ## this list
@@ -19,6 +19,9 @@ bench:  ## figures beside Kamailio (bench/README.md); takes the machine for some
 
 lab:    ## an experiment of docs/lab.md (ARGS=transport, overload, batching, peers, all)
 	cargo run --release --package trapezoid -- lab $(ARGS)
+
+sim:    ## simulate networks under faults (SEEDS=FROM..TO, MINUTES=N, SEED=N)
+	@cargo xtask sim
 
 fuzz:   ## fuzz every target until stopped (ARGS='--runs N' for a fixed number)
 	cargo xtask fuzz $(ARGS)

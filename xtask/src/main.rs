@@ -2,6 +2,7 @@
 
 mod instructions;
 mod setup;
+mod sim;
 mod steps;
 mod tidy;
 
@@ -16,6 +17,9 @@ cargo xtask COMMAND
   tidy                 the project's own rules (CONTRIBUTING.md)
   fuzz [--runs N] [TARGET…]
                        fuzz until stopped, or a fixed number of executions of each target
+  sim                  the simulator: SEEDS=FROM..TO (default 0..500), MINUTES=N, SEED=N
+                       with its ladder, or SCENARIO=FILE
+  mutants [WORD…]      build known faults into a copy of the sources; each must be caught
   instructions [--accept]
                        instructions per message against bench/instructions.toml (or into it)
   bench [TOOL] [ARGS…] a tool of bench/: beside-kamailio (default), workers, memory,
@@ -34,6 +38,8 @@ fn main() -> ExitCode {
         "check" => steps::check(),
         "tidy" => tidy::run(&steps::root()),
         "fuzz" => steps::fuzz(rest),
+        "sim" => sim::run(rest),
+        "mutants" => sim::run_mutants(rest),
         "instructions" => instructions::run(rest),
         "bench" => steps::bench(rest),
         "help" | "--help" | "-h" => {

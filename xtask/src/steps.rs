@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use crate::instructions;
 use crate::setup::{self, find_program};
+use crate::sim;
 use crate::tidy;
 
 /// Done, or what to tell the user.
@@ -116,6 +117,7 @@ pub(crate) fn check() -> Outcome {
     clippy()?;
     eprintln!("── tidy");
     tidy::run(&root())?;
+    sim::check_mutants()?;
     if has_subcommand("deny") {
         // The advisory database is not asked: a gate must give the same answer tomorrow.
         run_step(

@@ -13,12 +13,14 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+pub mod cells;
 pub mod checker;
 pub mod clock;
 pub mod fork;
 pub mod message;
 pub mod mutant;
 pub mod net;
+pub mod network;
 pub mod node;
 pub mod proxy;
 pub mod report;

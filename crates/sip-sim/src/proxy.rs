@@ -1,13 +1,11 @@
 //! A proxy: the real core, the state that its workers would share in plain cells, and a
 //! subscriber store that answers after a while or never.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use sip_core::auth::digest;
-use sip_core::auth::nonce::NonceId;
-use sip_core::auth::window::{NonceUse, Windows};
 use sip_core::config::{
     Action, Algorithm, AuthPolicy, Config, Domain, Durability, Listener, RegistrarPolicy, Relay, RelayTarget,
     Route, StateMode, Timers, When,
@@ -16,15 +14,14 @@ use sip_core::dispatcher::Group;
 use sip_core::endpoint::{Endpoint, Handled, Keys};
 use sip_core::id::{ListenerId, QueryId, WorkerId};
 use sip_core::limits::Limits;
-use sip_core::location::codec::RecordRef;
-use sip_core::location::shard::Shard;
-use sip_core::location::{AorRecord, Binding};
+use sip_core::location::Binding;
 use sip_core::query::{Answer, QueryKind, Secrets};
-use sip_core::shared::SharedState;
+use sip_core::shared::SharedState as _;
 use sip_core::time::{Instant, Now};
 use sip_core::transport::{Flow, NextHop, Proof, TransmitBatch, Transport};
 
 use crate::agent::PASSWORD;
+use crate::cells::Cells;
 use crate::clock::{Micros, Queue};
 use crate::node::{Node, Outgoing};
 use crate::rng::Rng;
@@ -35,34 +32,6 @@ const EPOCH_UNIX_MS: u64 = 1_700_000_000_000;
 
 /// Name of the domain, and its realm.
 const DOMAIN: &[u8] = b"example.com";
-
-/// Shared state of one process.
-struct Cells {
-    shard: Mutex<Shard>,
-    windows: Mutex<Windows>,
-    cached: BTreeMap<Vec<u8>, Option<Secrets>>,
-}
-
-fn lock<T>(cell: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    cell.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl SharedState for Cells {
-    fn update_bindings(&self, aor: &[u8], f: &mut dyn FnMut(&mut AorRecord)) {
-        lock(&self.shard).update(aor, f);
-    }
-    fn read_bindings(&self, aor: &[u8], f: &mut dyn FnMut(RecordRef<'_>)) {
-        if let Some(view) = lock(&self.shard).view(aor) {
-            f(view);
-        }
-    }
-    fn use_nonce(&self, now_unix_ms: u64, nonce: NonceId, count: u32, request: u64) -> NonceUse {
-        lock(&self.windows).use_nonce(now_unix_ms, nonce, count, request)
-    }
-    fn cached_secrets(&self, user: &[u8], _domain: &[u8], _realm: &[u8]) -> Option<Option<Secrets>> {
-        self.cached.get(user).cloned()
-    }
-}
 
 /// A proxy.
 pub struct Proxy {
@@ -85,10 +54,7 @@ impl std::fmt::Debug for Proxy {
 impl Proxy {
     /// A proxy at `address` that sends everything new to `next`.
     pub fn new(plan: &ProxyPlan, address: SocketAddr, next: SocketAddr, rng: Rng) -> Self {
-        let mut cached = BTreeMap::new();
-        if plan.digest.as_ref().is_some_and(|d| d.store == Store::Cached) {
-            cached.insert(b"alice".to_vec(), Some(secrets()));
-        }
+        let cached = plan.digest.as_ref().is_some_and(|d| d.store == Store::Cached);
         Self::of(plan, &config(plan, address, next), cached, &[], rng)
     }
 
@@ -113,21 +79,15 @@ impl Proxy {
             route.action = action.clone();
         }
         config.groups = groups;
-        Self::of(&plan, &config, BTreeMap::new(), contacts, rng)
+        Self::of(&plan, &config, false, contacts, rng)
     }
 
-    fn of(
-        plan: &ProxyPlan,
-        config: &Config,
-        cached: BTreeMap<Vec<u8>, Option<Secrets>>,
-        contacts: &[Binding],
-        mut rng: Rng,
-    ) -> Self {
-        let shared = Arc::new(Cells {
-            shard: Mutex::new(Shard::new((rng.next_u64(), rng.next_u64()))),
-            windows: Mutex::new(Windows::new(1000, EPOCH_UNIX_MS - 1)),
-            cached,
-        });
+    fn of(plan: &ProxyPlan, config: &Config, cached: bool, contacts: &[Binding], mut rng: Rng) -> Self {
+        let hash_seed = (rng.next_u64(), rng.next_u64());
+        let shared = Arc::new(Cells::new(hash_seed, 1000, EPOCH_UNIX_MS - 1));
+        if cached {
+            shared.cache(b"alice", Some(secrets()), Micros::MAX);
+        }
         if !contacts.is_empty() {
             shared.update_bindings(b"bob@example.com", &mut |record| {
                 record.bindings = contacts.to_vec();

@@ -8,6 +8,11 @@ use crate::node::NodeId;
 use crate::rng::Rng;
 use crate::runner::Plan;
 
+/// Address-of-record of the caller.
+pub const ALICE: &str = "alice@example.com";
+/// That of the callee.
+pub const BOB: &str = "bob@example.com";
+
 /// The caller.
 pub const CALLER: NodeId = 0;
 /// The first proxy.
@@ -83,6 +88,10 @@ pub struct HangUp {
 pub struct CallPlan {
     /// Its number.
     pub call: u32,
+    /// Address-of-record of the caller.
+    pub from: &'static str,
+    /// That of the callee.
+    pub to: &'static str,
     /// When the INVITE is sent.
     pub start: Micros,
     /// When, after that, the caller wants no more: CANCEL follows as soon as it may be sent.
@@ -287,6 +296,8 @@ fn call_plan(rng: &mut Rng, call: u32, start: Micros, after_faults: bool) -> Cal
     };
     CallPlan {
         call,
+        from: ALICE,
+        to: BOB,
         start,
         cancel_after,
         trying: rng.chance(300),

@@ -90,7 +90,7 @@ impl InCall {
 
     fn answer(&mut self, core: &mut Core, status: &str) {
         let extra = if status.starts_with('2') {
-            format!("Contact: {}\r\n", core.contact())
+            format!("Contact: {}\r\n{}", core.contact(), core.extra)
         } else {
             String::new()
         };
@@ -145,7 +145,10 @@ impl InCall {
         }
         self.answer(core, status);
         self.sent = 1;
-        core.start(doubled_to_t2(1), Timer::FinalAgain(self.plan.call));
+        // A 2xx is repeated over reliable transports too: the hops behind may be others (§13.3.1.4).
+        if !core.reliable || next == State::Accepted {
+            core.start(doubled_to_t2(1), Timer::FinalAgain(self.plan.call));
+        }
         core.start(TIME_OUT, Timer::FinalGivenUp(self.plan.call));
     }
 

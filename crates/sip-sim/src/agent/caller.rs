@@ -79,12 +79,14 @@ impl OutCall {
         self.state = State::Calling;
         self.branch = core.branch();
         self.invite = format!(
-            "INVITE sip:bob@example.com SIP/2.0\r\nVia: {}\r\nMax-Forwards: 70\r\n\
-             From: <sip:{user}@example.com>;tag=from-{call}\r\nTo: <sip:bob@example.com>\r\n\
-             Call-ID: call-{call}@sim\r\nCSeq: {cseq} INVITE\r\nContact: {contact}\r\n{credentials}\
+            "INVITE sip:{to} SIP/2.0\r\nVia: {}\r\nMax-Forwards: 70\r\n\
+             From: <sip:{from}>;tag=from-{call}\r\nTo: <sip:{to}>\r\n\
+             Call-ID: call-{call}@sim\r\nCSeq: {cseq} INVITE\r\nContact: {contact}\r\n{extra}{credentials}\
              Content-Length: 0\r\n\r\n",
             core.via(&self.branch),
-            user = core.user,
+            from = self.plan.from,
+            to = self.plan.to,
+            extra = core.extra,
             call = self.plan.call,
             cseq = self.cseq,
             contact = core.contact(),
@@ -102,8 +104,10 @@ impl OutCall {
         }
         core.send(core.proxy, self.invite.clone());
         self.sent += 1;
-        let after: Micros = T1 << (self.sent - 1).min(10);
-        core.start(after, Timer::InviteAgain(self.plan.call, branch.to_owned()));
+        if !core.reliable {
+            let after: Micros = T1 << (self.sent - 1).min(10);
+            core.start(after, Timer::InviteAgain(self.plan.call, branch.to_owned()));
+        }
     }
 
     /// Timer B.
@@ -124,8 +128,9 @@ impl OutCall {
     fn send_cancel(&mut self, core: &mut Core) {
         self.cancel_sent = true;
         let text = format!(
-            "CANCEL sip:bob@example.com SIP/2.0\r\nVia: {}\r\nMax-Forwards: 70\r\n{}CSeq: {} CANCEL\r\n\
+            "CANCEL sip:{} SIP/2.0\r\nVia: {}\r\nMax-Forwards: 70\r\n{}CSeq: {} CANCEL\r\n\
              Content-Length: 0\r\n\r\n",
+            self.plan.to,
             core.via(&self.branch),
             same_call(&self.invite, None),
             self.cseq,
@@ -211,8 +216,9 @@ impl OutCall {
 
     fn failure(&mut self, core: &mut Core, view: &View<'_>, status: u16) {
         let ack = format!(
-            "ACK sip:bob@example.com SIP/2.0\r\nVia: {}\r\nMax-Forwards: 70\r\n{}CSeq: {} ACK\r\n\
+            "ACK sip:{} SIP/2.0\r\nVia: {}\r\nMax-Forwards: 70\r\n{}CSeq: {} ACK\r\n\
              Content-Length: 0\r\n\r\n",
+            self.plan.to,
             core.via(&self.branch),
             same_call(&self.invite, Some(view.get("To"))),
             self.cseq,
@@ -222,8 +228,8 @@ impl OutCall {
         self.state = State::Over;
         self.report.invite = RequestEnd::Answered(status);
         if status == 407 && !self.cancel_wanted && self.tries < MOST_TRIES {
-            let uri = "sip:bob@example.com";
-            if let Some(line) = digest::credentials(view, core.user, "INVITE", uri) {
+            let uri = format!("sip:{}", self.plan.to);
+            if let Some(line) = digest::credentials(view, core.user, "INVITE", &uri) {
                 self.send_invite(core, &line);
             }
         }

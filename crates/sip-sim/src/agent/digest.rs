@@ -9,35 +9,70 @@ use crate::message::View;
 /// The password of every user here.
 pub const PASSWORD: &str = "open sesame";
 
-/// A `Proxy-Authorization` line for the first challenge that we can answer.
-pub(crate) fn credentials(challenge: &View<'_>, user: &str, method: &str, uri: &str) -> Option<String> {
-    challenge.all("Proxy-Authenticate").find_map(|value| {
-        let algorithm = match value_of(value, "algorithm") {
-            "" => Algorithm::Md5,
-            name => Algorithm::parse(name.as_bytes())?,
-        };
-        let (realm, nonce) = (value_of(value, "realm"), value_of(value, "nonce"));
-        let cnonce = "c1";
+/// A challenge that can be answered, again and again with a higher count (RFC 7616 §3.3 `nc`).
+#[derive(Clone, Debug)]
+pub(crate) struct Challenge {
+    algorithm: Algorithm,
+    realm: String,
+    nonce: String,
+    count: u32,
+}
+
+impl Challenge {
+    /// The first of `values` that we can answer.
+    pub(crate) fn first<'a>(mut values: impl Iterator<Item = &'a str>) -> Option<Self> {
+        values.find_map(|value| {
+            let algorithm = match value_of(value, "algorithm") {
+                "" => Algorithm::Md5,
+                name => Algorithm::parse(name.as_bytes())?,
+            };
+            Some(Self {
+                algorithm,
+                realm: value_of(value, "realm").to_owned(),
+                nonce: value_of(value, "nonce").to_owned(),
+                count: 0,
+            })
+        })
+    }
+
+    /// The value of an `Authorization` or `Proxy-Authorization` header.
+    pub(crate) fn answer(&mut self, user: &str, method: &str, uri: &str) -> String {
+        self.count += 1;
+        let (cnonce, nc) = ("c1", format!("{:08x}", self.count));
         let input = Input {
-            algorithm,
-            nonce: nonce.as_bytes(),
+            algorithm: self.algorithm,
+            nonce: self.nonce.as_bytes(),
             qop: Some(QopAuth {
                 qop: b"auth",
-                nc: b"00000001",
+                nc: nc.as_bytes(),
                 cnonce: cnonce.as_bytes(),
             }),
             method: method.as_bytes(),
             uri: uri.as_bytes(),
         };
-        let secret = ha1(algorithm, user.as_bytes(), realm.as_bytes(), PASSWORD.as_bytes());
+        let secret = ha1(
+            self.algorithm,
+            user.as_bytes(),
+            self.realm.as_bytes(),
+            PASSWORD.as_bytes(),
+        );
         let answer = response(&input, secret.as_bytes()).to_hex();
-        Some(format!(
-            "Proxy-Authorization: Digest username=\"{user}\", realm=\"{realm}\", nonce=\"{nonce}\", \
-             uri=\"{uri}\", response=\"{}\", algorithm={}, cnonce=\"{cnonce}\", qop=auth, nc=00000001\r\n",
+        format!(
+            "Digest username=\"{user}\", realm=\"{}\", nonce=\"{}\", uri=\"{uri}\", response=\"{}\", \
+             algorithm={}, cnonce=\"{cnonce}\", qop=auth, nc={nc}",
+            self.realm,
+            self.nonce,
             answer.as_str(),
-            algorithm.name()
-        ))
-    })
+            self.algorithm.name()
+        )
+    }
+}
+
+/// A `Proxy-Authorization` line for the first challenge that we can answer.
+pub(crate) fn credentials(challenge: &View<'_>, user: &str, method: &str, uri: &str) -> Option<String> {
+    let mut challenge = Challenge::first(challenge.all("Proxy-Authenticate"))?;
+    let answer = challenge.answer(user, method, uri);
+    Some(format!("Proxy-Authorization: {answer}\r\n"))
 }
 
 /// A parameter of a challenge, without quotes.

@@ -6,6 +6,7 @@ mod callee;
 mod caller;
 mod dialog;
 mod digest;
+pub mod registration;
 mod request;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -19,6 +20,7 @@ use crate::scenario::{CallPlan, Scenario};
 
 use callee::InCall;
 use caller::OutCall;
+use registration::{Registrant, Registration, RegistrationTimer};
 use request::ClientRequest;
 
 pub use digest::PASSWORD;
@@ -74,16 +76,25 @@ pub(crate) enum Timer {
     FinalGivenUp(u32),
     /// The callee hangs up.
     CalleeHangsUp(u32),
+    /// Something about its registration.
+    Registration(RegistrationTimer),
 }
 
 /// What all of an agent's calls use.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) now: Micros,
+    /// User part of its address-of-record, and its name for digest.
     pub(crate) user: &'static str,
-    pub(crate) address: SocketAddr,
     pub(crate) proxy: SocketAddr,
     pub(crate) rport: bool,
+    /// Nothing need be sent again.
+    pub(crate) reliable: bool,
+    /// Transport, and where it is reached, as Via has them.
+    via: String,
+    contact: String,
+    /// More header lines of its INVITEs and 2xx.
+    pub(crate) extra: &'static str,
     pub(crate) timers: Queue<Timer>,
     out: VecDeque<Outgoing>,
     serial: u32,
@@ -107,11 +118,11 @@ impl Core {
     /// The Via value for `branch`.
     pub(crate) fn via(&self, branch: &str) -> String {
         let rport = if self.rport { ";rport" } else { "" };
-        format!("SIP/2.0/UDP {};branch={branch}{rport}", self.address)
+        format!("{};branch={branch}{rport}", self.via)
     }
 
-    pub(crate) fn contact(&self) -> String {
-        format!("<sip:{}@{}>", self.user, self.address)
+    pub(crate) fn contact(&self) -> &str {
+        &self.contact
     }
 }
 
@@ -125,6 +136,26 @@ pub struct Agent {
     requests: BTreeMap<(String, Purpose), ClientRequest>,
     /// Answers to requests that are no INVITEs, by branch: their copies get the same (§17.2.2).
     answered: BTreeMap<(String, Purpose), String>,
+    registrant: Option<Registrant>,
+}
+
+/// How a user agent is connected, and what it calls itself.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// User part of its address-of-record, and its name for digest.
+    pub user: &'static str,
+    /// Its outbound proxy.
+    pub proxy: SocketAddr,
+    /// It asks for `rport` (RFC 3581).
+    pub rport: bool,
+    /// Nothing need be sent again.
+    pub reliable: bool,
+    /// `SIP/2.0/TRANSPORT sent-by`.
+    pub via: String,
+    /// Its Contact.
+    pub contact: String,
+    /// More header lines of its INVITEs and 2xx.
+    pub extra: &'static str,
 }
 
 impl Agent {
@@ -137,29 +168,70 @@ impl Agent {
         scenario: &Scenario,
         calls: bool,
     ) -> Self {
+        let line = Line {
+            user,
+            proxy,
+            rport: scenario.rport,
+            reliable: false,
+            via: format!("SIP/2.0/UDP {address}"),
+            contact: format!("<sip:{user}@{address}>"),
+            extra: "",
+        };
+        Self::of(line, &scenario.calls, |_| calls)
+    }
+
+    /// A user agent that knows these calls and places those that `places` wants.
+    pub fn of(line: Line, plans: &[CallPlan], places: impl Fn(&CallPlan) -> bool) -> Self {
         let mut timers = Queue::default();
-        if calls {
-            for plan in &scenario.calls {
-                timers.put(plan.start, Timer::Place(plan.call));
-            }
+        for plan in plans.iter().filter(|plan| places(plan)) {
+            timers.put(plan.start, Timer::Place(plan.call));
         }
         Self {
             core: Core {
                 now: 0,
-                user,
-                address,
-                proxy,
-                rport: scenario.rport,
+                user: line.user,
+                proxy: line.proxy,
+                rport: line.rport,
+                reliable: line.reliable,
+                via: line.via,
+                contact: line.contact,
+                extra: line.extra,
                 timers,
                 out: VecDeque::new(),
                 serial: 0,
             },
-            plans: scenario.calls.iter().map(|p| (p.call, *p)).collect(),
+            plans: plans.iter().map(|p| (p.call, *p)).collect(),
             outgoing: BTreeMap::new(),
             incoming: BTreeMap::new(),
             requests: BTreeMap::new(),
             answered: BTreeMap::new(),
+            registrant: None,
         }
+    }
+
+    /// It registers as this plan says.
+    pub(crate) fn register(&mut self, mut registrant: Registrant) {
+        registrant.begin(&mut self.core);
+        self.registrant = Some(registrant);
+    }
+
+    /// Its connection stands again, and it is a new flow: what was registered over the old one must
+    /// be registered anew (RFC 5626 §4.2.2).
+    pub(crate) fn reconnected(&mut self, now: Micros) {
+        self.core.now = now;
+        if let Some(registrant) = &mut self.registrant {
+            registrant.reconnected(&mut self.core);
+        }
+    }
+
+    /// It has left for good.
+    pub(crate) fn has_signed_off(&self) -> bool {
+        self.registrant.as_ref().is_some_and(Registrant::has_signed_off)
+    }
+
+    /// What it registered.
+    pub(crate) fn registrations(&self) -> &[Registration] {
+        self.registrant.as_ref().map_or(&[], |r| r.history())
     }
 
     fn fire(&mut self, timer: Timer) {
@@ -193,6 +265,11 @@ impl Agent {
             Timer::FinalAgain(call) => self.with_in(call, InCall::final_again),
             Timer::FinalGivenUp(call) => self.with_in(call, InCall::final_given_up),
             Timer::CalleeHangsUp(call) => self.with_in(call, InCall::hang_up),
+            Timer::Registration(timer) => {
+                if let Some(registrant) = &mut self.registrant {
+                    registrant.fire(core, timer);
+                }
+            }
         }
     }
 
@@ -234,6 +311,12 @@ impl Agent {
     }
 
     fn response(&mut self, view: &View<'_>, status: u16) {
+        if view.method() == "REGISTER" {
+            if let Some(registrant) = &mut self.registrant {
+                registrant.response(&mut self.core, view, status);
+            }
+            return;
+        }
         let Some(call) = view.call() else { return };
         let purpose = match view.method() {
             "INVITE" => return self.with_out(call, |c, core| c.response(core, view, status)),
@@ -362,6 +445,7 @@ impl Node for Agent {
                     || self.incoming.get(&r.call).is_some_and(InCall::is_open)
             })
             .map(|r| format!("call {}: {r:?}", r.call))
+            .chain(self.registrant.as_ref().and_then(Registrant::leftovers))
             .collect();
         (!open.is_empty()).then(|| open.join("; "))
     }

@@ -41,6 +41,9 @@ impl ClientRequest {
     pub(crate) fn send_again(&mut self, core: &mut Core) {
         core.send(self.to, self.text.clone());
         self.sent += 1;
+        if core.reliable {
+            return;
+        }
         let after = if self.proceeding {
             T2
         } else {

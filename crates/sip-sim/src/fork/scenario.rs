@@ -9,7 +9,7 @@ use crate::net::Link;
 use crate::node::NodeId;
 use crate::rng::Rng;
 use crate::runner::Plan;
-use crate::scenario::{Behaviour, CallPlan, HangUp, ProxyPlan, Scenario, Worst, links};
+use crate::scenario::{ALICE, BOB, Behaviour, CallPlan, HangUp, ProxyPlan, Scenario, Worst, links};
 
 /// The caller.
 pub const CALLER: NodeId = 0;
@@ -186,6 +186,8 @@ fn call_plan(rng: &mut Rng, call: u32, start: Micros, phones: usize, after_fault
     };
     let plan = CallPlan {
         call,
+        from: ALICE,
+        to: BOB,
         start,
         cancel_after,
         trying: false,

@@ -1,0 +1,91 @@
+//! What the workers of one process share, in plain cells.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use sip_core::auth::nonce::NonceId;
+use sip_core::auth::window::{NonceUse, Windows};
+use sip_core::location::AorRecord;
+use sip_core::location::codec::RecordRef;
+use sip_core::location::shard::{Shard, Swept};
+use sip_core::query::Secrets;
+use sip_core::shared::SharedState;
+
+use crate::clock::Micros;
+
+/// Cached secrets of a user, or that there is none; and when they are forgotten.
+type Cached = BTreeMap<Vec<u8>, (Option<Secrets>, Micros)>;
+
+/// Shared state of one process.
+pub struct Cells {
+    shard: Mutex<Shard>,
+    windows: Mutex<Windows>,
+    cached: Mutex<Cached>,
+}
+
+impl std::fmt::Debug for Cells {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cells").finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(cell: &Mutex<T>) -> MutexGuard<'_, T> {
+    cell.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Cells {
+    /// Empty. `hash_seed` keys the shard, at most `nonces` are watched, and none is accepted that
+    /// was issued before `started_unix_ms`.
+    pub fn new(hash_seed: (u64, u64), nonces: usize, started_unix_ms: u64) -> Self {
+        Self {
+            shard: Mutex::new(Shard::new(hash_seed)),
+            windows: Mutex::new(Windows::new(nonces, started_unix_ms)),
+            cached: Mutex::new(Cached::new()),
+        }
+    }
+
+    /// Remembers secrets until then.
+    pub fn cache(&self, user: &[u8], secrets: Option<Secrets>, until: Micros) {
+        lock(&self.cached).insert(user.to_vec(), (secrets, until));
+    }
+
+    /// Forgets what is to be forgotten by now.
+    pub fn expire_cached(&self, now: Micros) {
+        lock(&self.cached).retain(|_, (_, until)| *until > now);
+    }
+
+    /// Bindings held.
+    pub fn bindings(&self) -> usize {
+        lock(&self.shard).bindings()
+    }
+
+    /// Removes bindings that have ended ([`Shard::sweep`]).
+    pub fn sweep(&self, now_unix_ms: u64, changed: impl FnMut(&[u8], &AorRecord)) -> Swept {
+        lock(&self.shard).sweep(now_unix_ms, usize::MAX, changed)
+    }
+
+    /// Records made anew have versions above this ([`sip_core::location::shard`]).
+    pub fn versions_from(&self, newest: u64) {
+        lock(&self.shard).update(b"", |record| record.version = newest);
+    }
+}
+
+impl SharedState for Cells {
+    fn update_bindings(&self, aor: &[u8], f: &mut dyn FnMut(&mut AorRecord)) {
+        lock(&self.shard).update(aor, f);
+    }
+
+    fn read_bindings(&self, aor: &[u8], f: &mut dyn FnMut(RecordRef<'_>)) {
+        if let Some(view) = lock(&self.shard).view(aor) {
+            f(view);
+        }
+    }
+
+    fn use_nonce(&self, now_unix_ms: u64, nonce: NonceId, count: u32, request: u64) -> NonceUse {
+        lock(&self.windows).use_nonce(now_unix_ms, nonce, count, request)
+    }
+
+    fn cached_secrets(&self, user: &[u8], _domain: &[u8], _realm: &[u8]) -> Option<Option<Secrets>> {
+        lock(&self.cached).get(user).map(|(secrets, _)| secrets.clone())
+    }
+}

@@ -1,0 +1,248 @@
+//! The reference: what a registrar may say, given what it was asked and what it answered.
+//!
+//! Of each phone it is known whether its binding is there, is not, or may be either: an answer
+//! makes it certain, a question that was not answered uncertain. A crash leaves it certain where
+//! the registrar had promised that (`durability = "commit"`). Where the wall clock of the registrar
+//! is set, registrations last by the time that passes still, but a little faster or slower until it
+//! has caught up ([`sip_core::time::SteadyWall`]); a start goes by the clock as it is, and what was
+//! bound before may last longer or shorter by as much as that was set.
+
+use super::super::scenario::{DurabilityPlan, PhonePlan, Scenario, Speaks, USERS};
+use crate::agent::registration::{Ask, Registration};
+use crate::checker::Violation;
+use crate::clock::{Micros, SECOND};
+use crate::report::RequestEnd;
+
+/// Expiry is in whole seconds, at both ends.
+const SLACK: Micros = 2 * SECOND;
+
+/// By which part of the time a registrar's clock may go wrong while it catches up.
+const SLEWING: u64 = 20;
+
+/// What is known of a binding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    /// It is there since then, and ends between these times.
+    Bound(Micros, Micros, Micros),
+    Unbound,
+    /// It may be there, until then at the latest.
+    Either,
+}
+
+/// Judges what a phone was told.
+pub(super) fn check(scenario: &Scenario, place: usize, history: &[Registration]) -> Vec<Violation> {
+    let phone = &scenario.phones[place];
+    let home = scenario.home_of(phone.user);
+    let mut model = Model {
+        phone,
+        known: Known::Unbound,
+        jumps: scenario.clock_jumps(home),
+        crashes: match scenario.servers[home].durability {
+            DurabilityPlan::Commit if !scenario.clock_jumps(home) => Vec::new(),
+            DurabilityPlan::Commit | DurabilityPlan::Async | DurabilityPlan::Memory => {
+                scenario.crashes(home).collect()
+            }
+        },
+        found: Vec::new(),
+    };
+    for registration in history {
+        model.follow(registration);
+        let refused_by_right = scenario.servers[home].tight;
+        if registration.sent_at >= scenario.settled_at()
+            && registration.end != RequestEnd::Answered(200)
+            && !refused_by_right
+        {
+            let what = format!("nothing was wrong any more, and {registration:?}");
+            model.violate("REGISTER lost", what);
+        }
+    }
+    model.found
+}
+
+struct Model<'a> {
+    phone: &'a PhonePlan,
+    known: Known,
+    /// Whether the registrar's wall clock is set at some time.
+    jumps: bool,
+    /// When the registrar lost what it knew.
+    crashes: Vec<Micros>,
+    found: Vec<Violation>,
+}
+
+impl Model<'_> {
+    fn violate(&mut self, rule: &'static str, what: String) {
+        let what = format!("{}: {what}", USERS[self.phone.user]);
+        self.found.push(Violation::new(rule, None, what));
+    }
+
+    fn follow(&mut self, registration: &Registration) {
+        let Some(ended_at) = registration.ended_at else {
+            return self.violate("no end", format!("{registration:?}"));
+        };
+        let sent_at = registration.sent_at;
+        // It may have been before the question, or between it and its answer.
+        let before = self.crashes.iter().any(|at| *at <= ended_at);
+        let between = self.crashes.iter().any(|at| (sent_at..=ended_at).contains(at));
+        self.crashes.retain(|at| *at > ended_at);
+        if before {
+            self.known = Known::Either;
+        }
+        let answered = registration.end == RequestEnd::Answered(200);
+        if answered {
+            self.others(registration);
+        }
+        match registration.ask {
+            Ask::Fetch if answered => self.fetched(registration, sent_at, ended_at),
+            Ask::Fetch => {}
+            Ask::Bind(asked) if answered => {
+                self.known = match self.own(registration) {
+                    Some(granted) if granted <= asked.max(60) => {
+                        let granted = u64::from(granted) * SECOND;
+                        Known::Bound(sent_at, sent_at + granted, ended_at + granted)
+                    }
+                    found => {
+                        self.violate(
+                            "wrong grant",
+                            format!("{asked} s were asked, and granted {found:?}"),
+                        );
+                        Known::Either
+                    }
+                };
+            }
+            Ask::Unbind if answered => self.known = Known::Unbound,
+            Ask::Bind(_) | Ask::Unbind => self.known = Known::Either,
+        }
+        if between {
+            self.known = Known::Either;
+        }
+    }
+
+    /// Seconds that the own contact has left.
+    fn own(&self, registration: &Registration) -> Option<u32> {
+        let user = USERS[self.phone.user].split('@').next().unwrap_or_default();
+        let is_own = |contact: &str| {
+            let ws = contact.ends_with(";transport=ws");
+            contact.starts_with(&format!("sip:{user}@")) && ws == (self.phone.speaks == Speaks::Ws)
+        };
+        let found = registration.contacts.iter().find(|(contact, _)| is_own(contact));
+        found.map(|(_, left)| *left)
+    }
+
+    /// Each user has one phone.
+    fn others(&mut self, registration: &Registration) {
+        let own = usize::from(self.own(registration).is_some());
+        if registration.contacts.len() > own {
+            self.violate("foreign binding", format!("{:?}", registration.contacts));
+        }
+    }
+
+    fn fetched(&mut self, registration: &Registration, sent_at: Micros, ended_at: Micros) {
+        let found = self.own(registration);
+        let slack = match self.known {
+            Known::Bound(since, ..) if self.jumps => SLACK + (ended_at - since) / SLEWING,
+            Known::Bound(..) | Known::Unbound | Known::Either => SLACK,
+        };
+        match (self.known, found) {
+            (Known::Bound(_, earliest, _), None) if ended_at + slack < earliest => {
+                let what = format!(
+                    "bound until {} s, and at {} s it is gone",
+                    earliest / SECOND,
+                    ended_at / SECOND
+                );
+                self.violate("registration lost", what);
+            }
+            (Known::Bound(_, earliest, latest), Some(left)) => {
+                let left = u64::from(left) * SECOND;
+                let (shortest, longest) = (earliest.saturating_sub(ended_at), latest.saturating_sub(sent_at));
+                if left + slack < shortest || left > longest + slack {
+                    let what = format!("{left} µs are left, and should be {shortest} to {longest}");
+                    self.violate("registration's end", what);
+                }
+            }
+            (Known::Unbound, Some(left)) => {
+                let what = format!("it was removed, and at {} s {left} s are left", ended_at / SECOND);
+                self.violate("registration back", what);
+            }
+            (Known::Bound(..) | Known::Unbound, None) | (Known::Either, _) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(ask: Ask, at: Micros, end: RequestEnd, contacts: &[u32]) -> Registration {
+        Registration {
+            cseq: (1, 1),
+            ask,
+            sent_at: at * SECOND,
+            ended_at: Some((at + 1) * SECOND),
+            end,
+            contacts: contacts
+                .iter()
+                .map(|left| ("sip:u0@198.51.100.10:5060".to_owned(), *left))
+                .collect(),
+        }
+    }
+
+    fn rules(
+        durability: DurabilityPlan,
+        crash: Option<Micros>,
+        history: &[Registration],
+    ) -> Vec<&'static str> {
+        use super::super::super::scenario::{Trouble, TroublePlan};
+        let mut scenario = Scenario::of(1);
+        scenario.heal_at = 1_000 * SECOND;
+        scenario.phones.truncate(1);
+        scenario.phones[0].user = 0;
+        scenario.phones[0].speaks = Speaks::Udp;
+        scenario.servers[0].durability = durability;
+        scenario.servers[0].tight = false;
+        scenario.troubles = crash
+            .iter()
+            .map(|at| TroublePlan {
+                at: at * SECOND,
+                node: 0,
+                trouble: Trouble::Crash {
+                    power: true,
+                    lasts: 1,
+                },
+            })
+            .collect();
+        check(&scenario, 0, history).iter().map(|v| v.rule).collect()
+    }
+
+    const OK: RequestEnd = RequestEnd::Answered(200);
+
+    #[test]
+    fn what_was_answered_holds() {
+        use DurabilityPlan::{Async, Commit};
+        let bound = asked(Ask::Bind(300), 0, OK, &[300]);
+        let gone = asked(Ask::Fetch, 10, OK, &[]);
+        let there = asked(Ask::Fetch, 10, OK, &[290]);
+        let unbound = asked(Ask::Unbind, 5, OK, &[]);
+        let failed = asked(Ask::Unbind, 5, RequestEnd::Answered(500), &[]);
+        let later = asked(Ask::Fetch, 302, OK, &[]);
+        let holds = |history: &[Registration]| rules(Commit, None, history);
+        assert!(holds(&[bound.clone(), there.clone()]).is_empty());
+        assert_eq!(holds(&[bound.clone(), gone.clone()]), ["registration lost"]);
+        assert!(holds(&[bound.clone(), later]).is_empty());
+        assert_eq!(
+            holds(&[bound.clone(), unbound, there.clone()]),
+            ["registration back"]
+        );
+        for after in [&gone, &there] {
+            assert!(holds(&[bound.clone(), failed.clone(), after.clone()]).is_empty());
+        }
+        assert_eq!(
+            holds(&[bound.clone(), asked(Ask::Fetch, 10, OK, &[200])]),
+            ["registration's end"]
+        );
+        assert_eq!(
+            rules(Commit, Some(5), &[bound.clone(), gone.clone()]),
+            ["registration lost"]
+        );
+        assert!(rules(Async, Some(5), &[bound, gone]).is_empty());
+    }
+}

@@ -1,0 +1,108 @@
+//! Whole networks: phones that register and call each other over UDP, TCP and WebSocket, one or
+//! more servers as homes of their domains and in between, each with workers, a name service, a
+//! subscriber table and a disk; and everything that can go wrong with these.
+//!
+//! [`scenario`] says what a seed stands for, [`world`] plays it, [`server`] is the real core with
+//! what the shell puts around it, [`phone`] the model user agent, and [`check`] holds the rules.
+//! [`shrink`] makes a scenario that breaks a rule smaller.
+
+pub mod check;
+pub mod fabric;
+pub mod node;
+pub mod phone;
+pub mod scenario;
+pub mod server;
+pub mod shrink;
+pub mod world;
+
+use std::net::{IpAddr, SocketAddr};
+
+use self::node::Node;
+use self::phone::Phone;
+use self::scenario::{Scenario, USERS};
+use self::server::Server;
+use self::server::config::SIP_PORT;
+use self::world::World;
+use crate::rng::Rng;
+use crate::runner::{Outcome, Plan};
+use crate::trace::Station;
+
+/// The servers' network: address and prefix length.
+pub const SERVER_NET: ([u8; 4], u8) = ([192, 0, 2, 0], 24);
+/// That of the phones.
+pub const PHONE_NET: ([u8; 4], u8) = ([198, 51, 100, 0], 24);
+
+/// Names of the servers in the ladder.
+const SERVERS: [&str; 6] = ["S0", "S1", "S2", "S3", "S4", "S5"];
+
+/// Address of a server.
+pub fn server_ip(server: usize) -> IpAddr {
+    IpAddr::from([192, 0, 2, 1 + server as u8])
+}
+
+/// Address of a phone, by its place in the scenario.
+pub fn phone_ip(phone: usize) -> IpAddr {
+    IpAddr::from([198, 51, 100, 10 + phone as u8])
+}
+
+/// Runs `seed`.
+pub fn run(seed: u64) -> Outcome<Scenario> {
+    play(Scenario::of(seed))
+}
+
+/// Runs a scenario.
+pub fn play(scenario: Scenario) -> Outcome<Scenario> {
+    let mut world = World::new(&scenario, nodes(&scenario));
+    world.run();
+    let found = check::check(&scenario, &world);
+    let mut violations = core::mem::take(&mut world.violations);
+    violations.extend(found);
+    let reports = world.nodes().flat_map(Node::calls).collect();
+    let (stations, log) = (
+        core::mem::take(&mut world.stations),
+        core::mem::take(&mut world.log),
+    );
+    drop(world);
+    Outcome {
+        scenario,
+        stations,
+        log,
+        reports,
+        violations,
+    }
+}
+
+fn nodes(scenario: &Scenario) -> Vec<(Box<dyn Node>, Station)> {
+    let mut nodes: Vec<(Box<dyn Node>, Station)> = Vec::new();
+    for (number, name) in SERVERS.into_iter().enumerate().take(scenario.servers.len()) {
+        // What one server draws does not depend on how many there are.
+        let rng = Rng::new(scenario.seed ^ (number as u64 + 1) << 48);
+        let station = Station {
+            name,
+            address: SocketAddr::new(server_ip(number), SIP_PORT),
+        };
+        nodes.push((Box::new(Server::new(scenario, number, number, rng)), station));
+    }
+    for (place, plan) in scenario.phones.iter().enumerate() {
+        let station = Station {
+            name: USERS[plan.user].split('@').next().unwrap_or_default(),
+            address: SocketAddr::new(phone_ip(place), SIP_PORT),
+        };
+        let node = scenario.node_of_phone(place);
+        nodes.push((Box::new(Phone::new(scenario, place, node)), station));
+    }
+    nodes
+}
+
+impl Plan for Scenario {
+    fn summary(&self) -> String {
+        Scenario::summary(self)
+    }
+
+    fn calls(&self, call: Option<u32>) -> Vec<String> {
+        let wanted = self.calls.iter().filter(|c| call.is_none_or(|n| n == c.call));
+        let calls = wanted.map(|c| format!("{c:?}"));
+        let troubles = self.troubles.iter().map(|t| format!("{t:?}"));
+        calls.chain(troubles).collect()
+    }
+}

@@ -1,0 +1,387 @@
+//! A phone of the simulated network: the model user agent, and how it is connected: by UDP, or on
+//! one connection of TCP or WebSocket, which it opens again when it is lost.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+
+use super::node::{Clocks, Input, Node, NodeId, Output, Wire, WireNames};
+use super::scenario::{PhonePlan, Scenario, Speaks, Trouble, USERS};
+use super::server::config::{SIP_PORT, WS_PORT};
+use super::{phone_ip, server_ip};
+use crate::agent::registration::{Registrant, Registration, RegistrationPlan};
+use crate::agent::{Agent, Line};
+use crate::clock::{MS, Micros};
+use crate::message::View;
+use crate::node::{Node as _, Outgoing};
+use crate::report::CallReport;
+
+/// A lost connection is opened again after this.
+const RECONNECT_AFTER: Micros = 700 * MS;
+/// Messages that wait for the connection; of more the oldest are dropped.
+const MOST_WAITING: usize = 32;
+/// An identity that no phone may assert: nothing of it may come out of a server.
+pub const ASSERTED: &str = "P-Asserted-Identity: <sip:president@d0.example>\r\n";
+
+/// The key that WebSocket frames are masked with: any will do, they must only be masked.
+const MASK: [u8; 4] = [0x5a, 0x17, 0xc3, 0x88];
+/// What opens a WebSocket (RFC 6455 §1.3 has this key).
+const UPGRADE: &str = "GET / HTTP/1.1\r\nHost: sip.example\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+    Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: sip\r\n\r\n";
+
+/// How far the connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Link {
+    /// There is none, and none is wanted: UDP, or the phone is off.
+    None,
+    /// To be opened then.
+    Down(Micros),
+    Opening(Wire),
+    /// The answer to the upgrade is awaited.
+    Upgrading(Wire),
+    Up(Wire),
+}
+
+/// A phone.
+#[derive(Debug)]
+pub struct Phone {
+    agent: Agent,
+    speaks: Speaks,
+    local: SocketAddr,
+    server: SocketAddr,
+    link: Link,
+    /// It was connected before: what was registered over the old flow must be anew.
+    was_up: bool,
+    received: Vec<u8>,
+    /// Connections that others opened to the address in its Contact, and what came on each.
+    accepted: BTreeMap<Wire, Vec<u8>>,
+    waiting: VecDeque<String>,
+    names: WireNames,
+    out: VecDeque<Output>,
+}
+
+impl Phone {
+    /// The phone with this place in the scenario, at `node`.
+    pub fn new(scenario: &Scenario, place: usize, node: NodeId) -> Self {
+        let plan = &scenario.phones[place];
+        let aor = USERS[plan.user];
+        let user = aor.split('@').next().unwrap_or_default();
+        let local = SocketAddr::new(phone_ip(place), SIP_PORT);
+        let home = server_ip(scenario.home_of(plan.user));
+        let port = match plan.speaks {
+            Speaks::Udp | Speaks::Tcp => SIP_PORT,
+            Speaks::Ws => WS_PORT,
+        };
+        let server = SocketAddr::new(home, port);
+        let line = line(plan, user, local, server);
+        let mut agent = Agent::of(line, &scenario.call_plans(), |call| call.from == aor);
+        agent.register(Registrant::new(RegistrationPlan {
+            aor,
+            expires_s: plan.expires_s,
+            start: plan.start,
+            leaves: plan.leaves.clone(),
+            fetch_every: plan.fetch_every,
+            end: plan.end,
+        }));
+        let link = if plan.speaks == Speaks::Udp {
+            Link::None
+        } else {
+            Link::Down(0)
+        };
+        Self {
+            agent,
+            speaks: plan.speaks,
+            local,
+            server,
+            link,
+            was_up: false,
+            received: Vec::new(),
+            accepted: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            names: WireNames::new(node),
+            out: VecDeque::new(),
+        }
+    }
+
+    fn wire(&self) -> Option<Wire> {
+        match self.link {
+            Link::None | Link::Down(_) => None,
+            Link::Opening(wire) | Link::Upgrading(wire) | Link::Up(wire) => Some(wire),
+        }
+    }
+
+    fn send(&mut self, outgoing: Outgoing) {
+        if self.speaks == Speaks::Udp {
+            return self.out.push_back(Output::Datagram {
+                from: self.local,
+                to: outgoing.to,
+                bytes: outgoing.text.into_bytes(),
+            });
+        }
+        if self.waiting.len() >= MOST_WAITING {
+            self.waiting.pop_front();
+        }
+        self.waiting.push_back(outgoing.text);
+    }
+
+    /// Takes what the agent wants to send.
+    fn collect(&mut self, now: Micros) {
+        while let Some(outgoing) = self.agent.poll_transmit() {
+            self.send(outgoing);
+        }
+        if let Link::Up(wire) = self.link {
+            while let Some(text) = self.waiting.pop_front() {
+                let bytes = match self.speaks {
+                    Speaks::Ws => masked(0x81, text.as_bytes()),
+                    Speaks::Udp | Speaks::Tcp => text.clone().into_bytes(),
+                };
+                self.out.push_back(Output::Bytes {
+                    wire,
+                    bytes,
+                    message: text.into_bytes(),
+                });
+            }
+        }
+        if self.agent.has_signed_off() {
+            if let Some(wire) = self.wire() {
+                self.out.push_back(Output::Close { wire });
+            }
+            self.link = Link::None;
+        }
+        if let Link::Down(at) = self.link
+            && at <= now
+        {
+            let wire = self.names.take();
+            self.link = Link::Opening(wire);
+            self.out.push_back(Output::Open {
+                wire,
+                to: self.server,
+            });
+        }
+    }
+
+    fn up(&mut self, now: Micros, wire: Wire) {
+        self.link = Link::Up(wire);
+        if core::mem::replace(&mut self.was_up, true) {
+            self.agent.reconnected(now);
+        }
+    }
+
+    fn opened(&mut self, now: Micros, wire: Wire) {
+        if self.link != Link::Opening(wire) {
+            self.accepted.insert(wire, Vec::new());
+            return;
+        }
+        self.received.clear();
+        if self.speaks == Speaks::Tcp {
+            return self.up(now, wire);
+        }
+        self.link = Link::Upgrading(wire);
+        self.out.push_back(Output::Bytes {
+            wire,
+            bytes: UPGRADE.as_bytes().to_vec(),
+            message: Vec::new(),
+        });
+    }
+
+    fn bytes(&mut self, now: Micros, wire: Wire, bytes: &[u8]) {
+        if self.wire() != Some(wire) {
+            return self.accepted_bytes(now, wire, bytes);
+        }
+        self.received.extend_from_slice(bytes);
+        if self.link == Link::Upgrading(wire) {
+            let Some(end) = find(&self.received, b"\r\n\r\n") else {
+                return;
+            };
+            assert!(
+                self.received.starts_with(b"HTTP/1.1 101"),
+                "the upgrade was refused"
+            );
+            self.received.drain(..end + 4);
+            self.up(now, wire);
+        }
+        while let Some(message) = self.next_message(wire) {
+            self.agent.handle_message(now, self.server, &message);
+        }
+    }
+
+    /// What came on a connection that another opened is answered on it (RFC 3261 §18.2.2).
+    fn accepted_bytes(&mut self, now: Micros, wire: Wire, bytes: &[u8]) {
+        let Some(mut received) = self.accepted.remove(&wire) else {
+            return;
+        };
+        received.extend_from_slice(bytes);
+        while let Some(text) = take_message(&mut received) {
+            self.agent.handle_message(now, self.server, &text);
+            let mut rest = Vec::new();
+            while let Some(outgoing) = self.agent.poll_transmit() {
+                if !outgoing.text.starts_with("SIP/2.0") {
+                    rest.push(outgoing);
+                    continue;
+                }
+                let message = outgoing.text.into_bytes();
+                self.out.push_back(Output::Bytes {
+                    wire,
+                    bytes: message.clone(),
+                    message,
+                });
+            }
+            rest.into_iter().for_each(|outgoing| self.send(outgoing));
+        }
+        self.accepted.insert(wire, received);
+    }
+
+    /// The next message of what was received.
+    fn next_message(&mut self, wire: Wire) -> Option<String> {
+        if self.speaks == Speaks::Ws {
+            return self.next_frame(wire);
+        }
+        take_message(&mut self.received)
+    }
+
+    fn next_frame(&mut self, wire: Wire) -> Option<String> {
+        loop {
+            let (first, second) = (*self.received.first()?, *self.received.get(1)?);
+            assert!(second & 0x80 == 0, "a server does not mask (RFC 6455 §5.1)");
+            let (head, len) = match second {
+                126 => {
+                    let len = self.received.get(2..4)?;
+                    (4, usize::from(u16::from_be_bytes([len[0], len[1]])))
+                }
+                127 => panic!("no message here is so long"),
+                short => (2, usize::from(short)),
+            };
+            if self.received.len() < head + len {
+                return None;
+            }
+            let payload: Vec<u8> = self.received.drain(..head + len).skip(head).collect();
+            match first & 0x0f {
+                1 | 2 => return String::from_utf8(payload).ok(),
+                9 => self.out.push_back(Output::Bytes {
+                    wire,
+                    bytes: masked(0x8a, &payload),
+                    message: Vec::new(),
+                }),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn line(plan: &PhonePlan, user: &'static str, local: SocketAddr, server: SocketAddr) -> Line {
+    let (via, contact) = match plan.speaks {
+        Speaks::Udp => (format!("SIP/2.0/UDP {local}"), format!("<sip:{user}@{local}>")),
+        Speaks::Tcp => (
+            format!("SIP/2.0/TCP {local}"),
+            format!("<sip:{user}@{local};transport=tcp>"),
+        ),
+        // RFC 7118 §5: a browser does not know its address.
+        Speaks::Ws => (
+            format!("SIP/2.0/WS {user}.invalid"),
+            format!("<sip:{user}@{user}.invalid;transport=ws>"),
+        ),
+    };
+    Line {
+        user,
+        proxy: server,
+        rport: plan.rport,
+        reliable: plan.speaks != Speaks::Udp,
+        via,
+        contact,
+        extra: ASSERTED,
+    }
+}
+
+/// The message at the front of what came on a stream, if it is whole.
+fn take_message(received: &mut Vec<u8>) -> Option<String> {
+    while received.starts_with(b"\r\n") {
+        received.drain(..2);
+    }
+    let end = find(received, b"\r\n\r\n")? + 4;
+    let head = String::from_utf8_lossy(&received[..end]).into_owned();
+    let body: usize = View::new(&head).get("Content-Length").parse().ok()?;
+    if received.len() < end + body {
+        return None;
+    }
+    let message = received.drain(..end + body).collect();
+    String::from_utf8(message).ok()
+}
+
+fn find(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
+    bytes.windows(wanted.len()).position(|window| window == wanted)
+}
+
+/// One frame of a client (RFC 6455 §5.2).
+fn masked(first: u8, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![first];
+    match u16::try_from(payload.len()) {
+        Ok(len) if len < 126 => frame.push(0x80 | len as u8),
+        Ok(len) => {
+            frame.push(0x80 | 126);
+            frame.extend_from_slice(&len.to_be_bytes());
+        }
+        Err(_) => panic!("no message here is so long"),
+    }
+    frame.extend_from_slice(&MASK);
+    frame.extend(
+        payload
+            .iter()
+            .zip(MASK.iter().cycle())
+            .map(|(byte, key)| byte ^ key),
+    );
+    frame
+}
+
+impl Node for Phone {
+    fn handle(&mut self, clocks: Clocks, input: Input<'_>) {
+        let now = clocks.now;
+        match input {
+            Input::Datagram { from, bytes, .. } => {
+                let text = String::from_utf8_lossy(bytes);
+                self.agent.handle_message(now, from, &text);
+            }
+            Input::Unreachable { .. } => {}
+            Input::Opened { wire, .. } => self.opened(now, wire),
+            Input::Bytes { wire, bytes } => self.bytes(now, wire, bytes),
+            Input::Closed { wire } => {
+                self.accepted.remove(&wire);
+                if self.wire() == Some(wire) {
+                    self.link = Link::Down(now + RECONNECT_AFTER);
+                }
+            }
+            Input::Timeout => self.agent.handle_timeout(now),
+        }
+        self.collect(now);
+    }
+
+    fn poll_output(&mut self) -> Option<Output> {
+        self.out.pop_front()
+    }
+
+    fn poll_timeout(&self) -> Option<Micros> {
+        let reconnect = match self.link {
+            Link::Down(at) => Some(at),
+            Link::None | Link::Opening(_) | Link::Upgrading(_) | Link::Up(_) => None,
+        };
+        self.agent.poll_timeout().into_iter().chain(reconnect).min()
+    }
+
+    fn crash(&mut self, _power: bool) {}
+
+    fn restart(&mut self, clocks: Clocks) {
+        self.collect(clocks.now);
+    }
+
+    fn trouble(&mut self, _clocks: Clocks, _trouble: &Trouble) {}
+
+    fn leftovers(&self) -> Option<String> {
+        self.agent.leftovers()
+    }
+
+    fn calls(&self) -> Vec<CallReport> {
+        self.agent.reports()
+    }
+
+    fn registrations(&self) -> &[Registration] {
+        self.agent.registrations()
+    }
+}

@@ -1,0 +1,528 @@
+//! What a seed stands for: servers and how they reach each other, phones, calls, and what goes
+//! wrong. Plain data: it can be printed, read back, and made smaller piece by piece.
+
+use serde::{Deserialize, Serialize};
+
+use super::node::NodeId;
+use crate::clock::{MS, Micros, SECOND};
+use crate::rng::Rng;
+use crate::scenario::{Behaviour, CallPlan, HangUp};
+
+/// Everybody who may have a phone. User `n` is of domain `n % DOMAINS`.
+pub const USERS: [&str; 12] = [
+    "u0@d0.example",
+    "u1@d1.example",
+    "u2@d2.example",
+    "u3@d0.example",
+    "u4@d1.example",
+    "u5@d2.example",
+    "u6@d0.example",
+    "u7@d1.example",
+    "u8@d2.example",
+    "u9@d0.example",
+    "u10@d1.example",
+    "u11@d2.example",
+];
+
+/// Domains; each has one server as its home.
+pub const DOMAINS: usize = 3;
+
+/// After the faults a quiet time, in which everything from before must come to its end: timer C, and
+/// what follows it, is the longest.
+const QUIET: Micros = 700 * SECOND;
+
+/// A whole run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scenario {
+    /// The seed of everything that is drawn during the run.
+    pub seed: u64,
+    /// Servers; the first nodes of the world.
+    pub servers: Vec<ServerPlan>,
+    /// Home of each domain: index of a server.
+    pub homes: [usize; DOMAINS],
+    /// Phones; the nodes after the servers.
+    pub phones: Vec<PhonePlan>,
+    /// How links treat datagrams; the others lose nothing.
+    pub links: Vec<LinkPlan>,
+    /// What goes wrong, in the order of time.
+    pub troubles: Vec<TroublePlan>,
+    /// Calls in the order of their start.
+    pub calls: Vec<NetCall>,
+    /// When faults stop.
+    pub heal_at: Micros,
+}
+
+/// A server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerPlan {
+    /// Workers of its process.
+    pub workers: u16,
+    /// Transactions are kept (else: stateless).
+    pub stateful: bool,
+    /// Timer C, milliseconds.
+    pub c_ms: u32,
+    /// Methods that need credentials, where it is a domain's home.
+    pub auth: AuthPlan,
+    /// When a REGISTER is answered.
+    pub durability: DurabilityPlan,
+    /// The server to which calls for domains of others go.
+    pub next: Option<NextPlan>,
+    /// Its bounds are small.
+    pub tight: bool,
+    /// Longest time that its back-ends usually take, microseconds.
+    pub backend_us: Micros,
+}
+
+/// Who must prove who he is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AuthPlan {
+    /// Nobody.
+    Off,
+    /// REGISTER and INVITE.
+    Calls,
+    /// These and BYE.
+    ByeToo,
+}
+
+/// As [`sip_core::config::Durability`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DurabilityPlan {
+    /// On disk first.
+    Commit,
+    /// Written behind the answer.
+    Async,
+    /// Not written.
+    Memory,
+}
+
+/// A way from server to server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NextPlan {
+    /// Which.
+    pub server: usize,
+    /// Over TCP, else UDP.
+    pub tcp: bool,
+    /// By name, which the name service must resolve.
+    pub by_name: bool,
+}
+
+/// What a phone speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Speaks {
+    /// UDP.
+    Udp,
+    /// TCP, on one connection.
+    Tcp,
+    /// WebSocket.
+    Ws,
+}
+
+/// A phone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PhonePlan {
+    /// Index into [`USERS`].
+    pub user: usize,
+    /// How it is connected.
+    pub speaks: Speaks,
+    /// It asks for `rport` (RFC 3581).
+    pub rport: bool,
+    /// Seconds that it wants to be registered for.
+    pub expires_s: u32,
+    /// When it registers first; from then on it refreshes.
+    pub start: Micros,
+    /// When it leaves for a while, and when it comes back.
+    pub leaves: Vec<(Micros, Micros)>,
+    /// It fetches its bindings this often.
+    pub fetch_every: Micros,
+    /// When it leaves for good.
+    pub end: Micros,
+}
+
+/// A directed link's treatment of datagrams, as [`crate::net::Link`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkPlan {
+    /// From node.
+    pub from: NodeId,
+    /// To node.
+    pub to: NodeId,
+    /// Lost, of a thousand.
+    pub loss: u32,
+    /// Doubled, of a thousand.
+    pub duplication: u32,
+    /// Longest time on the way, microseconds.
+    pub delay: Micros,
+    /// Whether one may overtake another.
+    pub reorder: bool,
+}
+
+/// Something that goes wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TroublePlan {
+    /// When.
+    pub at: Micros,
+    /// At which node.
+    pub node: NodeId,
+    /// What.
+    pub trouble: Trouble,
+}
+
+/// Kinds of trouble. Whatever lasts ends at [`Scenario::heal_at`] at the latest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Trouble {
+    /// The process is killed (or, with `power`, its machine is switched off), and starts again.
+    Crash {
+        /// The machine too.
+        power: bool,
+        /// How long it is away.
+        lasts: Micros,
+    },
+    /// Nothing passes between the node and another.
+    Partition {
+        /// The other.
+        other: NodeId,
+        /// How long.
+        lasts: Micros,
+    },
+    /// All its connections are reset.
+    Reset,
+    /// Its wall clock is set by this many milliseconds.
+    WallJump {
+        /// Forward, or back.
+        ms: i64,
+    },
+    /// Its back-ends of this kind take this much longer.
+    Slow {
+        /// Which.
+        backend: BackendKind,
+        /// Added to each answer, microseconds.
+        by: Micros,
+        /// How long.
+        lasts: Micros,
+    },
+    /// They do not answer at all.
+    Dead {
+        /// Which.
+        backend: BackendKind,
+        /// How long.
+        lasts: Micros,
+    },
+    /// They say that they cannot.
+    Failing {
+        /// Which.
+        backend: BackendKind,
+        /// How long.
+        lasts: Micros,
+    },
+}
+
+/// What a server asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum BackendKind {
+    /// Credentials of subscribers.
+    Credentials,
+    /// Name service.
+    Names,
+    /// The store of registrations.
+    Store,
+}
+
+/// What the callee does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reaction {
+    /// Answers after this time.
+    Answer(Micros),
+    /// Is busy after this time.
+    Busy(Micros),
+    /// Rings, for ever.
+    Ring,
+}
+
+/// A call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetCall {
+    /// Its number.
+    pub call: u32,
+    /// The caller: index of a phone.
+    pub from: usize,
+    /// The callee: index of a phone.
+    pub to: usize,
+    /// When.
+    pub start: Micros,
+    /// When, after that, the caller wants no more.
+    pub cancel_after: Micros,
+    /// The callee says 100 at once.
+    pub trying: bool,
+    /// It rings after this time.
+    pub ring_after: Option<Micros>,
+    /// What it does.
+    pub reaction: Reaction,
+    /// The caller hangs up; else the callee.
+    pub caller_hangs_up: bool,
+    /// After this time.
+    pub talk: Micros,
+    /// It begins after the faults are over.
+    pub after_faults: bool,
+}
+
+impl Scenario {
+    /// What `seed` stands for.
+    pub fn of(seed: u64) -> Self {
+        let mut rng = Rng::new(seed ^ 0x6e65_7477);
+        let heal_at = rng.between(20, 60) * SECOND;
+        let (servers, homes) = servers(&mut rng);
+        let count = rng.between(2, rng.clone().pick(&[3, 6, 12])) as usize;
+        let mut users: Vec<usize> = (0..USERS.len()).collect();
+        let settled = heal_at + QUIET;
+        let over = settled + 300 * SECOND;
+        let phones: Vec<PhonePlan> = (0..count)
+            .map(|_| {
+                let user = users.remove(rng.between(0, users.len() as u64 - 1) as usize);
+                phone(&mut rng, user, heal_at, over)
+            })
+            .collect();
+        let nodes = servers.len() + phones.len();
+        let links = links(&mut rng, nodes);
+        let troubles = troubles(&mut rng, servers.len(), nodes, heal_at);
+        let faulty = rng.between(1, 16) as u32;
+        let healthy = rng.between(1, 3) as u32;
+        let mut calls: Vec<NetCall> = (0..faulty)
+            .map(|n| {
+                let start = rng.between(SECOND, heal_at);
+                call(&mut rng, n, phones.len(), start, false)
+            })
+            .collect();
+        calls.extend((faulty..faulty + healthy).map(|n| {
+            let start = settled + rng.between(0, 20 * SECOND);
+            call(&mut rng, n, phones.len(), start, true)
+        }));
+        calls.sort_by_key(|c| c.start);
+        Self {
+            seed,
+            servers,
+            homes,
+            phones,
+            links,
+            troubles,
+            calls,
+            heal_at,
+        }
+    }
+
+    /// The server that is home to a user.
+    pub fn home_of(&self, user: usize) -> usize {
+        self.homes[user % DOMAINS]
+    }
+
+    /// From when on nothing excuses a failure.
+    pub const fn settled_at(&self) -> Micros {
+        self.heal_at + QUIET
+    }
+
+    /// The node of a phone.
+    pub fn node_of_phone(&self, phone: usize) -> NodeId {
+        self.servers.len() + phone
+    }
+
+    /// The calls as the user agents know them.
+    pub fn call_plans(&self) -> Vec<CallPlan> {
+        let user = |phone: usize| self.phones.get(phone).map_or(USERS[0], |p| USERS[p.user]);
+        let plan = |c: &NetCall| CallPlan {
+            call: c.call,
+            from: user(c.from),
+            to: user(c.to),
+            start: c.start,
+            cancel_after: c.cancel_after,
+            trying: c.trying,
+            ring_after: c.ring_after,
+            behaviour: match c.reaction {
+                Reaction::Answer(after) => Behaviour::Answer(after),
+                Reaction::Busy(after) => Behaviour::Busy(after),
+                Reaction::Ring => Behaviour::Ring,
+            },
+            hang_up: HangUp {
+                by_caller: c.caller_hangs_up,
+                after: c.talk,
+            },
+            after_faults: c.after_faults,
+        };
+        self.calls.iter().map(plan).collect()
+    }
+
+    /// Whether a wall clock of this node is ever set.
+    pub fn clock_jumps(&self, node: NodeId) -> bool {
+        self.troubles
+            .iter()
+            .any(|t| t.node == node && matches!(t.trouble, Trouble::WallJump { .. }))
+    }
+
+    /// When this node crashes.
+    pub fn crashes(&self, node: NodeId) -> impl Iterator<Item = Micros> + '_ {
+        self.troubles
+            .iter()
+            .filter(move |t| t.node == node && matches!(t.trouble, Trouble::Crash { .. }))
+            .map(|t| t.at)
+    }
+
+    /// In a few words.
+    pub fn summary(&self) -> String {
+        let server = |(n, s): (usize, &ServerPlan)| {
+            let mode = if s.stateful { "stateful" } else { "stateless" };
+            format!("S{n} {mode} {:?} {:?} ×{}", s.auth, s.durability, s.workers)
+        };
+        let servers: Vec<String> = self.servers.iter().enumerate().map(server).collect();
+        format!(
+            "seed {}: {}; homes {:?}; {} phones; {} calls; {} troubles; faults stop at {} s",
+            self.seed,
+            servers.join(", "),
+            self.homes,
+            self.phones.len(),
+            self.calls.len(),
+            self.troubles.len(),
+            self.heal_at / SECOND,
+        )
+    }
+}
+
+/// Homes first, then those in between.
+fn servers(rng: &mut Rng) -> (Vec<ServerPlan>, [usize; DOMAINS]) {
+    let homes_count = rng.pick(&[1usize, 1, 2, 2, 3]);
+    let between = rng.pick(&[0usize, 0, 0, 1, 2]);
+    let homes: [usize; DOMAINS] = core::array::from_fn(|domain| domain % homes_count);
+    let count = homes_count + if homes_count > 1 { between } else { 0 };
+    let servers = (0..count)
+        .map(|n| {
+            // A home sends to the first in between, where there is one; these on to the next.
+            let next = match (n < homes_count, count > homes_count) {
+                (true, true) => Some(homes_count),
+                (false, _) if n + 1 < count => Some(n + 1),
+                (true, false) | (false, _) => None,
+            };
+            ServerPlan {
+                workers: rng.pick(&[1, 1, 2, 3]),
+                stateful: rng.chance(650),
+                c_ms: rng.pick(&[180_000, 180_000, 40_000]),
+                auth: rng.pick(&[AuthPlan::Off, AuthPlan::Off, AuthPlan::Calls, AuthPlan::ByeToo]),
+                durability: rng.pick(&[
+                    DurabilityPlan::Commit,
+                    DurabilityPlan::Commit,
+                    DurabilityPlan::Commit,
+                    DurabilityPlan::Async,
+                    DurabilityPlan::Memory,
+                ]),
+                next: next.map(|server| NextPlan {
+                    server,
+                    tcp: rng.chance(400),
+                    by_name: rng.chance(400),
+                }),
+                tight: rng.chance(100),
+                backend_us: rng.pick(&[0, 2, 50]) * MS,
+            }
+        })
+        .collect();
+    (servers, homes)
+}
+
+fn phone(rng: &mut Rng, user: usize, heal_at: Micros, over: Micros) -> PhonePlan {
+    let mut leaves = Vec::new();
+    if rng.chance(400) {
+        let away = rng.between(5 * SECOND, heal_at);
+        leaves.push((away, away + rng.between(SECOND / 10, 30 * SECOND)));
+    }
+    PhonePlan {
+        user,
+        speaks: rng.pick(&[Speaks::Udp, Speaks::Udp, Speaks::Udp, Speaks::Tcp, Speaks::Ws]),
+        rport: rng.chance(700),
+        expires_s: rng.pick(&[60, 90, 300, 3_600]),
+        start: rng.between(0, SECOND / 2),
+        leaves,
+        fetch_every: rng.between(15, 120) * SECOND,
+        end: over + rng.between(0, 10 * SECOND),
+    }
+}
+
+fn links(rng: &mut Rng, nodes: usize) -> Vec<LinkPlan> {
+    let most_loss = rng.pick(&[0, 0, 50, 100, 200, 300]);
+    let most_duplication = rng.pick(&[0, 20, 100, 200]);
+    let longest = rng.pick(&[0, 10, 50, 300]) * MS;
+    let pairs = (0..nodes).flat_map(|from| (0..nodes).map(move |to| (from, to)));
+    pairs
+        .filter(|(from, to)| from != to)
+        .map(|(from, to)| LinkPlan {
+            from,
+            to,
+            loss: rng.between(0, most_loss) as u32,
+            duplication: rng.between(0, most_duplication) as u32,
+            delay: 100 + rng.between(0, longest),
+            reorder: rng.chance(700),
+        })
+        .collect()
+}
+
+fn troubles(rng: &mut Rng, servers: usize, nodes: usize, heal_at: Micros) -> Vec<TroublePlan> {
+    let count = rng.pick(&[0, 0, 1, 2, 4, 8]);
+    let mut troubles: Vec<TroublePlan> = (0..count)
+        .map(|_| {
+            let at = rng.between(SECOND, heal_at - SECOND);
+            let lasts = rng.between(0, rng.clone().pick(&[1, 5, 40])) * SECOND + rng.between(1, SECOND);
+            let server = rng.between(0, servers as u64 - 1) as usize;
+            let any = rng.between(0, nodes as u64 - 1) as usize;
+            let backend = rng.pick(&[BackendKind::Credentials, BackendKind::Names, BackendKind::Store]);
+            let (node, trouble) = match rng.between(0, 9) {
+                0..3 => {
+                    let power = rng.chance(400);
+                    (server, Trouble::Crash { power, lasts })
+                }
+                3 | 4 => (any, Trouble::Partition { other: server, lasts }),
+                5 => (any, Trouble::Reset),
+                6 => {
+                    let ms = rng.pick(&[-3_600_000i64, -30_000, -500, 500, 30_000, 3_600_000]);
+                    (server, Trouble::WallJump { ms })
+                }
+                7 => {
+                    let by = rng.between(0, 6 * SECOND);
+                    (server, Trouble::Slow { backend, by, lasts })
+                }
+                8 => (server, Trouble::Dead { backend, lasts }),
+                _ => (server, Trouble::Failing { backend, lasts }),
+            };
+            TroublePlan { at, node, trouble }
+        })
+        .collect();
+    troubles.sort_by_key(|t| t.at);
+    troubles
+}
+
+fn call(rng: &mut Rng, call: u32, phones: usize, start: Micros, after_faults: bool) -> NetCall {
+    let from = rng.between(0, phones as u64 - 1) as usize;
+    let to = (from + rng.between(1, phones as u64 - 1) as usize) % phones;
+    let latest = rng.pick(&[0, 300 * MS, 3 * SECOND, 25 * SECOND]);
+    let decide = rng.between(0, latest);
+    let ring_after = rng.chance(800).then(|| rng.between(0, 800 * MS));
+    NetCall {
+        call,
+        from,
+        to,
+        start,
+        cancel_after: match rng.between(0, 9) {
+            // Before anything can have come back.
+            0 => rng.between(0, 300),
+            // Somewhere while it rings.
+            1 | 2 => rng.between(0, decide + SECOND),
+            // Around the answer, so that CANCEL and 200 cross.
+            3 => decide + rng.between(0, 600 * MS),
+            4..7 => 70 * SECOND,
+            _ => 200 * SECOND,
+        },
+        // §17.2.1: one that will not ring at once says 100.
+        trying: rng.chance(300) || ring_after.is_none(),
+        ring_after,
+        reaction: match rng.between(0, 9) {
+            0..6 => Reaction::Answer(decide),
+            6..8 => Reaction::Busy(decide),
+            _ => Reaction::Ring,
+        },
+        caller_hangs_up: rng.chance(500),
+        talk: rng.between(0, 20 * SECOND),
+        after_faults,
+    }
+}

@@ -1,0 +1,239 @@
+//! What a server asks: subscribers, names, its store of registrations; and how these fail.
+
+use std::collections::BTreeMap;
+
+use sip_core::auth::digest;
+use sip_core::id::QueryId;
+use sip_core::query::{Answer, Query, QueryKind, Record, RecordKind, Records, Secrets, Unavailable};
+
+use super::super::scenario::{BackendKind, Trouble, USERS};
+use super::super::server_ip;
+use super::config::server_name;
+use super::store::{Save, Store};
+use crate::agent::PASSWORD;
+use crate::clock::{Micros, Queue};
+use crate::rng::Rng;
+
+/// Seconds for which names are good.
+const TTL_S: u32 = 30;
+
+/// How a back-end is at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Health {
+    Slow(Micros),
+    Dead,
+    Failing,
+}
+
+/// An answer for one worker.
+#[derive(Debug)]
+pub(super) struct Answered {
+    /// Which worker.
+    pub worker: usize,
+    /// Its question.
+    pub id: QueryId,
+    /// The answer.
+    pub answer: Answer,
+    /// Secrets to be kept in the cache of the process.
+    pub cache: Option<(Vec<u8>, Option<Secrets>)>,
+}
+
+/// The back-ends of one server. They live on when its process ends; the questions do not.
+#[derive(Debug)]
+pub(super) struct Backends {
+    /// The disk.
+    pub store: Store,
+    usual: Micros,
+    health: BTreeMap<BackendKind, (Health, Micros)>,
+    answers: Queue<Answered>,
+    rng: Rng,
+}
+
+impl Backends {
+    /// Back-ends that usually take up to `usual`.
+    pub(super) fn new(usual: Micros, mut rng: Rng) -> Self {
+        Self {
+            store: Store::new(rng.fork()),
+            usual,
+            health: BTreeMap::new(),
+            answers: Queue::default(),
+            rng,
+        }
+    }
+
+    /// One of them is not well, until then.
+    pub(super) fn trouble(&mut self, now: Micros, trouble: &Trouble) {
+        let (backend, health, lasts) = match trouble {
+            Trouble::Slow { backend, by, lasts } => (backend, Health::Slow(*by), lasts),
+            Trouble::Dead { backend, lasts } => (backend, Health::Dead, lasts),
+            Trouble::Failing { backend, lasts } => (backend, Health::Failing, lasts),
+            Trouble::Crash { .. } | Trouble::Partition { .. } | Trouble::Reset | Trouble::WallJump { .. } => {
+                return;
+            }
+        };
+        self.health.insert(*backend, (health, now + lasts));
+    }
+
+    /// Whatever is not well is well again from now on.
+    pub(super) fn heal(&mut self, now: Micros) {
+        for (_, until) in self.health.values_mut() {
+            *until = (*until).min(now);
+        }
+    }
+
+    fn health(&self, now: Micros, backend: BackendKind) -> Option<(Health, Micros)> {
+        self.health
+            .get(&backend)
+            .copied()
+            .filter(|(_, until)| *until > now)
+    }
+
+    /// The process ends: nobody waits for its questions any more.
+    pub(super) fn crash(&mut self) {
+        self.answers = Queue::default();
+        self.store.crash();
+    }
+
+    /// A question of a worker.
+    pub(super) fn ask(&mut self, now: Micros, worker: usize, query: Query) {
+        match query.kind {
+            QueryKind::Credentials {
+                username,
+                user_len,
+                domain,
+                realm,
+            } => {
+                let user = username.get(..user_len).unwrap_or_default();
+                let secrets = secrets(user, &domain, &realm);
+                let answer = Answer::Credentials(Ok(secrets.clone()));
+                let refusal = Answer::Credentials(Err(Unavailable));
+                let cache = self.rng.chance(500).then(|| (username.to_vec(), secrets));
+                self.answer(
+                    now,
+                    BackendKind::Credentials,
+                    worker,
+                    query.id,
+                    (answer, refusal),
+                    cache,
+                );
+            }
+            QueryKind::Resolve { name, kind } => {
+                let answer = Answer::Resolved(Ok(records(&name, kind)));
+                let refusal = Answer::Resolved(Err(Unavailable));
+                self.answer(now, BackendKind::Names, worker, query.id, (answer, refusal), None);
+            }
+            QueryKind::SaveBindings { aor, record, version } => {
+                let save = Save {
+                    asked: query.id.map(|id| (worker, id)),
+                    aor: aor.into_vec(),
+                    record: record.into_vec(),
+                    version,
+                };
+                self.save(now, save);
+            }
+        }
+    }
+
+    fn answer(
+        &mut self,
+        now: Micros,
+        backend: BackendKind,
+        worker: usize,
+        id: Option<QueryId>,
+        (answer, refusal): (Answer, Answer),
+        cache: Option<(Vec<u8>, Option<Secrets>)>,
+    ) {
+        let Some(id) = id else { return };
+        let usual = self.rng.between(0, self.usual);
+        let (at, answer, cache) = match self.health(now, backend) {
+            None => (now + usual, answer, cache),
+            Some((Health::Slow(by), _)) => (now + usual + by, answer, cache),
+            Some((Health::Failing, _)) => (now + usual, refusal, None),
+            Some((Health::Dead, _)) => return,
+        };
+        self.answers.put(
+            at,
+            Answered {
+                worker,
+                id,
+                answer,
+                cache,
+            },
+        );
+    }
+
+    fn save(&mut self, now: Micros, save: Save) {
+        let usual = self.store.usual();
+        let takes = match self.health(now, BackendKind::Store) {
+            None => usual,
+            Some((Health::Slow(by), _)) => usual + by,
+            // A disk that does not answer does once it is back.
+            Some((Health::Dead, until)) => until - now + usual,
+            Some((Health::Failing, _)) => return self.refuse(now, &save),
+        };
+        if let Err(save) = self.store.save(now, takes, save) {
+            self.refuse(now, &save);
+        }
+    }
+
+    fn refuse(&mut self, now: Micros, save: &Save) {
+        if let Some((worker, id)) = save.asked {
+            let answer = Answer::Saved(Err(Unavailable));
+            self.answers.put(
+                now,
+                Answered {
+                    worker,
+                    id,
+                    answer,
+                    cache: None,
+                },
+            );
+        }
+    }
+
+    /// When something is next to be told.
+    pub(super) fn next_at(&self) -> Option<Micros> {
+        self.answers
+            .next_at()
+            .into_iter()
+            .chain(self.store.next_at())
+            .min()
+    }
+
+    /// The next answer that is there by now.
+    pub(super) fn pop_due(&mut self, now: Micros) -> Option<Answered> {
+        while let Some(save) = self.store.pop_done(now) {
+            if let Some((worker, id)) = save.asked {
+                let answer = Answer::Saved(Ok(()));
+                return Some(Answered {
+                    worker,
+                    id,
+                    answer,
+                    cache: None,
+                });
+            }
+        }
+        self.answers.pop_due(now)
+    }
+}
+
+/// What the table of subscribers has for a user.
+fn secrets(user: &[u8], domain: &[u8], realm: &[u8]) -> Option<Secrets> {
+    let mut aor = user.to_vec();
+    aor.push(b'@');
+    aor.extend_from_slice(domain);
+    if !USERS.iter().any(|known| known.as_bytes() == aor) {
+        return None;
+    }
+    Some(digest::secrets(user, realm, PASSWORD.as_bytes()))
+}
+
+/// Each server has an A record for its name, and nothing else has any record.
+fn records(name: &[u8], kind: RecordKind) -> Records {
+    let is_named = |server: &usize| server_name(*server).as_bytes() == name;
+    let server = (0..16).find(is_named).filter(|_| kind == RecordKind::A);
+    Records {
+        ttl_s: TTL_S,
+        values: server.map(server_ip).map(Record::Address).into_iter().collect(),
+    }
+}

@@ -1,0 +1,187 @@
+//! The configuration of a server of the simulated network.
+
+use std::net::{IpAddr, SocketAddr};
+
+use sip_core::config::{
+    Action, Algorithm, AuthPolicy, Config, Domain, Durability, Listener, Network, RegistrarPolicy, Relay,
+    RelayTarget, Route, StateMode, Timers, When,
+};
+use sip_core::limits::Limits;
+use sip_core::transport::{NextHop, Transport};
+
+use super::super::scenario::{AuthPlan, DOMAINS, DurabilityPlan, NextPlan, Scenario, ServerPlan};
+use super::super::{PHONE_NET, SERVER_NET, server_ip};
+
+/// Port of SIP over UDP and TCP.
+pub const SIP_PORT: u16 = 5060;
+/// Port of SIP over WebSocket.
+pub const WS_PORT: u16 = 8080;
+
+/// Listeners, by their place in [`Config::listeners`].
+pub const LISTENERS: [(Transport, u16); 3] = [
+    (Transport::Udp, SIP_PORT),
+    (Transport::Tcp, SIP_PORT),
+    (Transport::Ws, WS_PORT),
+];
+
+/// Name of a domain.
+pub fn domain_name(domain: usize) -> String {
+    format!("d{domain}.example")
+}
+
+/// Name by which a server is found in name service.
+pub fn server_name(server: usize) -> String {
+    format!("s{server}.servers.example")
+}
+
+fn text(text: String) -> Box<[u8]> {
+    text.into_bytes().into_boxed_slice()
+}
+
+/// The configuration of `server`.
+pub fn config(scenario: &Scenario, server: usize) -> Config {
+    let plan = &scenario.servers[server];
+    let ip = server_ip(server);
+    Config {
+        server_header: Box::default(),
+        listeners: LISTENERS
+            .iter()
+            .map(|(transport, port)| listener(*transport, ip, *port))
+            .collect(),
+        own_hosts: vec![],
+        domains: (0..DOMAINS)
+            .filter(|domain| scenario.homes[*domain] == server)
+            .map(|number| domain(plan, number))
+            .collect(),
+        routes: routes(scenario, server),
+        groups: vec![],
+        state: if plan.stateful {
+            StateMode::Transaction
+        } else {
+            StateMode::Stateless
+        },
+        timers: Timers {
+            c_ms: plan.c_ms,
+            ..Timers::default()
+        },
+        limits: limits(plan),
+        registrar: RegistrarPolicy {
+            min_expires_s: 60,
+            default_expires_s: 300,
+            max_expires_s: 600,
+            durability: match plan.durability {
+                DurabilityPlan::Commit => Durability::Commit,
+                DurabilityPlan::Async => Durability::Async,
+                DurabilityPlan::Memory => Durability::Memory,
+            },
+        },
+        trust: vec![network(SERVER_NET)],
+        trust_names: vec![],
+        credentials_deadline_ms: 3000,
+        credentials_unavailable: 503,
+        workers: plan.workers,
+        node_id: server as u16 + 1,
+    }
+}
+
+fn listener(transport: Transport, ip: IpAddr, port: u16) -> Listener {
+    let address = SocketAddr::new(ip, port);
+    Listener {
+        transport,
+        address,
+        prefix_len: 24,
+        sent_by: text(address.to_string()),
+        preloaded_route: false,
+    }
+}
+
+fn domain(plan: &ServerPlan, number: usize) -> Domain {
+    let methods: &[&[u8]] = match plan.auth {
+        AuthPlan::Off => &[],
+        AuthPlan::Calls => &[b"REGISTER", b"INVITE"],
+        AuthPlan::ByeToo => &[b"REGISTER", b"INVITE", b"BYE"],
+    };
+    Domain {
+        name: text(domain_name(number)),
+        aliases: vec![],
+        auth: AuthPolicy {
+            realm: text(domain_name(number)),
+            methods: methods.iter().map(|method| Box::from(*method)).collect(),
+            algorithms: vec![Algorithm::Sha256, Algorithm::Md5],
+            nonce_lifetime_s: 60,
+        },
+    }
+}
+
+fn network((address, prefix_len): ([u8; 4], u8)) -> Network {
+    Network {
+        address: IpAddr::from(address),
+        prefix_len,
+    }
+}
+
+/// For each domain two rules: calls from other servers, which have asked for credentials where they
+/// wanted any; and calls from phones.
+fn routes(scenario: &Scenario, server: usize) -> Vec<Route> {
+    let mut routes = Vec::with_capacity(2 * DOMAINS);
+    for domain in 0..DOMAINS {
+        let home = scenario.homes[domain];
+        let target = if home == server {
+            RelayTarget::Location
+        } else {
+            let direct = NextPlan {
+                server: home,
+                tcp: false,
+                by_name: false,
+            };
+            let next = scenario.servers[server].next.unwrap_or(direct);
+            RelayTarget::Uri(next_hop(next))
+        };
+        for (source, auth) in [(SERVER_NET, Some(false)), (PHONE_NET, None)] {
+            routes.push(Route {
+                when: When {
+                    domain: Some(text(domain_name(domain))),
+                    source: vec![network(source)],
+                    ..When::default()
+                },
+                action: Action::Relay(Relay::to(target.clone())),
+                auth,
+                state: None,
+                record_route: true,
+            });
+        }
+    }
+    routes
+}
+
+fn next_hop(next: NextPlan) -> NextHop {
+    let host = if next.by_name {
+        server_name(next.server)
+    } else {
+        server_ip(next.server).to_string()
+    };
+    let transport = if next.tcp { "tcp" } else { "udp" };
+    let uri = format!("sip:{host}:{SIP_PORT};transport={transport}");
+    NextHop::parse(uri.as_bytes()).expect("a next hop of the simulated network is one")
+}
+
+fn limits(plan: &ServerPlan) -> Limits {
+    let ample = Limits {
+        nonces: 1_000,
+        ..Limits::default()
+    };
+    if !plan.tight {
+        return ample;
+    }
+    Limits {
+        transactions: 4,
+        held_transactions: 16,
+        parked_requests: 2,
+        parked_bytes: 2_000,
+        dns_entries: 2,
+        flows: 3,
+        registrations_per_connection: 1,
+        nonces: 2,
+        ..ample
+    }
+}

@@ -1,0 +1,523 @@
+//! A server of the simulated network: the real core on one or more workers, and around it what the
+//! shell does: hand-overs, connections, questions, the sweep, and the disk that outlives it all.
+
+mod backends;
+pub mod config;
+mod conns;
+mod store;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use sip_core::config::Config;
+use sip_core::endpoint::{Endpoint, Handled, Keys};
+use sip_core::id::{ListenerId, WorkerId};
+use sip_core::location::codec;
+use sip_core::query::{Query, QueryKind};
+use sip_core::shared::SharedState as _;
+use sip_core::time::{Instant, Now, SteadyWall};
+use sip_core::transport::{Flow, Proof, TransmitBatch, Transport};
+
+use self::backends::{Answered, Backends};
+use self::config::SIP_PORT;
+use self::conns::{Came, Conns, Waiting};
+use super::node::{Clocks, Input, Node, NodeId, Output, Wire, WireNames};
+use super::scenario::{Scenario, ServerPlan, Trouble};
+use super::server_ip;
+use crate::cells::Cells;
+use crate::clock::{MS, Micros, Queue, SECOND};
+use crate::rng::Rng;
+
+/// Messages on their way from worker to worker; of more the newest are dropped.
+const MOST_MAIL: usize = 256;
+/// Bindings that have ended are looked for this often.
+const SWEEP_EVERY: Micros = 5 * SECOND;
+/// Secrets are cached this long.
+const CACHE_FOR: Micros = 30 * SECOND;
+
+/// A message for another worker.
+#[derive(Debug)]
+struct Mail {
+    worker: usize,
+    flow: Flow,
+    bytes: Vec<u8>,
+}
+
+/// What a start makes and an end takes away.
+struct Process {
+    wall: SteadyWall,
+    workers: Vec<Endpoint>,
+    shared: Arc<Cells>,
+    conns: Conns,
+    mail: Queue<Mail>,
+    waiting_mail: usize,
+    sweep_at: Option<Micros>,
+}
+
+/// A server.
+pub struct Server {
+    number: usize,
+    plan: ServerPlan,
+    config: Config,
+    /// Configured, and so the same at every start.
+    domain_secret: [u8; 32],
+    process: Option<Process>,
+    backends: Backends,
+    heal_at: Micros,
+    names: WireNames,
+    batch: TransmitBatch,
+    out: VecDeque<Output>,
+    /// Rules of its own that were broken.
+    faults: Vec<String>,
+    rng: Rng,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server")
+            .field("plan", &self.plan)
+            .finish_non_exhaustive()
+    }
+}
+
+fn key(rng: &mut Rng) -> [u8; 32] {
+    let words: [[u8; 8]; 4] = core::array::from_fn(|_| rng.next_u64().to_le_bytes());
+    let mut bytes = [0; 32];
+    for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+        place.copy_from_slice(&word);
+    }
+    bytes
+}
+
+const fn read(clocks: Clocks) -> Now {
+    Now {
+        instant: Instant::from_micros(clocks.now),
+        unix_ms: clocks.unix_ms,
+    }
+}
+
+/// What the shell makes of its clocks: the wall clock does not jump.
+fn steady(wall: &mut SteadyWall, clocks: Clocks) -> Clocks {
+    Clocks {
+        now: clocks.now,
+        unix_ms: wall.read(Instant::from_micros(clocks.now), clocks.unix_ms),
+    }
+}
+
+/// A number that depends on the content alone (FNV-1a): for choices that must not shift when other
+/// messages are taken out of a run.
+fn hash(parts: [&[u8]; 2]) -> u64 {
+    let bytes = parts.into_iter().flatten();
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+impl Server {
+    /// The server with this number, at node `node`; it does not run yet.
+    pub fn new(scenario: &Scenario, number: usize, node: NodeId, mut rng: Rng) -> Self {
+        let plan = scenario.servers[number].clone();
+        Self {
+            number,
+            config: config::config(scenario, number),
+            domain_secret: key(&mut rng),
+            process: None,
+            backends: Backends::new(plan.backend_us, rng.fork()),
+            heal_at: scenario.heal_at,
+            names: WireNames::new(node),
+            batch: TransmitBatch::new(),
+            out: VecDeque::new(),
+            faults: Vec::new(),
+            plan,
+            rng,
+        }
+    }
+
+    fn start(&mut self, clocks: Clocks) {
+        let rng = &mut self.rng;
+        let hash_seed = (rng.next_u64(), rng.next_u64());
+        let shared = Arc::new(Cells::new(hash_seed, self.config.limits.nonces, clocks.unix_ms));
+        load(&self.backends, &shared, clocks.unix_ms);
+        let workers = (0..self.plan.workers)
+            .map(|worker| {
+                let keys = Keys {
+                    domain_secret: self.domain_secret,
+                    seed: key(rng),
+                };
+                Endpoint::new(&self.config, &keys, WorkerId(worker), shared.clone())
+            })
+            .collect();
+        self.process = Some(Process {
+            wall: SteadyWall::new(Instant::from_micros(clocks.now), clocks.unix_ms),
+            workers,
+            shared,
+            conns: Conns::new(self.plan.workers, &self.config.limits, rng.next_u64() as u32),
+            mail: Queue::default(),
+            waiting_mail: 0,
+            sweep_at: None,
+        });
+    }
+
+    /// Gives a message to a worker; whether its connection may go on.
+    fn deliver(&mut self, clocks: Clocks, worker: usize, flow: Flow, bytes: &[u8], handed: bool) -> bool {
+        let Some(process) = &mut self.process else {
+            return false;
+        };
+        match process.workers[worker].handle_message(read(clocks), flow, bytes) {
+            Handled::Here => true,
+            Handled::Close => false,
+            Handled::HandOver(other) if handed => {
+                let what = format!("worker {worker} hands over to {} what was handed to it", other.0);
+                self.faults.push(what);
+                true
+            }
+            Handled::HandOver(other) => {
+                self.hand_over(clocks, usize::from(other.0), flow, bytes);
+                true
+            }
+        }
+    }
+
+    fn hand_over(&mut self, clocks: Clocks, worker: usize, flow: Flow, bytes: &[u8]) {
+        let Some(process) = self.process.as_mut().filter(|p| p.waiting_mail < MOST_MAIL) else {
+            return;
+        };
+        process.waiting_mail += 1;
+        let after = hash([bytes, b"mail"]) % MS;
+        let bytes = bytes.to_vec();
+        process.mail.put(clocks.now + after, Mail { worker, flow, bytes });
+    }
+
+    fn datagram(&mut self, clocks: Clocks, from: SocketAddr, bytes: &[u8]) {
+        let flow = Flow {
+            transport: Transport::Udp,
+            listener: ListenerId(0),
+            remote: from,
+            conn: None,
+            proof: Proof::None,
+        };
+        let chance = hash([bytes, from.to_string().as_bytes()]);
+        let worker = (chance >> 8) as usize % usize::from(self.plan.workers);
+        // The shell asks where that saves work; it must come to the same.
+        let asks = chance & 1 == 0;
+        let owner = self
+            .process
+            .as_ref()
+            .filter(|_| asks)
+            .and_then(|process| process.workers[worker].owner_of(bytes));
+        match owner {
+            Some(owner) => self.hand_over(clocks, usize::from(owner.0), flow, bytes),
+            None => {
+                let _ = self.deliver(clocks, worker, flow, bytes, false);
+            }
+        }
+    }
+
+    fn bytes(&mut self, clocks: Clocks, wire: Wire, bytes: &[u8]) {
+        let Some(process) = &mut self.process else { return };
+        let (mut messages, mut fault) = (Vec::new(), None);
+        let mut replies = Vec::new();
+        let mut over = process.conns.take(wire, bytes, &mut replies, &mut |flow, came| {
+            match came {
+                Came::Message(message) => messages.push((flow, message.to_vec())),
+                Came::Fault(error) => fault = Some((flow, error.fault, error.head.to_vec())),
+            }
+            true
+        });
+        if !replies.is_empty() {
+            self.out.push_back(Output::Bytes {
+                wire,
+                bytes: replies,
+                message: Vec::new(),
+            });
+        }
+        for (flow, message) in messages {
+            let worker = flow.conn.map_or(0, |id| usize::from(id.worker.0));
+            if !self.deliver(clocks, worker, flow, &message, false) {
+                over = true;
+                break;
+            }
+        }
+        if let (Some((flow, fault, head)), Some(process)) = (fault, &mut self.process) {
+            let worker = flow.conn.map_or(0, |id| usize::from(id.worker.0));
+            let error = sip_core::transport::framing::FramingError { fault, head: &head };
+            process.workers[worker].handle_framing_error(read(clocks), flow, error);
+        }
+        self.collect(clocks);
+        if over {
+            self.out.push_back(Output::Close { wire });
+            self.closed(clocks, wire);
+        }
+    }
+
+    fn closed(&mut self, clocks: Clocks, wire: Wire) {
+        let Some(process) = &mut self.process else { return };
+        let Some(gone) = process.conns.closed(wire) else {
+            return;
+        };
+        // "Before or after": both must do.
+        let flow_first = wire.0.is_multiple_of(2);
+        let tell = |process: &mut Process| {
+            if gone.heard {
+                for worker in &mut process.workers {
+                    worker.handle_flow_closed(read(clocks), gone.id);
+                }
+            }
+        };
+        if flow_first {
+            tell(process);
+        }
+        for lost in &gone.waiting {
+            process.workers[lost.worker].handle_undelivered(read(clocks), lost.to, &lost.message);
+        }
+        if !flow_first {
+            tell(process);
+        }
+        self.collect(clocks);
+    }
+
+    fn timeout(&mut self, clocks: Clocks) {
+        let now = clocks.now;
+        if now >= self.heal_at {
+            self.backends.heal(self.heal_at);
+        }
+        while let Some(Answered {
+            worker,
+            id,
+            answer,
+            cache,
+        }) = self.backends.pop_due(now)
+        {
+            let Some(process) = &mut self.process else { return };
+            if let Some((user, secrets)) = cache {
+                process.shared.cache(&user, secrets, now + CACHE_FOR);
+            }
+            process.workers[worker].handle_answer(read(clocks), id, answer);
+        }
+        while let Some(mail) = self.process.as_mut().and_then(|process| {
+            let mail = process.mail.pop_due(now)?;
+            process.waiting_mail -= 1;
+            Some(mail)
+        }) {
+            // A connection that must end is told of by a fault in its framing, not from here.
+            let _ = self.deliver(clocks, mail.worker, mail.flow, &mail.bytes, true);
+        }
+        let Some(process) = &mut self.process else { return };
+        for worker in &mut process.workers {
+            if worker.poll_timeout().is_some_and(|at| at.as_micros() <= now) {
+                worker.handle_timeout(read(clocks));
+            }
+        }
+        self.sweep(clocks);
+        self.collect(clocks);
+    }
+
+    /// As the shell does it: what has ended leaves memory, and is deleted on disk.
+    fn sweep(&mut self, clocks: Clocks) {
+        let Some(process) = &mut self.process else { return };
+        if process.sweep_at.is_none_or(|at| at > clocks.now) {
+            return;
+        }
+        process.sweep_at = None;
+        let mut saves = Vec::new();
+        process.shared.sweep(clocks.unix_ms, |aor, record| {
+            let mut bytes = Vec::new();
+            codec::encode(record, &mut bytes);
+            saves.push(QueryKind::SaveBindings {
+                aor: aor.into(),
+                record: bytes.into(),
+                version: record.version,
+            });
+        });
+        if self.config.registrar.durability != sip_core::config::Durability::Memory {
+            for kind in saves {
+                self.backends.ask(clocks.now, 0, Query { id: None, kind });
+            }
+        }
+    }
+
+    /// Takes what the endpoints have to say, until they have nothing more.
+    fn collect(&mut self, clocks: Clocks) {
+        let now = read(clocks);
+        let Some(process) = &mut self.process else { return };
+        let mut batch = core::mem::take(&mut self.batch);
+        let mut more = true;
+        while more {
+            more = false;
+            for worker in 0..process.workers.len() {
+                let mut lost: Vec<Waiting> = Vec::new();
+                while process.workers[worker].poll_transmit(&mut batch) {
+                    more = true;
+                    for item in batch.items() {
+                        let message = batch.message(item);
+                        if item.to.transport == Transport::Udp {
+                            self.out.push_back(Output::Datagram {
+                                from: SocketAddr::new(server_ip(self.number), SIP_PORT),
+                                to: item.to.remote,
+                                bytes: message.to_vec(),
+                            });
+                        } else {
+                            let out = &mut |output| self.out.push_back(output);
+                            lost.extend(process.conns.send(worker, item, message, &mut self.names, out));
+                        }
+                    }
+                }
+                for lost in lost {
+                    more = true;
+                    process.workers[worker].handle_undelivered(now, lost.to, &lost.message);
+                }
+                while let Some(query) = process.workers[worker].poll_query() {
+                    self.backends.ask(clocks.now, worker, query);
+                }
+                while process.workers[worker].poll_event().is_some() {}
+                while process.workers[worker].poll_alias().is_some() {}
+            }
+        }
+        self.batch = batch;
+        if process.sweep_at.is_none() && process.shared.bindings() > 0 {
+            process.sweep_at = Some(clocks.now + SWEEP_EVERY);
+        }
+    }
+}
+
+/// What a start finds on disk. Connections are forgotten, what has ended is left out.
+fn load(backends: &Backends, shared: &Cells, unix_ms: u64) {
+    let mut newest = 0;
+    for (aor, version, bytes) in backends.store.records() {
+        newest = newest.max(version);
+        let Ok(mut record) = codec::decode(bytes) else {
+            continue;
+        };
+        record.version = version;
+        for binding in &mut record.bindings {
+            binding.received.conn = None;
+        }
+        record.remove_expired(unix_ms / 1000);
+        shared.update_bindings(aor, &mut |held| held.clone_from(&record));
+    }
+    shared.versions_from(newest);
+}
+
+impl Node for Server {
+    fn handle(&mut self, clocks: Clocks, input: Input<'_>) {
+        let Some(process) = &mut self.process else { return };
+        process.shared.expire_cached(clocks.now);
+        let clocks = steady(&mut process.wall, clocks);
+        match input {
+            Input::Datagram { from, to, bytes } if to.port() == SIP_PORT => {
+                self.datagram(clocks, from, bytes)
+            }
+            Input::Datagram { .. } => {}
+            Input::Unreachable { to, bytes } => self.unreachable(clocks, to, bytes),
+            Input::Opened { wire, peer, local } => {
+                let Some(process) = &mut self.process else { return };
+                if process.conns.is_opening(wire) {
+                    let out = &mut |output| self.out.push_back(output);
+                    process.conns.opened(wire, out);
+                } else {
+                    let worker = (hash([peer.to_string().as_bytes(), b""]) >> 8) as u16 % self.plan.workers;
+                    process.conns.accept(wire, peer, local.port(), worker);
+                }
+            }
+            Input::Bytes { wire, bytes } => self.bytes(clocks, wire, bytes),
+            Input::Closed { wire } => self.closed(clocks, wire),
+            Input::Timeout => self.timeout(clocks),
+        }
+        self.collect(clocks);
+    }
+
+    fn poll_output(&mut self) -> Option<Output> {
+        self.out.pop_front()
+    }
+
+    fn poll_timeout(&self) -> Option<Micros> {
+        let process = self.process.as_ref()?;
+        let timers = process.workers.iter().filter_map(Endpoint::poll_timeout);
+        let others = [process.mail.next_at(), process.sweep_at, self.backends.next_at()];
+        timers
+            .map(Instant::as_micros)
+            .chain(others.into_iter().flatten())
+            .min()
+    }
+
+    fn crash(&mut self, _power: bool) {
+        self.process = None;
+        self.backends.crash();
+    }
+
+    fn restart(&mut self, clocks: Clocks) {
+        self.start(clocks);
+        self.collect(clocks);
+    }
+
+    fn trouble(&mut self, clocks: Clocks, trouble: &Trouble) {
+        self.backends.trouble(clocks.now, trouble);
+    }
+
+    fn over_limit(&self) -> Option<String> {
+        let process = self.process.as_ref()?;
+        if let Some(fault) = self.faults.first() {
+            return Some(fault.clone());
+        }
+        let limits = &self.config.limits;
+        process.workers.iter().find_map(|worker| {
+            let gauges = worker.gauges();
+            let over = [
+                (
+                    "server transactions",
+                    gauges.server_transactions,
+                    limits.held_transactions,
+                ),
+                ("parked requests", gauges.parked_requests, limits.parked_requests),
+                ("parked bytes", gauges.parked_bytes, limits.parked_bytes),
+                ("entries of the resolver", gauges.dns_entries, limits.dns_entries),
+                ("flows", gauges.flows, limits.flows),
+            ];
+            let found = over.into_iter().find(|(_, held, limit)| *held > *limit as u64);
+            found.map(|(what, held, limit)| format!("{held} {what}, and {limit} are allowed"))
+        })
+    }
+
+    fn leftovers(&self) -> Option<String> {
+        let process = self.process.as_ref()?;
+        let mut held = Vec::new();
+        for worker in &process.workers {
+            let gauges = worker.gauges();
+            let counts = [
+                gauges.server_transactions,
+                gauges.client_transactions,
+                gauges.parked_requests,
+                gauges.parked_bytes,
+                gauges.timers,
+                gauges.flows,
+            ];
+            if !worker.is_quiet() || counts.iter().any(|n| *n > 0) {
+                held.push(format!("quiet: {}, {gauges:?}", worker.is_quiet()));
+            }
+        }
+        let bindings = process.shared.bindings();
+        if bindings > 0 {
+            held.push(format!("{bindings} bindings"));
+        }
+        (!held.is_empty()).then(|| held.join("; "))
+    }
+}
+
+impl Server {
+    /// ICMP: the kernel tells the worker whose socket had sent it.
+    fn unreachable(&mut self, clocks: Clocks, to: SocketAddr, bytes: &[u8]) {
+        let Some(process) = &mut self.process else { return };
+        let flow = Flow {
+            transport: Transport::Udp,
+            listener: ListenerId(0),
+            remote: to,
+            conn: None,
+            proof: Proof::None,
+        };
+        // All workers send by one address: which of them it was only the message says.
+        for worker in &mut process.workers {
+            worker.handle_undelivered(read(clocks), flow, bytes);
+        }
+    }
+}

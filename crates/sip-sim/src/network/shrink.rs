@@ -1,0 +1,161 @@
+//! Makes a scenario that breaks a rule smaller, as long as it breaks it: fewer troubles, calls,
+//! phones and faulty links, plainer servers (after Zeller's delta debugging: halves first, then
+//! smaller pieces). What is left has a ladder that can be read.
+
+use super::scenario::{AuthPlan, Scenario, Speaks};
+use crate::clock::SECOND;
+
+/// Looks for smaller scenarios of which `fails` says that they still break the rule, in at most
+/// `budget` runs.
+pub fn shrink(scenario: Scenario, budget: usize, fails: impl FnMut(&Scenario) -> bool) -> Scenario {
+    let mut search = Search {
+        best: scenario,
+        left: budget,
+        fails,
+    };
+    let mut before = None;
+    while search.left > 0 && before.as_ref() != Some(&search.best) {
+        before = Some(search.best.clone());
+        search.thin(
+            |s| s.troubles.len(),
+            |s, from, to| drop(s.troubles.drain(from..to)),
+        );
+        search.thin(|s| s.calls.len(), |s, from, to| drop(s.calls.drain(from..to)));
+        search.thin(|s| s.links.len(), |s, from, to| drop(s.links.drain(from..to)));
+        search.without_phones();
+        search.plainer();
+    }
+    search.best
+}
+
+struct Search<F> {
+    best: Scenario,
+    left: usize,
+    fails: F,
+}
+
+impl<F: FnMut(&Scenario) -> bool> Search<F> {
+    /// Takes `change` if the rule is still broken with it; whether it was taken.
+    fn take(&mut self, change: impl FnOnce(&mut Scenario)) -> bool {
+        let mut smaller = self.best.clone();
+        change(&mut smaller);
+        if self.left == 0 || smaller == self.best {
+            return false;
+        }
+        self.left -= 1;
+        let taken = (self.fails)(&smaller);
+        if taken {
+            self.best = smaller;
+        }
+        taken
+    }
+
+    /// Takes out all, halves, quarters, … single ones of a list.
+    fn thin(&mut self, len: impl Fn(&Scenario) -> usize, remove: impl Fn(&mut Scenario, usize, usize)) {
+        let mut size = len(&self.best);
+        while size > 0 {
+            let mut from = 0;
+            while from < len(&self.best) {
+                let to = (from + size).min(len(&self.best));
+                if !self.take(|s| remove(s, from, to)) {
+                    from = to;
+                }
+            }
+            size /= 2;
+        }
+    }
+
+    /// Phones that nobody calls with.
+    fn without_phones(&mut self) {
+        let mut place = self.best.phones.len();
+        while place > 0 {
+            place -= 1;
+            let in_use = self.best.calls.iter().any(|c| c.from == place || c.to == place);
+            if !in_use && self.best.phones.len() > 1 {
+                self.take(|s| remove_phone(s, place));
+            }
+        }
+    }
+
+    fn plainer(&mut self) {
+        for place in 0..self.best.phones.len() {
+            self.take(|s| s.phones[place].leaves.clear());
+            self.take(|s| s.phones[place].speaks = Speaks::Udp);
+            self.take(|s| s.phones[place].rport = true);
+            self.take(|s| s.phones[place].fetch_every = 100_000 * SECOND);
+        }
+        for server in 0..self.best.servers.len() {
+            self.take(|s| s.servers[server].workers = 1);
+            self.take(|s| s.servers[server].auth = AuthPlan::Off);
+            self.take(|s| s.servers[server].tight = false);
+            self.take(|s| s.servers[server].backend_us = 0);
+            self.take(|s| {
+                if let Some(next) = &mut s.servers[server].next {
+                    (next.tcp, next.by_name) = (false, false);
+                }
+            });
+        }
+        for link in 0..self.best.links.len() {
+            self.take(|s| s.links[link].duplication = 0);
+            self.take(|s| s.links[link].loss = 0);
+            self.take(|s| s.links[link].reorder = false);
+        }
+    }
+}
+
+/// Takes a phone out; those behind it move up.
+fn remove_phone(scenario: &mut Scenario, place: usize) {
+    let node = scenario.node_of_phone(place);
+    scenario.phones.remove(place);
+    for call in &mut scenario.calls {
+        call.from -= usize::from(call.from > place);
+        call.to -= usize::from(call.to > place);
+    }
+    let moved = |n: &mut usize| *n -= usize::from(*n > node);
+    scenario.links.retain(|link| link.from != node && link.to != node);
+    for link in &mut scenario.links {
+        moved(&mut link.from);
+        moved(&mut link.to);
+    }
+    scenario.troubles.retain(|trouble| trouble.node != node);
+    for trouble in &mut scenario.troubles {
+        moved(&mut trouble.node);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scenario::{Trouble, TroublePlan};
+    use super::*;
+
+    #[test]
+    fn what_matters_is_left() {
+        let mut scenario = (0..).map(Scenario::of).find(|s| s.phones.len() > 4).unwrap();
+        let reset = TroublePlan {
+            at: 5,
+            node: 0,
+            trouble: Trouble::Reset,
+        };
+        scenario
+            .troubles
+            .insert(scenario.troubles.len() / 2, reset.clone());
+        let call = scenario.calls[scenario.calls.len() / 2];
+        let (from, to) = (scenario.phones[call.from].user, scenario.phones[call.to].user);
+        let mut runs = 0;
+        let smallest = shrink(scenario, 2_000, |s| {
+            runs += 1;
+            let has = |c: &super::super::scenario::NetCall| {
+                c.call == call.call && s.phones[c.from].user == from && s.phones[c.to].user == to
+            };
+            s.troubles.contains(&reset) && s.calls.iter().any(has)
+        });
+        assert_eq!(smallest.troubles, [reset]);
+        assert_eq!(
+            (smallest.calls.len(), smallest.phones.len()),
+            (1, 2),
+            "{smallest:?}"
+        );
+        assert!(smallest.links.is_empty());
+        assert!(runs <= 2_000);
+    }
+}

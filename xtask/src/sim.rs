@@ -1,0 +1,200 @@
+//! The simulator: many seeds, and the mutants that its checkers must catch.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use crate::steps::{Outcome, cargo, root, run_step, target_dir};
+
+/// Profile with the speed of a release and every check: most runs are long.
+const PROFILE: &str = "sim";
+/// Seeds in which a mutant must be caught.
+const MUTANT_SEEDS: &str = "0..500";
+
+/// `SEEDS=FROM..TO`, `MINUTES=N`, `SEED=N` or `SCENARIO=FILE`, from the environment.
+pub(crate) fn run(args: &[String]) -> Outcome {
+    if !args.is_empty() {
+        return Err("it takes no arguments: SEEDS=FROM..TO, MINUTES=N, SEED=N or SCENARIO=FILE".into());
+    }
+    let program = build(&root(), &target_dir()?)?;
+    let status = Command::new(program)
+        .current_dir(root())
+        .status()
+        .map_err(|error| format!("cannot start the simulator: {error}"))?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err("a seed breaks a rule".into())
+    }
+}
+
+fn build(tree: &Path, target: &Path) -> Result<PathBuf, String> {
+    run_step(
+        "build the simulator",
+        cargo()
+            .args([
+                "build",
+                "--profile",
+                PROFILE,
+                "--package",
+                "sip-sim",
+                "--bin",
+                "sim",
+            ])
+            .arg("--manifest-path")
+            .arg(tree.join("Cargo.toml"))
+            .arg("--target-dir")
+            .arg(target)
+            .env("SIM_COMMIT", commit()),
+    )?;
+    Ok(target.join(PROFILE).join("sim"))
+}
+
+/// What is built: a seed means a run of just this.
+fn commit() -> String {
+    let git = |args: &[&str]| {
+        let out = Command::new("git").args(args).current_dir(root()).output().ok()?;
+        String::from_utf8(out.stdout).ok()
+    };
+    let commit = git(&["rev-parse", "--short", "HEAD"]).unwrap_or_default();
+    let changed =
+        git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|s| !s.trim().is_empty());
+    format!(
+        "commit {}{}",
+        commit.trim(),
+        if changed { " with changes" } else { "" }
+    )
+}
+
+/// A fault in the sources, and the rule that must catch it.
+struct Mutant {
+    name: String,
+    patch: PathBuf,
+    rule: String,
+}
+
+/// `crates/sip-sim/mutants/*.patch`: the first line of each is `rule: NAME`.
+fn mutants(wanted: &[String]) -> Result<Vec<Mutant>, String> {
+    let dir = root().join("crates/sip-sim/mutants");
+    let mut found = Vec::new();
+    for entry in fs::read_dir(&dir).map_err(|error| format!("{}: {error}", dir.display()))? {
+        let patch = entry.map_err(|error| error.to_string())?.path();
+        if patch.extension().is_none_or(|extension| extension != "patch") {
+            continue;
+        }
+        let name = patch
+            .file_stem()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let text = fs::read_to_string(&patch).map_err(|error| format!("{}: {error}", patch.display()))?;
+        let rule = text.lines().next().and_then(|line| line.strip_prefix("rule: "));
+        let rule = rule.ok_or(format!("{}: its first line is no `rule: NAME`", patch.display()))?;
+        if wanted.is_empty() || wanted.iter().any(|word| name.contains(word.as_str())) {
+            found.push(Mutant {
+                name,
+                rule: rule.trim().to_owned(),
+                patch,
+            });
+        }
+    }
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    if found.is_empty() {
+        return Err("no mutant has such a name".into());
+    }
+    Ok(found)
+}
+
+/// Whether every patch still fits the sources: cheap, and part of `check`.
+pub(crate) fn check_mutants() -> Outcome {
+    eprintln!("── mutants apply");
+    for mutant in mutants(&[])? {
+        let applies = Command::new("git")
+            .args(["apply", "--check"])
+            .arg(&mutant.patch)
+            .current_dir(root())
+            .status()
+            .is_ok_and(|status| status.success());
+        if !applies {
+            return Err(format!(
+                "{} does not fit the sources any more",
+                mutant.patch.display()
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Builds the simulator with each fault in turn, in a copy of the sources, and sees to it that the
+/// seeds of CI catch it.
+pub(crate) fn run_mutants(wanted: &[String]) -> Outcome {
+    let mutants = mutants(wanted)?;
+    let place = target_dir()?.join("mutants");
+    let (tree, target) = (place.join("src"), place.join("target"));
+    let (mut missed, count) = (Vec::new(), mutants.len());
+    for mutant in mutants {
+        copy(&tree)?;
+        let began = Instant::now();
+        run_step(
+            &format!("apply {}", mutant.name),
+            // Within another repository it would look for the files there.
+            Command::new("git")
+                .arg("-C")
+                .arg(&tree)
+                .arg("apply")
+                .arg(&mutant.patch)
+                .env("GIT_CEILING_DIRECTORIES", &place),
+        )?;
+        let program = build(&tree, &target)?;
+        let out = Command::new(program)
+            .env("SEEDS", MUTANT_SEEDS)
+            .env("RULE", &mutant.rule)
+            .current_dir(&tree)
+            .output()
+            .map_err(|error| format!("cannot start the simulator: {error}"))?;
+        let text = String::from_utf8_lossy(&out.stdout);
+        let seconds = began.elapsed().as_secs();
+        match text.lines().find(|line| line.starts_with("caught: ")) {
+            Some(line) if !out.status.success() => eprintln!("── {}: {line} ({seconds} s)", mutant.name),
+            _ => {
+                eprintln!(
+                    "── {}: NOT CAUGHT by `{}` ({seconds} s)",
+                    mutant.name, mutant.rule
+                );
+                missed.push(mutant.name);
+            }
+        }
+    }
+    if missed.is_empty() {
+        eprintln!("── {count} mutants, all caught");
+        Ok(())
+    } else {
+        Err(format!("not caught: {}", missed.join(", ")))
+    }
+}
+
+/// The sources as they are checked in or changed, and nothing else.
+fn copy(tree: &Path) -> Outcome {
+    fs::create_dir_all(tree).map_err(|error| format!("{}: {error}", tree.display()))?;
+    let list = Command::new("git")
+        .args(["ls-files", "-z"])
+        .current_dir(root())
+        .output()
+        .map_err(|error| format!("git ls-files: {error}"))?;
+    for name in String::from_utf8_lossy(&list.stdout)
+        .split('\0')
+        .filter(|name| !name.is_empty())
+    {
+        let (from, to) = (root().join(name), tree.join(name));
+        let text = fs::read(&from).map_err(|error| format!("{}: {error}", from.display()))?;
+        // What has not changed keeps its time, and is not built again.
+        if fs::read(&to).is_ok_and(|held| held == text) {
+            continue;
+        }
+        let parent = to.parent().unwrap_or(tree);
+        fs::create_dir_all(parent).map_err(|error| format!("{}: {error}", parent.display()))?;
+        fs::write(&to, text).map_err(|error| format!("{}: {error}", to.display()))?;
+    }
+    Ok(())
+}
