@@ -218,7 +218,11 @@ mod tests {
 
     #[test]
     fn one_line_for_each_algorithm_in_order() {
-        let nonce = NonceSource::new(&[1; 32], &[2; 32], 0).issue(0, b"example.com");
+        let nonce = NonceSource::new(&[1; 32], &[2; 32], 0).issue(
+            0,
+            b"example.com",
+            core::net::Ipv4Addr::LOCALHOST.into(),
+        );
         let n = String::from_utf8(nonce.as_bytes().to_vec()).unwrap();
         let mut out = vec![];
         write(

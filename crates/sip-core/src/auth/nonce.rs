@@ -4,15 +4,19 @@
 //! Layout, before base64url (RFC 4648 §5, without padding; 43 characters):
 //!
 //! ```text
-//! 0      6     8           16               32
-//! | time | node | unique    | MAC            |
+//! 0      6     8           16       20           32
+//! | time | node | unique    | source | MAC        |
 //! ```
 //!
-//! The time is Unix milliseconds, all numbers are big-endian. The MAC is SipHash-2-4 with 128 bits
-//! under a key derived from the domain's secret. The unique bits are a keyed function of a counter
+//! The time is Unix milliseconds, all numbers are big-endian. The MAC is 96 bits of SipHash-2-4 with
+//! 128 bits under a key derived from the domain's secret; the source is 32 bits of a keyed hash of the
+//! address that the challenge was sent to. Whoever answers has received it, so that a forged address is
+//! told from a real one ([`NonceSource::issued_to`]); a nonce is good at other addresses too, for a
+//! phone may move from one network to another. The unique bits are a keyed function of a counter
 //! (no randomness is drawn): they name the nonce in the replay windows ([`super::window`]).
 
 use core::hash::Hasher as _;
+use core::net::IpAddr;
 
 use base64ct::{Base64UrlUnpadded, Encoding as _};
 use siphasher::sip::SipHasher24;
@@ -24,7 +28,9 @@ use crate::keys::derive_siphash_key;
 /// Bytes before encoding.
 const RAW_LEN: usize = 32;
 /// Bytes under the MAC.
-const BODY_LEN: usize = 16;
+const BODY_LEN: usize = 20;
+/// Where the source stands.
+const SOURCE: core::ops::Range<usize> = 16..BODY_LEN;
 /// Characters of a nonce.
 pub const NONCE_LEN: usize = 43;
 
@@ -75,6 +81,7 @@ impl core::fmt::Debug for Nonce {
 #[derive(Clone)]
 pub struct NonceSource {
     mac_key: (u64, u64),
+    source_key: (u64, u64),
     unique_key: (u64, u64),
     issued: u64,
     node: u16,
@@ -95,14 +102,15 @@ impl NonceSource {
     pub fn new(domain_secret: &[u8; 32], seed: &[u8; 32], node: u16) -> Self {
         Self {
             mac_key: derive_siphash_key(domain_secret, "nonce mac"),
+            source_key: derive_siphash_key(domain_secret, "nonce source"),
             unique_key: derive_siphash_key(seed, "nonce unique bits"),
             issued: 0,
             node,
         }
     }
 
-    /// A new nonce for `realm`.
-    pub fn issue(&mut self, now_unix_ms: u64, realm: &[u8]) -> Nonce {
+    /// A new nonce for `realm`, sent to `source`.
+    pub fn issue(&mut self, now_unix_ms: u64, realm: &[u8], source: IpAddr) -> Nonce {
         let mut unique = SipHasher24::new_with_keys(self.unique_key.0, self.unique_key.1);
         unique.write_u64(self.issued);
         self.issued = self.issued.wrapping_add(1);
@@ -111,6 +119,7 @@ impl NonceSource {
         raw[..6].copy_from_slice(&now_unix_ms.to_be_bytes()[2..]);
         raw[6..8].copy_from_slice(&self.node.to_be_bytes());
         raw[8..16].copy_from_slice(&unique.finish().to_be_bytes());
+        raw[SOURCE].copy_from_slice(&self.source_tag(source));
         let mac = self.mac(&raw[..BODY_LEN], realm);
         raw[BODY_LEN..].copy_from_slice(&mac);
         Nonce(encode(&raw))
@@ -140,12 +149,29 @@ impl NonceSource {
         })
     }
 
+    /// Whether a nonce that [`NonceSource::check`] found good was sent to `source`: of those that were
+    /// sent elsewhere, one in 2³² seems to be.
+    pub fn issued_to(&self, nonce: &[u8], source: IpAddr) -> bool {
+        decode(nonce).is_some_and(|raw| raw[SOURCE] == self.source_tag(source))
+    }
+
+    fn source_tag(&self, source: IpAddr) -> [u8; 4] {
+        let mut hasher = SipHasher24::new_with_keys(self.source_key.0, self.source_key.1);
+        match source {
+            IpAddr::V4(ip) => hasher.write(&ip.to_ipv6_mapped().octets()),
+            IpAddr::V6(ip) => hasher.write(&ip.octets()),
+        }
+        (hasher.finish() as u32).to_be_bytes()
+    }
+
     /// The body's length is fixed, so that no two pairs of body and realm are the same bytes.
-    fn mac(&self, body: &[u8], realm: &[u8]) -> [u8; 16] {
+    fn mac(&self, body: &[u8], realm: &[u8]) -> [u8; RAW_LEN - BODY_LEN] {
         let mut mac = SipHasher24x128::new_with_keys(self.mac_key.0, self.mac_key.1);
         mac.write(body);
         mac.write(realm);
-        mac.finish128().as_bytes()
+        let mut short = [0; RAW_LEN - BODY_LEN];
+        short.copy_from_slice(&mac.finish128().as_bytes()[..RAW_LEN - BODY_LEN]);
+        short
     }
 }
 
@@ -168,6 +194,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const HERE: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(192, 0, 2, 1));
     const NOW: u64 = 1_800_000_000_123;
     const BASE64URL: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
@@ -178,7 +205,7 @@ mod tests {
     #[test]
     fn a_nonce_is_good_for_its_lifetime() {
         let mut s = source(3);
-        let n = s.issue(NOW, b"example.com");
+        let n = s.issue(NOW, b"example.com", HERE);
         let NonceCheck::Good(id) = s.check(NOW, n.as_bytes(), b"example.com", 300) else {
             panic!()
         };
@@ -204,7 +231,7 @@ mod tests {
     #[test]
     fn nonces_differ_and_so_do_their_ids() {
         let mut s = source(3);
-        let (a, b) = (s.issue(NOW, b"r"), s.issue(NOW, b"r"));
+        let (a, b) = (s.issue(NOW, b"r", HERE), s.issue(NOW, b"r", HERE));
         assert_ne!(a, b);
         let id = |n: Nonce, s: &NonceSource| match s.check(NOW, n.as_bytes(), b"r", 1) {
             NonceCheck::Good(id) => id.id,
@@ -212,13 +239,13 @@ mod tests {
         };
         assert_ne!(id(a, &s), id(b, &s));
         let mut other = NonceSource::new(&[1; 32], &[9; 32], 3);
-        let c = other.issue(NOW, b"r");
+        let c = other.issue(NOW, b"r", HERE);
         assert_ne!(id(a, &s), id(c, &s));
     }
 
     #[test]
     fn another_node_is_stale_another_key_or_realm_is_forged() {
-        let n = source(3).issue(NOW, b"r");
+        let n = source(3).issue(NOW, b"r", HERE);
         assert_eq!(source(4).check(NOW, n.as_bytes(), b"r", 300), NonceCheck::Stale);
         assert_eq!(source(3).check(NOW, n.as_bytes(), b"s", 300), NonceCheck::Forged);
         let stranger = NonceSource::new(&[7; 32], &[2; 32], 3);
@@ -227,8 +254,34 @@ mod tests {
     }
 
     #[test]
+    fn a_nonce_knows_where_it_was_sent() {
+        let mut s = source(3);
+        let there: IpAddr = "2001:db8::1".parse().unwrap();
+        let mapped: IpAddr = "::ffff:192.0.2.1".parse().unwrap();
+        let (a, b) = (s.issue(NOW, b"r", HERE), s.issue(NOW, b"r", there));
+        for (nonce, ip, is) in [
+            (a, HERE, true),
+            (a, mapped, true),
+            (a, there, false),
+            (b, there, true),
+            (b, HERE, false),
+        ] {
+            assert_eq!(s.issued_to(nonce.as_bytes(), ip), is, "{ip}");
+            // It is good at any address.
+            assert!(matches!(
+                s.check(NOW, nonce.as_bytes(), b"r", 1),
+                NonceCheck::Good(_)
+            ));
+        }
+        // Another node of the domain knows it as well; nobody else could.
+        assert!(source(4).issued_to(a.as_bytes(), HERE));
+        assert!(!NonceSource::new(&[7; 32], &[2; 32], 3).issued_to(a.as_bytes(), HERE));
+        assert!(!s.issued_to(b"", HERE));
+    }
+
+    #[test]
     fn no_character_may_change() {
-        let n = source(3).issue(NOW, b"r");
+        let n = source(3).issue(NOW, b"r", HERE);
         for i in 0..NONCE_LEN {
             for c in BASE64URL.iter().chain(b"=+/ \"\x00\xff") {
                 let mut changed = n.0;

@@ -47,17 +47,24 @@ impl Authenticator {
         }
     }
 
-    /// Appends the header lines of a challenge with a new nonce.
+    /// Appends the header lines of a challenge with a new nonce, to be sent to `source`.
     pub fn challenge(
         &mut self,
         out: &mut Vec<u8>,
         role: Role,
         policy: &AuthPolicy,
         now_unix_ms: u64,
+        source: IpAddr,
         stale: bool,
     ) {
-        let nonce = self.nonces.issue(now_unix_ms, &policy.realm);
+        let nonce = self.nonces.issue(now_unix_ms, &policy.realm, source);
         challenge::write(out, role, policy, &nonce, stale);
+    }
+
+    /// Whether credentials show that who sent them receives what is sent to `source`: they answer a
+    /// challenge that went there. Their nonce must have been found good.
+    pub fn answers_from(&self, credentials: &Credentials<'_>, source: IpAddr) -> bool {
+        self.nonces.issued_to(credentials.nonce, source)
     }
 
     /// Checks what needs no secret; gives the nonce whose use is to be noted once
@@ -160,6 +167,7 @@ mod tests {
     use sip_message::header::AuthValue;
     use sip_message::{HeaderIndex, Message};
 
+    const HERE: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(192, 0, 2, 1));
     const NOW: u64 = 1_800_000_000_000;
 
     fn policy(algorithm: Algorithm) -> AuthPolicy {
@@ -232,7 +240,7 @@ mod tests {
             for with_qop in [true, false] {
                 let (mut a, policy) = (authenticator(), policy(algorithm));
                 let mut line = vec![];
-                a.challenge(&mut line, Role::Server, &policy, NOW, false);
+                a.challenge(&mut line, Role::Server, &policy, NOW, HERE, false);
                 let value = answer(&line, "alice", "secret", "sip:example.com", with_qop);
                 let secrets = digest::secrets(b"alice", b"example.com", b"secret");
                 let others = digest::secrets(b"alice", b"example.com", b"Secret");
@@ -272,7 +280,7 @@ mod tests {
     fn refusals_that_need_no_secret() {
         let (mut a, policy) = (authenticator(), policy(Algorithm::Md5));
         let mut line = vec![];
-        a.challenge(&mut line, Role::Server, &policy, NOW, false);
+        a.challenge(&mut line, Role::Server, &policy, NOW, HERE, false);
         let value = answer(&line, "alice", "secret", "sip:example.com", true);
         with_credentials(&policy, &value, |c, _| {
             let precheck = |uri: &[u8], now| a.precheck(&policy, &c, uri, now);
@@ -302,7 +310,7 @@ mod tests {
     fn a_request_is_told_from_another() {
         let (mut a, policy) = (authenticator(), policy(Algorithm::Md5));
         let mut line = vec![];
-        a.challenge(&mut line, Role::Server, &policy, NOW, false);
+        a.challenge(&mut line, Role::Server, &policy, NOW, HERE, false);
         let value = answer(&line, "alice", "secret", "sip:example.com", true);
         with_credentials(&policy, &value, |c, _| {
             let source: SocketAddr = "192.0.2.1:5060".parse().unwrap();

@@ -255,8 +255,9 @@ impl Engine {
         self.counters.auth_challenges += 1;
         let role = role_of(request.method);
         let mut lines = Vec::with_capacity(160 * policy.algorithms.len());
+        let source = request.flow.remote.ip();
         self.authenticator
-            .challenge(&mut lines, role, policy, self.now.unix_ms, stale);
+            .challenge(&mut lines, role, policy, self.now.unix_ms, source, stale);
         if request.flow.transport == Transport::Udp {
             shorten(&mut lines, request.message.bytes().len());
         }
