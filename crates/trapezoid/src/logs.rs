@@ -20,7 +20,7 @@ use tracing_subscriber::layer::{Context, Filter, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, reload};
 
-use crate::settings::{Log, LogFormat, LogLevel};
+use settings::{Log, LogFormat, LogLevel};
 
 /// Lines that may wait for standard error.
 const QUEUE_LINES: usize = 4096;

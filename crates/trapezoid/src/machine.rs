@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::cli::Failure;
-use crate::settings::Machine;
+use settings::Machine;
 
 /// Reads it.
 pub(crate) fn read() -> Result<Machine, Failure> {

@@ -7,7 +7,6 @@ mod groups;
 mod logs;
 mod machine;
 mod serve;
-mod settings;
 
 use std::process::ExitCode;
 

@@ -12,10 +12,11 @@ const EDGES: &[(&str, &[&str])] = &[
     ("sip-sim", &["sip-core", "sip-message"]),
     ("delay-relay", &[]),
     ("sip-load", &["sip-message", "sip-core", "sip-net"]),
+    ("settings", &["sip-message", "sip-core", "sip-backend", "sip-net"]),
     (
         "trapezoid",
         &[
-            "sip-message",
+            "settings",
             "sip-core",
             "sip-backend",
             "sip-net",

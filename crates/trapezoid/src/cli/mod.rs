@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::settings::{Loaded, Machine, load};
+use settings::{Loaded, Machine, load};
 
 /// A SIP server: proxy and registrar.
 #[derive(Debug, Parser)]

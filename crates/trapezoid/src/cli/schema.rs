@@ -1,7 +1,6 @@
 //! `trapezoid config-schema`.
 
 use super::{Failure, print};
-use crate::settings;
 
 /// Prints the schema, for editors that complete and check TOML files.
 pub(crate) fn run() -> Result<(), Failure> {

@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 use super::{ConfigOption, Failure, configuration, print, say};
 use crate::machine;
 use crate::serve::data_dir;
-use crate::settings::Loaded;
+use settings::Loaded;
 
 /// Longest password, bytes.
 const MAX_PASSWORD: usize = 1024;

@@ -23,7 +23,7 @@ use super::sinks::Answers;
 use crate::cli::Failure;
 use crate::cli::user::failure;
 use crate::machine::unix_ms;
-use crate::settings::Loaded;
+use settings::Loaded;
 
 /// Records looked at in one second for bindings that may have ended. Only those whose time has
 /// come are: should a million end at once, they take 50 s.

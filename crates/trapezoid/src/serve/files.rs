@@ -2,7 +2,7 @@
 
 use sip_net::settings::Settings;
 
-use crate::settings::Loaded;
+use settings::Loaded;
 
 /// Descriptors for all that is no connection: listeners, event loops, stores, name service, admin pages.
 const RESERVED: u64 = 1024;

@@ -11,7 +11,7 @@ use zeroize::Zeroizing;
 
 use crate::cli::Failure;
 use crate::cli::user::failure;
-use crate::settings::Shell;
+use settings::Shell;
 
 /// The two.
 const NAMES: [&str; 2] = ["alice", "bob"];
@@ -136,7 +136,7 @@ mod tests {
     use sip_backend::subscribers::Source;
 
     use super::*;
-    use crate::settings::{Loaded, Machine, load};
+    use settings::{Loaded, Machine, load};
 
     fn built_in(data_dir: &Path) -> Loaded {
         let ip = |text: &str| text.parse().expect("address");

@@ -43,7 +43,7 @@ use crate::cpu::{CpuTime, Switch};
 use crate::groups::Groups;
 use crate::logs::Logs;
 use crate::machine;
-use crate::settings::{Loaded, Shell, load, lookup_deadline};
+use settings::{Loaded, Shell, load, lookup_deadline};
 use sip_backend::subscribers::Status;
 
 /// A second signal within this time after the first is the same one, come twice.

@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::tls::Findings;
 use crate::groups::carry_over;
-use crate::settings::{Loaded, Service, Shell};
+use settings::{Loaded, Service, Shell};
 
 /// Reloads that may be asked for while one is under way.
 const WAITING: usize = 8;
@@ -379,7 +379,7 @@ mod tests {
     use sip_core::dispatcher::{Member, MemberState};
 
     use super::*;
-    use crate::settings::{Machine, read_text};
+    use settings::{Machine, read_text};
 
     fn loaded(text: &str) -> Loaded {
         let machine = Machine {

@@ -20,7 +20,7 @@ use super::data_dir;
 use super::sinks::EventLog;
 use crate::cli::Failure;
 use crate::cpu::WORKER;
-use crate::settings::Loaded;
+use settings::Loaded;
 
 /// What became of a worker, told once by each.
 #[derive(Debug)]

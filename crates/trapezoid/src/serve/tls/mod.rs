@@ -20,7 +20,7 @@ use sip_net::tls::{
 };
 
 pub(crate) use self::ends::{Ends, Use};
-use crate::settings::{Service, Shell, Tls, TlsListener};
+use settings::{Service, Shell, Tls, TlsListener};
 
 /// What is to be told of the files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 use crate::cli::Failure;
 use crate::machine::unix_ms;
 use crate::serve::data_dir::{create, random_key, write_once};
-use crate::settings::Loaded;
+use settings::Loaded;
 
 /// As long as phones and browsers take one that they were told to trust.
 const VALID_DAYS: u64 = 825;

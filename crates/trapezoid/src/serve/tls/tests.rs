@@ -10,7 +10,7 @@ use sip_net::tls::rustls::pki_types::ServerName;
 use sip_net::tls::rustls::{ClientConnection, ServerConnection};
 
 use super::*;
-use crate::settings::{Loaded, Machine, read_text};
+use settings::{Loaded, Machine, read_text};
 
 /// A directory with an authority, its certificates and a configuration.
 struct Site {

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// One thing that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Problem {
+pub struct Problem {
     /// Line in the file, from 1; 0: the file as a whole.
     pub line: usize,
     /// `table[index].key`, indices from 0; empty: not about a key.
@@ -18,7 +18,7 @@ pub(crate) struct Problem {
 
 /// Everything that is wrong with one file, in the order of its lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Problems {
+pub struct Problems {
     file: String,
     line_starts: Vec<usize>,
     list: Vec<Problem>,
@@ -29,7 +29,7 @@ const MAX_PROBLEMS: usize = 100;
 
 impl Problems {
     /// None yet, of `file` with this text.
-    pub(crate) fn new(file: &str, text: &str) -> Self {
+    pub fn new(file: &str, text: &str) -> Self {
         let line_starts = std::iter::once(0)
             .chain(text.match_indices('\n').map(|(at, _)| at + 1))
             .collect();
@@ -41,7 +41,7 @@ impl Problems {
     }
 
     /// Notes one at byte range `span` of the text.
-    pub(crate) fn add(
+    pub fn add(
         &mut self,
         span: &Range<usize>,
         path: &str,
@@ -53,7 +53,7 @@ impl Problems {
     }
 
     /// Notes one about the file as a whole.
-    pub(crate) fn add_whole(&mut self, what: impl Into<String>, remedy: impl Into<String>) {
+    pub fn add_whole(&mut self, what: impl Into<String>, remedy: impl Into<String>) {
         self.add_at(0, "", what, remedy);
     }
 
@@ -71,13 +71,13 @@ impl Problems {
     }
 
     /// How messages about the key at `path` begin, for what is found out later: `FILE:LINE: path`.
-    pub(crate) fn place(&self, span: &Range<usize>, path: &str) -> String {
+    pub fn place(&self, span: &Range<usize>, path: &str) -> String {
         let line = self.line_starts.partition_point(|&start| start <= span.start);
         format!("{}:{line}: {path}", self.file)
     }
 
     /// Whether one of them is about the key at `path` or below it.
-    pub(crate) fn has(&self, path: &str) -> bool {
+    pub fn has(&self, path: &str) -> bool {
         let below = |rest: &str| rest.is_empty() || rest.starts_with(['.', '[']);
         self.list
             .iter()
@@ -85,12 +85,17 @@ impl Problems {
     }
 
     /// Whether nothing is wrong.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
+    /// All of them, in the order of their lines; 100 at most.
+    pub fn list(&self) -> &[Problem] {
+        &self.list
+    }
+
     /// One line for each: `FILE:LINE: key.path: what is wrong; what would be right`.
-    pub(crate) fn lines(&self) -> Vec<String> {
+    pub fn lines(&self) -> Vec<String> {
         self.list.iter().map(|problem| self.line(problem)).collect()
     }
 

@@ -28,21 +28,21 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-pub(crate) use self::stores::lookup_deadline;
+pub use self::stores::lookup_deadline;
 use sip_backend::subscribers::{LookupOptions, TableOptions};
 use sip_core::config::Config;
 
 use model::Settings;
-pub(crate) use model::{Log, LogFormat, LogLevel};
-pub(crate) use problems::Problems;
-pub(crate) use tls::{Service, Tls, TlsListener};
+pub use model::{Log, LogFormat, LogLevel};
+pub use problems::{Problem, Problems};
+pub use tls::{Service, Tls, TlsListener};
 
 /// Largest file that is read, bytes.
 const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;
 
 /// What the configuration depends on besides its file; a value, so that tests can have their own.
 #[derive(Debug, Clone)]
-pub(crate) struct Machine {
+pub struct Machine {
     /// Addresses of the network interfaces that are up, with their prefix lengths.
     pub addresses: Vec<(IpAddr, u8)>,
     /// Host name, if it has one.
@@ -55,7 +55,7 @@ pub(crate) struct Machine {
 
 /// A valid configuration.
 #[derive(Debug, Clone)]
-pub(crate) struct Loaded {
+pub struct Loaded {
     /// For the core.
     pub core: Config,
     /// For the rest of the program.
@@ -68,7 +68,7 @@ pub(crate) struct Loaded {
 
 /// What the shell needs to know.
 #[derive(Debug, Clone)]
-pub(crate) struct Shell {
+pub struct Shell {
     /// The configuration file; `None`: the built-in configuration.
     pub file: Option<PathBuf>,
     /// Directory of the server's own files.
@@ -108,12 +108,12 @@ pub(crate) struct Shell {
 }
 
 /// The JSON Schema of the configuration file.
-pub(crate) fn schema() -> serde_json::Value {
+pub fn schema() -> serde_json::Value {
     shape::schema()
 }
 
 /// Reads `file`, or takes the built-in configuration.
-pub(crate) fn load(file: Option<&Path>, machine: &Machine) -> Result<Loaded, Problems> {
+pub fn load(file: Option<&Path>, machine: &Machine) -> Result<Loaded, Problems> {
     let Some(file) = file else {
         return read_text("", "the built-in configuration", None, machine);
     };
@@ -140,12 +140,7 @@ pub(crate) fn load(file: Option<&Path>, machine: &Machine) -> Result<Loaded, Pro
 }
 
 /// Reads `text`, which messages call `name`; `file` says where relative paths begin.
-pub(crate) fn read_text(
-    text: &str,
-    name: &str,
-    file: Option<&Path>,
-    machine: &Machine,
-) -> Result<Loaded, Problems> {
+pub fn read_text(text: &str, name: &str, file: Option<&Path>, machine: &Machine) -> Result<Loaded, Problems> {
     let mut problems = Problems::new(name, text);
     let tree = tree::parse(text, &machine.variable, &mut problems);
     let tree = shape::check(tree, &shape::schema(), &mut problems).unwrap_or_else(tree::Node::empty);

@@ -1,5 +1,5 @@
 //! `[tls]`, and what `[[listen]]` says beyond transport and address: which files to read, and for what.
-//! Nothing is read here: the files may change while the server runs, and [`crate::serve::tls`] reads them
+//! Nothing is read here: the files may change while the server runs, and the program (`serve::tls`) reads them
 //! each time.
 
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ const PERIODS: u32 = 14;
 
 /// All of TLS.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Tls {
+pub struct Tls {
     /// The `[[listen]]`s that speak it, in the order of [`Service::tls`].
     pub listeners: Vec<TlsListener>,
     /// How long sessions can be resumed.
@@ -40,7 +40,7 @@ pub(crate) struct Tls {
 
 /// TLS of one `[[listen]]`.
 #[derive(Debug, Clone)]
-pub(crate) struct TlsListener {
+pub struct TlsListener {
     /// `FILE:LINE: key`, to begin messages about its files.
     pub place: String,
     /// `tls 0.0.0.0:5061`, as the configuration has it.
@@ -69,7 +69,7 @@ pub(crate) struct TlsListener {
 
 /// A server with which something else is agreed.
 #[derive(Debug, Clone)]
-pub(crate) struct TlsPeer {
+pub struct TlsPeer {
     /// `FILE:LINE: key`, to begin messages about its files.
     pub place: String,
     /// Its SIP domain, lower case.
@@ -84,7 +84,7 @@ pub(crate) struct TlsPeer {
 
 /// What the connections of one listener of the core are besides TCP.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Service {
+pub struct Service {
     /// Its place in [`Tls::listeners`].
     pub tls: Option<usize>,
     /// Whose pages may open a WebSocket.
@@ -95,7 +95,7 @@ pub(crate) struct Service {
 
 impl Tls {
     /// Whether both read the same files for the same purposes.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
+    pub fn is_same(&self, other: &Self) -> bool {
         let listener = |of: &TlsListener| {
             let files = (
                 of.identities.clone(),

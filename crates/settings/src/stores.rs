@@ -125,7 +125,7 @@ pub(super) fn lookups(entry: &model::Credentials) -> LookupOptions {
 }
 
 /// The store gives up before the core does, so that what is known from before can still be answered.
-pub(crate) fn lookup_deadline(deadline_ms: u32) -> Duration {
+pub fn lookup_deadline(deadline_ms: u32) -> Duration {
     Duration::from_millis((deadline_ms - (deadline_ms / 10).min(100)).into())
 }
 

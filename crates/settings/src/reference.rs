@@ -1,7 +1,7 @@
 //! The tables of `docs/configuration.md` are made from the schema, and a test keeps them equal.
 //!
 //! In the page, `<!-- keys: TABLE -->` begins the table of the keys of TABLE (empty: the top level)
-//! and `<!-- end -->` ends it. `UPDATE_DOCS=1 cargo test -p trapezoid reference` writes them anew.
+//! and `<!-- end -->` ends it. `UPDATE_DOCS=1 cargo test -p settings reference` writes them anew.
 
 use std::fmt::Write as _;
 
@@ -186,7 +186,7 @@ fn the_reference_has_every_key_as_it_is() {
     }
     assert!(
         page == renewed,
-        "docs/configuration.md is not what the model says: run with UPDATE_DOCS=1"
+        "docs/configuration.md is not what the model says: run with UPDATE_DOCS=1 (cargo test -p settings reference)"
     );
 }
 

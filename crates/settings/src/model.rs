@@ -612,7 +612,7 @@ impl Default for Dns {
 /// Logs, on standard error.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Log {
+pub struct Log {
     /// The least level that is written.
     pub level: LogLevel,
     /// `text` for people, `json` for machines: one object a line.
@@ -640,7 +640,7 @@ impl Default for Log {
 /// Log levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum LogLevel {
+pub enum LogLevel {
     Error,
     Warn,
     Info,
@@ -651,7 +651,7 @@ pub(crate) enum LogLevel {
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum LogFormat {
+pub enum LogFormat {
     Text,
     Json,
 }
