@@ -109,7 +109,7 @@ pub struct Shell {
 
 /// The JSON Schema of the configuration file.
 pub fn schema() -> serde_json::Value {
-    shape::schema()
+    shape::schema().clone()
 }
 
 /// Reads `file`, or takes the built-in configuration.
@@ -143,7 +143,7 @@ pub fn load(file: Option<&Path>, machine: &Machine) -> Result<Loaded, Problems> 
 pub fn read_text(text: &str, name: &str, file: Option<&Path>, machine: &Machine) -> Result<Loaded, Problems> {
     let mut problems = Problems::new(name, text);
     let tree = tree::parse(text, &machine.variable, &mut problems);
-    let tree = shape::check(tree, &shape::schema(), &mut problems).unwrap_or_else(tree::Node::empty);
+    let tree = shape::check(tree, shape::schema(), &mut problems).unwrap_or_else(tree::Node::empty);
     let settings: Settings = match serde_json::from_value(tree.to_json()) {
         Ok(settings) => settings,
         Err(error) => {

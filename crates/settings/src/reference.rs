@@ -168,7 +168,7 @@ fn renewed(page: &str, tables: &[(String, Json)]) -> String {
 fn the_reference_has_every_key_as_it_is() {
     let schema = schema();
     let mut all = Vec::new();
-    tables(&schema, "", &mut all);
+    tables(schema, "", &mut all);
     let page = std::fs::read_to_string(PAGE).expect("docs/configuration.md");
     for (path, table) in &all {
         let leaves = properties(table)
@@ -193,7 +193,7 @@ fn the_reference_has_every_key_as_it_is() {
 #[test]
 fn the_schema_has_descriptions_defaults_and_ranges() {
     let schema = schema();
-    let at = |path: &str| path.split('/').fold(&schema, |schema, key| &schema[key]).clone();
+    let at = |path: &str| path.split('/').fold(schema, |schema, key| &schema[key]).clone();
     assert_eq!(at("properties/location/properties/max_contacts/default"), 10);
     assert_eq!(at("properties/location/properties/max_contacts/minimum"), 1);
     assert_eq!(

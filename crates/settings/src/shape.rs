@@ -3,20 +3,25 @@
 //! What is wrong is reported and left out, so that the rest can be read and checked further and
 //! all problems of a file are told at once.
 
+use std::sync::OnceLock;
+
 use serde_json::Value as Json;
 
 use super::problems::Problems;
 use super::tree::{Entry, Node, Value, join};
 use super::unsupported;
 
-/// The schema of the configuration, without references.
-pub(crate) fn schema() -> Json {
-    let generator = schemars::generate::SchemaSettings::draft2020_12()
-        .with(|settings| settings.inline_subschemas = true)
-        .into_generator();
-    generator
-        .into_root_schema_for::<super::model::Settings>()
-        .to_value()
+/// The schema of the configuration, without references; made once.
+pub(crate) fn schema() -> &'static Json {
+    static SCHEMA: OnceLock<Json> = OnceLock::new();
+    SCHEMA.get_or_init(|| {
+        let generator = schemars::generate::SchemaSettings::draft2020_12()
+            .with(|settings| settings.inline_subschemas = true)
+            .into_generator();
+        generator
+            .into_root_schema_for::<super::model::Settings>()
+            .to_value()
+    })
 }
 
 /// What of `node` fits `schema`; `None`: nothing.
