@@ -294,11 +294,15 @@ fn checksum(length: [u8; 4], body: &[u8]) -> u32 {
 
 /// One saved address-of-record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry<'a> {
-    pub(crate) version: u64,
-    pub(crate) saved_unix_s: u64,
-    pub(crate) aor: &'a [u8],
-    pub(crate) record: &'a [u8],
+pub struct Entry<'a> {
+    /// Of two entries of one address-of-record the higher counts.
+    pub version: u64,
+    /// When it was written.
+    pub saved_unix_s: u64,
+    /// `user@domain`, canonical.
+    pub aor: &'a [u8],
+    /// In [`sip_core::location::codec`]'s encoding.
+    pub record: &'a [u8],
 }
 
 impl Entry<'_> {
@@ -307,8 +311,8 @@ impl Entry<'_> {
         aor.len() <= MAX_AOR && record.len() <= MAX_RECORD
     }
 
-    /// Appends the entry to `out`. [`Entry::fits`] must hold.
-    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+    /// Appends the entry to `out`. It must fit: what was read from a segment does.
+    pub fn write(&self, out: &mut Vec<u8>) {
         push_block(out, |out| {
             out.extend_from_slice(&self.version.to_le_bytes());
             out.extend_from_slice(&self.saved_unix_s.to_le_bytes());
@@ -321,11 +325,11 @@ impl Entry<'_> {
 
 /// A segment read back.
 #[derive(Debug)]
-pub(crate) struct Segment {
+pub struct Segment {
     bytes: Vec<u8>,
     start: usize,
     /// Names of the local sockets that listener ids index.
-    pub(crate) listeners: Vec<Box<[u8]>>,
+    pub listeners: Vec<Box<[u8]>>,
 }
 
 impl Segment {
@@ -335,7 +339,8 @@ impl Segment {
         Ok(Self::from_bytes(fs::read(path)?))
     }
 
-    fn from_bytes(bytes: Vec<u8>) -> Option<Self> {
+    /// The same of bytes that were read elsewhere.
+    pub fn from_bytes(bytes: Vec<u8>) -> Option<Self> {
         let after_magic = bytes.strip_prefix(MAGIC)?;
         let (table, _) = split_block(after_magic)?;
         let listeners = table
@@ -351,8 +356,18 @@ impl Segment {
         })
     }
 
+    /// How a segment begins.
+    pub fn start(listeners: &[LocalSocket]) -> Vec<u8> {
+        header(listeners)
+    }
+
+    /// The sockets that listener ids index; `None` where a name is not one of ours.
+    pub fn sockets(&self) -> Vec<Option<LocalSocket>> {
+        self.listeners.iter().map(|name| socket::parse(name)).collect()
+    }
+
     /// The entries up to the first that is not whole.
-    pub(crate) fn entries(&self) -> Entries<'_> {
+    pub fn entries(&self) -> Entries<'_> {
         Entries {
             rest: self.bytes.get(self.start..).unwrap_or_default(),
         }
@@ -366,13 +381,13 @@ impl Segment {
 
 /// Iterator over a segment's entries; afterwards [`Entries::rest`] is what could not be read.
 #[derive(Debug)]
-pub(crate) struct Entries<'a> {
+pub struct Entries<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Entries<'a> {
     /// Bytes not read yet; once the iterator ended, the torn tail.
-    pub(crate) fn rest(&self) -> &'a [u8] {
+    pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
 }

@@ -19,6 +19,11 @@ mod socket;
 mod table;
 mod writer;
 
+/// The journal's files, as the store reads them: for tools and tests.
+pub mod segment {
+    pub use super::journal::{Entries, Entry, Segment};
+}
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
