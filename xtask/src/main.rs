@@ -1,5 +1,6 @@
 //! Project chores behind the make targets: `cargo xtask help`.
 
+mod fuzz;
 mod instructions;
 mod setup;
 mod sim;
@@ -15,8 +16,11 @@ cargo xtask COMMAND
   test [FILTER…]       setup, gates, doc tests, a short fuzz run, instructions, then every test
   check                formatting, clippy, tidy, cargo-deny where installed, documentation
   tidy                 the project's own rules (CONTRIBUTING.md)
-  fuzz [--runs N] [TARGET…]
-                       fuzz until stopped, or a fixed number of executions of each target
+  fuzz [--runs N | --total N | --seconds N] [--asan] [TARGET…]
+                       fuzz each target for an hour, or for so many executions each or of all
+                       together, or for a time
+  fuzz --minimise [TARGET…]
+                       make the corpus of earlier runs small and keep it
   sim                  the simulator: SEEDS=FROM..TO (default 0..500), MINUTES=N, SEED=N
                        with its ladder, or SCENARIO=FILE
   mutants [WORD…]      build known faults into a copy of the sources; each must be caught
@@ -37,7 +41,7 @@ fn main() -> ExitCode {
         "test" => steps::test(rest),
         "check" => steps::check(),
         "tidy" => tidy::run(&steps::root()),
-        "fuzz" => steps::fuzz(rest),
+        "fuzz" => fuzz::run(rest),
         "sim" => sim::run(rest),
         "mutants" => sim::run_mutants(rest),
         "instructions" => instructions::run(rest),

@@ -30,6 +30,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("lab", &["sip-net"]),
     ("conformance", &["sip-message", "delay-relay"]),
     ("instructions", &["sip-core", "sip-message"]),
+    ("fuzz", &["sip-message", "sip-core", "sip-backend", "settings"]),
     ("test-databases", &[]),
     ("xtask", &[]),
 ];

@@ -48,7 +48,6 @@ const NOT_OURS: &[&str] = &[
     "data",
     "fuzz/corpus",
     "fuzz/artifacts",
-    "fuzz/target",
 ];
 
 /// Checks the whole tree under `root`.

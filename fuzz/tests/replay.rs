@@ -1,0 +1,74 @@
+//! Every kept input through its target: seeds, among them whatever once was a finding, and the
+//! minimised corpora. What fails names the input; `FUZZ_INPUT=FILE` replays one file instead.
+
+use std::panic::catch_unwind;
+use std::path::Path;
+
+use fuzz::{TARGETS, Target, pack};
+
+/// Inputs by the name that a failure is told by.
+fn kept(target: &Target) -> Vec<(String, Vec<u8>)> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &Path| std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    if let Some(file) = std::env::var_os("FUZZ_INPUT") {
+        let file = Path::new(&file);
+        return vec![(file.display().to_string(), read(file))];
+    }
+    let mut inputs = Vec::new();
+    let seeds = here.join("seeds").join(target.name);
+    for entry in std::fs::read_dir(&seeds).expect("a folder of seeds") {
+        let path = entry.expect("a seed").path();
+        inputs.push((path.display().to_string(), read(&path)));
+    }
+    assert!(!inputs.is_empty(), "{} has no seeds", target.name);
+    let corpus = here.join("corpus").join(format!("{}.cat", target.name));
+    let packed = read(&corpus);
+    let unpacked = pack::inputs(&packed).expect("a whole pack");
+    for (at, input) in unpacked.into_iter().enumerate() {
+        inputs.push((format!("{}, input {at}", corpus.display()), input.to_vec()));
+    }
+    inputs
+}
+
+fn replay(name: &str) {
+    let target = TARGETS.iter().find(|target| target.name == name);
+    let target = target.expect("a target of this name");
+    let mut failed = Vec::new();
+    for (from, input) in kept(target) {
+        if catch_unwind(|| (target.run)(&input)).is_err() {
+            failed.push(from);
+        }
+    }
+    assert!(failed.is_empty(), "{name} failed on {failed:#?}");
+}
+
+/// A test each, so that they run side by side; and none is forgotten.
+macro_rules! replays {
+    ($($name:ident),+ $(,)?) => {
+        $(
+            #[test]
+            fn $name() {
+                replay(stringify!($name));
+            }
+        )+
+
+        #[test]
+        fn every_target_is_replayed() {
+            let replayed = [$(stringify!($name)),+];
+            let targets: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
+            assert_eq!(targets, replayed);
+        }
+    };
+}
+
+replays!(
+    datagram,
+    stream,
+    websocket,
+    uri,
+    auth_header,
+    configuration,
+    journal,
+    endpoint,
+    differential,
+);
