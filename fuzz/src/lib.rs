@@ -12,6 +12,7 @@ pub mod differential;
 pub mod endpoint;
 pub mod journal;
 pub mod pack;
+pub mod smuggle;
 pub mod stream;
 pub mod uri;
 pub mod websocket;
@@ -52,4 +53,5 @@ targets!(
     journal,
     endpoint,
     differential,
+    smuggle,
 );

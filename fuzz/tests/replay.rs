@@ -71,4 +71,5 @@ replays!(
     journal,
     endpoint,
     differential,
+    smuggle,
 );
