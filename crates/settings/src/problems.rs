@@ -21,6 +21,8 @@ pub struct Problem {
 pub struct Problems {
     file: String,
     line_starts: Vec<usize>,
+    /// What must not be shown: values of environment variables.
+    secrets: Vec<String>,
     list: Vec<Problem>,
 }
 
@@ -36,8 +38,28 @@ impl Problems {
         Self {
             file: file.to_owned(),
             line_starts,
+            secrets: Vec::new(),
             list: Vec::new(),
         }
+    }
+
+    /// From now on no message shows `value`, whatever it is about: what one key says is often the
+    /// default of another, or a part of it.
+    pub(crate) fn hide(&mut self, value: &str) {
+        if !value.is_empty() && !self.secrets.iter().any(|known| known == value) {
+            self.secrets.push(value.to_owned());
+            self.secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+        }
+    }
+
+    fn without_secrets(&self, mut message: String) -> String {
+        for secret in &self.secrets {
+            let quoted = secret.escape_debug().to_string();
+            if message.contains(secret) || message.contains(&quoted) {
+                message = message.replace(secret, "…").replace(&quoted, "…");
+            }
+        }
+        message
     }
 
     /// Notes one at byte range `span` of the text.
@@ -62,8 +84,8 @@ impl Problems {
             let problem = Problem {
                 line,
                 path: path.to_owned(),
-                what: what.into(),
-                remedy: remedy.into(),
+                what: self.without_secrets(what.into()),
+                remedy: self.without_secrets(remedy.into()),
             };
             let at = self.list.partition_point(|other| other.line <= line);
             self.list.insert(at, problem);

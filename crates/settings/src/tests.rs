@@ -144,6 +144,14 @@ const WRONG: &[(&str, &[&str])] = &[
             "f:2: log.level: the string is not known; one of \"error\", \"warn\", \"info\", \"debug\", \"trace\"",
         ],
     ),
+    // A name is the realm where none is given: what one key hides, another does not tell.
+    (
+        "[[domain]]\nname = 'a\"${PASSWORD}'\n",
+        &[
+            "f:1: domain[0].auth.realm: \"a\\\"…\" cannot be a realm; write 1 to 255 characters without quotes and backslashes",
+            "f:2: domain[0].name: the value is not a domain name; write it as \"example.com\", without \"sip:\" and port",
+        ],
+    ),
     // Listeners.
     (
         "[server]\nname = \"a:5060\"\n[[listen]]\ntransport = \"udp\"\naddress = \"10.0.0.1\"\n\

@@ -210,6 +210,7 @@ impl Builder<'_, '_> {
             match self.variable(name, end < after.len()) {
                 Ok(value) => {
                     secret = true;
+                    self.problems.hide(&value);
                     out.push_str(&value);
                 }
                 Err((what, remedy)) => {
