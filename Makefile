@@ -23,5 +23,5 @@ lab:    ## an experiment of docs/lab.md (ARGS=transport, overload, batching, pee
 sim:    ## simulate networks under faults (SEEDS=FROM..TO, MINUTES=N, SEED=N)
 	@cargo xtask sim
 
-fuzz:   ## fuzz every target until stopped (ARGS='--runs N' for a fixed number)
+fuzz:   ## fuzz every target for an hour (fuzz/README.md; ARGS='--total N', '--runs N', …)
 	cargo xtask fuzz $(ARGS)
