@@ -67,8 +67,10 @@ impl Engine {
         source: Flow,
         reply_to: Flow,
         request: &[u8],
+        quiet: bool,
     ) -> Key {
-        let ctx = self.machine_context(&reply_to);
+        let mut ctx = self.machine_context(&reply_to);
+        ctx.quiet = quiet;
         let mut effects = Effects::default();
         let machine = if invite {
             ServerMachine::Invite(InviteServer::new(&mut effects))
@@ -78,7 +80,7 @@ impl Engine {
         let live = self.new_live(source, request);
         let key = self
             .table
-            .insert_server(Server::new(key, machine, reply_to, live));
+            .insert_server(Server::new(key, machine, reply_to, live, quiet));
         self.live += 1;
         self.counters.transactions_server += 1;
         self.run_server(key, effects, &[]);
@@ -101,7 +103,8 @@ impl Engine {
         let Some(server) = self.table.server(key) else {
             return;
         };
-        let ctx = self.machine_context(&server.reply_to);
+        let mut ctx = self.machine_context(&server.reply_to);
+        ctx.quiet = server.quiet;
         let Some(server) = self.table.server_mut(key) else {
             return;
         };

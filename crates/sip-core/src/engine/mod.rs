@@ -19,7 +19,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use sip_message::write::Edits;
-use sip_message::{HeaderIndex, Message};
+use sip_message::{HeaderIndex, Message, Method};
 use smallvec::SmallVec;
 
 use crate::activity::{Activity, Component};
@@ -218,6 +218,12 @@ pub(crate) struct Engine {
     /// Where long requests go by UDP at once.
     pub(crate) no_tcp: NoTcp,
     pub(crate) indexes: Vec<HeaderIndex>,
+    /// Some callers are asked for credentials.
+    pub(crate) asks_callers: bool,
+    /// The request at hand has credentials that answer a challenge which went to its source.
+    pub(crate) proved: bool,
+    /// The configuration lets the request at hand in without credentials.
+    pub(crate) is_let_in: bool,
     /// Where the response at hand came from.
     pub(crate) answered_by: Option<Flow>,
     pub(crate) draining: bool,
@@ -326,6 +332,15 @@ fn holds_state(config: &Config) -> bool {
             || config.domains.iter().any(|d| !d.auth.methods.is_empty()))
 }
 
+/// Whether credentials are wanted for some INVITE.
+fn asks_callers(config: &Config) -> bool {
+    config.routes.iter().any(|r| r.auth == Some(true))
+        || config
+            .domains
+            .iter()
+            .any(|d| Engine::needs_credentials(d, Method::Invite))
+}
+
 /// [`SharedState`] with the `Debug` that everything here has.
 #[derive(Clone)]
 pub(crate) struct SharedHandle(pub(crate) Arc<dyn SharedState>);
@@ -376,6 +391,9 @@ impl Engine {
             flows: Flows::default(),
             no_tcp: NoTcp::default(),
             indexes: Vec::new(),
+            asks_callers: asks_callers(&config),
+            proved: false,
+            is_let_in: false,
             answered_by: None,
             draining: false,
             live: 0,
@@ -393,6 +411,7 @@ impl Engine {
         self.config = Arc::new(config.clone());
         self.directory = Directory::new(&self.config);
         self.holds_state = holds_state(&self.config);
+        self.asks_callers = asks_callers(&self.config);
         self.groups = groups(&self.config);
         self.epoch = self.epoch.wrapping_add(1);
     }

@@ -64,6 +64,7 @@ impl Engine {
     ) -> Authorized {
         // §22.1: an ACK cannot be challenged, a CANCEL must not be.
         if progress.authorized || matches!(request.method, Method::Ack | Method::Cancel) {
+            self.proved = progress.authorized;
             return Authorized::Yes;
         }
         let before = self.activity.enter(Component::Auth);
@@ -121,7 +122,16 @@ impl Engine {
             .authenticator
             .precheck(&domain.auth, credentials, original_uri(request), now)
         {
-            Ok(_) => None,
+            // Over UDP, from somebody who may have asked for it elsewhere: an answer that only the
+            // source can give costs one that has moved a round trip, and another nothing.
+            Ok(_) if !self.is_proved_by(request, credentials) => {
+                self.counters.auth_stale += 1;
+                Some(self.challenge(request, progress, &domain.auth, true))
+            }
+            Ok(_) => {
+                self.proved = true;
+                None
+            }
             Err(Refusal::Stale | Refusal::Forged) => {
                 self.counters.auth_stale += 1;
                 Some(self.challenge(request, progress, &domain.auth, true))
@@ -135,6 +145,16 @@ impl Engine {
                 Some(Authorized::No)
             }
         }
+    }
+
+    /// Whether these credentials may be of the source: it has received the challenge, or cannot have
+    /// been forged, or need not prove anything.
+    fn is_proved_by(&self, request: &Request<'_>, credentials: &Credentials<'_>) -> bool {
+        request.flow.transport != Transport::Udp
+            || self
+                .authenticator
+                .answers_from(credentials, request.flow.remote.ip())
+            || self.is_trusted(&request.flow)
     }
 
     /// Compares the answer with the secrets (`None`: no such user).

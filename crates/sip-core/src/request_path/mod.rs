@@ -74,6 +74,8 @@ impl Engine {
             return Handled::HandOver(other);
         }
         self.count_request(request.method);
+        self.proved = false;
+        self.is_let_in = false;
         if self.find_transaction(&mut request) {
             return Handled::Here;
         }

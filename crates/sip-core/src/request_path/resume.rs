@@ -144,6 +144,8 @@ impl Engine {
 
     /// Reads a parked request again and hands it on.
     fn with_parked(&mut self, parked: &Parked, go: impl FnOnce(&mut Self, &Request<'_>, Progress)) {
+        self.proved = parked.authorized;
+        self.is_let_in = false;
         let Some(server) = parked.server else {
             self.with_message(&parked.bytes, |engine, message| {
                 if let Ok(request) = Request::read(*message, parked.flow) {

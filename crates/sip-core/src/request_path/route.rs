@@ -157,6 +157,7 @@ impl Engine {
         let method = if is_ack { Method::Invite } else { request.method };
         let someone_asks = || config.domains.iter().any(|d| Self::needs_credentials(d, method));
         if !rule.and_then(|r| r.auth).unwrap_or_else(someone_asks) {
+            self.is_let_in = !position.in_dialog;
             return Authorized::Yes;
         }
         let domain = self.policy_domain(config, request);
@@ -179,6 +180,7 @@ impl Engine {
                 || request.method == Method::Ack
                 || is_exempt(config, request.flow.remote.ip()));
         if !needed || beyond_asking {
+            self.is_let_in = !position.in_dialog;
             return Authorized::Yes;
         }
         if request.method == Method::Ack && !passes_unasked(config, request, rule) {

@@ -4,11 +4,13 @@ use sip_message::Method;
 
 use crate::activity::Component;
 use crate::engine::Engine;
+use crate::engine::directory::in_networks;
 use crate::engine::effects::ServerEvent;
 use crate::engine::reply::{Reply, Status};
 use crate::engine::request::Request;
 use crate::transaction::invite_server;
 use crate::transaction::table::{Key, ServerMachine};
+use crate::transport::Transport;
 
 /// Classes of server transactions: an ACK belongs to its INVITE's, a CANCEL to its own.
 const INVITE: u8 = 1;
@@ -106,8 +108,26 @@ impl Engine {
         }
     }
 
-    /// Makes the server transaction of a request, and answers an INVITE with 100 at once. `None`:
-    /// the limit is reached.
+    /// Whether whoever sent this may have written another's address: a datagram from nobody whom we
+    /// trust or a rule names or lets in as it is, without credentials that answer a challenge which went
+    /// to that address: in most configurations only requests in a dialog.
+    /// Where no caller is ever asked for credentials that is what the configuration wants.
+    fn is_unproven(&self, request: &Request<'_>) -> bool {
+        let flow = &request.flow;
+        flow.transport == Transport::Udp
+            && self.asks_callers
+            && !self.proved
+            && !self.is_trusted(flow)
+            && !self
+                .config
+                .routes
+                .iter()
+                .any(|rule| in_networks(&rule.when.source, flow.remote.ip()))
+            && !self.is_let_in
+    }
+
+    /// Makes the server transaction of a request, and answers an INVITE with 100 at once, unless its
+    /// source has proved nothing. `None`: the limit is reached.
     pub(crate) fn begin(&mut self, request: &Request<'_>) -> Option<Key> {
         let limits = &self.config.limits;
         let held = self.table.servers() + self.table.clients();
@@ -121,8 +141,9 @@ impl Engine {
             .transaction
             .unwrap_or_else(|| self.server_key(request, request.method));
         let bytes = request.message.bytes();
-        let key = self.begin_server(key, invite, request.flow, request.reply_to(), bytes);
-        if invite {
+        let quiet = self.is_unproven(request);
+        let key = self.begin_server(key, invite, request.flow, request.reply_to(), bytes, quiet);
+        if invite && !quiet {
             self.reply(
                 &request.message,
                 request.flow,

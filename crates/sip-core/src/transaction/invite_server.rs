@@ -38,6 +38,11 @@ use super::{Effect, MachineContext, Passed, Sink, Timer};
 ///                                 +------------------+
 /// ```
 ///
+/// Towards a source that may be forged ([`MachineContext::quiet`]) no more responses leave than INVITEs
+/// came. So there is no 1xx, and timer G does not run: the INVITE is repeated as long as it has no
+/// answer, and each copy has the final one sent again. A 2xx is repeated by who gave it; it passes
+/// when a copy came since the last one.
+///
 /// The 100 (Trying) "unless it knows that the TU will generate a provisional or final response
 /// within 200 ms" (§17.2.1) has no timer here: the proxy sends it as soon as it knows that it
 /// will not answer at once.
@@ -48,6 +53,8 @@ pub struct InviteServer {
     responded: bool,
     /// Times the final response was sent again by timer G.
     resent: u8,
+    /// An INVITE came since the last response left; counts where the source may be forged.
+    credit: bool,
 }
 
 /// Where the transaction stands.
@@ -93,6 +100,7 @@ impl InviteServer {
             state: State::Proceeding,
             responded: false,
             resent: 0,
+            credit: true,
         }
     }
 
@@ -101,7 +109,7 @@ impl InviteServer {
         match (self.state, event) {
             // §17.2.1: the most recent provisional response, if there is one.
             (State::Proceeding, Event::Invite) if self.responded => sink.effect(Effect::ResendResponse),
-            (State::Proceeding, Event::SendProvisional) => {
+            (State::Proceeding, Event::SendProvisional) if !ctx.quiet => {
                 self.responded = true;
                 sink.effect(Effect::SendResponse);
             }
@@ -109,12 +117,13 @@ impl InviteServer {
             (State::Proceeding, Event::SendSuccess) => {
                 sink.effect(Effect::SendResponse);
                 sink.effect(Effect::Start(Timer::L, ctx.time_out()));
+                self.credit = false;
                 self.state = State::Accepted;
             }
             // §17.2.1: G on unreliable transports only, H on all.
             (State::Proceeding, Event::SendFailure) => {
                 sink.effect(Effect::SendResponse);
-                if !ctx.reliable {
+                if repeats(ctx) {
                     sink.effect(Effect::Start(Timer::G, ctx.doubled_to_t2(0)));
                 }
                 sink.effect(Effect::Start(Timer::H, ctx.time_out()));
@@ -151,7 +160,11 @@ impl InviteServer {
             }
             (State::Confirmed, Event::Timer(Timer::I)) => self.terminate(sink),
             // RFC 6026 §7.1: the 2xx are the transaction user's to repeat, the ACK is its to hear.
-            (State::Accepted, Event::SendSuccess) => sink.effect(Effect::SendResponse),
+            (State::Accepted, Event::Invite) => self.credit = true,
+            (State::Accepted, Event::SendSuccess) if self.credit || !ctx.quiet => {
+                self.credit = false;
+                sink.effect(Effect::SendResponse);
+            }
             (State::Accepted, Event::Ack) => sink.effect(Effect::PassToUser(Passed::Ack)),
             (State::Accepted, Event::Timer(Timer::L)) => self.terminate(sink),
             // Everything else is absorbed: retransmissions, and responses after the final one,
@@ -176,8 +189,13 @@ impl InviteServer {
     }
 }
 
+/// Whether timer G runs.
+const fn repeats(ctx: &MachineContext) -> bool {
+    !ctx.reliable && !ctx.quiet
+}
+
 fn stop_g(ctx: &MachineContext, sink: &mut impl Sink) {
-    if !ctx.reliable {
+    if repeats(ctx) {
         sink.effect(Effect::Stop(Timer::G));
     }
 }
@@ -218,6 +236,7 @@ mod tests {
                 state,
                 responded: true,
                 resent: 0,
+                credit: false,
             }
         }
         fn timer(timer: Timer) -> Event {
@@ -320,12 +339,43 @@ mod tests {
             t2: Millis(4000),
             t4: Millis(5000),
             reliable: false,
+            quiet: false,
         };
         let mut seen = Vec::new();
         let mut machine = InviteServer::new(&mut seen);
         seen.clear();
         machine.handle(Invite, &ctx, &mut seen);
         assert_eq!((machine.state(), seen.as_slice()), (Proceeding, [].as_slice()));
+    }
+
+    /// Whatever happens, no more leaves than came.
+    #[test]
+    fn a_quiet_one_sends_no_more_than_it_gets() {
+        let ctx = testing::quiet();
+        let mut seen = Vec::new();
+        let mut machine = InviteServer::new(&mut seen);
+        seen.clear();
+        machine.handle(Invite, &ctx, &mut seen);
+        machine.handle(SendProvisional, &ctx, &mut seen);
+        machine.handle(Invite, &ctx, &mut seen);
+        assert_eq!(seen, []);
+        let mut accepted = machine;
+        machine.handle(SendFailure, &ctx, &mut seen);
+        assert_eq!(seen, [SendResponse, H32]);
+        seen.clear();
+        machine.handle(Invite, &ctx, &mut seen);
+        machine.handle(Ack, &ctx, &mut seen);
+        assert_eq!(seen, [ResendResponse, Stop(H), Start(I, Millis(5000))]);
+        assert_eq!(machine.state(), Confirmed);
+        seen.clear();
+        for event in [SendSuccess, SendSuccess, Invite, Invite, SendSuccess, SendSuccess] {
+            accepted.handle(event, &ctx, &mut seen);
+        }
+        assert_eq!(seen, [SendResponse, Start(L, Millis(32_000)), SendResponse]);
+        let mut given_up = InviteServer::in_state(Completed);
+        seen.clear();
+        given_up.handle(t(H), &ctx, &mut seen);
+        assert_eq!(seen, [TIMED_OUT, Over]);
     }
 
     #[test]

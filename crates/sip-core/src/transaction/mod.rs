@@ -69,6 +69,9 @@ pub struct MachineContext {
     pub t4: Millis,
     /// Nothing is retransmitted, and nothing waits for retransmissions.
     pub reliable: bool,
+    /// Who sent the request may have written another's address: for each datagram that comes no more
+    /// than one leaves, and nothing is repeated unless the request is (server transactions only).
+    pub quiet: bool,
 }
 
 /// Timer D is at least this on unreliable transports (§17.1.1.2), however small T1 is.
@@ -82,6 +85,7 @@ impl MachineContext {
             t2: Millis(timers.t2_ms),
             t4: Millis(timers.t4_ms),
             reliable,
+            quiet: false,
         }
     }
 
@@ -178,6 +182,7 @@ mod tests {
         t2: Millis(4000),
         t4: Millis(5000),
         reliable: false,
+        quiet: false,
     };
 
     #[test]

@@ -94,8 +94,11 @@ impl NonInviteServer {
         match (self.state, event) {
             // RFC 4320 §4.1: "MUST respond ... with a Status-Code of 100 if it has not otherwise
             // responded", whatever the transport.
+            // A quiet one waits for the next copy with it.
             (State::Trying, Event::Timer(Timer::Trying)) => {
-                sink.effect(Effect::SendTrying);
+                if !ctx.quiet {
+                    sink.effect(Effect::SendTrying);
+                }
                 self.state = State::Proceeding;
             }
             // RFC 4320 §4.1: earlier only on a reliable transport; else it is not sent.
@@ -262,6 +265,20 @@ mod tests {
         (Abandoned, Abandon, Both, Abandoned, &[]),
         (Abandoned, TransportError, Both, Abandoned, &[]),
     ];
+
+    /// The late 100 waits for a copy of the request.
+    #[test]
+    fn a_quiet_one_sends_no_more_than_it_gets() {
+        let ctx = testing::quiet();
+        let mut seen = alloc::vec::Vec::new();
+        let mut machine = NonInviteServer::new(&ctx, &mut seen);
+        seen.clear();
+        machine.handle(Event::Timer(Timer::Trying), &ctx, &mut seen);
+        assert_eq!(seen, []);
+        machine.handle(Event::Request, &ctx, &mut seen);
+        assert_eq!(seen, [Effect::ResendResponse]);
+        assert_eq!(machine.state(), State::Proceeding);
+    }
 
     #[test]
     fn every_state_and_event() {

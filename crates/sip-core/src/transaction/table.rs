@@ -49,6 +49,8 @@ pub struct Server<U> {
     pub live: Option<Box<Live<U>>>,
     /// Its machine.
     pub machine: ServerMachine,
+    /// Its client has proved nothing: [`super::MachineContext::quiet`].
+    pub quiet: bool,
 }
 
 /// What a server transaction needs until its final response. `U` is what the transaction user
@@ -65,7 +67,7 @@ pub struct Live<U> {
 
 impl<U> Server<U> {
     /// A server transaction with nothing sent yet.
-    pub fn new(key: u128, machine: ServerMachine, reply_to: Flow, live: Box<Live<U>>) -> Self {
+    pub fn new(key: u128, machine: ServerMachine, reply_to: Flow, live: Box<Live<U>>, quiet: bool) -> Self {
         Self {
             key: halves(key),
             reply_to,
@@ -73,6 +75,7 @@ impl<U> Server<U> {
             timers: [None; 2],
             live: Some(live),
             machine,
+            quiet,
         }
     }
 }

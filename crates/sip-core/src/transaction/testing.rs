@@ -69,6 +69,15 @@ fn ctx(on: On) -> MachineContext {
         t2: Millis(4000),
         t4: Millis(5000),
         reliable: on == Reliable,
+        quiet: false,
+    }
+}
+
+/// That of a server whose client may be another.
+pub(crate) fn quiet() -> MachineContext {
+    MachineContext {
+        quiet: true,
+        ..ctx(Unreliable)
     }
 }
 

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod amplification;
 mod broken;
 mod relaying;
 mod replay;

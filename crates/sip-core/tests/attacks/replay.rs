@@ -7,7 +7,7 @@ use crate::common::{Bench, CALLER, Sent, config, one, request};
 
 const URI: &str = "sip:bob@example.com";
 
-fn guarded() -> Bench {
+pub(crate) fn guarded() -> Bench {
     let mut config = config();
     config.domains[0].auth.methods = [&b"INVITE"[..], b"MESSAGE"].map(Into::into).to_vec();
     let bench = Bench::new(&config);
@@ -21,14 +21,14 @@ fn guarded() -> Bench {
     bench
 }
 
-fn nonce(challenge: &Sent) -> String {
+pub(crate) fn nonce(challenge: &Sent) -> String {
     let value = challenge.header("Proxy-Authenticate");
     let (_, rest) = value.split_once("nonce=\"").expect("a nonce");
     rest.split('"').next().unwrap_or_default().to_owned()
 }
 
 /// Credentials for these.
-fn credentials(nonce: &str, realm: &str, method: &str, uri: &str, count: u32) -> String {
+pub(crate) fn credentials(nonce: &str, realm: &str, method: &str, uri: &str, count: u32) -> String {
     let nc = format!("{count:08x}");
     let input = Input {
         algorithm: Algorithm::Md5,

@@ -1,0 +1,194 @@
+//! A datagram may say that it came from somebody else: whoever cannot show that he receives what we
+//! send gets no more than one datagram for each of his, and three times its bytes.
+
+use crate::common::{Bench, CALLEE, CALLER, Sent, one, request, response};
+use crate::replay::{credentials, guarded, nonce};
+
+const URI: &str = "sip:bob@example.com";
+/// Somebody whose address the attacker writes.
+const VICTIM: &str = "198.51.100.7:5060";
+
+/// What came from an address and what went there.
+#[derive(Default)]
+struct Tally {
+    came: (usize, usize),
+    went: (usize, usize),
+}
+
+impl Tally {
+    fn count(&mut self, sent: &[Sent]) {
+        for sent in sent.iter().filter(|s| s.address() == VICTIM) {
+            self.went.0 += 1;
+            self.went.1 += sent.text.len();
+        }
+    }
+
+    fn forge(&mut self, bench: &mut Bench, text: &str) -> Vec<Sent> {
+        self.came.0 += 1;
+        self.came.1 += text.len();
+        let sent = bench.udp(VICTIM, text);
+        self.count(&sent);
+        sent
+    }
+
+    fn pass(&mut self, bench: &mut Bench, ms: u64) {
+        let sent = bench.pass(ms);
+        self.count(&sent);
+    }
+
+    #[track_caller]
+    fn assert_bounded(&self) {
+        assert!(
+            self.went.0 <= self.came.0,
+            "{:?} for {:?} datagrams",
+            self.went,
+            self.came
+        );
+        assert!(
+            self.went.1 <= 3 * self.came.1,
+            "{:?} for {:?} bytes",
+            self.went,
+            self.came
+        );
+    }
+}
+
+fn text_of(method: &str, branch: &str, extra: &str) -> String {
+    request(method, URI, branch, extra)
+}
+
+/// Whatever a stranger asks for, he is answered once, and what he does not acknowledge is not repeated.
+#[test]
+fn a_stranger_gets_one_datagram_for_one() {
+    for method in [
+        "INVITE",
+        "REGISTER",
+        "OPTIONS",
+        "MESSAGE",
+        "SUBSCRIBE",
+        "BYE",
+        "CANCEL",
+        "ACK",
+        "INFO",
+        "PING",
+    ] {
+        for extra in [
+            "",
+            "Require: nothing\n",
+            "Proxy-Require: nothing\n",
+            "Route: <sip:192.0.2.1;lr>, <sip:elsewhere.example;lr>\n",
+            "Proxy-Authorization: Digest username=\"alice\"\n",
+            "Max-Forwards: 0\n",
+            "Content-Length: 5\n",
+        ] {
+            let mut bench = guarded();
+            let mut tally = Tally::default();
+            tally.forge(&mut bench, &text_of(method, "a", extra));
+            tally.pass(&mut bench, 600_000);
+            tally.assert_bounded();
+            bench.assert_idle();
+        }
+    }
+}
+
+/// A nonce that went elsewhere shows nothing of this address, though its owner has an account.
+#[test]
+fn credentials_obtained_elsewhere_prove_nothing() {
+    for cached in [true, false] {
+        let mut bench = guarded();
+        let nonce = nonce(&one(bench.udp(CALLER, &text_of("INVITE", "a", ""))));
+        if !cached {
+            bench.shared.cached.lock().unwrap().clear();
+        }
+        let mut tally = Tally::default();
+        let good = credentials(&nonce, "example.com", "INVITE", URI, 1);
+        let answer = one(tally.forge(&mut bench, &text_of("INVITE", "b", &good)));
+        assert_eq!(answer.first_line(), "SIP/2.0 407 Proxy Authentication Required");
+        assert!(
+            answer.header("Proxy-Authenticate").ends_with(", stale=true"),
+            "{}",
+            answer.text
+        );
+        bench.no_query();
+        tally.pass(&mut bench, 40_000);
+        tally.assert_bounded();
+        // Who has moved answers the new challenge.
+        let moved = crate::replay::nonce(&answer);
+        let again = credentials(&moved, "example.com", "INVITE", URI, 1);
+        let sent = bench.udp(VICTIM, &text_of("INVITE", "c", &again));
+        assert_eq!(sent.iter().any(|s| s.address() == CALLEE), cached);
+    }
+}
+
+/// A call of his own, in which the attacker then forges the other side's address: the mark in Route
+/// admits a request of the dialog, and proves no address.
+#[test]
+fn a_request_in_a_dialog_is_answered_once() {
+    for (status, repeated) in [("486 Busy Here", false), ("200 OK", true)] {
+        let mut bench = guarded();
+        let nonce = nonce(&one(bench.udp(CALLER, &text_of("INVITE", "a", ""))));
+        let invite = text_of(
+            "INVITE",
+            "b",
+            &credentials(&nonce, "example.com", "INVITE", URI, 1),
+        );
+        let sent = bench.udp(CALLER, &invite);
+        // The caller has proved himself, and gets his 100 at once (§17.2.1).
+        assert_eq!(sent[0].first_line(), "SIP/2.0 100 Trying");
+        let route = sent[1].header("Record-Route").to_owned();
+        let within = request(
+            "INVITE",
+            "sip:alice@192.0.2.10",
+            "x",
+            &format!("Route: {route}\n"),
+        )
+        .replace(
+            "From: <sip:alice@example.com>;tag=f1",
+            "From: <sip:bob@example.com>;tag=t1",
+        )
+        .replace("To: <sip:bob@example.com>", "To: <sip:alice@example.com>;tag=f1");
+        let mut tally = Tally::default();
+        let forwarded = one(tally.forge(&mut bench, &within));
+        assert_eq!(forwarded.address(), CALLER, "{}", forwarded.text);
+        for status in ["180 Ringing", status] {
+            let sent = bench.udp(CALLER, &response(&forwarded, status, ""));
+            tally.count(&sent);
+        }
+        assert_eq!(tally.went.0, 1, "the final answer");
+        for _ in 0..10 {
+            tally.pass(&mut bench, 500);
+            if repeated {
+                let sent = bench.udp(CALLER, &response(&forwarded, status, ""));
+                tally.count(&sent);
+            }
+        }
+        assert_eq!(tally.went.0, 1, "{status}");
+        // A copy of the request has it sent again: nothing is lost for one who is really there.
+        tally.forge(&mut bench, &within);
+        if repeated {
+            let sent = bench.udp(CALLER, &response(&forwarded, status, ""));
+            tally.count(&sent);
+        }
+        assert_eq!(tally.went.0, 2, "{status}");
+        tally.assert_bounded();
+        bench.pass(600_000);
+        bench.assert_idle();
+    }
+}
+
+/// What a proved caller gets, and one whom the configuration lets in as he is: timer G (§17.2.1).
+#[test]
+fn who_has_proved_himself_is_told_until_he_acknowledges() {
+    let mut bench = guarded();
+    let nonce = nonce(&one(bench.udp(CALLER, &text_of("INVITE", "a", ""))));
+    let invite = text_of(
+        "INVITE",
+        "b",
+        &credentials(&nonce, "example.com", "INVITE", URI, 1),
+    );
+    let forwarded = bench.udp(CALLER, &invite).remove(1);
+    let first = bench.udp(CALLEE, &response(&forwarded, "486 Busy Here", ""));
+    assert!(first.iter().any(|s| s.address() == CALLER));
+    let repeated = bench.pass(32_000);
+    assert_eq!(repeated.iter().filter(|s| s.address() == CALLER).count(), 10);
+}
