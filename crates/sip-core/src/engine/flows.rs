@@ -227,13 +227,7 @@ impl Engine {
         let mut lost = 0;
         for aor in entry.aors.iter() {
             self.shared.update_bindings(aor, &mut |record: &mut AorRecord| {
-                let of_it = |b: &&mut crate::location::Binding| b.received.conn == Some(conn);
-                for binding in record.bindings.iter_mut().filter(of_it) {
-                    // Neither a change of the registration nor of what is on disk: what is read from
-                    // there has no connection either.
-                    binding.received.conn = None;
-                    lost += 1;
-                }
+                lost += record.forget_conn(conn)
             });
         }
         self.counters.flows_lost += lost;

@@ -4,6 +4,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use crate::id::ConnId;
 use crate::transport::Flow;
 
 pub mod aor;
@@ -89,6 +90,19 @@ impl AorRecord {
         let before = self.bindings.len();
         self.bindings.retain(|b| b.expires_unix_s > now_unix_s);
         before - self.bindings.len()
+    }
+
+    /// The connection has closed: bindings made over it have no flow any more; how many those were.
+    /// Neither a change of the registration nor of what is on disk: what is read from there has no
+    /// connection either.
+    pub fn forget_conn(&mut self, conn: ConnId) -> u64 {
+        let of_it = |b: &&mut Binding| b.received.conn == Some(conn);
+        let mut lost = 0;
+        for binding in self.bindings.iter_mut().filter(of_it) {
+            binding.received.conn = None;
+            lost += 1;
+        }
+        lost
     }
 
     /// The version that a change at this time gives the record: what a binding registered with it
