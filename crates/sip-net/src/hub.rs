@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use sip_core::id::{ConnId, WorkerId};
 use sip_core::transport::Flow;
@@ -24,12 +24,20 @@ pub(crate) enum Reach {
     Own,
 }
 
+/// Workers that drain and have nothing left to do.
+#[derive(Debug)]
+struct Done {
+    /// For each worker, written by itself only.
+    is: Box<[AtomicBool]>,
+    /// How many: one number, so that of two workers which are done at once the second knows.
+    count: AtomicUsize,
+}
+
 /// The mailboxes of all workers. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Hub {
     mailboxes: Arc<[MailboxSender]>,
-    /// For each worker: it drains, and has nothing left to do.
-    done: Arc<[AtomicBool]>,
+    done: Arc<Done>,
     hasher: RandomState,
     accepted: Arc<Accepted>,
 }
@@ -44,7 +52,10 @@ impl Hub {
         let (senders, receivers): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
         Ok((
             Self {
-                done: senders.iter().map(|_| AtomicBool::new(false)).collect(),
+                done: Arc::new(Done {
+                    is: senders.iter().map(|_| AtomicBool::new(false)).collect(),
+                    count: AtomicUsize::new(0),
+                }),
                 mailboxes: senders.into(),
                 hasher: RandomState::new(),
                 accepted: Arc::default(),
@@ -90,12 +101,18 @@ impl Hub {
     ///
     /// None may leave before: others still receive messages whose state it holds.
     pub(crate) fn is_done(&self, worker: WorkerId, done: bool) -> bool {
-        let Some(own) = self.done.get(usize::from(worker.0)) else {
+        let Some(own) = self.done.is.get(usize::from(worker.0)) else {
             return done;
         };
-        let news = own.swap(done, Ordering::SeqCst) != done;
-        let all = self.done.iter().all(|done| done.load(Ordering::SeqCst));
-        if all && news {
+        let count = &self.done.count;
+        let is_news = own.swap(done, Ordering::Relaxed) != done;
+        let others = match (is_news, done) {
+            (true, true) => count.fetch_add(1, Ordering::AcqRel),
+            (true, false) => count.fetch_sub(1, Ordering::AcqRel) - 1,
+            (false, _) => count.load(Ordering::Acquire) - usize::from(done),
+        };
+        let all = done && others + 1 == self.done.is.len();
+        if all && is_news {
             // The others may be asleep. One whose mailbox is full is not.
             self.order(&Control::Publish);
         }

@@ -7,8 +7,10 @@
 //! memory is allocated once blocks have grown to their usual size.
 //!
 //! The receiver is woken by its eventfd only when it sleeps. No wake-up is lost: a sender first
-//! sets `pending`, then looks at `sleeping`; the receiver first sets `sleeping`, then looks at
-//! `pending`; all four are sequentially consistent, so at least one of them sees the other.
+//! sets `pending`, then swaps `sleeping`; the receiver first swaps `sleeping`, then looks at
+//! `pending`. All that touches `sleeping` swaps, never only stores: so each reads the one before it,
+//! and sees what that thread did until then. Of a sender and the receiver one comes first: either the
+//! sender finds the receiver asleep, or the receiver sees `pending`.
 //!
 //! At a bound the sender gets back what it wanted to post, and decides.
 
@@ -341,9 +343,9 @@ impl MailboxReceiver {
     /// To be called before waiting: from now on senders wake. `false`: something waits already,
     /// so do not sleep.
     pub fn prepare_sleep(&self) -> bool {
-        self.shared.sleeping.store(true, Ordering::SeqCst);
+        self.shared.sleeping.swap(true, Ordering::SeqCst);
         if self.shared.pending.load(Ordering::SeqCst) {
-            self.shared.sleeping.store(false, Ordering::SeqCst);
+            self.shared.sleeping.swap(false, Ordering::SeqCst);
             return false;
         }
         true
@@ -351,7 +353,7 @@ impl MailboxReceiver {
 
     /// To be called after waiting: from now on senders need not wake.
     pub fn awake(&self) {
-        self.shared.sleeping.store(false, Ordering::SeqCst);
+        self.shared.sleeping.swap(false, Ordering::SeqCst);
     }
 }
 
