@@ -175,6 +175,7 @@ impl Sample {
     }
 }
 
+#[cfg(not(loom))]
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex};
 
 /// Many producers, one consumer.
 #[derive(Debug)]
@@ -121,6 +121,7 @@ impl<T> Queue<T> {
     }
 }
 
+#[cfg(not(loom))]
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,10 +2,10 @@
 //! worker.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::{AsFd, OwnedFd};
 
 use crate::sys;
+pub use crate::waker::Waker;
 
 /// What to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,39 +133,6 @@ impl EventList {
 impl std::fmt::Debug for EventList {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("EventList").field("len", &self.len()).finish()
-    }
-}
-
-/// Wakes a thread that waits on an [`Epoll`] which the waker was added to.
-#[derive(Clone, Debug)]
-pub struct Waker {
-    fd: Arc<std::fs::File>,
-}
-
-impl Waker {
-    /// A new waker.
-    pub fn new() -> io::Result<Self> {
-        Ok(Self {
-            fd: Arc::new(std::fs::File::from(sys::eventfd()?)),
-        })
-    }
-
-    /// Makes the waiting thread return, now or at its next wait.
-    pub fn wake(&self) {
-        // It fails only when the counter is full, and then the thread is being woken already.
-        let _ = io::Write::write(&mut &*self.fd, &1u64.to_ne_bytes());
-    }
-
-    /// Takes the waking back, so that the next wait waits.
-    pub fn reset(&self) {
-        // It fails only when there is nothing to take back.
-        let _ = io::Read::read(&mut &*self.fd, &mut [0; 8]);
-    }
-}
-
-impl AsFd for Waker {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
     }
 }
 

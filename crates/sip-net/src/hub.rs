@@ -5,7 +5,6 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use sip_core::id::{ConnId, WorkerId};
 use sip_core::transport::Flow;
@@ -13,6 +12,7 @@ use sip_core::transport::Flow;
 use crate::accepted::Accepted;
 use crate::mailbox::{Control, Item, MailboxReceiver, MailboxSender, mailbox};
 use crate::settings::Settings;
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// How far a message may go to a connection that it does not name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,6 +128,7 @@ impl Hub {
     }
 }
 
+#[cfg(not(loom))]
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,7 +10,7 @@
 //! sets `pending`, then swaps `sleeping`; the receiver first swaps `sleeping`, then looks at
 //! `pending`. All that touches `sleeping` swaps, never only stores: so each reads the one before it,
 //! and sees what that thread did until then. Of a sender and the receiver one comes first: either the
-//! sender finds the receiver asleep, or the receiver sees `pending`.
+//! sender finds the receiver asleep, or the receiver sees `pending`. `models::mailbox` tries all orders.
 //!
 //! At a bound the sender gets back what it wanted to post, and decides.
 
@@ -18,16 +18,16 @@ use std::io;
 use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
 use sip_core::config::Config;
 use sip_core::id::{QueryId, WorkerId};
 use sip_core::query::Answer;
 use sip_core::transport::{Flow, PeerName, Transmit};
 
-use crate::epoll::Waker;
 use crate::settings::Settings;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::waker::Waker;
 
 /// What is to be done with a message in a [`Block`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -293,6 +293,13 @@ impl MailboxSender {
         self.shared.notify();
         Ok(())
     }
+
+    /// Items, blocks and messages that wait, for models.
+    #[cfg(all(loom, test))]
+    pub(crate) fn queued(&self) -> (usize, usize, usize) {
+        let queue = self.shared.queue.lock();
+        (queue.items.len(), queue.blocks.len(), queue.messages)
+    }
 }
 
 /// What the receiver took; give it to the next [`MailboxReceiver::take`] for reuse.
@@ -367,6 +374,7 @@ impl Drop for MailboxReceiver {
     }
 }
 
+#[cfg(not(loom))]
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,10 +7,11 @@ use super::Violation;
 const EDGES: &[(&str, &[&str])] = &[
     ("sip-message", &[]),
     ("sip-core", &["sip-message"]),
-    ("sip-backend", &["sip-core"]),
-    ("sip-net", &["sip-core", "sip-message"]),
+    ("sip-backend", &["sip-core", "loom-locks"]),
+    ("sip-net", &["sip-core", "sip-message", "loom-locks"]),
     ("sip-sim", &["sip-core", "sip-message"]),
     ("delay-relay", &[]),
+    ("loom-locks", &[]),
     ("sip-load", &["sip-message", "sip-core", "sip-net"]),
     ("settings", &["sip-message", "sip-core", "sip-backend", "sip-net"]),
     (
@@ -67,6 +68,10 @@ const PURE: &[(&str, &[&str])] = &[
     ("capacity", &[]),
 ];
 
+/// What models need. No other build may see it.
+const MODELS: &[&str] = &["loom", "loom-locks"];
+const MODELS_ONLY: &str = "cfg(loom)";
+
 fn allowed(table: &'static [(&str, &[&str])], name: &str) -> Option<&'static [&'static str]> {
     table
         .iter()
@@ -96,7 +101,14 @@ pub(super) fn check(metadata: &serde_json::Value) -> Vec<Violation> {
                     format!("must not depend on {to}: not an edge of the crate graph"),
                 ));
             }
-            let outside = !dev && !ours.contains(&to);
+            let of_models = MODELS.contains(&to);
+            if of_models && dependency["target"] != MODELS_ONLY {
+                violations.push(Violation::new(
+                    name,
+                    format!("must name {to} under [target.'{MODELS_ONLY}'.dependencies] only"),
+                ));
+            }
+            let outside = !dev && !ours.contains(&to) && !of_models;
             if outside && allowed(PURE, name).is_some_and(|list| !list.contains(&to)) {
                 violations.push(Violation::new(
                     name,
@@ -131,6 +143,17 @@ mod tests {
             package("trapezoid", &[("sip-core", None), ("capacity", None), ("tokio", None), ("sip-sim", Some("dev"))]),
         ] });
         assert_eq!(check(&metadata), []);
+    }
+
+    #[test]
+    fn the_model_checker_is_in_no_other_build() {
+        let naming = |target: Option<&str>| {
+            let loom = json!({ "name": "loom", "kind": null, "target": target });
+            json!({ "packages": [ { "name": "sip-core", "dependencies": [loom] } ] })
+        };
+        assert_eq!(check(&naming(Some("cfg(loom)"))), []);
+        assert_eq!(check(&naming(Some("cfg(unix)"))).len(), 1);
+        assert_eq!(check(&naming(None)).len(), 1);
     }
 
     #[test]

@@ -1,16 +1,17 @@
 //! Secrets kept for a while, so that most requests need no look-up.
 
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use hashbrown::HashTable;
-use parking_lot::Mutex;
 use sip_core::query::Secrets;
 
 use crate::metrics::{Counter, Sample};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
-const SHARDS: usize = 64;
+/// Locks; one in models, where the order of locks must not depend on a random key.
+const SHARDS: usize = if cfg!(loom) { 1 } else { 64 };
 
 /// Secrets of subscribers by user, domain and realm, for a limited time and number; also that a
 /// subscriber does not exist, for a shorter time. Read by workers; a full shard evicts what was
@@ -62,7 +63,7 @@ impl std::fmt::Debug for Slot {
 
 /// When something was read.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Moment {
+pub(crate) struct Moment {
     generation: u64,
     forgets: u64,
 }
@@ -200,7 +201,7 @@ impl CredentialCache {
     }
 
     /// Now, as [`CredentialCache::keep`] wants to know it of the beginning of a look-up.
-    pub(super) fn moment(&self) -> Moment {
+    pub(crate) fn moment(&self) -> Moment {
         Moment {
             generation: self.generation(),
             forgets: self.forgets.load(Ordering::Acquire),
@@ -208,7 +209,7 @@ impl CredentialCache {
     }
 
     /// Keeps what a look-up found, unless somebody was forgotten since it began.
-    pub(super) fn keep(
+    pub(crate) fn keep(
         &self,
         (user, domain, realm): (&[u8], &[u8], &[u8]),
         begun: Moment,
@@ -352,6 +353,7 @@ fn victim(slots: &mut [Slot], hand: &mut usize, generation: u64) -> usize {
     0
 }
 
+#[cfg(not(loom))]
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,10 @@
 //! Whether a member of a group may get calls: told by calls that fail, by probes, by the operator.
 
+#[cfg(not(loom))]
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+// In the models of `tests/loom.rs`.
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// State of one member, shared by all workers. Read for each call; written only when something
 /// about it changes or goes wrong.

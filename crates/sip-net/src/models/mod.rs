@@ -1,0 +1,42 @@
+//! Models of what workers share: loom runs each under every order of steps that its bounds allow, and
+//! under every value that the memory model lets a read see. `cargo xtask loom` runs them.
+//!
+//! A thread that waits for ever is a deadlock, which loom reports: so a lost wake-up shows.
+//!
+//! loom takes a sequentially consistent access for one that acquires and releases, no more. What
+//! passes here is therefore right without sequential consistency.
+
+mod accepted;
+mod hub;
+mod mailbox;
+
+use sip_core::id::ListenerId;
+use sip_core::transport::{Flow, Proof, Transport};
+
+use crate::mailbox::{Inbox, MailboxReceiver};
+
+fn flow(port: u16) -> Flow {
+    Flow {
+        transport: Transport::Udp,
+        listener: ListenerId(0),
+        remote: ([127, 0, 0, 1], port).into(),
+        conn: None,
+        proof: Proof::None,
+    }
+}
+
+/// A turn of a worker that has nothing else to do, in the order of `Worker::wait` and
+/// `Worker::receive_ready`.
+fn turn(mailbox: &MailboxReceiver, inbox: &mut Inbox) {
+    let is_ready = if mailbox.prepare_sleep() {
+        mailbox.waker().wait();
+        true
+    } else {
+        mailbox.waker().is_ready()
+    };
+    mailbox.awake();
+    if is_ready {
+        mailbox.waker().reset();
+    }
+    mailbox.take(inbox);
+}
