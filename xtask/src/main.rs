@@ -2,6 +2,7 @@
 
 mod fuzz;
 mod instructions;
+mod models;
 mod setup;
 mod sim;
 mod steps;
@@ -13,7 +14,7 @@ const HELP: &str = "\
 cargo xtask COMMAND
 
   setup [--bench]      install what the tests (or the benchmarks) need, where missing
-  test [FILTER…]       setup, gates, doc tests, a short fuzz run, instructions, then every test
+  test [FILTER…]       setup, gates, models, fuzzing, instructions, every test
   check                formatting, clippy, tidy, cargo-deny where installed, documentation
   tidy                 the project's own rules (CONTRIBUTING.md)
   fuzz [--runs N | --total N | --seconds N] [--asan] [TARGET…]
@@ -24,6 +25,9 @@ cargo xtask COMMAND
   sim                  the simulator: SEEDS=FROM..TO (default 0..500), MINUTES=N, SEED=N
                        with its ladder, or SCENARIO=FILE
   mutants [WORD…]      build known faults into a copy of the sources; each must be caught
+  loom [--preemptions N] [FILTER…]
+                       models of what threads share, under every order of their steps in which
+                       no more than N (default: 3) interrupt another
   instructions [--accept]
                        instructions per message against bench/instructions.toml (or into it)
   bench [TOOL] [ARGS…] a tool of bench/: beside-kamailio (default), workers, memory,
@@ -44,6 +48,7 @@ fn main() -> ExitCode {
         "fuzz" => fuzz::run(rest),
         "sim" => sim::run(rest),
         "mutants" => sim::run_mutants(rest),
+        "loom" => models::run(rest),
         "instructions" => instructions::run(rest),
         "bench" => steps::bench(rest),
         "help" | "--help" | "-h" => {

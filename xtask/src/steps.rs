@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use crate::fuzz;
 use crate::instructions;
+use crate::models;
 use crate::setup::{self, find_program};
 use crate::sim;
 use crate::tidy;
@@ -65,6 +66,7 @@ pub(crate) fn test(filter: &[String]) -> Outcome {
         cargo().args(["test", "--workspace", "--doc", "--quiet"]),
     )?;
     fuzz::in_test()?;
+    models::run(&[])?;
     instructions::run(&[])?;
     lab(&server)?;
     let mut runner = cargo();
