@@ -4,9 +4,9 @@ use std::io;
 use std::mem;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::ptr;
 
 use super::check;
+use super::control::{self, ControlMessages};
 use crate::addr::RawAddr;
 
 /// One entry of a socket's error queue, without the datagram's bytes.
@@ -76,8 +76,10 @@ impl ErrorQueue {
             kind: 0,
             code: 0,
         };
-        // SAFETY: the header is the one that the kernel filled; its control buffer is still ours.
-        if let Some(extended) = unsafe { extended_error(&header) } {
+        // The field's type differs between C libraries.
+        let written: usize = header.msg_controllen as _;
+        let control = self.control.0.get(..written).unwrap_or_default();
+        if let Some(extended) = extended_error(control) {
             error.errno = extended.ee_errno;
             error.origin = extended.ee_origin;
             error.kind = extended.ee_type;
@@ -96,31 +98,93 @@ impl std::fmt::Debug for ErrorQueue {
 }
 
 /// The `sock_extended_err` among the control messages.
-///
-/// # Safety
-/// `msg_control` and `msg_controllen` of `header` must describe live, initialised memory, filled
-/// by the kernel.
-unsafe fn extended_error(header: &libc::msghdr) -> Option<libc::sock_extended_err> {
-    // SAFETY: the caller vouches for the control buffer; the macros walk inside it.
-    let mut message = unsafe { libc::CMSG_FIRSTHDR(header) };
-    while !message.is_null() {
-        // SAFETY: the macros returned a pointer to a whole `cmsghdr` inside the buffer.
-        let (level, kind) = unsafe { ((*message).cmsg_level, (*message).cmsg_type) };
-        // SAFETY: as above. The field's type differs between C libraries.
-        let len: usize = unsafe { (*message).cmsg_len } as _;
-        let ours = matches!(
+fn extended_error(control: &[u8]) -> Option<libc::sock_extended_err> {
+    let ours = |level, kind| {
+        matches!(
             (level, kind),
             (libc::SOL_IP, libc::IP_RECVERR) | (libc::SOL_IPV6, libc::IPV6_RECVERR)
-        );
-        // SAFETY: arithmetic on lengths only.
-        let needed = unsafe { libc::CMSG_LEN(size_of::<libc::sock_extended_err>() as u32) } as usize;
-        if ours && len >= needed {
-            // SAFETY: the control message is long enough to hold the structure; it may not be
-            // aligned for it, hence the unaligned read. Any bits are a valid value.
-            return Some(unsafe { ptr::read_unaligned(libc::CMSG_DATA(message).cast()) });
-        }
-        // SAFETY: `message` is a header inside the buffer that `header` describes.
-        message = unsafe { libc::CMSG_NXTHDR(header, message) };
+        )
+    };
+    ControlMessages::new(control)
+        .filter(|(level, kind, _)| ours(*level, *kind))
+        // SAFETY: integers only, of which any bits are a value.
+        .find_map(|(_, _, data)| unsafe { control::read(data) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::control::tests::message;
+    use super::*;
+    use std::net::UdpSocket;
+    use std::os::fd::AsFd;
+
+    /// errno 111, ICMP, type 3, code 3.
+    const REFUSED: [u8; 16] = [111, 0, 0, 0, 2, 3, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+    fn found(bytes: &[u8]) -> Option<(u32, u8, u8, u8)> {
+        let exact: Box<[u8]> = bytes.into();
+        extended_error(&exact).map(|e| (e.ee_errno.to_le(), e.ee_origin, e.ee_type, e.ee_code))
     }
-    None
+
+    #[test]
+    fn the_error_is_found_among_other_messages() {
+        let refused = Some((111, 2, 3, 3));
+        let (v4, v6) = (
+            (libc::SOL_IP, libc::IP_RECVERR),
+            (libc::SOL_IPV6, libc::IPV6_RECVERR),
+        );
+        for (level, kind) in [v4, v6] {
+            assert_eq!(found(&message(level, kind, &REFUSED, None)), refused);
+            // The address of who sent the ICMP message comes behind it.
+            let long = [&REFUSED[..], &[0; 28]].concat();
+            let other = message(libc::SOL_SOCKET, libc::SO_TIMESTAMP, &[9; 16], None);
+            assert_eq!(
+                found(&[other, message(level, kind, &long, None)].concat()),
+                refused
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_error_or_half_of_one_is_none() {
+        assert_eq!(found(&[]), None);
+        for (level, kind) in [
+            (libc::SOL_IP, libc::IPV6_RECVERR),
+            (libc::SOL_IPV6, libc::IP_RECVERR),
+            (libc::SOL_IP, libc::IP_TTL),
+            (libc::SOL_SOCKET, libc::IP_RECVERR),
+        ] {
+            assert_eq!(
+                found(&message(level, kind, &REFUSED, None)),
+                None,
+                "{level} {kind}"
+            );
+        }
+        let ours = (libc::SOL_IP, libc::IP_RECVERR);
+        for len in 0..REFUSED.len() {
+            let short = message(ours.0, ours.1, &REFUSED[..len], None);
+            assert_eq!(found(&short), None, "{len}");
+            // One that is whole may come later.
+            let both = [short, message(ours.0, ours.1, &REFUSED, None)].concat();
+            assert_eq!(found(&both), Some((111, 2, 3, 3)), "{len}");
+        }
+    }
+
+    /// With the kernel: a refused datagram is quoted, also where only part of it has room.
+    #[test]
+    fn a_refused_datagram_comes_back_with_what_has_room() {
+        let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        super::super::set_option(socket.as_fd(), libc::SOL_IP, libc::IP_RECVERR, 1).unwrap();
+        for capacity in [0, 1, 5, 100] {
+            let mut queue = ErrorQueue::new(capacity);
+            assert_eq!(queue.take(socket.as_fd()).unwrap(), None);
+            socket.send_to(b"12345", nobody).unwrap();
+            let (error, quoted) = queue.take(socket.as_fd()).unwrap().unwrap();
+            assert_eq!(quoted, &b"12345"[..capacity.min(5)]);
+            assert_eq!(error.destination, Some(nobody));
+            assert_eq!((error.errno, error.origin), (libc::ECONNREFUSED as u32, 2));
+            assert_eq!((error.kind, error.code), (3, 3));
+        }
+    }
 }

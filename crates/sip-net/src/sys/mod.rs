@@ -8,6 +8,7 @@
     reason = "system calls take raw pointers; each block says why it is sound"
 )]
 
+mod control;
 mod epoll;
 mod error_queue;
 mod interfaces;
