@@ -135,3 +135,45 @@ pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     // SAFETY: the kernel just gave us this descriptor; nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+    use std::time::Duration;
+
+    /// More is ready than there is room for: no event beyond the list, and none of an earlier wait.
+    #[test]
+    fn events_stay_within_their_list() {
+        let epoll = epoll_create().unwrap();
+        let ready: Vec<OwnedFd> = (0..5).map(|_| eventfd().unwrap()).collect();
+        for (fd, data) in ready.iter().zip(10..) {
+            let (operation, flags) = (libc::EPOLL_CTL_ADD, libc::EPOLLOUT as u32);
+            epoll_ctl(epoll.as_fd(), operation, fd.as_fd(), flags, data).unwrap();
+        }
+        for (room, expected) in [(0, 1), (1, 1), (3, 3), (5, 5), (8, 5)] {
+            let mut events = Events::new(room);
+            assert_eq!((events.len(), events.get(0)), (0, None));
+            epoll_wait(epoll.as_fd(), &mut events, Some(0)).unwrap();
+            assert_eq!((events.len(), events.is_full()), (expected, room <= 5));
+            let seen = (0..expected).filter_map(|index| events.get(index)).count();
+            assert_eq!(
+                (seen, events.get(expected), events.get(usize::MAX)),
+                (expected, None, None)
+            );
+        }
+        let mut events = Events::new(8);
+        epoll_wait(epoll.as_fd(), &mut events, Some(1)).unwrap();
+        assert_eq!(events.len(), 5);
+        for fd in &ready {
+            epoll_ctl(epoll.as_fd(), libc::EPOLL_CTL_DEL, fd.as_fd(), 0, 0).unwrap();
+        }
+        epoll_wait(
+            epoll.as_fd(),
+            &mut events,
+            Some(Duration::from_millis(1).as_micros() as u64),
+        )
+        .unwrap();
+        assert_eq!((events.len(), events.get(0)), (0, None));
+    }
+}

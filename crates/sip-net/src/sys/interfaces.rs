@@ -69,3 +69,49 @@ unsafe fn socket_address(address: *const libc::sockaddr) -> Option<SocketAddr> {
     let bytes = unsafe { std::slice::from_raw_parts(address.cast::<u8>(), len) };
     RawAddr::from_bytes(bytes).decode(len)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// From memory that is exactly as long, at an address fit for a `sockaddr`.
+    fn decoded(address: SocketAddr) -> Option<SocketAddr> {
+        let mut raw = RawAddr::EMPTY;
+        let len = raw.encode(address);
+        // SAFETY: a `RawAddr` begins with as many initialised bytes as `encode` tells.
+        let bytes = unsafe { std::slice::from_raw_parts((&raw const raw).cast::<u8>(), len) };
+        let exact: Box<[u8]> = bytes.into();
+        // SAFETY: a `sockaddr` of its family, by `encode`.
+        unsafe { socket_address(exact.as_ptr().cast()) }
+    }
+
+    #[test]
+    fn an_address_is_read_as_long_as_its_family() {
+        for text in ["192.0.2.7:0", "[2001:db8::1]:0", "[fe80::1%7]:0"] {
+            let address: SocketAddr = text.parse().unwrap();
+            assert_eq!(decoded(address), Some(address));
+        }
+    }
+
+    #[test]
+    fn what_is_no_internet_address_is_none() {
+        // SAFETY: null is allowed.
+        assert_eq!(unsafe { socket_address(ptr::null()) }, None);
+        for family in [libc::AF_UNSPEC, libc::AF_UNIX, libc::AF_PACKET] {
+            // No more than the family: nothing behind it is read.
+            let exact = Box::new(family as libc::sa_family_t);
+            // SAFETY: of a family that is not ours only itself is read.
+            assert_eq!(unsafe { socket_address((&raw const *exact).cast()) }, None);
+        }
+    }
+
+    #[test]
+    fn the_loopback_interface_is_there() {
+        let all = interface_addresses().unwrap();
+        let loopback = all.iter().find(|i| i.is_loopback && i.address.is_ipv4());
+        let loopback = loopback.expect("127.0.0.1");
+        assert_eq!(loopback.address, "127.0.0.1:0".parse().unwrap());
+        assert_eq!(loopback.mask, Some([255, 0, 0, 0].into()));
+        assert!(!loopback.name.is_empty());
+    }
+}

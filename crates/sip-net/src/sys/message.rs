@@ -372,8 +372,102 @@ impl std::fmt::Debug for SendSlots {
 mod tests {
     use super::*;
 
+    use super::super::control::ControlMessages;
+    use std::net::UdpSocket;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixDatagram;
+
     fn to(port: u16) -> SocketAddr {
         ([127, 0, 0, 1], port).into()
+    }
+
+    /// Datagrams of each length around the two areas' ends, more of them than there are slots, into
+    /// slots that were filled by longer ones before and have moved since they were made.
+    #[test]
+    fn each_slot_gives_its_own_datagram_at_every_length() {
+        let [from, at] = [(), ()].map(|()| UdpSocket::bind(to(0)).unwrap());
+        let (source, target) = (from.local_addr().unwrap(), at.local_addr().unwrap());
+        let mut moved = vec![RecvSlots::new(3, 4, 6)];
+        moved.push(RecvSlots::new(1, 1, 1));
+        let slots = &mut moved.swap_remove(0);
+        assert!(slots.datagram(0).is_none());
+        for round in 0..2u8 {
+            let lengths = [11usize, 10, 9, 5, 4, 3, 1, 0];
+            for (length, letter) in lengths.into_iter().zip(b'a'..) {
+                from.send_to(&vec![letter + round; length], target).unwrap();
+            }
+            let mut got = vec![];
+            while let Ok(count) = slots.receive(at.as_fd()) {
+                assert!((1..=3).contains(&count));
+                assert!(slots.datagram(count).is_none() && slots.datagram(usize::MAX).is_none());
+                for slot in 0..count {
+                    let datagram = slots.datagram(slot).unwrap();
+                    assert_eq!(datagram.source, Some(source));
+                    let bytes = [datagram.head, datagram.tail].concat();
+                    assert!(datagram.head.len() == 4 || datagram.tail.is_empty());
+                    got.push((bytes, datagram.is_truncated));
+                }
+            }
+            let expected: Vec<_> = lengths
+                .into_iter()
+                .zip(b'a'..)
+                .map(|(length, letter)| (vec![letter + round; length.min(10)], length > 10))
+                .collect();
+            assert_eq!(got, expected);
+            assert!(slots.datagram(0).is_none(), "a failed call received nothing");
+        }
+    }
+
+    #[test]
+    fn a_source_that_is_no_internet_address_is_none() {
+        let (from, at) = UnixDatagram::pair().unwrap();
+        from.send(b"x").unwrap();
+        let mut slots = RecvSlots::new(2, 2, 2);
+        assert_eq!(slots.receive(at.as_fd()).unwrap(), 1);
+        let datagram = slots.datagram(0).unwrap();
+        assert_eq!((datagram.source, datagram.head), (None, &b"x"[..]));
+    }
+
+    #[test]
+    #[should_panic(expected = "slot out of range")]
+    fn no_slot_is_beyond_the_last() {
+        Slots::new(vec![0u8; 3]).at(3);
+    }
+
+    /// Runs in every slot, then none in any: each header says what belongs to it, and nothing of before.
+    #[test]
+    fn headers_say_what_belongs_to_each_run() {
+        let mut slots = SendSlots::new(4);
+        for lengths in [[100, 100, 60, 50], [100, 99, 99, 98], [10, 20, 30, 40]] {
+            slots.runs.clear();
+            for (iovec, length) in slots.iovecs.iter_mut().zip(lengths) {
+                iovec.iov_len = length;
+                if !slots.runs.last_mut().is_some_and(|run| run.take(to(1), length)) {
+                    slots.runs.push(Run::of(to(1), length));
+                }
+            }
+            slots.write_headers();
+            let mut first = 0;
+            for (run, header) in slots.runs.iter().zip(&slots.headers) {
+                let header = &header.msg_hdr;
+                let length: usize = header.msg_controllen as _;
+                let control = match length {
+                    0 => &[][..],
+                    // SAFETY: `write_headers` pointed it to a whole control message of this value.
+                    len => unsafe { std::slice::from_raw_parts(header.msg_control.cast::<u8>(), len) },
+                };
+                let told: Vec<_> = ControlMessages::new(control).collect();
+                let each = (run.each as u16).to_ne_bytes();
+                let expected = (libc::SOL_UDP, libc::UDP_SEGMENT, &each[..]);
+                assert_eq!(told, if run.messages > 1 { vec![expected] } else { vec![] });
+                assert_eq!(header.msg_iov.cast_const(), &raw const slots.iovecs[first]);
+                // The field's type differs between C libraries.
+                let parts: usize = header.msg_iovlen as _;
+                assert_eq!(parts, run.messages);
+                first += run.messages;
+            }
+            assert_eq!(first, lengths.len());
+        }
     }
 
     #[test]
