@@ -3,6 +3,7 @@
 mod fuzz;
 mod instructions;
 mod models;
+mod sanitizer;
 mod setup;
 mod sim;
 mod steps;
@@ -14,7 +15,7 @@ const HELP: &str = "\
 cargo xtask COMMAND
 
   setup [--bench]      install what the tests (or the benchmarks) need, where missing
-  test [FILTER…]       setup, gates, models, fuzzing, instructions, every test
+  test [FILTER…]       setup, gates, models, address sanitizer, fuzzing, instructions, every test
   check                formatting, clippy, tidy, cargo-deny where installed, documentation
   tidy                 the project's own rules (CONTRIBUTING.md)
   fuzz [--runs N | --total N | --seconds N] [--asan] [TARGET…]
@@ -28,6 +29,8 @@ cargo xtask COMMAND
   loom [--preemptions N] [FILTER…]
                        models of what threads share, under every order of their steps in which
                        no more than N (default: 3) interrupt another
+  asan [--server]      tests of the code with `unsafe` under the address sanitizer; with --server
+                       also those of counting allocators, and the server in conformance tests
   instructions [--accept]
                        instructions per message against bench/instructions.toml (or into it)
   bench [TOOL] [ARGS…] a tool of bench/: beside-kamailio (default), workers, memory,
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
         "fuzz" => fuzz::run(rest),
         "sim" => sim::run(rest),
         "mutants" => sim::run_mutants(rest),
+        "asan" => sanitizer::run(rest),
         "loom" => models::run(rest),
         "instructions" => instructions::run(rest),
         "bench" => steps::bench(rest),

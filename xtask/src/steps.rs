@@ -7,6 +7,7 @@ use std::time::Instant;
 use crate::fuzz;
 use crate::instructions;
 use crate::models;
+use crate::sanitizer;
 use crate::setup::{self, find_program};
 use crate::sim;
 use crate::tidy;
@@ -67,6 +68,7 @@ pub(crate) fn test(filter: &[String]) -> Outcome {
     )?;
     fuzz::in_test()?;
     models::run(&[])?;
+    sanitizer::run(&[])?;
     instructions::run(&[])?;
     lab(&server)?;
     let mut runner = cargo();
@@ -229,6 +231,133 @@ pub(crate) fn metadata(args: &[&str]) -> Result<serde_json::Value, String> {
         .output()
         .map_err(|error| format!("cargo metadata: {error}"))?;
     serde_json::from_slice(&out.stdout).map_err(|error| format!("cargo metadata: {error}"))
+}
+
+/// Builds the fuzz targets and runs them: each for a fixed number of executions (`--runs`), or
+/// the named ones (default: all, an hour each) until stopped.
+pub(crate) fn fuzz(args: &[String]) -> Outcome {
+    let (runs, wanted) = fuzz_arguments(args)?;
+    let triple = host_triple()?;
+    let manifest = ["--manifest-path", "fuzz/Cargo.toml"];
+    let targets = fuzz_targets(&metadata(&["--no-deps", manifest[0], manifest[1]])?);
+    if targets.is_empty() {
+        return Err("fuzz/Cargo.toml names no target".into());
+    }
+    if let Some(unknown) = wanted.iter().find(|name| !targets.contains(name)) {
+        return Err(format!(
+            "no fuzz target `{unknown}`; there are: {}",
+            targets.join(", ")
+        ));
+    }
+    // A target directory of its own: these flags fit nothing else that we build.
+    let target_dir = target_dir()?.join("fuzz");
+    run_step(
+        "build the fuzz targets",
+        cargo()
+            .args([
+                "build",
+                "--release",
+                "--locked",
+                "--target",
+                &triple,
+                manifest[0],
+                manifest[1],
+                "--target-dir",
+            ])
+            .arg(&target_dir)
+            .env("RUSTFLAGS", FUZZ_FLAGS.join(" ")),
+    )?;
+    for name in targets
+        .iter()
+        .filter(|name| wanted.is_empty() || wanted.contains(name))
+    {
+        fuzz_one(
+            name,
+            runs,
+            &target_dir,
+            &target_dir.join(&triple).join("release").join(name),
+        )?;
+    }
+    Ok(())
+}
+
+fn fuzz_one(name: &str, runs: Option<u64>, target_dir: &Path, program: &Path) -> Outcome {
+    let found = root().join("fuzz/artifacts").join(name);
+    let made =
+        |dir: &Path| std::fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()));
+    made(&found)?;
+    let mut run = Command::new(program);
+    // libFuzzer writes what it discovers into the first directory and only reads the others.
+    if let Some(runs) = runs {
+        // Fixed seed, nothing from earlier runs: the same inputs everywhere, every time.
+        let fresh = target_dir.join("fresh").join(name);
+        if fresh.exists() {
+            std::fs::remove_dir_all(&fresh).map_err(|error| format!("{}: {error}", fresh.display()))?;
+        }
+        made(&fresh)?;
+        run.arg(fresh)
+            .args(["-seed=1", &format!("-runs={runs}"), "-verbosity=0"]);
+    } else {
+        let kept = root().join("fuzz/corpus").join(name);
+        made(&kept)?;
+        run.arg(kept).arg("-max_total_time=3600");
+    }
+    let seeds = root().join("fuzz/seeds").join(name);
+    if seeds.is_dir() {
+        run.arg(seeds);
+    }
+    let dictionary = root().join("fuzz/sip.dict");
+    if dictionary.is_file() {
+        run.arg(format!("-dict={}", dictionary.display()));
+    }
+    run.args([
+        "-max_len=4096",
+        "-rss_limit_mb=2048",
+        "-timeout=10",
+        "-print_final_stats=1",
+    ])
+    .arg(format!("-artifact_prefix={}/", found.display()));
+    run_step(&format!("fuzz {name}"), &mut run)
+}
+
+/// libFuzzer's coverage passes; plain options of the stable compiler.
+const FUZZ_FLAGS: &[&str] = &[
+    "--cfg fuzzing",
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+    "-Cllvm-args=-simplifycfg-branch-fold-threshold=0",
+];
+
+fn fuzz_arguments(args: &[String]) -> Result<(Option<u64>, Vec<String>), String> {
+    let (mut runs, mut wanted) = (None, Vec::new());
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        if arg == "--runs" {
+            let number = args.next().and_then(|n| n.parse().ok());
+            runs = Some(number.ok_or("--runs needs a number")?);
+        } else if arg.starts_with('-') {
+            return Err(format!("unknown option {arg}; usage: fuzz [--runs N] [TARGET…]"));
+        } else {
+            wanted.push(arg.clone());
+        }
+    }
+    Ok((runs, wanted))
+}
+
+fn fuzz_targets(metadata: &serde_json::Value) -> Vec<String> {
+    let packages = metadata["packages"].as_array().into_iter().flatten();
+    let targets = packages.flat_map(|p| p["targets"].as_array().into_iter().flatten());
+    targets
+        .filter(|t| t["kind"][0] == "bin")
+        .filter_map(|t| t["name"].as_str().map(str::to_owned))
+        .collect()
+}
+
+pub(crate) fn host_triple() -> Result<String, String> {
+    rustc_field("host: ")
 }
 
 /// A line of `rustc -vV`, without the name before it.

@@ -10,6 +10,8 @@ mod serve;
 
 use std::process::ExitCode;
 
+// The address sanitizer watches the system's allocator, and nothing that takes its place.
+#[cfg(not(feature = "system-allocator"))]
 #[global_allocator]
 static ALLOCATOR: sip_net::memory::Allocator = sip_net::memory::Allocator;
 
