@@ -14,11 +14,14 @@ const ALLOCATORS: &[(&str, &[&str])] = &[
     ("sip-core", &["--test", "allocations"]),
 ];
 
-/// Conformance tests, by program, that need no other one's help: strange messages, streams, TLS, WebSocket.
-const SCENARIOS: &[&str] = &["torture", "cancel", "forking", "redirect", "websocket", "tls"];
+/// Conformance tests, by program, that start a server and need no other program's help.
+const SCENARIOS: &[&str] = &["cancel", "forking", "redirect", "websocket", "tls"];
 
-/// What the sanitizer is to look for besides the usual, and memory that nothing leads to at the end.
-const OPTIONS: &str = "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1";
+/// What the sanitizer is to look for besides the usual, memory that nothing leads to at the end among
+/// it. Not two definitions of one name: SQLite has functions with static arrays of the same name, which
+/// a C compiler's part of the sanitizer takes for that.
+const OPTIONS: &str =
+    "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1:detect_odr_violation=0";
 
 /// Runs the tests of [`TESTS`]; with `--server`, those of [`ALLOCATORS`] and the server, too.
 pub(crate) fn run(args: &[String]) -> Outcome {
