@@ -16,6 +16,8 @@ use conformance::{Config, Scene, Server, port};
 const WINDOW: usize = 128;
 /// A REGISTER that is not answered within this time is not answered.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// One that was lost on the way is sent again after this.
+const AGAIN: Duration = Duration::from_millis(500);
 /// With this many registrations on disk and more,
 const MANY: u32 = 1_000_000;
 /// the server must be ready within this time.
@@ -142,12 +144,29 @@ impl Registrant {
             self.register(user);
             while self.under_way.len() >= WINDOW {
                 self.note();
-                let late = |(_, _, sent): &(u32, u32, Instant)| sent.elapsed() > PATIENCE;
-                assert!(!self.under_way.values().any(late), "a REGISTER was not answered");
+                self.again();
             }
         }
-        self.hear(Instant::now() + PATIENCE);
-        assert!(self.under_way.is_empty(), "REGISTERs were not answered");
+        let began = Instant::now();
+        while !self.under_way.is_empty() {
+            assert!(began.elapsed() < PATIENCE, "REGISTERs were not answered");
+            self.hear(Instant::now() + AGAIN);
+            self.again();
+        }
+    }
+
+    /// Forgets what was lost on the way; whose.
+    fn lost(&mut self) -> Vec<u32> {
+        let lost = |(_, _, sent): &(u32, u32, Instant)| sent.elapsed() > AGAIN;
+        let users = self.under_way.values().filter(|u| lost(u)).map(|u| u.0).collect();
+        self.under_way.retain(|_, u| !lost(u));
+        users
+    }
+
+    fn again(&mut self) {
+        for user in self.lost() {
+            self.register(user);
+        }
     }
 
     /// Registers users in turn until `until`, without waiting for what does not come.
@@ -160,6 +179,7 @@ impl Registrant {
                 user = (user + 1) % changing;
             }
             self.note();
+            self.lost();
         }
     }
 
@@ -184,8 +204,11 @@ impl Registrant {
             {
                 began = Instant::now();
                 wrong.extend(self.judge(user, &text));
-            } else if began.elapsed() > PATIENCE {
-                panic!("no answer for {:?}", open.keys());
+            } else {
+                assert!(began.elapsed() < PATIENCE, "no answer for {:?}", open.keys());
+                for user in self.lost() {
+                    self.ask(user);
+                }
             }
         }
     }
