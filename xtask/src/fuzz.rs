@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::steps::{Outcome, cargo, metadata, root, run_step, rustc_field, target_dir};
+use crate::steps::{Outcome, cargo, host_triple, metadata, root, run_step, target_dir};
 
 mod pack;
 
@@ -184,10 +184,6 @@ const FLAGS: &[&str] = &[
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
     "-Cllvm-args=-simplifycfg-branch-fold-threshold=0",
 ];
-
-fn host_triple() -> Result<String, String> {
-    rustc_field("host: ")
-}
 
 /// One target, and where its files are.
 #[derive(Debug)]
