@@ -67,9 +67,11 @@ impl Secrets {
         Fields(fields).hash128(self.branch)
     }
 
-    /// Marks a Record-Route as ours: over Call-ID and the tag of the dialog's initiator.
-    pub(crate) fn route_mark(&self, call_id: &[u8], initiator_tag: &[u8]) -> u64 {
-        hash64(self.route, [call_id, initiator_tag])
+    /// Marks a Record-Route as ours: the day, and 48 bits over it, Call-ID and the tag of the dialog's
+    /// initiator.
+    pub(crate) fn route_mark(&self, call_id: &[u8], initiator_tag: &[u8], day: u16) -> u64 {
+        let hash = hash64(self.route, [call_id, initiator_tag, &day.to_be_bytes()]);
+        u64::from(day) << 48 | hash >> 16
     }
 
     /// Makes a flow token ours (RFC 5626 §5.2), for the dialog with this mark only.

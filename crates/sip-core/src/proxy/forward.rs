@@ -10,7 +10,7 @@ use sip_message::write::Edits;
 use sip_message::{HeaderName, Message, Method, Uri};
 
 use super::flow_token::{RouteFlow, flow_of_contact};
-use super::record_route::RecordRoute;
+use super::record_route::{RecordRoute, day};
 use crate::activity::Component;
 use crate::config::{Config, StateMode};
 use crate::engine::context::{Context, Shape, Target, TargetState};
@@ -20,7 +20,7 @@ use crate::engine::secrets::{Secrets, write_hex};
 use crate::engine::{ClientUser, Engine, Owner, Pin};
 use crate::id::{ConnId, ListenerId};
 use crate::resolve::{Candidate, Candidates};
-use crate::time::Millis;
+use crate::time::{Millis, Now};
 use crate::transaction::table::Key;
 use crate::transport::{Flow, PeerName, Proof, Transport, via};
 
@@ -334,7 +334,7 @@ impl Engine {
             let flows = [self.flow_of_sender(request), leaving.back];
             for (text, flow) in tokens.iter_mut().zip(flows) {
                 if let Some(flow) = flow {
-                    let mark = self.secrets.route_mark(request.call_id, request.from_tag());
+                    let mark = self.new_mark(request.call_id, request.from_tag());
                     self.write_flow_token(text, &flow, mark);
                 }
             }
@@ -359,7 +359,7 @@ impl Engine {
         }
         let first = message.headers_offset();
         let tokens = self.flow_tokens(request, leaving);
-        let record_route = record_route(&self.config, &self.secrets, request, leaving, &tokens);
+        let record_route = record_route(&self.config, &self.secrets, self.now, request, leaving, &tokens);
         // Before the topmost Record-Route; where there is none, behind our Via.
         let others = record_route.and_then(|_| message.fields_named(HeaderName::RecordRoute).next());
         let start = self.directory.via_start(to.listener);
@@ -392,6 +392,7 @@ impl Engine {
 fn record_route<'a>(
     config: &'a Config,
     secrets: &Secrets,
+    now: Now,
     request: &Request<'_>,
     leaving: &Leaving,
     [sender, receiver]: &'a [Vec<u8>; 2],
@@ -402,7 +403,7 @@ fn record_route<'a>(
     }
     let listener = |flow: Flow| config.listeners.get(usize::from(flow.listener.0));
     Some(RecordRoute {
-        mark: secrets.route_mark(request.call_id, request.from_tag()),
+        mark: secrets.route_mark(request.call_id, request.from_tag(), day(now.unix_ms)),
         ingress: listener(request.flow)?,
         egress: listener(leaving.to)?,
         secure: leaving.secure,

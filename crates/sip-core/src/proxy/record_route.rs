@@ -1,7 +1,8 @@
 //! Record-Route values of ours, and how we know them again (RFC 3261 §16.6 step 4, RFC 5658).
 //!
-//! Each carries `tz=` and a keyed MAC over the Call-ID and the tag of the dialog's initiator, so
-//! that loose routing serves dialogs that came through here and no others: no open relay.
+//! Each carries `tz=`, a day and a keyed MAC over it, the Call-ID and the tag of the dialog's initiator,
+//! so that loose routing serves dialogs that came through here and no others: no open relay. Whoever
+//! took part in a dialog, or saw its messages, has its mark; so it ends after [`MARK_DAYS`].
 //!
 //! They are SIPS URIs where the Request-URI that leaves, or the Route that leads it, is one
 //! (RFC 3261 §16.6 step 4, RFC 5630 §5.3), but for a side that the request did not pass by TLS.
@@ -36,6 +37,9 @@ pub(crate) struct RecordRoute<'c> {
 
 /// The parameter that holds the mark.
 const MARK: &[u8] = b"tz";
+/// Days for which a mark is good: none but broken calls last longer.
+const MARK_DAYS: u16 = 32;
+const DAY_MS: u64 = 86_400_000;
 
 /// What a Route value is to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +58,20 @@ pub(crate) enum RouteOwner {
 }
 
 impl Engine {
+    /// The mark of a dialog that begins now.
+    pub(crate) fn new_mark(&self, call_id: &[u8], initiator_tag: &[u8]) -> u64 {
+        self.secrets
+            .route_mark(call_id, initiator_tag, day(self.now.unix_ms))
+    }
+
+    /// Whether a mark was made for this dialog, and not too long ago. Another node's clock may be
+    /// ahead of ours.
+    fn is_mark_of(&self, mark: u64, call_id: &[u8], initiator_tag: &[u8]) -> bool {
+        let made = (mark >> 48) as u16;
+        let age = day(self.now.unix_ms).wrapping_add(1).wrapping_sub(made);
+        age <= MARK_DAYS + 1 && self.secrets.route_mark(call_id, initiator_tag, made) == mark
+    }
+
     /// Says whose this Route URI is, for a request of this dialog.
     pub(crate) fn route_owner(&self, request: &Request<'_>, uri: &SipUri<'_>) -> RouteOwner {
         if !self.directory.is_own(&uri.host, uri.port) {
@@ -62,18 +80,23 @@ impl Engine {
         let Some(mark) = uri.params.value(MARK).and_then(|m| read_hex(m, 16)) else {
             return RouteOwner::OwnHost;
         };
-        let made_with = |tag: Option<&[u8]>| {
-            tag.is_some_and(|tag| u128::from(self.secrets.route_mark(request.call_id, tag)) == mark)
-        };
+        let mark = mark as u64;
+        let made_with =
+            |tag: Option<&[u8]>| tag.is_some_and(|tag| self.is_mark_of(mark, request.call_id, tag));
         let from_initiator = made_with(request.from.tag());
         if !from_initiator && !made_with(request.to.tag()) {
             return RouteOwner::OwnHost;
         }
         RouteOwner::Marked {
             from_initiator,
-            flow: uri.user.map(|token| self.read_flow_token(token, mark as u64)),
+            flow: uri.user.map(|token| self.read_flow_token(token, mark)),
         }
     }
+}
+
+/// Days since 1970, as far as two bytes hold them: enough to tell which came first for 89 years.
+pub(super) const fn day(unix_ms: u64) -> u16 {
+    (unix_ms / DAY_MS) as u16
 }
 
 impl RecordRoute<'_> {

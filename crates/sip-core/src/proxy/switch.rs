@@ -281,7 +281,7 @@ impl Engine {
         let listener = |id: ListenerId| self.config.listeners.get(usize::from(id.0));
         let ingress = listener(moved.ingress)?;
         let tag = message.from().ok()?.tag().unwrap_or_default();
-        let mark = self.secrets.route_mark(message.call_id()?, tag);
+        let mark = self.new_mark(message.call_id()?, tag);
         // The token of the sender stands in the second of two lines.
         let own = message.values(HeaderName::RecordRoute).nth(1);
         let sender = own.and_then(|value| NameAddr::parse(value.text)?.sip_uri()?.user);

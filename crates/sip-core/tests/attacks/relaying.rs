@@ -156,3 +156,22 @@ fn an_ack_outside_a_dialog_goes_nowhere() {
         assert!(Bench::new(&config).udp(CALLER, &text).is_empty(), "{tag}");
     }
 }
+
+/// Whoever took part in a call knows its mark; it is no pass for ever.
+#[test]
+fn a_mark_ends_with_its_days() {
+    const DAY: u64 = 86_400_000;
+    let mut bench = Bench::new(&config());
+    let invite = bench.udp(CALLER, &request("INVITE", "sip:bob@example.com", "a", ""));
+    let route = invite[1].header("Record-Route").to_owned();
+    let elsewhere = |branch: &str| {
+        let text = request("BYE", "sip:bob@203.0.113.7", branch, &format!("Route: {route}\n"));
+        text.replace("To: <sip:bob@example.com>", "To: <sip:bob@example.com>;tag=t1")
+    };
+    for (days, passes) in [(0, true), (31, true), (2, false), (300, false)] {
+        bench.pass(days * DAY);
+        let sent = bench.udp(CALLER, &elsewhere(&format!("b{days}")));
+        let went = sent.iter().any(|s| s.address() == "203.0.113.7:5060");
+        assert_eq!(went, passes, "after {days} more days: {}", sent[0].text);
+    }
+}
