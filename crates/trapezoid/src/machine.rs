@@ -1,9 +1,16 @@
 //! What the program needs to know of the machine that it runs on.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::LazyLock;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use sip_net::clock::Clock;
 
 use crate::cli::Failure;
 use settings::Machine;
+
+/// The clock of everything here but the workers, which have one each that goes like it.
+static CLOCK: LazyLock<Mutex<Clock>> = LazyLock::new(|| Mutex::new(Clock::new(Instant::now())));
 
 /// Reads it.
 pub(crate) fn read() -> Result<Machine, Failure> {
@@ -16,10 +23,10 @@ pub(crate) fn read() -> Result<Machine, Failure> {
     })
 }
 
-/// The wall clock, milliseconds since 1970.
+/// The wall clock, milliseconds since 1970, as the workers see it: it never jumps
+/// ([`sip_core::time::SteadyWall`]).
 pub(crate) fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    CLOCK.lock().read().unix_ms
 }
 
 fn addresses() -> std::io::Result<Vec<(std::net::IpAddr, u8)>> {
