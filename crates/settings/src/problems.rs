@@ -84,8 +84,8 @@ impl Problems {
             let problem = Problem {
                 line,
                 path: path.to_owned(),
-                what: self.without_secrets(what.into()),
-                remedy: self.without_secrets(remedy.into()),
+                what: one_line(self.without_secrets(what.into())),
+                remedy: one_line(self.without_secrets(remedy.into())),
             };
             let at = self.list.partition_point(|other| other.line <= line);
             self.list.insert(at, problem);
@@ -141,6 +141,22 @@ impl Problems {
         }
         out
     }
+}
+
+/// Control characters escaped: what a file says must not act on the terminal, nor begin a line in a log.
+fn one_line(message: String) -> String {
+    if !message.contains(char::is_control) {
+        return message;
+    }
+    let mut out = String::with_capacity(message.len() + 8);
+    for c in message.chars() {
+        if c.is_control() {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
+    out
 }
 
 impl fmt::Display for Problems {

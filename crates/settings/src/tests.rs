@@ -152,6 +152,14 @@ const WRONG: &[(&str, &[&str])] = &[
             "f:2: domain[0].name: the value is not a domain name; write it as \"example.com\", without \"sip:\" and port",
         ],
     ),
+    // What the file says is told without its control characters.
+    (
+        "[[group]]\nname = \"a\\u0085b\"\nmembers = [{ uri = \"sip:192.0.2.1\" }]\n[[route]]\ndo = { relay = \"group:far\" }\n",
+        &[
+            "f:2: group[0].name: \"a\\u{85}b\" is not the name of a group; use letters, digits and -_.",
+            "f:5: route[0].do.relay: there is no [[group]] \"far\"; add it, or name one of a\\u{85}b",
+        ],
+    ),
     // Listeners.
     (
         "[server]\nname = \"a:5060\"\n[[listen]]\ntransport = \"udp\"\naddress = \"10.0.0.1\"\n\
