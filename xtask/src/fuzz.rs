@@ -15,10 +15,15 @@ mod pack;
 pub(crate) const MANIFEST: &str = "fuzz/libfuzzer/Cargo.toml";
 /// Executions of each target within `test`: the same number everywhere, a minute together.
 const RUNS_IN_TEST: u64 = 100_000;
+/// Targets that take much longer for an input than the others, and how much rarer they run in `test`.
+const SLOW: &[(&str, u64)] = &[("configuration", 20)];
 /// How long each target is measured before a total is divided.
 const MEASURED: Duration = Duration::from_secs(5);
 /// Longest input; a message that is longer is like one that is not.
 const MAX_LEN: &str = "-max_len=4096";
+
+/// Most bytes of a kept corpus; the shortest inputs are kept.
+const PACK_BYTES: usize = 512 * 1024;
 
 const USAGE: &str = "usage: fuzz [--runs N | --total N | --seconds N] [--asan] [--minimise] [TARGET…]";
 
@@ -28,6 +33,8 @@ enum Length {
     /// So many executions each, from a fixed seed and nothing that an earlier run left: the same
     /// inputs everywhere, every time.
     Runs(u64),
+    /// The same, some seconds of each.
+    Test,
     /// So many executions of all together, the same time each.
     Total(u64),
     Seconds(u64),
@@ -69,19 +76,33 @@ fn options(args: &[String]) -> Result<Options, String> {
 
 /// The short run of `test`.
 pub(crate) fn in_test() -> Outcome {
-    run(&["--runs".to_owned(), RUNS_IN_TEST.to_string()])
+    fuzz(&Options {
+        length: Length::Test,
+        asan: false,
+        wanted: Vec::new(),
+    })
 }
 
 /// Builds the targets and does with them what `args` say.
 pub(crate) fn run(args: &[String]) -> Outcome {
-    let options = options(args)?;
-    let targets = Target::all(&options)?;
-    build(&options)?;
+    fuzz(&options(args)?)
+}
+
+fn fuzz(options: &Options) -> Outcome {
+    let targets = Target::all(options)?;
+    build(options)?;
     let mut done = Vec::new();
     match options.length {
         Length::Minimise => return targets.iter().try_for_each(minimise),
         Length::Runs(runs) => {
             for target in &targets {
+                done.push((target.name.clone(), target.repeatable(runs)?));
+            }
+        }
+        Length::Test => {
+            for target in &targets {
+                let slow = SLOW.iter().find(|(name, _)| *name == target.name);
+                let runs = RUNS_IN_TEST / slow.map_or(1, |(_, times)| *times);
                 done.push((target.name.clone(), target.repeatable(runs)?));
             }
         }
@@ -358,9 +379,18 @@ fn minimise(target: &Target) -> Outcome {
     let mut kept = files(&merged)?;
     kept.retain(|input| !seeds.contains(input));
     kept.sort_by(|a, b| (a.len(), a).cmp(&(b.len(), b)));
+    let reached = kept.len();
+    let mut room = PACK_BYTES;
+    kept.retain(|input| match room.checked_sub(input.len() + 4) {
+        Some(left) => {
+            room = left;
+            true
+        }
+        None => false,
+    });
     let bytes = pack::pack(&target.pack(), &kept)?;
     eprintln!(
-        "── {}: {} inputs beside {} seeds, {bytes} bytes",
+        "── {}: {} of {reached} inputs beside {} seeds, {bytes} bytes",
         target.name,
         kept.len(),
         seeds.len()

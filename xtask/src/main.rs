@@ -31,8 +31,6 @@ cargo xtask COMMAND
                        no more than N (default: 3) interrupt another
   asan [--server]      tests of the code with `unsafe` under the address sanitizer; with --server
                        also those of counting allocators, and the server in conformance tests
-  crash [CRASHES] [BINDINGS]
-                       kill -9 under registration load (default: 200 times, 1,000,000 bindings)
   instructions [--accept]
                        instructions per message against bench/instructions.toml (or into it)
   bench [TOOL] [ARGS…] a tool of bench/: beside-kamailio (default), workers, memory,
@@ -55,7 +53,6 @@ fn main() -> ExitCode {
         "mutants" => sim::run_mutants(rest),
         "asan" => sanitizer::run(rest),
         "loom" => models::run(rest),
-        "crash" => steps::crash(rest),
         "instructions" => instructions::run(rest),
         "bench" => steps::bench(rest),
         "help" | "--help" | "-h" => {

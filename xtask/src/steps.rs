@@ -177,24 +177,6 @@ fn clippy() -> Outcome {
     )
 }
 
-/// The release server is killed under registration load, again and again.
-pub(crate) fn crash(args: &[String]) -> Outcome {
-    let number = |place: usize, default: &str| args.get(place).map_or(default, String::as_str).to_owned();
-    run_step(
-        "build the server",
-        cargo().args(["build", "--release", "--package", "trapezoid"]),
-    )?;
-    let server = target_dir()?.join("release").join("trapezoid");
-    run_step(
-        "crashes",
-        cargo()
-            .args(["test", "--package", "conformance", "--test", "crash", "--", "--nocapture"])
-            .env("TRAPEZOID_BIN", server)
-            .env("CRASHES", number(0, "200"))
-            .env("BINDINGS", number(1, "1000000")),
-    )
-}
-
 /// The tools of `bench/`, the first of which is run when none is named.
 const BENCH_TOOLS: &[&str] = &["beside-kamailio", "workers", "memory", "connections", "cpu-split"];
 
