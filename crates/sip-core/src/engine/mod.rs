@@ -2,6 +2,7 @@
 //! their timers, questions to back-ends, answers made here.
 
 mod aors;
+mod claims;
 pub(crate) mod context;
 pub(crate) mod directory;
 pub(crate) mod effects;

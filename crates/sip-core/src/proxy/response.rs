@@ -370,18 +370,13 @@ impl Engine {
         Outcome::Done
     }
 
-    /// What a response loses on its way: our Via (§16.7 step 3), and who its sender claims to be,
-    /// where he is not trusted (RFC 3325 §5).
+    /// What a response loses on its way: our Via (§16.7 step 3), and what its sender claims, where he is
+    /// not trusted (RFC 3325 §5).
     pub(super) fn edit_response(&mut self, message: &Message<'_>) {
         self.edits.clear();
         remove_values(&mut self.edits, message, HeaderName::Via, 1);
-        if message.has(HeaderName::PAssertedIdentity)
-            && !self.answered_by.is_some_and(|flow| self.is_trusted(&flow))
-        {
-            for field in message.fields_named(HeaderName::PAssertedIdentity) {
-                self.edits.delete(field.start as usize..field.end as usize);
-            }
-        }
+        let from = self.answered_by;
+        self.strip_claims(message, from.as_ref());
     }
 
     /// Without our Via, past the server transaction.

@@ -381,8 +381,8 @@ impl Engine {
         self.policy_domain(config, request)
     }
 
-    /// Removes what our authentication has used up, and identities that only trusted peers may
-    /// assert (RFC 3261 §22.3, RFC 3325 §5).
+    /// Removes what our authentication has used up, and what only trusted peers may claim
+    /// (RFC 3261 §22.3, RFC 3325 §5).
     pub(crate) fn strip_identity(&mut self, request: &Request<'_>) {
         let message = &request.message;
         if message.has(HeaderName::ProxyAuthorization) || message.has(HeaderName::Authorization) {
@@ -392,11 +392,7 @@ impl Engine {
                 }
             }
         }
-        if message.has(HeaderName::PAssertedIdentity) && !self.is_trusted(&request.flow) {
-            for field in message.fields_named(HeaderName::PAssertedIdentity) {
-                self.edits.delete(field.start as usize..field.end as usize);
-            }
-        }
+        self.strip_claims(message, Some(&request.flow));
     }
 }
 

@@ -1,10 +1,8 @@
 //! What the edge strips or checks must not reach the next hop in any spelling.
 
-use sip_core::config::{Network, StateMode};
+use sip_core::config::{Config, Network, StateMode};
 
 use crate::common::{Bench, CALLEE, CALLER, Sent, config, one, response};
-
-const FORGED: &str = "P-Asserted-Identity: <sip:president@example.com>";
 
 /// A request with this among its headers, as it is.
 fn with(method: &str, headers: &str) -> String {
@@ -15,39 +13,60 @@ fn with(method: &str, headers: &str) -> String {
     )
 }
 
-/// Headers that some reader would take for an asserted identity.
-fn spellings() -> Vec<String> {
-    let name = "P-Asserted-Identity";
-    let value = "<sip:president@example.com>";
+/// Headers that some reader would take for this one.
+fn spellings(name: &str, value: &str) -> Vec<String> {
+    let forged = format!("{name}: {value}");
     vec![
-        FORGED.to_owned(),
+        forged.clone(),
         format!("{name} : {value}"),
         format!("{name}\t: {value}"),
         format!("{}: {value}", name.to_ascii_uppercase()),
+        format!("{}: {value}", name.to_ascii_lowercase()),
         format!("{name}:\r\n {value}"),
         format!("{name}\r\n : {value}"),
-        format!("{FORGED}, <tel:+12015550123>\r\n{FORGED}"),
-        format!("Subject: a\r\n {FORGED}"),
-        format!("Subject: a\r\n\t{FORGED}"),
-        format!("Subject:\r\n {FORGED}"),
-        format!("Subject: a\r\n \r\n {FORGED}"),
-        format!("Subject: a\r\n \r\n{FORGED}"),
-        format!("Subject: \"a\r\n {FORGED}\""),
-        format!("Subject: a\r{FORGED}"),
-        format!("Subject: a\n{FORGED}"),
-        format!("Subject: a\n\r{FORGED}"),
-        format!("Subject: a\r\r\n{FORGED}"),
-        format!("Subject: a\0{FORGED}"),
-        format!("Subject: a\0\r\n{FORGED}"),
-        format!("Subject: a\x0b{FORGED}"),
-        format!("Subject: a\x0c{FORGED}"),
-        format!("\0{FORGED}"),
-        format!(" {FORGED}"),
-        format!("\x0b{FORGED}"),
-        format!("X\r\n{FORGED}"),
-        format!(": {FORGED}"),
+        format!("{forged}, <tel:+12015550123>\r\n{forged}"),
+        format!("Subject: a\r\n {forged}"),
+        format!("Subject: a\r\n\t{forged}"),
+        format!("Subject:\r\n {forged}"),
+        format!("Subject: a\r\n \r\n {forged}"),
+        format!("Subject: a\r\n \r\n{forged}"),
+        format!("Subject: \"a\r\n {forged}\""),
+        format!("Subject: a\r{forged}"),
+        format!("Subject: a\n{forged}"),
+        format!("Subject: a\n\r{forged}"),
+        format!("Subject: a\r\r\n{forged}"),
+        format!("Subject: a\0{forged}"),
+        format!("Subject: a\0\r\n{forged}"),
+        format!("Subject: a\x0b{forged}"),
+        format!("Subject: a\x0c{forged}"),
+        format!("\0{forged}"),
+        format!(" {forged}"),
+        format!("\x0b{forged}"),
+        format!("X\r\n{forged}"),
+        format!(": {forged}"),
     ]
 }
+
+/// What strangers may not claim, and how it would be written.
+const CLAIMS: [(&str, &str); 17] = [
+    ("P-Asserted-Identity", "<sip:president@example.com>"),
+    ("P-Asserted-Service", "urn:urn-7:3gpp-service.ims.icsi.mmtel"),
+    ("Remote-Party-ID", "<sip:president@example.com>;screen=yes;privacy=off"),
+    ("P-Charging-Vector", "icid-value=1234;orig-ioi=example.com"),
+    ("P-Charging-Function-Addresses", "ccf=192.0.2.66"),
+    ("P-Served-User", "<sip:president@example.com>;sescase=orig"),
+    ("P-Access-Network-Info", "IEEE-802.11; network-provided"),
+    ("P-Access-Network-Info", "3GPP-UTRAN-TDD;utran-cell-id-3gpp=\"2\" ;Network-Provided"),
+    ("P-Called-Party-ID", "<sip:other@example.com>"),
+    ("P-Visited-Network-ID", "\"other\""),
+    ("P-User-Database", "<aaa://192.0.2.66>"),
+    ("P-Private-Network-Indication", "example.com"),
+    ("P-DCS-Billing-Info", "01:0@192.0.2.66"),
+    ("P-DCS-LAES", "192.0.2.66:99"),
+    ("P-DCS-OSPS", "BLV"),
+    ("P-DCS-Redirect", "<tel:+12015550123>;redirector-uri=x;count=1"),
+    ("P-DCS-Trace-Party-ID", "<tel:+12015550123>"),
+];
 
 /// How readers of different strictness cut a message into lines.
 fn readers() -> [fn(&str) -> Vec<&str>; 4] {
@@ -87,22 +106,18 @@ fn assert_plain(sent: &Sent) {
     }
 }
 
-#[test]
-fn no_spelling_of_an_asserted_identity_goes_on() {
+/// Sends a request with each spelling; what goes on shows the header to nobody, and is plain.
+fn assert_stripped(name: &str, value: &str) {
     let mut relayed = 0;
     for state in [StateMode::Stateless, StateMode::Transaction] {
-        for spelling in spellings() {
+        for spelling in spellings(name, value) {
             let mut config = config();
             config.state = state;
             let mut bench = Bench::new(&config);
             for sent in bench.udp(CALLER, &with("MESSAGE", &spelling)) {
                 if sent.address() == CALLEE {
                     relayed += 1;
-                    assert!(
-                        !seen_by_some(&sent.text, "P-Asserted-Identity"),
-                        "{spelling:?}: {}",
-                        sent.text
-                    );
+                    assert!(!seen_by_some(&sent.text, name), "{spelling:?}: {}", sent.text);
                     assert_plain(&sent);
                 } else {
                     assert!(sent.first_line().starts_with("SIP/2.0 4"), "{}", sent.text);
@@ -114,32 +129,67 @@ fn no_spelling_of_an_asserted_identity_goes_on() {
 }
 
 #[test]
+fn no_spelling_of_a_claim_goes_on() {
+    for (name, value) in CLAIMS {
+        assert_stripped(name, value);
+    }
+}
+
+/// Credentials for our realm end here (RFC 3261 §22.3): who hears them further on has a hash to try
+/// passwords against.
+#[test]
+fn no_spelling_of_credentials_goes_on() {
+    let value = "Digest username=\"alice\", realm=\"example.com\", nonce=\"x\", uri=\"sip:bob@example.com\", \
+                 response=\"0123456789abcdef0123456789abcdef\"";
+    for name in ["Proxy-Authorization", "Authorization"] {
+        assert_stripped(name, value);
+    }
+}
+
+#[test]
 fn nor_does_one_in_an_answer() {
     for state in [StateMode::Stateless, StateMode::Transaction] {
-        for status in ["180 Ringing", "200 OK", "486 Busy Here"] {
-            for spelling in spellings() {
-                let mut config = config();
-                config.state = state;
-                let mut bench = Bench::new(&config);
-                let sent = bench.udp(CALLER, &with("INVITE", "Contact: <sip:a@192.0.2.10>"));
-                let invite = sent
-                    .into_iter()
-                    .find(|s| s.address() == CALLEE)
-                    .expect("it goes on");
-                let answer = response(&invite, status, "")
-                    .replace("Content-Length", &format!("{spelling}\r\nContent-Length"));
-                for sent in bench.udp(CALLEE, &answer) {
-                    if sent.address() == CALLER {
-                        assert!(
-                            !seen_by_some(&sent.text, "P-Asserted-Identity"),
-                            "{spelling:?}: {}",
-                            sent.text
-                        );
-                        assert_plain(&sent);
-                    }
+        let mut config = config();
+        config.state = state;
+        for (name, value) in CLAIMS {
+            for spelling in spellings(name, value) {
+                for status in ["180 Ringing", "200 OK", "486 Busy Here"] {
+                    assert_answer_stripped(&config, status, name, &spelling);
                 }
             }
         }
+    }
+}
+
+fn assert_answer_stripped(config: &Config, status: &str, name: &str, spelling: &str) {
+    let mut bench = Bench::new(config);
+    let sent = bench.udp(CALLER, &with("INVITE", "Contact: <sip:a@192.0.2.10>"));
+    let invite = sent
+        .into_iter()
+        .find(|s| s.address() == CALLEE)
+        .expect("it goes on");
+    let answer =
+        response(&invite, status, "").replace("Content-Length", &format!("{spelling}\r\nContent-Length"));
+    for sent in bench.udp(CALLEE, &answer) {
+        if sent.address() == CALLER {
+            assert!(!seen_by_some(&sent.text, name), "{spelling:?}: {}", sent.text);
+            assert_plain(&sent);
+        }
+    }
+}
+
+/// What a phone says of its own access it may say.
+#[test]
+fn what_claims_nothing_goes_on() {
+    let own = "P-Access-Network-Info: IEEE-802.11;i-wlan-node-id=00112233";
+    let lines = format!("{own}\r\nHistory-Info: <sip:c@example.com>;index=1\r\nP-Early-Media: supported");
+    let sent = Bench::new(&config()).udp(CALLER, &with("MESSAGE", &lines));
+    let sent = sent
+        .iter()
+        .find(|s| s.address() == CALLEE)
+        .expect("it goes on");
+    for name in ["P-Access-Network-Info", "History-Info", "P-Early-Media"] {
+        assert_eq!(sent.headers(name).len(), 1, "{name}");
     }
 }
 
@@ -153,11 +203,14 @@ fn trusted_peers_may_assert() {
     }];
     config.state = StateMode::Stateless;
     let mut bench = Bench::new(&config);
-    let invite = one(bench.udp(CALLER, &with("INVITE", FORGED)));
-    assert_eq!(invite.headers("P-Asserted-Identity").len(), 1);
-    let answer = response(&invite, "200 OK", &format!("{FORGED}\n"));
+    let lines: Vec<String> = CLAIMS.iter().map(|(n, v)| format!("{n}: {v}")).collect();
+    let invite = one(bench.udp(CALLER, &with("INVITE", &lines.join("\r\n"))));
+    let answer = response(&invite, "200 OK", &format!("{}\n", lines.join("\n")));
     let answer = one(bench.udp(CALLEE, &answer));
-    assert_eq!(answer.headers("P-Asserted-Identity").len(), 1);
+    for (name, value) in CLAIMS {
+        assert!(invite.headers(name).contains(&value), "{name}");
+        assert!(answer.headers(name).contains(&value), "{name}");
+    }
 }
 
 /// A second length, and one that two readers would read differently, is refused.
