@@ -403,7 +403,7 @@ fn warnings(settings: &Settings, core: &Config, shell: &Shell) -> Vec<String> {
     for domain in core
         .domains
         .iter()
-        .filter(|domain| !domain.auth.methods.iter().any(|m| **m == *b"REGISTER"))
+        .filter(|domain| !domain.auth.methods.iter().any(|m| matches!(&**m, b"REGISTER" | b"*")))
     {
         let name = String::from_utf8_lossy(&domain.name);
         out.push(format!(

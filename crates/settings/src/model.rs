@@ -213,8 +213,9 @@ pub(crate) struct Auth {
     /// Realm of challenges. Stored hashes contain it: changing it makes them useless.
     #[schemars(extend("x-default" = "the domain's `name`"))]
     pub realm: Option<String>,
-    /// Methods that need credentials; `[]`: none. In-dialog requests are asked only for the methods named
-    /// here, so keep BYE out of it: the callee of another domain could not answer.
+    /// Methods that need credentials; `"*"`: all outside of dialogs (but ACK and CANCEL, which cannot be asked);
+    /// `[]`: none. In a dialog only its initiator is asked, and only for the methods named here, so do not name
+    /// BYE: many phones do not answer a challenge to it.
     #[schemars(length(max = 32))]
     pub methods: Vec<String>,
     /// Authentication schemes offered.
@@ -232,7 +233,7 @@ pub(crate) struct Auth {
 
 impl Default for Auth {
     fn default() -> Self {
-        let methods = ["REGISTER", "INVITE", "MESSAGE", "SUBSCRIBE", "PUBLISH", "REFER"];
+        let methods = ["REGISTER", "INVITE", "MESSAGE", "SUBSCRIBE", "PUBLISH", "REFER", "*"];
         Self {
             realm: None,
             methods: methods.map(str::to_owned).to_vec(),

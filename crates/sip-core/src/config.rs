@@ -89,12 +89,23 @@ pub struct Domain {
 pub struct AuthPolicy {
     /// Realm of challenges.
     pub realm: Box<[u8]>,
-    /// Methods that need credentials, upper case; empty: none.
+    /// Methods that need credentials, upper case; `*`: outside of dialogs, all that can be asked for
+    /// them. Empty: none.
     pub methods: Vec<Box<[u8]>>,
     /// Algorithms offered, in order of preference (RFC 8760); never empty.
     pub algorithms: Vec<Algorithm>,
     /// How long a nonce is good, seconds.
     pub nonce_lifetime_s: u32,
+}
+
+impl AuthPolicy {
+    /// Whether a request of this method needs credentials where no rule says otherwise. In a dialog
+    /// only methods that are named do: many phones answer no challenge to a BYE, PRACK or NOTIFY.
+    pub(crate) fn asks(&self, method: &[u8], in_dialog: bool) -> bool {
+        // RFC 3261 §22.1: nobody can answer for an ACK, and a CANCEL is not sent again.
+        let all = !in_dialog && method != b"ACK" && method != b"CANCEL";
+        self.methods.iter().any(|m| **m == *method || all && **m == *b"*")
+    }
 }
 
 /// Digest algorithms (RFC 7616 §3.3, RFC 8760 §2.1).

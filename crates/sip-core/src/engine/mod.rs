@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 use core::net::SocketAddr;
 
 use sip_message::write::Edits;
-use sip_message::{HeaderIndex, Message, Method};
+use sip_message::{HeaderIndex, Message};
 use smallvec::SmallVec;
 
 use crate::activity::{Activity, Component};
@@ -339,7 +339,7 @@ fn asks_callers(config: &Config) -> bool {
         || config
             .domains
             .iter()
-            .any(|d| Engine::needs_credentials(d, Method::Invite))
+            .any(|d| d.auth.asks(b"INVITE", false))
 }
 
 /// [`SharedState`] with the `Debug` that everything here has.

@@ -50,11 +50,6 @@ impl Engine {
         })
     }
 
-    /// Whether `domain` wants credentials for this request where no rule says otherwise.
-    pub(crate) fn needs_credentials(domain: &Domain, method: Method<'_>) -> bool {
-        domain.auth.methods.iter().any(|m| **m == *method.as_bytes())
-    }
-
     /// Checks the credentials for `domain`; challenges where there are none that are good.
     pub(crate) fn authorize(
         &mut self,

@@ -43,7 +43,7 @@ impl Engine {
             self.counters.registrations_refused += 1;
             return self.refuse(request, progress.server, Status::FORBIDDEN);
         };
-        if Self::needs_credentials(domain, request.method)
+        if domain.auth.asks(request.method.as_bytes(), false)
             && self.authorize(request, progress, domain) == Authorized::No
         {
             return;

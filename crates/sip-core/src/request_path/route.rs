@@ -155,7 +155,8 @@ impl Engine {
         // An ACK goes where its INVITE went.
         let is_ack = request.method == Method::Ack;
         let method = if is_ack { Method::Invite } else { request.method };
-        let someone_asks = || config.domains.iter().any(|d| Self::needs_credentials(d, method));
+        let asks = |domain: &Domain| domain.auth.asks(method.as_bytes(), position.in_dialog);
+        let someone_asks = || config.domains.iter().any(asks);
         if !rule.and_then(|r| r.auth).unwrap_or_else(someone_asks) {
             self.is_let_in = !position.in_dialog;
             return Authorized::Yes;
@@ -163,7 +164,7 @@ impl Engine {
         let domain = self.policy_domain(config, request);
         let needed = match (rule.and_then(|r| r.auth), domain) {
             (Some(auth), _) => auth,
-            (None, Some(domain)) => Self::needs_credentials(domain, method),
+            (None, Some(domain)) => asks(domain),
             // Neither who calls nor who is called is of ours: no policy says that he may, and a rule
             // for everybody is no open relay unless it says so.
             (None, None) => {

@@ -7,10 +7,18 @@ use crate::common::{Bench, CALLEE, CALLER, config, one, relay, request};
 /// One domain with the default methods that need credentials, and its users by location.
 fn guarded() -> sip_core::config::Config {
     let mut config = config();
-    config.domains[0].auth.methods = ["REGISTER", "INVITE", "MESSAGE", "SUBSCRIBE", "PUBLISH", "REFER"]
-        .iter()
-        .map(|method| method.as_bytes().into())
-        .collect();
+    config.domains[0].auth.methods = [
+        "REGISTER",
+        "INVITE",
+        "MESSAGE",
+        "SUBSCRIBE",
+        "PUBLISH",
+        "REFER",
+        "*",
+    ]
+    .iter()
+    .map(|method| method.as_bytes().into())
+    .collect();
     config.routes.clear();
     config
 }
@@ -27,17 +35,77 @@ fn answer(config: &sip_core::config::Config, text: &str) -> String {
 
 #[test]
 fn nothing_is_relayed_without_credentials() {
-    for method in ["INVITE", "MESSAGE", "SUBSCRIBE", "PUBLISH", "REFER"] {
-        let text = request(
-            method,
+    let methods = [
+        "INVITE",
+        "MESSAGE",
+        "SUBSCRIBE",
+        "PUBLISH",
+        "REFER",
+        "INFO",
+        "NOTIFY",
+        "OPTIONS",
+        "UPDATE",
+        "PRACK",
+        "BYE",
+        "KDMQ",
+        "invite",
+    ];
+    // With a tag it is in a dialog for the callee's phone; not for us, who issued no Route.
+    for to_tag in ["", ";tag=t1"] {
+        for from in ["alice@example.com", "mallory@foreign.example"] {
+            for method in methods {
+                let text = request(
+                    method,
+                    "sip:bob@example.com",
+                    "a",
+                    "Contact: <sip:a@192.0.2.10>\nEvent: presence\n",
+                )
+                .replace("alice@example.com", from)
+                .replace(
+                    "To: <sip:bob@example.com>",
+                    &format!("To: <sip:bob@example.com>{to_tag}"),
+                );
+                assert_eq!(
+                    answer(&guarded(), &text),
+                    "SIP/2.0 407 Proxy Authentication Required",
+                    "{method} from {from}"
+                );
+            }
+        }
+    }
+}
+
+/// What `*` stands for: nothing within a dialog, where a phone would not answer.
+#[test]
+fn a_dialog_goes_on_without_more_credentials() {
+    let mut config = guarded();
+    config.routes = vec![relay("sip:192.0.2.20:5060")];
+    config.routes[0].auth = Some(false);
+    let mut bench = Bench::new(&config);
+    let invite = bench.udp(
+        CALLER,
+        &request(
+            "INVITE",
             "sip:bob@example.com",
             "a",
-            "Contact: <sip:a@192.0.2.10>\nEvent: presence\n",
-        );
+            "Contact: <sip:a@192.0.2.10>\n",
+        ),
+    );
+    let route = invite
+        .iter()
+        .find(|s| s.address() == CALLEE)
+        .map(|s| s.header("Record-Route").to_owned())
+        .expect("it goes on");
+    config.routes.clear();
+    bench.endpoint.reconfigure(&config);
+    for (method, passes) in [("BYE", true), ("INFO", true), ("PRACK", true), ("REFER", false)] {
+        let text = request(method, "sip:bob@192.0.2.20", method, &format!("Route: {route}\n"))
+            .replace("To: <sip:bob@example.com>", "To: <sip:bob@example.com>;tag=t1");
+        let sent = bench.udp(CALLER, &text);
         assert_eq!(
-            answer(&guarded(), &text),
-            "SIP/2.0 407 Proxy Authentication Required",
-            "{method}"
+            sent.iter().any(|s| s.address() == CALLEE),
+            passes,
+            "{method}: {sent:?}"
         );
     }
 }
