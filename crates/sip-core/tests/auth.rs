@@ -326,7 +326,7 @@ fn a_user_speaks_for_himself_only() {
             "",
             "",
             "P-Preferred-Identity: <sip:alice@example.com>, <tel:+1234>\n",
-            true,
+            false,
         ),
         ("", "", "P-Preferred-Identity: <sip:bob@example.com>\n", false),
         (

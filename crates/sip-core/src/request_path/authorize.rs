@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use sip_message::header::NameAddr;
-use sip_message::{HeaderName, Host, Method, Uri};
+use sip_message::{HeaderName, Host, Method, TelUri, Uri};
 
 use super::Progress;
 use crate::activity::Component;
@@ -236,11 +236,12 @@ impl Engine {
         if request.method == Method::Register {
             return is_his(&request.to);
         }
-        is_his(&request.from)
-            && request.message.values(HeaderName::PPreferredIdentity).all(|v| {
-                NameAddr::parse(v.text)
-                    .is_some_and(|addr| matches!(addr.parsed_uri(), Ok(Uri::Tel(_))) || is_his(&addr))
-            })
+        let may_prefer = |addr: NameAddr<'_>| match addr.parsed_uri() {
+            Ok(Uri::Tel(tel)) => is_number_of(&tel, wanted.get(..user_len).unwrap_or_default(), &domain.name),
+            Ok(Uri::Sip(_) | Uri::Other { .. }) | Err(_) => is_his(&addr),
+        };
+        let mut preferred = request.message.values(HeaderName::PPreferredIdentity);
+        is_his(&request.from) && preferred.all(|v| NameAddr::parse(v.text).is_some_and(may_prefer))
     }
 
     /// The user in `username`: some phones send it with `@` and one of the domain's names (the
@@ -389,6 +390,18 @@ impl Engine {
         }
         self.strip_claims(message, Some(&request.flow));
     }
+}
+
+/// Whether a telephone number is that of `user`: his name itself, for no other numbers of his are known
+/// here.
+fn is_number_of(tel: &TelUri<'_>, user: &[u8], domain: &[u8]) -> bool {
+    // RFC 3966 §5.1.1: separators that only people read.
+    let digits = tel
+        .number
+        .iter()
+        .filter(|c| !matches!(c, b'-' | b'.' | b'(' | b')'));
+    let context = tel.params.value(b"phone-context");
+    digits.eq(user) && context.is_none_or(|context| context.eq_ignore_ascii_case(domain))
 }
 
 /// Headers of an answer that are not copied from the request, and its status line.
