@@ -8,7 +8,7 @@ mod common;
 use agent::*;
 use common::*;
 use sip_core::auth::digest;
-use sip_core::config::{Config, Durability, StateMode};
+use sip_core::config::{Config, Durability, Network, StateMode};
 use sip_core::event::Event;
 use sip_core::location::codec;
 use sip_core::query::{Answer, QueryKind, Unavailable};
@@ -188,7 +188,12 @@ fn the_best_q_is_called_and_of_equals_the_newest() {
 
 #[test]
 fn a_path_becomes_route() {
-    let mut b = Bench::new(&registrar(Durability::Memory));
+    let mut config = registrar(Durability::Memory);
+    config.trust = vec![Network {
+        address: [192, 0, 2, 30].into(),
+        prefix_len: 32,
+    }];
+    let mut b = Bench::new(&config);
     let paths = "Path: <sip:198.51.100.7;lr>\nPath: \"e, f\" <sip:edge.example;lr>\nSupported: path\n";
     let out = one(b.udp(PHONE, &register(1, "<sip:bob@10.0.0.30>", paths)));
     assert_eq!(

@@ -483,10 +483,10 @@ fn another_call_id_may_begin_anew() {
 #[test]
 fn a_path_without_lr_is_refused() {
     for (path, line) in [
-        ("<sip:192.0.2.9>", "SIP/2.0 400 Malformed Path"),
-        ("<sip:192.0.2.9;lr>", "SIP/2.0 200 OK"),
+        ("<sip:192.0.2.10>", "SIP/2.0 400 Malformed Path"),
+        ("<sip:192.0.2.10;lr>", "SIP/2.0 200 OK"),
         (
-            "<sip:192.0.2.9;lr=on>, <sip:192.0.2.8>",
+            "<sip:192.0.2.10;lr=on>, <sip:192.0.2.8>",
             "SIP/2.0 400 Malformed Path",
         ),
     ] {
@@ -498,11 +498,14 @@ fn a_path_without_lr_is_refused() {
 /// §8.2.4, RFC 3327 §5.3: no extension is applied for who does not say that he supports it.
 #[test]
 fn extensions_are_for_those_who_support_them() {
-    for (supported, path) in [("", vec![]), ("Supported: x, PATH\n", vec!["<sip:192.0.2.9;lr>"])] {
+    for (supported, path) in [
+        ("", vec![]),
+        ("Supported: x, PATH\n", vec!["<sip:192.0.2.30;lr>"]),
+    ] {
         let text = register(
             1,
             "<sip:bob@192.0.2.30>",
-            &format!("Path: <sip:192.0.2.9;lr>\n{supported}"),
+            &format!("Path: <sip:192.0.2.30;lr>\n{supported}"),
         );
         let out = one(Bench::new(&registrar()).udp(PHONE, &text));
         assert_eq!(out.headers("Path"), path, "{supported}");

@@ -14,6 +14,12 @@
 //!   transaction: it changes nothing and is answered 200.
 //! - **Path without `Supported: path`** (RFC 3327 §5.3 leaves it to the registrar): stored, for an
 //!   edge proxy needs it whether or not the phone knows of it; returned only to who supports it.
+//! - **Path from a stranger** would have requests for one user go anywhere, by any next hops, with our
+//!   address on them. RFC 3327 §5.3 trusts whoever wrote it, and §6 leaves it to the network that nobody
+//!   else can; so the caller believes it from trusted sources, or where its first value is where the
+//!   REGISTER came from: then it leads nowhere that its sender could not be called at without it. Else
+//!   403, not 420: `path` is supported, and leaving the value out would register a contact that nobody
+//!   reaches.
 //! - **`reg-id`** names a binding together with `+sip.instance`, as in RFC 5626 §6, so that a phone
 //!   that comes back from another port replaces its binding. The 200 says `Require: outbound` to who
 //!   supports it, where an edge proxy before us does outbound (`ob` in its Path URI) or we are the first
@@ -70,6 +76,8 @@ pub(crate) enum Rejection {
     OutOfOrder,
     /// 403: more contacts than an address-of-record may have.
     TooManyContacts,
+    /// 403: a Path that is not believed.
+    Path,
 }
 
 /// What [`Registration::apply`] did.

@@ -17,7 +17,7 @@ impl Rejection {
             Self::TooBrief(_) => 423,
             Self::FirstHopLacksOutbound => 439,
             Self::OutOfOrder => 500,
-            Self::TooManyContacts => 403,
+            Self::TooManyContacts | Self::Path => 403,
         }
     }
 
@@ -30,6 +30,7 @@ impl Rejection {
             Self::FirstHopLacksOutbound => "First Hop Lacks Outbound Support",
             Self::OutOfOrder => "CSeq Out Of Order",
             Self::TooManyContacts => "Too Many Contacts",
+            Self::Path => "Path Not Trusted",
         }
     }
 
@@ -46,7 +47,11 @@ impl Rejection {
             Self::TooBrief(min) => line(out, HeaderName::MinExpires, |out| {
                 write_decimal(out, u64::from(min))
             }),
-            Self::Bad(_) | Self::FirstHopLacksOutbound | Self::OutOfOrder | Self::TooManyContacts => {}
+            Self::Bad(_)
+            | Self::FirstHopLacksOutbound
+            | Self::OutOfOrder
+            | Self::TooManyContacts
+            | Self::Path => {}
         }
     }
 }

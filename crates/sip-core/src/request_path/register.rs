@@ -3,6 +3,9 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use sip_message::HeaderName;
+use sip_message::header::NameAddr;
+
 use super::Progress;
 use super::authorize::Authorized;
 use crate::activity::Component;
@@ -14,8 +17,10 @@ use crate::engine::request::Request;
 use crate::engine::waiting::{Parked, Purpose};
 use crate::event::Event;
 use crate::location::{AorRecord, codec};
+use crate::proxy::hop::Hop;
 use crate::query::{Query, QueryKind};
 use crate::registrar::{Effect, Registration, Rejection};
+use crate::resolve::HostRef;
 
 /// What came of the record under its lock.
 struct Applied {
@@ -84,6 +89,9 @@ impl Engine {
         let limit = self.config.limits.contacts_per_aor;
         let policy = self.config.registrar;
         let registration = Registration::read(&request.message, request.flow, &policy, limit, self.now)?;
+        if !self.believes_path(request) {
+            return Err(Rejection::Path);
+        }
         let mut headers = Vec::with_capacity(256);
         let durable = policy.durability == Durability::Commit;
         let conn = request.flow.conn;
@@ -138,6 +146,17 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// Whether requests may go the way that this REGISTER says ([`crate::registrar`]).
+    fn believes_path(&self, request: &Request<'_>) -> bool {
+        let Some(first) = request.message.values(HeaderName::Path).next() else {
+            return true;
+        };
+        let source = request.flow.remote.ip().to_canonical();
+        let leads_back = NameAddr::parse(first.text)
+            .and_then(|addr| Some(Hop::of(&addr.sip_uri()?).host == HostRef::Ip(source)));
+        leads_back == Some(true) || self.is_trusted(&request.flow)
     }
 
     fn registered(&mut self, request: &Request<'_>, aor: &[u8], contacts: usize) {
