@@ -139,6 +139,8 @@ counters! {
     limited_flows => "limit_reached" { "limit=\"flows\"" };
     /// Requests refused because a limit was reached.
     limited_aliases => "limit_reached" { "limit=\"aliases\"" };
+    /// Answers dropped, beyond those that may go to the places that one source's Via names.
+    limited_elsewhere => "limit_reached" { "limit=\"answers-elsewhere\"" };
     /// Bindings whose connection has closed.
     flows_lost => "registration_flows_lost" {};
     /// Requests sent to another address of the next hop after the first failed (RFC 3263 §4.3).

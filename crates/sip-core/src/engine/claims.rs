@@ -51,7 +51,11 @@ enum Strip {
 impl Engine {
     /// Takes off what `message` claims and its sender `from` (`None`: nobody knows) may not.
     pub(crate) fn strip_claims(&mut self, message: &Message<'_>, from: Option<&Flow>) {
-        let mut claims = message.fields().iter().filter(|f| is_claim(message, f)).peekable();
+        let mut claims = message
+            .fields()
+            .iter()
+            .filter(|f| is_claim(message, f))
+            .peekable();
         if claims.peek().is_none() || from.is_some_and(|flow| self.is_trusted(flow)) {
             return;
         }
@@ -61,7 +65,10 @@ impl Engine {
     }
 }
 
-#[expect(clippy::wildcard_enum_match_arm, reason = "the other known headers claim nothing")]
+#[expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "the other known headers claim nothing"
+)]
 fn is_claim(message: &Message<'_>, field: &Field) -> bool {
     match field.name {
         HeaderName::PAssertedIdentity => true,

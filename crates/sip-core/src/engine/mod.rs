@@ -6,6 +6,7 @@ mod claims;
 pub(crate) mod context;
 pub(crate) mod directory;
 pub(crate) mod effects;
+pub(crate) mod elsewhere;
 pub(crate) mod flows;
 pub(crate) mod no_tcp;
 pub(crate) mod reply;
@@ -42,6 +43,7 @@ use crate::transport::{Flow, PeerName, Proof, TransmitBatch};
 
 use context::Context;
 use directory::Directory;
+use elsewhere::Elsewhere;
 use flows::Flows;
 use no_tcp::NoTcp;
 use secrets::Secrets;
@@ -218,6 +220,8 @@ pub(crate) struct Engine {
     pub(crate) flows: Flows,
     /// Where long requests go by UDP at once.
     pub(crate) no_tcp: NoTcp,
+    /// Answers whose connection was gone, by source.
+    pub(crate) elsewhere: Elsewhere,
     pub(crate) indexes: Vec<HeaderIndex>,
     /// Some callers are asked for credentials.
     pub(crate) asks_callers: bool,
@@ -391,6 +395,7 @@ impl Engine {
             counters: Counters::default(),
             flows: Flows::default(),
             no_tcp: NoTcp::default(),
+            elsewhere: Elsewhere::default(),
             indexes: Vec::new(),
             asks_callers: asks_callers(&config),
             proved: false,

@@ -1,5 +1,8 @@
 //! Messages of ours that did not reach their peer (RFC 3261 §18.4, §18.2.2; RFC 3263 §5).
 
+use core::net::SocketAddr;
+
+use sip_message::header::Via;
 use sip_message::{Host, Message, Method};
 
 use super::forward::{client_key, read_branch};
@@ -50,13 +53,31 @@ impl Engine {
         }
     }
 
+    /// Whether one more answer may go where this Via says: any number for who is trusted, few for a
+    /// stranger ([`crate::engine::elsewhere`]).
+    fn may_look_elsewhere(&mut self, via: &Via<'_>, to: Flow) -> bool {
+        // Where the request came from, whatever was tried since: we put `received` wherever sent-by is
+        // not that.
+        let source = via.received_any().or_else(|| via.host.ip());
+        let source = source.unwrap_or_else(|| to.remote.ip());
+        let asked_by = Flow {
+            remote: SocketAddr::new(source, to.remote.port()),
+            ..to
+        };
+        let may = self.is_trusted(&asked_by) || self.elsewhere.may_try(source, self.now.instant);
+        if !may {
+            self.counters.limited_elsewhere += 1;
+        }
+        may
+    }
+
     /// RFC 3261 §18.2.2 over streams: the connection is gone and the source address takes no other
     /// (the shell has tried). RFC 3263 §5: what sent-by stands for, one place after the other.
     fn response_undelivered(&mut self, message: &Message<'_>, to: Flow) {
         let (Ok(top), Some(call_id)) = (message.top_via(), message.call_id()) else {
             return;
         };
-        if !to.transport.is_reliable() {
+        if !to.transport.is_reliable() || !self.may_look_elsewhere(&top, to) {
             return;
         }
         let sent_by = SentBy {

@@ -1,0 +1,106 @@
+//! How often answers to one source have gone to the places that its Via names, because its connection
+//! was gone (RFC 3263 §5). Sent-by is what the source wrote: without a bound, who sends many requests and
+//! closes has us open connections, and ask name service, wherever he likes.
+//!
+//! A list that is searched from end to end: it is looked at only for an answer that could not be delivered.
+//! Whom it forgets may begin anew; addresses cannot be forged on a connection, so that each costs its owner
+//! one.
+
+use alloc::collections::VecDeque;
+use core::net::{IpAddr, Ipv6Addr};
+
+use crate::time::Instant;
+
+/// The most sources that are remembered.
+const MOST: usize = 256;
+/// Tries for one source in [`WINDOW_US`]: those of a proxy that fails while it has a few calls, each with
+/// its 100, 180 and 200, at a few addresses. Who has more is a neighbour to be trusted.
+pub(crate) const TRIES: u32 = 64;
+/// From the first try; as long as a transaction lives.
+const WINDOW_US: u64 = 32 * 1_000_000;
+
+#[derive(Debug)]
+struct Entry {
+    source: IpAddr,
+    since: Instant,
+    tries: u32,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Elsewhere {
+    /// The oldest first.
+    entries: VecDeque<Entry>,
+}
+
+impl Elsewhere {
+    /// Whether one more answer to this source may go there; it is counted.
+    pub(crate) fn may_try(&mut self, source: IpAddr, now: Instant) -> bool {
+        let source = network(source);
+        let is_over = |entry: &Entry| now.micros_since(entry.since) >= WINDOW_US;
+        while self.entries.front().is_some_and(is_over) {
+            self.entries.pop_front();
+        }
+        if let Some(entry) = self.entries.iter_mut().find(|entry| entry.source == source) {
+            let fits = entry.tries < TRIES;
+            entry.tries += u32::from(fits);
+            return fits;
+        }
+        if self.entries.len() >= MOST {
+            self.entries.pop_front();
+        }
+        self.entries.push_back(Entry {
+            source,
+            since: now,
+            tries: 1,
+        });
+        true
+    }
+}
+
+/// Whoever has one address of IPv6 has the 64 bits of its network.
+fn network(source: IpAddr) -> IpAddr {
+    match source.to_canonical() {
+        IpAddr::V4(ip) => ip.into(),
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & (u128::MAX << 64)).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(s: u64) -> Instant {
+        Instant::from_micros(s * 1_000_000)
+    }
+
+    #[test]
+    fn each_source_has_its_tries_and_gets_new_ones() {
+        let mut elsewhere = Elsewhere::default();
+        for _ in 0..TRIES {
+            assert!(elsewhere.may_try([192, 0, 2, 1].into(), at(1)));
+        }
+        assert!(!elsewhere.may_try([192, 0, 2, 1].into(), at(2)));
+        assert!(!elsewhere.may_try("::ffff:192.0.2.1".parse().unwrap(), at(2)));
+        assert!(elsewhere.may_try([192, 0, 2, 2].into(), at(2)));
+        assert!(elsewhere.may_try([192, 0, 2, 1].into(), at(33)));
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_source() {
+        let mut elsewhere = Elsewhere::default();
+        let ip = |n: u16, last: u32| -> IpAddr { [0x2001, 0xdb8, 0, n, 0, 0, 0, last as u16].into() };
+        assert!((0..TRIES).all(|last| elsewhere.may_try(ip(1, last), at(1))));
+        assert!(!elsewhere.may_try(ip(1, 9999), at(1)));
+        assert!(elsewhere.may_try(ip(2, 0), at(1)));
+    }
+
+    #[test]
+    fn no_more_are_remembered_than_the_bound() {
+        let mut elsewhere = Elsewhere::default();
+        for n in 0..2000u32 {
+            assert!(elsewhere.may_try(n.to_be_bytes().into(), at(1)));
+            assert!(elsewhere.entries.len() <= MOST);
+        }
+    }
+}

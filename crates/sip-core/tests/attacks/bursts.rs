@@ -1,0 +1,144 @@
+//! Many requests, and then the connection is closed: nothing is left of it, and nobody else is troubled.
+
+use sip_core::config::{Config, Network};
+use sip_core::id::ConnId;
+use sip_core::transport::{Flow, Transport};
+
+use crate::common::{Bench, Sent, all_transports, over, request};
+
+const SLOT: u32 = 5;
+const FROM: &str = "192.0.2.10:40000";
+
+fn open() -> Config {
+    let mut config = all_transports();
+    config.limits.transactions = 300;
+    config.limits.held_transactions = 1000;
+    config
+}
+
+/// The INVITE that says to have come from there.
+fn invite(transport: Transport, number: usize, sent_by: &str) -> String {
+    let name = match transport {
+        Transport::Udp => "UDP",
+        Transport::Tcp => "TCP",
+        Transport::Tls => "TLS",
+        Transport::Ws => "WS",
+        Transport::Wss => "WSS",
+    };
+    request("INVITE", "sip:bob@example.com", &format!("b{number}"), "")
+        .replace("UDP 192.0.2.10:5060", &format!("{name} {sent_by}"))
+        .replace("c1@", &format!("c{number}@"))
+}
+
+/// Sends so many from one connection, each with another sent-by; what was sent back on it.
+fn burst(bench: &mut Bench, flow: Flow, count: usize, sent_by: impl Fn(usize) -> String) -> Vec<Sent> {
+    let mut answers = vec![];
+    for number in 0..count {
+        let text = invite(flow.transport, number, &sent_by(number));
+        let sent = bench.receive(flow, &text);
+        answers.extend(sent.into_iter().filter(|s| s.to.conn == flow.conn));
+        let gauges = bench.endpoint.gauges();
+        assert!(gauges.server_transactions + gauges.client_transactions <= 1000);
+    }
+    answers
+}
+
+fn close(bench: &mut Bench, flow: Flow) -> Vec<Sent> {
+    let conn: ConnId = flow.conn.expect("a connection");
+    let now = bench.now();
+    bench.endpoint.handle_flow_closed(now, conn);
+    bench.drain()
+}
+
+#[test]
+fn a_burst_and_its_connection_leave_nothing() {
+    for transport in [Transport::Tcp, Transport::Tls, Transport::Ws, Transport::Wss] {
+        let mut bench = Bench::new(&open());
+        let flow = over(transport, FROM, SLOT);
+        let answers = burst(&mut bench, flow, 2000, |n| {
+            format!("198.51.100.{}:{}", n % 250, 1024 + n)
+        });
+        assert!(bench.counters().limited_transactions > 0, "{transport:?}");
+        assert!(answers.iter().any(|s| s.first_line().starts_with("SIP/2.0 503")));
+        close(&mut bench, flow);
+        for answer in &answers {
+            let _ = bench.undelivered(answer);
+        }
+        // What was relayed before is given up at its next hop, and who has left is told so in vain.
+        for sent in bench.pass(400_000) {
+            if sent.to.conn.is_some() {
+                assert_eq!(sent.to.conn, flow.conn);
+                let _ = bench.undelivered(&sent);
+            }
+        }
+        while bench.endpoint.poll_query().is_some() {}
+        bench.assert_idle();
+        assert_eq!(bench.endpoint.gauges().flows, 0, "{transport:?}");
+    }
+}
+
+/// What comes to nothing on the connection goes where sent-by says (RFC 3261 §18.2.2): a few times.
+#[test]
+fn answers_to_a_burst_go_to_few_of_the_places_that_it_names() {
+    for transport in [Transport::Tcp, Transport::Tls] {
+        let mut bench = Bench::new(&open());
+        let flow = over(transport, FROM, SLOT);
+        let strangers = |n: usize| format!("198.51.100.{}:{}", n % 250, 1024 + n);
+        let answers = burst(&mut bench, flow, 2000, strangers);
+        close(&mut bench, flow);
+        let mut elsewhere = vec![];
+        for answer in &answers {
+            elsewhere.extend(bench.undelivered(answer));
+        }
+        assert!((1..=64).contains(&elsewhere.len()), "{}", elsewhere.len());
+        let dropped = bench.counters().limited_elsewhere as usize;
+        assert_eq!(dropped + elsewhere.len(), answers.len());
+        // Nor is more asked of name service.
+        let mut bench = Bench::new(&open());
+        let answers = burst(&mut bench, flow, 2000, |n| format!("host{n}.example.net"));
+        close(&mut bench, flow);
+        for answer in &answers {
+            assert!(bench.undelivered(answer).is_empty());
+        }
+        let asked = std::iter::from_fn(|| bench.endpoint.poll_query()).count();
+        assert!((1..=64).contains(&asked), "{asked}");
+    }
+}
+
+/// Nobody opens a WebSocket to a user agent (RFC 7118 §5).
+#[test]
+fn nothing_is_opened_for_a_burst_over_websockets() {
+    for transport in [Transport::Ws, Transport::Wss] {
+        let mut bench = Bench::new(&open());
+        let flow = over(transport, FROM, SLOT);
+        let answers = burst(&mut bench, flow, 300, |n| format!("198.51.100.1:{}", 1024 + n));
+        // They are pinned to it: that of the shell which has no such connection loses them.
+        assert!(
+            answers
+                .iter()
+                .all(|s| s.to.conn == flow.conn && s.address() == FROM)
+        );
+    }
+}
+
+/// A neighbour that fails has many calls, and another address for them (RFC 3263 §5).
+#[test]
+fn answers_to_a_trusted_neighbour_all_go_on() {
+    let mut config = open();
+    config.trust = vec![Network {
+        address: [192, 0, 2, 10].into(),
+        prefix_len: 32,
+    }];
+    let mut bench = Bench::new(&config);
+    let flow = over(Transport::Tcp, FROM, SLOT);
+    let answers = burst(&mut bench, flow, 200, |n| format!("198.51.100.1:{}", 1024 + n));
+    close(&mut bench, flow);
+    let mut elsewhere = 0;
+    for answer in &answers {
+        elsewhere += bench.undelivered(answer).len();
+    }
+    assert_eq!(
+        (elsewhere, bench.counters().limited_elsewhere),
+        (answers.len(), 0)
+    );
+}
