@@ -84,6 +84,9 @@ impl Engine {
         {
             position.in_dialog = true;
             position.from_initiator = from_initiator;
+        } else {
+            // A new request goes by the rules, whoever's token it carries.
+            position.flow = None;
         }
         if !position.in_dialog && position.next_route.is_some() && !self.may_preload(request) {
             return Err(Status::FORBIDDEN);
