@@ -1,11 +1,21 @@
 //! Known attacks, a test for each row of `docs/attacks.md`.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+#[path = "../common/digest.rs"]
+mod agent;
 #[path = "../common/mod.rs"]
 mod common;
 
+use common::Sent;
+
 mod amplification;
 mod broken;
+mod bursts;
+mod digest;
+mod enumeration;
+mod floods;
+mod registering;
 mod relaying;
 mod replay;
 mod smuggling;
+mod tokens;

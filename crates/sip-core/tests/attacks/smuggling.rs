@@ -51,12 +51,18 @@ fn spellings(name: &str, value: &str) -> Vec<String> {
 const CLAIMS: [(&str, &str); 17] = [
     ("P-Asserted-Identity", "<sip:president@example.com>"),
     ("P-Asserted-Service", "urn:urn-7:3gpp-service.ims.icsi.mmtel"),
-    ("Remote-Party-ID", "<sip:president@example.com>;screen=yes;privacy=off"),
+    (
+        "Remote-Party-ID",
+        "<sip:president@example.com>;screen=yes;privacy=off",
+    ),
     ("P-Charging-Vector", "icid-value=1234;orig-ioi=example.com"),
     ("P-Charging-Function-Addresses", "ccf=192.0.2.66"),
     ("P-Served-User", "<sip:president@example.com>;sescase=orig"),
     ("P-Access-Network-Info", "IEEE-802.11; network-provided"),
-    ("P-Access-Network-Info", "3GPP-UTRAN-TDD;utran-cell-id-3gpp=\"2\" ;Network-Provided"),
+    (
+        "P-Access-Network-Info",
+        "3GPP-UTRAN-TDD;utran-cell-id-3gpp=\"2\" ;Network-Provided",
+    ),
     ("P-Called-Party-ID", "<sip:other@example.com>"),
     ("P-Visited-Network-ID", "\"other\""),
     ("P-User-Database", "<aaa://192.0.2.66>"),
@@ -184,10 +190,7 @@ fn what_claims_nothing_goes_on() {
     let own = "P-Access-Network-Info: IEEE-802.11;i-wlan-node-id=00112233";
     let lines = format!("{own}\r\nHistory-Info: <sip:c@example.com>;index=1\r\nP-Early-Media: supported");
     let sent = Bench::new(&config()).udp(CALLER, &with("MESSAGE", &lines));
-    let sent = sent
-        .iter()
-        .find(|s| s.address() == CALLEE)
-        .expect("it goes on");
+    let sent = sent.iter().find(|s| s.address() == CALLEE).expect("it goes on");
     for name in ["P-Access-Network-Info", "History-Info", "P-Early-Media"] {
         assert_eq!(sent.headers(name).len(), 1, "{name}");
     }

@@ -1,0 +1,227 @@
+//! Floods: of transactions, of users, of registrations, of what waits. Nothing that is held ever exceeds
+//! its limit, what is beyond is refused by 503 or counted, and all of it is let go.
+
+use sip_core::config::{Config, Durability};
+use sip_core::transport::Transport;
+
+use crate::agent::{Login, login, nonce_of};
+use crate::common::{Bench, CALLER, all_transports, config, one, over, request};
+
+const HELD: usize = 200;
+const PARKED: usize = 20;
+const PARKED_BYTES: usize = 16_384;
+const FLOWS: usize = 30;
+const EVENTS: usize = 50;
+const NAMES: usize = 40;
+
+fn small(mut config: Config) -> Config {
+    let limits = &mut config.limits;
+    limits.transactions = 50;
+    limits.held_transactions = HELD;
+    limits.parked_requests = PARKED;
+    limits.parked_bytes = PARKED_BYTES;
+    limits.flows = FLOWS;
+    limits.events = EVENTS;
+    limits.dns_entries = NAMES;
+    limits.contacts_per_aor = 3;
+    config
+}
+
+/// Nothing is beyond its limit now.
+#[track_caller]
+fn assert_within(bench: &Bench) {
+    let g = bench.endpoint.gauges();
+    let transactions = g.server_transactions + g.client_transactions;
+    // The branches of one request that was let in may come beside it.
+    assert!(transactions <= HELD as u64 + 2, "{g:?}");
+    assert!(g.timers <= 3 * (transactions + g.parked_requests) + 64, "{g:?}");
+    assert!(
+        g.parked_requests <= PARKED as u64 && g.parked_bytes <= PARKED_BYTES as u64,
+        "{g:?}"
+    );
+    assert!(g.flows <= FLOWS as u64 && g.dns_entries <= NAMES as u64, "{g:?}");
+}
+
+#[test]
+fn unique_branches_are_bounded() {
+    let mut bench = Bench::new(&small(config()));
+    let (mut refused, mut relayed) = (0, 0);
+    for number in 0..5000 {
+        let method = if number % 2 == 0 { "INVITE" } else { "MESSAGE" };
+        let text = request(method, "sip:bob@example.com", &format!("u{number}"), "")
+            .replace("c1@", &format!("c{number}@"));
+        for sent in bench.udp(CALLER, &text) {
+            refused += usize::from(sent.first_line().starts_with("SIP/2.0 503"));
+            relayed += usize::from(sent.address() != CALLER);
+        }
+        assert_within(&bench);
+        if number % 100 == 0 {
+            bench.pass(50);
+            assert_within(&bench);
+        }
+    }
+    assert!(
+        relayed > 0 && refused > 4000,
+        "{relayed} relayed, {refused} refused"
+    );
+    assert_eq!(bench.counters().limited_transactions, refused as u64);
+    bench.pass(400_000);
+    bench.assert_idle();
+    // Who comes afterwards is served.
+    let text = request("INVITE", "sip:bob@example.com", "after", "").replace("c1@", "after@");
+    assert!(bench.udp(CALLER, &text).iter().any(|s| s.address() != CALLER));
+}
+
+/// Each name is another, none is known, and the store says nothing.
+#[test]
+fn unique_users_are_bounded() {
+    for (method, uri) in [("REGISTER", "sip:example.com"), ("INVITE", "sip:bob@example.com")] {
+        let mut config = small(config());
+        config.domains[0].auth.methods = vec![b"REGISTER"[..].into(), b"INVITE"[..].into()];
+        let mut bench = Bench::new(&config);
+        let nonce = nonce_of(&one(bench.udp(CALLER, &request(method, uri, "first", ""))));
+        let (mut asked, mut refused) = (0, 0);
+        for number in 0..2000 {
+            let line = Login {
+                user: format!("user{number}"),
+                count: number + 1,
+                ..login(method, uri)
+            }
+            .line(&nonce);
+            let text =
+                request(method, uri, &format!("u{number}"), &line).replace("c1@", &format!("c{number}@"));
+            for sent in bench.udp(CALLER, &text) {
+                refused += usize::from(sent.first_line().starts_with("SIP/2.0 503"));
+            }
+            while bench.endpoint.poll_query().is_some() {
+                asked += 1;
+            }
+            assert_within(&bench);
+        }
+        assert!(
+            asked <= PARKED && asked + refused == 2000,
+            "{method}: {asked} asked, {refused} refused"
+        );
+        bench.pass(60_000);
+        bench.assert_idle();
+    }
+}
+
+/// Of the attempts of a flood no more is told than the shell takes.
+#[test]
+fn events_of_a_flood_are_bounded() {
+    let mut config = small(config());
+    config.domains[0].auth.methods = vec![b"MESSAGE"[..].into()];
+    let mut bench = Bench::new(&config);
+    let uri = "sip:bob@example.com";
+    let nonce = nonce_of(&one(bench.udp(CALLER, &request("MESSAGE", uri, "first", ""))));
+    let key = (b"alice".to_vec(), b"example.com".to_vec());
+    bench.shared.cached.lock().unwrap().insert(key, None);
+    for number in 0..500 {
+        let line = Login {
+            count: number + 1,
+            ..login("MESSAGE", uri)
+        }
+        .line(&nonce);
+        let text =
+            request("MESSAGE", uri, &format!("u{number}"), &line).replace("c1@", &format!("c{number}@"));
+        let _ = bench.udp(CALLER, &text);
+    }
+    let told = std::iter::from_fn(|| bench.endpoint.poll_event()).count();
+    assert_eq!(told, EVENTS);
+    assert_eq!(bench.counters().dropped_event, 500 - EVENTS as u64);
+}
+
+#[test]
+fn registrations_are_bounded() {
+    // Of one address: its contacts, and the answer.
+    let mut config = small(all_transports());
+    config.routes.clear();
+    config.registrar.durability = Durability::Commit;
+    let mut bench = Bench::new(&config);
+    let register = |number: u32, user: &str, contact: String| {
+        request(
+            "REGISTER",
+            "sip:example.com",
+            &format!("u{number}"),
+            &format!("Contact: <{contact}>\n"),
+        )
+        .replace("bob@example.com", &format!("{user}@example.com"))
+        .replace("c1@", &format!("c{number}@"))
+    };
+    let mut refused = 0;
+    for number in 0..500 {
+        let text = register(
+            number,
+            "bob",
+            format!("sip:b@10.0.{}.{}", number / 250, number % 250),
+        );
+        for sent in bench.udp(CALLER, &text) {
+            refused += usize::from(
+                sent.first_line().starts_with("SIP/2.0 403") || sent.first_line().starts_with("SIP/2.0 503"),
+            );
+        }
+        assert_within(&bench);
+    }
+    assert!(refused >= 497, "{refused}");
+    while bench.endpoint.poll_query().is_some() {}
+    bench.pass(60_000);
+    // Of many: what waits for the disk, which says nothing.
+    let (mut waiting, mut unavailable) = (0, 0);
+    for number in 0..2000 {
+        let flow = over(Transport::Tcp, "192.0.2.10:40000", number % 500);
+        let text = register(
+            10_000 + number,
+            &format!("user{number}"),
+            format!("sip:u{number}@10.0.0.1"),
+        );
+        for sent in bench.receive(flow, &text) {
+            unavailable += usize::from(sent.first_line().starts_with("SIP/2.0 503"));
+        }
+        while let Some(query) = bench.endpoint.poll_query() {
+            // What is to be undone is told, and nobody waits for it.
+            waiting += usize::from(query.id.is_some());
+        }
+        assert_within(&bench);
+    }
+    assert!(
+        waiting <= PARKED && unavailable >= 2000 - PARKED,
+        "{waiting} {unavailable}"
+    );
+    assert!(bench.counters().limited_parked > 0);
+    bench.pass(60_000);
+    let g = bench.endpoint.gauges();
+    assert_eq!((g.parked_requests, g.parked_bytes, g.timers), (0, 0, 0));
+}
+
+/// Each request has another name to ask for, and name service says nothing.
+#[test]
+fn unique_names_of_next_hops_are_bounded() {
+    let mut config = small(config());
+    config.routes[0] = sip_core::config::Route {
+        action: sip_core::config::Action::Relay(sip_core::config::Relay::to(
+            sip_core::config::RelayTarget::RequestUri,
+        )),
+        ..config.routes[0].clone()
+    };
+    let mut bench = Bench::new(&config);
+    let mut refused = 0;
+    for number in 0..2000 {
+        let text = request(
+            "MESSAGE",
+            &format!("sip:x@host{number}.example"),
+            &format!("u{number}"),
+            "",
+        )
+        .replace("c1@", &format!("c{number}@"));
+        for sent in bench.udp(CALLER, &text) {
+            refused += usize::from(sent.first_line().starts_with("SIP/2.0 503"));
+        }
+        assert_within(&bench);
+    }
+    assert!(refused >= 2000 - PARKED, "{refused}");
+    while bench.endpoint.poll_query().is_some() {}
+    // With so small a cache its names push each other out, and each is asked for some times.
+    bench.pass(400_000);
+    bench.assert_idle();
+}
