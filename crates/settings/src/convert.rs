@@ -400,11 +400,13 @@ fn warnings(settings: &Settings, core: &Config, shell: &Shell) -> Vec<String> {
         out.push("listen.preloaded_route has no effect without trust.peers".to_owned());
     }
     groups::warnings(&settings.group, &core.routes, &mut out);
-    for domain in core
-        .domains
-        .iter()
-        .filter(|domain| !domain.auth.methods.iter().any(|m| matches!(&**m, b"REGISTER" | b"*")))
-    {
+    for domain in core.domains.iter().filter(|domain| {
+        !domain
+            .auth
+            .methods
+            .iter()
+            .any(|m| matches!(&**m, b"REGISTER" | b"*"))
+    }) {
         let name = String::from_utf8_lossy(&domain.name);
         out.push(format!(
             "{name}: REGISTER is not in auth.methods, so anybody may take anybody's calls"

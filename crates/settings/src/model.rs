@@ -233,7 +233,15 @@ pub(crate) struct Auth {
 
 impl Default for Auth {
     fn default() -> Self {
-        let methods = ["REGISTER", "INVITE", "MESSAGE", "SUBSCRIBE", "PUBLISH", "REFER", "*"];
+        let methods = [
+            "REGISTER",
+            "INVITE",
+            "MESSAGE",
+            "SUBSCRIBE",
+            "PUBLISH",
+            "REFER",
+            "*",
+        ];
         Self {
             realm: None,
             methods: methods.map(str::to_owned).to_vec(),

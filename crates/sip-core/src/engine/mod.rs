@@ -340,10 +340,7 @@ fn holds_state(config: &Config) -> bool {
 /// Whether credentials are wanted for some INVITE.
 fn asks_callers(config: &Config) -> bool {
     config.routes.iter().any(|r| r.auth == Some(true))
-        || config
-            .domains
-            .iter()
-            .any(|d| d.auth.asks(b"INVITE", false))
+        || config.domains.iter().any(|d| d.auth.asks(b"INVITE", false))
 }
 
 /// [`SharedState`] with the `Debug` that everything here has.
