@@ -207,6 +207,7 @@ fn core(settings: &Settings, listening: Listening, registrar: RegistrarPolicy, c
         registrar,
         trust: trust(settings, cx),
         trust_names: trust_names(settings, cx),
+        abuse: sip_core::config::Abuse::default(),
         credentials_deadline_ms: settings.credentials.deadline_ms,
         credentials_unavailable: match settings.credentials.on_unavailable {
             OnUnavailable::Unavailable503 => 503,

@@ -39,6 +39,8 @@ pub struct Config {
     /// SIP domains, lower case, that are trusted where they have proved to be these by certificate.
     /// The shell compares: [`crate::transport::Proof::Trusted`].
     pub trust_names: Vec<Box<str>>,
+    /// What is done about who sends too much, or what nobody wants.
+    pub abuse: Abuse,
     /// How long a request may wait for credentials, milliseconds.
     pub credentials_deadline_ms: u32,
     /// Answer when credentials cannot be had: 503 or 504.
@@ -47,6 +49,46 @@ pub struct Config {
     pub workers: u16,
     /// This node's number among those that share keys; part of each nonce.
     pub node_id: u16,
+}
+
+/// Abuse control ([`crate::admission`]). The default does nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Abuse {
+    /// Messages a second that one source may send to one worker; 0: any number.
+    pub rate: u32,
+    /// Messages that it may send at once; at least 1.
+    pub burst: u32,
+    /// Sources that one worker counts; of more, those that sent least lately are forgotten.
+    pub sources: usize,
+    /// Networks that are neither limited nor banned, beside the trust domain.
+    pub exempt: Vec<Network>,
+    /// Sources may be banned for what they do: what belongs to the trust domain is learnt.
+    pub bans: bool,
+    /// What is dropped without an answer.
+    pub scanners: Scanners,
+}
+
+/// Patterns by which requests of scanners are known.
+#[derive(Clone, Debug, Default)]
+pub struct Scanners {
+    /// On the value of User-Agent.
+    pub user_agent: Option<regex::bytes::Regex>,
+    /// On the user part of From.
+    pub from_user: Option<regex::bytes::Regex>,
+    /// On the user part of To.
+    pub to_user: Option<regex::bytes::Regex>,
+    /// On the user part of the Request-URI.
+    pub uri_user: Option<regex::bytes::Regex>,
+}
+
+impl Scanners {
+    /// Whether there is none.
+    pub const fn is_empty(&self) -> bool {
+        self.user_agent.is_none()
+            && self.from_user.is_none()
+            && self.to_user.is_none()
+            && self.uri_user.is_none()
+    }
 }
 
 /// A socket that we listen on.

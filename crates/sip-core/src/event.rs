@@ -2,7 +2,7 @@
 //! call records. The core logs nothing.
 
 use alloc::boxed::Box;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 /// Defines the counters once: field, Prometheus name and help.
 macro_rules! counters {
@@ -102,6 +102,12 @@ counters! {
     /// Messages dropped, by cause.
     dropped_no_route => "dropped" { "cause=\"no-next-hop\"" };
     /// Messages dropped, by cause.
+    dropped_banned => "dropped" { "cause=\"banned\"" };
+    /// Messages dropped, by cause.
+    dropped_rate => "dropped" { "cause=\"rate\"" };
+    /// Messages dropped, by cause.
+    dropped_scanner => "dropped" { "cause=\"scanner\"" };
+    /// Messages dropped, by cause.
     dropped_event => "dropped" { "cause=\"event-queue-full\"" };
     /// Outcomes of digest authentication.
     auth_challenges => "auth" { "result=\"challenged\"" };
@@ -141,6 +147,10 @@ counters! {
     limited_aliases => "limit_reached" { "limit=\"aliases\"" };
     /// Answers dropped, beyond those that may go to the places that one source's Via names.
     limited_elsewhere => "limit_reached" { "limit=\"answers-elsewhere\"" };
+    /// Sources forgotten although they had sent something lately, as the table was full.
+    sources_evicted => "sources_evicted" {};
+    /// Messages of sources that were not counted, as nobody could be forgotten for them.
+    sources_untracked => "sources_untracked" {};
     /// Bindings whose connection has closed.
     flows_lost => "registration_flows_lost" {};
     /// Requests sent to another address of the next hop after the first failed (RFC 3263 §4.3).
@@ -190,6 +200,8 @@ pub struct Gauges {
     pub flows: u64,
     /// Those of them that registrations were made over.
     pub flows_registered: u64,
+    /// Sources that have sent something lately, where messages are limited by source.
+    pub sources: u64,
 }
 
 /// Something worth a record.
@@ -221,6 +233,33 @@ pub enum Event {
         source: SocketAddr,
         /// Why.
         reason: AuthFailure,
+        /// Whether it may be held against the source: a guess at a password, from outside of the
+        /// trust domain, and certainly from there. A datagram's source is certain once a nonce has
+        /// come back from where it was sent to.
+        counts: bool,
+    },
+    /// A source sends more than it may. Told at once and then now and then.
+    SourceLimited {
+        /// Source.
+        source: SocketAddr,
+        /// Messages dropped since it was told of last.
+        dropped: u32,
+    },
+    /// A request of a scanner was dropped.
+    Scanned {
+        /// Source.
+        source: SocketAddr,
+        /// By what it was known.
+        sign: ScanSign,
+        /// Whether it may be held against the source; see [`Event::AuthFailed`].
+        counts: bool,
+        /// `Some`: it is time to tell of this source, and of so many since the last time.
+        told: Option<u32>,
+    },
+    /// A peer of the trust domain is at this address. Told at once and then now and then.
+    PeerMet {
+        /// Its address.
+        address: IpAddr,
     },
     /// A member of a group gets no calls any more.
     MemberFailed {
@@ -256,4 +295,17 @@ pub enum AuthFailure {
     NotOwner,
     /// A nonce count seen before.
     Replay,
+}
+
+/// By what a scanner was known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScanSign {
+    /// User-Agent.
+    UserAgent,
+    /// The user of From.
+    FromUser,
+    /// The user of To.
+    ToUser,
+    /// The user of the Request-URI.
+    UriUser,
 }

@@ -6,8 +6,8 @@
 //!
 //! [`endpoint::Endpoint`] is the only door. Modules import downwards only, in this order:
 //! `endpoint`, `request_path`, `proxy`, `engine`, `registrar`, `shared`, `auth`, `location`,
-//! `resolve`, `transaction`, `timer`, `config`, `dispatcher`, `transport`, `query`, `event`,
-//! `limits`, `owner`, `id`, `keys`, `time`, `slab`, `activity`.
+//! `resolve`, `transaction`, `timer`, `admission`, `config`, `dispatcher`, `transport`, `query`,
+//! `event`, `limits`, `owner`, `id`, `keys`, `time`, `slab`, `activity`.
 //!
 //! A panic is a bug; malformed input never causes one.
 #![no_std]
@@ -17,6 +17,7 @@
 extern crate alloc;
 
 pub mod activity;
+pub mod admission;
 pub mod auth;
 pub mod config;
 pub mod dispatcher;

@@ -268,6 +268,7 @@ fn a_wrong_password_and_an_unknown_user_look_alike() {
                     user: user.as_bytes().into(),
                     source: CALLER.parse().unwrap(),
                     reason,
+                    counts: true,
                 };
                 assert_eq!(b.endpoint.poll_event(), Some(event));
             }

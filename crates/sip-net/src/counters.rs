@@ -74,12 +74,14 @@ net_counters! {
     tcp_opened => "net_connections" { "opened_by=\"server\"" };
     /// Connections that could not be opened.
     tcp_open_failed => "net_connections_failed" {};
-    /// Connections refused because the limit was reached.
+    /// Connections refused, by cause.
     tcp_refused_limit => "net_connections_refused" { "cause=\"limit\"" };
-    /// Connections refused because the limit was reached.
+    /// Connections refused, by cause.
     tcp_refused_address => "net_connections_refused" { "cause=\"limit-per-address\"" };
-    /// Connections refused because the limit was reached.
+    /// Connections refused, by cause.
     tcp_refused_files => "net_connections_refused" { "cause=\"file-descriptors\"" };
+    /// Connections refused, by cause.
+    tcp_refused_banned => "net_connections_refused" { "cause=\"banned\"" };
     /// Times that accepting connections paused because the system could not give one.
     tcp_accept_pauses => "net_accept_pauses" {};
     /// Connections closed, by cause.
@@ -106,6 +108,8 @@ net_counters! {
     tcp_closed_incomplete => "net_connections_closed" { "cause=\"incomplete-message\"" };
     /// Connections closed, by cause.
     tcp_closed_slow => "net_connections_closed" { "cause=\"slow-reader\"" };
+    /// Connections closed, by cause.
+    tcp_closed_banned => "net_connections_closed" { "cause=\"banned\"" };
     /// Connections closed, by cause.
     tcp_closed_memory => "net_connections_closed" { "cause=\"memory-limit\"" };
     /// TLS handshakes done, by our role and whether an earlier session goes on.

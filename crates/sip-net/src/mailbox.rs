@@ -19,6 +19,7 @@ use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 
+use sip_core::admission::Standing;
 use sip_core::config::Config;
 use sip_core::id::{QueryId, WorkerId};
 use sip_core::query::Answer;
@@ -151,6 +152,8 @@ impl Block {
 pub enum Control {
     /// Take this configuration. Its listeners must be those that the sockets were bound for.
     Reconfigure(Arc<Config>),
+    /// Take this as what is held of sources; close what those who are banned have opened.
+    Standing(Arc<Standing>),
     /// Refuse new work, finish what is under way, then return together with all other workers
     /// (which are to be told, too); at the latest after this many milliseconds.
     Drain {

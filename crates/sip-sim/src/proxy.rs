@@ -256,6 +256,7 @@ fn config(plan: &ProxyPlan, address: SocketAddr, next: SocketAddr) -> Config {
         },
         trust: vec![],
         trust_names: vec![],
+        abuse: sip_core::config::Abuse::default(),
         credentials_deadline_ms: 3000,
         credentials_unavailable: 503,
         workers: 1,

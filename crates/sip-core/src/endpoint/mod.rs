@@ -2,11 +2,14 @@
 //!
 //! Four kinds of methods, and the order in which the shell calls them in one turn of its loop:
 //!
-//! 0. [`Endpoint::owner_of`], where asking saves work: a datagram of another worker's is not handled.
+//! 0. [`Endpoint::admit`], of each message that arrives; of one that another worker has handed over
+//!    it was asked there. Then [`Endpoint::owner_of`], where asking saves work: a datagram of another
+//!    worker's is not handled.
 //! 1. `handle_*`: something happened (bytes, an answer, an undelivered message, time passed).
 //! 2. `poll_*`: take what came of it: [`Endpoint::poll_transmit`], then [`Endpoint::poll_query`],
 //!    [`Endpoint::poll_event`], and [`Endpoint::poll_timeout`] last, to know how long to sleep.
-//! 3. changes: [`Endpoint::reconfigure`], [`Endpoint::drain`], [`Endpoint::observe`].
+//! 3. changes: [`Endpoint::reconfigure`], [`Endpoint::set_standing`], [`Endpoint::drain`],
+//!    [`Endpoint::observe`].
 //! 4. getters: [`Endpoint::counters`], [`Endpoint::gauges`].
 
 use alloc::sync::Arc;
@@ -16,6 +19,7 @@ use core::net::SocketAddr;
 use sip_message::{HeaderIndex, StartLine};
 
 use crate::activity::{Activity, Component};
+use crate::admission::Standing;
 use crate::shared::SharedState;
 
 pub use crate::engine::Keys;
@@ -69,6 +73,15 @@ impl Endpoint {
             index: HeaderIndex::new(),
             unfolded: Vec::new(),
         }
+    }
+
+    /// Whether a message that arrives on `flow` is heard; if not, it is dropped unread. Asked once of
+    /// each, by the worker to which it comes, before [`Endpoint::owner_of`] and before
+    /// [`Endpoint::handle_message`]: both workers of one that is handed over would else count it.
+    #[must_use]
+    #[inline]
+    pub fn admit(&mut self, now: Now, flow: &Flow) -> bool {
+        !self.engine.admission.is_on() || self.engine.admit(now, flow)
     }
 
     /// The other worker that a datagram belongs to, told by its Call-ID alone; `None`: this one, or
@@ -286,6 +299,11 @@ impl Endpoint {
         self.engine.start_probes();
     }
 
+    /// Takes what the process now holds of sources: who is banned, and who belongs to the trust domain.
+    pub fn set_standing(&mut self, standing: Arc<Standing>) {
+        self.engine.admission.set_standing(standing);
+    }
+
     /// From now on `activity` is told what this endpoint is busy with. Nothing else depends on it.
     pub fn observe(&mut self, activity: Activity) {
         self.engine.activity = activity;
@@ -318,6 +336,7 @@ impl Endpoint {
             dns_entries: engine.resolver.len() as u64,
             flows: engine.flows.len() as u64,
             flows_registered: engine.flows.registered() as u64,
+            sources: engine.admission.sources(engine.now.instant) as u64,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What an endpoint holds, and the steps that every part of it takes: sending, transactions and
 //! their timers, questions to back-ends, answers made here.
 
+pub(crate) mod admit;
 mod aors;
 mod claims;
 pub(crate) mod context;
@@ -25,6 +26,7 @@ use sip_message::{HeaderIndex, Message};
 use smallvec::SmallVec;
 
 use crate::activity::{Activity, Component};
+use crate::admission::Admission;
 use crate::auth::verify::Authenticator;
 use crate::config::{Config, StateMode};
 use crate::dispatcher::Group;
@@ -197,6 +199,8 @@ pub(crate) struct Engine {
     pub(crate) shared: SharedHandle,
     /// Who hears what this endpoint is busy with.
     pub(crate) activity: Activity,
+    /// Who is heard at all.
+    pub(crate) admission: Admission,
     pub(crate) worker: WorkerId,
     pub(crate) now: Now,
     pub(crate) table: Table<ServerUser, ClientUser>,
@@ -369,9 +373,11 @@ impl Engine {
     pub(crate) fn new(config: &Config, keys: &Keys, worker: WorkerId, shared: Arc<dyn SharedState>) -> Self {
         // A copy of its own: the workers share no reference count that changes with each message.
         let config = Arc::new(config.clone());
+        let secrets = Secrets::new(&keys.domain_secret, &keys.seed);
         Self {
             directory: Directory::new(&config),
-            secrets: Secrets::new(&keys.domain_secret, &keys.seed),
+            admission: Admission::new(&config, secrets.source_key()),
+            secrets,
             authenticator: Authenticator::new(&keys.domain_secret, &keys.seed, config.node_id),
             shared: SharedHandle(shared),
             activity: Activity::default(),
@@ -413,6 +419,7 @@ impl Engine {
     pub(crate) fn reconfigure(&mut self, config: &Config) {
         self.config = Arc::new(config.clone());
         self.directory = Directory::new(&self.config);
+        self.admission.reconfigure(&self.config);
         self.holds_state = holds_state(&self.config);
         self.asks_callers = asks_callers(&self.config);
         self.groups = groups(&self.config);

@@ -24,6 +24,8 @@ pub(crate) struct Secrets {
     flow: Key,
     /// For maps keyed by what a peer chooses; differs between starts.
     map: Key,
+    /// The same for sources of messages.
+    source: Key,
 }
 
 impl core::fmt::Debug for Secrets {
@@ -41,6 +43,7 @@ impl Secrets {
             dice: derive_siphash_key(domain_secret, "choice among equals"),
             flow: derive_siphash_key(domain_secret, "flow token"),
             map: derive_siphash_key(seed, "transaction keys"),
+            source: derive_siphash_key(seed, "sources"),
         }
     }
 
@@ -94,6 +97,11 @@ impl Secrets {
     /// Key of a table entry made of what a peer chose.
     pub(crate) fn map_key<const N: usize>(&self, fields: [&[u8]; N]) -> u128 {
         Fields(fields).hash128(self.map)
+    }
+
+    /// Key of the table of sources.
+    pub(crate) const fn source_key(&self) -> (u64, u64) {
+        self.source
     }
 
     /// A reproducible number for choices among equals (RFC 2782 weights): the same on each

@@ -13,6 +13,8 @@ pub(crate) struct Hop<'a> {
     pub(crate) port: Option<u16>,
     pub(crate) transport: Option<Transport>,
     pub(crate) secure: bool,
+    /// The configuration names it: it is of the trust domain, wherever it is.
+    pub(crate) is_ours: bool,
 }
 
 impl<'a> Hop<'a> {
@@ -25,6 +27,7 @@ impl<'a> Hop<'a> {
             port: hop.port,
             transport: hop.transport,
             secure: hop.secure,
+            is_ours: true,
         }
     }
 
@@ -79,11 +82,19 @@ impl<'a> Hop<'a> {
             port: uri.port,
             transport,
             secure: uri.secure,
+            is_ours: false,
         }
     }
 }
 
 impl Engine {
+    /// Learns where a next hop of the configuration is. That of an address is known without.
+    pub(crate) fn meet_peers(&mut self, hop: &Hop<'_>, candidates: &Candidates) {
+        if hop.is_ours && matches!(hop.host, HostRef::Name(_)) {
+            candidates.iter().for_each(|c| self.meet_peer(c.address.ip()));
+        }
+    }
+
     /// The question that locating `hop` asks. `call_id` chooses among equals; `stateless`: nobody
     /// will remember the choice.
     pub(crate) fn question<'h>(&self, hop: Hop<'h>, call_id: &[u8], stateless: bool) -> Question<'h> {

@@ -67,6 +67,7 @@ impl Engine {
         let question = self.question(Hop::configured(&member.hop), b"", false);
         let next = match self.resolver.locate(self.now.instant, &question) {
             Located::Done(candidates) => {
+                self.meet_peers(&Hop::configured(&member.hop), &candidates);
                 let reachable = candidates.iter().find_map(|c| self.flow_to(c, None));
                 match reachable {
                     Some(to) => {

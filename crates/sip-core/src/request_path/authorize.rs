@@ -209,10 +209,13 @@ impl Engine {
 
     fn note_failure(&mut self, request: &Request<'_>, credentials: &Credentials<'_>, reason: AuthFailure) {
         let user = Box::from(credentials.username);
+        let is_guess = matches!(reason, AuthFailure::UnknownUser | AuthFailure::WrongPassword);
+        let counts = is_guess && self.counts_against(&request.flow, Some(credentials));
         self.event(Event::AuthFailed {
             user,
             source: request.flow.remote,
             reason,
+            counts,
         });
     }
 
@@ -422,7 +425,7 @@ fn shorten(lines: &mut Vec<u8>, request_len: usize) {
 }
 
 /// A registrar asks as a server, everything else here as a proxy.
-fn role_of(method: Method<'_>) -> Role {
+pub(super) fn role_of(method: Method<'_>) -> Role {
     if method == Method::Register {
         Role::Server
     } else {
@@ -431,7 +434,7 @@ fn role_of(method: Method<'_>) -> Role {
 }
 
 /// The Request-URI as it came, which is what the client computed its answer over.
-fn original_uri<'a>(request: &Request<'a>) -> &'a [u8] {
+pub(super) fn original_uri<'a>(request: &Request<'a>) -> &'a [u8] {
     request.message.request_uri().unwrap_or_default()
 }
 

@@ -1,5 +1,6 @@
 //! The way of a request, phase by phase, in the order of the files' names below:
 //!
+//! 0. **scanner**: what nobody wants to answer.
 //! 1. **transaction**: a retransmission, an ACK or a CANCEL of something known ends here.
 //! 2. **sanity** (RFC 3261 §16.3): what is malformed or demands what we cannot do.
 //! 3. **in_dialog** (§16.4): Route values of ours come off; a valid mark makes it part of a dialog.
@@ -18,6 +19,7 @@ mod register;
 mod resume;
 mod route;
 mod sanity;
+mod scanner;
 mod targets;
 mod transaction;
 
@@ -65,6 +67,9 @@ impl Engine {
         };
         self.activity.enter(Component::Transaction);
         if flow.proof != Proof::None {
+            if flow.proof == Proof::Trusted {
+                self.meet_peer(flow.remote.ip());
+            }
             self.note_alias(&request);
         }
         if self.holds_state
@@ -76,6 +81,9 @@ impl Engine {
         self.count_request(request.method);
         self.proved = false;
         self.is_let_in = false;
+        if self.drops_scanner(&request) {
+            return Handled::Here;
+        }
         if self.find_transaction(&mut request) {
             return Handled::Here;
         }
@@ -159,6 +167,9 @@ impl Engine {
         status: Status<'_>,
     ) -> Handled {
         self.counters.requests_other += 1;
+        if self.drops_broken_scanner(message, &flow) {
+            return Handled::Here;
+        }
         let answerable = via::way_back(flow, message).is_some()
             && [
                 HeaderName::From,

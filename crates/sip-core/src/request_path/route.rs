@@ -550,6 +550,7 @@ impl Engine {
         let question = self.question(hop, request.call_id, stateless);
         match self.resolver.locate(self.now.instant, &question) {
             Located::Done(candidates) if !candidates.is_empty() => {
+                self.meet_peers(&hop, &candidates);
                 let way = Way::Candidates(hop.peer(&candidates), candidates);
                 self.send(request, progress, plan, way, contact);
             }

@@ -288,6 +288,7 @@ impl Engine {
         let question = self.question(hop, request.call_id, false);
         match self.resolver.locate(self.now.instant, &question) {
             Located::Done(candidates) if !candidates.is_empty() => {
+                self.meet_peers(&hop, &candidates);
                 if let Some(target) = self.context(server).and_then(|c| c.target_mut(number)) {
                     target.peer = hop.peer(&candidates);
                     target.candidates = candidates;

@@ -115,6 +115,7 @@ pub fn config() -> Config {
         },
         trust: vec![],
         trust_names: vec![],
+        abuse: sip_core::config::Abuse::default(),
         credentials_deadline_ms: 3000,
         credentials_unavailable: 503,
         workers: 1,

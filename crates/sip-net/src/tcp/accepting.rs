@@ -1,15 +1,18 @@
 //! Connections that peers open.
 
 use std::io;
-use std::net::TcpStream;
+use std::mem;
+use std::net::{IpAddr, TcpStream};
+use std::sync::Arc;
 
+use sip_core::admission::{Source, Standing};
 use sip_core::id::ConnId;
 use sip_core::transport::{Flow, Proof};
 
 use super::conn::{Beginning, State};
 use super::layer::{Decoder, Secured};
 use super::service::is_secure;
-use super::streams::Streams;
+use super::streams::{Streams, Why};
 use crate::counters::NetCounters;
 
 /// Of so many places one is kept for connections that we open.
@@ -63,12 +66,43 @@ impl Streams {
         Ok(())
     }
 
+    /// Takes what is held of sources from now on, and closes what those who are banned have opened.
+    /// Those that were banned before have nothing left, and are not looked for.
+    pub fn set_standing(&mut self, standing: &Arc<Standing>, counters: &mut NetCounters) {
+        let before = mem::replace(&mut self.standing, Arc::clone(standing));
+        let mut fresh = standing.banned.iter().filter(|s| !before.banned.contains(*s));
+        let limit = self.settings.connections_per_address;
+        // Most have no connection, and of so many one look at each connection is enough.
+        if !fresh.any(|source| self.per_address.may_have(source.address(), limit)) {
+            return;
+        }
+        for id in self.table.keys() {
+            let conn = self.table.get_mut(id).filter(|conn| !conn.is_outbound());
+            if conn
+                .map(|conn| conn.remote.ip())
+                .is_some_and(|ip| self.is_banned(ip))
+            {
+                self.close(id, Why::Banned, counters);
+            }
+        }
+    }
+
+    /// The trust domain is never banned; but what of it has been learnt may come with the ban.
+    fn is_banned(&self, ip: IpAddr) -> bool {
+        let source = Source::of(ip);
+        self.standing.banned.contains(source) && !self.standing.peers.contains(source)
+    }
+
     /// Closes the listeners.
     pub fn stop_accepting(&mut self) {
         self.listeners.clear();
     }
 
     fn accepted(&mut self, socket: TcpStream, flow: &Flow, now_ms: u64, counters: &mut NetCounters) {
+        if self.is_banned(flow.remote.ip()) {
+            counters.tcp_refused_banned += 1;
+            return;
+        }
         if self.is_full_of_accepted() && (!self.make_room(counters) || self.is_full_of_accepted()) {
             counters.tcp_refused_limit += 1;
             return;

@@ -40,6 +40,11 @@ impl PerAddress {
         limit == 0 || self.counts.get(&network(ip)).is_none_or(|count| *count < limit)
     }
 
+    /// Whether `ip` may have one open; with a `limit` of 0 nobody knows.
+    pub(super) fn may_have(&self, ip: IpAddr, limit: usize) -> bool {
+        limit == 0 || self.counts.contains_key(&network(ip))
+    }
+
     /// One of `ip` has ended.
     pub(super) fn remove(&mut self, ip: IpAddr) {
         if let Entry::Occupied(mut entry) = self.counts.entry(network(ip)) {

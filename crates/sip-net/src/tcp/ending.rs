@@ -283,6 +283,7 @@ fn count(why: Why, counters: &mut NetCounters) {
         Why::Incomplete => &mut counters.tcp_closed_incomplete,
         Why::Slow => &mut counters.tcp_closed_slow,
         Why::Memory => &mut counters.tcp_closed_memory,
+        Why::Banned => &mut counters.tcp_closed_banned,
         Why::Handshake => &mut counters.tcp_closed_handshake,
         Why::Silent => &mut counters.tcp_closed_silent,
         Why::Tls => &mut counters.tcp_closed_tls,

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use sip_core::activity::{Activity, Component};
+use sip_core::admission::Standing;
 use sip_core::config::Config;
 use sip_core::id::{ConnId, WorkerId};
 use sip_core::limits::Limits;
@@ -95,6 +96,7 @@ pub(super) enum Why {
     Incomplete,
     Slow,
     Memory,
+    Banned,
     Handshake,
     Silent,
     Tls,
@@ -151,6 +153,8 @@ pub struct Streams {
     /// Those of them that wait for their peers to close them, in the order in which they began to; some
     /// may have ended.
     pub(super) shut: VecDeque<ConnId>,
+    /// What is held of sources.
+    pub(super) standing: Arc<Standing>,
     turns: Turns,
     pub(super) wheel: Wheel,
     pub(super) due: Vec<(ConnId, u64)>,
@@ -217,6 +221,7 @@ impl Streams {
             per_address: PerAddress::default(),
             accepted_count: 0,
             shut: VecDeque::new(),
+            standing: Arc::default(),
             turns: Turns::default(),
             wheel: Wheel::new(now_ms),
             due: Vec::new(),

@@ -1,9 +1,11 @@
 //! What the loop needs of the protocol engine, and of the program.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use crate::tcp::TlsFailure;
 use sip_core::activity::Activity;
+use sip_core::admission::Standing;
 use sip_core::config::Config;
 use sip_core::endpoint::{Endpoint, Handled};
 use sip_core::event::{Counters, Event, Gauges};
@@ -16,6 +18,8 @@ use sip_core::transport::{Flow, TransmitBatch};
 /// The protocol engine of one worker: [`Endpoint`], or a stand-in for tests of the loop. See
 /// [`sip_core::endpoint`] for what the methods mean and for their order.
 pub trait Core {
+    /// See [`Endpoint::admit`].
+    fn admit(&mut self, now: Now, flow: &Flow) -> bool;
     /// See [`Endpoint::owner_of`].
     fn owner_of(&self, bytes: &[u8]) -> Option<WorkerId>;
     /// See [`Endpoint::handle_message`].
@@ -42,6 +46,8 @@ pub trait Core {
     fn poll_timeout(&self) -> Option<Instant>;
     /// See [`Endpoint::reconfigure`].
     fn reconfigure(&mut self, config: &Config);
+    /// See [`Endpoint::set_standing`].
+    fn set_standing(&mut self, standing: Arc<Standing>);
     /// See [`Endpoint::observe`].
     fn observe(&mut self, activity: Activity);
     /// See [`Endpoint::drain`].
@@ -55,6 +61,10 @@ pub trait Core {
 }
 
 impl Core for Endpoint {
+    fn admit(&mut self, now: Now, flow: &Flow) -> bool {
+        Self::admit(self, now, flow)
+    }
+
     fn owner_of(&self, bytes: &[u8]) -> Option<WorkerId> {
         Self::owner_of(self, bytes)
     }
@@ -105,6 +115,10 @@ impl Core for Endpoint {
 
     fn reconfigure(&mut self, config: &Config) {
         Self::reconfigure(self, config);
+    }
+
+    fn set_standing(&mut self, standing: Arc<Standing>) {
+        Self::set_standing(self, standing);
     }
 
     fn observe(&mut self, activity: Activity) {

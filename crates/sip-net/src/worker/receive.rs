@@ -139,6 +139,9 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                 conn: None,
                 proof: Proof::None,
             };
+            if !self.core.admit(now, &flow) {
+                continue;
+            }
             let owner = if self.strays.are_many() {
                 let before = self.activity.enter(Component::HandOver);
                 let owner = self.core.owner_of(datagram.bytes);
@@ -216,12 +219,15 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             &mut self.streams,
             &mut self.counters,
             &mut |flow, arrival| match arrival {
+                Arrival::Message(_) if !core.admit(now, &flow) => Verdict::Keep,
                 Arrival::Message(bytes) => {
                     let handled = core.handle_message(now, flow, bytes);
                     dispatch(handled, activity, outboxes, &mut handed_over, flow, bytes)
                 }
                 Arrival::Fault(error) => {
-                    core.handle_framing_error(now, flow, error);
+                    if core.admit(now, &flow) {
+                        core.handle_framing_error(now, flow, error);
+                    }
                     Verdict::Close
                 }
             },
@@ -279,6 +285,10 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             Control::Reconfigure(config) => {
                 self.streams.reconfigure(&config);
                 self.core.reconfigure(&config);
+            }
+            Control::Standing(standing) => {
+                self.streams.set_standing(&standing, &mut self.counters);
+                self.core.set_standing(standing);
             }
             Control::Drain { deadline_ms } => self.begin_drain(now, deadline_ms),
             Control::Stop => self.phase = Phase::Stopping,

@@ -20,6 +20,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant as StdInstant};
 
 use sip_core::activity::{Activity, Component};
+use sip_core::admission::{Source, Standing};
 use sip_core::config::{Config, Durability, Listener, RegistrarPolicy, StateMode, Timers};
 use sip_core::endpoint::Handled;
 use sip_core::event::{Counters, Event, Gauges};
@@ -110,6 +111,7 @@ pub struct Fake {
     busy: bool,
     tells_closed: bool,
     aliases: Vec<(ConnId, SocketAddr)>,
+    standing: Arc<Standing>,
     activity: Activity,
 }
 
@@ -238,6 +240,15 @@ fn text(bytes: &[u8]) -> String {
 }
 
 impl Core for Fake {
+    fn admit(&mut self, _: Now, flow: &Flow) -> bool {
+        let source = Source::of(flow.remote.ip());
+        !self.standing.banned.contains(source) || self.standing.peers.contains(source)
+    }
+
+    fn set_standing(&mut self, standing: Arc<Standing>) {
+        self.standing = standing;
+    }
+
     /// Knows it of `OWNER`; not of `AT`.
     fn owner_of(&self, bytes: &[u8]) -> Option<WorkerId> {
         let text = std::str::from_utf8(bytes).ok()?;
@@ -433,6 +444,7 @@ pub fn config(workers: u16) -> Config {
         },
         trust: Vec::new(),
         trust_names: Vec::new(),
+        abuse: sip_core::config::Abuse::default(),
         credentials_deadline_ms: 3000,
         credentials_unavailable: 503,
         workers,
@@ -490,6 +502,7 @@ impl Rig {
                 busy: false,
                 tells_closed: false,
                 aliases: Vec::new(),
+                standing: Arc::default(),
                 activity: Activity::default(),
             };
             let worker = Worker::new(Parts {

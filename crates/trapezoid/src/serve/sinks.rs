@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sip_backend::AnswerSink;
 use sip_backend::metrics::{Counter, Sample};
 use sip_core::config::Listener;
-use sip_core::event::{AuthFailure, Event};
+use sip_core::event::{AuthFailure, Event, ScanSign};
 use sip_core::id::{ListenerId, QueryId, WorkerId};
 use sip_core::query::Answer;
 use sip_core::transport::PeerName;
@@ -115,7 +115,9 @@ fn record(event: &Event) {
         } => {
             tracing::debug!(call_id = ?lossy(call_id), status, after_us, "call answered");
         }
-        Event::AuthFailed { user, source, reason } => {
+        Event::AuthFailed {
+            user, source, reason, ..
+        } => {
             let reason = match reason {
                 AuthFailure::UnknownUser => "unknown user",
                 AuthFailure::WrongPassword => "wrong password",
@@ -123,6 +125,25 @@ fn record(event: &Event) {
                 AuthFailure::Replay => "nonce count seen before",
             };
             tracing::info!(user = ?lossy(user), %source, reason, "authentication failed");
+        }
+        Event::SourceLimited { source, dropped } => {
+            tracing::warn!(%source, dropped, "a source sends more than it may; messages were dropped");
+        }
+        Event::Scanned {
+            source, sign, told, ..
+        } => {
+            if let Some(dropped) = told {
+                let sign = match sign {
+                    ScanSign::UserAgent => "User-Agent",
+                    ScanSign::FromUser => "From",
+                    ScanSign::ToUser => "To",
+                    ScanSign::UriUser => "Request-URI",
+                };
+                tracing::info!(%source, sign, dropped, "requests of a scanner were dropped");
+            }
+        }
+        Event::PeerMet { address } => {
+            tracing::debug!(%address, "a peer of the trust domain");
         }
         Event::MemberFailed { group, member } => {
             tracing::warn!(group = ?lossy(group), member = ?lossy(member), "member failed, and gets no requests");

@@ -1,0 +1,241 @@
+//! Who is heard at all: asked of each message that arrives, before anything of it is read.
+//!
+//! A message is refused, without a word, where its source is banned, or sends more than it may
+//! ([`bucket`]). All of this is one worker's own: what the workers hold in common (bans, the
+//! addresses of our next hops) comes to each as a [`Standing`], a value that the shell makes anew
+//! when it changes, so that nothing shared is read, let alone written, for a message.
+//!
+//! **The trust domain is exempt**: sources in `trust` and `exempt` of the configuration, peers that
+//! have proved a trusted name by certificate, next hops and group members of the configuration,
+//! wherever name service says that they are. What name service says is learnt as requests are sent
+//! there ([`Admission::meet`]) and told to all workers, for the answers may come to any of them. Whether
+//! a source is exempt is looked at only where it is about to be refused.
+
+pub(crate) mod bucket;
+mod source;
+mod told;
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::hash::Hasher as _;
+use core::net::IpAddr;
+
+use hashbrown::HashMap;
+use siphasher::sip::SipHasher13;
+
+use crate::config::{Action, Config, Network, RelayTarget};
+use crate::event::Counters;
+use crate::time::Instant;
+use crate::transport::{Flow, HopHost, NextHop, Proof};
+
+use bucket::{Buckets, Taken};
+pub use source::{NoSource, Source, Sources};
+use told::Told;
+
+/// What is held of sources by the whole process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// They are not heard.
+    pub banned: Sources,
+    /// They are of the trust domain, as far as that has been learnt.
+    pub peers: Sources,
+}
+
+/// Peers that one worker has learnt; a source that is not remembered is told of again.
+const PEERS: usize = 4096;
+
+/// A peer that is still met is told of again after this long, microseconds.
+const MEET_AGAIN_US: u64 = 600_000_000;
+
+/// Why a message is not heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// Its source is banned.
+    Banned,
+    /// It is more than its source may send. `Some`: worth telling, of so many.
+    Limited(Option<u32>),
+}
+
+/// One worker's door.
+#[derive(Debug)]
+pub(crate) struct Admission {
+    /// Whether anything need be asked at all.
+    is_on: bool,
+    standing: Arc<Standing>,
+    buckets: Option<Buckets>,
+    /// The limits that the buckets were made for.
+    limits: (u32, u32, usize),
+    /// Networks of the trust domain: those named, and addresses of next hops.
+    exempt: Vec<Network>,
+    /// Whether peers are worth learning.
+    learns: bool,
+    met: HashMap<Source, Instant, BuildKeyed>,
+    told: Told,
+    key: (u64, u64),
+}
+
+/// Makes hashers of sources: peers choose theirs, so they are keyed.
+#[derive(Clone, Copy, Debug)]
+struct BuildKeyed((u64, u64));
+
+impl core::hash::BuildHasher for BuildKeyed {
+    type Hasher = SipHasher13;
+    fn build_hasher(&self) -> SipHasher13 {
+        SipHasher13::new_with_keys(self.0.0, self.0.1)
+    }
+}
+
+impl Admission {
+    /// `key` differs between endpoints and starts.
+    pub(crate) fn new(config: &Config, key: (u64, u64)) -> Self {
+        let mut made = Self {
+            is_on: false,
+            standing: Arc::default(),
+            buckets: None,
+            limits: (0, 0, 0),
+            exempt: Vec::new(),
+            learns: false,
+            met: HashMap::with_hasher(BuildKeyed(key)),
+            told: Told::default(),
+            key,
+        };
+        made.reconfigure(config);
+        made
+    }
+
+    /// Takes a new configuration. Buckets stay as they are, unless their limits change.
+    pub(crate) fn reconfigure(&mut self, config: &Config) {
+        let abuse = &config.abuse;
+        let limits = (abuse.rate, abuse.burst, abuse.sources);
+        if limits != self.limits {
+            self.limits = limits;
+            self.buckets = (abuse.rate > 0).then(|| Buckets::new(abuse.rate, abuse.burst, abuse.sources));
+        }
+        self.exempt = exempt_networks(config);
+        self.learns = abuse.rate > 0 || abuse.bans;
+        self.switch();
+    }
+
+    /// Takes what the process now holds of sources.
+    pub(crate) fn set_standing(&mut self, standing: Arc<Standing>) {
+        self.standing = standing;
+        self.switch();
+    }
+
+    fn switch(&mut self) {
+        self.is_on = self.buckets.is_some() || !self.standing.banned.is_empty();
+    }
+
+    /// Whether a message need be asked about.
+    #[inline]
+    pub(crate) const fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// Whether a message that came by `flow` is heard.
+    pub(crate) fn check(
+        &mut self,
+        now: Instant,
+        flow: &Flow,
+        counters: &mut Counters,
+    ) -> Result<(), Refused> {
+        let source = Source::of(flow.remote.ip());
+        if !self.standing.banned.is_empty() && self.standing.banned.contains(source) && !self.is_exempt(flow)
+        {
+            return Err(Refused::Banned);
+        }
+        let key = self.key;
+        let Some(buckets) = &mut self.buckets else {
+            return Ok(());
+        };
+        let hash = hash(key, source);
+        match buckets.take(now, source, hash) {
+            Taken::Passed => Ok(()),
+            Taken::Evicted => {
+                counters.sources_evicted += 1;
+                Ok(())
+            }
+            Taken::Untracked => {
+                counters.sources_untracked += 1;
+                Ok(())
+            }
+            Taken::Refused if self.is_exempt(flow) => Ok(()),
+            Taken::Refused => Err(Refused::Limited(self.told.note(now, source, hash))),
+        }
+    }
+
+    /// Whether what comes by `flow` is of the trust domain.
+    pub(crate) fn is_exempt(&self, flow: &Flow) -> bool {
+        let ip = flow.remote.ip();
+        flow.proof == Proof::Trusted
+            || self.exempt.iter().any(|network| network.contains(ip))
+            || self.standing.peers.contains(Source::of(ip))
+    }
+
+    /// Notes something else that a source did; whether it is time to tell of it, and of how many.
+    pub(crate) fn tell(&mut self, now: Instant, ip: IpAddr) -> Option<u32> {
+        let source = Source::of(ip);
+        self.told.note(now, source, hash(self.key, source))
+    }
+
+    /// A next hop of the configuration is at `ip`, or a trusted peer; whether the process should be
+    /// told.
+    pub(crate) fn meet(&mut self, now: Instant, ip: IpAddr) -> bool {
+        if !self.learns {
+            return false;
+        }
+        let source = Source::of(ip);
+        if let Some(at) = self.met.get_mut(&source) {
+            let again = now.micros_since(*at) >= MEET_AGAIN_US;
+            if again {
+                *at = now;
+            }
+            return again;
+        }
+        if self.met.len() >= PEERS {
+            self.met.clear();
+        }
+        self.met.insert(source, now);
+        true
+    }
+
+    /// Sources whose buckets are in use.
+    pub(crate) fn sources(&self, now: Instant) -> usize {
+        self.buckets.as_ref().map_or(0, |buckets| buckets.in_use(now))
+    }
+}
+
+fn hash(key: (u64, u64), source: Source) -> u64 {
+    let mut hasher = SipHasher13::new_with_keys(key.0, key.1);
+    hasher.write_u64(source.bits());
+    hasher.finish()
+}
+
+/// The networks of the trust domain, as the configuration has them: nothing that comes from there is
+/// refused, and none of it is banned. Next hops are among them where the configuration gives their
+/// addresses.
+pub fn exempt_networks(config: &Config) -> Vec<Network> {
+    let mut networks = config.trust.clone();
+    networks.extend(&config.abuse.exempt);
+    let routes = config.routes.iter().filter_map(|route| match &route.action {
+        Action::Relay(relay) => match &relay.target {
+            RelayTarget::Uri(hop) => Some(hop),
+            RelayTarget::Location | RelayTarget::RequestUri | RelayTarget::Group(_) => None,
+        },
+        Action::Redirect(_) | Action::Reject { .. } => None,
+    });
+    let members = config.groups.iter().flat_map(|group| &group.members);
+    let hops = routes.chain(members.map(|member| &member.hop));
+    networks.extend(hops.filter_map(address_of));
+    networks
+}
+
+fn address_of(hop: &NextHop) -> Option<Network> {
+    match hop.host {
+        HopHost::Name(_) => None,
+        HopHost::Ip(address) => Some(Network {
+            address,
+            prefix_len: if address.to_canonical().is_ipv4() { 32 } else { 128 },
+        }),
+    }
+}

@@ -1,0 +1,159 @@
+//! Whom messages are counted to.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::fmt;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::str::FromStr;
+
+/// One source: an address of IPv4, or a network of 64 bits of IPv6, of which whoever has one address
+/// has all.
+///
+/// IPv6 is the upper half of the address; IPv4 stands behind 32 bits that are set, which begin
+/// multicast addresses of IPv6 (RFC 4291 §2.7) and so no source.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Source(u64);
+
+const V4: u64 = 0xffff_ffff << 32;
+
+impl Source {
+    /// The source that `ip` belongs to. An IPv4-mapped address of IPv6 is one of IPv4.
+    pub fn of(ip: IpAddr) -> Self {
+        match ip.to_canonical() {
+            IpAddr::V4(ip) => Self(V4 | u64::from(ip.to_bits())),
+            IpAddr::V6(ip) => Self((ip.to_bits() >> 64) as u64),
+        }
+    }
+
+    /// Its first address.
+    pub fn address(self) -> IpAddr {
+        if self.0 & V4 == V4 {
+            Ipv4Addr::from_bits(self.0 as u32).into()
+        } else {
+            Ipv6Addr::from_bits(u128::from(self.0) << 64).into()
+        }
+    }
+
+    /// As a number, of which each source has one of its own. None is `u64::MAX`.
+    pub(crate) const fn bits(self) -> u64 {
+        self.0
+    }
+}
+
+/// As `192.0.2.1` or `2001:db8::/64`.
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.address() {
+            IpAddr::V4(ip) => fmt::Display::fmt(&ip, f),
+            IpAddr::V6(ip) => write!(f, "{ip}/64"),
+        }
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Text that names no source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoSource;
+
+/// Reads what is displayed, and any address, which stands for its source.
+impl FromStr for Source {
+    type Err = NoSource;
+
+    fn from_str(text: &str) -> Result<Self, NoSource> {
+        let (address, length) = match text.split_once('/') {
+            Some((address, length)) => (address, Some(length)),
+            None => (text, None),
+        };
+        let ip: IpAddr = address.parse().map_err(|_| NoSource)?;
+        let fits = match (length, ip) {
+            (None, _) => true,
+            (Some(length), IpAddr::V4(_)) => length == "32",
+            (Some(length), IpAddr::V6(_)) => length == "64",
+        };
+        let is_one = Self::of(ip).bits() != u64::MAX;
+        (fits && is_one).then(|| Self::of(ip)).ok_or(NoSource)
+    }
+}
+
+/// A set of sources that only is read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sources(Box<[Source]>);
+
+impl Sources {
+    /// Whether `source` is in it: a binary search.
+    pub fn contains(&self, source: Source) -> bool {
+        self.0.binary_search(&source).is_ok()
+    }
+
+    /// Whether there is none.
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// All of them, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Source> {
+        self.0.iter().copied()
+    }
+}
+
+impl FromIterator<Source> for Sources {
+    fn from_iter<I: IntoIterator<Item = Source>>(sources: I) -> Self {
+        let mut sources: Vec<Source> = sources.into_iter().collect();
+        sources.sort_unstable();
+        sources.dedup();
+        Self(sources.into_boxed_slice())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+    use alloc::vec;
+
+    #[test]
+    fn addresses_belong_to_sources() {
+        for (address, shown) in [
+            ("192.0.2.1", Some("192.0.2.1")),
+            ("192.0.2.1/32", Some("192.0.2.1")),
+            ("0.0.0.0", Some("0.0.0.0")),
+            ("::ffff:192.0.2.1", Some("192.0.2.1")),
+            ("2001:db8:1:2:3:4:5:6", Some("2001:db8:1:2::/64")),
+            ("2001:db8:1:2::/64", Some("2001:db8:1:2::/64")),
+            ("::1", Some("::/64")),
+            ("255.255.255.255", None),
+            ("192.0.2.0/24", None),
+            ("2001:db8::/48", None),
+            ("192.0.2", None),
+            ("sip.example.com", None),
+            ("", None),
+        ] {
+            let source = address.parse::<Source>();
+            assert_eq!(source.ok().map(|s| s.to_string()).as_deref(), shown, "{address}");
+            if let Ok(source) = source {
+                assert_eq!(source.to_string().parse(), Ok(source));
+                assert_eq!(Source::of(source.address()), source);
+            }
+        }
+        let of = |text: &str| text.parse::<Source>().unwrap();
+        assert_ne!(of("::"), of("0.0.0.0"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+    }
+
+    #[test]
+    fn a_set_holds_what_it_was_made_of() {
+        let of = |last: u8| Source::of([192, 0, 2, last].into());
+        let set: Sources = [3, 1, 3, 9].map(of).into_iter().collect();
+        assert_eq!(
+            set.iter().collect::<alloc::vec::Vec<_>>(),
+            vec![of(1), of(3), of(9)]
+        );
+        assert!(set.contains(of(3)) && !set.contains(of(2)));
+        assert!(Sources::default().is_empty() && !Sources::default().contains(of(1)));
+    }
+}
