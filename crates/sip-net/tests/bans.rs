@@ -7,7 +7,7 @@
 
 mod rig;
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
 
@@ -40,7 +40,10 @@ fn stand(rig: &Rig, banned: &[&str], peers: &[&str]) {
 }
 
 fn is_closed(stream: &mut TcpStream) -> bool {
-    matches!(stream.read(&mut [0]), Ok(0) | Err(_))
+    match stream.read(&mut [0]) {
+        Ok(count) => count == 0,
+        Err(error) => error.kind() == ErrorKind::ConnectionReset,
+    }
 }
 
 #[test]
