@@ -14,7 +14,7 @@ use super::listeners::Listening;
 use super::model::{ListenTransport, OnUnavailable, Settings};
 use super::problems::Problems;
 use super::tree::{Node, Value};
-use super::{Loaded, Machine, Shell, domains, groups, listeners, routes, stores, tls};
+use super::{Loaded, Machine, Shell, abuse, domains, groups, listeners, routes, stores, tls};
 
 /// What conversions need beside their own table.
 pub(super) struct Cx<'a> {
@@ -174,6 +174,7 @@ pub(super) fn convert(
         tls,
         nameservers: nameservers(settings, &mut cx),
         dns_timeout: Duration::from_millis(settings.dns.timeout_ms.into()),
+        bans: abuse::bans(settings, &mut cx),
         log: settings.log.clone(),
         admin,
         admin_token,
@@ -207,7 +208,7 @@ fn core(settings: &Settings, listening: Listening, registrar: RegistrarPolicy, c
         registrar,
         trust: trust(settings, cx),
         trust_names: trust_names(settings, cx),
-        abuse: sip_core::config::Abuse::default(),
+        abuse: abuse::abuse(settings, cx),
         credentials_deadline_ms: settings.credentials.deadline_ms,
         credentials_unavailable: match settings.credentials.on_unavailable {
             OnUnavailable::Unavailable503 => 503,

@@ -5,6 +5,7 @@
 //! schema of `model`), serde, `convert` and its neighbours (meaning). Each reports into
 //! [`Problems`] and passes on what is right.
 
+mod abuse;
 mod convert;
 mod domains;
 mod groups;
@@ -28,6 +29,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use self::abuse::BanPolicy;
 pub use self::stores::lookup_deadline;
 use sip_backend::subscribers::{LookupOptions, TableOptions};
 use sip_core::config::Config;
@@ -97,6 +99,8 @@ pub struct Shell {
     pub nameservers: Vec<SocketAddr>,
     /// How long to wait for one.
     pub dns_timeout: Duration,
+    /// Who is banned, for how long.
+    pub bans: BanPolicy,
     /// Logs.
     pub log: Log,
     /// Admin address; `None`: off.

@@ -4,6 +4,7 @@
 //! file (`shape`), is printed by `config-schema`, and writes the tables of
 //! `docs/configuration.md`; the comments below are the descriptions in both.
 
+mod abuse;
 mod groups;
 mod subscribers;
 mod tls;
@@ -13,6 +14,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub(crate) use abuse::Abuse;
 pub(crate) use groups::{Group, GroupAlgorithm, Member, hold_s};
 pub(crate) use subscribers::{CredentialMode, Credentials, OnUnavailable, Subscribers};
 pub(crate) use tls::{ClientAuth, Connection, ListenTls, Tls, TlsPeer, TlsVersion};
@@ -43,6 +45,7 @@ pub(crate) struct Settings {
     #[schemars(length(max = 1000))]
     pub group: Vec<Group>,
     pub trust: Trust,
+    pub abuse: Abuse,
     pub timers: Timers,
     pub transport: Transport,
     pub limits: Limits,

@@ -131,10 +131,15 @@ fn header(i: usize, name: &str, value: &str, cx: &mut Cx<'_>) -> Option<HeaderIs
 }
 
 fn pattern(i: usize, when: &When, cx: &mut Cx<'_>) -> Option<Regex> {
-    let text = when.uri.as_ref()?;
+    compiled(&format!("route[{i}].when.uri"), when.uri.as_ref()?, false, cx)
+}
+
+/// The pattern at `path`.
+pub(super) fn compiled(path: &str, text: &str, any_case: bool, cx: &mut Cx<'_>) -> Option<Regex> {
     // URIs are ASCII (RFC 3986 §2): without Unicode the tables of character classes stay small.
     let built = RegexBuilder::new(text)
         .unicode(false)
+        .case_insensitive(any_case)
         .size_limit(MAX_PATTERN_BYTES)
         .dfa_size_limit(MAX_PATTERN_CACHE_BYTES)
         .nest_limit(64)
@@ -142,10 +147,9 @@ fn pattern(i: usize, when: &When, cx: &mut Cx<'_>) -> Option<Regex> {
     match built {
         Ok(regex) => Some(regex),
         Err(error) => {
-            let path = format!("route[{i}].when.uri");
             if matches!(error, regex::Error::CompiledTooBig(_)) {
                 cx.problem(
-                    &path,
+                    path,
                     "the pattern compiles to more than 1 MiB",
                     "lower its repetition counts",
                 );
@@ -158,7 +162,7 @@ fn pattern(i: usize, when: &When, cx: &mut Cx<'_>) -> Option<Regex> {
                     .trim_start_matches("error: ")
                     .trim();
                 cx.problem(
-                    &path,
+                    path,
                     format!("not a regular expression: {cause}"),
                     "in TOML write patterns in 'single quotes'",
                 );

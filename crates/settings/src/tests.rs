@@ -8,6 +8,7 @@ use sip_core::transport::NextHop;
 
 use super::*;
 
+mod abuse;
 mod groups;
 mod tls;
 

@@ -1,5 +1,6 @@
 //! Trapezoid, a SIP server: the program.
 
+mod abuse;
 mod admin;
 mod cli;
 mod cpu;

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sip_core::dispatcher::{Distribution, Group, Member, MemberState};
 
-use super::{Pages, cpu_split, credentials, json as page};
+use super::{Pages, bans, cpu_split, credentials, json as page};
 use crate::machine::unix_ms;
 use crate::serve::reload::Verdict;
 
@@ -29,6 +29,8 @@ pub(super) fn router(pages: &Arc<Pages>) -> Router<Arc<Pages>> {
         .route("/groups", get(groups))
         .route("/groups/{group}/drain", post(drain))
         .route("/groups/{group}/enable", post(enable))
+        .route("/bans", get(bans::list).post(bans::add))
+        .route("/bans/{source}", delete(bans::lift))
         .route("/credentials", get(credentials::status))
         .route("/credentials/cache", delete(credentials::forget))
         .route("/cpu-split", get(cpu_split::show).put(cpu_split::put))

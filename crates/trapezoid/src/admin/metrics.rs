@@ -177,7 +177,7 @@ fn certificates(all: &[Ends], families: &mut Families) {
     }
 }
 
-fn gauges(worker: &Snapshot) -> [(&'static str, &'static str, u64); 9] {
+fn gauges(worker: &Snapshot) -> [(&'static str, &'static str, u64); 10] {
     let Snapshot {
         gauges, net_gauges, ..
     } = worker;
@@ -203,6 +203,11 @@ fn gauges(worker: &Snapshot) -> [(&'static str, &'static str, u64); 9] {
             gauges.parked_bytes,
         ),
         ("timers", "Timers running", gauges.timers),
+        (
+            "sources",
+            "Sources that have sent something lately, where messages are limited by source",
+            gauges.sources,
+        ),
         ("dns_entries", "Names in the resolver's cache", gauges.dns_entries),
         (
             "connections",

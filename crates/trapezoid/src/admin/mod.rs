@@ -2,6 +2,7 @@
 //! they ask for no token, nor does `/api/openapi.json`; everything below `/api/v1/` does.
 
 mod api;
+mod bans;
 pub(crate) mod cpu_split;
 pub(crate) mod credentials;
 pub(crate) mod health;
@@ -26,6 +27,7 @@ use self::health::Health;
 use self::listener::Bounded;
 use self::metrics::Metrics;
 use self::token::Token;
+use crate::abuse::Abuse;
 use crate::groups::Groups;
 use crate::serve::reload::Reloads;
 
@@ -38,6 +40,8 @@ pub(crate) struct Pages {
     pub metrics: Metrics,
     /// `/api/v1/groups`.
     pub groups: Arc<Groups>,
+    /// `/api/v1/bans`.
+    pub abuse: Abuse,
     /// `/api/v1/credentials`.
     pub credentials: Arc<dyn credentials::Credentials>,
     /// `/api/v1/cpu-split`.
@@ -241,6 +245,7 @@ mod tests {
             health: Arc::clone(health),
             metrics: Metrics::new(Arc::new(Nothing)),
             groups: Arc::new(Groups::new(groups)),
+            abuse: bans::tests::abuse(),
             credentials: Arc::new(NoStore),
             cpu: Arc::new(Idle::default()),
             token: Token::of(TOKEN),

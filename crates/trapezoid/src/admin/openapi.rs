@@ -97,6 +97,7 @@ fn paths() -> Value {
     });
     merge(&mut paths, credentials());
     merge(&mut paths, cpu_split());
+    merge(&mut paths, bans());
     paths
 }
 
@@ -153,6 +154,81 @@ fn cpu_split() -> Value {
     })
 }
 
+/// Who is banned.
+fn bans() -> Value {
+    json!({
+        "/api/v1/bans": {
+            "get": {
+                "summary": "Banned sources",
+                "responses": { "200": answer("The bans in force.", "Bans"), "401": wrong() },
+            },
+            "post": {
+                "summary": "Ban a source, or change its ban",
+                "requestBody": content("WantedBan"),
+                "responses": {
+                    "200": answer("The ban. It holds, also after a restart.", "Banned"),
+                    "400": wrong(), "401": wrong(),
+                    "409": answer("The source is of the trust domain, or there is no room.", "Error"),
+                    "500": answer("It holds, but could not be written to disk.", "Error"),
+                },
+            },
+        },
+        "/api/v1/bans/{source}": {
+            "parameters": [{
+                "name": "source", "in": "path", "required": true, "schema": { "type": "string" },
+                "description": "An address of the source.",
+            }],
+            "delete": {
+                "summary": "Lift a ban, and forget what the source did before",
+                "responses": {
+                    "200": answer("It is lifted.", "Lifted"),
+                    "400": wrong(), "401": wrong(), "404": wrong(),
+                    "500": answer("It is lifted, but that could not be written to disk.", "Error"),
+                },
+            },
+        },
+    })
+}
+
+/// Its schemas.
+fn ban_schemas() -> Value {
+    let text = || json!({ "type": "string" });
+    let number = || json!({ "type": "integer", "minimum": 0 });
+    let maybe =
+        |description: &str| json!({ "type": ["integer", "null"], "minimum": 0, "description": description });
+    json!({
+        "Bans": object(&json!({ "bans": list("Ban"), "limit": number() }), &["bans", "limit"]),
+        "Ban": object(
+            &json!({
+                "source": {
+                    "type": "string",
+                    "description": "An address of IPv4, or a network of 64 bits of IPv6 as 2001:db8::/64.",
+                },
+                "since_unix_s": number(),
+                "until_unix_s": maybe("null: until it is lifted."),
+                "left_s": maybe("null: until it is lifted."),
+                "strikes": { "type": "integer", "minimum": 1, "description": "Which of its bans it is." },
+                "by": { "enum": ["failures", "hand"] },
+                "reason": text(),
+            }),
+            &["source", "since_unix_s", "until_unix_s", "left_s", "strikes", "by", "reason"],
+        ),
+        "WantedBan": object(
+            &json!({
+                "source": text(),
+                "seconds": {
+                    "type": "integer", "minimum": 1, "maximum": 31_536_000,
+                    "description": "Absent: until it is lifted.",
+                },
+                "reason": { "type": "string", "maxLength": 200 },
+            }),
+            &["source"],
+        ),
+        "Banned": object(&json!({ "ban": reference("Ban") }), &["ban"]),
+        "Lifted": object(&json!({ "lifted": text() }), &["lifted"]),
+    })
+}
+
 /// Its schemas.
 fn cpu_schemas() -> Value {
     let text = || json!({ "type": "string" });
@@ -201,6 +277,7 @@ fn cpu_schemas() -> Value {
 fn schemas() -> Value {
     let mut schemas = most_schemas();
     merge(&mut schemas, cpu_schemas());
+    merge(&mut schemas, ban_schemas());
     schemas
 }
 
@@ -342,7 +419,7 @@ mod tests {
                 .iter()
                 .filter(|(key, _)| *key != "parameters")
             {
-                let path = path.replace("{group}", "none");
+                let path = path.replace("{group}", "none").replace("{source}", "none");
                 let what = format!("{} {path}", method.to_uppercase());
                 let answer = ask(address, &what, &format!("Authorization: Bearer {TOKEN}\r\n"), "");
                 let status = answer.get(9..12).expect("a status");

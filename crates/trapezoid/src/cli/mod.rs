@@ -2,9 +2,11 @@
 //!
 //! Data goes to standard output, text for people to standard error.
 
+mod bans;
 mod check;
 mod completions;
 mod duration;
+mod http;
 mod lab;
 mod load;
 mod plan;
@@ -37,6 +39,8 @@ enum Command {
     Check(check::Args),
     /// Add, change, list and delete subscribers.
     User(user::Args),
+    /// List, make and lift bans of the running server.
+    Bans(bans::Args),
     /// Work out from measurements what a load needs.
     Plan(plan::Args),
     /// Offer calls, registrations, OPTIONS or messages to a server, and tell what comes of them.
@@ -81,6 +85,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::run(&args),
         Command::User(args) => user::run(&args),
+        Command::Bans(args) => bans::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Load(args) => load::run(&args),
         Command::Relay(args) => relay::run(&args),

@@ -1,5 +1,6 @@
 //! Stores, name resolution and what the workers share, made as the configuration says.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -97,6 +98,14 @@ impl Backends {
     /// What the workers share.
     pub(crate) fn shared(&self) -> Arc<dyn SharedState> {
         Arc::<Shared>::clone(&self.shared)
+    }
+
+    /// Calls `f` with the address that each binding was made from.
+    pub(crate) fn for_each_source(&self, f: impl Fn(IpAddr)) {
+        self.shared.for_each_record(|_, record| {
+            let bindings = record.bindings().filter_map(Result::ok);
+            bindings.for_each(|binding| f(binding.received.remote.ip()));
+        });
     }
 
     /// Where a worker's questions go.

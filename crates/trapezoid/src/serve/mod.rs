@@ -32,6 +32,7 @@ use self::backends::Backends;
 use self::reload::{Asked, Counts, Outcome, Reloads};
 use self::tls::{Ends, Findings, TlsFiles};
 use self::workers::{Common, End};
+use crate::abuse::{Abuse, Report};
 use crate::admin::cpu_split::CpuPages;
 use crate::admin::credentials::Credentials;
 use crate::admin::health::Health;
@@ -72,29 +73,27 @@ pub(crate) fn run(loaded: Loaded) -> Result<(), Failure> {
         .map_err(|error| Failure::failed("cannot make the workers' mailboxes", error))?;
 
     let groups = Arc::new(Groups::new(&loaded.core.groups));
-    let metrics = Arc::new(Readings::new(Arc::clone(&groups), Arc::clone(&tls), hub.clone()));
+    let (abuse, reports) = Abuse::open(&loaded, &hub);
+    let metrics = Readings::new(abuse.clone(), Arc::clone(&groups), Arc::clone(&tls), hub.clone());
+    let metrics = Arc::new(metrics);
     let health = Arc::new(Health::default());
     let (reloads, asked) = Reloads::new();
     let admin_address = serve_admin(&runtime, admin, &loaded, &health, &metrics, reloads)?;
     let backends = Backends::open(&loaded, &hub, runtime.handle())?;
     *metrics.backends.lock() = Some(backends.clone());
+    start_abuse(&abuse, reports, &backends, &runtime);
     health.set_loaded();
     let welcome = first_start::prepare(&loaded.core, &loaded.shell)?;
 
     let receive_buffer = sockets.iter().filter_map(WorkerSockets::receive_buffer).min();
-    if let Some(error) = sockets.iter().find_map(WorkerSockets::steering_error) {
-        tracing::warn!(
-            %error,
-            "the kernel takes no program that spreads datagrams by call (SO_ATTACH_REUSEPORT_CBPF), so \
-             it spreads them by source, and workers hand over what is not theirs"
-        );
-    }
+    tell_of_steering(&sockets);
     let common = Common {
         loaded: &loaded,
         settings,
         hub: &hub,
         domain_secret: &domain_secret,
         shared: backends.shared(),
+        watch: abuse.watch(),
         clock,
         services: &tls.services(&loaded.shell.services),
     };
@@ -123,6 +122,24 @@ pub(crate) fn run(loaded: Loaded) -> Result<(), Failure> {
     backends.shutdown();
     runtime.shutdown_timeout(Duration::from_millis(500));
     outcome
+}
+
+/// Judges what workers report, from now on; who was registered at the start is not forgotten.
+fn start_abuse(abuse: &Abuse, reports: Receiver<Report>, backends: &Backends, runtime: &Runtime) {
+    if abuse.is_watching() {
+        backends.for_each_source(|ip| abuse.note_registered(ip));
+    }
+    runtime.spawn(abuse.clone().run(reports));
+}
+
+fn tell_of_steering(sockets: &[WorkerSockets]) {
+    if let Some(error) = sockets.iter().find_map(WorkerSockets::steering_error) {
+        tracing::warn!(
+            %error,
+            "the kernel takes no program that spreads datagrams by call (SO_ATTACH_REUSEPORT_CBPF), so \
+             it spreads them by source, and workers hand over what is not theirs"
+        );
+    }
 }
 
 /// Makes what the first start makes for TLS, and reads all of its files.
@@ -222,6 +239,7 @@ fn serve_admin(
         health: Arc::clone(health),
         metrics: Metrics::new(Arc::<Readings>::clone(readings)),
         groups: Arc::clone(&readings.groups),
+        abuse: readings.abuse.clone(),
         credentials: Arc::<Readings>::clone(readings),
         cpu: Arc::<Readings>::clone(readings),
         token,
@@ -311,6 +329,7 @@ fn listening(loaded: &Loaded) -> String {
 struct Readings {
     workers: Mutex<Vec<Published>>,
     backends: Mutex<Option<Backends>>,
+    abuse: Abuse,
     groups: Arc<Groups>,
     tls: Arc<TlsFiles>,
     reloads: Arc<Counts>,
@@ -318,10 +337,11 @@ struct Readings {
 }
 
 impl Readings {
-    fn new(groups: Arc<Groups>, tls: Arc<TlsFiles>, hub: Hub) -> Self {
+    fn new(abuse: Abuse, groups: Arc<Groups>, tls: Arc<TlsFiles>, hub: Hub) -> Self {
         Self {
             workers: Mutex::default(),
             backends: Mutex::default(),
+            abuse,
             groups,
             tls,
             reloads: Arc::default(),
@@ -336,6 +356,7 @@ impl Source for Readings {
         let backends = self.backends.lock().clone();
         let mut samples = backends.map(|backends| backends.metrics()).unwrap_or_default();
         samples.extend(self.reloads.metrics());
+        samples.extend(self.abuse.metrics());
         let cpu = self.cpu.read(workers.iter().map(|worker| worker.cpu).collect());
         Reading {
             workers,
@@ -492,6 +513,7 @@ impl Server {
         self.groups.replace(&merged.core.groups);
         self.backends
             .set_lookup_deadline(lookup_deadline(merged.core.credentials_deadline_ms));
+        self.readings.abuse.reconfigure(new.shell.bans, &merged.core);
         let taken = self.hub.order(&Control::Reconfigure(Arc::clone(&merged.core)));
         self.logs.set(&new.shell.log);
         // As the file says, where it says something new; else what was asked for by HTTP stays.
@@ -501,6 +523,7 @@ impl Server {
         }
         self.loaded.core = (*merged.core).clone();
         self.loaded.shell.drain = new.shell.drain;
+        self.loaded.shell.bans = new.shell.bans;
         self.loaded.keys = reload::in_force(&self.loaded.keys, &new.keys, &merged.kept);
         tracing::info!(
             workers = taken,

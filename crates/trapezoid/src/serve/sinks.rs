@@ -14,6 +14,8 @@ use sip_net::mailbox::Item;
 use sip_net::tcp::TlsFailure;
 use sip_net::worker::EventSink;
 
+use crate::abuse::Watch;
+
 /// Takes the back-ends' answers to the mailbox of the worker that asked.
 pub(crate) struct Answers {
     hub: Hub,
@@ -49,22 +51,24 @@ impl AnswerSink for Answers {
     }
 }
 
-/// Writes the workers' events to the log, whose bound on the lines of one cause holds here too. What
+/// Gives the workers' events to abuse control, and writes them to the log, whose bound on the lines of one cause holds here too. What
 /// peers chose is escaped, so that nobody writes log lines of his own.
 #[derive(Clone, Debug)]
 pub(crate) struct EventLog {
     /// Listeners by number, as `tls 0.0.0.0:5061`.
     listeners: Arc<[Box<str>]>,
+    watch: Watch,
 }
 
 impl EventLog {
-    pub(crate) fn new(listeners: &[Listener]) -> Self {
+    pub(crate) fn new(listeners: &[Listener], watch: Watch) -> Self {
         let name = |listener: &Listener| {
             let transport = listener.transport.uri_name();
             format!("{transport} {}", listener.address).into_boxed_str()
         };
         Self {
             listeners: listeners.iter().map(name).collect(),
+            watch,
         }
     }
 
@@ -77,6 +81,7 @@ impl EventLog {
 impl EventSink for EventLog {
     fn record(&mut self, _worker: WorkerId, events: &mut Vec<Event>) {
         for event in events.drain(..) {
+            self.watch.see(&event);
             record(&event);
         }
     }

@@ -18,6 +18,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::data_dir;
 use super::sinks::EventLog;
+use crate::abuse::Watch;
 use crate::cli::Failure;
 use crate::cpu::WORKER;
 use settings::Loaded;
@@ -40,6 +41,7 @@ pub(crate) struct Common<'a> {
     pub hub: &'a Hub,
     pub domain_secret: &'a [u8; data_dir::KEY_BYTES],
     pub shared: Arc<dyn SharedState>,
+    pub watch: Watch,
     pub clock: Clock,
     /// What the connections of each listener are.
     pub services: &'a [StreamService],
@@ -71,7 +73,7 @@ pub(crate) fn start<Q: QuerySink + 'static>(
         hub: common.hub.clone(),
         clock: common.clock.clone(),
         queries,
-        events: EventLog::new(&config.listeners),
+        events: EventLog::new(&config.listeners, common.watch.clone()),
         seed: u32::from_le_bytes([keys.seed[0], keys.seed[1], keys.seed[2], keys.seed[3]]),
     })
     .map_err(failed)?;

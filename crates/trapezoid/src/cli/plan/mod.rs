@@ -1,7 +1,6 @@
 //! `trapezoid plan …`: the models, on the command line.
 
 mod auth;
-mod http;
 mod metrics;
 mod units;
 

@@ -11,9 +11,10 @@ use capacity::batching::{
 };
 
 use self::report::Report;
+use super::metrics;
 use super::metrics::Measured;
 use super::units::{headroom, rate, thousands, time, time_text};
-use super::{http, metrics};
+use crate::cli::http;
 use crate::cli::{ConfigOption, Failure, print};
 
 /// Look-ups that the simulation of one load runs through.

@@ -1,4 +1,4 @@
-//! One small GET, for the metrics page of a running server.
+//! Small requests to the admin address of a running server.
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -15,7 +15,7 @@ const MOST: usize = 16 << 20;
 ///
 /// # Errors
 /// What went wrong, in words.
-pub(super) fn get(url: &str) -> Result<String, String> {
+pub(crate) fn get(url: &str) -> Result<String, String> {
     let (authority, path) = split(url)?;
     let mut stream = connect(&authority)?;
     let io = |error: std::io::Error| error.to_string();
@@ -24,7 +24,48 @@ pub(super) fn get(url: &str) -> Result<String, String> {
     // HTTP/1.0: the answer ends with the connection and never comes in chunks (RFC 9112 §6.1).
     let request = format!("GET {path} HTTP/1.0\r\nHost: {authority}\r\nAccept: text/plain, */*\r\n\r\n");
     stream.write_all(request.as_bytes()).map_err(io)?;
-    body(&read_all(&mut stream)?)
+    match answer(&read_all(&mut stream)?)? {
+        (200, _, body) => Ok(body),
+        (_, line, _) => Err(format!("the answer is {line:?}")),
+    }
+}
+
+/// What is asked of the admin pages.
+#[derive(Clone, Copy)]
+pub(super) struct Question<'q> {
+    pub(super) method: &'q str,
+    pub(super) path: &'q str,
+    pub(super) token: &'q str,
+    pub(super) body: &'q str,
+}
+
+/// Status and body of the answer of who listens at `authority`.
+///
+/// # Errors
+/// What went wrong, in words.
+pub(super) fn ask(authority: &str, question: &Question<'_>) -> Result<(u16, String), String> {
+    let Question {
+        method,
+        path,
+        token,
+        body,
+    } = question;
+    // What is written into the request must not be able to end a line.
+    if !token.bytes().chain(path.bytes()).all(|b| b.is_ascii_graphic()) {
+        return Err("the token must be of visible ASCII characters".to_owned());
+    }
+    let mut stream = connect(authority)?;
+    let io = |error: std::io::Error| error.to_string();
+    stream.set_read_timeout(Some(STEP)).map_err(io)?;
+    stream.set_write_timeout(Some(STEP)).map_err(io)?;
+    let length = body.len();
+    let request = zeroize::Zeroizing::new(format!(
+        "{method} {path} HTTP/1.0\r\nHost: {authority}\r\nAuthorization: Bearer {token}\r\n\
+         Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+    ));
+    stream.write_all(request.as_bytes()).map_err(io)?;
+    let (status, _, body) = answer(&read_all(&mut stream)?)?;
+    Ok((status, body))
 }
 
 /// Authority with a port, and path.
@@ -89,8 +130,8 @@ fn read_all(stream: &mut TcpStream) -> Result<Vec<u8>, String> {
     }
 }
 
-/// The body of an answer with status 200.
-fn body(answer: &[u8]) -> Result<String, String> {
+/// Status, first line and body of an answer.
+fn answer(answer: &[u8]) -> Result<(u16, String, String), String> {
     let blank = b"\r\n\r\n";
     let end = answer
         .windows(blank.len())
@@ -102,9 +143,8 @@ fn body(answer: &[u8]) -> Result<String, String> {
     if !words.next().is_some_and(|version| version.starts_with("HTTP/1.")) {
         return Err("the answer is not HTTP".to_owned());
     }
-    if words.next() != Some("200") {
-        return Err(format!("the answer is {line:?}"));
-    }
+    let status = words.next().and_then(|code| code.parse().ok());
+    let status = status.ok_or("the answer is not HTTP")?;
     let body = answer.get(end + blank.len()..).unwrap_or_default();
     let lengths = head.lines().filter_map(|line| line.split_once(':'));
     for (name, value) in lengths {
@@ -117,7 +157,8 @@ fn body(answer: &[u8]) -> Result<String, String> {
             return Err("the answer was cut off".to_owned());
         }
     }
-    String::from_utf8(body.to_vec()).map_err(|_| "the answer is not UTF-8".to_owned())
+    let body = String::from_utf8(body.to_vec()).map_err(|_| "the answer is not UTF-8")?;
+    Ok((status, line.to_owned(), body))
 }
 
 #[cfg(test)]

@@ -1,0 +1,467 @@
+//! Who is banned, for what and for how long: values only, time comes in.
+//!
+//! **What counts.** Failed authentications and requests of scanners, of sources that are certain and not of
+//! the trust domain: the core says which. Of one source so many within the window, and it is banned.
+//!
+//! **Many users behind one address.** Where others have registered from an address lately, one wrong
+//! password must not ban them all: there the *users* that fail are counted, each once. Guesses at the
+//! passwords of fewer users than that end the address all the same once they are [`SHARED_PATIENCE`] times
+//! as many as elsewhere, which no telephone makes by mistake.
+//!
+//! **How long.** Each ban of a source takes twice as long as the one before, up to the longest; a ban is
+//! remembered for the longest time after its end.
+//!
+//! **At the limit** of bans held, one that is over and only remembered makes room first, then the one that
+//! ends soonest; those that an operator made stay. Where all are such, a new one is refused. Of sources that
+//! have failed lately, [`SUSPECTS`] are known; the one that began first is forgotten for a new one.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::net::IpAddr;
+
+use sip_core::admission::{Source, Standing};
+use sip_core::config::Network;
+
+use settings::BanPolicy;
+
+/// Sources that have failed lately.
+const SUSPECTS: usize = 65_536;
+
+/// Peers of the trust domain that have been learnt.
+const PEERS: usize = 4_096;
+
+/// A peer that was not met for so long is no more, milliseconds. Workers tell of it every ten minutes.
+const PEER_MS: u64 = 3_600_000;
+
+/// So many times the failures are borne with of an address that others register from.
+const SHARED_PATIENCE: u32 = 50;
+
+/// Characters of a reason.
+pub(crate) const REASON: usize = 200;
+
+/// Who made a ban.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    /// What the source did.
+    Failures,
+    /// An operator.
+    Hand,
+}
+
+impl By {
+    /// As pages and the file have it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Failures => "failures",
+            Self::Hand => "hand",
+        }
+    }
+
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        [Self::Failures, Self::Hand]
+            .into_iter()
+            .find(|by| by.name() == text)
+    }
+}
+
+/// One ban.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ban {
+    /// When it began, Unix milliseconds.
+    pub since_ms: u64,
+    /// When it ends; `None`: when it is lifted.
+    pub until_ms: Option<u64>,
+    /// Which of this source's bans it is, from 1.
+    pub strikes: u32,
+    /// Who made it.
+    pub by: By,
+    /// Why.
+    pub reason: String,
+}
+
+impl Ban {
+    /// Whether it holds.
+    pub(crate) fn holds(&self, now_ms: u64) -> bool {
+        self.until_ms.is_none_or(|until| until > now_ms)
+    }
+
+    /// Its place among those that may go; none of an operator's that holds.
+    fn end(&self) -> u64 {
+        self.until_ms.unwrap_or(u64::MAX)
+    }
+}
+
+/// Why a source is not banned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotBanned {
+    /// It is, or has in it, a peer of the trust domain.
+    Trusted,
+    /// So many bans are held, all of operators.
+    Full,
+}
+
+/// What a source has done lately.
+#[derive(Debug)]
+struct Suspect {
+    /// Begin of its window.
+    since_ms: u64,
+    failures: u32,
+    /// Of the window before.
+    earlier: u32,
+    /// Hashes of the users that failed.
+    users: HashSet<u64>,
+}
+
+/// Counts since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub made: u64,
+    pub made_by_hand: u64,
+    pub lifted: u64,
+    pub ended: u64,
+    pub evicted: u64,
+    pub refused: u64,
+    pub suspects_evicted: u64,
+}
+
+/// All that is held of sources.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    policy: BanPolicy,
+    exempt: Vec<Network>,
+    /// In force and remembered.
+    bans: BTreeMap<Source, Ban>,
+    /// Those that may make room, by their ends.
+    ends: BTreeSet<(u64, Source)>,
+    suspects: HashMap<Source, Suspect>,
+    /// Suspects in the order of their windows; some have begun another since.
+    order: VecDeque<(u64, Source)>,
+    /// When each was last told of.
+    peers: BTreeMap<Source, u64>,
+    pub(crate) counts: Counts,
+}
+
+impl Guard {
+    pub(crate) fn new(policy: BanPolicy, exempt: Vec<Network>) -> Self {
+        Self {
+            policy,
+            exempt,
+            bans: BTreeMap::new(),
+            ends: BTreeSet::new(),
+            suspects: HashMap::new(),
+            order: VecDeque::new(),
+            peers: BTreeMap::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Takes a new configuration; the sources whose bans end by it, as they are trusted now.
+    pub(crate) fn reconfigure(&mut self, policy: BanPolicy, exempt: Vec<Network>) -> Vec<Source> {
+        (self.policy, self.exempt) = (policy, exempt);
+        let trusted: Vec<Source> = self
+            .bans
+            .keys()
+            .copied()
+            .filter(|s| self.is_trusted(*s))
+            .collect();
+        for source in &trusted {
+            self.lift(*source);
+        }
+        while self.bans.len() > self.policy.limit && self.make_room() {}
+        trusted
+    }
+
+    /// Takes what a file had.
+    pub(crate) fn load(&mut self, bans: Vec<(Source, Ban)>) {
+        for (source, ban) in bans {
+            let has_room = self.bans.len() < self.policy.limit || self.make_room();
+            if has_room && !self.is_trusted(source) {
+                self.put(source, ban);
+            }
+        }
+    }
+
+    /// All that are held, remembered ones among them, in order.
+    pub(crate) fn bans(&self) -> impl Iterator<Item = (Source, &Ban)> {
+        self.bans.iter().map(|(source, ban)| (*source, ban))
+    }
+
+    /// What the workers are to know.
+    pub(crate) fn standing(&self, now_ms: u64) -> Standing {
+        let held = self.bans().filter(|(_, ban)| ban.holds(now_ms));
+        Standing {
+            banned: held.map(|(source, _)| source).collect(),
+            peers: self.peers.keys().copied().collect(),
+        }
+    }
+
+    /// Sources that have failed lately, and peers that were learnt.
+    pub(crate) fn watched(&self) -> (usize, usize) {
+        (self.suspects.len(), self.peers.len())
+    }
+
+    /// Bans that may be held.
+    pub(crate) fn limit(&self) -> usize {
+        self.policy.limit
+    }
+
+    /// Whether anybody is banned for what he does.
+    pub(crate) fn is_watching(&self) -> bool {
+        self.policy.failures > 0
+    }
+
+    /// A peer of the trust domain is at `ip`; whether that is news, and whether it had been banned.
+    pub(crate) fn meet(&mut self, now_ms: u64, ip: IpAddr) -> (bool, bool) {
+        let source = Source::of(ip);
+        if self.peers.len() >= PEERS && !self.peers.contains_key(&source) {
+            let oldest = self
+                .peers
+                .iter()
+                .min_by_key(|(_, at)| **at)
+                .map(|(peer, _)| *peer);
+            oldest.and_then(|peer| self.peers.remove(&peer));
+        }
+        let is_news = self.peers.insert(source, now_ms).is_none();
+        (is_news, is_news && self.lift(source))
+    }
+
+    /// A source has failed: as `user` (a hash of the name), or, with `None`, by a request of a scanner.
+    /// `is_shared`: others have registered from there lately. The ban that comes of it.
+    pub(crate) fn fail(
+        &mut self,
+        now_ms: u64,
+        source: Source,
+        user: Option<u64>,
+        is_shared: bool,
+    ) -> Option<Result<&Ban, NotBanned>> {
+        let limit = self.policy.failures;
+        let is_banned = self.bans.get(&source).is_some_and(|ban| ban.holds(now_ms));
+        if limit == 0 || is_banned || self.is_trusted(source) {
+            return None;
+        }
+        let window = millis(self.policy.window);
+        let suspect = self.suspect(now_ms, source);
+        suspect.failures = suspect.failures.saturating_add(1);
+        if let Some(user) = user
+            && suspect.users.len() < limit as usize
+        {
+            suspect.users.insert(user);
+        }
+        let (failures, users) = (suspect.weight(now_ms, window), suspect.users.len());
+        // A request of a scanner is nobody's mistake.
+        let is_shared = is_shared && user.is_some();
+        let is_over = if is_shared {
+            users >= limit as usize || failures >= limit.saturating_mul(SHARED_PATIENCE)
+        } else {
+            failures >= limit
+        };
+        if !is_over {
+            return None;
+        }
+        self.suspects.remove(&source);
+        let reason = match user {
+            Some(_) if users > 1 => format!("{failures} failed authentications of {users} users"),
+            Some(_) => format!("{failures} failed authentications of one user"),
+            None => format!("{failures} failures, the last a request of a scanner"),
+        };
+        Some(self.ban_for_failures(now_ms, source, reason))
+    }
+
+    fn ban_for_failures(&mut self, now_ms: u64, source: Source, reason: String) -> Result<&Ban, NotBanned> {
+        let strikes = self.bans.get(&source).map_or(0, |ban| ban.strikes) + 1;
+        let (first, longest) = (millis(self.policy.first), millis(self.policy.longest));
+        let doubled = 1u64
+            .checked_shl(strikes - 1)
+            .and_then(|times| first.checked_mul(times));
+        let length = doubled.unwrap_or(longest).min(longest);
+        let ban = Ban {
+            since_ms: now_ms,
+            until_ms: Some(now_ms + length),
+            strikes,
+            by: By::Failures,
+            reason,
+        };
+        self.enter(source, ban)
+    }
+
+    /// Bans a source by hand, until `until_ms` or until it is lifted.
+    pub(crate) fn add(
+        &mut self,
+        now_ms: u64,
+        source: Source,
+        until_ms: Option<u64>,
+        reason: String,
+    ) -> Result<&Ban, NotBanned> {
+        if self.is_trusted(source) {
+            return Err(NotBanned::Trusted);
+        }
+        let ban = Ban {
+            since_ms: now_ms,
+            until_ms,
+            strikes: self.bans.get(&source).map_or(0, |ban| ban.strikes).max(1),
+            by: By::Hand,
+            reason,
+        };
+        self.enter(source, ban)
+    }
+
+    fn enter(&mut self, source: Source, ban: Ban) -> Result<&Ban, NotBanned> {
+        let is_held = self.bans.contains_key(&source);
+        if !is_held && self.bans.len() >= self.policy.limit && !self.make_room() {
+            self.counts.refused += 1;
+            return Err(NotBanned::Full);
+        }
+        match ban.by {
+            By::Failures => self.counts.made += 1,
+            By::Hand => self.counts.made_by_hand += 1,
+        }
+        self.put(source, ban);
+        self.bans.get(&source).ok_or(NotBanned::Full)
+    }
+
+    fn put(&mut self, source: Source, ban: Ban) {
+        if ban.by == By::Failures {
+            self.ends.insert((ban.end(), source));
+        }
+        if let Some(old) = self.bans.insert(source, ban)
+            && self
+                .bans
+                .get(&source)
+                .is_some_and(|new| new.end() != old.end() || new.by != By::Failures)
+        {
+            self.ends.remove(&(old.end(), source));
+        }
+    }
+
+    /// Ends the ban of a source and forgets what it did before; whether there was one.
+    pub(crate) fn lift(&mut self, source: Source) -> bool {
+        self.suspects.remove(&source);
+        let Some(ban) = self.bans.remove(&source) else {
+            return false;
+        };
+        self.ends.remove(&(ban.end(), source));
+        self.counts.lifted += 1;
+        true
+    }
+
+    /// Forgets the ban that ends soonest.
+    fn make_room(&mut self) -> bool {
+        let Some((_, source)) = self.ends.pop_first() else {
+            return false;
+        };
+        self.bans.remove(&source);
+        self.counts.evicted += 1;
+        true
+    }
+
+    /// Time has passed since `before_ms`: the sources whose bans have ended, and whether anything else is
+    /// different for workers or file.
+    pub(crate) fn pass(&mut self, before_ms: u64, now_ms: u64) -> (Vec<Source>, bool) {
+        let longest = millis(self.policy.longest);
+        let ended = self
+            .bans
+            .iter()
+            .filter(|(_, ban)| ban.holds(before_ms) && !ban.holds(now_ms));
+        let ended: Vec<Source> = ended.map(|(source, _)| *source).collect();
+        self.counts.ended += ended.len() as u64;
+        let held = (self.bans.len(), self.peers.len());
+        // Remembered for what may come; of what an operator made there is nothing to double.
+        self.bans.retain(|source, ban| {
+            let kept = match (ban.by, ban.until_ms) {
+                (_, None) => true,
+                (By::Hand, Some(until)) => until > now_ms,
+                (By::Failures, Some(until)) => until.saturating_add(longest) > now_ms,
+            };
+            if !kept {
+                self.ends.remove(&(ban.end(), *source));
+            }
+            kept
+        });
+        self.peers.retain(|_, at| at.saturating_add(PEER_MS) > now_ms);
+        let window = millis(self.policy.window);
+        while let Some((since, source)) = self.order.front().copied() {
+            if since.saturating_add(window.saturating_mul(2)) > now_ms {
+                break;
+            }
+            self.order.pop_front();
+            self.forget(since, source);
+        }
+        let is_different = held != (self.bans.len(), self.peers.len());
+        (ended, is_different)
+    }
+
+    /// Forgets a suspect whose window began then.
+    fn forget(&mut self, since_ms: u64, source: Source) -> bool {
+        let is_that = self.suspects.get(&source).is_some_and(|s| s.since_ms == since_ms);
+        is_that && self.suspects.remove(&source).is_some()
+    }
+
+    fn suspect(&mut self, now_ms: u64, source: Source) -> &mut Suspect {
+        let window = millis(self.policy.window);
+        let begins = |since_ms, earlier| Suspect {
+            since_ms,
+            failures: 0,
+            earlier,
+            users: HashSet::new(),
+        };
+        let (is_new, next) = match self.suspects.get(&source) {
+            None => (true, Some(begins(now_ms, 0))),
+            Some(old) => match now_ms.saturating_sub(old.since_ms) {
+                age if age < window => (false, None),
+                age if age < window.saturating_mul(2) => {
+                    (false, Some(begins(old.since_ms + window, old.failures)))
+                }
+                _ => (false, Some(begins(now_ms, 0))),
+            },
+        };
+        while is_new && self.suspects.len() >= SUSPECTS {
+            let Some((since, oldest)) = self.order.pop_front() else {
+                break;
+            };
+            if self.forget(since, oldest) {
+                self.counts.suspects_evicted += 1;
+            }
+        }
+        if let Some(next) = &next {
+            // Of each that is known there is one that counts, and at most one that does not.
+            if self.order.len() >= 2 * SUSPECTS {
+                let suspects = &self.suspects;
+                self.order
+                    .retain(|(since, source)| suspects.get(source).is_some_and(|s| s.since_ms == *since));
+            }
+            self.order.push_back((next.since_ms, source));
+        }
+        let entry = self.suspects.entry(source).or_insert_with(|| begins(now_ms, 0));
+        if let Some(next) = next {
+            *entry = next;
+        }
+        entry
+    }
+
+    /// Whether a source is of the trust domain, or has a part of it in it.
+    fn is_trusted(&self, source: Source) -> bool {
+        let first = source.address();
+        self.peers.contains_key(&source)
+            || self.exempt.iter().any(|network| {
+                let lies_in_it = network.prefix_len >= 64 && Source::of(network.address) == source;
+                network.contains(first) || lies_in_it
+            })
+    }
+}
+
+impl Suspect {
+    /// Failures of the last window's length: those of this window, and of the one before as many as lie in
+    /// what of it has not passed yet, as if they had come evenly.
+    fn weight(&self, now_ms: u64, window_ms: u64) -> u32 {
+        let left = window_ms.saturating_sub(now_ms.saturating_sub(self.since_ms));
+        let earlier = u64::from(self.earlier) * left / window_ms.max(1);
+        self.failures.saturating_add(earlier as u32)
+    }
+}
+
+fn millis(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+#[path = "guard_tests.rs"]
+mod tests;

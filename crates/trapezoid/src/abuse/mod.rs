@@ -1,0 +1,435 @@
+//! Abuse control of the whole process: what the workers see is judged here ([`guard`]), kept over restarts
+//! ([`file`]), and told to all workers.
+//!
+//! Workers report by a bounded queue and never wait; a report that finds no room is lost, and counted. One
+//! task takes the reports, and looks at the time once a second.
+
+mod file;
+mod guard;
+mod known;
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use sip_backend::metrics::{Counter, Sample, Value};
+use sip_core::admission::{Source, Standing, exempt_networks};
+use sip_core::config::Config;
+use sip_core::event::Event;
+use sip_net::hub::Hub;
+use sip_net::mailbox::Control;
+use tokio::sync::mpsc;
+
+pub(crate) use self::file::plain;
+use self::guard::Guard;
+pub(crate) use self::guard::{Ban, NotBanned, REASON};
+use self::known::Known;
+use crate::machine::unix_ms;
+use settings::{BanPolicy, Loaded};
+
+/// Reports of the workers that wait.
+const REPORTS: usize = 16_384;
+
+/// Reports judged at once.
+const AT_ONCE: usize = 1_024;
+
+/// What a worker has seen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Report {
+    /// A failure of authentication, with a hash of the user's name.
+    Failed(IpAddr, u64),
+    /// A request of a scanner.
+    Scanned(IpAddr),
+    /// A peer of the trust domain.
+    Met(IpAddr),
+}
+
+/// What the workers' sinks hold of it. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Watch {
+    reports: mpsc::Sender<Report>,
+    lost: Arc<Counter>,
+    known: Arc<Known>,
+    /// Whether anybody is banned for what he does.
+    is_on: Arc<AtomicBool>,
+    hasher: RandomState,
+}
+
+impl Watch {
+    /// Takes of an event what concerns it.
+    pub(crate) fn see(&self, event: &Event) {
+        let report = match event {
+            Event::Registered { source, .. } => {
+                if self.is_on.load(Ordering::Relaxed) {
+                    self.known.note(unix_ms(), Source::of(source.ip()));
+                }
+                return;
+            }
+            Event::AuthFailed {
+                user,
+                source,
+                counts: true,
+                ..
+            } => Report::Failed(source.ip(), self.hasher.hash_one(user)),
+            Event::Scanned {
+                source, counts: true, ..
+            } => Report::Scanned(source.ip()),
+            Event::PeerMet { address } => Report::Met(*address),
+            Event::AuthFailed { .. }
+            | Event::Scanned { .. }
+            | Event::SourceLimited { .. }
+            | Event::CallAnswered { .. }
+            | Event::MemberFailed { .. }
+            | Event::MemberRecovered { .. }
+            | Event::NextHopFailed { .. } => return,
+        };
+        let is_of_use = matches!(report, Report::Met(_)) || self.is_on.load(Ordering::Relaxed);
+        if is_of_use && self.reports.try_send(report).is_err() {
+            self.lost.inc();
+        }
+    }
+}
+
+/// All of it, for the admin pages and the server. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Abuse(Arc<Inner>);
+
+struct Inner {
+    guard: Mutex<Guard>,
+    watch: Watch,
+    hub: Hub,
+    path: PathBuf,
+    /// One writes at a time, and each the latest.
+    writing: tokio::sync::Mutex<()>,
+    /// Something is not on disk yet.
+    is_unsaved: AtomicBool,
+    /// Not all workers could be told.
+    is_untold: AtomicBool,
+    save_failures: Counter,
+}
+
+impl fmt::Debug for Abuse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.guard.lock().fmt(f)
+    }
+}
+
+/// Why a change by hand was not made.
+#[derive(Debug)]
+pub(crate) enum Failed {
+    /// It is not to be.
+    Refused(NotBanned),
+    /// It holds, but not beyond a restart: the file cannot be written.
+    NotSaved(String),
+}
+
+impl Abuse {
+    /// Reads the bans of the data directory. A damaged file is set aside, and nobody is banned: to refuse to
+    /// start for it would do the attackers' work.
+    pub(crate) fn open(loaded: &Loaded, hub: &Hub) -> (Self, mpsc::Receiver<Report>) {
+        let path = loaded.shell.data_dir.join("bans");
+        let mut guard = Guard::new(loaded.shell.bans, exempt_networks(&loaded.core));
+        match file::read(&path) {
+            Ok(bans) => guard.load(bans),
+            Err(wrong) => {
+                let place = path.display();
+                match file::set_aside(&path) {
+                    Ok(aside) => tracing::error!(
+                        "{place}: {wrong}; nobody is banned now, and the file is set aside as {}: ban again by hand \
+                         who is to be",
+                        aside.display()
+                    ),
+                    Err(error) => tracing::error!(
+                        "{place}: {wrong}; nobody is banned now, and the file cannot be set aside ({error}): bans will \
+                         be written over it"
+                    ),
+                }
+            }
+        }
+        let (reports, received) = mpsc::channel(REPORTS);
+        let watch = Watch {
+            reports,
+            lost: Arc::default(),
+            known: Arc::default(),
+            is_on: Arc::new(AtomicBool::new(guard.is_watching())),
+            hasher: RandomState::new(),
+        };
+        let inner = Inner {
+            guard: Mutex::new(guard),
+            watch,
+            hub: hub.clone(),
+            path,
+            writing: tokio::sync::Mutex::default(),
+            is_unsaved: AtomicBool::new(false),
+            is_untold: AtomicBool::new(false),
+            save_failures: Counter::default(),
+        };
+        let abuse = Self(Arc::new(inner));
+        // Before the workers begin: it waits in their mailboxes.
+        abuse.tell_workers();
+        (abuse, received)
+    }
+
+    /// What a worker's sink holds.
+    pub(crate) fn watch(&self) -> Watch {
+        self.0.watch.clone()
+    }
+
+    /// Somebody has a registration from this address, as the store had it at the start.
+    pub(crate) fn note_registered(&self, ip: IpAddr) {
+        self.0.watch.known.note(unix_ms(), Source::of(ip));
+    }
+
+    /// Whether anybody is banned for what he does.
+    pub(crate) fn is_watching(&self) -> bool {
+        self.0.watch.is_on.load(Ordering::Relaxed)
+    }
+
+    /// Takes a new configuration.
+    pub(crate) fn reconfigure(&self, policy: BanPolicy, core: &Config) {
+        let lifted = {
+            let mut guard = self.0.guard.lock();
+            let lifted = guard.reconfigure(policy, exempt_networks(core));
+            self.0.watch.is_on.store(guard.is_watching(), Ordering::Relaxed);
+            lifted
+        };
+        for source in &lifted {
+            tracing::info!(%source, "ban lifted: the configuration trusts it now");
+        }
+        self.tell_workers();
+        self.0.is_unsaved.store(true, Ordering::Relaxed);
+    }
+
+    /// Judges reports, ends bans in time and writes the file, until the server ends.
+    pub(crate) async fn run(self, mut reports: mpsc::Receiver<Report>) {
+        let mut seconds = tokio::time::interval(Duration::from_secs(1));
+        seconds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut taken = Vec::with_capacity(AT_ONCE);
+        let mut last_ms = unix_ms();
+        loop {
+            let is_different = tokio::select! {
+                count = reports.recv_many(&mut taken, AT_ONCE) => {
+                    if count == 0 {
+                        return;
+                    }
+                    self.judge(&mut taken)
+                }
+                _ = seconds.tick() => {
+                    let now_ms = unix_ms();
+                    let is_different = self.pass(last_ms, now_ms);
+                    last_ms = now_ms;
+                    is_different || self.0.is_untold.load(Ordering::Relaxed)
+                }
+            };
+            if is_different {
+                self.tell_workers();
+            }
+            if self.0.is_unsaved.load(Ordering::Relaxed) {
+                // What fails is told, and tried again within a second.
+                let _ = self.save().await;
+            }
+        }
+    }
+
+    /// Whether the workers must be told.
+    fn judge(&self, reports: &mut Vec<Report>) -> bool {
+        let now_ms = unix_ms();
+        let mut is_different = false;
+        let mut guard = self.0.guard.lock();
+        for report in reports.drain(..) {
+            let (ip, user) = match report {
+                Report::Met(ip) => {
+                    let (is_news, lifted) = guard.meet(now_ms, ip);
+                    is_different |= is_news;
+                    if lifted {
+                        self.0.is_unsaved.store(true, Ordering::Relaxed);
+                        tracing::info!(source = %Source::of(ip), "ban lifted: a peer of the trust domain is there");
+                    }
+                    continue;
+                }
+                Report::Failed(ip, user) => (ip, Some(user)),
+                Report::Scanned(ip) => (ip, None),
+            };
+            let source = Source::of(ip);
+            let is_shared = self.0.watch.known.has(now_ms, source);
+            match guard.fail(now_ms, source, user, is_shared) {
+                None => {}
+                Some(Ok(ban)) => {
+                    is_different = true;
+                    self.0.is_unsaved.store(true, Ordering::Relaxed);
+                    let seconds = ban.until_ms.map(|until| until.saturating_sub(now_ms) / 1000);
+                    let (strikes, reason) = (ban.strikes, ban.reason.as_str());
+                    tracing::warn!(%source, seconds, strikes, reason, "source banned");
+                }
+                Some(Err(_)) => {
+                    tracing::warn!(%source, "not banned: all of [abuse] bans are held, by operators' bans");
+                }
+            }
+        }
+        is_different
+    }
+
+    fn pass(&self, last_ms: u64, now_ms: u64) -> bool {
+        let (ended, is_different) = self.0.guard.lock().pass(last_ms, now_ms);
+        for source in &ended {
+            tracing::info!(%source, "ban ended");
+        }
+        if is_different {
+            self.0.is_unsaved.store(true, Ordering::Relaxed);
+        }
+        is_different || !ended.is_empty()
+    }
+
+    fn tell_workers(&self) {
+        let standing: Standing = self.0.guard.lock().standing(unix_ms());
+        let told = self.0.hub.order(&Control::Standing(Arc::new(standing)));
+        let is_untold = told < usize::from(self.0.hub.workers());
+        self.0.is_untold.store(is_untold, Ordering::Relaxed);
+    }
+
+    /// Writes the file; `Err`: why that failed.
+    async fn save(&self) -> Result<(), String> {
+        let _turn = self.0.writing.lock().await;
+        self.0.is_unsaved.store(false, Ordering::Relaxed);
+        let text = file::render(self.0.guard.lock().bans());
+        let path = self.0.path.clone();
+        let written = tokio::task::spawn_blocking(move || file::write(&path, &text)).await;
+        let failed = match written {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => format!("{}: {error}", self.0.path.display()),
+            Err(error) => error.to_string(),
+        };
+        self.0.is_unsaved.store(true, Ordering::Relaxed);
+        self.0.save_failures.inc();
+        tracing::error!("bans hold but cannot be written, and would be lost with a restart: {failed}");
+        Err(failed)
+    }
+
+    /// The bans in force, in order; how many may be held, those that are remembered among them.
+    pub(crate) fn list(&self, now_ms: u64) -> (Vec<(Source, Ban)>, usize) {
+        let guard = self.0.guard.lock();
+        let held = guard.bans().filter(|(_, ban)| ban.holds(now_ms));
+        (
+            held.map(|(source, ban)| (source, ban.clone())).collect(),
+            guard.limit(),
+        )
+    }
+
+    /// Bans a source for so many seconds, or until that is lifted. It holds, and is on disk, when this
+    /// returns.
+    pub(crate) async fn add(
+        &self,
+        source: Source,
+        seconds: Option<u32>,
+        reason: &str,
+    ) -> Result<Ban, Failed> {
+        let now_ms = unix_ms();
+        let until_ms = seconds.map(|seconds| now_ms + u64::from(seconds) * 1000);
+        let added = self
+            .0
+            .guard
+            .lock()
+            .add(now_ms, source, until_ms, plain(reason))
+            .cloned();
+        let ban = added.map_err(Failed::Refused)?;
+        tracing::warn!(%source, seconds, reason = ban.reason, "source banned by the operator");
+        self.tell_workers();
+        self.save().await.map_err(Failed::NotSaved)?;
+        Ok(ban)
+    }
+
+    /// Lifts the ban of a source, and forgets what it did; whether it was banned.
+    pub(crate) async fn lift(&self, source: Source) -> Result<bool, Failed> {
+        let now_ms = unix_ms();
+        let was_banned = {
+            let mut guard = self.0.guard.lock();
+            let was_banned = guard
+                .bans()
+                .any(|(other, ban)| other == source && ban.holds(now_ms));
+            // One that is over and remembered is forgotten all the same.
+            guard.lift(source) && was_banned
+        };
+        if was_banned {
+            tracing::info!(%source, "ban lifted by the operator");
+            self.tell_workers();
+        }
+        self.save().await.map_err(Failed::NotSaved)?;
+        Ok(was_banned)
+    }
+
+    /// For `/metrics`.
+    pub(crate) fn metrics(&self) -> Vec<Sample> {
+        let now_ms = unix_ms();
+        let (counts, held, (suspects, peers)) = {
+            let guard = self.0.guard.lock();
+            let held = guard.bans().filter(|(_, ban)| ban.holds(now_ms)).count();
+            (guard.counts, held as u64, guard.watched())
+        };
+        let sample = |name, labels, help, value| Sample {
+            name,
+            help,
+            labels,
+            value,
+        };
+        let count = |name, labels, help, n| sample(name, labels, help, Value::Counter(n));
+        let gauge = |name, help, n| sample(name, "", help, Value::Gauge(n));
+        let made = "Bans made, by whom.";
+        vec![
+            gauge("bans_in_force", "Sources that are banned.", held),
+            gauge(
+                "abuse_suspects",
+                "Sources that have failed lately.",
+                suspects as u64,
+            ),
+            gauge(
+                "abuse_peers",
+                "Addresses of the trust domain that were learnt.",
+                peers as u64,
+            ),
+            count("bans_made", "by=\"failures\"", made, counts.made),
+            count("bans_made", "by=\"hand\"", made, counts.made_by_hand),
+            count(
+                "bans_lifted",
+                "",
+                "Bans lifted by hand, or as the source is trusted now.",
+                counts.lifted,
+            ),
+            count("bans_ended", "", "Bans that ended by time.", counts.ended),
+            count(
+                "bans_evicted",
+                "",
+                "Bans forgotten for others at the limit.",
+                counts.evicted,
+            ),
+            count(
+                "bans_refused",
+                "",
+                "Bans not made, as the limit was full of operators' bans.",
+                counts.refused,
+            ),
+            count(
+                "abuse_suspects_evicted",
+                "",
+                "Sources forgotten at the limit although they had failed lately.",
+                counts.suspects_evicted,
+            ),
+            count(
+                "abuse_reports_lost",
+                "",
+                "Reports of workers for which the queue had no room.",
+                self.0.watch.lost.get(),
+            ),
+            count(
+                "bans_save_failures",
+                "",
+                "Times that the file of the bans could not be written.",
+                self.0.save_failures.get(),
+            ),
+        ]
+    }
+}

@@ -1,0 +1,221 @@
+//! `trapezoid bans list|add|lift`: asks the running server, by its admin address.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use clap::Subcommand;
+use serde_json::{Value, json};
+use sip_core::admission::Source;
+use zeroize::Zeroizing;
+
+use super::http::{self, Question};
+use super::{ConfigOption, Failure, configuration, duration, print, say};
+use crate::machine;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: BansAction,
+}
+
+#[derive(Debug, Subcommand)]
+enum BansAction {
+    /// List the sources that are banned.
+    List(List),
+    /// Ban a source: an address of IPv4, or of IPv6 its network of 64 bits.
+    Add(Add),
+    /// Lift a ban, and forget what the source did before.
+    Lift(Lift),
+}
+
+#[derive(Debug, clap::Args)]
+struct List {
+    /// As JSON: an array of objects, as the admin page has them.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    config: ConfigOption,
+}
+
+#[derive(Debug, clap::Args)]
+struct Add {
+    /// An address of the source.
+    #[arg(value_name = "ADDRESS", value_parser = source)]
+    source: Source,
+    /// How long, as `90s`, `30m`, `12h` or `7d`; without it until the ban is lifted.
+    #[arg(long = "for", value_name = "TIME", value_parser = length)]
+    length: Option<Duration>,
+    /// Why, for whoever reads the list.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    reason: String,
+    #[command(flatten)]
+    config: ConfigOption,
+}
+
+#[derive(Debug, clap::Args)]
+struct Lift {
+    /// An address of the source.
+    #[arg(value_name = "ADDRESS", value_parser = source)]
+    source: Source,
+    #[command(flatten)]
+    config: ConfigOption,
+}
+
+fn source(text: &str) -> Result<Source, String> {
+    let remedy = "write an address, as 192.0.2.66 or 2001:db8::1";
+    text.parse().map_err(|_| remedy.to_owned())
+}
+
+fn length(text: &str) -> Result<Duration, String> {
+    let long = [("m", 60), ("h", 3_600), ("d", 86_400)]
+        .into_iter()
+        .find_map(|(unit, seconds)| {
+            let number: u64 = text.strip_suffix(unit)?.parse().ok()?;
+            Some(Duration::from_secs(number.checked_mul(seconds)?))
+        });
+    let found = long.or_else(|| duration::parse(text));
+    let found = found.filter(|length| length.as_secs() > 0 && length.subsec_nanos() == 0);
+    found.ok_or_else(|| "write a number of whole seconds and a unit, as 90s, 30m, 12h or 7d".to_owned())
+}
+
+/// Does what was asked for.
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    match &args.action {
+        BansAction::List(args) => list(args),
+        BansAction::Add(args) => {
+            let seconds = args.length.map(|length| length.as_secs());
+            let mut body = json!({ "source": args.source.to_string(), "reason": args.reason });
+            if let (Some(seconds), Some(body)) = (seconds, body.as_object_mut()) {
+                body.insert("seconds".to_owned(), seconds.into());
+            }
+            let done = ask(&args.config, "POST", "/api/v1/bans", &body.to_string())?;
+            say(&format!("banned {}", line(&done["ban"])));
+            Ok(())
+        }
+        BansAction::Lift(args) => {
+            // The address says as much as the network, and needs no escapes.
+            let path = format!("/api/v1/bans/{}", args.source.address());
+            ask(&args.config, "DELETE", &path, "")?;
+            say(&format!("lifted the ban of {}", args.source));
+            Ok(())
+        }
+    }
+}
+
+fn list(args: &List) -> Result<(), Failure> {
+    let answer = ask(&args.config, "GET", "/api/v1/bans", "")?;
+    if args.json {
+        return print(&format!("{}\n", answer["bans"]));
+    }
+    let bans = answer["bans"].as_array().into_iter().flatten();
+    print(&bans.map(|ban| format!("{}\n", line(ban))).collect::<String>())
+}
+
+/// One ban in words.
+fn line(ban: &Value) -> String {
+    let text = |key: &str| ban[key].as_str().unwrap_or_default().to_owned();
+    let until = match ban["left_s"].as_u64() {
+        Some(seconds) => format!("for {seconds} s more"),
+        None => "until it is lifted".to_owned(),
+    };
+    let mut line = format!("{} {until}", text("source"));
+    if ban["strikes"].as_u64().is_some_and(|strikes| strikes > 1) {
+        line.push_str(&format!(", its ban number {}", ban["strikes"]));
+    }
+    if text("by") == "hand" {
+        line.push_str(", by hand");
+    }
+    let reason = text("reason");
+    if !reason.is_empty() {
+        line.push_str(&format!(": {reason}"));
+    }
+    line
+}
+
+/// Asks the server that this configuration is of.
+fn ask(option: &ConfigOption, method: &str, path: &str, body: &str) -> Result<Value, Failure> {
+    let loaded = configuration(option.config.as_deref(), &machine::read()?)?;
+    let Some(admin) = loaded.shell.admin else {
+        return Err(Failure::Usage(
+            "[admin] listen is \"off\", so the server cannot be asked; give it an address".to_owned(),
+        ));
+    };
+    let file = &loaded.shell.admin_token;
+    let token = std::fs::read_to_string(file)
+        .map(Zeroizing::new)
+        .map_err(|error| {
+            let place = file.display();
+            Failure::Failed(format!(
+                "{place}: {error}; the server makes it at its first start"
+            ))
+        })?;
+    let token = token.lines().next().unwrap_or_default().trim();
+    let address = reachable(admin);
+    let question = Question {
+        method,
+        path,
+        token,
+        body,
+    };
+    let (status, text) = http::ask(&address.to_string(), &question).map_err(|error| {
+        Failure::Failed(format!("no server answers at {address}: {error}; is it running?"))
+    })?;
+    let answer: Value = serde_json::from_str(&text)
+        .map_err(|_| Failure::Failed(format!("who answers at {address} is no Trapezoid")))?;
+    match status {
+        200 => Ok(answer),
+        _ => Err(Failure::Failed(
+            answer["error"]
+                .as_str()
+                .unwrap_or("the server refused")
+                .to_owned(),
+        )),
+    }
+}
+
+/// Where a server that listens at every address is to be found.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        IpAddr::V4(ip) => ip.into(),
+        IpAddr::V6(ip) => ip.into(),
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_have_units() {
+        for (text, seconds) in [
+            ("90s", Some(90)),
+            ("30m", Some(1_800)),
+            ("12h", Some(43_200)),
+            ("7d", Some(604_800)),
+            ("1500ms", None),
+            ("0s", None),
+            ("5", None),
+            ("h", None),
+            ("-1h", None),
+        ] {
+            assert_eq!(length(text).ok().map(|l| l.as_secs()), seconds, "{text}");
+        }
+    }
+
+    #[test]
+    fn bans_are_told_in_words() {
+        let ban = json!({ "source": "192.0.2.66", "left_s": 60, "strikes": 1, "by": "failures", "reason": "12 failed" });
+        assert_eq!(line(&ban), "192.0.2.66 for 60 s more: 12 failed");
+        let ban =
+            json!({ "source": "2001:db8::/64", "left_s": null, "strikes": 3, "by": "hand", "reason": "" });
+        assert_eq!(
+            line(&ban),
+            "2001:db8::/64 until it is lifted, its ban number 3, by hand"
+        );
+        let any: SocketAddr = "[::]:8080".parse().expect("an address");
+        assert_eq!(reachable(any).to_string(), "[::1]:8080");
+    }
+}
