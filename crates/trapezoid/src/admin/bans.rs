@@ -125,7 +125,7 @@ pub(super) mod tests {
     use super::super::tests::{TOKEN, ask, start};
     use super::*;
     use crate::abuse::Abuse;
-    use crate::settings::{Machine, read_text};
+    use settings::{Machine, read_text};
 
     /// Nobody is banned; the trust domain is 10.0.0.0/8.
     pub(in super::super) fn abuse() -> Abuse {

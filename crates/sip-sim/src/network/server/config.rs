@@ -3,8 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use sip_core::config::{
-    Action, Algorithm, AuthPolicy, Config, Domain, Durability, Listener, Network, RegistrarPolicy, Relay,
-    RelayTarget, Route, StateMode, Timers, When,
+    Abuse, Action, Algorithm, AuthPolicy, Config, Domain, Durability, Listener, Network, RegistrarPolicy,
+    Relay, RelayTarget, Route, StateMode, Timers, When,
 };
 use sip_core::limits::Limits;
 use sip_core::transport::{NextHop, Transport};
@@ -43,6 +43,7 @@ pub fn config(scenario: &Scenario, server: usize) -> Config {
     let plan = &scenario.servers[server];
     let ip = server_ip(server);
     Config {
+        abuse: Abuse::default(),
         server_header: Box::default(),
         listeners: LISTENERS
             .iter()
