@@ -1,5 +1,5 @@
 //! Abuse control of the whole process: what the workers see is judged here ([`guard`]), kept over restarts
-//! ([`file`]), and told to all workers.
+//! ([`mod@file`]), and told to all workers.
 //!
 //! Workers report by a bounded queue and never wait; a report that finds no room is lost, and counted. One
 //! task takes the reports, and looks at the time once a second.
