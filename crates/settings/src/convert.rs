@@ -250,6 +250,7 @@ fn limits(settings: &Settings) -> Limits {
         body_bytes: settings.transport.max_body_bytes,
         transactions: limits.transactions,
         held_transactions: limits.held_transactions,
+        transaction_bytes: limits.transaction_bytes,
         branches: limits.branches,
         parked_requests: limits.parked_requests,
         parked_bytes: limits.parked_bytes,

@@ -543,6 +543,10 @@ pub(crate) struct Limits {
     /// retransmissions. At the limit a new request that needs one is answered 503.
     #[schemars(range(min = 1000, max = 1_000_000_000))]
     pub held_transactions: usize,
+    /// Bytes of the messages that one worker's transactions hold. At the limit a new request that needs one is
+    /// answered 503.
+    #[schemars(range(min = 1_048_576, max = 68_719_476_736_u64))]
+    pub transaction_bytes: usize,
     /// Branches of one request, over all its targets and their addresses. At the limit no other is tried.
     #[schemars(range(min = 1, max = 255))]
     pub branches: usize,
@@ -586,6 +590,7 @@ impl Default for Limits {
             headers: core.headers,
             transactions: core.transactions,
             held_transactions: core.held_transactions,
+            transaction_bytes: core.transaction_bytes,
             branches: core.branches,
             parked_requests: core.parked_requests,
             parked_bytes: core.parked_bytes,

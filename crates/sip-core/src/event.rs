@@ -188,6 +188,8 @@ pub struct Gauges {
     pub server_transactions: u64,
     /// Client transactions held, finished ones included.
     pub client_transactions: u64,
+    /// Bytes of the messages that transactions hold.
+    pub transaction_bytes: u64,
     /// Requests that wait for a back-end.
     pub parked_requests: u64,
     /// Bytes that those requests hold.

@@ -15,6 +15,9 @@ pub struct Limits {
     /// Transactions of one worker, finished ones included, which are kept for 32 s to answer
     /// retransmissions; at the limit a new request that needs one is answered 503, statelessly.
     pub held_transactions: usize,
+    /// Bytes of the messages that one worker's transactions hold; at the limit a new request that needs
+    /// one is answered 503, statelessly.
+    pub transaction_bytes: usize,
     /// Branches of one request, over all its targets and their addresses (at most 255); at the
     /// limit no other is tried.
     pub branches: usize,
@@ -56,6 +59,7 @@ impl Default for Limits {
             body_bytes: 1024 * 1024,
             transactions: 1_000_000,
             held_transactions: 4_000_000,
+            transaction_bytes: 2 * 1024 * 1024 * 1024,
             branches: 32,
             parked_requests: 10_000,
             parked_bytes: 64 * 1024 * 1024,

@@ -330,6 +330,7 @@ impl Endpoint {
         Gauges {
             server_transactions: engine.table.servers() as u64,
             client_transactions: engine.table.clients() as u64,
+            transaction_bytes: engine.table.bytes() as u64,
             parked_requests: engine.waiting.requests as u64,
             parked_bytes: engine.waiting.bytes as u64,
             timers: engine.wheel.len() as u64,

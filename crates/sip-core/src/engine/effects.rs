@@ -170,10 +170,7 @@ impl Engine {
     /// A final answer: what was kept for making one goes, and the transaction counts as live no
     /// more.
     fn settle(&mut self, key: Key) {
-        if let Some(server) = self.table.server_mut(key)
-            && let Some(live) = server.live.take()
-        {
-            server.response = Box::default();
+        if let Some(live) = self.table.settle(key) {
             self.live = self.live.saturating_sub(1);
             self.recycle(live);
         }
@@ -196,7 +193,9 @@ impl Engine {
             match effect {
                 Effect::SendResponse => {
                     self.out.push(server.reply_to, text);
-                    keep_response(server, text);
+                    if is_sent_again(server, text) {
+                        self.table.keep_response(key, text);
+                    }
                 }
                 Effect::ResendResponse if server.response.is_empty() => self.send_trying(key),
                 Effect::ResendResponse => {
@@ -327,7 +326,7 @@ impl Engine {
         };
         let (from, listed) = (client.to, core::mem::take(&mut client.user.listed));
         client.to = to;
-        client.request = Box::from(request);
+        self.table.keep_request(key, Box::from(request));
         if listed {
             self.unlist_client(&from);
         }
@@ -448,9 +447,7 @@ impl Engine {
             let mut text = core::mem::take(&mut self.scratch);
             text.clear();
             self.with_message(&request, |_, invite| write_derived(&mut text, invite, b"ACK", to));
-            if let Some(client) = self.table.client_mut(key) {
-                client.request = Box::from(text.as_slice());
-            }
+            self.table.keep_request(key, Box::from(text.as_slice()));
             self.scratch = text;
         }
         if let Some(client) = self.table.client(key) {
@@ -468,18 +465,14 @@ fn push_client(out: &mut TransmitBatch, client: &Client<ClientUser>) {
     }
 }
 
-/// Keeps a response for retransmission where one can be asked for.
-fn keep_response<U>(server: &mut Server<U>, text: &[u8]) {
+/// Whether a response is to be kept: a retransmission can be asked for, and nothing else makes it.
+fn is_sent_again<U>(server: &Server<U>, text: &[u8]) -> bool {
     // A 100 is made again of the request.
     if server.reply_to.transport.is_reliable() || text.starts_with(b"SIP/2.0 100 ") {
-        return;
+        return false;
     }
     // A 2xx to an INVITE is the callee's to send again (RFC 3261 §13.3.1.4).
-    let accepted =
-        matches!(&server.machine, ServerMachine::Invite(m) if m.state() == invite_server::State::Accepted);
-    if !accepted {
-        server.response = Box::from(text);
-    }
+    !matches!(&server.machine, ServerMachine::Invite(m) if m.state() == invite_server::State::Accepted)
 }
 
 /// Appends the ACK or CANCEL that belongs to `invite` as we sent it (§17.1.1.3, §9.1): its

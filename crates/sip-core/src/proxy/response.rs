@@ -237,7 +237,7 @@ impl Engine {
         let target = client.user.target;
         // What it was sent as is needed no more; an INVITE that failed keeps its ACK there.
         if status < 300 || message.cseq().is_ok_and(|c| c.method != Method::Invite) {
-            client.request = Box::default();
+            self.table.keep_request(key, Box::default());
         }
         let Some(found) = self.table.server(server) else {
             return self.relay_late_success(status, message);

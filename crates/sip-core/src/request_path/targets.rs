@@ -342,7 +342,9 @@ impl Engine {
         let most = limits.branches.min(usize::from(u8::MAX));
         let held = self.table.servers() + self.table.clients();
         let branches = self.table.live(server).map(|s| s.user.branches.len());
-        branches.is_none_or(|count| count >= most) || held >= limits.held_transactions
+        branches.is_none_or(|count| count >= most)
+            || held >= limits.held_transactions
+            || self.table.bytes() >= limits.transaction_bytes
     }
 
     /// Sends the request to the next address of a target that is ready. Its edits are made.

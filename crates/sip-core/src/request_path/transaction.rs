@@ -131,7 +131,12 @@ impl Engine {
     pub(crate) fn begin(&mut self, request: &Request<'_>) -> Option<Key> {
         let limits = &self.config.limits;
         let held = self.table.servers() + self.table.clients();
-        if self.live >= limits.transactions || held >= limits.held_transactions {
+        // As received, and as it goes on.
+        let bytes = self.table.bytes() + 2 * request.message.bytes().len();
+        if self.live >= limits.transactions
+            || held >= limits.held_transactions
+            || bytes > limits.transaction_bytes
+        {
             self.counters.limited_transactions += 1;
             return None;
         }

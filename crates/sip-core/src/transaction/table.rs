@@ -41,8 +41,10 @@ pub struct Server<U> {
     key: [u64; 2],
     /// Where responses go (RFC 3261 §18.2.2, RFC 3581 §4).
     pub reply_to: Flow,
-    /// The last response, for retransmissions; empty where none is needed.
+    /// The last response, for retransmissions; empty where none is needed ([`Table::keep_response`]).
     pub response: Box<[u8]>,
+    /// What the request counts in [`Table::bytes`].
+    request_bytes: u32,
     /// The timer that retransmits, and the one that ends.
     pub timers: [Option<TimerId>; 2],
     /// Gone once a final response was sent.
@@ -72,6 +74,7 @@ impl<U> Server<U> {
             key: halves(key),
             reply_to,
             response: Box::default(),
+            request_bytes: 0,
             timers: [None; 2],
             live: Some(live),
             machine,
@@ -101,8 +104,10 @@ pub struct Client<U> {
     pub machine: ClientMachine,
     /// Where the request went.
     pub to: Flow,
-    /// The request as sent; after a 3xx to 6xx to an INVITE, its ACK.
+    /// The request as sent; after a 3xx to 6xx to an INVITE, its ACK ([`Table::keep_request`]).
     pub request: Box<[u8]>,
+    /// What it counts in [`Table::bytes`]; it may be out for a moment.
+    request_bytes: u32,
     /// The timer that retransmits, and the one that ends.
     pub timers: [Option<TimerId>; 2],
     /// The transaction user's.
@@ -117,6 +122,7 @@ impl<U> Client<U> {
             machine,
             to,
             request,
+            request_bytes: 0,
             timers: [None; 2],
             user,
         }
@@ -171,6 +177,13 @@ pub struct Table<S, C> {
     clients: Slab<Client<C>>,
     server_index: HashTable<Entry>,
     client_index: HashTable<Entry>,
+    /// Bytes of the messages that they hold.
+    bytes: usize,
+}
+
+/// A message's length, as it is counted.
+fn counted(message: &[u8]) -> u32 {
+    u32::try_from(message.len()).unwrap_or(u32::MAX)
 }
 
 impl<S, C> Default for Table<S, C> {
@@ -180,6 +193,7 @@ impl<S, C> Default for Table<S, C> {
             clients: Slab::default(),
             server_index: HashTable::new(),
             client_index: HashTable::new(),
+            bytes: 0,
         }
     }
 }
@@ -219,6 +233,11 @@ impl<S, C> Table<S, C> {
         self.clients.len()
     }
 
+    /// Bytes of the messages that transactions hold: requests, and responses for retransmission.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Finds a server transaction.
     pub fn find_server(&self, key: u128) -> Option<Key> {
         let key = halves(key);
@@ -236,19 +255,56 @@ impl<S, C> Table<S, C> {
     }
 
     /// Takes a server transaction in.
-    pub fn insert_server(&mut self, server: Server<S>) -> Key {
+    pub fn insert_server(&mut self, mut server: Server<S>) -> Key {
         let index_key = server.key;
+        server.request_bytes = server.live.as_ref().map_or(0, |live| counted(&live.request));
+        self.count(server.request_bytes as usize, 0);
         let key = self.servers.insert(server);
         index(&mut self.server_index, index_key, key.slot);
         key
     }
 
     /// Takes a client transaction in.
-    pub fn insert_client(&mut self, client: Client<C>) -> Key {
+    pub fn insert_client(&mut self, mut client: Client<C>) -> Key {
         let index_key = client.key;
+        client.request_bytes = counted(&client.request);
+        self.count(client.request_bytes as usize, 0);
         let key = self.clients.insert(client);
         index(&mut self.client_index, index_key, key.slot);
         key
+    }
+
+    fn count(&mut self, more: usize, less: usize) {
+        debug_assert!(self.bytes + more >= less, "nothing leaves that was not counted");
+        self.bytes = (self.bytes + more).saturating_sub(less);
+    }
+
+    /// Keeps a response for retransmission.
+    pub fn keep_response(&mut self, key: Key, text: &[u8]) {
+        if let Some(server) = self.servers.get_mut(key) {
+            let before = core::mem::replace(&mut server.response, Box::from(text));
+            self.count(text.len(), before.len());
+        }
+    }
+
+    /// Takes out what a server transaction needed until its final response, and what it sent before.
+    pub fn settle(&mut self, key: Key) -> Option<Box<Live<S>>> {
+        let server = self.servers.get_mut(key)?;
+        let live = server.live.take()?;
+        let response = core::mem::take(&mut server.response);
+        let request = core::mem::take(&mut server.request_bytes) as usize;
+        self.count(0, request + response.len());
+        Some(live)
+    }
+
+    /// What a client transaction sends again from now on.
+    pub fn keep_request(&mut self, key: Key, request: Box<[u8]>) {
+        if let Some(client) = self.clients.get_mut(key) {
+            let now = counted(&request);
+            client.request = request;
+            let before = core::mem::replace(&mut client.request_bytes, now);
+            self.count(now as usize, before as usize);
+        }
     }
 
     /// What a server transaction keeps until its final response.
@@ -285,6 +341,7 @@ impl<S, C> Table<S, C> {
     pub fn remove_server(&mut self, key: Key) -> Option<Server<S>> {
         let server = self.servers.remove(key)?;
         unindex(&mut self.server_index, server.key, key.slot);
+        self.count(0, server.request_bytes as usize + server.response.len());
         Some(server)
     }
 
@@ -292,6 +349,7 @@ impl<S, C> Table<S, C> {
     pub fn remove_client(&mut self, key: Key) -> Option<Client<C>> {
         let client = self.clients.remove(key)?;
         unindex(&mut self.client_index, client.key, key.slot);
+        self.count(0, client.request_bytes as usize);
         Some(client)
     }
 }

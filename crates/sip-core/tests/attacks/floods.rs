@@ -72,6 +72,38 @@ fn unique_branches_are_bounded() {
     assert!(bench.udp(CALLER, &text).iter().any(|s| s.address() != CALLER));
 }
 
+/// Few transactions, each as large as a stream allows.
+#[test]
+fn large_messages_are_bounded_by_their_bytes() {
+    const BYTES: usize = 4 * 1024 * 1024;
+    let mut config = all_transports();
+    config.limits.transaction_bytes = BYTES;
+    let mut bench = Bench::new(&config);
+    let long = "x".repeat(50_000);
+    let (mut refused, mut relayed) = (0, 0);
+    for number in 0..500 {
+        let method = if number % 2 == 0 { "INVITE" } else { "MESSAGE" };
+        let text = request(
+            method,
+            "sip:bob@example.com",
+            &format!("u{number}"),
+            &format!("X: {long}\n"),
+        )
+        .replace("c1@", &format!("c{number}@"));
+        for sent in bench.receive(over(Transport::Tcp, "192.0.2.10:40000", 3), &text) {
+            refused += usize::from(sent.first_line().starts_with("SIP/2.0 503"));
+            relayed += usize::from(sent.address() != CALLER && !sent.text.starts_with("SIP/2.0"));
+        }
+        assert!(bench.endpoint.gauges().transaction_bytes <= BYTES as u64);
+    }
+    assert!(
+        (1..100).contains(&relayed) && refused > 400,
+        "{relayed} relayed, {refused} refused"
+    );
+    bench.pass(400_000);
+    bench.assert_idle();
+}
+
 /// Each name is another, none is known, and the store says nothing.
 #[test]
 fn unique_users_are_bounded() {

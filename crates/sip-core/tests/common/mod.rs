@@ -280,9 +280,10 @@ impl Bench {
                 g.client_transactions,
                 g.timers,
                 g.parked_requests,
-                g.parked_bytes
+                g.parked_bytes,
+                g.transaction_bytes
             ),
-            (0, 0, 0, 0, 0)
+            (0, 0, 0, 0, 0, 0)
         );
         assert_eq!(g.flows, g.flows_registered);
         assert!(self.endpoint.is_quiet());

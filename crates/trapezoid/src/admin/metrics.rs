@@ -193,6 +193,11 @@ fn gauges(worker: &Snapshot) -> [(&'static str, &'static str, u64); 10] {
             gauges.client_transactions,
         ),
         (
+            "transaction_bytes",
+            "Bytes of the messages that transactions hold",
+            gauges.transaction_bytes,
+        ),
+        (
             "parked_requests",
             "Requests that wait for a back-end",
             gauges.parked_requests,
