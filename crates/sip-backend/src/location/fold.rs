@@ -1,18 +1,19 @@
-//! The thread behind: ended journal segments into the table.
+//! What works behind: ended journal segments into the table.
 
 use std::collections::HashMap;
-use std::fs;
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
-use rusqlite::Connection;
 use sip_core::location::codec;
+use sip_core::time::{Instant, Now};
 
-use super::journal::{Closed, Segment};
-use super::table::{self, Write};
-use super::writer::unix_s;
+use super::backlog::{Backlog, Due, Next};
+use super::clock::{Clock, after};
+use super::disk::Disk;
+use super::journal::Closed;
+use super::segment::{Entry, Segment};
+use super::table::{Table, Write, split_aor};
 use super::{Options, Stats};
 use crate::quiet::Quiet;
 
@@ -23,154 +24,9 @@ const CHUNK: usize = 2_000;
 const REMEMBER_DELETED_S: u64 = 600;
 /// Deletions that need no longer be remembered are dropped this often, and it is seen whether the
 /// table is to be walked through ([`Walks`]).
-const PURGE_EVERY: Duration = Duration::from_secs(600);
-/// Rows looked at in one step of a walk.
-const WALK_ROWS: u32 = 10_000;
+const TIDY_EVERY: Duration = Duration::from_secs(600);
 /// Wait after a failed round.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-
-/// Somebody waits for everything saved so far to be in the table.
-#[derive(Debug, Default)]
-pub(super) struct FoldRequest {
-    done: Mutex<bool>,
-    wake: Condvar,
-}
-
-impl FoldRequest {
-    /// Waits until `deadline`; whether it is done.
-    pub(super) fn wait(&self, deadline: Instant) -> bool {
-        let mut done = self.done.lock();
-        while !*done {
-            if self.wake.wait_until(&mut done, deadline).timed_out() {
-                break;
-            }
-        }
-        *done
-    }
-
-    fn finish(&self) {
-        *self.done.lock() = true;
-        self.wake.notify_all();
-    }
-}
-
-/// Segments that wait to be folded. Their number is bounded by [`Options::journal_bytes`].
-#[derive(Debug, Default)]
-pub(super) struct Backlog {
-    state: Mutex<State>,
-    wake: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    segments: Vec<Closed>,
-    bytes: u64,
-    oldest: Option<Instant>,
-    urgent: bool,
-    stop: bool,
-    lost: bool,
-    requests: Vec<Arc<FoldRequest>>,
-}
-
-impl Backlog {
-    /// Adds segments; `urgent`: fold them now.
-    pub(super) fn add(&self, segments: Vec<Closed>, urgent: bool) {
-        let mut state = self.state.lock();
-        if !segments.is_empty() {
-            state.oldest.get_or_insert_with(Instant::now);
-            state.bytes += segments.iter().map(|segment| segment.bytes).sum::<u64>();
-            state.segments.extend(segments);
-        }
-        state.urgent |= urgent;
-        self.wake.notify_one();
-    }
-
-    /// Answers `request` once everything added so far is folded.
-    pub(super) fn request(&self, request: Arc<FoldRequest>) {
-        let mut state = self.state.lock();
-        state.requests.push(request);
-        state.urgent = true;
-        self.wake.notify_one();
-    }
-
-    /// Bytes that wait.
-    pub(super) fn bytes(&self) -> u64 {
-        self.state.lock().bytes
-    }
-
-    /// Saves could not be taken: rows may stand in the table that nobody will delete by name.
-    pub(super) fn note_lost(&self) {
-        self.state.lock().lost = true;
-    }
-
-    fn take_lost(&self) -> bool {
-        std::mem::take(&mut self.state.lock().lost)
-    }
-
-    /// Ends the thread once it has done what it can in a short time.
-    pub(super) fn stop(&self) {
-        self.state.lock().stop = true;
-        self.wake.notify_one();
-    }
-
-    fn stopping(&self) -> bool {
-        self.state.lock().stop
-    }
-
-    /// Waits for a round's worth: the oldest segments, up to `options.fold_bytes` together.
-    fn next(&self, options: &Options, purge_at: Instant) -> Next {
-        let mut state = self.state.lock();
-        loop {
-            let due = state.oldest.map(|oldest| oldest + options.fold_every);
-            let ready = state.urgent || state.stop || state.bytes >= options.fold_bytes;
-            if state.segments.is_empty() {
-                state.urgent = false;
-                for request in state.requests.drain(..) {
-                    request.finish();
-                }
-                if state.stop {
-                    return Next::Stop;
-                }
-            } else if ready || due.is_some_and(|due| due <= Instant::now()) {
-                let mut bytes = 0;
-                let fits = |segment: &&Closed| {
-                    bytes += segment.bytes;
-                    bytes <= options.fold_bytes
-                };
-                let count = state.segments.iter().take_while(fits).count().max(1);
-                return Next::Fold(state.segments.iter().take(count).cloned().collect());
-            }
-            let now = Instant::now();
-            if purge_at <= now {
-                return Next::Purge;
-            }
-            self.wake
-                .wait_until(&mut state, due.map_or(purge_at, |due| due.min(purge_at)));
-        }
-    }
-
-    fn done(&self, count: usize) {
-        let mut state = self.state.lock();
-        let bytes: u64 = state.segments.drain(..count).map(|segment| segment.bytes).sum();
-        state.bytes = state.bytes.saturating_sub(bytes);
-        state.oldest = (!state.segments.is_empty()).then(Instant::now);
-    }
-
-    /// Waits after a failure; whether the thread should end instead.
-    fn wait_after_failure(&self) -> bool {
-        let mut state = self.state.lock();
-        if !state.stop {
-            self.wake.wait_for(&mut state, RETRY_AFTER);
-        }
-        state.stop
-    }
-}
-
-enum Next {
-    Fold(Vec<Closed>),
-    Purge,
-    Stop,
-}
 
 /// Deletions noted lately, by address-of-record: version and when.
 pub(super) type Deleted = HashMap<Box<[u8]>, (u64, u64)>;
@@ -179,15 +35,24 @@ pub(super) type Deleted = HashMap<Box<[u8]>, (u64, u64)>;
 /// runs, what ends is deleted by name: the sweep of the bindings in memory saves what is left of
 /// each record. A walk is for rows of which memory knows nothing: those that had ended before the
 /// start, those whose listener is gone, and those whose deletion was refused.
-#[derive(Debug, Default)]
-pub(super) struct Walks {
+#[derive(Debug)]
+pub(super) struct Walks<P> {
     /// Unix seconds, few.
     due: Vec<u64>,
-    /// A walk is under way: its last key.
-    at: Option<Option<table::Key>>,
+    /// A walk is under way: where it goes on, unless it only begins.
+    at: Option<Option<P>>,
 }
 
-impl Walks {
+impl<P> Default for Walks<P> {
+    fn default() -> Self {
+        Self {
+            due: Vec::new(),
+            at: None,
+        }
+    }
+}
+
+impl<P> Walks<P> {
     /// Wants a walk at this second, or as soon as it has passed.
     pub(super) fn add(&mut self, unix_s: u64) {
         self.due.push(unix_s);
@@ -203,70 +68,143 @@ impl Walks {
     }
 }
 
+/// The folding end of the store, without thread or clock.
 #[derive(Debug)]
-pub(super) struct Folder {
-    pub(super) db: Connection,
+pub struct Folder<D: Disk, T: Table> {
+    disk: D,
+    table: T,
+    backlog: Arc<Backlog>,
+    stats: Arc<Stats>,
+    options: Options,
+    deleted: Deleted,
+    walks: Walks<T::Place>,
+    due: Due,
+    log: Quiet,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum FoldError<E: std::error::Error> {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    Table(E),
+}
+
+/// What a folder is made of.
+pub(super) struct Parts<D, T: Table> {
+    pub(super) disk: D,
+    pub(super) table: T,
     pub(super) backlog: Arc<Backlog>,
     pub(super) stats: Arc<Stats>,
     pub(super) options: Options,
     pub(super) deleted: Deleted,
-    pub(super) walks: Walks,
+    pub(super) walks: Walks<T::Place>,
     pub(super) log: Quiet,
 }
 
-#[derive(Debug, thiserror::Error)]
-enum FoldError {
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    #[error(transparent)]
-    Database(#[from] rusqlite::Error),
-}
+impl<D: Disk, T: Table> Folder<D, T> {
+    pub(super) fn new(now: Now, parts: Parts<D, T>) -> Self {
+        let mut folder = Self {
+            disk: parts.disk,
+            table: parts.table,
+            backlog: parts.backlog,
+            stats: parts.stats,
+            options: parts.options,
+            deleted: parts.deleted,
+            walks: parts.walks,
+            due: Due {
+                tidy_at: now.instant,
+                retry_at: None,
+            },
+            log: parts.log,
+        };
+        folder.walks.begin(now.unix_s());
+        folder.due.tidy_at = after(now.instant, folder.until_tidy());
+        folder
+    }
 
-impl Folder {
+    /// When [`Folder::handle_timeout`] is to be called, unless something more is given to it; `None`:
+    /// it has ended.
+    pub fn poll_timeout(&self, now: Instant) -> Option<Instant> {
+        match self.backlog.next(now, &self.options, self.due) {
+            Next::Fold(_) | Next::Tidy => Some(now),
+            Next::Wait(until) => Some(until),
+            Next::Stop => None,
+        }
+    }
+
+    /// Does what is due.
+    pub fn handle_timeout(&mut self, now: Now) {
+        let next = self.backlog.next(now.instant, &self.options, self.due);
+        self.work(now, next, &mut || {});
+    }
+
     /// Runs until [`Backlog::stop`].
-    pub(super) fn run(mut self) {
-        self.walks.begin(unix_s());
-        let mut purge_at = Instant::now() + self.until_purge();
+    pub(super) fn run(mut self, clock: Clock) {
         loop {
-            let (result, folded) = match self.backlog.next(&self.options, purge_at) {
+            let next = self.backlog.wait(clock, &self.options, self.due);
+            let now = clock.now();
+            match &next {
                 Next::Stop => break,
-                Next::Purge => {
-                    let start = Instant::now();
-                    let result = self.purge();
+                Next::Tidy => {
+                    self.work(now, next, &mut || {});
                     // A walk leaves most of the time to others.
-                    purge_at = Instant::now() + self.until_purge().max(start.elapsed());
-                    (result, 0)
+                    let rested = after(clock.instant(), clock.since(now.instant));
+                    self.due.tidy_at = self.due.tidy_at.max(rested);
                 }
-                Next::Fold(segments) => (self.fold(&segments), segments.len()),
-            };
-            match result {
-                Ok(()) => self.backlog.done(folded),
-                Err(error) => {
-                    self.stats.fold_errors.inc();
-                    if let Some(more) = self.log.allow() {
-                        tracing::error!(%error, more, "location journal cannot be folded into SQLite");
-                    }
-                    // What is left in the journal is read at the next start.
-                    if self.backlog.wait_after_failure() {
-                        break;
-                    }
+                Next::Fold(_) | Next::Wait(_) => {
+                    let (backlog, most) = (Arc::clone(&self.backlog), self.options.journal_bytes / 4);
+                    let mut began = now.instant;
+                    self.work(now, next, &mut || {
+                        // Half of the time is for others, unless the journal grows towards its bound.
+                        if backlog.bytes() < most && !backlog.stopping() {
+                            std::thread::sleep(clock.since(began).min(Duration::from_millis(100)));
+                        }
+                        began = clock.instant();
+                    });
                 }
             }
         }
-        let checkpoint = self
-            .db
-            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
-        if let Err(error) = checkpoint {
+        if let Err(error) = self.table.finish() {
             tracing::warn!(%error, "location database: no checkpoint at the end");
         }
     }
 
+    /// Calls `between` after each transaction.
+    fn work(&mut self, now: Now, next: Next, between: &mut dyn FnMut()) {
+        let result = match &next {
+            Next::Stop | Next::Wait(_) => return,
+            Next::Tidy => self.tidy(now.unix_s()).map(|()| {
+                self.due.tidy_at = after(now.instant, self.until_tidy());
+                0
+            }),
+            Next::Fold(segments) => self.fold(segments, between).map(|()| segments.len()),
+        };
+        match result {
+            Ok(folded) => {
+                self.due.retry_at = None;
+                // A step of a walk is no reason for what waits to wait longer.
+                if folded > 0 {
+                    self.backlog.done(now.instant, folded);
+                }
+            }
+            // What is left in the journal is read at the next start.
+            Err(error) => {
+                self.due.retry_at = Some(after(now.instant, RETRY_AFTER));
+                self.stats.fold_errors.inc();
+                if let Some(more) = self.log.allow() {
+                    tracing::error!(%error, more, "location journal cannot be folded into the table");
+                }
+            }
+        }
+    }
+
     /// Writes the newest version of everything in `segments`, then deletes them.
-    fn fold(&mut self, segments: &[Closed]) -> Result<(), FoldError> {
+    fn fold(&mut self, segments: &[Closed], between: &mut dyn FnMut()) -> Result<(), FoldError<T::Error>> {
         let mut read = Vec::with_capacity(segments.len());
         for closed in segments {
-            match Segment::read(&closed.path) {
-                Ok(segment) => read.extend(segment),
+            match self.disk.read(&closed.path) {
+                Ok(bytes) => read.extend(Segment::from_bytes(bytes)),
                 // A round that failed after it had deleted some.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error.into()),
@@ -284,16 +222,15 @@ impl Folder {
         let mut newest: Vec<_> = newest.into_values().collect();
         // In the table's order, so that neighbours share pages.
         newest.sort_unstable_by_key(|(entry, _)| {
-            let (user, domain) = table::split_aor(entry.aor);
+            let (user, domain) = split_aor(entry.aor);
             (domain, user)
         });
         for chunk in newest.chunks(CHUNK) {
-            let start = Instant::now();
-            self.write(chunk)?;
-            self.pace(start.elapsed());
+            self.write(chunk).map_err(FoldError::Table)?;
+            between();
         }
         for closed in segments {
-            match fs::remove_file(&closed.path) {
+            match self.disk.remove(&closed.path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
                 Ok(()) | Err(_) => {}
             }
@@ -301,79 +238,61 @@ impl Folder {
         Ok(())
     }
 
-    /// Leaves half of the time to others, unless the journal grows towards its bound.
-    fn pace(&self, took: Duration) {
-        if self.backlog.bytes() < self.options.journal_bytes / 4 && !self.backlog.stopping() {
-            std::thread::sleep(took.min(Duration::from_millis(100)));
+    fn write(&mut self, chunk: &[(Entry<'_>, &Vec<Box<[u8]>>)]) -> Result<(), T::Error> {
+        let mut writes = Vec::with_capacity(chunk.len());
+        for (entry, listeners) in chunk {
+            let Ok(record) = codec::decode(entry.record) else {
+                self.stats.undecodable.inc();
+                continue;
+            };
+            writes.push(Write {
+                aor: entry.aor,
+                record,
+                version: entry.version,
+                saved_unix_s: entry.saved_unix_s,
+                listeners,
+                deleted: self.deleted.get(entry.aor).map(|(version, _)| *version),
+            });
         }
-    }
-
-    fn write(
-        &mut self,
-        chunk: &[(super::journal::Entry<'_>, &Vec<Box<[u8]>>)],
-    ) -> Result<(), rusqlite::Error> {
-        let mut deletions = Vec::new();
-        let mut folded = 0;
-        let tx = self.db.unchecked_transaction()?;
-        {
-            let mut writer = table::Writer::new(&tx)?;
-            for (entry, listeners) in chunk {
-                let Ok(record) = codec::decode(entry.record) else {
-                    self.stats.undecodable.inc();
-                    continue;
-                };
-                let deleted = self.deleted.get(entry.aor).map(|(version, _)| *version);
-                let written = writer.write(&Write {
-                    aor: entry.aor,
-                    record: &record,
-                    version: entry.version,
-                    saved_unix_s: entry.saved_unix_s,
-                    listeners,
-                    deleted,
-                })?;
-                if written {
-                    folded += 1;
-                    deletions.push((entry, record.bindings.is_empty()));
-                }
-            }
-        }
-        tx.commit()?;
-        self.stats.folded.add(folded);
-        for (entry, gone) in deletions {
-            if gone {
+        let written = self.table.write(&writes)?;
+        for (write, _) in writes.iter().zip(written).filter(|(_, written)| *written) {
+            self.stats.folded.inc();
+            if write.record.bindings.is_empty() {
                 self.deleted
-                    .insert(entry.aor.into(), (entry.version, entry.saved_unix_s));
+                    .insert(write.aor.into(), (write.version, write.saved_unix_s));
             } else {
-                self.deleted.remove(entry.aor);
+                self.deleted.remove(write.aor);
             }
         }
         Ok(())
     }
 
-    fn until_purge(&self) -> Duration {
+    fn until_tidy(&self) -> Duration {
         if self.walks.at.is_some() {
             Duration::ZERO
         } else {
-            PURGE_EVERY
+            TIDY_EVERY
         }
     }
 
     /// One step of the walk under way; else what is done every now and then.
-    fn purge(&mut self) -> Result<(), FoldError> {
-        let now = unix_s();
+    fn tidy(&mut self, now_unix_s: u64) -> Result<(), FoldError<T::Error>> {
         if let Some(after) = &self.walks.at {
-            let (removed, next) = table::purge_step(&self.db, after.as_ref(), now, WALK_ROWS)?;
-            self.stats.purged.add(removed as u64);
+            let (removed, next) = self
+                .table
+                .purge_step(after.as_ref(), now_unix_s)
+                .map_err(FoldError::Table)?;
+            self.stats.purged.add(removed);
             self.walks.at = next.map(Some);
             return Ok(());
         }
-        let forget = now.saturating_sub(REMEMBER_DELETED_S);
-        table::purge_deletions(&self.db, forget)?;
+        let forget = now_unix_s.saturating_sub(REMEMBER_DELETED_S);
+        self.table.purge_deletions(forget).map_err(FoldError::Table)?;
         self.deleted.retain(|_, (_, at)| *at >= forget);
         if self.backlog.take_lost() {
-            self.walks.add(now);
+            self.walks.add(now_unix_s);
         }
-        self.walks.begin(now);
+        self.walks.begin(now_unix_s);
         Ok(())
     }
 }

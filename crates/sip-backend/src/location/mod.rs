@@ -12,36 +12,30 @@
 //! What ends by time is saved like a removal by whoever holds the bindings in memory
 //! ([`crate::shared::Shared::sweep_saves`]), so nothing is searched for on disk.
 
+mod backlog;
+mod clock;
+mod disk;
 mod fold;
 mod journal;
 mod open;
+pub mod parts;
+pub mod segment;
 mod socket;
+mod store;
 mod table;
 mod writer;
 
-/// The journal's files, as the store reads them: for tools and tests.
-pub mod segment {
-    pub use super::journal::{Entries, Entry, Segment};
-}
-
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use parking_lot::Mutex;
 use sip_core::id::QueryId;
-use sip_core::query::{Answer, Unavailable};
 
 pub use self::open::{FindListener, Load, Loaded};
 pub use self::socket::LocalSocket;
+pub use self::store::DiskStore;
 
-use self::fold::{Backlog, FoldRequest};
-use self::writer::Item;
-use crate::AnswerSink;
 use crate::metrics::{self, Counter, Gauge, Histogram, Sample};
-use crate::queue::Queue;
 
 /// One address-of-record to be written.
 #[derive(Debug)]
@@ -266,94 +260,5 @@ impl Stats {
                 self.journal_bytes.get(),
             ),
         ]
-    }
-}
-
-/// The store on this machine's disk.
-#[derive(Debug)]
-pub struct DiskStore {
-    queue: Arc<Queue<Item>>,
-    backlog: Arc<Backlog>,
-    stats: Arc<Stats>,
-    sink: Arc<dyn AnswerSink>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
-}
-
-impl std::fmt::Debug for dyn AnswerSink {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("AnswerSink(..)")
-    }
-}
-
-impl DiskStore {
-    /// Puts everything saved so far into the table and waits for it, at most `timeout`; whether it
-    /// got there. For tools and tests: the store does it by itself in its own time.
-    pub fn fold_now(&self, timeout: Duration) -> bool {
-        let asked = Arc::new(FoldRequest::default());
-        self.queue.push_control(Item::Fold(asked.clone())) && asked.wait(Instant::now() + timeout)
-    }
-}
-
-impl LocationStore for DiskStore {
-    fn save(&self, batch: Vec<Save>) {
-        let asked = Instant::now();
-        let mut refused = Vec::new();
-        let items = batch.into_iter().map(|save| Item::Save(save, asked));
-        self.queue.push_all(items, Item::weight, &mut refused);
-        if refused.is_empty() {
-            return;
-        }
-        self.stats.refused_queue.add(refused.len() as u64);
-        self.backlog.note_lost();
-        for item in refused {
-            if let Item::Save(
-                Save {
-                    origin, id: Some(id), ..
-                },
-                _,
-            ) = item
-            {
-                self.sink.answer(origin, id, Answer::Saved(Err(Unavailable)));
-            }
-        }
-        self.sink.flush();
-    }
-
-    fn set_listeners(&self, listeners: Vec<LocalSocket>) {
-        self.queue.push_control(Item::Listeners(listeners));
-    }
-
-    fn metrics(&self) -> Vec<Sample> {
-        let mut samples = self.stats.samples();
-        samples.push(Sample::gauge(
-            "location_queue",
-            "",
-            "Registrations that wait for the disk.",
-            self.queue.len() as u64,
-        ));
-        samples
-    }
-
-    fn shutdown(&self) {
-        self.queue.close();
-        let mut threads = std::mem::take(&mut *self.threads.lock()).into_iter();
-        // The writer first: it hands its last segment to the thread that folds.
-        if let Some(writer) = threads.next()
-            && writer.join().is_err()
-        {
-            tracing::error!("the location store's writer had panicked");
-        }
-        self.backlog.stop();
-        if let Some(fold) = threads.next()
-            && fold.join().is_err()
-        {
-            tracing::error!("the location store's folding thread had panicked");
-        }
-    }
-}
-
-impl Drop for DiskStore {
-    fn drop(&mut self) {
-        self.shutdown();
     }
 }

@@ -1,29 +1,28 @@
-//! Opening: lock, read the table, then what the journal holds beyond it.
+//! Opening: read the table, then what the journal holds beyond it.
 
 use std::collections::HashMap;
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::Write as _;
+use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rusqlite::Connection;
 use sip_core::id::ListenerId;
 use sip_core::location::{AorRecord, codec};
+use sip_core::time::Now;
 use sip_core::transport::Transport;
 
-use super::fold::{Backlog, Deleted, Folder, Walks};
-use super::journal::{self, Closed, Disk, Journal, OsDisk, Segment};
+use super::backlog::Backlog;
+use super::disk::Disk;
+use super::fold::{Deleted, Folder, Parts, Walks};
+use super::journal::{self, Closed, Journal};
+use super::segment::Segment;
 use super::socket::Mapper;
-use super::writer::{Writer, unix_s};
-use super::{DiskStore, LocationError, Options, Stats, table};
-use crate::AnswerSink;
-use crate::queue::Queue;
+use super::table::{Part, Scan, Table};
+use super::writer::Writer;
+use super::{Options, Stats};
 use crate::quiet::Quiet;
-use crate::sqlite;
 
 /// Takes loaded records; called from several threads at once.
 pub type Load<'a> = dyn Fn(Box<[u8]>, AorRecord) + Sync + 'a;
@@ -55,10 +54,51 @@ pub struct Loaded {
     pub took: Duration,
 }
 
+/// Why the journal or the table could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError<E: std::error::Error + 'static> {
+    /// The file system refused.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// What was touched.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The table refused.
+    #[error(transparent)]
+    Table(E),
+}
+
+impl<E: std::error::Error> OpenError<E> {
+    fn io(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io {
+            path: path.to_owned(),
+            source,
+        }
+    }
+}
+
+/// An open store, to be driven.
+#[derive(Debug)]
+pub struct Opened<D: Disk, T: Table> {
+    /// What saves.
+    pub writer: Writer<D>,
+    /// What folds.
+    pub folder: Folder<D, T>,
+    /// What the one leaves to the other.
+    pub(super) backlog: Arc<Backlog>,
+    pub(super) stats: Arc<Stats>,
+    /// What was found.
+    pub loaded: Loaded,
+}
+
 /// Threads that load, at most.
 const MAX_THREADS: usize = 8;
 /// Fewer records of the journal are not worth another thread.
 const MIN_SHARE: usize = 10_000;
+/// A recurring failure is logged this often.
+const LOG_EVERY: Duration = Duration::from_secs(5);
 
 /// The newest that the journal says of one address-of-record.
 struct Pending {
@@ -67,191 +107,78 @@ struct Pending {
     listeners: Arc<[Box<[u8]>]>,
 }
 
-impl DiskStore {
-    /// Opens the store, hands every live record to `load`, and starts its threads. Bindings whose
-    /// local socket `find_listener` does not know are left out; connections are forgotten.
-    ///
-    /// # Errors
-    /// The database is in use, or the file system or SQLite refuses.
-    pub fn open(
-        options: Options,
-        sink: Arc<dyn AnswerSink>,
-        find_listener: &FindListener<'_>,
-        load: &Load<'_>,
-    ) -> Result<(Self, Loaded), LocationError> {
-        Self::open_on(Box::new(OsDisk), options, sink, find_listener, load)
-    }
-
-    fn open_on(
-        disk: Box<dyn Disk>,
-        options: Options,
-        sink: Arc<dyn AnswerSink>,
-        find_listener: &FindListener<'_>,
-        load: &Load<'_>,
-    ) -> Result<(Self, Loaded), LocationError> {
-        let start = Instant::now();
-        if let Some(parent) = options.path.parent() {
-            fs::create_dir_all(parent).map_err(LocationError::io(parent))?;
-        }
-        let lock = lock(&options)?;
-        let dir = options.beside(".journal");
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&dir)
-            .map_err(LocationError::io(&dir))?;
-        sqlite::create(&options.path).map_err(LocationError::io(&options.path))?;
-        let db = table::open(&options.path).map_err(LocationError::database(&options.path))?;
-        let mut loaded = Loaded::default();
-        let (segments, next) = journal::list(&dir).map_err(LocationError::io(&dir))?;
-        let (segments, pending) = replay(segments, &mut loaded)?;
-        let loading = Loading {
-            path: &options.path,
-            find_listener,
-            load,
-            now: unix_s(),
-        };
-        let (deleted, walks) = loading
-            .all(&db, pending, &mut loaded)
-            .map_err(LocationError::database(&options.path))?;
-        loaded.took = start.elapsed();
-        tracing::info!(
-            aors = loaded.aors,
-            bindings = loaded.bindings,
-            expired = loaded.expired,
-            unmapped = loaded.unmapped,
-            replayed = loaded.replayed,
-            torn_bytes = loaded.torn_bytes,
-            took_ms = u64::try_from(loaded.took.as_millis()).unwrap_or(u64::MAX),
-            "location store opened"
-        );
-        let journal = Journal::new(&dir, disk, next, &options.listeners);
-        let store = Self::start(Parts {
-            options,
-            sink,
-            db,
-            journal,
-            segments,
-            deleted,
-            walks,
-            lock,
-        })?;
-        Ok((store, loaded))
-    }
-
-    fn start(parts: Parts) -> Result<Self, LocationError> {
-        let Parts {
-            options,
-            sink,
-            db,
-            journal,
-            segments,
-            deleted,
-            walks,
-            lock,
-        } = parts;
-        let queue = Arc::new(Queue::new(options.queue_items, options.queue_bytes));
-        let backlog = Arc::new(Backlog::default());
-        let stats = Arc::new(Stats::new());
-        backlog.add(segments, true);
-        let every = Duration::from_secs(5);
-        let writer = Writer {
-            queue: queue.clone(),
-            backlog: backlog.clone(),
-            stats: stats.clone(),
-            sink: sink.clone(),
-            journal,
-            options: options.clone(),
-            failed_at: None,
-            log: Quiet::new(every),
-        };
-        let path = options.path.clone();
-        let folder = Folder {
-            db,
-            backlog: backlog.clone(),
-            stats: stats.clone(),
-            options,
-            deleted,
-            walks,
-            log: Quiet::new(every),
-        };
-        let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
-            thread::Builder::new()
-                .name(name.to_owned())
-                .spawn(run)
-                .map_err(LocationError::io(&path))
-        };
-        let writer = spawn("location-write", Box::new(move || writer.run()))?;
-        let folder = spawn(
-            "location-fold",
-            Box::new(move || {
-                folder.run();
-                // The last to touch the files.
-                drop(lock);
-            }),
-        )?;
-        let threads = parking_lot::Mutex::new(vec![writer, folder]);
-        Ok(Self {
-            queue,
-            backlog,
-            stats,
-            sink,
-            threads,
-        })
-    }
-}
-
-struct Parts {
-    options: Options,
-    sink: Arc<dyn AnswerSink>,
-    db: Connection,
-    journal: Journal,
-    segments: Vec<Closed>,
-    deleted: Deleted,
-    walks: Walks,
-    lock: File,
-}
-
-/// Takes the lock that keeps a second process out; the kernel gives it back when this one ends,
-/// however it ends.
-fn lock(options: &Options) -> Result<File, LocationError> {
-    let path = options.beside(".lock");
-    let mut file = OpenOptions::new()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .mode(0o600)
-        .open(&path)
-        .map_err(LocationError::io(&path))?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            return Err(LocationError::Locked {
-                path: options.path.clone(),
-                lock: path,
-            });
-        }
-        Err(TryLockError::Error(source)) => return Err(LocationError::Io { path, source }),
-    }
-    // For people only; the lock is what counts.
-    let _ = file
-        .set_len(0)
-        .and_then(|()| writeln!(file, "{}", std::process::id()));
-    Ok(file)
+/// Reads everything, hands every live record to `load`, and makes ready for more.
+///
+/// # Errors
+/// The file system or the table refuses.
+pub fn open<D: Disk + Clone, T: Table>(
+    now: Now,
+    disk: D,
+    table: T,
+    options: &Options,
+    find_listener: &FindListener<'_>,
+    load: &Load<'_>,
+) -> Result<Opened<D, T>, OpenError<T::Error>> {
+    let dir = options.beside(".journal");
+    disk.make_dir(&dir).map_err(OpenError::io(&dir))?;
+    let mut loaded = Loaded::default();
+    let (segments, next) = journal::list(&disk, &dir).map_err(OpenError::io(&dir))?;
+    let (segments, pending) = replay(&disk, segments, &mut loaded)?;
+    let loading = Loading {
+        find_listener,
+        load,
+        now: now.unix_s(),
+    };
+    let (deleted, walks) = loading
+        .all(&table, pending, &mut loaded)
+        .map_err(OpenError::Table)?;
+    let backlog = Arc::new(Backlog::default());
+    let stats = Arc::new(Stats::new());
+    backlog.add(now.instant, segments, true);
+    let journal = Journal::new(&dir, disk.clone(), next, &options.listeners);
+    let writer = Writer::new(
+        backlog.clone(),
+        stats.clone(),
+        journal,
+        options.clone(),
+        Quiet::new(LOG_EVERY),
+    );
+    let parts = Parts {
+        disk,
+        table,
+        backlog: backlog.clone(),
+        stats: stats.clone(),
+        options: options.clone(),
+        deleted,
+        walks,
+        log: Quiet::new(LOG_EVERY),
+    };
+    Ok(Opened {
+        writer,
+        folder: Folder::new(now, parts),
+        backlog,
+        stats,
+        loaded,
+    })
 }
 
 type Newest = HashMap<Box<[u8]>, Pending>;
 
 /// Reads the segments in order; cuts off what a crash left unfinished. Returns the segments that
 /// are to be folded and the newest version of each address-of-record in them.
-fn replay(segments: Vec<Closed>, loaded: &mut Loaded) -> Result<(Vec<Closed>, Newest), LocationError> {
+fn replay<D: Disk, E: std::error::Error>(
+    disk: &D,
+    segments: Vec<Closed>,
+    loaded: &mut Loaded,
+) -> Result<(Vec<Closed>, Newest), OpenError<E>> {
     let mut newest = Newest::new();
     let mut kept = Vec::with_capacity(segments.len());
     for mut closed in segments {
-        let Some(segment) = Segment::read(&closed.path).map_err(LocationError::io(&closed.path))? else {
+        let bytes = disk.read(&closed.path).map_err(OpenError::io(&closed.path))?;
+        let Some(segment) = Segment::from_bytes(bytes) else {
             loaded.torn_bytes += closed.bytes;
             tracing::warn!(path = %closed.path.display(), bytes = closed.bytes, "location journal: segment without a whole header removed");
-            fs::remove_file(&closed.path).map_err(LocationError::io(&closed.path))?;
+            disk.remove(&closed.path).map_err(OpenError::io(&closed.path))?;
             continue;
         };
         let listeners: Arc<[Box<[u8]>]> = segment.listeners.clone().into();
@@ -277,24 +204,16 @@ fn replay(segments: Vec<Closed>, loaded: &mut Loaded) -> Result<(Vec<Closed>, Ne
             loaded.torn_bytes += torn as u64;
             closed.bytes = (segment.len() - torn) as u64;
             tracing::warn!(path = %closed.path.display(), bytes = torn, "location journal: unfinished entry cut off");
-            truncate(&closed.path, closed.bytes)?;
+            disk.truncate(&closed.path, closed.bytes)
+                .map_err(OpenError::io(&closed.path))?;
         }
         kept.push(closed);
     }
     Ok((kept, newest))
 }
 
-fn truncate(path: &Path, bytes: u64) -> Result<(), LocationError> {
-    OpenOptions::new()
-        .write(true)
-        .open(path)
-        .and_then(|file| file.set_len(bytes))
-        .map_err(LocationError::io(path))
-}
-
 /// What loading needs to know.
 struct Loading<'a> {
-    path: &'a Path,
     find_listener: &'a FindListener<'a>,
     load: &'a Load<'a>,
     now: u64,
@@ -307,7 +226,7 @@ struct Tally {
     bindings: u64,
     expired: u64,
     undecodable: u64,
-    scan: table::Scan,
+    scan: Scan,
     /// Addresses-of-record of which the journal knows nothing newer.
     superseded: Vec<Box<[u8]>>,
 }
@@ -315,14 +234,14 @@ struct Tally {
 impl Loading<'_> {
     /// Hands over the table's records that the journal does not supersede, then the journal's; by
     /// as many threads as there are cores, each its part.
-    fn all(
+    fn all<T: Table>(
         &self,
-        db: &Connection,
+        table: &T,
         mut pending: Newest,
         loaded: &mut Loaded,
-    ) -> rusqlite::Result<(Deleted, Walks)> {
+    ) -> Result<(Deleted, Walks<T::Place>), T::Error> {
         let mut deleted = Deleted::new();
-        table::deletions(db, &mut |aor, version, at| {
+        table.deletions(&mut |aor, version, at| {
             loaded.newest_version = loaded.newest_version.max(version);
             if pending.get(&aor).is_some_and(|newer| newer.version <= version) {
                 pending.remove(&aor);
@@ -332,8 +251,9 @@ impl Loading<'_> {
         let threads = thread::available_parallelism()
             .map_or(1, usize::from)
             .min(MAX_THREADS);
-        let keys = table::split(db, threads)?;
-        let mut tallies = self.scan(db, &keys, &pending)?;
+        let parts = table.parts(threads)?.into_iter();
+        let tallies = each_by_a_thread(parts, |part| self.scan(&part, &pending));
+        let mut tallies = tallies.into_iter().collect::<Result<Vec<_>, _>>()?;
         for aor in tallies.iter_mut().flat_map(|tally| tally.superseded.drain(..)) {
             pending.remove(&aor);
         }
@@ -358,31 +278,8 @@ impl Loading<'_> {
         Ok((deleted, walks))
     }
 
-    /// Reads the table, split at `keys`.
-    fn scan(
-        &self,
-        db: &Connection,
-        keys: &[table::AorKey],
-        pending: &Newest,
-    ) -> rusqlite::Result<Vec<Tally>> {
-        if keys.is_empty() {
-            return Ok(vec![self.scan_part(db, (None, None), pending)?]);
-        }
-        let bounds = (0..=keys.len()).map(|n| (n.checked_sub(1).and_then(|n| keys.get(n)), keys.get(n)));
-        each_by_a_thread(bounds, |bounds| {
-            let db = sqlite::connect(self.path)?;
-            self.scan_part(&db, bounds, pending)
-        })
-        .into_iter()
-        .collect()
-    }
-
-    fn scan_part(
-        &self,
-        db: &Connection,
-        bounds: table::Bounds<'_>,
-        pending: &Newest,
-    ) -> rusqlite::Result<Tally> {
+    /// Hands over a part of the table.
+    fn scan<P: Part>(&self, part: &P, pending: &Newest) -> Result<Tally, P::Error> {
         let mut tally = Tally::default();
         let mut superseded = Vec::new();
         let mut wanted = |aor: &[u8], version: u64| match pending.get(aor) {
@@ -395,7 +292,7 @@ impl Loading<'_> {
         };
         let mut mapper = Mapper::new(self.find_listener);
         let mut each = |aor, record| self.hand_over(aor, record, &mut tally);
-        let scan = table::scan(db, bounds, &mut mapper, &mut wanted, &mut each)?;
+        let scan = part.scan(&mut mapper, &mut wanted, &mut each)?;
         Ok(Tally {
             scan,
             superseded,
@@ -442,11 +339,15 @@ impl Loading<'_> {
     }
 }
 
-/// Does `work` on each item in a thread of its own; the results in the order of the items.
+/// Does `work` on each item in a thread of its own, unless there is only one; the results in the
+/// order of the items.
 fn each_by_a_thread<T: Send, R: Send>(
-    items: impl Iterator<Item = T>,
+    items: impl ExactSizeIterator<Item = T>,
     work: impl Fn(T) -> R + Sync,
 ) -> Vec<R> {
+    if items.len() < 2 {
+        return items.map(work).collect();
+    }
     let work = &work;
     thread::scope(|scope| {
         let threads: Vec<_> = items.map(|item| scope.spawn(move || work(item))).collect();

@@ -22,9 +22,17 @@ pub(crate) fn parse(text: &[u8]) -> Option<LocalSocket> {
 }
 
 /// Finds today's listener for yesterday's socket; asks the program once for each name.
-pub(crate) struct Mapper<'a> {
+pub struct Mapper<'a> {
     map: &'a (dyn Fn(Transport, SocketAddr) -> Option<ListenerId> + Sync),
     known: HashMap<Box<[u8]>, Option<ListenerId>>,
+}
+
+impl std::fmt::Debug for Mapper<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mapper")
+            .field("known", &self.known.len())
+            .finish_non_exhaustive()
+    }
 }
 
 impl<'a> Mapper<'a> {
@@ -36,7 +44,7 @@ impl<'a> Mapper<'a> {
     }
 
     /// The listener that `name` stands for now.
-    pub(crate) fn listener(&mut self, name: &[u8]) -> Option<ListenerId> {
+    pub fn listener(&mut self, name: &[u8]) -> Option<ListenerId> {
         if let Some(known) = self.known.get(name) {
             return *known;
         }

@@ -1,17 +1,20 @@
-//! The thread that answers: everything queued, one write, one sync.
+//! What answers: everything queued, one write, one sync.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use sip_core::query::{Answer, Unavailable};
+use sip_core::id::QueryId;
+use sip_core::query::Unavailable;
+use sip_core::time::{Instant, Now};
 
-use super::fold::{Backlog, FoldRequest};
-use super::journal::{Entry, Journal};
+use super::backlog::Backlog;
+use super::clock::after;
+use super::disk::Disk;
+use super::journal::Journal;
+use super::segment::Entry;
 use super::socket::LocalSocket;
 use super::{Options, Save, Stats};
-use crate::AnswerSink;
 use crate::metrics::Counter;
-use crate::queue::{Queue, Taken};
 use crate::quiet::Quiet;
 
 /// After a failed write nothing is tried for this long, so that a full disk costs no CPU.
@@ -19,129 +22,71 @@ const RETRY_AFTER: Duration = Duration::from_millis(100);
 /// Write buffers larger than this are given back.
 const KEEP_BUFFER: usize = 8 * 1024 * 1024;
 
-/// What the writer is given.
+/// What became of a save.
 #[derive(Debug)]
-pub(super) enum Item {
-    /// Write this; asked at that time.
-    Save(Save, Instant),
-    /// Listener ids mean these sockets from here on.
-    Listeners(Vec<LocalSocket>),
-    /// End the segment and fold at once.
-    Fold(Arc<FoldRequest>),
+pub struct Answered {
+    /// The worker that wants the answer,
+    pub origin: u16,
+    /// and its question; `None`: no answer is wanted.
+    pub id: Option<QueryId>,
+    /// Whether it is on stable storage.
+    pub saved: Result<(), Unavailable>,
+    /// When it was asked.
+    pub asked: Instant,
 }
 
-impl Item {
-    /// Bytes held.
-    pub(super) fn weight(&self) -> usize {
-        match self {
-            Self::Save(save, _) => save.aor.len() + save.record.len() + size_of::<Self>(),
-            Self::Listeners(_) | Self::Fold(_) => 0,
-        }
-    }
-}
-
-/// Seconds since 1970; 0 where the clock is before that.
-pub(super) fn unix_s() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs())
-}
-
+/// The writing end of the store, without thread or clock.
 #[derive(Debug)]
-pub(super) struct Writer {
-    pub(super) queue: Arc<Queue<Item>>,
-    pub(super) backlog: Arc<Backlog>,
-    pub(super) stats: Arc<Stats>,
-    pub(super) sink: Arc<dyn AnswerSink>,
-    pub(super) journal: Journal,
-    pub(super) options: Options,
-    pub(super) failed_at: Option<Instant>,
-    pub(super) log: Quiet,
+pub struct Writer<D: Disk> {
+    backlog: Arc<Backlog>,
+    stats: Arc<Stats>,
+    journal: Journal<D>,
+    options: Options,
+    failed_at: Option<Instant>,
+    buffer: Vec<u8>,
+    log: Quiet,
 }
 
-impl Writer {
-    /// Runs until the queue is closed and empty.
-    pub(super) fn run(mut self) {
-        let mut items = Vec::new();
-        let mut saves = Vec::new();
-        let mut buffer = Vec::new();
-        loop {
-            let taken = self.queue.take(&mut items, self.until_roll());
-            for item in items.drain(..) {
-                match item {
-                    Item::Save(save, asked) => saves.push((save, asked)),
-                    Item::Listeners(listeners) => {
-                        self.commit(&mut saves, &mut buffer);
-                        self.journal.set_listeners(&listeners);
-                    }
-                    Item::Fold(request) => {
-                        self.commit(&mut saves, &mut buffer);
-                        self.journal.roll();
-                        self.hand_over(true);
-                        self.backlog.request(request);
-                    }
-                }
-            }
-            self.commit(&mut saves, &mut buffer);
-            self.roll_if_due();
-            if taken == Taken::Closed {
-                break;
-            }
-        }
-        self.journal.roll();
-        self.hand_over(true);
-    }
-
-    /// How long the active segment may still grow.
-    fn until_roll(&self) -> Duration {
-        let longest = self.options.fold_every.max(Duration::from_millis(10));
-        self.journal
-            .active()
-            .map_or(longest, |(_, since)| longest.saturating_sub(since.elapsed()))
-    }
-
-    fn roll_if_due(&mut self) {
-        if let Some((bytes, since)) = self.journal.active() {
-            let old = since.elapsed() >= self.options.fold_every;
-            if old || bytes >= self.options.segment_bytes {
-                self.journal.roll();
-                self.hand_over(old);
-            }
+impl<D: Disk> Writer<D> {
+    pub(super) fn new(
+        backlog: Arc<Backlog>,
+        stats: Arc<Stats>,
+        journal: Journal<D>,
+        options: Options,
+        log: Quiet,
+    ) -> Self {
+        Self {
+            backlog,
+            stats,
+            journal,
+            options,
+            failed_at: None,
+            buffer: Vec::new(),
+            log,
         }
     }
 
-    /// Gives ended segments to the folding thread.
-    fn hand_over(&mut self, urgent: bool) {
-        self.backlog.add(self.journal.take_closed(), urgent);
-    }
-
-    /// Writes and answers all of `saves`.
-    fn commit(&mut self, saves: &mut Vec<(Save, Instant)>, buffer: &mut Vec<u8>) {
+    /// Writes all of `saves`, each with when it was asked; says in `answered` what became of them.
+    pub fn commit(&mut self, now: Now, saves: &mut Vec<(Save, Instant)>, answered: &mut Vec<Answered>) {
         if saves.is_empty() {
             return;
         }
+        let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
-        let now = unix_s();
-        let mut written = 0;
-        for (
-            Save {
-                aor, record, version, ..
-            },
-            _,
-        ) in saves.iter()
-        {
-            if Entry::fits(aor, record) {
+        let mut count = 0;
+        for (save, _) in saves.iter() {
+            if Entry::fits(&save.aor, &save.record) {
                 Entry {
-                    version: *version,
-                    saved_unix_s: now,
-                    aor,
-                    record,
+                    version: save.version,
+                    saved_unix_s: now.unix_s(),
+                    aor: &save.aor,
+                    record: &save.record,
                 }
-                .write(buffer);
-                written += 1;
+                .write(&mut buffer);
+                count += 1;
             }
         }
-        let result = self.write(buffer, written);
+        let result = self.write(now.instant, &buffer, count);
         for (save, asked) in saves.drain(..) {
             let saved = if Entry::fits(&save.aor, &save.record) {
                 result
@@ -149,18 +94,19 @@ impl Writer {
                 self.stats.refused_size.inc();
                 Err(Unavailable)
             };
-            self.stats.latency.observe_duration(asked.elapsed(), 1);
-            if let Some(id) = save.id {
-                self.sink.answer(save.origin, id, Answer::Saved(saved));
-            }
+            answered.push(Answered {
+                origin: save.origin,
+                id: save.id,
+                saved,
+                asked,
+            });
         }
-        self.sink.flush();
-        if buffer.capacity() > KEEP_BUFFER {
-            *buffer = Vec::new();
+        if buffer.capacity() <= KEEP_BUFFER {
+            self.buffer = buffer;
         }
     }
 
-    fn write(&mut self, entries: &[u8], count: u64) -> Result<(), Unavailable> {
+    fn write(&mut self, now: Instant, entries: &[u8], count: u64) -> Result<(), Unavailable> {
         if count == 0 {
             return Ok(());
         }
@@ -170,7 +116,7 @@ impl Writer {
             backlog.note_lost();
             Err(Unavailable)
         };
-        if self.failed_at.is_some_and(|at| at.elapsed() < RETRY_AFTER) {
+        if self.failed_at.is_some_and(|at| now < after(at, RETRY_AFTER)) {
             return refuse(&self.stats.failed_write);
         }
         let held = self.backlog.bytes() + self.journal.active().map_or(0, |(bytes, _)| bytes);
@@ -183,13 +129,10 @@ impl Writer {
                     "location journal is full: registrations are refused until it is folded"
                 );
             }
-            self.journal.roll();
-            self.hand_over(true);
+            self.end_segment(now, true);
             return refuse(&self.stats.refused_journal);
         }
-        let start = Instant::now();
-        let result = self.journal.append(entries);
-        self.stats.sync.observe_duration(start.elapsed(), 1);
+        let result = self.journal.append(now, entries);
         self.stats.batch.observe(count, 1);
         match result {
             Ok(()) => {
@@ -200,7 +143,7 @@ impl Writer {
                 Ok(())
             }
             Err(error) => {
-                self.failed_at = Some(Instant::now());
+                self.failed_at = Some(now);
                 self.stats.write_errors.inc();
                 if let Some(more) = self.log.allow() {
                     tracing::error!(%error, more, "location journal: registrations cannot be saved");
@@ -208,5 +151,32 @@ impl Writer {
                 refuse(&self.stats.failed_write)
             }
         }
+    }
+
+    /// When [`Writer::handle_timeout`] is to be called; `None`: not before something is saved.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let (_, since) = self.journal.active()?;
+        Some(after(since, self.options.fold_every))
+    }
+
+    /// Ends the segment where it is old or large enough. To be called after each batch too.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if let Some((bytes, since)) = self.journal.active() {
+            let old = now >= after(since, self.options.fold_every);
+            if old || bytes >= self.options.segment_bytes {
+                self.end_segment(now, old);
+            }
+        }
+    }
+
+    /// Ends the segment, and gives it to the folder; `urgent`: it is to be folded at once.
+    pub fn end_segment(&mut self, now: Instant, urgent: bool) {
+        self.journal.roll();
+        self.backlog.add(now, self.journal.take_closed(), urgent);
+    }
+
+    /// Listener ids mean these sockets from here on.
+    pub fn set_listeners(&mut self, listeners: &[LocalSocket]) {
+        self.journal.set_listeners(listeners);
     }
 }

@@ -1,7 +1,7 @@
-//! The `location` table: one row for each binding, in the manner of OpenSER's usrloc, to be read
-//! by operators and at the next start.
+//! The `location` table in SQLite: one row for each binding, in the manner of OpenSER's usrloc, to
+//! be read by operators and at the next start.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, Row, Statement, ToSql, params};
@@ -9,7 +9,8 @@ use sip_core::id::ListenerId;
 use sip_core::location::{AorRecord, Binding};
 use sip_core::transport::{Flow, Proof};
 
-use super::socket::{self, Mapper};
+use super::super::socket::{self, Mapper};
+use super::{Part, Scan, Table, Write, split_aor};
 use crate::sqlite;
 
 /// Clustered by address-of-record: a refresh touches one page, a start reads in order.
@@ -45,8 +46,94 @@ CREATE TABLE IF NOT EXISTS location_deleted (
   PRIMARY KEY (domain, username)
 ) WITHOUT ROWID;";
 
+/// Rows looked at in one step of a walk.
+const WALK_ROWS: u32 = 10_000;
+
+/// The table in an SQLite file.
+#[derive(Debug)]
+pub(crate) struct SqliteTable {
+    path: PathBuf,
+    db: Connection,
+}
+
+impl SqliteTable {
+    /// Opens the database, making what is absent.
+    pub(crate) fn open(path: &Path) -> rusqlite::Result<Self> {
+        Ok(Self {
+            path: path.to_owned(),
+            db: open(path)?,
+        })
+    }
+}
+
+impl Table for SqliteTable {
+    type Error = rusqlite::Error;
+    type Part = Range;
+    type Place = Key;
+
+    fn deletions(&self, each: &mut dyn FnMut(Box<[u8]>, u64, u64)) -> rusqlite::Result<()> {
+        deletions(&self.db, each)
+    }
+
+    fn parts(&self, most: usize) -> rusqlite::Result<Vec<Range>> {
+        let keys = split(&self.db, most)?;
+        let bound = |n: Option<usize>| n.and_then(|n| keys.get(n)).cloned();
+        let range = |n: usize| Range {
+            path: self.path.clone(),
+            from: bound(n.checked_sub(1)),
+            to: bound(Some(n)),
+        };
+        Ok((0..=keys.len()).map(range).collect())
+    }
+
+    fn write(&mut self, records: &[Write<'_>]) -> rusqlite::Result<Vec<bool>> {
+        let tx = self.db.unchecked_transaction()?;
+        let mut writer = Writer::new(&tx)?;
+        let written = records.iter().map(|write| writer.write(write));
+        let written = written.collect::<rusqlite::Result<Vec<bool>>>()?;
+        drop(writer);
+        tx.commit()?;
+        Ok(written)
+    }
+
+    fn purge_step(&mut self, after: Option<&Key>, ended_before: u64) -> rusqlite::Result<(u64, Option<Key>)> {
+        purge_step(&self.db, after, ended_before, WALK_ROWS)
+    }
+
+    fn purge_deletions(&mut self, before: u64) -> rusqlite::Result<()> {
+        purge_deletions(&self.db, before).map(drop)
+    }
+
+    fn finish(&mut self) -> rusqlite::Result<()> {
+        self.db
+            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+    }
+}
+
+/// A part of the table: from the first key (or the beginning) to before the second (or to the end).
+#[derive(Debug)]
+pub(crate) struct Range {
+    path: PathBuf,
+    from: Option<AorKey>,
+    to: Option<AorKey>,
+}
+
+impl Part for Range {
+    type Error = rusqlite::Error;
+
+    fn scan(
+        &self,
+        mapper: &mut Mapper<'_>,
+        wanted: &mut dyn FnMut(&[u8], u64) -> bool,
+        each: &mut dyn FnMut(Box<[u8]>, AorRecord),
+    ) -> rusqlite::Result<Scan> {
+        let db = sqlite::connect(&self.path)?;
+        scan(&db, (self.from.as_ref(), self.to.as_ref()), mapper, wanted, each)
+    }
+}
+
 /// Opens the database, making what is absent.
-pub(crate) fn open(path: &Path) -> rusqlite::Result<Connection> {
+fn open(path: &Path) -> rusqlite::Result<Connection> {
     let db = sqlite::connect(path)?;
     db.pragma_update(None, "journal_mode", "WAL")?;
     // A folded segment is deleted after the commit, so the commit must be on disk.
@@ -62,7 +149,7 @@ pub(crate) fn open(path: &Path) -> rusqlite::Result<Connection> {
 }
 
 /// Bytes as SQLite has them: text where they are UTF-8 (so that they can be read), else a blob.
-pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
+struct Bytes<'a>(&'a [u8]);
 
 impl ToSql for Bytes<'_> {
     fn to_sql(&self) -> rusqlite::Result<rusqlite::types::ToSqlOutput<'_>> {
@@ -71,17 +158,6 @@ impl ToSql for Bytes<'_> {
             Err(_) => ValueRef::Blob(self.0),
         };
         Ok(rusqlite::types::ToSqlOutput::Borrowed(value))
-    }
-}
-
-/// Splits `user@domain` at the last `@`; without one it is all domain.
-pub(crate) fn split_aor(aor: &[u8]) -> (&[u8], &[u8]) {
-    match aor.iter().rposition(|b| *b == b'@') {
-        Some(at) => (
-            aor.get(..at).unwrap_or_default(),
-            aor.get(at + 1..).unwrap_or_default(),
-        ),
-        None => (&[], aor),
     }
 }
 
@@ -97,7 +173,7 @@ fn join_aor(user: &[u8], domain: &[u8]) -> Box<[u8]> {
 
 /// Statements that write, prepared for one transaction.
 #[derive(Debug)]
-pub(crate) struct Writer<'db> {
+struct Writer<'db> {
     find: Statement<'db>,
     put: Statement<'db>,
     cut: Statement<'db>,
@@ -105,21 +181,8 @@ pub(crate) struct Writer<'db> {
     unbury: Statement<'db>,
 }
 
-/// One address-of-record as it is to be written.
-#[derive(Debug)]
-pub(crate) struct Write<'a> {
-    pub(crate) aor: &'a [u8],
-    pub(crate) record: &'a AorRecord,
-    pub(crate) version: u64,
-    pub(crate) saved_unix_s: u64,
-    /// Names of the sockets that the record's listener ids index.
-    pub(crate) listeners: &'a [Box<[u8]>],
-    /// Version at which this address-of-record was deleted before, if it was lately.
-    pub(crate) deleted: Option<u64>,
-}
-
 impl<'db> Writer<'db> {
-    pub(crate) fn new(db: &'db Connection) -> rusqlite::Result<Self> {
+    fn new(db: &'db Connection) -> rusqlite::Result<Self> {
         Ok(Self {
             find: db.prepare("SELECT max(slot) + 1, max(version) FROM location WHERE domain=? AND username=?")?,
             put: db.prepare(
@@ -134,7 +197,7 @@ impl<'db> Writer<'db> {
     }
 
     /// Writes the record unless the table knows a newer one; whether it was written.
-    pub(crate) fn write(&mut self, write: &Write<'_>) -> rusqlite::Result<bool> {
+    fn write(&mut self, write: &Write<'_>) -> rusqlite::Result<bool> {
         let (user, domain) = split_aor(write.aor);
         let (user, domain) = (Bytes(user), Bytes(domain));
         let bindings = i64::try_from(write.record.bindings.len()).unwrap_or(i64::MAX);
@@ -189,7 +252,7 @@ impl<'db> Writer<'db> {
 }
 
 /// Deletes deletions noted before `before` (Unix seconds).
-pub(crate) fn purge_deletions(db: &Connection, before: u64) -> rusqlite::Result<usize> {
+fn purge_deletions(db: &Connection, before: u64) -> rusqlite::Result<usize> {
     db.execute(
         "DELETE FROM location_deleted WHERE at < ?",
         params![before.cast_signed()],
@@ -202,12 +265,12 @@ pub(crate) type Key = (Value, Value, i64);
 /// One step of a walk through the table: deletes, of the `rows` after `after`, those of bindings
 /// that ended before `expired_before` (Unix seconds). Returns how many went, and where the next
 /// step goes on; `None`: the walk has come to its end.
-pub(crate) fn purge_step(
+fn purge_step(
     db: &Connection,
     after: Option<&Key>,
     expired_before: u64,
     rows: u32,
-) -> rusqlite::Result<(usize, Option<Key>)> {
+) -> rusqlite::Result<(u64, Option<Key>)> {
     // Every domain is a text or a blob: more than a number.
     let first: Key = (Value::Integer(0), Value::Integer(0), 0);
     let (domain, user, slot) = after.unwrap_or(&first);
@@ -228,7 +291,7 @@ pub(crate) fn purge_step(
             tx.prepare_cached("DELETE FROM location WHERE domain=? AND username=? AND slot=?")?;
         for ((domain, user, slot), expires) in &found {
             if expires.cast_unsigned() < expired_before {
-                removed += delete.execute(params![domain, user, slot])?;
+                removed += delete.execute(params![domain, user, slot])? as u64;
             }
         }
     }
@@ -239,14 +302,14 @@ pub(crate) fn purge_step(
 }
 
 /// Domain and user: the key of an address-of-record.
-pub(crate) type AorKey = (Value, Value);
+type AorKey = (Value, Value);
 
-/// A part of the table: from the first key (or the beginning) to before the second (or to the end).
-pub(crate) type Bounds<'a> = (Option<&'a AorKey>, Option<&'a AorKey>);
+/// A part of the table, as [`Range`] has it.
+type Bounds<'a> = (Option<&'a AorKey>, Option<&'a AorKey>);
 
 /// Splits the table into `parts` of about as many rows each: the keys at which the second and
 /// later begin. Fewer where there is too little to split.
-pub(crate) fn split(db: &Connection, parts: usize) -> rusqlite::Result<Vec<AorKey>> {
+fn split(db: &Connection, parts: usize) -> rusqlite::Result<Vec<AorKey>> {
     /// Fewer pages are read as fast by one.
     const MIN_PAGES: i64 = 1_000;
     let pages: i64 = db.query_row("PRAGMA page_count", [], |row| row.get(0))?;
@@ -275,7 +338,7 @@ pub(crate) fn split(db: &Connection, parts: usize) -> rusqlite::Result<Vec<AorKe
 }
 
 /// Deletions noted lately: address-of-record and version.
-pub(crate) fn deletions(db: &Connection, each: &mut dyn FnMut(Box<[u8]>, u64, u64)) -> rusqlite::Result<()> {
+fn deletions(db: &Connection, each: &mut dyn FnMut(Box<[u8]>, u64, u64)) -> rusqlite::Result<()> {
     let mut select = db.prepare("SELECT username, domain, version, at FROM location_deleted")?;
     let mut rows = select.query([])?;
     while let Some(row) = rows.next()? {
@@ -296,20 +359,9 @@ fn bytes<'row>(row: &'row Row<'_>, column: usize) -> rusqlite::Result<&'row [u8]
     })
 }
 
-/// What reading the table came to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Scan {
-    /// Bindings whose listener is gone, or whose row cannot be read.
-    pub(crate) unmapped: u64,
-    /// The latest end of these.
-    pub(crate) unmapped_until: u64,
-    /// Highest version seen.
-    pub(crate) newest: u64,
-}
-
 /// Hands over every address-of-record with at least one usable binding of a part of the table, in
 /// the table's order. `wanted(aor, version)` is asked before the bindings are built.
-pub(crate) fn scan(
+fn scan(
     db: &Connection,
     (from, to): Bounds<'_>,
     mapper: &mut Mapper<'_>,

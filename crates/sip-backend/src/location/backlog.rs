@@ -1,0 +1,187 @@
+//! What the writer leaves to the folder: ended segments.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use sip_core::time::Instant;
+
+use super::Options;
+use super::clock::{Clock, after};
+use super::journal::Closed;
+
+/// Somebody waits for everything saved so far to be in the table.
+#[derive(Debug, Default)]
+pub(super) struct FoldRequest {
+    done: Mutex<bool>,
+    wake: Condvar,
+}
+
+impl FoldRequest {
+    /// Waits until `deadline`; whether it is done.
+    pub(super) fn wait(&self, deadline: std::time::Instant) -> bool {
+        let mut done = self.done.lock();
+        while !*done {
+            if self.wake.wait_until(&mut done, deadline).timed_out() {
+                break;
+            }
+        }
+        *done
+    }
+
+    fn finish(&self) {
+        *self.done.lock() = true;
+        self.wake.notify_all();
+    }
+}
+
+/// Segments that wait to be folded. Their number is bounded by [`Options::journal_bytes`].
+#[derive(Debug, Default)]
+pub(super) struct Backlog {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    segments: Vec<Closed>,
+    bytes: u64,
+    oldest: Option<Instant>,
+    urgent: bool,
+    stop: bool,
+    lost: bool,
+    requests: Vec<Arc<FoldRequest>>,
+}
+
+/// What the folder is to do.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// Fold these.
+    Fold(Vec<Closed>),
+    /// Do what is done every now and then.
+    Tidy,
+    /// Nothing before then, unless something happens.
+    Wait(Instant),
+    /// End.
+    Stop,
+}
+
+/// Times that the folder itself has set.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Due {
+    /// When it is to tidy.
+    pub(super) tidy_at: Instant,
+    /// Nothing is tried before then, because the last round failed.
+    pub(super) retry_at: Option<Instant>,
+}
+
+impl State {
+    /// A round's worth: the oldest segments, up to `options.fold_bytes` together.
+    fn next(&mut self, now: Instant, options: &Options, due: Due) -> Next {
+        if let Some(at) = due.retry_at {
+            if self.stop {
+                return Next::Stop;
+            }
+            if at > now {
+                return Next::Wait(at);
+            }
+        }
+        let fold_at = self.oldest.map(|oldest| after(oldest, options.fold_every));
+        let ready = self.urgent || self.stop || self.bytes >= options.fold_bytes;
+        if self.segments.is_empty() {
+            self.urgent = false;
+            for request in self.requests.drain(..) {
+                request.finish();
+            }
+            if self.stop {
+                return Next::Stop;
+            }
+        } else if ready || fold_at.is_some_and(|at| at <= now) {
+            let mut bytes = 0;
+            let fits = |segment: &&Closed| {
+                bytes += segment.bytes;
+                bytes <= options.fold_bytes
+            };
+            let count = self.segments.iter().take_while(fits).count().max(1);
+            return Next::Fold(self.segments.iter().take(count).cloned().collect());
+        }
+        if due.tidy_at <= now {
+            return Next::Tidy;
+        }
+        Next::Wait(fold_at.map_or(due.tidy_at, |at| at.min(due.tidy_at)))
+    }
+}
+
+impl Backlog {
+    /// Adds segments; `urgent`: fold them now.
+    pub(super) fn add(&self, now: Instant, segments: Vec<Closed>, urgent: bool) {
+        let mut state = self.state.lock();
+        if !segments.is_empty() {
+            state.oldest.get_or_insert(now);
+            state.bytes += segments.iter().map(|segment| segment.bytes).sum::<u64>();
+            state.segments.extend(segments);
+        }
+        state.urgent |= urgent;
+        self.wake.notify_one();
+    }
+
+    /// Answers `request` once everything added so far is folded.
+    pub(super) fn request(&self, request: Arc<FoldRequest>) {
+        let mut state = self.state.lock();
+        state.requests.push(request);
+        state.urgent = true;
+        self.wake.notify_one();
+    }
+
+    /// Bytes that wait.
+    pub(super) fn bytes(&self) -> u64 {
+        self.state.lock().bytes
+    }
+
+    /// Saves could not be taken: rows may stand in the table that nobody will delete by name.
+    pub(super) fn note_lost(&self) {
+        self.state.lock().lost = true;
+    }
+
+    pub(super) fn take_lost(&self) -> bool {
+        std::mem::take(&mut self.state.lock().lost)
+    }
+
+    /// Ends the folder once it has done what it can in a short time.
+    pub(super) fn stop(&self) {
+        self.state.lock().stop = true;
+        self.wake.notify_one();
+    }
+
+    pub(super) fn stopping(&self) -> bool {
+        self.state.lock().stop
+    }
+
+    /// What is to be done now.
+    pub(super) fn next(&self, now: Instant, options: &Options, due: Due) -> Next {
+        self.state.lock().next(now, options, due)
+    }
+
+    /// Waits until there is something to be done.
+    pub(super) fn wait(&self, clock: Clock, options: &Options, due: Due) -> Next {
+        let mut state = self.state.lock();
+        loop {
+            let now = clock.instant();
+            match state.next(now, options, due) {
+                Next::Wait(until) => {
+                    let wait = Duration::from_micros(until.micros_since(now));
+                    self.wake.wait_for(&mut state, wait);
+                }
+                next @ (Next::Fold(_) | Next::Tidy | Next::Stop) => return next,
+            }
+        }
+    }
+
+    /// The first `count` segments are folded.
+    pub(super) fn done(&self, now: Instant, count: usize) {
+        let mut state = self.state.lock();
+        let bytes: u64 = state.segments.drain(..count).map(|segment| segment.bytes).sum();
+        state.bytes = state.bytes.saturating_sub(bytes);
+        state.oldest = (!state.segments.is_empty()).then_some(now);
+    }
+}
