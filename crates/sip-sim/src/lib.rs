@@ -16,6 +16,7 @@ pub mod agent;
 pub mod cells;
 pub mod checker;
 pub mod clock;
+pub mod disk;
 pub mod fork;
 pub mod message;
 pub mod mutant;

@@ -9,7 +9,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("sip-core", &["sip-message"]),
     ("sip-backend", &["sip-core", "loom-locks"]),
     ("sip-net", &["sip-core", "sip-message", "loom-locks"]),
-    ("sip-sim", &["sip-core", "sip-message"]),
+    ("sip-sim", &["sip-core", "sip-message", "sip-backend"]),
     ("delay-relay", &[]),
     ("loom-locks", &[]),
     ("sip-load", &["sip-message", "sip-core", "sip-net"]),
