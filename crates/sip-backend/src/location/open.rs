@@ -121,6 +121,10 @@ pub fn open<D: Disk + Clone, T: Table>(
 ) -> Result<Opened<D, T>, OpenError<T::Error>> {
     let dir = options.beside(".journal");
     disk.make_dir(&dir).map_err(OpenError::io(&dir))?;
+    // A directory whose own name is lost takes its files with it, however well they were synced.
+    let parent = dir.parent().filter(|parent| *parent != Path::new(""));
+    let parent = parent.unwrap_or(Path::new("."));
+    disk.sync_dir(parent).map_err(OpenError::io(parent))?;
     let mut loaded = Loaded::default();
     let (segments, next) = journal::list(&disk, &dir).map_err(OpenError::io(&dir))?;
     let (segments, pending) = replay(&disk, segments, &mut loaded)?;

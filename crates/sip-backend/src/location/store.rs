@@ -1,8 +1,9 @@
 //! The store on this machine's disk: its files, its lock, its threads.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use sip_core::time::Instant;
 
 use super::backlog::{Backlog, FoldRequest};
 use super::clock::Clock;
-use super::disk::OsDisk;
+use super::disk::{Disk as _, OsDisk};
 use super::open::{FindListener, Load, Loaded, OpenError, Opened, open};
 use super::socket::LocalSocket;
 use super::table::sqlite::SqliteTable;
@@ -76,7 +77,7 @@ impl DiskStore {
     ) -> Result<(Self, Loaded), LocationError> {
         let clock = Clock::new();
         if let Some(parent) = options.path.parent() {
-            fs::create_dir_all(parent).map_err(LocationError::io(parent))?;
+            make_dirs(parent).map_err(LocationError::io(parent))?;
         }
         let lock = lock(&options)?;
         sqlite::create(&options.path).map_err(LocationError::io(&options.path))?;
@@ -292,6 +293,21 @@ impl Drop for DiskStore {
     fn drop(&mut self) {
         self.shutdown();
     }
+}
+
+/// Makes a directory and what is missing above it, to last.
+fn make_dirs(path: &Path) -> io::Result<()> {
+    if path == Path::new("") || path.is_dir() {
+        return Ok(());
+    }
+    let above = path.parent().unwrap_or(Path::new(""));
+    make_dirs(above)?;
+    match fs::create_dir(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
+    let above = if above == Path::new("") { Path::new(".") } else { above };
+    OsDisk.sync_dir(above)
 }
 
 /// Takes the lock that keeps a second process out; the kernel gives it back when this one ends,
