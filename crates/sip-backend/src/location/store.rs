@@ -196,7 +196,7 @@ impl Writing {
                 }
             }
             self.commit();
-            self.writer.handle_timeout(self.clock.instant());
+            self.writer.handle_timeout(self.clock.now());
             if taken == Taken::Closed {
                 break;
             }
@@ -306,7 +306,11 @@ fn make_dirs(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         Ok(()) | Err(_) => {}
     }
-    let above = if above == Path::new("") { Path::new(".") } else { above };
+    let above = if above == Path::new("") {
+        Path::new(".")
+    } else {
+        above
+    };
     OsDisk.sync_dir(above)
 }
 

@@ -1,5 +1,6 @@
 //! What answers: everything queued, one write, one sync.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,8 @@ use crate::quiet::Quiet;
 
 /// After a failed write nothing is tried for this long, so that a full disk costs no CPU.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
+/// What an entry weighs beside address-of-record and record.
+const ENTRY_WEIGHT: usize = 128;
 /// Write buffers larger than this are given back.
 const KEEP_BUFFER: usize = 8 * 1024 * 1024;
 
@@ -35,6 +38,36 @@ pub struct Answered {
     pub asked: Instant,
 }
 
+/// Saves that the disk refused and nobody was told of: a change taken back after its refusal, a
+/// registration that was answered without waiting, what ended by time. Nobody asks again, so they
+/// are kept, the newest of each address-of-record, until the disk takes them.
+#[derive(Debug, Default)]
+struct Owed {
+    saves: BTreeMap<Box<[u8]>, (u64, Box<[u8]>)>,
+    bytes: usize,
+}
+
+impl Owed {
+    /// Keeps a save, unless there is no room; whether there was.
+    fn put(&mut self, save: Save, options: &Options) -> bool {
+        let held = self.saves.get(&save.aor);
+        if held.is_some_and(|(version, _)| *version >= save.version) {
+            return true;
+        }
+        let weight = |record: &[u8]| record.len() + save.aor.len() + ENTRY_WEIGHT;
+        let before = held.map_or(0, |(_, record)| weight(record));
+        let bytes = self.bytes - before + weight(&save.record);
+        // All of it is one batch, for which there must be room in the journal.
+        let journal = usize::try_from(options.journal_bytes).unwrap_or(usize::MAX);
+        if bytes > options.queue_bytes.min(journal) / 4 {
+            return false;
+        }
+        self.bytes = bytes;
+        self.saves.insert(save.aor, (save.version, save.record));
+        true
+    }
+}
+
 /// The writing end of the store, without thread or clock.
 #[derive(Debug)]
 pub struct Writer<D: Disk> {
@@ -43,6 +76,9 @@ pub struct Writer<D: Disk> {
     journal: Journal<D>,
     options: Options,
     failed_at: Option<Instant>,
+    owed: Owed,
+    /// When what is owed is tried again without anything else to be saved.
+    retry_at: Option<Instant>,
     buffer: Vec<u8>,
     log: Quiet,
 }
@@ -61,6 +97,8 @@ impl<D: Disk> Writer<D> {
             journal,
             options,
             failed_at: None,
+            owed: Owed::default(),
+            retry_at: None,
             buffer: Vec::new(),
             log,
         }
@@ -71,22 +109,7 @@ impl<D: Disk> Writer<D> {
         if saves.is_empty() {
             return;
         }
-        let mut buffer = std::mem::take(&mut self.buffer);
-        buffer.clear();
-        let mut count = 0;
-        for (save, _) in saves.iter() {
-            if Entry::fits(&save.aor, &save.record) {
-                Entry {
-                    version: save.version,
-                    saved_unix_s: now.unix_s(),
-                    aor: &save.aor,
-                    record: &save.record,
-                }
-                .write(&mut buffer);
-                count += 1;
-            }
-        }
-        let result = self.write(now.instant, &buffer, count);
+        let result = self.save(now, saves.iter().map(|(save, _)| save));
         for (save, asked) in saves.drain(..) {
             let saved = if Entry::fits(&save.aor, &save.record) {
                 result
@@ -100,10 +123,61 @@ impl<D: Disk> Writer<D> {
                 saved,
                 asked,
             });
+            if result.is_err() && save.id.is_none() && Entry::fits(&save.aor, &save.record) {
+                self.owe(now.instant, save);
+            }
+        }
+    }
+
+    /// Keeps what the disk refused, for when it does not.
+    fn owe(&mut self, now: Instant, save: Save) {
+        self.retry_at = Some(after(now, RETRY_AFTER));
+        if !self.owed.put(save, &self.options) {
+            self.backlog.note_lost();
+        }
+    }
+
+    /// Writes these, and what is owed.
+    fn save<'a>(
+        &mut self,
+        now: Now,
+        saves: impl Iterator<Item = &'a Save> + Clone,
+    ) -> Result<(), Unavailable> {
+        if self
+            .failed_at
+            .is_some_and(|at| now.instant < after(at, RETRY_AFTER))
+        {
+            self.stats.failed_write.add(saves.count() as u64);
+            self.backlog.note_lost();
+            return Err(Unavailable);
+        }
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.clear();
+        let mut count = 0;
+        let owed = self.owed.saves.iter();
+        let owed = owed.map(|(aor, (version, record))| (*version, aor, record));
+        let saves = saves.map(|save| (save.version, &save.aor, &save.record));
+        for (version, aor, record) in owed.chain(saves) {
+            if Entry::fits(aor, record) {
+                Entry {
+                    version,
+                    saved_unix_s: now.unix_s(),
+                    aor,
+                    record,
+                }
+                .write(&mut buffer);
+                count += 1;
+            }
+        }
+        let result = self.write(now.instant, &buffer, count);
+        if result.is_ok() {
+            self.owed = Owed::default();
+            self.retry_at = None;
         }
         if buffer.capacity() <= KEEP_BUFFER {
             self.buffer = buffer;
         }
+        result
     }
 
     fn write(&mut self, now: Instant, entries: &[u8], count: u64) -> Result<(), Unavailable> {
@@ -111,14 +185,13 @@ impl<D: Disk> Writer<D> {
             return Ok(());
         }
         let backlog = Arc::clone(&self.backlog);
+        let owed = self.owed.saves.len() as u64;
         let refuse = |counter: &Counter| {
-            counter.add(count);
+            // What is owed was counted before.
+            counter.add(count - owed);
             backlog.note_lost();
             Err(Unavailable)
         };
-        if self.failed_at.is_some_and(|at| now < after(at, RETRY_AFTER)) {
-            return refuse(&self.stats.failed_write);
-        }
         let held = self.backlog.bytes() + self.journal.active().map_or(0, |(bytes, _)| bytes);
         self.stats.journal_bytes.set(held);
         if held.saturating_add(entries.len() as u64) > self.options.journal_bytes {
@@ -155,16 +228,23 @@ impl<D: Disk> Writer<D> {
 
     /// When [`Writer::handle_timeout`] is to be called; `None`: not before something is saved.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let (_, since) = self.journal.active()?;
-        Some(after(since, self.options.fold_every))
+        let active = self.journal.active();
+        let ends = active.map(|(_, since)| after(since, self.options.fold_every));
+        ends.into_iter().chain(self.retry_at).min()
     }
 
-    /// Ends the segment where it is old or large enough. To be called after each batch too.
-    pub fn handle_timeout(&mut self, now: Instant) {
+    /// Ends the segment where it is old or large enough, and tries again what failed. To be called
+    /// after each batch too.
+    pub fn handle_timeout(&mut self, now: Now) {
+        if self.retry_at.is_some_and(|at| at <= now.instant) {
+            self.retry_at = Some(after(now.instant, RETRY_AFTER));
+            // What is refused is owed still.
+            let _ = self.save(now, std::iter::empty());
+        }
         if let Some((bytes, since)) = self.journal.active() {
-            let old = now >= after(since, self.options.fold_every);
+            let old = now.instant >= after(since, self.options.fold_every);
             if old || bytes >= self.options.segment_bytes {
-                self.end_segment(now, old);
+                self.end_segment(now.instant, old);
             }
         }
     }
