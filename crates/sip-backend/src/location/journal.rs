@@ -91,18 +91,27 @@ impl<D: Disk> Journal<D> {
         started
     }
 
+    /// Whether files hold what was refused.
+    pub(crate) fn is_spoilt(&self) -> bool {
+        !self.spoilt.is_empty()
+    }
+
     /// Cuts off what was refused. Segments that then hold something may be folded.
-    fn mend(&mut self) -> io::Result<()> {
+    pub(crate) fn mend(&mut self) -> io::Result<()> {
         while let Some(spoilt) = self.spoilt.last() {
             match self.disk.truncate(&spoilt.path, spoilt.bytes) {
                 // A file that is not there is none to cut.
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 Ok(()) | Err(_) => {}
             }
-            if let Some(mended) = self.spoilt.pop()
-                && mended.bytes > 0
-            {
-                self.closed.push(mended);
+            if let Some(mended) = self.spoilt.pop() {
+                if mended.bytes > 0 {
+                    self.closed.push(mended);
+                } else {
+                    // Only once it is empty for good: a name can come back with the power. An empty
+                    // segment does no harm where it stays.
+                    let _ = self.disk.remove(&mended.path);
+                }
             }
         }
         Ok(())
@@ -119,11 +128,7 @@ impl<D: Disk> Journal<D> {
             .and_then(|()| file.append(entries))
             .and_then(|()| file.sync());
         if let Err(error) = written {
-            drop(file);
-            // Nothing in it is answered for; an empty disk is worth more than a whole file name.
-            if self.disk.remove(&path).is_err() {
-                self.spoilt.push(Closed { path, bytes: 0 });
-            }
+            self.spoilt.push(Closed { path, bytes: 0 });
             return Err(error);
         }
         let bytes = (self.header.len() + entries.len()) as u64;

@@ -25,6 +25,11 @@ use crate::metrics::Sample;
 use crate::queue::{Queue, Taken};
 use crate::sqlite;
 
+/// How often the last writes are tried,
+const FINISH_TRIES: u32 = 10;
+/// and the pause between.
+const FINISH_PAUSE: Duration = Duration::from_millis(100);
+
 /// What the writing thread is given.
 #[derive(Debug)]
 enum Item {
@@ -201,7 +206,16 @@ impl Writing {
                 break;
             }
         }
-        self.writer.end_segment(self.clock.instant(), true);
+        // A disk that refused something may want a moment.
+        for _ in 0..FINISH_TRIES {
+            if self.writer.finish(self.clock.now()) {
+                return;
+            }
+            thread::sleep(FINISH_PAUSE);
+        }
+        tracing::error!(
+            "location journal: at the end the disk still refuses to take or to give up registrations"
+        );
     }
 
     fn until_timeout(&self) -> Duration {

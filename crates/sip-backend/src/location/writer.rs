@@ -174,6 +174,9 @@ impl<D: Disk> Writer<D> {
             self.owed = Owed::default();
             self.retry_at = None;
         }
+        if self.journal.is_spoilt() {
+            self.retry_at = Some(after(now.instant, RETRY_AFTER));
+        }
         if buffer.capacity() <= KEEP_BUFFER {
             self.buffer = buffer;
         }
@@ -238,8 +241,7 @@ impl<D: Disk> Writer<D> {
     pub fn handle_timeout(&mut self, now: Now) {
         if self.retry_at.is_some_and(|at| at <= now.instant) {
             self.retry_at = Some(after(now.instant, RETRY_AFTER));
-            // What is refused is owed still.
-            let _ = self.save(now, std::iter::empty());
+            self.try_again(now);
         }
         if let Some((bytes, since)) = self.journal.active() {
             let old = now.instant >= after(since, self.options.fold_every);
@@ -247,6 +249,34 @@ impl<D: Disk> Writer<D> {
                 self.end_segment(now.instant, old);
             }
         }
+    }
+
+    /// Cuts off what was refused, and writes what is owed; whether nothing of either is left.
+    fn try_again(&mut self, now: Now) -> bool {
+        let mended = match self.journal.mend() {
+            Ok(()) => true,
+            Err(error) => {
+                if let Some(more) = self.log.allow() {
+                    tracing::error!(%error, more, "location journal: refused entries cannot be cut off");
+                }
+                false
+            }
+        };
+        // Without what is owed this does nothing.
+        let done = mended && self.save(now, std::iter::empty()).is_ok();
+        if done {
+            self.retry_at = None;
+        }
+        done
+    }
+
+    /// To be called at the end, once more after a while where it returns `false`: files still hold
+    /// what was refused, or lack what was not. Then gives everything to the folder.
+    pub fn finish(&mut self, now: Now) -> bool {
+        self.failed_at = None;
+        let done = self.try_again(now);
+        self.end_segment(now.instant, true);
+        done
     }
 
     /// Ends the segment, and gives it to the folder; `urgent`: it is to be folded at once.
