@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -72,6 +73,8 @@ impl<P> Walks<P> {
 #[derive(Debug)]
 pub struct Folder<D: Disk, T: Table> {
     disk: D,
+    /// Of the journal.
+    dir: PathBuf,
     table: T,
     backlog: Arc<Backlog>,
     stats: Arc<Stats>,
@@ -106,6 +109,7 @@ impl<D: Disk, T: Table> Folder<D, T> {
     pub(super) fn new(now: Now, parts: Parts<D, T>) -> Self {
         let mut folder = Self {
             disk: parts.disk,
+            dir: parts.options.journal_dir(),
             table: parts.table,
             backlog: parts.backlog,
             stats: parts.stats,
@@ -235,6 +239,8 @@ impl<D: Disk, T: Table> Folder<D, T> {
                 Ok(()) | Err(_) => {}
             }
         }
+        // One that came back with the power would outlive the memory of what was deleted since.
+        self.disk.sync_dir(&self.dir)?;
         Ok(())
     }
 

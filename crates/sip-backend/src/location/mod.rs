@@ -105,6 +105,10 @@ impl Options {
         }
     }
 
+    fn journal_dir(&self) -> PathBuf {
+        self.beside(".journal")
+    }
+
     fn beside(&self, suffix: &str) -> PathBuf {
         let mut name = self.path.clone().into_os_string();
         name.push(suffix);

@@ -119,7 +119,7 @@ pub fn open<D: Disk + Clone, T: Table>(
     find_listener: &FindListener<'_>,
     load: &Load<'_>,
 ) -> Result<Opened<D, T>, OpenError<T::Error>> {
-    let dir = options.beside(".journal");
+    let dir = options.journal_dir();
     disk.make_dir(&dir).map_err(OpenError::io(&dir))?;
     // A directory whose own name is lost takes its files with it, however well they were synced.
     let parent = dir.parent().filter(|parent| *parent != Path::new(""));
