@@ -171,7 +171,7 @@ impl<D: Disk> Journal<D> {
     }
 }
 
-fn segment_path(dir: &Path, number: u64) -> PathBuf {
+pub(crate) fn segment_path(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("{number:016}.{EXTENSION}"))
 }
 

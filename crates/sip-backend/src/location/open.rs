@@ -14,7 +14,7 @@ use sip_core::time::Now;
 use sip_core::transport::Transport;
 
 use super::backlog::Backlog;
-use super::disk::Disk;
+use super::disk::{Disk, SegmentFile as _};
 use super::fold::{Deleted, Folder, Parts, Walks};
 use super::journal::{self, Closed, Journal};
 use super::segment::Segment;
@@ -127,7 +127,19 @@ pub fn open<D: Disk + Clone, T: Table>(
     disk.sync_dir(parent).map_err(OpenError::io(parent))?;
     let mut loaded = Loaded::default();
     let (segments, next) = journal::list(&disk, &dir).map_err(OpenError::io(&dir))?;
-    let (segments, pending) = replay(&disk, segments, &mut loaded)?;
+    let mut replay = Replay {
+        disk: &disk,
+        dir: &dir,
+        next,
+        newest: Newest::new(),
+        kept: Vec::with_capacity(segments.len()),
+    };
+    for segment in segments {
+        replay.read(segment, &mut loaded)?;
+    }
+    let (next, segments, pending) = (replay.next, replay.kept, replay.newest);
+    // The names too.
+    disk.sync_dir(&dir).map_err(OpenError::io(&dir))?;
     let loading = Loading {
         find_listener,
         load,
@@ -168,22 +180,34 @@ pub fn open<D: Disk + Clone, T: Table>(
 
 type Newest = HashMap<Box<[u8]>, Pending>;
 
-/// Reads the segments in order; cuts off what a crash left unfinished. Returns the segments that
-/// are to be folded and the newest version of each address-of-record in them.
-fn replay<D: Disk, E: std::error::Error>(
-    disk: &D,
-    segments: Vec<Closed>,
-    loaded: &mut Loaded,
-) -> Result<(Vec<Closed>, Newest), OpenError<E>> {
-    let mut newest = Newest::new();
-    let mut kept = Vec::with_capacity(segments.len());
-    for mut closed in segments {
-        let bytes = disk.read(&closed.path).map_err(OpenError::io(&closed.path))?;
+/// What is read of the journal.
+struct Replay<'a, D> {
+    disk: &'a D,
+    dir: &'a Path,
+    /// Number of the next segment.
+    next: u64,
+    newest: Newest,
+    kept: Vec<Closed>,
+}
+
+impl<D: Disk> Replay<'_, D> {
+    /// Reads a segment; cuts off what a crash left unfinished.
+    fn read<E: std::error::Error>(
+        &mut self,
+        mut closed: Closed,
+        loaded: &mut Loaded,
+    ) -> Result<(), OpenError<E>> {
+        let bytes = self
+            .disk
+            .read(&closed.path)
+            .map_err(OpenError::io(&closed.path))?;
         let Some(segment) = Segment::from_bytes(bytes) else {
             loaded.torn_bytes += closed.bytes;
             tracing::warn!(path = %closed.path.display(), bytes = closed.bytes, "location journal: segment without a whole header removed");
-            disk.remove(&closed.path).map_err(OpenError::io(&closed.path))?;
-            continue;
+            return self
+                .disk
+                .remove(&closed.path)
+                .map_err(OpenError::io(&closed.path));
         };
         let listeners: Arc<[Box<[u8]>]> = segment.listeners.clone().into();
         let mut entries = segment.entries();
@@ -195,25 +219,54 @@ fn replay<D: Disk, E: std::error::Error>(
                 record: entry.record.into(),
                 listeners: listeners.clone(),
             };
-            match newest.get_mut(entry.aor) {
+            match self.newest.get_mut(entry.aor) {
                 Some(held) if held.version > entry.version => {}
                 Some(held) => *held = pending(),
                 None => {
-                    newest.insert(entry.aor.into(), pending());
+                    self.newest.insert(entry.aor.into(), pending());
                 }
             }
         }
         let torn = entries.rest().len();
+        closed.bytes = (segment.len() - torn) as u64;
         if torn > 0 {
             loaded.torn_bytes += torn as u64;
-            closed.bytes = (segment.len() - torn) as u64;
             tracing::warn!(path = %closed.path.display(), bytes = torn, "location journal: unfinished entry cut off");
-            disk.truncate(&closed.path, closed.bytes)
-                .map_err(OpenError::io(&closed.path))?;
         }
-        kept.push(closed);
+        self.settle(closed, segment.bytes(), torn > 0)
     }
-    Ok((kept, newest))
+
+    /// Sees to it that what was read is there for good. A process that was killed may have written
+    /// it and never synced it; whoever asks is told of it from now on.
+    fn settle<E: std::error::Error>(
+        &mut self,
+        closed: Closed,
+        bytes: &[u8],
+        torn: bool,
+    ) -> Result<(), OpenError<E>> {
+        let whole = usize::try_from(closed.bytes)
+            .ok()
+            .and_then(|len| bytes.get(..len));
+        let settled = if torn {
+            self.disk.truncate(&closed.path, closed.bytes)
+        } else {
+            self.disk.sync(&closed.path)
+        };
+        if let Err(error) = settled {
+            // What could not be synced is only in the page cache, and the next sync would call it good.
+            tracing::warn!(path = %closed.path.display(), %error, "location journal: segment written anew");
+            let path = journal::segment_path(self.dir, self.next);
+            self.next += 1;
+            let mut file = self.disk.create(&path).map_err(OpenError::io(&path))?;
+            file.append(whole.unwrap_or_default())
+                .and_then(|()| file.sync())
+                .map_err(OpenError::io(&path))?;
+            let bytes = closed.bytes;
+            self.kept.push(Closed { path, bytes });
+        }
+        self.kept.push(closed);
+        Ok(())
+    }
 }
 
 /// What loading needs to know.

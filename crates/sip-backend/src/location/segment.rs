@@ -131,6 +131,11 @@ impl Segment {
         }
     }
 
+    /// The file's content.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// Bytes in the file.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len()
