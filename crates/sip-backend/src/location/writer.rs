@@ -38,12 +38,15 @@ pub struct Answered {
     pub asked: Instant,
 }
 
+/// A record, after its version.
+type Versioned = (u64, Box<[u8]>);
+
 /// Saves that the disk refused and nobody was told of: a change taken back after its refusal, a
 /// registration that was answered without waiting, what ended by time. Nobody asks again, so they
 /// are kept, the newest of each address-of-record, until the disk takes them.
 #[derive(Debug, Default)]
 struct Owed {
-    saves: BTreeMap<Box<[u8]>, (u64, Box<[u8]>)>,
+    saves: BTreeMap<Box<[u8]>, Versioned>,
     bytes: usize,
 }
 

@@ -177,7 +177,7 @@ fn certificates(all: &[Ends], families: &mut Families) {
     }
 }
 
-fn gauges(worker: &Snapshot) -> [(&'static str, &'static str, u64); 10] {
+fn gauges(worker: &Snapshot) -> [(&'static str, &'static str, u64); 11] {
     let Snapshot {
         gauges, net_gauges, ..
     } = worker;
