@@ -2,6 +2,7 @@
 //! from text to violations, with samples that pass and samples that fail beside it.
 
 mod allow;
+mod attacks;
 mod documents;
 mod graph;
 mod imports;
@@ -60,6 +61,7 @@ pub(crate) fn run(root: &Path) -> Outcome {
     found.extend(imports::check(&files));
     found.extend(length::check(&files));
     found.extend(purity::check(&files));
+    found.extend(attacks::check(&files));
     found.extend(documents::check(&paths, &files));
     found.extend(words::check(&files));
     if found.is_empty() {
