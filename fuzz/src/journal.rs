@@ -46,7 +46,7 @@ fn repaired(bytes: &[u8]) -> Vec<u8> {
 }
 
 fn segment(bytes: Vec<u8>) {
-    let Some(segment) = Segment::from_bytes(bytes.clone()) else {
+    let Some(segment) = Segment::from_bytes(bytes.clone(), &[]) else {
         return;
     };
     let sockets: Option<Vec<LocalSocket>> = segment.sockets().into_iter().collect();
@@ -57,11 +57,14 @@ fn segment(bytes: Vec<u8>) {
         entry.write(&mut again);
     }
     again.extend_from_slice(entries.rest());
-    assert!(bytes.ends_with(&again), "entries are written as they were");
+    // What is damaged between entries is left out.
+    if entries.damaged() == 0 {
+        assert!(bytes.ends_with(&again), "entries are written as they were");
+    }
     if let Some(sockets) = sockets {
         // Sockets have more than one spelling; ours, once written, is read as the same.
         let start = Segment::start(&sockets);
-        let read = Segment::from_bytes(start).expect("a segment without entries");
+        let read = Segment::from_bytes(start, &[]).expect("a segment without entries");
         let read: Option<Vec<_>> = read.sockets().into_iter().collect();
         assert_eq!(read, Some(sockets));
     }

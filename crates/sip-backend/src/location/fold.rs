@@ -137,6 +137,11 @@ impl<D: Disk, T: Table> Folder<D, T> {
         }
     }
 
+    /// Whether no segment waits to be folded.
+    pub fn is_idle(&self) -> bool {
+        self.backlog.bytes() == 0
+    }
+
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Now) {
         let next = self.backlog.next(now.instant, &self.options, self.due);
@@ -208,20 +213,23 @@ impl<D: Disk, T: Table> Folder<D, T> {
         let mut read = Vec::with_capacity(segments.len());
         for closed in segments {
             match self.disk.read(&closed.path) {
-                Ok(bytes) => read.extend(Segment::from_bytes(bytes)),
+                Ok(bytes) => read.extend(Segment::from_bytes(bytes, &self.options.listeners)),
                 // A round that failed after it had deleted some.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error.into()),
             }
         }
         let mut newest = HashMap::new();
+        let mut damaged = 0;
         for segment in &read {
-            for entry in segment.entries() {
+            let mut entries = segment.entries();
+            for entry in entries.by_ref() {
                 let held = newest.entry(entry.aor).or_insert((entry, &segment.listeners));
                 if entry.version >= held.0.version {
                     *held = (entry, &segment.listeners);
                 }
             }
+            damaged += entries.damaged();
         }
         let mut newest: Vec<_> = newest.into_values().collect();
         // In the table's order, so that neighbours share pages.
@@ -238,6 +246,10 @@ impl<D: Disk, T: Table> Folder<D, T> {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
                 Ok(()) | Err(_) => {}
             }
+        }
+        if damaged > 0 {
+            self.stats.damaged.add(damaged);
+            tracing::error!(damaged, "location journal: damaged entries were left out");
         }
         // One that came back with the power would outlive the memory of what was deleted since.
         self.disk.sync_dir(&self.dir)?;

@@ -200,7 +200,7 @@ mod tests {
     use std::fs;
 
     fn read(bytes: Vec<u8>) -> Option<(Vec<u64>, usize)> {
-        let segment = Segment::from_bytes(bytes)?;
+        let segment = Segment::from_bytes(bytes, &[])?;
         let mut entries = segment.entries();
         let versions = entries.by_ref().map(|entry| entry.version).collect();
         Some((versions, entries.rest().len()))

@@ -172,6 +172,7 @@ pub(crate) struct Stats {
     write_errors: Counter,
     fold_errors: Counter,
     undecodable: Counter,
+    damaged: Counter,
     folded: Counter,
     purged: Counter,
     batch: Histogram,
@@ -191,6 +192,7 @@ impl Stats {
             write_errors: Counter::default(),
             fold_errors: Counter::default(),
             undecodable: Counter::default(),
+            damaged: Counter::default(),
             folded: Counter::default(),
             purged: Counter::default(),
             batch: Histogram::new(metrics::BATCH),
@@ -226,6 +228,12 @@ impl Stats {
                 "",
                 "Journal entries whose record could not be read.",
                 self.undecodable.get(),
+            ),
+            Sample::counter(
+                "location_damaged",
+                "",
+                "Places in the location journal that were damaged on disk and left out.",
+                self.damaged.get(),
             ),
             Sample::counter(
                 "location_folded",

@@ -18,7 +18,7 @@ use super::disk::{Disk, SegmentFile as _};
 use super::fold::{Deleted, Folder, Parts, Walks};
 use super::journal::{self, Closed, Journal};
 use super::segment::Segment;
-use super::socket::Mapper;
+use super::socket::{LocalSocket, Mapper};
 use super::table::{Part, Scan, Table};
 use super::writer::Writer;
 use super::{Options, Stats};
@@ -46,6 +46,9 @@ pub struct Loaded {
     /// Bytes of unfinished entries cut off the journal: what a crash interrupted before it was
     /// answered.
     pub torn_bytes: u64,
+    /// Places in the journal that were damaged, and what they held is lost: an entry each, or a
+    /// segment's header, whose listeners were taken to be those of now.
+    pub damaged: u64,
     /// Journal entries that this version of the program cannot read.
     pub undecodable: u64,
     /// Highest version seen: whatever is saved from now on must have a higher one.
@@ -130,6 +133,7 @@ pub fn open<D: Disk + Clone, T: Table>(
     let mut replay = Replay {
         disk: &disk,
         dir: &dir,
+        listeners: &options.listeners,
         next,
         newest: Newest::new(),
         kept: Vec::with_capacity(segments.len()),
@@ -184,6 +188,7 @@ type Newest = HashMap<Box<[u8]>, Pending>;
 struct Replay<'a, D> {
     disk: &'a D,
     dir: &'a Path,
+    listeners: &'a [LocalSocket],
     /// Number of the next segment.
     next: u64,
     newest: Newest,
@@ -201,7 +206,7 @@ impl<D: Disk> Replay<'_, D> {
             .disk
             .read(&closed.path)
             .map_err(OpenError::io(&closed.path))?;
-        let Some(segment) = Segment::from_bytes(bytes) else {
+        let Some(segment) = Segment::from_bytes(bytes, self.listeners) else {
             loaded.torn_bytes += closed.bytes;
             tracing::warn!(path = %closed.path.display(), bytes = closed.bytes, "location journal: segment without a whole header removed");
             return self
@@ -226,6 +231,10 @@ impl<D: Disk> Replay<'_, D> {
                     self.newest.insert(entry.aor.into(), pending());
                 }
             }
+        }
+        if entries.damaged() > 0 {
+            loaded.damaged += entries.damaged();
+            tracing::error!(path = %closed.path.display(), damaged = entries.damaged(), "location journal: segment is damaged; what is whole in it is used");
         }
         let torn = entries.rest().len();
         closed.bytes = (segment.len() - torn) as u64;

@@ -101,6 +101,7 @@ impl DiskStore {
             unmapped = loaded.unmapped,
             replayed = loaded.replayed,
             torn_bytes = loaded.torn_bytes,
+            damaged = loaded.damaged,
             took_ms = u64::try_from(loaded.took.as_millis()).unwrap_or(u64::MAX),
             "location store opened"
         );
