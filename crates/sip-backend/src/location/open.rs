@@ -100,6 +100,10 @@ pub struct Opened<D: Disk, T: Table> {
 const MAX_THREADS: usize = 8;
 /// Fewer records of the journal are not worth another thread.
 const MIN_SHARE: usize = 10_000;
+/// Segments that the last process may have left without having synced all of them: the one that it
+/// was writing, and the one before if that had to be abandoned. Nothing more is begun before both
+/// are synced or cut ([`Journal::append`]).
+const UNSURE: usize = 2;
 /// A recurring failure is logged this often.
 const LOG_EVERY: Duration = Duration::from_secs(5);
 
@@ -138,8 +142,9 @@ pub fn open<D: Disk + Clone, T: Table>(
         newest: Newest::new(),
         kept: Vec::with_capacity(segments.len()),
     };
-    for segment in segments {
-        replay.read(segment, &mut loaded)?;
+    let sure = segments.len().saturating_sub(UNSURE);
+    for (place, segment) in segments.into_iter().enumerate() {
+        replay.read(segment, place >= sure, &mut loaded)?;
     }
     let (next, segments, pending) = (replay.next, replay.kept, replay.newest);
     // The names too.
@@ -200,6 +205,7 @@ impl<D: Disk> Replay<'_, D> {
     fn read<E: std::error::Error>(
         &mut self,
         mut closed: Closed,
+        unsure: bool,
         loaded: &mut Loaded,
     ) -> Result<(), OpenError<E>> {
         let bytes = self
@@ -242,39 +248,51 @@ impl<D: Disk> Replay<'_, D> {
             loaded.torn_bytes += torn as u64;
             tracing::warn!(path = %closed.path.display(), bytes = torn, "location journal: unfinished entry cut off");
         }
-        self.settle(closed, segment.bytes(), torn > 0)
+        self.settle(closed, segment.bytes(), unsure)
     }
 
-    /// Sees to it that what was read is there for good. A process that was killed may have written
-    /// it and never synced it; whoever asks is told of it from now on.
+    /// Sees to it that what was read is there for good: a process that was killed may have written
+    /// it and never synced it, and whoever asks is told of it from now on. Where a sync had failed
+    /// before, what it lost can still be read and the next sync calls it good; that may be so in
+    /// the last segments only ([`UNSURE`]), and these are written anew.
     fn settle<E: std::error::Error>(
         &mut self,
         closed: Closed,
         bytes: &[u8],
-        torn: bool,
+        unsure: bool,
     ) -> Result<(), OpenError<E>> {
         let whole = usize::try_from(closed.bytes)
             .ok()
             .and_then(|len| bytes.get(..len));
-        let settled = if torn {
+        if unsure {
+            match self.copy(whole.unwrap_or_default()) {
+                Ok(copy) => self.kept.push(copy),
+                // To start is worth more than to be sure of what a full disk may have lost before.
+                Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+                    tracing::warn!(path = %closed.path.display(), %error, "location journal: segment not written anew");
+                }
+                Err(error) => return Err(OpenError::io(&closed.path)(error)),
+            }
+        }
+        let settled = if bytes.len() as u64 > closed.bytes {
             self.disk.truncate(&closed.path, closed.bytes)
         } else {
             self.disk.sync(&closed.path)
         };
-        if let Err(error) = settled {
-            // What could not be synced is only in the page cache, and the next sync would call it good.
-            tracing::warn!(path = %closed.path.display(), %error, "location journal: segment written anew");
-            let path = journal::segment_path(self.dir, self.next);
-            self.next += 1;
-            let mut file = self.disk.create(&path).map_err(OpenError::io(&path))?;
-            file.append(whole.unwrap_or_default())
-                .and_then(|()| file.sync())
-                .map_err(OpenError::io(&path))?;
-            let bytes = closed.bytes;
-            self.kept.push(Closed { path, bytes });
-        }
+        settled.map_err(OpenError::io(&closed.path))?;
         self.kept.push(closed);
         Ok(())
+    }
+
+    /// Writes a new segment with this content.
+    fn copy(&mut self, content: &[u8]) -> io::Result<Closed> {
+        let path = journal::segment_path(self.dir, self.next);
+        self.next += 1;
+        let mut file = self.disk.create(&path)?;
+        file.append(content)?;
+        file.sync()?;
+        let bytes = content.len() as u64;
+        Ok(Closed { path, bytes })
     }
 }
 
