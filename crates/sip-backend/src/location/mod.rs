@@ -205,41 +205,37 @@ impl Stats {
     fn samples(&self) -> Vec<Sample> {
         const SAVES: &str = "Registrations given to the location store, by what became of them.";
         let saves = |label, counter: &Counter| Sample::counter("location_saves", label, SAVES, counter.get());
+        let count = |name, help, counter: &Counter| Sample::counter(name, "", help, counter.get());
         vec![
             saves("result=\"saved\"", &self.saved),
             saves("result=\"write-failed\"", &self.failed_write),
             saves("result=\"queue-full\"", &self.refused_queue),
             saves("result=\"journal-full\"", &self.refused_journal),
             saves("result=\"too-large\"", &self.refused_size),
-            Sample::counter(
+            count(
                 "location_write_errors",
-                "",
                 "Failed writes or syncs of the location journal.",
-                self.write_errors.get(),
+                &self.write_errors,
             ),
-            Sample::counter(
+            count(
                 "location_fold_errors",
-                "",
                 "Failed rounds of folding the journal into SQLite.",
-                self.fold_errors.get(),
+                &self.fold_errors,
             ),
-            Sample::counter(
+            count(
                 "location_undecodable",
-                "",
                 "Journal entries whose record could not be read.",
-                self.undecodable.get(),
+                &self.undecodable,
             ),
-            Sample::counter(
+            count(
                 "location_damaged",
-                "",
                 "Places in the location journal that were damaged on disk and left out.",
-                self.damaged.get(),
+                &self.damaged,
             ),
-            Sample::counter(
+            count(
                 "location_folded",
-                "",
                 "Addresses-of-record written to the location table.",
-                self.folded.get(),
+                &self.folded,
             ),
             Sample::counter(
                 "location_purged",

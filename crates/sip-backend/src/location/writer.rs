@@ -38,7 +38,7 @@ pub struct Answered {
     pub asked: Instant,
 }
 
-/// A record, after its version.
+/// A version and its record.
 type Versioned = (u64, Box<[u8]>);
 
 /// Saves that the disk refused and nobody was told of: a change taken back after its refusal, a
@@ -46,6 +46,7 @@ type Versioned = (u64, Box<[u8]>);
 /// are kept, the newest of each address-of-record, until the disk takes them.
 #[derive(Debug, Default)]
 struct Owed {
+    /// Version and record of each.
     saves: BTreeMap<Box<[u8]>, Versioned>,
     bytes: usize,
 }
