@@ -52,7 +52,7 @@ fn binding(made: u64) -> Binding {
 
 fn content(record: &AorRecord) -> Content {
     let contact = &record.bindings.first()?.contact;
-    let text = std::str::from_utf8(contact).unwrap();
+    let text = std::str::from_utf8(contact).ok()?;
     text.strip_prefix("sip:c")?.split('@').next()?.parse().ok()
 }
 
@@ -134,7 +134,7 @@ impl Case {
             }
             let found = Mutex::new(BTreeMap::new());
             let load = |aor: Box<[u8]>, record: AorRecord| {
-                found.lock().unwrap().insert(aor, record);
+                found.lock().expect("nobody panicked").insert(aor, record);
             };
             let find = |_, _| Some(ListenerId(0));
             let opened = open(
@@ -148,7 +148,7 @@ impl Case {
             match opened {
                 Ok(opened) if !stops => {
                     self.store = Some((opened.writer, opened.folder));
-                    let found = found.into_inner().unwrap();
+                    let found = found.into_inner().expect("nobody panicked");
                     self.note(format!("started: {:?}", opened.loaded));
                     return self.started(&found, opened.loaded.newest_version);
                 }

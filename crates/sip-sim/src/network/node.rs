@@ -115,7 +115,7 @@ pub trait Node {
 
     /// The process ends at once; with `power` the machine does, and what no disk has said to have
     /// is gone.
-    fn crash(&mut self, power: bool);
+    fn crash(&mut self, clocks: Clocks, power: bool);
 
     /// The process starts again, with what is on disk.
     fn restart(&mut self, clocks: Clocks);

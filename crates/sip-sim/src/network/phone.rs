@@ -365,7 +365,7 @@ impl Node for Phone {
         self.agent.poll_timeout().into_iter().chain(reconnect).min()
     }
 
-    fn crash(&mut self, _power: bool) {}
+    fn crash(&mut self, _clocks: Clocks, _power: bool) {}
 
     fn restart(&mut self, clocks: Clocks) {
         self.collect(clocks.now);

@@ -206,12 +206,39 @@ pub enum Trouble {
         /// How long.
         lasts: Micros,
     },
+    /// Something is wrong with its disk.
+    Disk {
+        /// What.
+        fault: DiskFault,
+        /// How long.
+        lasts: Micros,
+    },
     /// They say that they cannot.
     Failing {
         /// Which.
         backend: BackendKind,
         /// How long.
         lasts: Micros,
+    },
+}
+
+/// What may be wrong with a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DiskFault {
+    /// There is little room left.
+    Full {
+        /// Bytes.
+        room: u64,
+    },
+    /// Syncs fail, and what was dirty is lost.
+    Syncs {
+        /// So many of a thousand.
+        per_mille: u32,
+    },
+    /// Whatever is tried fails.
+    Everything {
+        /// So many times of a thousand.
+        per_mille: u32,
     },
 }
 
@@ -282,7 +309,8 @@ impl Scenario {
             .collect();
         let nodes = servers.len() + phones.len();
         let links = links(&mut rng, nodes);
-        let troubles = troubles(&mut rng, servers.len(), nodes, heal_at);
+        let mut troubles = troubles(&mut rng, servers.len(), nodes, heal_at);
+        disk_troubles(seed, servers.len(), heal_at, &mut troubles);
         let faulty = rng.between(1, 16) as u32;
         let healthy = rng.between(1, 3) as u32;
         let mut calls: Vec<NetCall> = (0..faulty)
@@ -490,6 +518,36 @@ fn troubles(rng: &mut Rng, servers: usize, nodes: usize, heal_at: Micros) -> Vec
         .collect();
     troubles.sort_by_key(|t| t.at);
     troubles
+}
+
+/// Disks that fail, and often a crash while they do or after; from a generator of its own, so that
+/// the rest of a seed is what it is without.
+fn disk_troubles(seed: u64, servers: usize, heal_at: Micros, troubles: &mut Vec<TroublePlan>) {
+    let mut rng = Rng::new(seed ^ 0x6469_736b);
+    for _ in 0..rng.pick(&[0, 0, 1, 1, 2, 3]) {
+        let node = rng.between(0, servers as u64 - 1) as usize;
+        let at = rng.between(0, heal_at - SECOND);
+        let lasts = rng.pick(&[SECOND / 5, SECOND, 10 * SECOND]);
+        let per_mille = rng.pick(&[200, 500, 1_000]);
+        let fault = match rng.between(0, 2) {
+            0 => DiskFault::Full {
+                room: rng.between(0, 2_000),
+            },
+            1 => DiskFault::Syncs { per_mille },
+            _ => DiskFault::Everything { per_mille },
+        };
+        let trouble = Trouble::Disk { fault, lasts };
+        troubles.push(TroublePlan { at, node, trouble });
+        for _ in 0..rng.pick(&[0, 1, 2]) {
+            let at = (at + rng.between(0, 3 * lasts)).min(heal_at - 1);
+            let trouble = Trouble::Crash {
+                power: rng.chance(600),
+                lasts: rng.between(SECOND / 10, 3 * SECOND),
+            };
+            troubles.push(TroublePlan { at, node, trouble });
+        }
+    }
+    troubles.sort_by_key(|t| t.at);
 }
 
 fn call(rng: &mut Rng, call: u32, phones: usize, start: Micros, after_faults: bool) -> NetCall {

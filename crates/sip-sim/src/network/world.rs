@@ -331,7 +331,7 @@ impl<'s> World<'s> {
                 }
             }
             Trouble::WallJump { ms } => self.hosts[node].wall_offset_ms += ms,
-            Trouble::Slow { .. } | Trouble::Dead { .. } | Trouble::Failing { .. } => {
+            Trouble::Slow { .. } | Trouble::Dead { .. } | Trouble::Failing { .. } | Trouble::Disk { .. } => {
                 let clocks = self.clocks(node);
                 self.hosts[node].node.trouble(clocks, &plan.trouble);
             }
@@ -346,12 +346,13 @@ impl<'s> World<'s> {
     }
 
     fn crash(&mut self, node: NodeId, power: bool, back: Micros) {
+        let clocks = self.clocks(node);
         let host = &mut self.hosts[node];
         if host.power != Power::On {
             return;
         }
         host.power = if power { Power::Off } else { Power::Killed };
-        host.node.crash(power);
+        host.node.crash(clocks, power);
         // What it had said last, but the network had not taken yet, is gone with it.
         while host.node.poll_output().is_some() {}
         self.events.put(back, Event::Restart(node));

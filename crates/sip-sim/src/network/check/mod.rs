@@ -81,7 +81,8 @@ impl Case<'_> {
             | Trouble::WallJump { .. }
             | Trouble::Slow { .. }
             | Trouble::Dead { .. }
-            | Trouble::Failing { .. } => false,
+            | Trouble::Failing { .. }
+            | Trouble::Disk { .. } => false,
         };
         let late = |t: &&TroublePlan| t.at + 2 * USER_TIMEOUT >= call.start;
         let streams = self.scenario.phones[call.to].speaks != Speaks::Udp;

@@ -16,6 +16,11 @@ use crate::report::RequestEnd;
 /// Expiry is in whole seconds, at both ends.
 const SLACK: Micros = 2 * SECOND;
 
+/// The longest that a registrar grants.
+const MAX_GRANT: Micros = 600 * SECOND;
+/// A copy of a request may come this much later.
+const LATE_COPY: Micros = 40 * SECOND;
+
 /// By which part of the time a registrar's clock may go wrong while it catches up.
 const SLEWING: u64 = 20;
 
@@ -110,10 +115,23 @@ impl Model<'_> {
                 };
             }
             Ask::Unbind if answered => self.known = Known::Unbound,
-            Ask::Bind(_) | Ask::Unbind => self.known = Known::Either,
+            Ask::Bind(_) => self.known = self.refused(ended_at),
+            Ask::Unbind => self.known = Known::Either,
         }
         if between {
             self.known = Known::Either;
+        }
+    }
+
+    /// After a refresh that was refused, or not answered: it may have been done, now or by a late
+    /// copy, but what was there before is there in any case (RFC 3261 §10.3).
+    fn refused(&self, ended_at: Micros) -> Known {
+        match self.known {
+            Known::Bound(since, earliest, latest) => {
+                let latest = latest.max(ended_at + LATE_COPY + MAX_GRANT);
+                Known::Bound(since, earliest, latest)
+            }
+            Known::Unbound | Known::Either => Known::Either,
         }
     }
 
@@ -232,6 +250,14 @@ mod tests {
             holds(&[bound.clone(), unbound, there.clone()]),
             ["registration back"]
         );
+        let refresh = |end| asked(Ask::Bind(300), 5, end, &[]);
+        for end in [RequestEnd::Answered(500), RequestEnd::TimedOut(0)] {
+            assert_eq!(
+                holds(&[bound.clone(), refresh(end), gone.clone()]),
+                ["registration lost"]
+            );
+            assert!(holds(&[bound.clone(), refresh(end), there.clone()]).is_empty());
+        }
         for after in [&gone, &there] {
             assert!(holds(&[bound.clone(), failed.clone(), after.clone()]).is_empty());
         }

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use sip_backend::location::Save;
 use sip_core::auth::digest;
 use sip_core::id::QueryId;
 use sip_core::query::{Answer, Query, QueryKind, Record, RecordKind, Records, Secrets, Unavailable};
+use sip_core::time::Now;
 
-use super::super::scenario::{BackendKind, Trouble, USERS};
+use super::super::scenario::{BackendKind, DiskFault, Trouble, USERS};
 use super::super::server_ip;
 use super::config::server_name;
-use super::store::{Save, Store};
+use super::store::Store;
 use crate::agent::PASSWORD;
 use crate::clock::{Micros, Queue};
 use crate::rng::Rng;
@@ -50,10 +52,10 @@ pub(super) struct Backends {
 }
 
 impl Backends {
-    /// Back-ends that usually take up to `usual`.
-    pub(super) fn new(usual: Micros, mut rng: Rng) -> Self {
+    /// Back-ends of this server that usually take up to `usual`.
+    pub(super) fn new(server: usize, usual: Micros, mut rng: Rng) -> Self {
         Self {
-            store: Store::new(rng.fork()),
+            store: Store::new(server, rng.fork()),
             usual,
             health: BTreeMap::new(),
             answers: Queue::default(),
@@ -66,6 +68,14 @@ impl Backends {
         let (backend, health, lasts) = match trouble {
             Trouble::Slow { backend, by, lasts } => (backend, Health::Slow(*by), lasts),
             Trouble::Dead { backend, lasts } => (backend, Health::Dead, lasts),
+            Trouble::Failing {
+                backend: BackendKind::Store,
+                lasts,
+            } => {
+                let fault = DiskFault::Everything { per_mille: 1_000 };
+                return self.store.fail(fault, now + lasts);
+            }
+            Trouble::Disk { fault, lasts } => return self.store.fail(*fault, now + lasts),
             Trouble::Failing { backend, lasts } => (backend, Health::Failing, lasts),
             Trouble::Crash { .. } | Trouble::Partition { .. } | Trouble::Reset | Trouble::WallJump { .. } => {
                 return;
@@ -79,6 +89,7 @@ impl Backends {
         for (_, until) in self.health.values_mut() {
             *until = (*until).min(now);
         }
+        self.store.heal_at(now);
     }
 
     fn health(&self, now: Micros, backend: BackendKind) -> Option<(Health, Micros)> {
@@ -89,9 +100,9 @@ impl Backends {
     }
 
     /// The process ends: nobody waits for its questions any more.
-    pub(super) fn crash(&mut self) {
+    pub(super) fn crash(&mut self, now: Now, power: bool) {
         self.answers = Queue::default();
-        self.store.crash();
+        self.store.crash(now, power);
     }
 
     /// A question of a worker.
@@ -124,9 +135,10 @@ impl Backends {
             }
             QueryKind::SaveBindings { aor, record, version } => {
                 let save = Save {
-                    asked: query.id.map(|id| (worker, id)),
-                    aor: aor.into_vec(),
-                    record: record.into_vec(),
+                    origin: worker as u16,
+                    id: query.id,
+                    aor,
+                    record,
                     version,
                 };
                 self.save(now, save);
@@ -163,56 +175,61 @@ impl Backends {
     }
 
     fn save(&mut self, now: Micros, save: Save) {
-        let usual = self.store.usual();
-        let takes = match self.health(now, BackendKind::Store) {
-            None => usual,
-            Some((Health::Slow(by), _)) => usual + by,
-            // A disk that does not answer does once it is back.
-            Some((Health::Dead, until)) => until - now + usual,
-            Some((Health::Failing, _)) => return self.refuse(now, &save),
-        };
+        let takes = self.write_takes(now);
         if let Err(save) = self.store.save(now, takes, save) {
             self.refuse(now, &save);
         }
     }
 
-    fn refuse(&mut self, now: Micros, save: &Save) {
-        if let Some((worker, id)) = save.asked {
-            let answer = Answer::Saved(Err(Unavailable));
-            self.answers.put(
-                now,
-                Answered {
-                    worker,
-                    id,
-                    answer,
-                    cache: None,
-                },
-            );
+    /// How long a write that begins now takes.
+    fn write_takes(&mut self, now: Micros) -> Micros {
+        let usual = self.store.usual();
+        match self.health(now, BackendKind::Store) {
+            None | Some((Health::Failing, _)) => usual,
+            Some((Health::Slow(by), _)) => usual + by,
+            // A disk that does not answer does once it is back.
+            Some((Health::Dead, until)) => until - now + usual,
         }
     }
 
-    /// When something is next to be told.
-    pub(super) fn next_at(&self) -> Option<Micros> {
+    fn refuse(&mut self, now: Micros, save: &Save) {
+        if let Some(id) = save.id {
+            self.saved(now, usize::from(save.origin), id, Err(Unavailable));
+        }
+    }
+
+    fn saved(&mut self, now: Micros, worker: usize, id: QueryId, saved: Result<(), Unavailable>) {
+        let answered = Answered {
+            worker,
+            id,
+            answer: Answer::Saved(saved),
+            cache: None,
+        };
+        self.answers.put(now, answered);
+    }
+
+    /// When something is next to be done or told.
+    pub(super) fn next_at(&self, now: Micros) -> Option<Micros> {
         self.answers
             .next_at()
             .into_iter()
-            .chain(self.store.next_at())
+            .chain(self.store.next_at(now))
             .min()
+    }
+
+    /// What the disk has to do by now.
+    pub(super) fn handle_timeout(&mut self, now: Now) {
+        let at = now.instant.as_micros();
+        let takes = self.write_takes(at);
+        for answered in self.store.handle_timeout(now, takes) {
+            if let Some(id) = answered.id {
+                self.saved(at, usize::from(answered.origin), id, answered.saved);
+            }
+        }
     }
 
     /// The next answer that is there by now.
     pub(super) fn pop_due(&mut self, now: Micros) -> Option<Answered> {
-        while let Some(save) = self.store.pop_done(now) {
-            if let Some((worker, id)) = save.asked {
-                let answer = Answer::Saved(Ok(()));
-                return Some(Answered {
-                    worker,
-                    id,
-                    answer,
-                    cache: None,
-                });
-            }
-        }
         self.answers.pop_due(now)
     }
 }

@@ -35,6 +35,8 @@ const MOST_MAIL: usize = 256;
 const SWEEP_EVERY: Micros = 5 * SECOND;
 /// Secrets are cached this long.
 const CACHE_FOR: Micros = 30 * SECOND;
+/// A process that cannot start is started again after this.
+const START_PAUSE: Micros = SECOND;
 
 /// A message for another worker.
 #[derive(Debug)]
@@ -64,6 +66,10 @@ pub struct Server {
     domain_secret: [u8; 32],
     process: Option<Process>,
     backends: Backends,
+    /// The disk let it not start: when it is tried again.
+    retry_at: Option<Micros>,
+    /// The latest time that it was told.
+    seen: Micros,
     heal_at: Micros,
     names: WireNames,
     batch: TransmitBatch,
@@ -123,7 +129,9 @@ impl Server {
             config: config::config(scenario, number),
             domain_secret: key(&mut rng),
             process: None,
-            backends: Backends::new(plan.backend_us, rng.fork()),
+            backends: Backends::new(number, plan.backend_us, rng.fork()),
+            retry_at: None,
+            seen: 0,
             heal_at: scenario.heal_at,
             names: WireNames::new(node),
             batch: TransmitBatch::new(),
@@ -135,10 +143,23 @@ impl Server {
     }
 
     fn start(&mut self, clocks: Clocks) {
+        self.seen = clocks.now;
+        self.retry_at = None;
+        if clocks.now >= self.heal_at {
+            self.backends.heal(self.heal_at);
+        }
+        let Ok((found, newest)) = self.backends.store.start(read(clocks)) else {
+            // As whatever supervises a service would do.
+            self.retry_at = Some(clocks.now + START_PAUSE);
+            return;
+        };
         let rng = &mut self.rng;
         let hash_seed = (rng.next_u64(), rng.next_u64());
         let shared = Arc::new(Cells::new(hash_seed, self.config.limits.nonces, clocks.unix_ms));
-        load(&self.backends, &shared, clocks.unix_ms);
+        for (aor, record) in &found {
+            shared.update_bindings(aor, &mut |held| held.clone_from(record));
+        }
+        shared.versions_from(newest);
         let workers = (0..self.plan.workers)
             .map(|worker| {
                 let keys = Keys {
@@ -282,6 +303,7 @@ impl Server {
         if now >= self.heal_at {
             self.backends.heal(self.heal_at);
         }
+        self.backends.handle_timeout(read(clocks));
         while let Some(Answered {
             worker,
             id,
@@ -381,27 +403,19 @@ impl Server {
     }
 }
 
-/// What a start finds on disk. Connections are forgotten, what has ended is left out.
-fn load(backends: &Backends, shared: &Cells, unix_ms: u64) {
-    let mut newest = 0;
-    for (aor, version, bytes) in backends.store.records() {
-        newest = newest.max(version);
-        let Ok(mut record) = codec::decode(bytes) else {
-            continue;
-        };
-        record.version = version;
-        for binding in &mut record.bindings {
-            binding.received.conn = None;
-        }
-        record.remove_expired(unix_ms / 1000);
-        shared.update_bindings(aor, &mut |held| held.clone_from(&record));
-    }
-    shared.versions_from(newest);
-}
-
 impl Node for Server {
     fn handle(&mut self, clocks: Clocks, input: Input<'_>) {
-        let Some(process) = &mut self.process else { return };
+        self.seen = clocks.now;
+        if self.retry_at.is_some_and(|at| at <= clocks.now) {
+            self.start(clocks);
+        }
+        let Some(process) = &mut self.process else {
+            // Nobody listens.
+            if let Input::Opened { wire, .. } = input {
+                self.out.push_back(Output::Close { wire });
+            }
+            return;
+        };
         process.shared.expire_cached(clocks.now);
         let clocks = steady(&mut process.wall, clocks);
         match input {
@@ -432,18 +446,25 @@ impl Node for Server {
     }
 
     fn poll_timeout(&self) -> Option<Micros> {
-        let process = self.process.as_ref()?;
+        let Some(process) = &self.process else {
+            return self.retry_at;
+        };
         let timers = process.workers.iter().filter_map(Endpoint::poll_timeout);
-        let others = [process.mail.next_at(), process.sweep_at, self.backends.next_at()];
+        let others = [
+            process.mail.next_at(),
+            process.sweep_at,
+            self.backends.next_at(self.seen),
+        ];
         timers
             .map(Instant::as_micros)
             .chain(others.into_iter().flatten())
             .min()
     }
 
-    fn crash(&mut self, _power: bool) {
+    fn crash(&mut self, clocks: Clocks, power: bool) {
         self.process = None;
-        self.backends.crash();
+        self.retry_at = None;
+        self.backends.crash(read(clocks), power);
     }
 
     fn restart(&mut self, clocks: Clocks) {

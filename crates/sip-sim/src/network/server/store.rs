@@ -1,100 +1,232 @@
-//! The disk of a server, as far as registrations go: what a save promises, and what a crash leaves.
+//! The store of registrations of a server: the real journal, on a disk that fails and loses power.
 //!
-//! A save is certain once it was answered. One that was not may be there or not; of those that
-//! wait, which go to disk in one piece and in order, a crash leaves some of the first.
+//! Writing and folding take time. What they do is done at the end of it; where the process ends
+//! before, the disk stops after some of the operations that it would have seen.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::sync::Mutex;
+use std::time::Duration;
 
-use sip_core::id::QueryId;
+use sip_backend::location::parts::{Answered, Folder, Writer, open};
+use sip_backend::location::{Options, Save};
+use sip_core::id::ListenerId;
+use sip_core::location::AorRecord;
+use sip_core::time::{Instant, Now};
 
+use super::super::scenario::DiskFault;
+use super::super::server_ip;
+use super::config::LISTENERS;
 use crate::clock::{MS, Micros};
+use crate::disk::{Faults, SimDisk, SimTable};
 use crate::rng::Rng;
 
 /// Saves that may wait; one more is refused.
 const MOST_WAITING: usize = 256;
+/// Most operations of the disk that a batch or a round of folding takes.
+const MOST_OPERATIONS: u64 = 8;
 
-/// A save under way.
-#[derive(Clone, Debug)]
-pub(super) struct Save {
-    /// Who wants to know, if anybody.
-    pub asked: Option<(usize, QueryId)>,
-    /// Address-of-record.
-    pub aor: Vec<u8>,
-    /// Its record, encoded.
-    pub record: Vec<u8>,
-    /// Of two the higher wins.
-    pub version: u64,
+/// What a start makes and an end takes away.
+#[derive(Debug)]
+struct Running {
+    writer: Writer<SimDisk>,
+    folder: Folder<SimDisk, SimTable>,
+    waiting: Vec<(Save, Instant)>,
+    /// What is being written, and when that is done.
+    batch: Option<(Micros, Vec<(Save, Instant)>)>,
+    /// When the round of folding under way is done.
+    folding: Option<Micros>,
 }
 
-/// What is on disk, and what is on its way there.
+/// The disk, and the store on it while the process runs.
 #[derive(Debug)]
 pub(super) struct Store {
-    durable: BTreeMap<Vec<u8>, (u64, Vec<u8>)>,
-    waiting: VecDeque<(Micros, Save)>,
+    disk: SimDisk,
+    table: SimTable,
+    options: Options,
+    running: Option<Running>,
+    /// What of the disk is wrong until when.
+    faulty_until: Option<Micros>,
     rng: Rng,
 }
 
+/// A record that was found at a start.
+pub(super) type Found = (Box<[u8]>, AorRecord);
+
 impl Store {
-    /// An empty disk.
-    pub(super) const fn new(rng: Rng) -> Self {
+    /// An empty disk of this server.
+    pub(super) fn new(server: usize, mut rng: Rng) -> Self {
+        let disk = SimDisk::new(rng.fork());
+        let listeners = LISTENERS.map(|(transport, port)| (transport, (server_ip(server), port).into()));
         Self {
-            durable: BTreeMap::new(),
-            waiting: VecDeque::new(),
+            table: SimTable::new(disk.clone()),
+            disk,
+            options: Options {
+                segment_bytes: 4_000,
+                fold_every: Duration::from_secs(5),
+                fold_bytes: 8_000,
+                journal_bytes: 200_000,
+                ..Options::new("/location.db", listeners.to_vec())
+            },
+            running: None,
+            faulty_until: None,
             rng,
         }
     }
 
-    /// Takes a save that will be done after `takes`; refused where too many wait.
+    /// Starts: what is on disk, in the order of the addresses-of-record, and the newest version.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub(super) fn start(&mut self, now: Now) -> Result<(Vec<Found>, u64), String> {
+        self.heal(now.instant.as_micros());
+        let found = Mutex::new(Vec::new());
+        let load = |aor, record| {
+            if let Ok(mut found) = found.lock() {
+                found.push((aor, record));
+            }
+        };
+        let listeners = &self.options.listeners;
+        let find = |transport, address| {
+            let at = listeners
+                .iter()
+                .position(|socket| *socket == (transport, address))?;
+            Some(ListenerId(at as u16))
+        };
+        let (disk, table) = (self.disk.clone(), self.table.clone());
+        let opened = open(now, disk, table, &self.options, &find, &load).map_err(|e| e.to_string())?;
+        self.running = Some(Running {
+            writer: opened.writer,
+            folder: opened.folder,
+            waiting: Vec::new(),
+            batch: None,
+            folding: None,
+        });
+        let mut found = found.into_inner().unwrap_or_default();
+        found.sort_by(|(one, _): &Found, (other, _)| one.cmp(other));
+        Ok((found, opened.loaded.newest_version))
+    }
+
+    /// From now on this is wrong with the disk.
+    pub(super) fn fail(&mut self, fault: DiskFault, until: Micros) {
+        let good = Faults::default();
+        let faults = match fault {
+            DiskFault::Full { room } => Faults {
+                room: Some(room),
+                ..good
+            },
+            DiskFault::Syncs { per_mille } => Faults {
+                syncs: per_mille,
+                ..good
+            },
+            DiskFault::Everything { per_mille } => Faults {
+                syncs: per_mille,
+                changes: per_mille,
+                reads: per_mille,
+                room: None,
+            },
+        };
+        self.disk.set_faults(faults);
+        self.faulty_until = Some(until);
+    }
+
+    /// Whatever is wrong until before `now` is no more.
+    pub(super) fn heal(&mut self, now: Micros) {
+        if self.faulty_until.is_some_and(|until| until <= now) {
+            self.disk.set_faults(Faults::default());
+            self.faulty_until = None;
+        }
+    }
+
+    /// At most until then anything is wrong.
+    pub(super) fn heal_at(&mut self, at: Micros) {
+        self.faulty_until = self.faulty_until.map(|until| until.min(at));
+    }
+
+    /// Takes a save; refused where too many wait.
     ///
     /// # Errors
     /// The save, which is not taken.
     pub(super) fn save(&mut self, now: Micros, takes: Micros, save: Save) -> Result<(), Save> {
-        if self.waiting.len() >= MOST_WAITING {
-            return Err(save);
-        }
-        // In order: nothing is done before what came earlier.
-        let earliest = self.waiting.back().map_or(0, |(at, _)| *at);
-        self.waiting.push_back(((now + takes).max(earliest), save));
-        Ok(())
-    }
-
-    /// When the next is done.
-    pub(super) fn next_at(&self) -> Option<Micros> {
-        self.waiting.front().map(|(at, _)| *at)
-    }
-
-    /// The next that is done by now: it is on disk.
-    pub(super) fn pop_done(&mut self, now: Micros) -> Option<Save> {
-        if self.next_at()? > now {
-            return None;
-        }
-        let (_, save) = self.waiting.pop_front()?;
-        self.keep(&save);
-        Some(save)
-    }
-
-    fn keep(&mut self, save: &Save) {
-        let held = self.durable.get(&save.aor).map(|(version, _)| *version);
-        if held.is_none_or(|held| held <= save.version) {
-            self.durable
-                .insert(save.aor.clone(), (save.version, save.record.clone()));
+        match &mut self.running {
+            Some(running) if running.waiting.len() < MOST_WAITING => {
+                running.waiting.push((save, Instant::from_micros(now)));
+                running.begin(now, takes);
+                Ok(())
+            }
+            Some(_) | None => Err(save),
         }
     }
 
-    /// What the process had not been told to be on disk is there or not.
-    pub(super) fn crash(&mut self) {
-        let kept = self.rng.between(0, self.waiting.len() as u64) as usize;
-        let waiting = core::mem::take(&mut self.waiting);
-        for (_, save) in waiting.iter().take(kept) {
-            self.keep(save);
-        }
+    /// When something is to be done.
+    pub(super) fn next_at(&self, now: Micros) -> Option<Micros> {
+        let running = self.running.as_ref()?;
+        let written = running.batch.as_ref().map(|(at, _)| *at);
+        let writer = running.writer.poll_timeout().map(Instant::as_micros);
+        // The writer is one thread.
+        let writes = written.or(writer);
+        let folds = running.folding.or_else(|| running.folds_at(now));
+        writes.into_iter().chain(folds).min()
     }
 
-    /// Everything on disk: address-of-record, version, record.
-    pub(super) fn records(&self) -> impl Iterator<Item = (&[u8], u64, &[u8])> {
-        self.durable
-            .iter()
-            .map(|(aor, (version, record))| (aor.as_slice(), *version, record.as_slice()))
+    /// Does what is due by now. A batch that begins takes this long.
+    pub(super) fn handle_timeout(&mut self, now: Now, takes: Micros) -> Vec<Answered> {
+        let at = now.instant.as_micros();
+        self.heal(at);
+        let mut answered = Vec::new();
+        let usual = self.usual();
+        let Some(running) = &mut self.running else {
+            return answered;
+        };
+        match &mut running.batch {
+            Some((done_at, batch)) if *done_at <= at => {
+                running.writer.commit(now, batch, &mut answered);
+                running.writer.handle_timeout(now);
+                running.batch = None;
+                running.begin(at, takes);
+            }
+            Some(_) => {}
+            None => {
+                let due = running.writer.poll_timeout();
+                if due.is_some_and(|due| due <= now.instant) {
+                    running.writer.handle_timeout(now);
+                }
+            }
+        }
+        match running.folding {
+            Some(done_at) if done_at <= at => {
+                running.folder.handle_timeout(now);
+                running.folding = None;
+            }
+            Some(_) => {}
+            None => {
+                let due = running.folder.poll_timeout(now.instant);
+                running.folding = due.filter(|due| *due <= now.instant).map(|_| at + usual);
+            }
+        }
+        answered
+    }
+
+    /// The process ends, in the middle of what it does; with `power` the machine does.
+    pub(super) fn crash(&mut self, now: Now, power: bool) {
+        if let Some(mut running) = self.running.take() {
+            let operations = self.rng.between(0, MOST_OPERATIONS) as u32;
+            self.disk.stop_after(operations);
+            let fold_first = self.rng.chance(500);
+            let mut fold = || {
+                if running.folding.is_some() {
+                    running.folder.handle_timeout(now);
+                }
+            };
+            if fold_first {
+                fold();
+            }
+            if let Some((_, batch)) = &mut running.batch {
+                running.writer.commit(now, batch, &mut Vec::new());
+            }
+            if !fold_first {
+                fold();
+            }
+        }
+        self.disk.crash(power);
     }
 
     /// Time that a write and its sync take on a good day.
@@ -103,52 +235,21 @@ impl Store {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn save(version: u64) -> Save {
-        Save {
-            asked: None,
-            aor: b"a@b".to_vec(),
-            record: vec![version as u8],
-            version,
+impl Running {
+    /// Begins to write what waits, unless it is writing.
+    fn begin(&mut self, now: Micros, takes: Micros) {
+        if self.batch.is_none() && !self.waiting.is_empty() {
+            self.batch = Some((now + takes, core::mem::take(&mut self.waiting)));
         }
     }
 
-    fn held(store: &Store) -> Vec<u64> {
-        store.records().map(|(_, version, _)| version).collect()
-    }
-
-    #[test]
-    fn what_is_done_survives_and_the_newest_wins() {
-        let mut store = Store::new(Rng::new(1));
-        store.save(0, 10, save(2)).unwrap();
-        store.save(0, 5, save(1)).unwrap();
-        assert_eq!(store.next_at(), Some(10));
-        assert!(store.pop_done(9).is_none());
-        assert_eq!(store.pop_done(10).unwrap().version, 2);
-        assert_eq!(
-            store.pop_done(10).unwrap().version,
-            1,
-            "not before the one that came first"
-        );
-        store.crash();
-        assert_eq!(held(&store), [2]);
-    }
-
-    #[test]
-    fn a_crash_keeps_some_of_the_first() {
-        let mut seen = std::collections::BTreeSet::new();
-        for seed in 0..50 {
-            let mut store = Store::new(Rng::new(seed));
-            (1..=3).for_each(|version| store.save(0, 10, save(version)).unwrap());
-            store.crash();
-            seen.extend([held(&store)]);
+    /// When folding is to begin, unless nothing waits for it: what is done every now and then needs
+    /// nobody who wakes up for it.
+    fn folds_at(&self, now: Micros) -> Option<Micros> {
+        if self.folder.is_idle() {
+            return None;
         }
-        assert_eq!(
-            seen.into_iter().collect::<Vec<_>>(),
-            [vec![], vec![1], vec![2], vec![3]]
-        );
+        let at = self.folder.poll_timeout(Instant::from_micros(now))?;
+        Some(at.as_micros())
     }
 }
