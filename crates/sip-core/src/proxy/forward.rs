@@ -21,7 +21,8 @@ use crate::engine::{ClientUser, Engine, Owner, Pin};
 use crate::id::{ConnId, ListenerId};
 use crate::resolve::{Candidate, Candidates};
 use crate::time::{Millis, Now};
-use crate::transaction::table::Key;
+use crate::transaction::table::{ClientMachine, Key};
+use crate::transaction::{invite_client, non_invite_client};
 use crate::transport::{Flow, PeerName, Proof, Transport, via};
 
 /// What routing decided about a request with one target, beside the edits that it already made.
@@ -318,12 +319,29 @@ impl Engine {
             (first, false) => first,
         };
         let key = client_key(branch, request.method);
+        self.forget_answered(key);
         let client = self.begin_client(key, invite, to, &text, user, wait.map(Millis));
         self.scratch = text;
         if let Some(server) = self.table.live_mut(plan.server) {
             server.user.branches.push(client);
         }
         client
+    }
+
+    /// Makes room for a transaction of the same branch. Over TCP no server transaction outlives its
+    /// answer, and where a hop before it repeated what came by UDP the copy is a new request. Its
+    /// answer would be taken for that of the first, and it would be sent again and again.
+    fn forget_answered(&mut self, key: u128) {
+        let Some(found) = self.table.find_client(key) else {
+            return;
+        };
+        let answered = self.table.client(found).is_some_and(|client| match &client.machine {
+            ClientMachine::Invite(machine) => machine.state() == invite_client::State::Completed,
+            ClientMachine::NonInvite(machine) => machine.state() == non_invite_client::State::Completed,
+        });
+        if answered {
+            self.forget_client(found);
+        }
     }
 
     /// The flows by which the dialog of a request finds back to its sender and on to its receiver, as

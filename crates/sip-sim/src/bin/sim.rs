@@ -36,6 +36,8 @@ const MOST_FAILURES: usize = 20;
 struct Wanted {
     seeds: Range<u64>,
     until: Option<Instant>,
+    /// Only seeds that break this rule count, and the first of them is enough.
+    rule: Option<String>,
 }
 
 fn variable(name: &str) -> Option<String> {
@@ -53,6 +55,7 @@ fn number(name: &str) -> Result<Option<u64>, String> {
 }
 
 fn wanted() -> Result<Wanted, String> {
+    let rule = variable("RULE");
     if let Some(minutes) = number("MINUTES")? {
         let clock = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -61,19 +64,25 @@ fn wanted() -> Result<Wanted, String> {
         return Ok(Wanted {
             seeds: start..u64::MAX,
             until: Some(Instant::now() + Duration::from_secs(60 * minutes)),
+            rule,
         });
     }
     let Some(text) = variable("SEEDS") else {
         return Ok(Wanted {
             seeds: SEEDS,
             until: None,
+            rule,
         });
     };
     let range = text
         .split_once("..")
         .and_then(|(from, to)| Some(from.trim().parse().ok()?..to.trim().parse().ok()?));
     range
-        .map(|seeds| Wanted { seeds, until: None })
+        .map(|seeds| Wanted {
+            seeds,
+            until: None,
+            rule,
+        })
         .ok_or(format!("SEEDS is no FROM..TO: {text}"))
 }
 
@@ -100,10 +109,15 @@ fn run_all(wanted: &Wanted) -> (BTreeMap<u64, Vec<Violation>>, u64, u64) {
     let next = AtomicU64::new(wanted.seeds.start);
     let (runs, messages) = (AtomicU64::new(0), AtomicU64::new(0));
     let failed: Mutex<BTreeMap<u64, Vec<Violation>>> = Mutex::default();
+    let most = if wanted.rule.is_some() { 1 } else { MOST_FAILURES };
+    let counts = |found: &[Violation]| match &wanted.rule {
+        Some(rule) => found.iter().any(|violation| violation.rule == rule),
+        None => !found.is_empty(),
+    };
     let work = || {
         loop {
             let over = wanted.until.is_some_and(|until| Instant::now() >= until);
-            let enough = failed.lock().is_ok_and(|failed| failed.len() >= MOST_FAILURES);
+            let enough = failed.lock().is_ok_and(|failed| failed.len() >= most);
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if over || enough || seed >= wanted.seeds.end {
                 return;
@@ -116,7 +130,9 @@ fn run_all(wanted: &Wanted) -> (BTreeMap<u64, Vec<Violation>>, u64, u64) {
                 Err(panic) => vec![panic],
             };
             runs.fetch_add(1, Ordering::Relaxed);
-            if let (false, Ok(mut failed)) = (found.is_empty(), failed.lock()) {
+            if counts(&found)
+                && let Ok(mut failed) = failed.lock()
+            {
                 failed.insert(seed, found);
             }
         }
@@ -207,12 +223,8 @@ fn run() -> Result<ExitCode, String> {
             .take(3)
             .for_each(|violation| println!("  {violation}"));
     }
-    // For who looks for one rule: whether it is the one that was broken, and in which seed.
-    if let Some(wanted) = variable("RULE") {
-        let by = |(_, found): &(&u64, &Vec<Violation>)| found.iter().any(|v| v.rule == wanted);
-        if let Some((seed, _)) = failed.iter().find(by) {
-            println!("caught: `{wanted}` in seed {seed}");
-        }
+    if let Some(rule) = wanted.rule {
+        println!("caught: `{rule}` in seed {first}");
         return Ok(ExitCode::FAILURE);
     }
     let rule = found.first().map_or("", |violation| violation.rule);

@@ -13,6 +13,7 @@ pub mod phone;
 pub mod scenario;
 pub mod server;
 pub mod shrink;
+pub mod stranger;
 pub mod world;
 
 use std::net::{IpAddr, SocketAddr};
@@ -22,6 +23,7 @@ use self::phone::Phone;
 use self::scenario::{Scenario, USERS};
 use self::server::Server;
 use self::server::config::SIP_PORT;
+use self::stranger::Stranger;
 use self::world::World;
 use crate::rng::Rng;
 use crate::runner::{Outcome, Plan};
@@ -31,6 +33,9 @@ use crate::trace::Station;
 pub const SERVER_NET: ([u8; 4], u8) = ([192, 0, 2, 0], 24);
 /// That of the phones.
 pub const PHONE_NET: ([u8; 4], u8) = ([198, 51, 100, 0], 24);
+
+/// Where the stranger is.
+pub const STRANGER: [u8; 4] = [203, 0, 113, 66];
 
 /// Names of the servers in the ladder.
 const SERVERS: [&str; 6] = ["S0", "S1", "S2", "S3", "S4", "S5"];
@@ -90,6 +95,14 @@ fn nodes(scenario: &Scenario) -> Vec<(Box<dyn Node>, Station)> {
         };
         let node = scenario.node_of_phone(place);
         nodes.push((Box::new(Phone::new(scenario, place, node)), station));
+    }
+    if let Some(node) = scenario.stranger_node() {
+        let station = Station {
+            name: "stranger",
+            address: SocketAddr::new(IpAddr::from(STRANGER), SIP_PORT),
+        };
+        let rng = Rng::new(scenario.seed ^ (node as u64) << 32);
+        nodes.push((Box::new(Stranger::new(scenario, rng)), station));
     }
     nodes
 }

@@ -63,6 +63,15 @@ pub enum Input<'a> {
         /// Which.
         wire: Wire,
     },
+    /// A datagram that another sent to a third, for who listens on the way.
+    Overheard {
+        /// From there.
+        from: SocketAddr,
+        /// To there.
+        to: SocketAddr,
+        /// Its content.
+        bytes: &'a [u8],
+    },
     /// The time that [`Node::poll_timeout`] named has come.
     Timeout,
 }

@@ -339,7 +339,7 @@ impl Node for Phone {
                 let text = String::from_utf8_lossy(bytes);
                 self.agent.handle_message(now, from, &text);
             }
-            Input::Unreachable { .. } => {}
+            Input::Unreachable { .. } | Input::Overheard { .. } => {}
             Input::Opened { wire, .. } => self.opened(now, wire),
             Input::Bytes { wire, bytes } => self.bytes(now, wire, bytes),
             Input::Closed { wire } => {

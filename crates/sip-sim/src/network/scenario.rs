@@ -48,8 +48,55 @@ pub struct Scenario {
     pub troubles: Vec<TroublePlan>,
     /// Calls in the order of their start.
     pub calls: Vec<NetCall>,
+    /// What the stranger does, in the order of time; nothing: there is none.
+    #[serde(default)]
+    pub attacks: Vec<AttackPlan>,
     /// When faults stop.
     pub heal_at: Micros,
+}
+
+/// An attack of the stranger: somebody with an address of his own who hears what phones send by UDP,
+/// and can send in the name of any address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttackPlan {
+    /// When.
+    pub at: Micros,
+    /// To which server; what was overheard goes where it went.
+    pub server: usize,
+    /// What.
+    pub attack: Attack,
+}
+
+/// Kinds of attacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Attack {
+    /// A request of his own, of this kind, to this user: an index into [`USERS`].
+    Probe {
+        /// Which kind.
+        kind: u8,
+        /// To whom.
+        user: usize,
+    },
+    /// A request that seems to be in a dialog of the server's, to the phone with this place.
+    ForgedRoute {
+        /// Which phone.
+        phone: usize,
+    },
+    /// The next request with credentials that he hears, this much later from his own address.
+    Borrow {
+        /// How much.
+        after: Micros,
+    },
+    /// The same in the name of its sender, as another request.
+    Replay {
+        /// How much.
+        after: Micros,
+    },
+    /// The next REGISTER that he hears, this much later, as it was.
+    LateCopy {
+        /// How much.
+        after: Micros,
+    },
 }
 
 /// A server.
@@ -307,7 +354,7 @@ impl Scenario {
                 phone(&mut rng, user, heal_at, over)
             })
             .collect();
-        let nodes = servers.len() + phones.len();
+        let (servers_count, nodes) = (servers.len(), servers.len() + phones.len());
         let links = links(&mut rng, nodes);
         let mut troubles = troubles(&mut rng, servers.len(), nodes, heal_at);
         disk_troubles(seed, servers.len(), heal_at, &mut troubles);
@@ -332,6 +379,7 @@ impl Scenario {
             links,
             troubles,
             calls,
+            attacks: attacks(seed, servers_count, count, heal_at),
             heal_at,
         }
     }
@@ -349,6 +397,11 @@ impl Scenario {
     /// The node of a phone.
     pub fn node_of_phone(&self, phone: usize) -> NodeId {
         self.servers.len() + phone
+    }
+
+    /// The node of the stranger, if there is one.
+    pub fn stranger_node(&self) -> Option<NodeId> {
+        (!self.attacks.is_empty()).then(|| self.servers.len() + self.phones.len())
     }
 
     /// The calls as the user agents know them.
@@ -583,4 +636,39 @@ fn call(rng: &mut Rng, call: u32, phones: usize, start: Micros, after_faults: bo
         talk: rng.between(0, 20 * SECOND),
         after_faults,
     }
+}
+
+/// From a generator of their own: whoever takes them out changes nothing else.
+fn attacks(seed: u64, servers: usize, phones: usize, heal_at: Micros) -> Vec<AttackPlan> {
+    let mut rng = Rng::new(seed ^ 0x6576_696c);
+    let count = rng.pick(&[0, 0, 4, 12, 24]);
+    let mut attacks: Vec<AttackPlan> = (0..count)
+        .map(|_| {
+            // Soon, or about when a nonce ends ([`super::server::config`]).
+            let latest = rng.pick(&[0, 500 * MS, 20 * SECOND]);
+            let late = rng.chance(300).then(|| rng.between(58 * SECOND, 63 * SECOND));
+            let after = late.unwrap_or_else(|| rng.between(0, latest));
+            let attack = match rng.between(0, 9) {
+                0..3 => Attack::Probe {
+                    kind: rng.between(0, 5) as u8,
+                    user: rng.between(0, USERS.len() as u64 - 1) as usize,
+                },
+                3 | 4 => Attack::ForgedRoute {
+                    phone: rng.between(0, phones as u64 - 1) as usize,
+                },
+                5 | 6 => Attack::Borrow { after },
+                7 | 8 => Attack::Replay { after },
+                _ => Attack::LateCopy {
+                    after: after % (25 * SECOND),
+                },
+            };
+            AttackPlan {
+                at: rng.between(0, heal_at + 30 * SECOND),
+                server: rng.between(0, servers as u64 - 1) as usize,
+                attack,
+            }
+        })
+        .collect();
+    attacks.sort_by_key(|attack| attack.at);
+    attacks
 }

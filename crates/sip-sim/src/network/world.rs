@@ -419,6 +419,14 @@ impl<'s> World<'s> {
             self.events.put(*at, event);
         }
         self.record(node, target, &bytes, arrivals);
+        let to_server = target.is_some_and(|target| target < self.scenario.servers.len());
+        if let Some(stranger) = self.scenario.stranger_node()
+            && stranger != node
+            && to_server
+        {
+            let bytes = &shared;
+            self.give(stranger, Input::Overheard { from, to, bytes });
+        }
     }
 
     fn record(&mut self, from: NodeId, to: Option<NodeId>, bytes: &[u8], arrivals: Vec<Micros>) {

@@ -6,8 +6,11 @@
 //! from before has come to its end ([`Scenario::settled_at`]): then nothing excuses a failure.
 
 mod calls;
+mod hops;
 mod messages;
 mod registrations;
+mod rhythm;
+mod strangers;
 
 use super::fabric::USER_TIMEOUT;
 use super::node::NodeId;
@@ -32,7 +35,11 @@ pub fn check(scenario: &Scenario, world: &World<'_>) -> Vec<Violation> {
     };
     let mut found = messages::check(&case);
     found.extend(calls::check(&case));
-    for (place, phone) in world.nodes().skip(scenario.servers.len()).enumerate() {
+    found.extend(hops::check(&case));
+    found.extend(rhythm::check(&case));
+    found.extend(strangers::check(&case));
+    let phones = world.nodes().skip(scenario.servers.len()).take(scenario.phones.len());
+    for (place, phone) in phones.enumerate() {
         found.extend(registrations::check(scenario, place, phone.registrations()));
     }
     found

@@ -422,7 +422,7 @@ impl Node for Server {
             Input::Datagram { from, to, bytes } if to.port() == SIP_PORT => {
                 self.datagram(clocks, from, bytes)
             }
-            Input::Datagram { .. } => {}
+            Input::Datagram { .. } | Input::Overheard { .. } => {}
             Input::Unreachable { to, bytes } => self.unreachable(clocks, to, bytes),
             Input::Opened { wire, peer, local } => {
                 let Some(process) = &mut self.process else { return };

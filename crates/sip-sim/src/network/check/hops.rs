@@ -1,0 +1,169 @@
+//! What a server may send on a hop, given what came to it: nobody is answered who did not ask,
+//! nothing is acknowledged that was not answered, and a 2xx goes on copy for copy.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::node::NodeId;
+use super::super::scenario::{Scenario, Trouble};
+use super::super::stranger::is_strangers;
+use super::Case;
+use crate::checker::Violation;
+
+use crate::trace::{Facts, Sent};
+
+/// Which transaction: who, with whom, branch.
+type Hop<'a> = (NodeId, NodeId, &'a str);
+
+/// What was seen so far; everything is looked up, nothing searched.
+#[derive(Default)]
+struct Seen<'a> {
+    /// Requests that came, by method.
+    asked: BTreeSet<(Hop<'a>, &'a str)>,
+    /// INVITEs that a server sent.
+    invites: BTreeSet<Hop<'a>>,
+    /// Final answers that a server sent to an INVITE.
+    finals: BTreeSet<Hop<'a>>,
+    /// Failures that came to an INVITE.
+    failures: BTreeSet<Hop<'a>>,
+    /// Calls, with the CSeq number, that a phone accepted.
+    accepted: BTreeSet<(Option<u32>, u32)>,
+}
+
+pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
+    let servers = case.scenario.servers.len();
+    let mut seen = Seen::default();
+    let mut found = Vec::new();
+    for sent in &case.log.sent {
+        let Some(to) = sent.to else { continue };
+        if sent.from < servers && !is_strangers(&sent.facts.branch) {
+            let fault = match sent.facts.status {
+                Some(status) => seen.answer(case.scenario, sent, to, status),
+                None => seen.ack(sent, to),
+            };
+            if let Some((rule, what)) = fault {
+                let what = format!("S{} to node {to}: {what}", sent.from);
+                found.push(Violation::new(rule, sent.facts.call, what));
+            }
+        }
+        seen.note(sent, to, servers);
+    }
+    found.extend(successes(case));
+    found
+}
+
+impl<'a> Seen<'a> {
+    fn note(&mut self, sent: &'a Sent, to: NodeId, servers: usize) {
+        let facts = &sent.facts;
+        let (there, back) = ((sent.from, to, &*facts.branch), (to, sent.from, &*facts.branch));
+        let is_invite = facts.method == "INVITE";
+        match facts.status {
+            None => {
+                self.asked.insert((back, &facts.method));
+                if is_invite {
+                    self.invites.insert(there);
+                }
+            }
+            Some(200..) if is_invite => {
+                self.finals.insert(there);
+                if facts.status.is_some_and(|s| s >= 300) {
+                    self.failures.insert(back);
+                } else if sent.from >= servers {
+                    self.accepted.insert((facts.call, facts.cseq));
+                }
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn answer(
+        &self,
+        scenario: &Scenario,
+        sent: &Sent,
+        to: NodeId,
+        status: u16,
+    ) -> Option<(&'static str, String)> {
+        let facts = &sent.facts;
+        let hop = (sent.from, to, &*facts.branch);
+        if !self.asked.contains(&(hop, &*facts.method)) {
+            let what = format!("{status} to a {} that never came from there", facts.method);
+            return Some(("stray response", what));
+        }
+        // Who keeps no state passes on what comes in the order in which it comes.
+        let keeps = scenario.servers[sent.from].stateful && scenario.crashes(sent.from).next().is_none();
+        if keeps && status < 200 && self.finals.contains(&hop) {
+            let what = format!("{status} to {} after the final answer", facts.branch);
+            return Some(("provisional after final", what));
+        }
+        None
+    }
+
+    /// An ACK with its INVITE's branch is to a failure that came over this very hop; any other is
+    /// to a 2xx (RFC 3261 §17.1.1.3, §13.2.2.4).
+    fn ack(&self, sent: &Sent, to: NodeId) -> Option<(&'static str, String)> {
+        let facts = &sent.facts;
+        if facts.method != "ACK" {
+            return None;
+        }
+        let hop = (sent.from, to, &*facts.branch);
+        let answered = if self.invites.contains(&hop) {
+            self.failures.contains(&hop)
+        } else {
+            self.accepted.contains(&(facts.call, facts.cseq))
+        };
+        (!answered).then(|| ("stray ACK", format!("{} acknowledges nothing", facts.branch)))
+    }
+}
+
+/// A 2xx to an INVITE: server, call, CSeq number, tag.
+type Success<'a> = (NodeId, Option<u32>, u32, &'a str);
+
+/// A server sends each copy of a 2xx on, and no more: to repeat it is the callee's, and to hear it
+/// the caller's (RFC 3261 §13.3.1.4, §16.7 step 5, RFC 6026 §8).
+fn successes(case: &Case<'_>) -> Vec<Violation> {
+    let scenario = case.scenario;
+    let is_certain = |server: NodeId| {
+        let troubled = scenario.troubles.iter().any(|t| {
+            let here = t.node == server;
+            match t.trouble {
+                Trouble::Crash { .. } => here,
+                // What was on its way over a connection may have come or not.
+                Trouble::Reset | Trouble::Partition { .. } => true,
+                Trouble::WallJump { .. }
+                | Trouble::Slow { .. }
+                | Trouble::Dead { .. }
+                | Trouble::Failing { .. } => false,
+            }
+        });
+        !troubled
+    };
+    let certain: Vec<bool> = (0..scenario.servers.len()).map(is_certain).collect();
+    let mut balances: BTreeMap<Success<'_>, (usize, usize)> = BTreeMap::new();
+    let key = |server: NodeId, facts: &'_ Facts| (server, facts.call, facts.cseq);
+    for sent in case.log.sent.iter().filter(|sent| is_success(&sent.facts)) {
+        let ends = [(Some(sent.from), false), (sent.to, true)];
+        for (server, came) in ends {
+            let Some(server) = server.filter(|s| certain.get(*s) == Some(&true)) else {
+                continue;
+            };
+            let (server, call, cseq) = key(server, &sent.facts);
+            let balance = balances.entry((server, call, cseq, &sent.facts.to_tag)).or_default();
+            if came {
+                balance.0 += sent.arrivals.len();
+            } else {
+                balance.1 += 1;
+            }
+        }
+    }
+    let unlike = balances.into_iter().filter(|(_, (came, left))| came != left);
+    unlike
+        .map(|((server, call, cseq, _), (came, left))| {
+            let what = format!("S{server} got {came} copies of the 2xx to INVITE {cseq}, and sent {left} on");
+            let rule = if left > came { "success too often" } else { "success kept back" };
+            Violation::new(rule, call, what)
+        })
+        .collect()
+}
+
+fn is_success(facts: &Facts) -> bool {
+    facts.method == "INVITE" && facts.status.is_some_and(|s| (200..300).contains(&s)) && facts.call.is_some()
+}

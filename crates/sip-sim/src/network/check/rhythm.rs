@@ -1,0 +1,246 @@
+//! When a server that keeps state sends something again: neither sooner than the timer says, nor
+//! later than one tick of the wheel for each time (RFC 3261 §17.1.1.2, §17.1.2.2, §17.2.1).
+//!
+//! Over UDP only: nothing is sent again elsewhere. A server that crashed in the run is not judged.
+
+use std::collections::BTreeMap;
+
+use sip_core::timer::wheel::TICK_US;
+
+use super::super::node::NodeId;
+use super::super::scenario::Scenario;
+use super::Case;
+use crate::checker::Violation;
+use crate::clock::{MS, Micros, SECOND};
+use crate::trace::Sent;
+
+const T1: Micros = 500 * MS;
+const T2: Micros = 4 * SECOND;
+/// Timers B, F and H.
+const TIME_OUT: Micros = 64 * T1;
+/// From worker to worker.
+const HAND_OVER: Micros = MS;
+
+/// What is sent again, and by which timer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Timer A: it doubles.
+    Invite,
+    /// Timer E: it doubles up to T2.
+    Request,
+    /// Timer G, as timer E.
+    Failure,
+}
+
+impl Kind {
+    /// From the `sent`-th sending to the next.
+    fn interval(self, sent: usize) -> Micros {
+        let doubled = T1 << sent.saturating_sub(1).min(10);
+        match self {
+            Self::Invite => doubled,
+            Self::Request | Self::Failure => doubled.min(T2),
+        }
+    }
+}
+
+/// Which transaction: who, with whom, branch, method.
+type Key<'a> = (NodeId, NodeId, &'a str, &'a str);
+
+/// What happened in one transaction, on one side.
+#[derive(Debug, Default)]
+struct Course {
+    /// When it was sent.
+    sent: Vec<Micros>,
+    /// When something came back that ends or slows its timer.
+    first_back: Option<Micros>,
+    /// When a copy of the request came, for a failure.
+    copies: Vec<Micros>,
+    /// A failure's INVITE got a 100: it has a transaction, whose source is no stranger.
+    has_trying: bool,
+}
+
+/// All transactions that are judged.
+#[derive(Default)]
+struct Courses<'a> {
+    requests: BTreeMap<Key<'a>, Course>,
+    failures: BTreeMap<Key<'a>, Course>,
+}
+
+pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
+    let scenario = case.scenario;
+    let judged: Vec<bool> = (0..scenario.servers.len())
+        .map(|server| scenario.servers[server].stateful && scenario.crashes(server).next().is_none())
+        .collect();
+    let is_judged = |node: NodeId| judged.get(node).copied().unwrap_or(false);
+    let mut courses = Courses::default();
+    for sent in &case.log.sent {
+        let Some(to) = sent.to else { continue };
+        if !is_udp(sent) {
+            continue;
+        }
+        if is_judged(sent.from) {
+            courses.leaves(sent, to);
+        }
+        if is_judged(to) {
+            courses.comes(sent, to);
+        }
+    }
+    courses.judge(scenario)
+}
+
+/// Whether it went by UDP: its topmost Via is of the hop.
+fn is_udp(sent: &Sent) -> bool {
+    let at = sent.text.find("\r\nVia: ");
+    at.is_some_and(|at| sent.text[at..].starts_with("\r\nVia: SIP/2.0/UDP"))
+}
+
+impl<'a> Courses<'a> {
+    /// A server sends it.
+    fn leaves(&mut self, sent: &'a Sent, to: NodeId) {
+        let facts = &sent.facts;
+        let key = (sent.from, to, &*facts.branch, &*facts.method);
+        match facts.status {
+            None if facts.method != "ACK" => self.requests.entry(key).or_default().sent.push(sent.at),
+            Some(100) if facts.method == "INVITE" => {
+                self.failures.entry(key).or_default().has_trying = true;
+            }
+            Some(300..) if facts.method == "INVITE" => {
+                self.failures.entry(key).or_default().sent.push(sent.at);
+            }
+            _ => {}
+        }
+    }
+
+    /// It comes to a server.
+    fn comes(&mut self, sent: &'a Sent, to: NodeId) {
+        let facts = &sent.facts;
+        let Some(&first) = sent.arrivals.first() else {
+            return;
+        };
+        let noted = |back: &mut Option<Micros>| *back = Some(back.map_or(first, |at| at.min(first)));
+        match (facts.status, &*facts.method) {
+            (Some(_), method) => {
+                let key = (to, sent.from, &*facts.branch, method);
+                if let Some(course) = self.requests.get_mut(&key) {
+                    noted(&mut course.first_back);
+                }
+            }
+            (None, "INVITE") => {
+                let key = (to, sent.from, &*facts.branch, "INVITE");
+                let course = self.failures.entry(key).or_default();
+                course.copies.extend_from_slice(&sent.arrivals);
+            }
+            (None, "ACK") => {
+                let key = (to, sent.from, &*facts.branch, "INVITE");
+                if let Some(course) = self.failures.get_mut(&key) {
+                    noted(&mut course.first_back);
+                }
+            }
+            (None, _) => {}
+        }
+    }
+
+    fn judge(&self, scenario: &Scenario) -> Vec<Violation> {
+        let mut found = Vec::new();
+        let requests = self.requests.iter().map(|(key, course)| {
+            let kind = if key.3 == "INVITE" { Kind::Invite } else { Kind::Request };
+            (key, kind, course)
+        });
+        let failures = self.failures.iter().map(|(key, course)| (key, Kind::Failure, course));
+        for (key, kind, course) in requests.chain(failures) {
+            let fault = match kind {
+                Kind::Invite | Kind::Request => {
+                    early(kind, course).or_else(|| late(scenario, key.1, kind, course))
+                }
+                Kind::Failure => too_often(course).or_else(|| overdue(course)),
+            };
+            if let Some((rule, what)) = fault {
+                let (server, to, branch, method) = key;
+                let what = format!("S{server} to node {to}, {method} {branch}: {what}");
+                found.push(Violation::new(rule, None, what));
+            }
+        }
+        found
+    }
+}
+
+type Fault = Option<(&'static str, String)>;
+
+/// A request is sent again by its timer only, which an answer stops (an INVITE's) or slows.
+fn early(kind: Kind, course: &Course) -> Fault {
+    for (n, pair) in course.sent.windows(2).enumerate() {
+        let least = kind.interval(n + 1);
+        if pair[1] - pair[0] < least {
+            let what = format!("sent after {} µs, and not {least}: {:?}", pair[1] - pair[0], course.sent);
+            return Some(("retransmission early", what));
+        }
+        if kind == Kind::Invite && course.first_back.is_some_and(|at| pair[1] > at + HAND_OVER) {
+            let what = format!("answered at {:?}, and sent again: {:?}", course.first_back, course.sent);
+            return Some(("retransmission after answer", what));
+        }
+    }
+    None
+}
+
+/// And it is, until something comes back.
+fn late(scenario: &Scenario, to: NodeId, kind: Kind, course: &Course) -> Fault {
+    // Where nobody listens ICMP ends it.
+    if scenario.crashes(to).next().is_some() {
+        return None;
+    }
+    let &began = course.sent.first()?;
+    let ends = began + TIME_OUT;
+    for (n, at) in course.sent.iter().enumerate() {
+        let due = at + kind.interval(n + 1) + TICK_US;
+        let next = course.sent.get(n + 1);
+        let excused = course.first_back.is_some_and(|back| back <= due) || due >= ends;
+        if !excused && next.is_none_or(|next| *next > due) {
+            let what = format!("due at {due} µs, and sent at {:?}", course.sent);
+            return Some(("retransmission missing", what));
+        }
+    }
+    None
+}
+
+/// A failure is sent again by timer G and for each copy of its INVITE.
+fn too_often(course: &Course) -> Fault {
+    if !course.has_trying {
+        return None;
+    }
+    let &first = course.sent.first()?;
+    for (n, at) in course.sent.iter().enumerate() {
+        let copies = course.copies.iter().filter(|copy| **copy + HAND_OVER >= first && *copy <= at);
+        let by_timer = due_times().take_while(|due| first + due <= *at).count();
+        if n > by_timer + copies.count() {
+            return Some(("final too often", format!("{:?}", course.sent)));
+        }
+    }
+    None
+}
+
+/// And it is, until its ACK comes.
+fn overdue(course: &Course) -> Fault {
+    if !course.has_trying {
+        return None;
+    }
+    let &first = course.sent.first()?;
+    for (n, due) in due_times().enumerate() {
+        let latest = first + due + (n as u64 + 1) * TICK_US;
+        if latest >= first + TIME_OUT || course.first_back.is_some_and(|ack| ack <= latest) {
+            return None;
+        }
+        if !course.sent.iter().any(|at| (first + due..=latest).contains(at)) {
+            let what = format!("due {due} µs after the first, and sent at {:?}", course.sent);
+            return Some(("retransmission missing", what));
+        }
+    }
+    None
+}
+
+/// When timer G fires, after the first sending.
+fn due_times() -> impl Iterator<Item = Micros> {
+    (1..).scan(0, |at, sent| {
+        *at += Kind::Failure.interval(sent);
+        Some(*at)
+    })
+}

@@ -1,0 +1,144 @@
+//! What a stranger may not reach: somebody by a forged Route, anybody with another's credentials;
+//! and he may not have a server send more, to an address that has proved nothing, than came from
+//! there. And whoever it is uses each credential once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::node::NodeId;
+use super::super::scenario::AuthPlan;
+use super::super::stranger::{CALL_ID, is_from_his_own_address, is_strangers};
+use super::Case;
+use crate::checker::Violation;
+use crate::clock::Micros;
+use crate::message::{View, param};
+use crate::trace::Sent;
+
+/// Bytes that may go to an unproven source for each that came.
+const MOST_BYTES: usize = 3;
+
+pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
+    let mut found = credentials_once(case);
+    if let Some(stranger) = case.scenario.stranger_node() {
+        found.extend(nothing_through(case, stranger));
+        for server in 0..case.scenario.servers.len() {
+            found.extend(amplification(case, stranger, server));
+        }
+    }
+    found
+}
+
+/// Forged routes lead nowhere, and credentials are good for who has them.
+fn nothing_through(case: &Case<'_>, stranger: NodeId) -> Vec<Violation> {
+    let servers = case.scenario.servers.len();
+    let mut found = Vec::new();
+    for sent in case.log.sent.iter().filter(|sent| sent.from < servers) {
+        let facts = &sent.facts;
+        let goes_on = facts.status.is_none() && sent.to != Some(stranger) && sent.text.contains(CALL_ID);
+        if goes_on && facts.method == "MESSAGE" {
+            let what = format!("S{} relays {} by a forged Route", sent.from, facts.branch);
+            found.push(Violation::new("open relay", None, what));
+        }
+        let borrowed = facts.status == Some(200) && facts.method == "REGISTER";
+        if borrowed && sent.to == Some(stranger) && is_from_his_own_address(&facts.branch) {
+            let asks = case.scenario.servers[sent.from].auth != AuthPlan::Off;
+            if asks {
+                let what = format!("S{} registers what a stranger asks for", sent.from);
+                found.push(Violation::new("credential of another", None, what));
+            }
+        }
+    }
+    found
+}
+
+/// Of each server, from and to the stranger's own address: never more datagrams than came by then,
+/// nor more than some times their bytes. Where nobody is asked for credentials everybody may call.
+fn amplification(case: &Case<'_>, stranger: NodeId, server: usize) -> Option<Violation> {
+    let scenario = case.scenario;
+    let is_home = scenario.homes.contains(&server);
+    if !is_home || scenario.servers[server].auth == AuthPlan::Off {
+        return None;
+    }
+    let mut course: Vec<(Micros, bool, usize)> = Vec::new();
+    for sent in &case.log.sent {
+        let len = sent.text.len();
+        if sent.from == stranger && sent.to == Some(server) && !is_forged(sent) {
+            course.extend(sent.arrivals.iter().map(|at| (*at, false, len)));
+        } else if sent.from == server && sent.to == Some(stranger) {
+            course.push((sent.at, true, len));
+        }
+    }
+    course.sort_unstable();
+    let (mut datagrams, mut bytes) = (0usize, 0usize);
+    for (at, out, len) in course {
+        if !out {
+            (datagrams, bytes) = (datagrams + 1, bytes + MOST_BYTES * len);
+            continue;
+        }
+        match (datagrams.checked_sub(1), bytes.checked_sub(len)) {
+            (Some(fewer), Some(less)) => (datagrams, bytes) = (fewer, less),
+            _ => {
+                let what = format!("S{server} sends an unproven source more than it asked for, at {at} µs");
+                return Some(Violation::new("amplification", None, what));
+            }
+        }
+    }
+    None
+}
+
+fn is_forged(sent: &Sent) -> bool {
+    !is_from_his_own_address(&sent.facts.branch) && sent.facts.status.is_none()
+}
+
+/// Nonce and count.
+type Credential<'a> = (NodeId, &'a str, &'a str);
+
+/// Each count of a nonce serves one request: of those that came with it, by branch, no more than
+/// one is let in (RFC 7616 §3.3, §5.5).
+fn credentials_once(case: &Case<'_>) -> Vec<Violation> {
+    let servers = case.scenario.servers.len();
+    let mut asked: BTreeMap<(NodeId, &str), Credential<'_>> = BTreeMap::new();
+    let mut served: BTreeMap<Credential<'_>, BTreeSet<&str>> = BTreeMap::new();
+    for sent in &case.log.sent {
+        let view = View::new(&sent.text);
+        let is_asked = matches!(sent.facts.method.as_str(), "REGISTER" | "INVITE");
+        match (sent.facts.status, sent.to) {
+            (None, Some(to)) if to < servers && is_asked && sent.from >= servers => {
+                let value = match sent.facts.method.as_str() {
+                    "REGISTER" => view.get("Authorization"),
+                    _ => view.get("Proxy-Authorization"),
+                };
+                if let Some(nonce) = quoted(value, "nonce") {
+                    let count = value.rsplit("nc=").next().unwrap_or_default();
+                    asked.insert((to, &sent.facts.branch), (to, nonce, count));
+                }
+            }
+            _ => {}
+        }
+        if sent.from >= servers {
+            continue;
+        }
+        // Let in is what goes on, and what is registered.
+        let second = view.all("Via").nth(1);
+        let branch = match (sent.facts.status, second) {
+            (None, Some(via)) if sent.facts.method == "INVITE" => param(via, "branch"),
+            (Some(200), _) if sent.facts.method == "REGISTER" => sent.facts.branch.as_str(),
+            _ => continue,
+        };
+        if let Some((key, credential)) = asked.get_key_value(&(sent.from, branch)) {
+            served.entry(*credential).or_default().insert(key.1);
+        }
+    }
+    let twice = served.into_iter().filter(|(_, branches)| branches.len() > 1);
+    twice
+        .map(|((server, nonce, count), branches)| {
+            let by_whom = if branches.iter().any(|b| is_strangers(b)) { "a stranger" } else { "a phone" };
+            let what = format!("S{server} lets nonce {nonce} with count {count} in twice, for {by_whom}: {branches:?}");
+            Violation::new("credential twice", None, what)
+        })
+        .collect()
+}
+
+fn quoted<'a>(value: &'a str, name: &str) -> Option<&'a str> {
+    let after = value.split_once(&format!("{name}=\""))?.1;
+    after.split('"').next()
+}

@@ -1,0 +1,192 @@
+//! A stranger: has no account, hears what phones send by UDP, and can write any source address.
+//! Nothing of what he sends may get through ([`super::check`] says what that means); it is known by
+//! its branches and Call-IDs.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+
+use super::node::{Clocks, Input, Node, Output};
+use super::scenario::{Attack, AttackPlan, Scenario, Trouble, USERS};
+use super::server::config::SIP_PORT;
+use super::{STRANGER, phone_ip, server_ip};
+use crate::clock::{Micros, Queue};
+use crate::message::View;
+use crate::rng::Rng;
+
+/// How the branches of all his requests begin.
+const BRANCH: &str = "z9hG4bK-evil";
+/// What follows where he writes his own address.
+const OWN: &str = "-own-";
+/// What follows where he writes another's.
+const FORGED: &str = "-forged-";
+/// How the Call-IDs of his requests begin, except where one is repeated.
+pub const CALL_ID: &str = "Call-ID: evil-";
+
+/// Whether a branch is one of the stranger's.
+pub fn is_strangers(branch: &str) -> bool {
+    branch.starts_with(BRANCH)
+}
+
+/// Whether it is, and came with his own address.
+pub fn is_from_his_own_address(branch: &str) -> bool {
+    branch.strip_prefix(BRANCH).is_some_and(|rest| rest.starts_with(OWN))
+}
+
+/// The stranger.
+#[derive(Debug)]
+pub struct Stranger {
+    address: SocketAddr,
+    plans: VecDeque<AttackPlan>,
+    /// Waits for something to be overheard.
+    ready: Vec<Attack>,
+    shots: Queue<Output>,
+    out: VecDeque<Output>,
+    serial: u32,
+    rng: Rng,
+}
+
+impl Stranger {
+    /// Who does what the scenario says.
+    pub fn new(scenario: &Scenario, rng: Rng) -> Self {
+        Self {
+            address: SocketAddr::new(IpAddr::from(STRANGER), SIP_PORT),
+            plans: scenario.attacks.iter().copied().collect(),
+            ready: Vec::new(),
+            shots: Queue::default(),
+            out: VecDeque::new(),
+            serial: 0,
+            rng,
+        }
+    }
+
+    fn serial(&mut self) -> u32 {
+        self.serial += 1;
+        self.serial
+    }
+
+    fn begin(&mut self, plan: AttackPlan) {
+        let server = SocketAddr::new(server_ip(plan.server), SIP_PORT);
+        let text = match plan.attack {
+            Attack::Probe { kind, user } => self.probe(kind, USERS[user % USERS.len()]),
+            Attack::ForgedRoute { phone } => self.forged_route(server, phone),
+            Attack::Borrow { .. } | Attack::Replay { .. } | Attack::LateCopy { .. } => {
+                return self.ready.push(plan.attack);
+            }
+        };
+        self.out.push_back(Output::Datagram {
+            from: self.address,
+            to: server,
+            bytes: text.into_bytes(),
+        });
+    }
+
+    /// From, Call-ID and the like, of a request to this user.
+    fn request(&mut self, method: &str, uri: &str, to: &str, more: &str) -> String {
+        let n = self.serial();
+        let from = to.split('>').next().unwrap_or_default();
+        format!(
+            "{method} {uri} SIP/2.0\r\nVia: SIP/2.0/UDP {};branch={BRANCH}{OWN}{n};rport\r\nMax-Forwards: 70\r\n\
+             From: {from}>;tag=e{n}\r\nTo: {to}\r\n{CALL_ID}{n}\r\nCSeq: 1 {method}\r\n{more}Content-Length: 0\r\n\r\n",
+            self.address,
+        )
+    }
+
+    /// Something that anybody may ask, and nobody must be sent more than asked for because of it.
+    fn probe(&mut self, kind: u8, user: &str) -> String {
+        let (uri, to) = (format!("sip:{user}"), format!("<sip:{user}>"));
+        let contact = format!("Contact: <sip:evil@{}>\r\n", self.address);
+        let domain = format!("sip:{}", user.split('@').nth(1).unwrap_or_default());
+        match kind {
+            0 => self.request("REGISTER", &domain, &to, &contact),
+            1 => self.request("INVITE", &uri, &to, &contact),
+            2 => self.request("OPTIONS", &uri, &to, ""),
+            3 => self.request("BYE", &uri, &format!("{to};tag=x"), ""),
+            4 => self.request("CANCEL", &uri, &to, ""),
+            _ => "SIP/2.0 200 OK\r\nVia: x\r\n\r\n".to_owned(),
+        }
+    }
+
+    /// The server must have made a Route itself to follow it for who is nobody's caller.
+    fn forged_route(&mut self, server: SocketAddr, phone: usize) -> String {
+        let target = format!("sip:victim@{}:{SIP_PORT}", phone_ip(phone));
+        let mark = self.rng.next_u64();
+        let route = format!("Route: <sip:{server};lr;tz={mark:016x}>\r\n");
+        self.request("MESSAGE", &target, &format!("<{target}>;tag=callee"), &route)
+    }
+
+    fn hear(&mut self, now: Micros, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
+        let Ok(text) = std::str::from_utf8(bytes) else { return };
+        let view = View::new(text);
+        let register = view.method() == "REGISTER" && view.status().is_none();
+        let has_credentials =
+            !view.get("Authorization").is_empty() || !view.get("Proxy-Authorization").is_empty();
+        let wanted = |attack: &Attack| match attack {
+            Attack::LateCopy { .. } => register,
+            Attack::Borrow { .. } | Attack::Replay { .. } => has_credentials && view.status().is_none(),
+            Attack::Probe { .. } | Attack::ForgedRoute { .. } => false,
+        };
+        let Some(place) = self.ready.iter().position(wanted) else {
+            return;
+        };
+        let (after, from, text) = match self.ready.remove(place) {
+            Attack::Borrow { after } => (after, self.address, self.altered(&view, OWN)),
+            Attack::Replay { after } => (after, from, self.altered(&view, FORGED)),
+            Attack::LateCopy { after } => (after, from, text.to_owned()),
+            Attack::Probe { .. } | Attack::ForgedRoute { .. } => return,
+        };
+        let bytes = text.into_bytes();
+        self.shots.put(now + after, Output::Datagram { from, to, bytes });
+    }
+
+    /// The same request with another branch; a call also gets another Call-ID. Digest covers
+    /// neither (RFC 7616 §3.4.3).
+    fn altered(&mut self, view: &View<'_>, whose: &str) -> String {
+        let n = self.serial();
+        let text = view.text().replacen(view.branch(), &format!("{BRANCH}{whose}{n}"), 1);
+        if view.method() == "REGISTER" {
+            return text;
+        }
+        let old = format!("Call-ID: {}", view.get("Call-ID"));
+        text.replacen(&old, &format!("{CALL_ID}{n}"), 1)
+    }
+}
+
+impl Node for Stranger {
+    fn handle(&mut self, clocks: Clocks, input: Input<'_>) {
+        match input {
+            Input::Overheard { from, to, bytes } => self.hear(clocks.now, from, to, bytes),
+            Input::Timeout => {
+                while let Some(plan) = self.plans.pop_front_if(|plan| plan.at <= clocks.now) {
+                    self.begin(plan);
+                }
+                while let Some(shot) = self.shots.pop_due(clocks.now) {
+                    self.out.push_back(shot);
+                }
+            }
+            Input::Datagram { .. }
+            | Input::Unreachable { .. }
+            | Input::Opened { .. }
+            | Input::Bytes { .. }
+            | Input::Closed { .. } => {}
+        }
+    }
+
+    fn poll_output(&mut self) -> Option<Output> {
+        self.out.pop_front()
+    }
+
+    fn poll_timeout(&self) -> Option<Micros> {
+        let plan = self.plans.front().map(|plan| plan.at);
+        plan.into_iter().chain(self.shots.next_at()).min()
+    }
+
+    fn crash(&mut self, _power: bool) {}
+
+    fn restart(&mut self, _clocks: Clocks) {}
+
+    fn trouble(&mut self, _clocks: Clocks, _trouble: &Trouble) {}
+
+    fn leftovers(&self) -> Option<String> {
+        None
+    }
+}
