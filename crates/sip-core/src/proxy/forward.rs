@@ -335,10 +335,13 @@ impl Engine {
         let Some(found) = self.table.find_client(key) else {
             return;
         };
-        let answered = self.table.client(found).is_some_and(|client| match &client.machine {
-            ClientMachine::Invite(machine) => machine.state() == invite_client::State::Completed,
-            ClientMachine::NonInvite(machine) => machine.state() == non_invite_client::State::Completed,
-        });
+        let answered = self
+            .table
+            .client(found)
+            .is_some_and(|client| match &client.machine {
+                ClientMachine::Invite(machine) => machine.state() == invite_client::State::Completed,
+                ClientMachine::NonInvite(machine) => machine.state() == non_invite_client::State::Completed,
+            });
         if answered {
             self.forget_client(found);
         }

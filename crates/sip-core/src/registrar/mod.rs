@@ -268,8 +268,10 @@ impl<'a> Registration<'a> {
         if *binding.call_id == *self.call_id {
             let now = self.now.unix_s();
             record.removed.retain(|b| b.expires_unix_s > now);
+            let version = record.next_version(self.now.unix_ms);
             record.removed.push(Binding {
                 cseq: self.cseq,
+                updated: version,
                 expires_unix_s: now.saturating_add(REMEMBERED_S),
                 ..binding
             });

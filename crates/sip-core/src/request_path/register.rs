@@ -235,7 +235,10 @@ impl Engine {
         let now = self.now.unix_ms;
         let mut undone = None;
         self.shared.update_bindings(aor, &mut |record: &mut AorRecord| {
-            if record.version == version {
+            // Of a record without bindings the version is not kept, but what was removed is remembered.
+            let emptied =
+                record.bindings.is_empty() && record.removed.iter().map(|b| b.updated).max() == Some(version);
+            if record.version == version || emptied {
                 record.bindings.clone_from(&before.bindings);
                 record.changed(now);
                 let mut bytes = Vec::new();
