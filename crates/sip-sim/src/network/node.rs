@@ -132,8 +132,9 @@ pub trait Node {
     /// Another kind of thing happens to it ([`super::scenario::Trouble`]).
     fn trouble(&mut self, clocks: Clocks, trouble: &super::scenario::Trouble);
 
-    /// What it holds more than it may; `None`: nothing. Asked after each step.
-    fn over_limit(&self) -> Option<String> {
+    /// The rule of its own that it breaks, and how, as holding more than it may; `None`: none. Asked
+    /// after each step.
+    fn fault(&self) -> Option<(&'static str, String)> {
         None
     }
 

@@ -92,7 +92,8 @@ pub enum Attack {
         /// How much.
         after: Micros,
     },
-    /// The next REGISTER that he hears, this much later, as it was.
+    /// This long after the next REGISTER by which somebody leaves the last one by which he came, as it
+    /// was: a datagram that was held up.
     LateCopy {
         /// How much.
         after: Micros,
@@ -650,7 +651,7 @@ fn attacks(seed: u64, servers: usize, phones: usize, heal_at: Micros) -> Vec<Att
             let after = late.unwrap_or_else(|| rng.between(0, latest));
             let attack = match rng.between(0, 9) {
                 0..3 => Attack::Probe {
-                    kind: rng.between(0, 5) as u8,
+                    kind: rng.between(0, 6) as u8,
                     user: rng.between(0, USERS.len() as u64 - 1) as usize,
                 },
                 3 | 4 => Attack::ForgedRoute {

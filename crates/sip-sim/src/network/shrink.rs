@@ -21,10 +21,7 @@ pub fn shrink(scenario: Scenario, budget: usize, fails: impl FnMut(&Scenario) ->
             |s, from, to| drop(s.troubles.drain(from..to)),
         );
         search.thin(|s| s.calls.len(), |s, from, to| drop(s.calls.drain(from..to)));
-        search.thin(
-            |s| s.attacks.len(),
-            |s, from, to| drop(s.attacks.drain(from..to)),
-        );
+        search.thin(|s| s.attacks.len(), |s, from, to| drop(s.attacks.drain(from..to)));
         search.thin(|s| s.links.len(), |s, from, to| drop(s.links.drain(from..to)));
         search.without_phones();
         search.plainer();

@@ -2,11 +2,11 @@
 //! Nothing of what he sends may get through ([`super::check`] says what that means); it is known by
 //! its branches and Call-IDs.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
 use super::node::{Clocks, Input, Node, Output};
-use super::scenario::{Attack, AttackPlan, Scenario, Trouble, USERS};
+use super::scenario::{Attack, AttackPlan, AuthPlan, Scenario, Trouble, USERS};
 use super::server::config::SIP_PORT;
 use super::{STRANGER, phone_ip, server_ip};
 use crate::clock::{Micros, Queue};
@@ -29,7 +29,9 @@ pub fn is_strangers(branch: &str) -> bool {
 
 /// Whether it is, and came with his own address.
 pub fn is_from_his_own_address(branch: &str) -> bool {
-    branch.strip_prefix(BRANCH).is_some_and(|rest| rest.starts_with(OWN))
+    branch
+        .strip_prefix(BRANCH)
+        .is_some_and(|rest| rest.starts_with(OWN))
 }
 
 /// The stranger.
@@ -37,6 +39,10 @@ pub fn is_from_his_own_address(branch: &str) -> bool {
 pub struct Stranger {
     address: SocketAddr,
     plans: VecDeque<AttackPlan>,
+    /// Of each server: whether it asks for credentials.
+    asks: Vec<bool>,
+    /// The last REGISTER that bound something, by its sender.
+    binds: BTreeMap<SocketAddr, String>,
     /// Waits for something to be overheard.
     ready: Vec<Attack>,
     shots: Queue<Output>,
@@ -51,6 +57,8 @@ impl Stranger {
         Self {
             address: SocketAddr::new(IpAddr::from(STRANGER), SIP_PORT),
             plans: scenario.attacks.iter().copied().collect(),
+            asks: scenario.servers.iter().map(|s| s.auth != AuthPlan::Off).collect(),
+            binds: BTreeMap::new(),
             ready: Vec::new(),
             shots: Queue::default(),
             out: VecDeque::new(),
@@ -67,7 +75,7 @@ impl Stranger {
     fn begin(&mut self, plan: AttackPlan) {
         let server = SocketAddr::new(server_ip(plan.server), SIP_PORT);
         let text = match plan.attack {
-            Attack::Probe { kind, user } => self.probe(kind, USERS[user % USERS.len()]),
+            Attack::Probe { kind, user } => self.probe(plan.server, kind, USERS[user % USERS.len()]),
             Attack::ForgedRoute { phone } => self.forged_route(server, phone),
             Attack::Borrow { .. } | Attack::Replay { .. } | Attack::LateCopy { .. } => {
                 return self.ready.push(plan.attack);
@@ -92,9 +100,13 @@ impl Stranger {
     }
 
     /// Something that anybody may ask, and nobody must be sent more than asked for because of it.
-    fn probe(&mut self, kind: u8, user: &str) -> String {
+    fn probe(&mut self, server: usize, kind: u8, user: &str) -> String {
         let (uri, to) = (format!("sip:{user}"), format!("<sip:{user}>"));
-        let contact = format!("Contact: <sip:evil@{}>\r\n", self.address);
+        // Where nobody is asked who he is, he may register: then he only looks.
+        let contact = match self.asks.get(server) {
+            Some(true) => format!("Contact: <sip:evil@{}>\r\n", self.address),
+            Some(false) | None => String::new(),
+        };
         let domain = format!("sip:{}", user.split('@').nth(1).unwrap_or_default());
         match kind {
             0 => self.request("REGISTER", &domain, &to, &contact),
@@ -102,8 +114,18 @@ impl Stranger {
             2 => self.request("OPTIONS", &uri, &to, ""),
             3 => self.request("BYE", &uri, &format!("{to};tag=x"), ""),
             4 => self.request("CANCEL", &uri, &to, ""),
+            5 => self.short_register(&domain, user),
             _ => "SIP/2.0 200 OK\r\nVia: x\r\n\r\n".to_owned(),
         }
+    }
+
+    /// As few bytes as make a request: what answers it must be short as well.
+    fn short_register(&mut self, domain: &str, user: &str) -> String {
+        let n = self.serial();
+        format!(
+            "REGISTER {domain} SIP/2.0\r\nVia:SIP/2.0/UDP x;branch={BRANCH}{OWN}{n};rport\r\nf:<sip:{user}>;tag=e\r\n\
+             t:<sip:{user}>\r\ni:{n}\r\nCSeq:1 REGISTER\r\n\r\n"
+        )
     }
 
     /// The server must have made a Route itself to follow it for who is nobody's caller.
@@ -115,13 +137,19 @@ impl Stranger {
     }
 
     fn hear(&mut self, now: Micros, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
-        let Ok(text) = std::str::from_utf8(bytes) else { return };
+        let Ok(text) = std::str::from_utf8(bytes) else {
+            return;
+        };
         let view = View::new(text);
         let register = view.method() == "REGISTER" && view.status().is_none();
+        let unbinds = view.get("Contact").ends_with("expires=0");
+        if register && !unbinds && !view.get("Contact").is_empty() {
+            self.binds.insert(from, text.to_owned());
+        }
         let has_credentials =
             !view.get("Authorization").is_empty() || !view.get("Proxy-Authorization").is_empty();
         let wanted = |attack: &Attack| match attack {
-            Attack::LateCopy { .. } => register,
+            Attack::LateCopy { .. } => register && unbinds && self.binds.contains_key(&from),
             Attack::Borrow { .. } | Attack::Replay { .. } => has_credentials && view.status().is_none(),
             Attack::Probe { .. } | Attack::ForgedRoute { .. } => false,
         };
@@ -131,7 +159,7 @@ impl Stranger {
         let (after, from, text) = match self.ready.remove(place) {
             Attack::Borrow { after } => (after, self.address, self.altered(&view, OWN)),
             Attack::Replay { after } => (after, from, self.altered(&view, FORGED)),
-            Attack::LateCopy { after } => (after, from, text.to_owned()),
+            Attack::LateCopy { after } => (after, from, self.binds.get(&from).cloned().unwrap_or_default()),
             Attack::Probe { .. } | Attack::ForgedRoute { .. } => return,
         };
         let bytes = text.into_bytes();
@@ -142,7 +170,9 @@ impl Stranger {
     /// neither (RFC 7616 §3.4.3).
     fn altered(&mut self, view: &View<'_>, whose: &str) -> String {
         let n = self.serial();
-        let text = view.text().replacen(view.branch(), &format!("{BRANCH}{whose}{n}"), 1);
+        let text = view
+            .text()
+            .replacen(view.branch(), &format!("{BRANCH}{whose}{n}"), 1);
         if view.method() == "REGISTER" {
             return text;
         }

@@ -386,9 +386,9 @@ impl<'s> World<'s> {
         }
         let clocks = self.clocks(node);
         self.hosts[node].node.handle(clocks, input);
-        if let Some(over) = self.hosts[node].node.over_limit() {
-            let what = format!("{} at {} s: {over}", self.stations[node].name, self.now / SECOND);
-            self.violate("limits", what);
+        if let Some((rule, fault)) = self.hosts[node].node.fault() {
+            let what = format!("{} at {} s: {fault}", self.stations[node].name, self.now / SECOND);
+            self.violate(rule, what);
         }
         self.take(node);
     }

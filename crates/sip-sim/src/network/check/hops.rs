@@ -21,7 +21,9 @@ struct Seen<'a> {
     asked: BTreeSet<(Hop<'a>, &'a str)>,
     /// INVITEs that a server sent.
     invites: BTreeSet<Hop<'a>>,
-    /// Final answers that a server sent to an INVITE.
+    /// INVITEs for which a server keeps a transaction: it said 100.
+    kept: BTreeSet<Hop<'a>>,
+    /// Final answers that a server sent to these.
     finals: BTreeSet<Hop<'a>>,
     /// Failures that came to an INVITE.
     failures: BTreeSet<Hop<'a>>,
@@ -63,8 +65,13 @@ impl<'a> Seen<'a> {
                     self.invites.insert(there);
                 }
             }
+            Some(100) if is_invite => {
+                self.kept.insert(there);
+            }
             Some(200..) if is_invite => {
-                self.finals.insert(there);
+                if self.kept.contains(&there) {
+                    self.finals.insert(there);
+                }
                 if facts.status.is_some_and(|s| s >= 300) {
                     self.failures.insert(back);
                 } else if sent.from >= servers {
@@ -146,7 +153,9 @@ fn successes(case: &Case<'_>) -> Vec<Violation> {
                 continue;
             };
             let (server, call, cseq) = key(server, &sent.facts);
-            let balance = balances.entry((server, call, cseq, &sent.facts.to_tag)).or_default();
+            let balance = balances
+                .entry((server, call, cseq, &sent.facts.to_tag))
+                .or_default();
             if came {
                 balance.0 += sent.arrivals.len();
             } else {
@@ -158,7 +167,11 @@ fn successes(case: &Case<'_>) -> Vec<Violation> {
     unlike
         .map(|((server, call, cseq, _), (came, left))| {
             let what = format!("S{server} got {came} copies of the 2xx to INVITE {cseq}, and sent {left} on");
-            let rule = if left > came { "success too often" } else { "success kept back" };
+            let rule = if left > came {
+                "success too often"
+            } else {
+                "success kept back"
+            };
             Violation::new(rule, call, what)
         })
         .collect()

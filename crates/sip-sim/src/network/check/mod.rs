@@ -38,7 +38,10 @@ pub fn check(scenario: &Scenario, world: &World<'_>) -> Vec<Violation> {
     found.extend(hops::check(&case));
     found.extend(rhythm::check(&case));
     found.extend(strangers::check(&case));
-    let phones = world.nodes().skip(scenario.servers.len()).take(scenario.phones.len());
+    let phones = world
+        .nodes()
+        .skip(scenario.servers.len())
+        .take(scenario.phones.len());
     for (place, phone) in phones.enumerate() {
         found.extend(registrations::check(scenario, place, phone.registrations()));
     }

@@ -93,6 +93,7 @@ impl Model<'_> {
             self.known = Known::Either;
         }
         let answered = registration.end == RequestEnd::Answered(200);
+        let refused = matches!(registration.end, RequestEnd::Answered(300..));
         if answered {
             self.others(registration);
         }
@@ -115,6 +116,9 @@ impl Model<'_> {
                 };
             }
             Ask::Unbind if answered => self.known = Known::Unbound,
+            // RFC 3261 §10.3: what is refused leaves the bindings as they were. A datagram may have come
+            // more than once, and one copy have been taken.
+            Ask::Bind(_) | Ask::Unbind if refused && self.phone.speaks != Speaks::Udp => {}
             Ask::Bind(_) => self.known = self.refused(ended_at),
             Ask::Unbind => self.known = Known::Either,
         }

@@ -12,6 +12,8 @@ use super::super::scenario::Scenario;
 use super::Case;
 use crate::checker::Violation;
 use crate::clock::{MS, Micros, SECOND};
+use crate::message::{View, param};
+
 use crate::trace::Sent;
 
 const T1: Micros = 500 * MS;
@@ -48,11 +50,15 @@ type Key<'a> = (NodeId, NodeId, &'a str, &'a str);
 
 /// What happened in one transaction, on one side.
 #[derive(Debug, Default)]
-struct Course {
+struct Course<'a> {
     /// When it was sent.
     sent: Vec<Micros>,
     /// When something came back that ends or slows its timer.
     first_back: Option<Micros>,
+    /// When a final answer did.
+    final_back: Option<Micros>,
+    /// Branch of the hop before.
+    before: Option<&'a str>,
     /// When a copy of the request came, for a failure.
     copies: Vec<Micros>,
     /// A failure's INVITE got a 100: it has a transaction, whose source is no stranger.
@@ -62,8 +68,10 @@ struct Course {
 /// All transactions that are judged.
 #[derive(Default)]
 struct Courses<'a> {
-    requests: BTreeMap<Key<'a>, Course>,
-    failures: BTreeMap<Key<'a>, Course>,
+    requests: BTreeMap<Key<'a>, Course<'a>>,
+    failures: BTreeMap<Key<'a>, Course<'a>>,
+    /// When requests came to a server, by branch and method.
+    came: BTreeMap<(NodeId, &'a str, &'a str), Vec<Micros>>,
 }
 
 pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
@@ -75,6 +83,14 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
     let mut courses = Courses::default();
     for sent in &case.log.sent {
         let Some(to) = sent.to else { continue };
+        if is_judged(to) && sent.facts.status.is_none() {
+            let key = (to, &*sent.facts.branch, &*sent.facts.method);
+            courses
+                .came
+                .entry(key)
+                .or_default()
+                .extend_from_slice(&sent.arrivals);
+        }
         if !is_udp(sent) {
             continue;
         }
@@ -100,12 +116,23 @@ impl<'a> Courses<'a> {
         let facts = &sent.facts;
         let key = (sent.from, to, &*facts.branch, &*facts.method);
         match facts.status {
-            None if facts.method != "ACK" => self.requests.entry(key).or_default().sent.push(sent.at),
+            None if facts.method != "ACK" => {
+                let course = self.requests.entry(key).or_default();
+                course.sent.push(sent.at);
+                course.before = View::new(&sent.text)
+                    .all("Via")
+                    .nth(1)
+                    .map(|via| param(via, "branch"));
+            }
             Some(100) if facts.method == "INVITE" => {
                 self.failures.entry(key).or_default().has_trying = true;
             }
             Some(300..) if facts.method == "INVITE" => {
-                self.failures.entry(key).or_default().sent.push(sent.at);
+                let course = self.failures.entry(key).or_default();
+                // Else it was refused without state: its copies are new requests.
+                if course.has_trying {
+                    course.sent.push(sent.at);
+                }
             }
             _ => {}
         }
@@ -123,6 +150,9 @@ impl<'a> Courses<'a> {
                 let key = (to, sent.from, &*facts.branch, method);
                 if let Some(course) = self.requests.get_mut(&key) {
                     noted(&mut course.first_back);
+                    if facts.status >= Some(200) {
+                        noted(&mut course.final_back);
+                    }
                 }
             }
             (None, "INVITE") => {
@@ -143,14 +173,25 @@ impl<'a> Courses<'a> {
     fn judge(&self, scenario: &Scenario) -> Vec<Violation> {
         let mut found = Vec::new();
         let requests = self.requests.iter().map(|(key, course)| {
-            let kind = if key.3 == "INVITE" { Kind::Invite } else { Kind::Request };
+            let kind = if key.3 == "INVITE" {
+                Kind::Invite
+            } else {
+                Kind::Request
+            };
             (key, kind, course)
         });
-        let failures = self.failures.iter().map(|(key, course)| (key, Kind::Failure, course));
+        let failures = self
+            .failures
+            .iter()
+            .map(|(key, course)| (key, Kind::Failure, course));
         for (key, kind, course) in requests.chain(failures) {
             let fault = match kind {
                 Kind::Invite | Kind::Request => {
-                    early(kind, course).or_else(|| late(scenario, key.1, kind, course))
+                    let copies = course
+                        .before
+                        .and_then(|branch| self.came.get(&(key.0, branch, key.3)));
+                    let copies = copies.map_or(&[][..], Vec::as_slice);
+                    early(kind, course, copies).or_else(|| late(scenario, key.1, kind, course))
                 }
                 Kind::Failure => too_often(course).or_else(|| overdue(course)),
             };
@@ -167,15 +208,38 @@ impl<'a> Courses<'a> {
 type Fault = Option<(&'static str, String)>;
 
 /// A request is sent again by its timer only, which an answer stops (an INVITE's) or slows.
-fn early(kind: Kind, course: &Course) -> Fault {
+/// Over TCP what was answered leaves nothing behind, and a copy is a new request with the same branch.
+fn early(kind: Kind, course: &Course<'_>, copies: &[Micros]) -> Fault {
+    let answered = course.final_back.filter(|_| kind == Kind::Request);
+    let after = course
+        .sent
+        .iter()
+        .filter(|at| answered.is_some_and(|back| **at > back + HAND_OVER));
+    let asked = copies
+        .iter()
+        .filter(|at| answered.is_some_and(|back| **at + HAND_OVER >= back));
+    if after.count() > asked.count() {
+        let what = format!("answered at {answered:?}, and sent again: {:?}", course.sent);
+        return Some(("retransmission after answer", what));
+    }
     for (n, pair) in course.sent.windows(2).enumerate() {
+        if answered.is_some_and(|back| pair[1] > back) {
+            break;
+        }
         let least = kind.interval(n + 1);
         if pair[1] - pair[0] < least {
-            let what = format!("sent after {} µs, and not {least}: {:?}", pair[1] - pair[0], course.sent);
+            let what = format!(
+                "sent after {} µs, and not {least}: {:?}",
+                pair[1] - pair[0],
+                course.sent
+            );
             return Some(("retransmission early", what));
         }
         if kind == Kind::Invite && course.first_back.is_some_and(|at| pair[1] > at + HAND_OVER) {
-            let what = format!("answered at {:?}, and sent again: {:?}", course.first_back, course.sent);
+            let what = format!(
+                "answered at {:?}, and sent again: {:?}",
+                course.first_back, course.sent
+            );
             return Some(("retransmission after answer", what));
         }
     }
@@ -183,7 +247,7 @@ fn early(kind: Kind, course: &Course) -> Fault {
 }
 
 /// And it is, until something comes back.
-fn late(scenario: &Scenario, to: NodeId, kind: Kind, course: &Course) -> Fault {
+fn late(scenario: &Scenario, to: NodeId, kind: Kind, course: &Course<'_>) -> Fault {
     // Where nobody listens ICMP ends it.
     if scenario.crashes(to).next().is_some() {
         return None;
@@ -203,13 +267,13 @@ fn late(scenario: &Scenario, to: NodeId, kind: Kind, course: &Course) -> Fault {
 }
 
 /// A failure is sent again by timer G and for each copy of its INVITE.
-fn too_often(course: &Course) -> Fault {
-    if !course.has_trying {
-        return None;
-    }
+fn too_often(course: &Course<'_>) -> Fault {
     let &first = course.sent.first()?;
     for (n, at) in course.sent.iter().enumerate() {
-        let copies = course.copies.iter().filter(|copy| **copy + HAND_OVER >= first && *copy <= at);
+        let copies = course
+            .copies
+            .iter()
+            .filter(|copy| **copy + HAND_OVER >= first && *copy <= at);
         let by_timer = due_times().take_while(|due| first + due <= *at).count();
         if n > by_timer + copies.count() {
             return Some(("final too often", format!("{:?}", course.sent)));
@@ -219,10 +283,7 @@ fn too_often(course: &Course) -> Fault {
 }
 
 /// And it is, until its ACK comes.
-fn overdue(course: &Course) -> Fault {
-    if !course.has_trying {
-        return None;
-    }
+fn overdue(course: &Course<'_>) -> Fault {
     let &first = course.sent.first()?;
     for (n, due) in due_times().enumerate() {
         let latest = first + due + (n as u64 + 1) * TICK_US;

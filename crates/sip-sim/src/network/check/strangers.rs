@@ -51,15 +51,20 @@ fn nothing_through(case: &Case<'_>, stranger: NodeId) -> Vec<Violation> {
 }
 
 /// Of each server, from and to the stranger's own address: never more datagrams than came by then,
-/// nor more than some times their bytes. Where nobody is asked for credentials everybody may call.
+/// nor more than some times their bytes. What needs no credentials is let in as the configuration
+/// wants it, and is not counted.
 fn amplification(case: &Case<'_>, stranger: NodeId, server: usize) -> Option<Violation> {
     let scenario = case.scenario;
     let is_home = scenario.homes.contains(&server);
-    if !is_home || scenario.servers[server].auth == AuthPlan::Off {
-        return None;
-    }
+    let asked: &[&str] = match scenario.servers[server].auth {
+        _ if !is_home => return None,
+        AuthPlan::Off => return None,
+        AuthPlan::Calls => &["REGISTER", "INVITE"],
+        AuthPlan::ByeToo => &["REGISTER", "INVITE", "BYE"],
+    };
     let mut course: Vec<(Micros, bool, usize)> = Vec::new();
-    for sent in &case.log.sent {
+    let counted = |sent: &&Sent| asked.contains(&&*sent.facts.method);
+    for sent in case.log.sent.iter().filter(counted) {
         let len = sent.text.len();
         if sent.from == stranger && sent.to == Some(server) && !is_forged(sent) {
             course.extend(sent.arrivals.iter().map(|at| (*at, false, len)));
@@ -131,8 +136,14 @@ fn credentials_once(case: &Case<'_>) -> Vec<Violation> {
     let twice = served.into_iter().filter(|(_, branches)| branches.len() > 1);
     twice
         .map(|((server, nonce, count), branches)| {
-            let by_whom = if branches.iter().any(|b| is_strangers(b)) { "a stranger" } else { "a phone" };
-            let what = format!("S{server} lets nonce {nonce} with count {count} in twice, for {by_whom}: {branches:?}");
+            let by_whom = if branches.iter().any(|b| is_strangers(b)) {
+                "a stranger"
+            } else {
+                "a phone"
+            };
+            let what = format!(
+                "S{server} lets nonce {nonce} with count {count} in twice, for {by_whom}: {branches:?}"
+            );
             Violation::new("credential twice", None, what)
         })
         .collect()

@@ -17,7 +17,7 @@ use crate::clock::{Micros, Queue};
 use crate::rng::Rng;
 
 /// Seconds for which names are good.
-const TTL_S: u32 = 30;
+pub(super) const TTL_S: u32 = 30;
 
 /// How a back-end is at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -138,7 +138,7 @@ fn routes(scenario: &Scenario, server: usize) -> Vec<Route> {
             let next = scenario.servers[server].next.unwrap_or(direct);
             RelayTarget::Uri(next_hop(next))
         };
-            // Calls from elsewhere come from anywhere: an address proves nothing.
+        // Calls from elsewhere come from anywhere: an address proves nothing.
         let from_servers = vec![network(SERVER_NET)];
         for (source, auth) in [(from_servers, Some(false)), (vec![], None)] {
             routes.push(Route {

@@ -6,7 +6,7 @@ pub mod config;
 mod conns;
 mod store;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -37,6 +37,12 @@ const SWEEP_EVERY: Micros = 5 * SECOND;
 const CACHE_FOR: Micros = 30 * SECOND;
 /// A process that cannot start is started again after this.
 const START_PAUSE: Micros = SECOND;
+
+/// No question of a worker is open for longer than this.
+const LONGEST_QUESTION: Micros = 10 * SECOND;
+/// A name that was asked for is good for its time to live; and an INVITE may be sent again to where it
+/// led for 64·T1.
+const NAME_SERVES: Micros = (backends::TTL_S as u64 + 34) * SECOND;
 
 /// A message for another worker.
 #[derive(Debug)]
@@ -75,7 +81,11 @@ pub struct Server {
     batch: TransmitBatch,
     out: VecDeque<Output>,
     /// Rules of its own that were broken.
-    faults: Vec<String>,
+    faults: Vec<(&'static str, String)>,
+    /// When each name was last asked for.
+    names_asked: BTreeMap<Box<[u8]>, Micros>,
+    /// Questions of the workers that may be open: when they were asked.
+    asked: VecDeque<Micros>,
     rng: Rng,
 }
 
@@ -137,6 +147,8 @@ impl Server {
             batch: TransmitBatch::new(),
             out: VecDeque::new(),
             faults: Vec::new(),
+            names_asked: BTreeMap::new(),
+            asked: VecDeque::new(),
             plan,
             rng,
         }
@@ -190,7 +202,7 @@ impl Server {
             Handled::Close => false,
             Handled::HandOver(other) if handed => {
                 let what = format!("worker {worker} hands over to {} what was handed to it", other.0);
-                self.faults.push(what);
+                self.faults.push(("hand-over", what));
                 true
             }
             Handled::HandOver(other) => {
@@ -364,7 +376,7 @@ impl Server {
         let now = read(clocks);
         let Some(process) = &mut self.process else { return };
         let mut batch = core::mem::take(&mut self.batch);
-        let mut more = true;
+        let (mut more, mut sent_on) = (true, false);
         while more {
             more = false;
             for worker in 0..process.workers.len() {
@@ -373,6 +385,7 @@ impl Server {
                     more = true;
                     for item in batch.items() {
                         let message = batch.message(item);
+                        sent_on |= is_to_next(&self.plan, item.to.remote, message);
                         if item.to.transport == Transport::Udp {
                             self.out.push_back(Output::Datagram {
                                 from: SocketAddr::new(server_ip(self.number), SIP_PORT),
@@ -390,6 +403,12 @@ impl Server {
                     process.workers[worker].handle_undelivered(now, lost.to, &lost.message);
                 }
                 while let Some(query) = process.workers[worker].poll_query() {
+                    if let QueryKind::Resolve { name, .. } = &query.kind {
+                        self.names_asked.insert(name.clone(), clocks.now);
+                    }
+                    if query.id.is_some() {
+                        self.asked.push_back(clocks.now);
+                    }
                     self.backends.ask(clocks.now, worker, query);
                 }
                 while process.workers[worker].poll_event().is_some() {}
@@ -397,10 +416,29 @@ impl Server {
             }
         }
         self.batch = batch;
+        while self
+            .asked
+            .pop_front_if(|at| *at + LONGEST_QUESTION < clocks.now)
+            .is_some()
+        {}
+        if let Some(next) = self.plan.next.filter(|next| sent_on && next.by_name) {
+            let name = config::server_name(next.server).into_bytes();
+            let asked = self.names_asked.get(name.as_slice());
+            if asked.is_none_or(|asked| asked + NAME_SERVES < clocks.now) {
+                let what = format!("S{} was last asked for at {asked:?}", next.server);
+                self.faults.push(("stale name", what));
+            }
+        }
         if process.sweep_at.is_none() && process.shared.bindings() > 0 {
             process.sweep_at = Some(clocks.now + SWEEP_EVERY);
         }
     }
+}
+
+/// Whether it is an INVITE of no dialog, to the server that others' calls go to.
+fn is_to_next(plan: &ServerPlan, to: SocketAddr, message: &[u8]) -> bool {
+    let next = plan.next.map(|next| server_ip(next.server));
+    message.starts_with(b"INVITE ") && next == Some(to.ip())
 }
 
 impl Node for Server {
@@ -476,10 +514,21 @@ impl Node for Server {
         self.backends.trouble(clocks.now, trouble);
     }
 
-    fn over_limit(&self) -> Option<String> {
+    fn fault(&self) -> Option<(&'static str, String)> {
         let process = self.process.as_ref()?;
         if let Some(fault) = self.faults.first() {
             return Some(fault.clone());
+        }
+        let mut owners = self.asked.len() as u64;
+        let mut timers = 0;
+        for gauges in process.workers.iter().map(Endpoint::gauges) {
+            // The timer that sends again and the one that ends; a client's timer C beside them.
+            owners += 2 * gauges.server_transactions + 3 * gauges.client_transactions;
+            timers += gauges.timers;
+        }
+        if timers > owners {
+            let what = format!("{timers} timers, of at most {owners} for all that is held");
+            return Some(("timers without owner", what));
         }
         let limits = &self.config.limits;
         process.workers.iter().find_map(|worker| {
@@ -496,7 +545,7 @@ impl Node for Server {
                 ("flows", gauges.flows, limits.flows),
             ];
             let found = over.into_iter().find(|(_, held, limit)| *held > *limit as u64);
-            found.map(|(what, held, limit)| format!("{held} {what}, and {limit} are allowed"))
+            found.map(|(what, held, limit)| ("limits", format!("{held} {what}, and {limit} are allowed")))
         })
     }
 
