@@ -17,7 +17,7 @@ pub(crate) fn run(args: &[String]) -> Outcome {
     if !args.is_empty() {
         return Err("it takes no arguments: SEEDS=FROM..TO, MINUTES=N, SEED=N or SCENARIO=FILE".into());
     }
-    let program = build(&root(), &target_dir()?)?;
+    let program = build(&root(), &target_dir()?, &[])?;
     let status = Command::new(program)
         .current_dir(root())
         .status()
@@ -29,7 +29,7 @@ pub(crate) fn run(args: &[String]) -> Outcome {
     }
 }
 
-fn build(tree: &Path, target: &Path) -> Result<PathBuf, String> {
+fn build(tree: &Path, target: &Path, settings: &[(&str, &str)]) -> Result<PathBuf, String> {
     run_step(
         "build the simulator",
         cargo()
@@ -46,10 +46,20 @@ fn build(tree: &Path, target: &Path) -> Result<PathBuf, String> {
             .arg(tree.join("Cargo.toml"))
             .arg("--target-dir")
             .arg(target)
+            .envs(settings.iter().copied())
             .env("SIM_COMMIT", commit()),
     )?;
     Ok(target.join(PROFILE).join("sim"))
 }
+
+/// A mutant runs for seconds, and is built again for a changed line or two: what makes that quick
+/// counts for more than the speed of the runs.
+const QUICK_BUILD: [(&str, &str); 4] = [
+    ("CARGO_PROFILE_SIM_LTO", "off"),
+    ("CARGO_PROFILE_SIM_CODEGEN_UNITS", "16"),
+    ("CARGO_PROFILE_SIM_INCREMENTAL", "true"),
+    ("CARGO_PROFILE_SIM_DEBUG", "0"),
+];
 
 /// What is built: a seed means a run of just this.
 fn commit() -> String {
@@ -126,48 +136,85 @@ pub(crate) fn check_mutants() -> Outcome {
     Ok(())
 }
 
+/// What became of a mutant.
+struct Tried {
+    mutant: Mutant,
+    /// What the simulator says of it; `None`: nothing was found, or it does not build.
+    caught: Option<String>,
+    seconds: u64,
+}
+
 /// Builds the simulator with each fault in turn, in a copy of the sources, and sees to it that the
 /// seeds of CI catch it.
 pub(crate) fn run_mutants(wanted: &[String]) -> Outcome {
-    let mutants = mutants(wanted)?;
     let place = target_dir()?.join("mutants");
-    let (tree, target) = (place.join("src"), place.join("target"));
-    let (mut missed, count) = (Vec::new(), mutants.len());
-    for mutant in mutants {
-        copy(&tree)?;
+    let mut tried = Vec::new();
+    for mutant in mutants(wanted)? {
         let began = Instant::now();
-        run_step(
-            &format!("apply {}", mutant.name),
-            // Within another repository it would look for the files there.
-            Command::new("git")
-                .arg("-C")
-                .arg(&tree)
-                .arg("apply")
-                .arg(&mutant.patch)
-                .env("GIT_CEILING_DIRECTORIES", &place),
-        )?;
-        let program = build(&tree, &target)?;
-        let out = Command::new(program)
-            .env("SEEDS", MUTANT_SEEDS)
-            .env("RULE", &mutant.rule)
-            .current_dir(&tree)
-            .output()
-            .map_err(|error| format!("cannot start the simulator: {error}"))?;
-        let text = String::from_utf8_lossy(&out.stdout);
-        let seconds = began.elapsed().as_secs();
-        match text.lines().find(|line| line.starts_with("caught: ")) {
-            Some(line) if !out.status.success() => eprintln!("── {}: {line} ({seconds} s)", mutant.name),
-            _ => {
-                eprintln!(
-                    "── {}: NOT CAUGHT by `{}` ({seconds} s)",
-                    mutant.name, mutant.rule
-                );
-                missed.push(mutant.name);
-            }
-        }
+        let caught = try_mutant(&mutant, &place)?;
+        tried.push(Tried {
+            mutant,
+            caught,
+            seconds: began.elapsed().as_secs(),
+        });
     }
+    report(&tried)
+}
+
+fn try_mutant(mutant: &Mutant, place: &Path) -> Result<Option<String>, String> {
+    let (tree, target) = (place.join("src"), place.join("target"));
+    copy(&tree)?;
+    run_step(
+        &format!("apply {}", mutant.name),
+        // Within another repository it would look for the files there.
+        Command::new("git")
+            .arg("-C")
+            .arg(&tree)
+            .arg("apply")
+            .arg(&mutant.patch)
+            .env("GIT_CEILING_DIRECTORIES", place),
+    )?;
+    let Ok(program) = build(&tree, &target, &QUICK_BUILD) else {
+        return Ok(None);
+    };
+    let out = Command::new(program)
+        .env("SEEDS", MUTANT_SEEDS)
+        .env("RULE", &mutant.rule)
+        .current_dir(&tree)
+        .output()
+        .map_err(|error| format!("cannot start the simulator: {error}"))?;
+    let text = String::from_utf8_lossy(&out.stdout);
+    let line = text.lines().find_map(|line| line.strip_prefix("caught: "));
+    Ok(line.filter(|_| !out.status.success()).map(str::to_owned))
+}
+
+/// A table of all, and the names of those that were not caught.
+fn report(tried: &[Tried]) -> Outcome {
+    let longest = tried
+        .iter()
+        .map(|t| t.mutant.name.len())
+        .max()
+        .unwrap_or_default();
+    eprintln!("── mutants");
+    for Tried {
+        mutant,
+        caught,
+        seconds,
+    } in tried
+    {
+        let found = match caught {
+            Some(line) => format!("caught by {line}"),
+            None => format!("NOT CAUGHT by `{}`", mutant.rule),
+        };
+        eprintln!("{:longest$}  {seconds:>4} s  {found}", mutant.name);
+    }
+    let missed: Vec<&str> = tried
+        .iter()
+        .filter(|t| t.caught.is_none())
+        .map(|t| t.mutant.name.as_str())
+        .collect();
     if missed.is_empty() {
-        eprintln!("── {count} mutants, all caught");
+        eprintln!("── {} mutants, all caught", tried.len());
         Ok(())
     } else {
         Err(format!("not caught: {}", missed.join(", ")))
