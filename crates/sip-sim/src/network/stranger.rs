@@ -210,7 +210,7 @@ impl Node for Stranger {
         plan.into_iter().chain(self.shots.next_at()).min()
     }
 
-    fn crash(&mut self, _power: bool) {}
+    fn crash(&mut self, _clocks: Clocks, _power: bool) {}
 
     fn restart(&mut self, _clocks: Clocks) {}
 

@@ -138,7 +138,8 @@ fn successes(case: &Case<'_>) -> Vec<Violation> {
                 Trouble::WallJump { .. }
                 | Trouble::Slow { .. }
                 | Trouble::Dead { .. }
-                | Trouble::Failing { .. } => false,
+                | Trouble::Failing { .. }
+                | Trouble::Disk { .. } => false,
             }
         });
         !troubled
