@@ -48,6 +48,8 @@ pub(super) fn check(scenario: &Scenario, place: usize, history: &[Registration])
                 scenario.crashes(home).collect()
             }
         },
+        kills: scenario.crashes(home).collect(),
+        doubtful: false,
         found: Vec::new(),
     };
     for registration in history {
@@ -71,6 +73,11 @@ struct Model<'a> {
     jumps: bool,
     /// When the registrar lost what it knew.
     crashes: Vec<Micros>,
+    /// When the registrar ended, whatever it lost by that.
+    kills: Vec<Micros>,
+    /// A change was refused as its record was not on disk in time. It may have come there since,
+    /// and the registrar have ended before that was taken back.
+    doubtful: bool,
     found: Vec<Violation>,
 }
 
@@ -89,13 +96,18 @@ impl Model<'_> {
         let before = self.crashes.iter().any(|at| *at <= ended_at);
         let between = self.crashes.iter().any(|at| (sent_at..=ended_at).contains(at));
         self.crashes.retain(|at| *at > ended_at);
-        if before {
+        let killed = self.kills.iter().any(|at| *at <= ended_at);
+        self.kills.retain(|at| *at > ended_at);
+        if before || killed && self.doubtful {
             self.known = Known::Either;
         }
         let answered = registration.end == RequestEnd::Answered(200);
         let refused = matches!(registration.end, RequestEnd::Answered(300..));
         if answered {
             self.others(registration);
+        }
+        if registration.ask != Ask::Fetch {
+            self.doubtful = !answered;
         }
         match registration.ask {
             Ask::Fetch if answered => self.fetched(registration, sent_at, ended_at),
