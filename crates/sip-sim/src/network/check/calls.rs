@@ -9,7 +9,7 @@ use crate::report::{CallReport, RequestEnd, Side};
 use crate::trace::Sent;
 
 /// How the tags begin that a server gives to its own answers.
-const OWN_TAG: &str = "tz";
+pub(super) const OWN_TAG: &str = "tz";
 
 pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
     case.scenario

@@ -7,6 +7,7 @@ use super::super::node::NodeId;
 use super::super::scenario::{Scenario, Trouble};
 use super::super::stranger::is_strangers;
 use super::Case;
+use super::calls::OWN_TAG;
 use crate::checker::Violation;
 
 use crate::trace::{Facts, Sent};
@@ -25,8 +26,10 @@ struct Seen<'a> {
     kept: BTreeSet<Hop<'a>>,
     /// Final answers that a server sent to these.
     finals: BTreeSet<Hop<'a>>,
-    /// Failures that came to an INVITE.
-    failures: BTreeSet<Hop<'a>>,
+    /// Failures that came to an INVITE: copies.
+    failures: BTreeMap<Hop<'a>, usize>,
+    /// ACKs that went to them.
+    acks: BTreeMap<Hop<'a>, usize>,
     /// Calls, with the CSeq number, that a phone accepted.
     accepted: BTreeSet<(Option<u32>, u32)>,
 }
@@ -40,7 +43,7 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
         if sent.from < servers && !is_strangers(&sent.facts.branch) {
             let fault = match sent.facts.status {
                 Some(status) => seen.answer(case.scenario, sent, to, status),
-                None => seen.ack(sent, to),
+                None => seen.ack(case.scenario, sent, to),
             };
             if let Some((rule, what)) = fault {
                 let what = format!("S{} to node {to}: {what}", sent.from);
@@ -60,6 +63,9 @@ impl<'a> Seen<'a> {
         let is_invite = facts.method == "INVITE";
         match facts.status {
             None => {
+                if facts.method == "ACK" {
+                    *self.acks.entry(there).or_default() += 1;
+                }
                 self.asked.insert((back, &facts.method));
                 if is_invite {
                     self.invites.insert(there);
@@ -73,7 +79,7 @@ impl<'a> Seen<'a> {
                     self.finals.insert(there);
                 }
                 if facts.status.is_some_and(|s| s >= 300) {
-                    self.failures.insert(back);
+                    *self.failures.entry(back).or_default() += sent.arrivals.len();
                 } else if sent.from >= servers {
                     self.accepted.insert((facts.call, facts.cseq));
                 }
@@ -106,14 +112,25 @@ impl<'a> Seen<'a> {
 
     /// An ACK with its INVITE's branch is to a failure that came over this very hop; any other is
     /// to a 2xx (RFC 3261 §17.1.1.3, §13.2.2.4).
-    fn ack(&self, sent: &Sent, to: NodeId) -> Option<(&'static str, String)> {
+    fn ack(&self, scenario: &Scenario, sent: &Sent, to: NodeId) -> Option<(&'static str, String)> {
         let facts = &sent.facts;
         if facts.method != "ACK" {
             return None;
         }
         let hop = (sent.from, to, &*facts.branch);
         let answered = if self.invites.contains(&hop) {
-            self.failures.contains(&hop)
+            // Who keeps state acknowledges each copy itself, and passes no other ACK on.
+            // (But over TCP its transaction ends with the first ACK, of which a hop before that had the
+            // INVITE by UDP may send more.)
+            let by_tcp = scenario
+                .servers
+                .iter()
+                .any(|s| s.next.is_some_and(|next| next.tcp));
+            let forgets = by_tcp || scenario.crashes(sent.from).next().is_some();
+            let keeps = scenario.servers[sent.from].stateful && !forgets;
+            let sent_before = self.acks.get(&hop).copied().unwrap_or_default();
+            let copies = self.failures.get(&hop).copied().unwrap_or_default();
+            copies > if keeps { sent_before } else { 0 }
         } else {
             self.accepted.contains(&(facts.call, facts.cseq))
         };
@@ -128,29 +145,34 @@ type Success<'a> = (NodeId, Option<u32>, u32, &'a str);
 /// the caller's (RFC 3261 §13.3.1.4, §16.7 step 5, RFC 6026 §8).
 fn successes(case: &Case<'_>) -> Vec<Violation> {
     let scenario = case.scenario;
-    let is_certain = |server: NodeId| {
-        let troubled = scenario.troubles.iter().any(|t| {
-            let here = t.node == server;
-            match t.trouble {
-                Trouble::Crash { .. } => here,
-                // What was on its way over a connection may have come or not.
-                Trouble::Reset | Trouble::Partition { .. } => true,
-                Trouble::WallJump { .. }
-                | Trouble::Slow { .. }
-                | Trouble::Dead { .. }
-                | Trouble::Failing { .. }
-                | Trouble::Disk { .. } => false,
-            }
-        });
-        !troubled
+    // What was on its way over a connection that ended may have come or not.
+    let ends = |trouble: &Trouble| match trouble {
+        Trouble::Crash { .. } | Trouble::Reset | Trouble::Partition { .. } => true,
+        Trouble::WallJump { .. }
+        | Trouble::Slow { .. }
+        | Trouble::Dead { .. }
+        | Trouble::Failing { .. }
+        | Trouble::Disk { .. } => false,
     };
-    let certain: Vec<bool> = (0..scenario.servers.len()).map(is_certain).collect();
+    if scenario.troubles.iter().any(|t| ends(&t.trouble)) {
+        return Vec::new();
+    }
+    let servers = scenario.servers.len();
+    // A server that gave the call up itself has no transaction for what comes then (RFC 6026 §6).
+    let gave_up: BTreeSet<(NodeId, Option<u32>)> = case
+        .log
+        .sent
+        .iter()
+        .filter(|sent| sent.from < servers && sent.facts.status >= Some(300))
+        .filter(|sent| sent.facts.method == "INVITE" && sent.facts.to_tag.starts_with(OWN_TAG))
+        .map(|sent| (sent.from, sent.facts.call))
+        .collect();
     let mut balances: BTreeMap<Success<'_>, (usize, usize)> = BTreeMap::new();
     let key = |server: NodeId, facts: &'_ Facts| (server, facts.call, facts.cseq);
     for sent in case.log.sent.iter().filter(|sent| is_success(&sent.facts)) {
         let ends = [(Some(sent.from), false), (sent.to, true)];
         for (server, came) in ends {
-            let Some(server) = server.filter(|s| certain.get(*s) == Some(&true)) else {
+            let Some(server) = server.filter(|s| *s < servers) else {
                 continue;
             };
             let (server, call, cseq) = key(server, &sent.facts);
@@ -164,7 +186,10 @@ fn successes(case: &Case<'_>) -> Vec<Violation> {
             }
         }
     }
-    let unlike = balances.into_iter().filter(|(_, (came, left))| came != left);
+    let excused = |key: &Success<'_>| gave_up.contains(&(key.0, key.1));
+    let unlike = balances
+        .into_iter()
+        .filter(|(key, (came, left))| left > came || left < came && !excused(key));
     unlike
         .map(|((server, call, cseq, _), (came, left))| {
             let what = format!("S{server} got {came} copies of the 2xx to INVITE {cseq}, and sent {left} on");

@@ -7,7 +7,7 @@
 //! has caught up ([`sip_core::time::SteadyWall`]); a start goes by the clock as it is, and what was
 //! bound before may last longer or shorter by as much as that was set.
 
-use super::super::scenario::{DurabilityPlan, PhonePlan, Scenario, Speaks, USERS};
+use super::super::scenario::{Attack, DurabilityPlan, PhonePlan, Scenario, Speaks, USERS};
 use crate::agent::registration::{Ask, Registration};
 use crate::checker::Violation;
 use crate::clock::{Micros, SECOND};
@@ -41,6 +41,11 @@ pub(super) fn check(scenario: &Scenario, place: usize, history: &[Registration])
     let mut model = Model {
         phone,
         known: Known::Unbound,
+        forgets_removals: scenario.crashes(home).next().is_some()
+            && scenario
+                .attacks
+                .iter()
+                .any(|a| matches!(a.attack, Attack::LateCopy { .. })),
         jumps: scenario.clock_jumps(home),
         crashes: match scenario.servers[home].durability {
             DurabilityPlan::Commit if !scenario.clock_jumps(home) => Vec::new(),
@@ -69,6 +74,8 @@ pub(super) fn check(scenario: &Scenario, place: usize, history: &[Registration])
 struct Model<'a> {
     phone: &'a PhonePlan,
     known: Known,
+    /// A REGISTER may be held up until the registrar, which crashed, knows no more what it removed.
+    forgets_removals: bool,
     /// Whether the registrar's wall clock is set at some time.
     jumps: bool,
     /// When the registrar lost what it knew.
@@ -127,6 +134,7 @@ impl Model<'_> {
                     }
                 };
             }
+            Ask::Unbind if answered && self.forgets_removals => self.known = Known::Either,
             Ask::Unbind if answered => self.known = Known::Unbound,
             // RFC 3261 §10.3: what is refused leaves the bindings as they were. A datagram may have come
             // more than once, and one copy have been taken.

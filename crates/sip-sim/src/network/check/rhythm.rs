@@ -55,8 +55,8 @@ struct Course<'a> {
     sent: Vec<Micros>,
     /// When something came back that ends or slows its timer.
     first_back: Option<Micros>,
-    /// When a final answer did.
-    final_back: Option<Micros>,
+    /// When final answers did.
+    finals_back: Vec<Micros>,
     /// Branch of the hop before.
     before: Option<&'a str>,
     /// When a copy of the request came, for a failure.
@@ -151,7 +151,7 @@ impl<'a> Courses<'a> {
                 if let Some(course) = self.requests.get_mut(&key) {
                     noted(&mut course.first_back);
                     if facts.status >= Some(200) {
-                        noted(&mut course.final_back);
+                        course.finals_back.extend_from_slice(&sent.arrivals);
                     }
                 }
             }
@@ -210,16 +210,20 @@ type Fault = Option<(&'static str, String)>;
 /// A request is sent again by its timer only, which an answer stops (an INVITE's) or slows.
 /// Over TCP what was answered leaves nothing behind, and a copy is a new request with the same branch.
 fn early(kind: Kind, course: &Course<'_>, copies: &[Micros]) -> Fault {
-    let answered = course.final_back.filter(|_| kind == Kind::Request);
-    let after = course
-        .sent
-        .iter()
-        .filter(|at| answered.is_some_and(|back| **at > back + HAND_OVER));
-    let asked = copies
-        .iter()
-        .filter(|at| answered.is_some_and(|back| **at + HAND_OVER >= back));
-    if after.count() > asked.count() {
-        let what = format!("answered at {answered:?}, and sent again: {:?}", course.sent);
+    let first = course.finals_back.iter().min().copied();
+    let answered = first.filter(|_| kind == Kind::Request);
+    // Since the last copy there was no answer.
+    let is_right = |at: Micros| {
+        let asked = copies.iter().filter(|copy| **copy <= at).max();
+        let since = asked.map_or(0, |copy| copy + HAND_OVER);
+        let ended = |back: &Micros| (since..at.saturating_sub(HAND_OVER)).contains(back);
+        !course.finals_back.iter().any(ended)
+    };
+    if answered.is_some() && !course.sent.iter().all(|at| is_right(*at)) {
+        let what = format!(
+            "answered at {:?}, and sent again: {:?}",
+            course.finals_back, course.sent
+        );
         return Some(("retransmission after answer", what));
     }
     for (n, pair) in course.sent.windows(2).enumerate() {
