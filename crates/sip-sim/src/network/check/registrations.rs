@@ -7,7 +7,9 @@
 //! has caught up ([`sip_core::time::SteadyWall`]); a start goes by the clock as it is, and what was
 //! bound before may last longer or shorter by as much as that was set.
 
-use super::super::scenario::{Attack, DurabilityPlan, PhonePlan, Scenario, Speaks, USERS};
+use super::super::scenario::{
+    Attack, BackendKind, DurabilityPlan, PhonePlan, Scenario, Speaks, Trouble, USERS,
+};
 use crate::agent::registration::{Ask, Registration};
 use crate::checker::Violation;
 use crate::clock::{Micros, SECOND};
@@ -57,8 +59,19 @@ pub(super) fn check(scenario: &Scenario, place: usize, history: &[Registration])
         doubtful: false,
         found: Vec::new(),
     };
+    let diskless = diskless(scenario, home);
     for registration in history {
         model.follow(registration);
+        if let (Some((from, to)), Ask::Bind(_)) = (&diskless, registration.ask)
+            && registration.end == RequestEnd::Answered(200)
+            && registration.sent_at >= *from
+            && registration.ended_at.is_some_and(|at| at < *to)
+        {
+            model.violate(
+                "answered unsaved",
+                format!("no disk could have it: {registration:?}"),
+            );
+        }
         let refused_by_right = scenario.servers[home].tight;
         if registration.sent_at >= scenario.settled_at()
             && registration.end != RequestEnd::Answered(200)
@@ -69,6 +82,32 @@ pub(super) fn check(scenario: &Scenario, place: usize, history: &[Registration])
         }
     }
     model.found
+}
+
+/// When a registrar that promises to answer once a registration is on disk has no disk that would
+/// take it.
+fn diskless(scenario: &Scenario, home: usize) -> Option<(Micros, Micros)> {
+    if scenario.servers[home].durability != DurabilityPlan::Commit {
+        return None;
+    }
+    let of_store = scenario.troubles.iter().filter_map(|t| match t.trouble {
+        _ if t.node != home => None,
+        Trouble::Slow { backend, .. } if backend == BackendKind::Store => Some((t.at, 0)),
+        Trouble::Dead { backend, lasts } | Trouble::Failing { backend, lasts } => {
+            (backend == BackendKind::Store).then_some((t.at, lasts))
+        }
+        Trouble::Slow { .. }
+        | Trouble::Crash { .. }
+        | Trouble::Partition { .. }
+        | Trouble::Reset
+        | Trouble::WallJump { .. } => None,
+    });
+    // Of several the last counts: one alone is certain.
+    let found: Vec<(Micros, Micros)> = of_store.collect();
+    let &[(at, lasts)] = found.as_slice() else {
+        return None;
+    };
+    Some((at, (at + lasts).min(scenario.heal_at)))
 }
 
 struct Model<'a> {
@@ -233,7 +272,7 @@ mod tests {
         crash: Option<Micros>,
         history: &[Registration],
     ) -> Vec<&'static str> {
-        use super::super::super::scenario::{Trouble, TroublePlan};
+        use super::super::super::scenario::TroublePlan;
         let mut scenario = Scenario::of(1);
         scenario.heal_at = 1_000 * SECOND;
         scenario.phones.truncate(1);
