@@ -92,7 +92,11 @@ fn diskless(scenario: &Scenario, home: usize) -> Option<(Micros, Micros)> {
     }
     let of_store = scenario.troubles.iter().filter_map(|t| match t.trouble {
         _ if t.node != home => None,
-        Trouble::Slow { backend, .. } if backend == BackendKind::Store => Some((t.at, 0)),
+        Trouble::Slow {
+            backend: BackendKind::Store,
+            ..
+        }
+        | Trouble::Disk { .. } => Some((t.at, 0)),
         Trouble::Dead { backend, lasts } | Trouble::Failing { backend, lasts } => {
             (backend == BackendKind::Store).then_some((t.at, lasts))
         }
