@@ -11,8 +11,8 @@
 //! The time is Unix milliseconds, all numbers are big-endian. The MAC is 96 bits of SipHash-2-4 with
 //! 128 bits under a key derived from the domain's secret; the source is 32 bits of a keyed hash of the
 //! address that the challenge was sent to. Whoever answers has received it, so that a forged address is
-//! told from a real one ([`NonceSource::issued_to`]); a nonce is good at other addresses too, for a
-//! phone may move from one network to another. The unique bits are a keyed function of a counter
+//! told from a real one ([`NonceSource::issued_to`]); on a connection a nonce is good at other addresses
+//! too, for a phone may move from one network to another. The unique bits are a keyed function of a counter
 //! (no randomness is drawn): they name the nonce in the replay windows ([`super::window`]).
 
 use core::hash::Hasher as _;
