@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::node::NodeId;
-use super::super::scenario::{Scenario, Trouble};
+use super::super::scenario::{Scenario, ServerPlan, Trouble};
 use super::super::stranger::is_strangers;
 use super::Case;
 use super::calls::OWN_TAG;
@@ -103,7 +103,11 @@ impl<'a> Seen<'a> {
         }
         // Who keeps no state passes on what comes in the order in which it comes.
         let keeps = scenario.servers[sent.from].stateful && scenario.crashes(sent.from).next().is_none();
-        if keeps && status < 200 && self.finals.contains(&hop) {
+        // Over TCP a transaction ends with its ACK, and a copy that a server without state sends there is
+        // a new one.
+        let copies = |s: &ServerPlan| !s.stateful && s.next.is_some_and(|next| next.tcp);
+        let copied = scenario.servers.get(to).is_some_and(copies);
+        if keeps && !copied && status < 200 && self.finals.contains(&hop) {
             let what = format!("{status} to {} after the final answer", facts.branch);
             return Some(("provisional after final", what));
         }

@@ -180,6 +180,11 @@ impl<'a> Courses<'a> {
             };
             (key, kind, course)
         });
+        // Whether a server without state sends copies over TCP.
+        let copied = scenario
+            .servers
+            .iter()
+            .any(|s| !s.stateful && s.next.is_some_and(|next| next.tcp));
         let failures = self
             .failures
             .iter()
@@ -191,7 +196,7 @@ impl<'a> Courses<'a> {
                         .before
                         .and_then(|branch| self.came.get(&(key.0, branch, key.3)));
                     let copies = copies.map_or(&[][..], Vec::as_slice);
-                    early(kind, course, copies).or_else(|| late(scenario, key.1, kind, course))
+                    early(kind, course, copies, copied).or_else(|| late(scenario, key.1, kind, course))
                 }
                 Kind::Failure => too_often(course).or_else(|| overdue(course)),
             };
@@ -209,7 +214,7 @@ type Fault = Option<(&'static str, String)>;
 
 /// A request is sent again by its timer only, which an answer stops (an INVITE's) or slows.
 /// Over TCP what was answered leaves nothing behind, and a copy is a new request with the same branch.
-fn early(kind: Kind, course: &Course<'_>, copies: &[Micros]) -> Fault {
+fn early(kind: Kind, course: &Course<'_>, copies: &[Micros], copied: bool) -> Fault {
     let first = course.finals_back.iter().min().copied();
     let answered = first.filter(|_| kind == Kind::Request);
     // Since the last copy there was no answer.
@@ -228,6 +233,11 @@ fn early(kind: Kind, course: &Course<'_>, copies: &[Micros]) -> Fault {
     }
     for (n, pair) in course.sent.windows(2).enumerate() {
         if answered.is_some_and(|back| pair[1] > back) {
+            break;
+        }
+        // See above: an INVITE too.
+        let anew = |copy: &Micros| *copy <= pair[1] && *copy + HAND_OVER >= pair[1];
+        if copied && copies.iter().any(anew) {
             break;
         }
         let least = kind.interval(n + 1);
