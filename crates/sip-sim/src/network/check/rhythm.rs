@@ -180,11 +180,11 @@ impl<'a> Courses<'a> {
             };
             (key, kind, course)
         });
-        // Whether a server without state sends copies over TCP.
-        let copied = scenario
-            .servers
-            .iter()
-            .any(|s| !s.stateful && s.next.is_some_and(|next| next.tcp));
+        // Whether a server without state sends copies to this one over TCP.
+        let copied = |server: NodeId| {
+            let mut before = scenario.servers.iter().filter(|s| !s.stateful);
+            before.any(|s| s.next.is_some_and(|next| next.tcp && next.server == server))
+        };
         let failures = self
             .failures
             .iter()
@@ -196,7 +196,7 @@ impl<'a> Courses<'a> {
                         .before
                         .and_then(|branch| self.came.get(&(key.0, branch, key.3)));
                     let copies = copies.map_or(&[][..], Vec::as_slice);
-                    early(kind, course, copies, copied).or_else(|| late(scenario, key.1, kind, course))
+                    early(kind, course, copies, copied(key.0)).or_else(|| late(scenario, key.1, kind, course))
                 }
                 Kind::Failure => too_often(course).or_else(|| overdue(course)),
             };
