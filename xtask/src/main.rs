@@ -3,6 +3,7 @@
 mod fuzz;
 mod instructions;
 mod models;
+mod nightly;
 mod sanitizer;
 mod setup;
 mod sim;
@@ -31,6 +32,10 @@ cargo xtask COMMAND
                        no more than N (default: 3) interrupt another
   asan [--server]      tests of the code with `unsafe` under the address sanitizer; with --server
                        also those of counting allocators, and the server in conformance tests
+  crash [CRASHES] [BINDINGS]
+                       kill -9 under registration load (default: 200 times, 1,000,000 bindings)
+  nightly              the long form of all these: sim (MINUTES=N, default 60), mutants, fuzz,
+                       crash, loom, asan; what failed is said last
   instructions [--accept]
                        instructions per message against bench/instructions.toml (or into it)
   bench [TOOL] [ARGS…] a tool of bench/: beside-kamailio (default), workers, memory,
@@ -53,6 +58,8 @@ fn main() -> ExitCode {
         "mutants" => sim::run_mutants(rest),
         "asan" => sanitizer::run(rest),
         "loom" => models::run(rest),
+        "crash" => nightly::crash(rest),
+        "nightly" => nightly::run(rest),
         "instructions" => instructions::run(rest),
         "bench" => steps::bench(rest),
         "help" | "--help" | "-h" => {

@@ -1,5 +1,7 @@
 //! `cargo xtask loom`: every model of what threads share, under the model checker.
 
+use std::process::Command;
+
 use crate::steps::{Outcome, cargo, run_step, target_dir};
 
 /// Times that a model's threads are interrupted where they need not wait, at most: most faults of
@@ -19,19 +21,14 @@ const MODELS: &[(&str, &[&str])] = &[
 /// Builds the models and runs those whose names contain a filter (default: all).
 pub(crate) fn run(args: &[String]) -> Outcome {
     let (preemptions, filter) = arguments(args)?;
-    // A target directory of its own: with this flag everything is another build.
-    let target_dir = target_dir()?.join("loom");
     for (package, place) in MODELS {
-        let mut command = cargo();
+        let mut command = cargo_for_models()?;
         command
-            .args(["test", "--quiet", "--profile", "models", "--package", package])
+            .args(["--package", package])
             .args(*place)
-            .arg("--target-dir")
-            .arg(&target_dir)
             // One after the other: a model is one thread's work, and prints what it found at once.
             .args(["--", "--test-threads", "1"])
             .args(&filter)
-            .env("RUSTFLAGS", "--cfg loom -D warnings")
             .env("LOOM_MAX_PREEMPTIONS", preemptions.to_string())
             .env("LOOM_MAX_BRANCHES", BRANCHES.to_string());
         run_step(
@@ -40,6 +37,27 @@ pub(crate) fn run(args: &[String]) -> Outcome {
         )?;
     }
     Ok(())
+}
+
+/// Whether the models still compile: cheap, and part of `check`, as no other step looks at them.
+pub(crate) fn check() -> Outcome {
+    for (package, place) in MODELS {
+        let mut command = cargo_for_models()?;
+        command.arg("--no-run").args(["--package", package]).args(*place);
+        run_step(&format!("models of {package} compile"), &mut command)?;
+    }
+    Ok(())
+}
+
+fn cargo_for_models() -> Result<Command, String> {
+    let mut command = cargo();
+    command
+        .args(["test", "--quiet", "--profile", "models"])
+        // A target directory of its own: with this flag everything is another build.
+        .arg("--target-dir")
+        .arg(target_dir()?.join("loom"))
+        .env("RUSTFLAGS", "--cfg loom -D warnings");
+    Ok(command)
 }
 
 fn arguments(args: &[String]) -> Result<(u32, Vec<String>), String> {

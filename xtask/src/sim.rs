@@ -17,9 +17,15 @@ pub(crate) fn run(args: &[String]) -> Outcome {
     if !args.is_empty() {
         return Err("it takes no arguments: SEEDS=FROM..TO, MINUTES=N, SEED=N or SCENARIO=FILE".into());
     }
+    run_with(&[])
+}
+
+/// The same, where `variables` count for more than those of the environment.
+pub(crate) fn run_with(variables: &[(&str, &str)]) -> Outcome {
     let program = build(&root(), &target_dir()?, &[])?;
     let status = Command::new(program)
         .current_dir(root())
+        .envs(variables.iter().copied())
         .status()
         .map_err(|error| format!("cannot start the simulator: {error}"))?;
     if status.success() {

@@ -117,6 +117,7 @@ pub(crate) fn check() -> Outcome {
     run_step("formatting", cargo().args(["fmt", "--all", "--check"]))?;
     fuzz_lock_file()?;
     clippy()?;
+    models::check()?;
     eprintln!("── tidy");
     tidy::run(&root())?;
     sim::check_mutants()?;

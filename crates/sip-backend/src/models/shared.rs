@@ -149,6 +149,7 @@ fn the_highest_version_of_what_was_saved_is_what_is_held() {
         let first = AorRecord {
             bindings: vec![binding(b"old", Some(gone), 101, 100_000)],
             version: 100_000,
+            ..AorRecord::default()
         };
         shared.load(AOR, first);
         let now_ms = 102_000;
