@@ -8,8 +8,9 @@ use crate::steps::{Outcome, cargo, host_triple, run_step, target_dir};
 /// Packages with `unsafe` code, and the tests that run it.
 const TESTS: &[(&str, &[&str])] = &[("sip-net", &["--lib", "--tests"])];
 
-/// Those whose only `unsafe` code is an allocator that counts, in a test.
+/// An allocator that counts, for tests, and those who use it.
 const ALLOCATORS: &[(&str, &[&str])] = &[
+    ("counting-allocator", &["--lib"]),
     ("sip-message", &["--test", "no_alloc"]),
     ("sip-core", &["--test", "allocations"]),
 ];

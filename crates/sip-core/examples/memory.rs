@@ -10,48 +10,24 @@
 //! holds, and what is left after all timers have fired.
 
 #![expect(clippy::print_stdout, reason = "an example")]
-#![expect(unsafe_code, reason = "a global allocator that counts")]
 
 #[path = "../tests/common/call.rs"]
 mod call;
 #[path = "../tests/common/mod.rs"]
 mod common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-
 use call::Call;
+use counting_allocator::Counting;
 use sip_core::config::StateMode;
-
-struct Counting;
-
-static HELD: AtomicUsize = AtomicUsize::new(0);
-
-/// What glibc takes for a request of `size` bytes: a header of 8, rounded up to 16, at least 32.
-fn taken(size: usize) -> usize {
-    (size + 8).next_multiple_of(16).max(32)
-}
-
-// SAFETY: every call is handed on to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        HELD.fetch_add(taken(layout.size()), Relaxed);
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        HELD.fetch_sub(taken(layout.size()), Relaxed);
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-fn held() -> usize {
-    HELD.load(Relaxed)
+fn held() -> i64 {
+    counting_allocator::held().bytes()
 }
 
-fn megabytes(bytes: usize) -> f64 {
+fn megabytes(bytes: i64) -> f64 {
     bytes as f64 / 1e6
 }
 
@@ -76,8 +52,8 @@ fn main() {
         "finished: {:.0} MB for {transactions} transactions and {} timers at {rate} calls/s: {} bytes a transaction, {} a call",
         megabytes(full),
         gauges.timers,
-        full / transactions as usize,
-        full / (rate * 32) as usize,
+        full / transactions as i64,
+        full / (rate * 32) as i64,
     );
     calls.pass(200_000_000);
     let gauges = calls.endpoint.gauges();

@@ -1,37 +1,14 @@
 //! Parsing, reading values and forwarding allocate nothing once their memory has grown to the
 //! traffic's size. Each thread counts for itself: the test harness allocates beside.
-#![expect(unsafe_code, reason = "a counting allocator is a global allocator")]
 
 #[path = "../benches/forward/mod.rs"]
 mod forward;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::hint::black_box;
 
+use counting_allocator::{Counting, allocations};
 use sip_message::HeaderIndex;
 use sip_message::write::Edits;
-
-struct Counting;
-
-thread_local! {
-    static COUNT: Cell<usize> = const { Cell::new(0) };
-}
-
-// SAFETY: every call is handed to the system allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // A thread that is ending has no count any more, and is not the one that is counted.
-        let _ = COUNT.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -47,10 +24,10 @@ fn forwarding_allocates_nothing_after_warm_up() {
         black_box(out.len());
     };
     once();
-    let before = COUNT.get();
+    let before = allocations();
     assert!(before > 0, "the allocator counts");
     (0..1_000).for_each(|_| once());
-    assert_eq!(COUNT.get() - before, 0);
+    assert_eq!(allocations() - before, 0);
 
     let text = String::from_utf8(out).unwrap();
     let added = "Via: SIP/2.0/UDP 198.51.100.1:5060;branch=z9hG4bK81985529216486895\r\n\

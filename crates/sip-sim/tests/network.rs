@@ -1,7 +1,12 @@
 //! Fixed seeds of whole networks under faults. `make sim` runs any others, and explains.
 
+use counting_allocator::{Counting, allocations};
 use sip_sim::network::play;
 use sip_sim::network::scenario::Scenario;
+
+/// What servers hold when everything is over is counted to the byte.
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 /// Plays these seeds; the first one that breaks a rule is told with all it breaks.
 fn hold(seeds: core::ops::Range<u64>) {
@@ -17,6 +22,7 @@ fn hold(seeds: core::ops::Range<u64>) {
             broken.join("\n")
         );
     }
+    assert!(allocations() > 0, "bytes are counted");
     assert!(messages > 10_000, "the networks were idle: {messages} messages");
 }
 

@@ -9,9 +9,13 @@ const EDGES: &[(&str, &[&str])] = &[
     ("sip-core", &["sip-message"]),
     ("sip-backend", &["sip-core", "loom-locks"]),
     ("sip-net", &["sip-core", "sip-message", "loom-locks"]),
-    ("sip-sim", &["sip-core", "sip-message", "sip-backend"]),
+    (
+        "sip-sim",
+        &["sip-core", "sip-message", "sip-backend", "counting-allocator"],
+    ),
     ("delay-relay", &[]),
     ("loom-locks", &[]),
+    ("counting-allocator", &[]),
     ("sip-load", &["sip-message", "sip-core", "sip-net"]),
     ("settings", &["sip-message", "sip-core", "sip-backend", "sip-net"]),
     (
@@ -38,6 +42,8 @@ const EDGES: &[(&str, &[&str])] = &[
 
 /// More edges for tests and benchmarks.
 const DEV_EDGES: &[(&str, &[&str])] = &[
+    ("sip-message", &["counting-allocator"]),
+    ("sip-core", &["counting-allocator"]),
     ("sip-net", &["sip-message"]),
     ("sip-backend", &["test-databases", "delay-relay"]),
     ("trapezoid", &["sip-sim", "test-databases"]),

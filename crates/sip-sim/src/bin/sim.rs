@@ -20,10 +20,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use counting_allocator::Counting;
 use sip_sim::checker::Violation;
 use sip_sim::network::scenario::Scenario;
 use sip_sim::network::{play, shrink::shrink};
 use sip_sim::runner::Outcome;
+
+/// What servers hold when everything is over is counted to the byte.
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 /// Seeds where nobody says which.
 const SEEDS: Range<u64> = 0..500;

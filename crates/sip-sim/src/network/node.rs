@@ -141,6 +141,12 @@ pub trait Node {
     /// What it still holds although everything is over; `None`: nothing.
     fn leftovers(&self) -> Option<String>;
 
+    /// Ends the process. What it had on its heap that it must not have when everything is over;
+    /// `None`: nothing.
+    fn end(&mut self) -> Option<String> {
+        None
+    }
+
     /// What became of the calls that it took part in, for a user agent.
     fn calls(&self) -> Vec<CallReport> {
         Vec::new()

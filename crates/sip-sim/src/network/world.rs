@@ -166,6 +166,14 @@ impl<'s> World<'s> {
         for what in held {
             self.violate("leftovers", what);
         }
+        let running = self.hosts.iter_mut().zip(&self.stations);
+        let held: Vec<String> = running
+            .filter(|(host, _)| host.power == Power::On)
+            .filter_map(|(host, station)| Some(format!("{} {}", station.name, host.node.end()?)))
+            .collect();
+        for what in held {
+            self.violate("bytes kept", what);
+        }
     }
 
     fn play(&mut self) {

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use counting_allocator::{Held, held};
 use sip_core::config::Config;
 use sip_core::endpoint::{Endpoint, Handled, Keys};
 use sip_core::id::{ListenerId, WorkerId};
@@ -37,6 +38,13 @@ const SWEEP_EVERY: Micros = 5 * SECOND;
 const CACHE_FOR: Micros = 30 * SECOND;
 /// A process that cannot start is started again after this.
 const START_PAUSE: Micros = SECOND;
+
+/// What a worker may hold when everything is over, beyond what it held at its start, for use by what
+/// comes next: memory of some finished transactions, and one page of each of its four slabs.
+const MOST_KEPT: Held = Held {
+    small: 24 * 1024,
+    large: 512 * 1024,
+};
 
 /// No question of a worker is open for longer than this.
 const LONGEST_QUESTION: Micros = 10 * SECOND;
@@ -172,24 +180,29 @@ impl Server {
             shared.update_bindings(aor, &mut |held| held.clone_from(record));
         }
         shared.versions_from(newest);
-        let workers = (0..self.plan.workers)
-            .map(|worker| {
-                let keys = Keys {
-                    domain_secret: self.domain_secret,
-                    seed: key(rng),
-                };
-                Endpoint::new(&self.config, &keys, WorkerId(worker), shared.clone())
-            })
-            .collect();
+        let workers = self.workers(&shared);
         self.process = Some(Process {
             wall: SteadyWall::new(Instant::from_micros(clocks.now), clocks.unix_ms),
             workers,
             shared,
-            conns: Conns::new(self.plan.workers, &self.config.limits, rng.next_u64() as u32),
+            conns: Conns::new(self.plan.workers, &self.config.limits, self.rng.next_u64() as u32),
             mail: Queue::default(),
             waiting_mail: 0,
             sweep_at: None,
         });
+    }
+
+    /// Workers as they are at a start.
+    fn workers(&mut self, shared: &Arc<Cells>) -> Vec<Endpoint> {
+        (0..self.plan.workers)
+            .map(|worker| {
+                let keys = Keys {
+                    domain_secret: self.domain_secret,
+                    seed: key(&mut self.rng),
+                };
+                Endpoint::new(&self.config, &keys, WorkerId(worker), shared.clone())
+            })
+            .collect()
     }
 
     /// Gives a message to a worker; whether its connection may go on.
@@ -571,6 +584,26 @@ impl Node for Server {
             held.push(format!("{bindings} bindings"));
         }
         (!held.is_empty()).then(|| held.join("; "))
+    }
+
+    fn end(&mut self) -> Option<String> {
+        let process = self.process.take()?;
+        let before = held();
+        let fresh = self.workers(&process.shared);
+        let fresh_bytes = held() - before;
+        drop(fresh);
+        // What dropping gives back is what they held, to the byte.
+        let before = held();
+        drop(process.workers);
+        let kept = before - held() - fresh_bytes;
+        let workers = i64::from(self.plan.workers);
+        let fits = kept.small <= workers * MOST_KEPT.small && kept.large <= workers * MOST_KEPT.large;
+        (!fits).then(|| {
+            format!(
+                "keeps {} bytes in small blocks and {} in pages, on {workers} workers; each may keep {} and {}",
+                kept.small, kept.large, MOST_KEPT.small, MOST_KEPT.large
+            )
+        })
     }
 }
 
