@@ -126,7 +126,7 @@ mod tests {
         let code = "fn f() { unsafe { g() } }";
         assert_eq!(check(&[file("crates/trapezoid/src/main.rs", code)]).len(), 1);
         assert_eq!(check(&[file("crates/sip-net/src/udp.rs", code)]), []);
-        assert_eq!(check(&[file("crates/sip-core/tests/allocations.rs", code)]), []);
+        assert_eq!(check(&[file("crates/counting-allocator/src/lib.rs", code)]), []);
         assert_eq!(
             check(&[file("crates/sip-backend/src/lib.rs", "#![deny(unsafe_code)]")]),
             []
