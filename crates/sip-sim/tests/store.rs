@@ -184,9 +184,16 @@ impl Case {
                 self.fail(&format!("user {user} has {has:?}, and should have {known:?}"));
             }
             let version = newest.max(known.version);
+            // A start on a full disk writes nothing anew, as to start is worth more: what a failed sync
+            // lost before may be read now and gone later.
+            let mut others = BTreeSet::new();
+            if self.disk.faults().room.is_some() {
+                others.clone_from(&known.others);
+                others.insert(known.certain);
+            }
             let known = Known {
                 certain: has,
-                others: BTreeSet::new(),
+                others,
                 version,
             };
             self.known.insert(user, known);
@@ -476,4 +483,54 @@ fn what_is_answered_is_there_and_what_is_refused_is_not() {
         segments += disk.files(journal).len();
     }
     assert!(only.is_some() || segments > 0, "no journal was left to be read");
+}
+
+/// Killed again and again before anything is folded: each start leaves what it found, and leaves it once.
+#[test]
+fn starts_do_not_make_the_journal_longer() {
+    let mut case = Case::new(1);
+    for round in 0..30 {
+        let load = |_: Box<[u8]>, _: AorRecord| {};
+        let find = |_, _| Some(ListenerId(0));
+        let (disk, table) = (case.disk.clone(), case.table.clone());
+        let opened = open(case.now(), disk, table, &options(), &find, &load).expect("it starts");
+        assert_eq!(opened.loaded.replayed, round, "one for each save");
+        let mut writer = opened.writer;
+        let (_, _, save) = case.save(0, round + 1, Some(round + 1), true);
+        let mut answered = Vec::new();
+        writer.commit(case.now(), &mut vec![(save, case.now().instant)], &mut answered);
+        assert!(answered.iter().all(|answer| answer.saved.is_ok()), "{answered:?}");
+        drop(writer);
+        case.disk.crash(round % 2 == 0);
+        case.now_us += SECOND;
+    }
+}
+
+/// A full disk takes half of what a start writes anew: it leaves nothing of that.
+#[test]
+fn a_start_on_a_full_disk_leaves_no_half_segment() {
+    let mut case = Case::new(2);
+    let load = |_: Box<[u8]>, _: AorRecord| {};
+    let find = |_, _| Some(ListenerId(0));
+    let start = |case: &Case| {
+        let (disk, table) = (case.disk.clone(), case.table.clone());
+        open(case.now(), disk, table, &options(), &find, &load).expect("it starts")
+    };
+    let mut writer = start(&case).writer;
+    for version in 1..4 {
+        let (_, _, save) = case.save(0, version, Some(version), true);
+        let mut answered = Vec::new();
+        writer.commit(case.now(), &mut vec![(save, case.now().instant)], &mut answered);
+        assert!(answered.iter().all(|answer| answer.saved.is_ok()), "{answered:?}");
+    }
+    drop(writer);
+    case.disk.crash(false);
+    let journal = Path::new("/location.db.journal");
+    let before = case.disk.files(journal);
+    case.disk.set_faults(Faults {
+        room: Some(100),
+        ..Faults::default()
+    });
+    assert_eq!(start(&case).loaded.replayed, 3);
+    assert_eq!(case.disk.files(journal), before);
 }

@@ -141,14 +141,22 @@ pub fn open<D: Disk + Clone, T: Table>(
         next,
         newest: Newest::new(),
         kept: Vec::with_capacity(segments.len()),
+        copied: Vec::new(),
     };
     let sure = segments.len().saturating_sub(UNSURE);
     for (place, segment) in segments.into_iter().enumerate() {
         replay.read(segment, place >= sure, &mut loaded)?;
     }
-    let (next, segments, pending) = (replay.next, replay.kept, replay.newest);
+    let Replay {
+        next,
+        newest: pending,
+        kept: segments,
+        copied,
+        ..
+    } = replay;
     // The names too.
     disk.sync_dir(&dir).map_err(OpenError::io(&dir))?;
+    forget_copied(&disk, &dir, &copied)?;
     let loading = Loading {
         find_listener,
         load,
@@ -198,6 +206,25 @@ struct Replay<'a, D> {
     next: u64,
     newest: Newest,
     kept: Vec<Closed>,
+    /// Those of which there is a copy that is sure.
+    copied: Vec<Closed>,
+}
+
+/// Removes what was written anew, once the names of the copies are on disk: where a server is killed
+/// again and again before anything is folded, each start would else leave all it read once more.
+fn forget_copied<D: Disk, E: std::error::Error>(
+    disk: &D,
+    dir: &Path,
+    copied: &[Closed],
+) -> Result<(), OpenError<E>> {
+    for closed in copied {
+        disk.remove(&closed.path).map_err(OpenError::io(&closed.path))?;
+    }
+    if copied.is_empty() {
+        return Ok(());
+    }
+    // One that came back with the power would outlive the memory of what was deleted since.
+    disk.sync_dir(dir).map_err(OpenError::io(dir))
 }
 
 impl<D: Disk> Replay<'_, D> {
@@ -264,9 +291,13 @@ impl<D: Disk> Replay<'_, D> {
         let whole = usize::try_from(closed.bytes)
             .ok()
             .and_then(|len| bytes.get(..len));
+        let mut copied = false;
         if unsure {
             match self.copy(whole.unwrap_or_default()) {
-                Ok(copy) => self.kept.push(copy),
+                Ok(copy) => {
+                    self.kept.push(copy);
+                    copied = true;
+                }
                 // To start is worth more than to be sure of what a full disk may have lost before.
                 Err(error) if error.kind() == io::ErrorKind::StorageFull => {
                     tracing::warn!(path = %closed.path.display(), %error, "location journal: segment not written anew");
@@ -280,19 +311,33 @@ impl<D: Disk> Replay<'_, D> {
             self.disk.sync(&closed.path)
         };
         settled.map_err(OpenError::io(&closed.path))?;
-        self.kept.push(closed);
+        if copied {
+            self.copied.push(closed);
+        } else {
+            self.kept.push(closed);
+        }
         Ok(())
     }
 
-    /// Writes a new segment with this content.
+    /// Writes a new segment with this content, or none.
     fn copy(&mut self, content: &[u8]) -> io::Result<Closed> {
         let path = journal::segment_path(self.dir, self.next);
         self.next += 1;
-        let mut file = self.disk.create(&path)?;
-        file.append(content)?;
-        file.sync()?;
-        let bytes = content.len() as u64;
-        Ok(Closed { path, bytes })
+        let write = || {
+            let mut file = self.disk.create(&path)?;
+            file.append(content)?;
+            file.sync()
+        };
+        let Err(error) = write() else {
+            let bytes = content.len() as u64;
+            return Ok(Closed { path, bytes });
+        };
+        // Nobody folds what is half there: read at a start to come, it would bring back what was deleted
+        // since and is remembered no more.
+        match self.disk.remove(&path) {
+            Err(left) if left.kind() != io::ErrorKind::NotFound => Err(io::Error::other(left)),
+            Ok(()) | Err(_) => Err(error),
+        }
     }
 }
 
