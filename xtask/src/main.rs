@@ -74,7 +74,9 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            eprintln!("xtask {command}: {message}");
+            if !message.is_empty() {
+                eprintln!("xtask {command}: {message}");
+            }
             ExitCode::FAILURE
         }
     }

@@ -81,14 +81,14 @@ pub(crate) fn run(args: &[String]) -> Outcome {
             Ok(()) => eprintln!("── nightly: {name} passed, {minutes} min"),
             Err(error) => {
                 eprintln!("── nightly: {name} FAILED, {minutes} min: {error}");
-                failed.push(format!("{name}: {error}"));
+                failed.push(format!("{name} ({error})"));
             }
         }
     }
     if failed.is_empty() {
         Ok(())
     } else {
-        Err(failed.join("; "))
+        Err(format!("failed: {}", failed.join("; ")))
     }
 }
 

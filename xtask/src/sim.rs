@@ -31,7 +31,8 @@ pub(crate) fn run_with(variables: &[(&str, &str)]) -> Outcome {
     if status.success() {
         Ok(())
     } else {
-        Err("a seed breaks a rule".into())
+        // The simulator said it all, and the seed last.
+        Err(String::new())
     }
 }
 

@@ -12,7 +12,7 @@ use crate::setup::{self, find_program};
 use crate::sim;
 use crate::tidy;
 
-/// Done, or what to tell the user.
+/// Done, or what to tell the user; empty: whoever failed has told it.
 pub(crate) type Outcome = Result<(), String>;
 
 /// The workspace's root.

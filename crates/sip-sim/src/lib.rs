@@ -1,12 +1,13 @@
-//! A deterministic simulator: a network of real cores under virtual time and one seed.
+//! A deterministic simulator: networks of real cores under virtual time and one seed. The same seed
+//! gives the same run, byte for byte (docs/simulator.md).
 //!
-//! A seed stands for a [`scenario::Scenario`]: the faults of each link, the proxies'
-//! configuration, the calls. [`world::run`] plays it: two user agents ([`agent`], written from
-//! RFC 3261 independently of the core) call each other through two proxies ([`proxy`], the
-//! core's own `Endpoint`), and [`checker`] compares what the network saw with what must hold.
-//! The same seed gives the same trace, byte for byte. [`fork`] does the same for calls that fork,
-//! and [`runner`] runs many seeds of either.
+//! [`network`] is the whole of it, and what `make sim` plays (`src/bin/sim.rs`): servers with their
+//! connections, back-ends and location journal on a [`disk`] that loses power, phones, a stranger,
+//! troubles, and the rules. A phone's side of a call is [`agent`]'s, written from RFC 3261
+//! independently of the core.
 //!
+//! Two smaller worlds run in the crate's tests: two proxies in a row ([`scenario`], [`world`],
+//! [`proxy`], [`checker`]) and one that forks ([`fork`]); [`runner`] runs many seeds of either.
 //! `SEED=n cargo test -p sip-sim --test seeds -- --nocapture` prints the ladder of one seed
 //! (`CALL=n`: of one call in it); `SEEDS=a..b` runs others than the fixed ones.
 
