@@ -1,8 +1,9 @@
 //! A datagram may say that it came from somebody else: whoever cannot show that he receives what we
 //! send gets no more than one datagram for each of his, and three times its bytes.
 
+use crate::agent::nonce_of;
 use crate::common::{Bench, CALLEE, CALLER, Sent, one, request, response};
-use crate::replay::{credentials, guarded, nonce};
+use crate::replay::{credentials, guarded};
 
 const URI: &str = "sip:bob@example.com";
 /// Somebody whose address the attacker writes.
@@ -96,12 +97,12 @@ fn a_stranger_gets_one_datagram_for_one() {
 fn credentials_obtained_elsewhere_prove_nothing() {
     for cached in [true, false] {
         let mut bench = guarded();
-        let nonce = nonce(&one(bench.udp(CALLER, &text_of("INVITE", "a", ""))));
+        let nonce = nonce_of(&one(bench.udp(CALLER, &text_of("INVITE", "a", ""))));
         if !cached {
             bench.shared.cached.lock().unwrap().clear();
         }
         let mut tally = Tally::default();
-        let good = credentials(&nonce, "example.com", "INVITE", URI, 1);
+        let good = credentials(&nonce, "INVITE", 1);
         let answer = one(tally.forge(&mut bench, &text_of("INVITE", "b", &good)));
         assert_eq!(answer.first_line(), "SIP/2.0 407 Proxy Authentication Required");
         assert!(
@@ -113,8 +114,8 @@ fn credentials_obtained_elsewhere_prove_nothing() {
         tally.pass(&mut bench, 40_000);
         tally.assert_bounded();
         // Who has moved answers the new challenge.
-        let moved = crate::replay::nonce(&answer);
-        let again = credentials(&moved, "example.com", "INVITE", URI, 1);
+        let moved = nonce_of(&answer);
+        let again = credentials(&moved, "INVITE", 1);
         let sent = bench.udp(VICTIM, &text_of("INVITE", "c", &again));
         assert_eq!(sent.iter().any(|s| s.address() == CALLEE), cached);
     }
@@ -126,12 +127,8 @@ fn credentials_obtained_elsewhere_prove_nothing() {
 fn a_request_in_a_dialog_is_answered_once() {
     for (status, repeated) in [("486 Busy Here", false), ("200 OK", true)] {
         let mut bench = guarded();
-        let nonce = nonce(&one(bench.udp(CALLER, &text_of("INVITE", "a", ""))));
-        let invite = text_of(
-            "INVITE",
-            "b",
-            &credentials(&nonce, "example.com", "INVITE", URI, 1),
-        );
+        let nonce = nonce_of(&one(bench.udp(CALLER, &text_of("INVITE", "a", ""))));
+        let invite = text_of("INVITE", "b", &credentials(&nonce, "INVITE", 1));
         let sent = bench.udp(CALLER, &invite);
         // The caller has proved himself, and gets his 100 at once (§17.2.1).
         assert_eq!(sent[0].first_line(), "SIP/2.0 100 Trying");
@@ -180,12 +177,8 @@ fn a_request_in_a_dialog_is_answered_once() {
 #[test]
 fn who_has_proved_himself_is_told_until_he_acknowledges() {
     let mut bench = guarded();
-    let nonce = nonce(&one(bench.udp(CALLER, &text_of("INVITE", "a", ""))));
-    let invite = text_of(
-        "INVITE",
-        "b",
-        &credentials(&nonce, "example.com", "INVITE", URI, 1),
-    );
+    let nonce = nonce_of(&one(bench.udp(CALLER, &text_of("INVITE", "a", ""))));
+    let invite = text_of("INVITE", "b", &credentials(&nonce, "INVITE", 1));
     let forwarded = bench.udp(CALLER, &invite).remove(1);
     let first = bench.udp(CALLEE, &response(&forwarded, "486 Busy Here", ""));
     assert!(first.iter().any(|s| s.address() == CALLER));

@@ -4,7 +4,7 @@ use sip_core::config::{Config, Network};
 use sip_core::id::ConnId;
 use sip_core::transport::{Flow, Transport};
 
-use crate::common::{Bench, Sent, all_transports, over, request};
+use crate::common::{Bench, CALLEE, Sent, all_transports, over, request};
 
 const SLOT: u32 = 5;
 const FROM: &str = "192.0.2.10:40000";
@@ -30,17 +30,28 @@ fn invite(transport: Transport, number: usize, sent_by: &str) -> String {
         .replace("c1@", &format!("c{number}@"))
 }
 
-/// Sends so many from one connection, each with another sent-by; what was sent back on it.
+/// Sends so many from one connection, each with another sent-by; the answers, which go back on it.
 fn burst(bench: &mut Bench, flow: Flow, count: usize, sent_by: impl Fn(usize) -> String) -> Vec<Sent> {
     let mut answers = vec![];
     for number in 0..count {
         let text = invite(flow.transport, number, &sent_by(number));
-        let sent = bench.receive(flow, &text);
-        answers.extend(sent.into_iter().filter(|s| s.to.conn == flow.conn));
+        for sent in bench.receive(flow, &text) {
+            if is_answer(&sent) {
+                answers.push(sent);
+            } else {
+                assert_eq!(sent.address(), CALLEE, "{}", sent.text);
+            }
+        }
         let gauges = bench.endpoint.gauges();
         assert!(gauges.server_transactions + gauges.client_transactions <= 1000);
     }
+    assert!(!answers.is_empty());
+    assert!(answers.iter().all(|s| s.to.conn == flow.conn));
     answers
+}
+
+fn is_answer(sent: &Sent) -> bool {
+    sent.first_line().starts_with("SIP/2.0 ")
 }
 
 fn close(bench: &mut Bench, flow: Flow) -> Vec<Sent> {
@@ -105,19 +116,38 @@ fn answers_to_a_burst_go_to_few_of_the_places_that_it_names() {
     }
 }
 
-/// Nobody opens a WebSocket to a user agent (RFC 7118 §5).
+/// Nobody opens a WebSocket to a user agent (RFC 7118 §5): what its connection does not take is lost.
 #[test]
 fn nothing_is_opened_for_a_burst_over_websockets() {
     for transport in [Transport::Ws, Transport::Wss] {
-        let mut bench = Bench::new(&open());
-        let flow = over(transport, FROM, SLOT);
-        let answers = burst(&mut bench, flow, 300, |n| format!("198.51.100.1:{}", 1024 + n));
-        // They are pinned to it: that of the shell which has no such connection loses them.
-        assert!(
-            answers
-                .iter()
-                .all(|s| s.to.conn == flow.conn && s.address() == FROM)
-        );
+        for sent_by in ["198.51.100.1:5066", "198.51.100.1", "host.example.net"] {
+            let mut bench = Bench::new(&open());
+            let flow = over(transport, FROM, SLOT);
+            let answers = burst(&mut bench, flow, 300, |_| sent_by.to_owned());
+            let mut lost = answers.len();
+            assert!(
+                answers.iter().all(|s| s.pinned),
+                "for the shell, which opens none"
+            );
+            assert!(close(&mut bench, flow).iter().all(|s| s.address() == CALLEE));
+            for answer in &answers {
+                assert_eq!(bench.undelivered(answer), []);
+                bench.no_query();
+            }
+            // And what is sent later, when calls are given up.
+            for sent in bench.pass(400_000) {
+                if is_answer(&sent) {
+                    lost += 1;
+                    assert!(sent.to.conn == flow.conn && sent.pinned, "{sent:?}");
+                    assert_eq!(bench.undelivered(&sent), []);
+                } else {
+                    assert_eq!(sent.address(), CALLEE, "{}", sent.text);
+                }
+                bench.no_query();
+            }
+            assert!(lost > answers.len(), "the calls were given up");
+            bench.assert_idle();
+        }
     }
 }
 

@@ -1,8 +1,10 @@
 //! Nobody relays through this server, or speaks for others, who may not.
 
+use sip_core::auth::digest;
 use sip_core::config::{Action, Network, Relay, RelayTarget, Route, When};
 
-use crate::common::{Bench, CALLEE, CALLER, config, one, relay, request};
+use crate::agent::{PASSWORD, login, nonce_of};
+use crate::common::{Bench, CALLEE, CALLER, Sent, config, one, relay, request};
 
 /// One domain with the default methods that need credentials, and its users by location.
 fn guarded() -> sip_core::config::Config {
@@ -169,37 +171,111 @@ fn a_rule_without_auth_lets_no_stranger_through() {
     );
 }
 
-/// Loose routing with a Route that we never issued (RFC 3261 §16.4, §26.1.2).
+/// Routes that lead on to another, and that we never issued.
+const FOREIGN: [&str; 8] = [
+    "<sip:192.0.2.66;lr>",
+    "<sip:192.0.2.1:5060;lr>, <sip:192.0.2.66;lr>",
+    "<sip:proxy.example.com;lr;tz=0123456789abcdef>, <sip:192.0.2.66;lr>",
+    "<sip:192.0.2.1:5060;lr;tz=>, <sip:192.0.2.66;lr>",
+    "<sip:192.0.2.1:5060;lr;tz=zzzzzzzzzzzzzzzz>, <sip:192.0.2.66;lr>",
+    "<sip:AAAAAAAAAAAAAAAAAAAAAAAAAAAA@192.0.2.1:5060;lr;tz=0123456789abcdef>, <sip:192.0.2.66;lr>",
+    "<sips:192.0.2.1:5061;lr>, <sip:192.0.2.66;lr>",
+    "<sip:192.0.2.66>",
+];
+
+/// Of us alone, without a mark or with a forged one.
+const OURS: [&str; 5] = [
+    "<sip:192.0.2.1:5060;lr>",
+    "<sip:proxy.example.com;lr;tz=0123456789abcdef>",
+    "<sip:192.0.2.1:5060;lr;tz=zzzzzzzzzzzzzzzz>",
+    "<sip:AAAAAAAAAAAAAAAAAAAAAAAAAAAA@192.0.2.1:5060;lr;tz=0123456789abcdef>",
+    "<sip:192.0.2.1:5060;lr>, <sip:proxy.example.com;lr;tz=0123456789abcdef>",
+];
+
+/// Who sends it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Asker {
+    Stranger,
+    /// With good credentials.
+    Alice,
+    /// Nobody is asked for any.
+    Anybody,
+}
+
+/// What is sent for a request with this Route.
+fn routed(asker: Asker, method: &str, uri: &str, route: &str, to_tag: &str) -> Vec<Sent> {
+    let mut config = guarded();
+    if asker == Asker::Anybody {
+        config.domains[0].auth.methods.clear();
+        config.routes = vec![relay("sip:192.0.2.20:5060")];
+        config.routes[0].auth = Some(false);
+    }
+    let mut bench = Bench::new(&config);
+    let secrets = digest::secrets(b"alice", b"example.com", PASSWORD.as_bytes());
+    let key = (b"alice".to_vec(), b"example.com".to_vec());
+    bench.shared.cached.lock().unwrap().insert(key, Some(secrets));
+    let text = |branch: &str, more: &str| {
+        let lines = format!("Contact: <sip:a@b>\n{more}");
+        request(method, uri, branch, &lines).replace(
+            "To: <sip:bob@example.com>",
+            &format!("To: <sip:bob@example.com>{to_tag}"),
+        )
+    };
+    let mut lines = format!("Route: {route}\n");
+    if asker == Asker::Alice && method != "ACK" {
+        let nonce = nonce_of(&one(bench.udp(CALLER, &text("first", ""))));
+        assert!(!nonce.is_empty(), "{method}");
+        lines += &login(method, uri).line(&nonce);
+    }
+    bench.udp(CALLER, &text("second", &lines))
+}
+
+/// Loose routing with a Route that we never issued (RFC 3261 §16.4, §26.1.2): refused whoever asks, before he is
+/// asked who he is.
 #[test]
 fn a_route_that_was_never_issued_leads_nowhere() {
-    for route in [
-        "<sip:192.0.2.66;lr>",
-        "<sip:192.0.2.1:5060;lr>, <sip:192.0.2.66;lr>",
-        "<sip:proxy.example.com;lr;tz=0123456789abcdef>, <sip:192.0.2.66;lr>",
-        "<sip:192.0.2.1:5060;lr;tz=>, <sip:192.0.2.66;lr>",
-        "<sip:192.0.2.1:5060;lr;tz=zzzzzzzzzzzzzzzz>, <sip:192.0.2.66;lr>",
-        "<sip:AAAAAAAAAAAAAAAAAAAAAAAAAAAA@192.0.2.1:5060;lr;tz=0123456789abcdef>, <sip:192.0.2.66;lr>",
-        "<sips:192.0.2.1:5061;lr>, <sip:192.0.2.66;lr>",
-        "<sip:192.0.2.66>",
-    ] {
+    for asker in [Asker::Stranger, Asker::Alice, Asker::Anybody] {
         for to_tag in ["", ";tag=stolen"] {
             for method in ["INVITE", "BYE", "MESSAGE", "REFER", "ACK"] {
-                let text = request(
-                    method,
-                    "sip:victim@192.0.2.66",
-                    "a",
-                    &format!("Route: {route}\nContact: <sip:a@b>\n"),
-                )
-                .replace(
-                    "To: <sip:bob@example.com>",
-                    &format!("To: <sip:bob@example.com>{to_tag}"),
-                );
-                let sent = Bench::new(&guarded()).udp(CALLER, &text);
-                assert!(
-                    sent.iter().all(|s| s.address() == CALLER),
-                    "{method} by {route} reaches {:?}",
-                    sent.iter().map(|s| s.address()).collect::<Vec<_>>()
-                );
+                for route in FOREIGN {
+                    let sent = routed(asker, method, "sip:victim@192.0.2.66", route, to_tag);
+                    let what = format!("{asker:?}: {method} by {route}");
+                    if method == "ACK" {
+                        assert!(sent.is_empty(), "{what}: {sent:?}");
+                    } else {
+                        let sent = one(sent);
+                        let told = (sent.address(), sent.first_line());
+                        assert_eq!(told, (CALLER.to_owned(), "SIP/2.0 403 Forbidden"), "{what}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What is ours comes off, and the request goes by the rules as without it.
+#[test]
+fn a_route_of_ours_without_its_mark_is_none() {
+    for to_tag in ["", ";tag=stolen"] {
+        for method in ["INVITE", "BYE", "MESSAGE", "REFER", "ACK"] {
+            for route in OURS {
+                let by = |asker| routed(asker, method, "sip:bob@example.com", route, to_tag);
+                let what = format!("{method} by {route}");
+                let last = |sent: Vec<Sent>| sent.last().map(|s| (s.address(), s.first_line().to_owned()));
+                let told = |line: &str| Some((CALLER.to_owned(), line.to_owned()));
+                if method == "ACK" {
+                    assert_eq!(last(by(Asker::Stranger)), None, "{what}");
+                    assert_eq!(last(by(Asker::Alice)), None, "{what}");
+                    continue;
+                }
+                let asked = told("SIP/2.0 407 Proxy Authentication Required");
+                assert_eq!(last(by(Asker::Stranger)), asked, "{what}");
+                let absent = told("SIP/2.0 480 Temporarily Unavailable");
+                assert_eq!(last(by(Asker::Alice)), absent, "{what}");
+                let sent = by(Asker::Anybody);
+                let relayed = sent.last().expect("it goes by the rule");
+                assert_eq!(relayed.address(), CALLEE, "{what}");
+                assert_eq!(relayed.headers("Route"), [""; 0], "{what}");
             }
         }
     }

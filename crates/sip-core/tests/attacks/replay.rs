@@ -1,98 +1,92 @@
 //! Credentials that were good once, elsewhere, or for something else.
 
-use sip_core::auth::digest::{self, Input, QopAuth, ha1};
-use sip_core::config::Algorithm;
+use sip_core::auth::digest;
+use sip_core::config::{Config, Domain};
+use sip_core::query::{Answer, QueryKind};
+use sip_core::transport::{Flow, Transport};
 
-use crate::common::{Bench, CALLER, Sent, config, one, request};
+use crate::agent::{Login, PASSWORD, login, nonce_of};
+use crate::common::{Bench, CALLEE, CALLER, Sent, config, one, over, request, udp_flow};
 
 const URI: &str = "sip:bob@example.com";
+const CHALLENGED: &str = "SIP/2.0 407 Proxy Authentication Required";
 
-pub(crate) fn guarded() -> Bench {
+fn policy() -> Config {
     let mut config = config();
     config.domains[0].auth.methods = [&b"INVITE"[..], b"MESSAGE"].map(Into::into).to_vec();
-    let bench = Bench::new(&config);
-    let secrets = digest::secrets(b"alice", b"example.com", b"wonderland");
-    bench
-        .shared
-        .cached
-        .lock()
-        .unwrap()
-        .insert((b"alice".to_vec(), b"example.com".to_vec()), Some(secrets));
+    config
+}
+
+/// A server with alice's secrets at hand.
+pub(crate) fn guarded() -> Bench {
+    let bench = Bench::new(&policy());
+    let secrets = digest::secrets(b"alice", b"example.com", PASSWORD.as_bytes());
+    let key = (b"alice".to_vec(), b"example.com".to_vec());
+    bench.shared.cached.lock().unwrap().insert(key, Some(secrets));
     bench
 }
 
-pub(crate) fn nonce(challenge: &Sent) -> String {
-    let value = challenge.header("Proxy-Authenticate");
-    let (_, rest) = value.split_once("nonce=\"").expect("a nonce");
-    rest.split('"').next().unwrap_or_default().to_owned()
-}
-
-/// Credentials for these.
-pub(crate) fn credentials(nonce: &str, realm: &str, method: &str, uri: &str, count: u32) -> String {
-    let nc = format!("{count:08x}");
-    let input = Input {
-        algorithm: Algorithm::Md5,
-        nonce: nonce.as_bytes(),
-        qop: Some(QopAuth {
-            qop: b"auth",
-            nc: nc.as_bytes(),
-            cnonce: b"c",
-        }),
-        method: method.as_bytes(),
-        uri: uri.as_bytes(),
-    };
-    let secret = ha1(Algorithm::Md5, b"alice", realm.as_bytes(), b"wonderland");
-    let answer = digest::response(&input, secret.as_bytes()).to_hex();
-    format!(
-        "Proxy-Authorization: Digest username=\"alice\", realm=\"{realm}\", nonce=\"{nonce}\", uri=\"{uri}\", \
-         response=\"{}\", algorithm=MD5, cnonce=\"c\", qop=auth, nc={nc}\n",
-        answer.as_str()
-    )
+/// Alice's, for a request to bob, as a header line.
+pub(crate) fn credentials(nonce: &str, method: &str, count: u32) -> String {
+    Login {
+        count,
+        ..login(method, URI)
+    }
+    .line(nonce)
 }
 
 fn challenge(bench: &mut Bench) -> String {
-    nonce(&one(bench.udp(CALLER, &request("MESSAGE", URI, "first", ""))))
+    nonce_of(&one(bench.udp(CALLER, &request("MESSAGE", URI, "first", ""))))
 }
 
-/// Whether this goes on to the callee; else it is challenged again or refused.
-fn passes(bench: &mut Bench, text: &str) -> bool {
-    let sent = bench.udp(CALLER, text);
-    let passed = sent.iter().any(|s| s.address() != CALLER);
-    assert!(
-        passed || sent.iter().all(|s| s.first_line().starts_with("SIP/2.0 4")),
-        "{sent:?}"
+/// A MESSAGE to bob with these credentials.
+fn message(branch: &str, line: &str) -> String {
+    request("MESSAGE", URI, branch, line).replace("c1@", &format!("{branch}@"))
+}
+
+fn is_stale(challenge: &Sent) -> bool {
+    challenge.header("Proxy-Authenticate").ends_with(", stale=true")
+}
+
+#[track_caller]
+fn assert_passes(bench: &mut Bench, flow: Flow, text: &str) {
+    let sent = bench.receive(flow, text);
+    assert!(sent.iter().any(|s| s.address() == CALLEE), "{sent:?}");
+}
+
+/// He who sent this is asked for credentials, and nobody for his secret.
+#[track_caller]
+fn assert_challenged(bench: &mut Bench, flow: Flow, text: &str, stale: bool) {
+    let sent = one(bench.receive(flow, text));
+    assert_eq!(
+        (sent.first_line(), sent.to, is_stale(&sent)),
+        (CHALLENGED, flow, stale),
+        "{text}"
     );
-    passed
+    bench.no_query();
 }
 
+/// Used again by who heard it, from elsewhere or as another transaction. Over a stream, too, where nobody need
+/// show that he receives what goes to his address.
 #[test]
 fn a_count_serves_once() {
     let mut bench = guarded();
     let nonce = challenge(&mut bench);
-    let used = request(
-        "MESSAGE",
-        URI,
-        "b1",
-        &credentials(&nonce, "example.com", "MESSAGE", URI, 1),
-    );
-    assert!(passes(&mut bench, &used));
-    // By who heard it: from elsewhere, or as another transaction.
-    assert!(!passes(
-        &mut bench,
-        &used.replace("z9hG4bKb1", "z9hG4bKb2").replace("c1@", "c2@")
-    ));
-    let sent = bench.udp("192.0.2.99:5060", &used);
-    assert!(
-        sent.iter().all(|s| s.first_line().starts_with("SIP/2.0 4")),
-        "{sent:?}"
-    );
-    let next = request(
-        "MESSAGE",
-        URI,
-        "b3",
-        &credentials(&nonce, "example.com", "MESSAGE", URI, 2),
-    );
-    assert!(passes(&mut bench, &next.replace("c1@", "c3@")));
+    let udp = udp_flow(CALLER);
+    let used = message("b1", &credentials(&nonce, "MESSAGE", 1));
+    assert_passes(&mut bench, udp, &used);
+    let again = used.replace("z9hG4bKb1", "z9hG4bKb2").replace("b1@", "b2@");
+    assert_challenged(&mut bench, udp, &again, true);
+    assert_eq!(bench.counters().auth_replayed, 1);
+    let elsewhere = udp_flow("192.0.2.99:5060");
+    assert_challenged(&mut bench, elsewhere, &again, true);
+    let stream = over(Transport::Tcp, "192.0.2.99:5060", 3);
+    assert_challenged(&mut bench, stream, &again, true);
+    // As it was it is that request once more, which waits for its answer.
+    assert_eq!(bench.receive(elsewhere, &used), []);
+    assert_eq!(bench.counters().auth_replayed, 2);
+    let next = message("b3", &credentials(&nonce, "MESSAGE", 2));
+    assert_passes(&mut bench, udp, &next);
 }
 
 /// To the end of the nonce's last second, and after it.
@@ -100,68 +94,88 @@ fn a_count_serves_once() {
 fn nor_again_at_the_end_of_the_nonce() {
     let mut bench = guarded();
     let nonce = challenge(&mut bench);
-    let used = |branch: &str| {
-        request(
-            "MESSAGE",
-            URI,
-            branch,
-            &credentials(&nonce, "example.com", "MESSAGE", URI, 1),
-        )
-        .replace("c1@", &format!("{branch}@"))
-    };
-    assert!(passes(&mut bench, &used("b0")));
+    let used = |branch: &str| message(branch, &credentials(&nonce, "MESSAGE", 1));
+    assert_passes(&mut bench, udp_flow(CALLER), &used("b0"));
     bench.pass(299_900);
     for round in 1..150 {
         bench.pass(10);
-        assert!(
-            !passes(&mut bench, &used(&format!("b{round}"))),
-            "after {} ms",
-            299_900 + round * 10
-        );
+        assert_challenged(&mut bench, udp_flow(CALLER), &used(&format!("b{round}")), true);
     }
 }
 
 #[test]
 fn credentials_for_something_else_are_none() {
-    for (what, line) in [
-        ("another method", ("example.com", "INVITE", URI)),
-        ("another URI", ("example.com", "MESSAGE", "sip:carol@example.com")),
-        ("another realm", ("example.org", "MESSAGE", URI)),
+    let message_to = |uri: &str| login("MESSAGE", uri);
+    let other_method = Login {
+        // The name of a header goes by the method, and so does the answer.
+        method: "INVITE".into(),
+        ..message_to(URI)
+    };
+    let other_realm = Login {
+        realm: "example.org".into(),
+        ..message_to(URI)
+    };
+    for (what, login, status) in [
+        ("another method", other_method, CHALLENGED),
+        (
+            "another URI",
+            message_to("sip:carol@example.com"),
+            "SIP/2.0 400 Digest uri Is Not The Request-URI",
+        ),
+        ("another realm", other_realm, CHALLENGED),
     ] {
         let mut bench = guarded();
         let nonce = challenge(&mut bench);
-        let (realm, method, uri) = line;
-        let text = request("MESSAGE", URI, "b1", &credentials(&nonce, realm, method, uri, 1));
-        assert!(!passes(&mut bench, &text), "{what}");
+        let sent = one(bench.udp(CALLER, &message("b1", &login.line(&nonce))));
+        assert_eq!(
+            (sent.first_line(), sent.address().as_str()),
+            (status, CALLER),
+            "{what}"
+        );
+        // The right answer under another realm's name.
+        let renamed =
+            credentials(&nonce, "MESSAGE", 2).replace("realm=\"example.com\"", "realm=\"example.org\"");
+        assert_challenged(&mut bench, udp_flow(CALLER), &message("b2", &renamed), false);
     }
 }
 
 /// A nonce of another realm, of another server, or of nobody.
 #[test]
 fn a_nonce_that_was_not_issued_here_is_none() {
-    let mut other = {
-        let mut config = config();
-        config.node_id = 7;
-        config.domains[0].auth.methods = vec![b"MESSAGE"[..].into()];
-        Bench::new(&config)
-    };
-    let foreign = challenge(&mut other);
-    let mut bench = guarded();
+    let mut node = policy();
+    node.node_id = 7;
+    let foreign = challenge(&mut Bench::new(&node));
+    // Another domain of the same server, to whose users it gives nonces as well.
+    let mut config = policy();
+    let mut other: Domain = config.domains[0].clone();
+    other.name = b"example.org"[..].into();
+    other.auth.realm = b"example.org"[..].into();
+    config.domains.push(other);
+    let mut bench = Bench::new(&config);
+    let to_other = request("MESSAGE", "sip:bob@example.org", "o", "").replace("example.com", "example.org");
+    let challenge_there = one(bench.udp(CALLER, &to_other));
+    assert!(challenge_there.text.contains("realm=\"example.org\""));
+    let of_realm = nonce_of(&challenge_there);
     let own = challenge(&mut bench);
     let flipped: String = own.chars().rev().collect();
-    for nonce in [foreign.as_str(), "", "x", &"A".repeat(43), &flipped, &own[1..]] {
-        let line = credentials(nonce, "example.com", "MESSAGE", URI, 1);
-        let text = request("MESSAGE", URI, "b1", &line);
-        assert!(!passes(&mut bench, &text), "{nonce:?}");
+    for nonce in [
+        foreign.as_str(),
+        &of_realm,
+        "",
+        "x",
+        &"A".repeat(43),
+        &flipped,
+        &own[1..],
+    ] {
+        let text = message("b1", &credentials(nonce, "MESSAGE", 1));
+        assert_challenged(&mut bench, udp_flow(CALLER), &text, true);
     }
-    assert!(passes(
-        &mut bench,
-        &request(
-            "MESSAGE",
-            URI,
-            "b2",
-            &credentials(&own, "example.com", "MESSAGE", URI, 1)
-        )
-        .replace("c1@", "c9@")
-    ));
+    // With one that is his, his secret is asked for, and he is let in.
+    let sent = bench.udp(CALLER, &message("b2", &credentials(&own, "MESSAGE", 1)));
+    assert!(sent.is_empty(), "{sent:?}");
+    let query = bench.query();
+    assert!(matches!(query.kind, QueryKind::Credentials { .. }), "{query:?}");
+    let secrets = digest::secrets(b"alice", b"example.com", PASSWORD.as_bytes());
+    let sent = bench.answer(&query, Answer::Credentials(Ok(Some(secrets))));
+    assert!(sent.iter().any(|s| s.address() == CALLEE), "{sent:?}");
 }
