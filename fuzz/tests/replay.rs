@@ -5,6 +5,7 @@ use std::panic::catch_unwind;
 use std::path::Path;
 
 use fuzz::{TARGETS, Target, pack};
+use sip_core::endpoint::{Strip, claims};
 
 /// Inputs by the name that a failure is told by.
 fn kept(target: &Target) -> Vec<(String, Vec<u8>)> {
@@ -40,6 +41,66 @@ fn replay(name: &str) {
         }
     }
     assert!(failed.is_empty(), "{name} failed on {failed:#?}");
+}
+
+/// `input` with `from` in any case made `to`.
+fn replaced(input: &[u8], from: &[u8], to: &[u8]) -> Option<Vec<u8>> {
+    let (mut out, mut at, mut found) = (Vec::new(), 0, false);
+    while let Some(rest) = input.get(at..).filter(|rest| !rest.is_empty()) {
+        match rest.get(..from.len()) {
+            Some(here) if here.eq_ignore_ascii_case(from) => {
+                out.extend_from_slice(to);
+                at += from.len();
+                found = true;
+            }
+            Some(_) | None => {
+                out.push(rest[0]);
+                at += 1;
+            }
+        }
+    }
+    found.then_some(out)
+}
+
+/// Each spelling of one claim that is kept is tried for all the others.
+#[test]
+fn smuggle_with_every_claim() {
+    let target = TARGETS.iter().find(|target| target.name == "smuggle");
+    let target = target.expect("the target");
+    let (mut failed, mut tried) = (Vec::new(), 0);
+    for (from, input) in kept(target) {
+        for (name, strip) in claims() {
+            let Some(other) = replaced(&input, b"P-Asserted-Identity", name) else {
+                continue;
+            };
+            let other = match strip {
+                Strip::Always => Some(other),
+                Strip::NetworkProvided => {
+                    replaced(&other, b"<sip:president@example.com>", b"a ; network-provided")
+                }
+            };
+            let Some(other) = other else { continue };
+            tried += 1;
+            if catch_unwind(|| (target.run)(&other)).is_err() {
+                failed.push(format!("{from} with {}", name.escape_ascii()));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{failed:#?}");
+    assert!(tried > 16 * 30, "{tried}");
+}
+
+/// The fuzzer is told of each claim.
+#[test]
+fn the_dictionary_has_every_claim() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("dictionaries/smuggle.dict");
+    let words = std::fs::read(&file).expect("a dictionary");
+    for (name, _) in claims() {
+        let known = words
+            .windows(name.len())
+            .any(|word| word.eq_ignore_ascii_case(name));
+        assert!(known, "{}", name.escape_ascii());
+    }
 }
 
 /// A test each, so that they run side by side; and none is forgotten.

@@ -23,6 +23,7 @@ use crate::admission::Standing;
 use crate::shared::SharedState;
 
 pub use crate::engine::Keys;
+pub use crate::engine::claims::{Strip, claims};
 
 use crate::config::Config;
 use crate::engine::effects::ServerEvent;

@@ -12,8 +12,10 @@ use sip_message::{Field, HeaderName, Message};
 use super::Engine;
 use crate::transport::Flow;
 
-/// Names, beside P-Asserted-Identity (RFC 3325 §5), and when they are taken off.
-const CLAIMS: [(&[u8], Strip); 15] = [
+/// Names in lower case, and when they are taken off. The first is [`HeaderName::PAssertedIdentity`].
+const CLAIMS: [(&[u8], Strip); 16] = [
+    // RFC 3325 §5.
+    (b"p-asserted-identity", Strip::Always),
     // RFC 7315 §4.4: the phone writes it of itself; that the network saw it, it cannot say.
     (b"p-access-network-info", Strip::NetworkProvided),
     // RFC 6050: as P-Asserted-Identity, of the service.
@@ -41,11 +43,18 @@ const CLAIMS: [(&[u8], Strip); 15] = [
 ];
 
 /// When a header is taken off.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Strip {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strip {
+    /// Whatever it says.
     Always,
     /// Where it says that the network provided it.
     NetworkProvided,
+}
+
+/// The headers that are taken off what strangers send: names in lower case, and when. For who tests that none
+/// gets through.
+pub fn claims() -> impl Iterator<Item = (&'static [u8], Strip)> {
+    CLAIMS.into_iter()
 }
 
 impl Engine {

@@ -3,7 +3,7 @@
 
 pub(crate) mod admit;
 mod aors;
-mod claims;
+pub(crate) mod claims;
 pub(crate) mod context;
 pub(crate) mod directory;
 pub(crate) mod effects;
