@@ -1,7 +1,7 @@
 //! Messages that are broken on purpose: numbers that do not fit, quotes that never end, headers
 //! that are longer than anybody needs. Each is refused or dropped, and nothing is held of it.
 
-use crate::common::{Bench, CALLEE, CALLER, config, listener};
+use crate::common::{Bench, CALLEE, CALLER, Sent, config, listener};
 use sip_core::transport::Transport;
 
 /// An INVITE in which `from` stands as `to`.
@@ -104,7 +104,9 @@ fn very_long_tags_are_let_go() {
         ("INVITE sip:bob@", format!("INVITE sip:{long}@")),
     ] {
         let mut bench = Bench::new(&config());
-        let _ = bench.udp(CALLER, &changed(from, &to));
+        let sent = bench.udp(CALLER, &changed(from, &to));
+        let told = |s: &Sent| s.address() == CALLEE || s.first_line().starts_with("SIP/2.0 4");
+        assert!(sent.iter().any(told), "{from}");
         bench.pass(600_000);
         bench.assert_idle();
     }
