@@ -282,7 +282,8 @@ impl Server {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Ends it as a power failure would.
+    /// Ends it without a warning, by SIGKILL. What it had written is there, on disk or not: the kernel lives on,
+    /// so that this shows nothing of a power failure.
     pub fn kill(mut self) {
         self.child.signal("KILL");
         self.child.wait(PATIENCE);

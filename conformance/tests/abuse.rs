@@ -123,7 +123,7 @@ fn guessing_ends_in_a_ban_that_outlives_a_restart_and_is_lifted() {
     assert!(server.metric("trapezoid_bans_in_force", "") >= 1.0);
     assert!(server.log().contains("source banned"), "{}", server.log());
 
-    // As after a power failure.
+    // Nothing was left to do at its end.
     server.kill();
     let server = Server::start_again(&scene);
     assert_eq!(banned(&server), [ip.as_str()]);

@@ -112,20 +112,63 @@ fn parse(line: &str) -> Option<(Source, Ban)> {
     ))
 }
 
+/// What a file is written by. Only a test has another: what lies on the disk after a power failure hangs on
+/// the order of these steps, which no killed process shows.
+trait Disk {
+    type File;
+    fn create(&mut self, path: &Path) -> io::Result<Self::File>;
+    fn open_dir(&mut self, path: &Path) -> io::Result<Self::File>;
+    fn write(&mut self, file: &mut Self::File, text: &str) -> io::Result<()>;
+    /// Puts what was written, or of a directory what was renamed, on stable storage.
+    fn sync(&mut self, file: &Self::File) -> io::Result<()>;
+    fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()>;
+}
+
+/// That of the operating system.
+struct Os;
+
+impl Disk for Os {
+    type File = File;
+
+    fn create(&mut self, path: &Path) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        options.open(path)
+    }
+
+    fn open_dir(&mut self, path: &Path) -> io::Result<File> {
+        File::open(path)
+    }
+
+    fn write(&mut self, file: &mut File, text: &str) -> io::Result<()> {
+        file.write_all(text.as_bytes())
+    }
+
+    fn sync(&mut self, file: &File) -> io::Result<()> {
+        file.sync_all()
+    }
+
+    fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+}
+
 /// Puts `text` in the place of the file, on disk when this returns.
 pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
+    write_by(&mut Os, path, text)
+}
+
+/// The draft is on disk before it gets its name, and the name before this returns: at no time does the name
+/// stand for less than a whole file.
+fn write_by<D: Disk>(disk: &mut D, path: &Path, text: &str) -> io::Result<()> {
     let draft = beside(path, ".new");
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&draft)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&draft, path)?;
+    let mut file = disk.create(&draft)?;
+    disk.write(&mut file, text)?;
+    disk.sync(&file)?;
+    disk.rename(&draft, path)?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+    let parent = disk.open_dir(parent.unwrap_or(Path::new(".")))?;
+    disk.sync(&parent)
 }
 
 /// Gives a damaged file another name, so that it can be looked at and nothing is written over it.
@@ -226,5 +269,69 @@ mod tests {
         assert!(matches!(read(&path), Err(Wrong::Line(..))));
         let aside = set_aside(&path).expect("renamed");
         assert!(!path.exists() && aside.exists());
+    }
+
+    /// Tells its steps, and fails at one of them.
+    struct Told {
+        steps: Vec<String>,
+        fails_at: usize,
+    }
+
+    impl Told {
+        fn step(&mut self, step: String) -> io::Result<()> {
+            if self.steps.len() == self.fails_at {
+                return Err(io::Error::other("the disk fails"));
+            }
+            self.steps.push(step);
+            Ok(())
+        }
+    }
+
+    impl Disk for Told {
+        type File = PathBuf;
+
+        fn create(&mut self, path: &Path) -> io::Result<PathBuf> {
+            self.step(format!("create {}", path.display()))?;
+            Ok(path.to_owned())
+        }
+
+        fn open_dir(&mut self, path: &Path) -> io::Result<PathBuf> {
+            Ok(path.to_owned())
+        }
+
+        fn write(&mut self, file: &mut PathBuf, text: &str) -> io::Result<()> {
+            self.step(format!("write {text} to {}", file.display()))
+        }
+
+        fn sync(&mut self, file: &PathBuf) -> io::Result<()> {
+            self.step(format!("sync {}", file.display()))
+        }
+
+        fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
+            self.step(format!("rename {} to {}", from.display(), to.display()))
+        }
+    }
+
+    /// What a power failure leaves hangs on it, and on nothing being done behind a step that failed.
+    #[test]
+    fn a_draft_is_on_disk_before_it_gets_the_name_and_the_name_at_the_end() {
+        for (path, dir) in [("/data/bans", "/data"), ("bans", ".")] {
+            let steps = [
+                format!("create {path}.new"),
+                format!("write TEXT to {path}.new"),
+                format!("sync {path}.new"),
+                format!("rename {path}.new to {path}"),
+                format!("sync {dir}"),
+            ];
+            for fails_at in 0..=steps.len() {
+                let mut disk = Told {
+                    steps: Vec::new(),
+                    fails_at,
+                };
+                let written = write_by(&mut disk, Path::new(path), "TEXT");
+                assert_eq!(written.is_ok(), fails_at == steps.len(), "{fails_at}");
+                assert_eq!(disk.steps, steps[..fails_at]);
+            }
+        }
     }
 }
