@@ -5,5 +5,6 @@
 //! for metrics are not modelled: nothing is decided by them.
 
 mod cache;
+mod known;
 mod queue;
 mod shared;

@@ -6,7 +6,6 @@
 
 mod file;
 mod guard;
-mod known;
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -18,6 +17,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use sip_backend::metrics::{Counter, Sample, Value};
+use sip_backend::known::Known;
 use sip_core::admission::{Source, Standing, exempt_networks};
 use sip_core::config::Config;
 use sip_core::event::Event;
@@ -28,7 +28,6 @@ use tokio::sync::mpsc;
 pub(crate) use self::file::plain;
 use self::guard::Guard;
 pub(crate) use self::guard::{Ban, NotBanned, REASON};
-use self::known::Known;
 use crate::machine::unix_ms;
 use settings::{BanPolicy, Loaded};
 

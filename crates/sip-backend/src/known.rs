@@ -4,23 +4,31 @@
 //! A table of fixed size that all workers share: a registration looks there, and writes at most once a minute
 //! for its address. Where there are more addresses than it has places, those that registered first are
 //! forgotten.
+//!
+//! Nothing is locked: a place is one number, and is written only where it still is what was found there. Who
+//! finds it changed looks again, so that of two workers neither takes the place that the other has just taken,
+//! and no time goes back.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use sip_core::admission::Source;
 
+use crate::sync::atomic::{AtomicU64, Ordering};
+
 /// Places that one address may have.
-const WAYS: usize = 4;
+const WAYS: usize = if cfg!(loom) { 2 } else { 4 };
 /// Sets of places; a power of two. 1 MiB in all.
-const SETS: usize = 32_768;
+const SETS: usize = if cfg!(loom) { 1 } else { 32_768 };
+
+/// How often a registration looks again; it is forgotten after that, until the next one.
+const TRIES: usize = 8;
 
 /// Minutes for which an address is known: as long as registrations last by default.
 const KNOWN_MIN: u32 = 120;
 
 /// The table.
 #[derive(Debug)]
-pub(super) struct Known {
+pub struct Known {
     hasher: RandomState,
     /// Upper half: of the address's hash; lower half: minute of the last registration. 0: nobody.
     places: Box<[[AtomicU64; WAYS]]>,
@@ -28,32 +36,42 @@ pub(super) struct Known {
 
 impl Default for Known {
     fn default() -> Self {
+        let empty = || std::array::from_fn(|_| AtomicU64::new(0));
         Self {
             hasher: RandomState::new(),
-            places: (0..SETS).map(|_| [const { AtomicU64::new(0) }; WAYS]).collect(),
+            places: (0..SETS).map(|_| empty()).collect(),
         }
     }
 }
 
 impl Known {
-    /// Somebody has registered from there.
-    pub(super) fn note(&self, now_ms: u64, source: Source) {
+    /// Somebody has registered from there, at this time (Unix milliseconds).
+    pub fn note(&self, now_ms: u64, source: Source) {
         let (set, tag) = self.place(source);
         let minute = minute(now_ms);
         let value = tag | u64::from(minute);
-        let held = || set.iter().map(|place| (place, place.load(Ordering::Relaxed)));
-        let own = held().find(|(_, value)| *value & TAG == tag && *value != 0);
-        // Of two workers that write at once one is forgotten, until its next registration.
-        let place = own.or_else(|| held().min_by_key(|(_, value)| *value & !TAG));
-        if let Some((place, before)) = place
-            && before != value
-        {
-            place.store(value, Ordering::Relaxed);
+        for _ in 0..TRIES {
+            let held = set.each_ref().map(|place| (place, place.load(Ordering::Relaxed)));
+            let own = held
+                .into_iter()
+                .find(|(_, value)| *value & TAG == tag && *value != 0);
+            let place = own.or_else(|| held.into_iter().min_by_key(|(_, value)| *value & !TAG));
+            let Some((place, before)) = place else {
+                return;
+            };
+            if own.is_some_and(|(_, own)| own >= value) {
+                return;
+            }
+            // Nothing else is read by what is found here, so that no order beyond this number's own matters.
+            let put = place.compare_exchange(before, value, Ordering::Relaxed, Ordering::Relaxed);
+            if put.is_ok() {
+                return;
+            }
         }
     }
 
     /// Whether somebody has lately.
-    pub(super) fn has(&self, now_ms: u64, source: Source) -> bool {
+    pub fn has(&self, now_ms: u64, source: Source) -> bool {
         let (set, tag) = self.place(source);
         let now = minute(now_ms);
         set.iter()
@@ -76,7 +94,7 @@ fn minute(now_ms: u64) -> u32 {
     u32::try_from(now_ms / 60_000).unwrap_or(u32::MAX)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
