@@ -167,9 +167,12 @@ impl Admission {
     /// Whether what comes by `flow` is of the trust domain.
     pub(crate) fn is_exempt(&self, flow: &Flow) -> bool {
         let ip = flow.remote.ip();
-        flow.proof == Proof::Trusted
-            || self.exempt.iter().any(|network| network.contains(ip))
-            || self.standing.peers.contains(Source::of(ip))
+        let source = Source::of(ip);
+        // One that was translated has two names.
+        let plain = Some(source.address()).filter(IpAddr::is_ipv4);
+        let has_it =
+            |network: &Network| network.contains(ip) || plain.is_some_and(|plain| network.contains(plain));
+        flow.proof == Proof::Trusted || self.exempt.iter().any(has_it) || self.standing.peers.contains(source)
     }
 
     /// Notes something else that a source did; whether it is time to tell of it, and of how many.

@@ -6,8 +6,11 @@ use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::str::FromStr;
 
+use crate::config::Network;
+
 /// One source: an address of IPv4, or a network of 64 bits of IPv6, of which whoever has one address
-/// has all.
+/// has all. Behind the well-known prefix of translators, `64:ff9b::/96` (RFC 6052 §2.1), it is the
+/// address of IPv4 that was translated: else all of IPv4 would be one source.
 ///
 /// IPv6 is the upper half of the address; IPv4 stands behind 32 bits that are set, which begin
 /// multicast addresses of IPv6 (RFC 4291 §2.7) and so no source.
@@ -16,13 +19,36 @@ pub struct Source(u64);
 
 const V4: u64 = 0xffff_ffff << 32;
 
+/// The well-known prefix of translators. It has 96 bits; of the network of 64 bits around it nothing else is
+/// anybody's.
+const TRANSLATED: Ipv6Addr = Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0);
+
 impl Source {
-    /// The source that `ip` belongs to. An IPv4-mapped address of IPv6 is one of IPv4.
+    /// The source that `ip` belongs to. An IPv4-mapped address of IPv6 is one of IPv4, and so is one that
+    /// was translated with the well-known prefix.
     pub fn of(ip: IpAddr) -> Self {
         match ip.to_canonical() {
             IpAddr::V4(ip) => Self(V4 | u64::from(ip.to_bits())),
+            IpAddr::V6(ip) if ip.to_bits() >> 64 == TRANSLATED.to_bits() >> 64 => {
+                Self(V4 | u64::from(ip.to_bits() as u32))
+            }
             IpAddr::V6(ip) => Self((ip.to_bits() >> 64) as u64),
         }
+    }
+
+    /// Whether it is of the network, or the network is a part of it.
+    pub fn touches(self, network: &Network) -> bool {
+        let first = self.address();
+        let translated = match first {
+            IpAddr::V4(ip) => Some(IpAddr::V6(Ipv6Addr::from_bits(
+                TRANSLATED.to_bits() | u128::from(ip.to_bits()),
+            ))),
+            IpAddr::V6(_) => None,
+        };
+        let is_part = network.prefix_len >= 64 && Self::of(network.address) == self;
+        // A network of translated addresses has those of IPv4 behind it; all of them are no such.
+        let is_behind = |ip| network.prefix_len > 96 && network.contains(ip);
+        network.contains(first) || is_part || translated.is_some_and(is_behind)
     }
 
     /// Its first address.
@@ -73,7 +99,7 @@ impl FromStr for Source {
         let fits = match (length, ip) {
             (None, _) => true,
             (Some(length), IpAddr::V4(_)) => length == "32",
-            (Some(length), IpAddr::V6(_)) => length == "64",
+            (Some(length), IpAddr::V6(_)) => length == "64" && Self::of(ip).address().is_ipv6(),
         };
         let is_one = Self::of(ip).bits() != u64::MAX;
         (fits && is_one).then(|| Self::of(ip)).ok_or(NoSource)
@@ -126,6 +152,14 @@ mod tests {
             ("2001:db8:1:2:3:4:5:6", Some("2001:db8:1:2::/64")),
             ("2001:db8:1:2::/64", Some("2001:db8:1:2::/64")),
             ("::1", Some("::/64")),
+            // Translators' well-known prefix, and its neighbours.
+            ("64:ff9b::192.0.2.1", Some("192.0.2.1")),
+            ("64:ff9b::c000:201", Some("192.0.2.1")),
+            ("64:ff9b::", Some("0.0.0.0")),
+            ("64:ff9b:0:1::c000:201", Some("64:ff9b:0:1::/64")),
+            ("64:ff9b:1::c000:201", Some("64:ff9b:1::/64")),
+            ("64:ff9b::255.255.255.255", None),
+            ("64:ff9b::/64", None),
             ("255.255.255.255", None),
             ("192.0.2.0/24", None),
             ("2001:db8::/48", None),
@@ -143,6 +177,33 @@ mod tests {
         let of = |text: &str| text.parse::<Source>().unwrap();
         assert_ne!(of("::"), of("0.0.0.0"));
         assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+    }
+
+    #[test]
+    fn sources_and_networks_touch() {
+        let network = |text: &str| {
+            let (address, length) = text.split_once('/').unwrap();
+            Network {
+                address: address.parse().unwrap(),
+                prefix_len: length.parse().unwrap(),
+            }
+        };
+        for (source, of, expected) in [
+            ("192.0.2.1", "192.0.2.0/24", true),
+            ("192.0.2.1", "198.51.100.0/24", false),
+            ("2001:db8::/64", "2001:db8::/32", true),
+            ("2001:db8::/64", "2001:db8::9/128", true),
+            ("2001:db8::/64", "2001:db8:0:1::9/128", false),
+            ("192.0.2.1", "64:ff9b::192.0.2.1/128", true),
+            ("192.0.2.1", "64:ff9b::192.0.2.0/120", true),
+            ("192.0.2.1", "64:ff9b::198.51.100.0/120", false),
+            // Whoever exempts a translator has not exempted all of IPv4.
+            ("192.0.2.1", "64:ff9b::/96", false),
+            ("192.0.2.1", "::/0", false),
+        ] {
+            let source: Source = source.parse().unwrap();
+            assert_eq!(source.touches(&network(of)), expected, "{source} {of}");
+        }
     }
 
     #[test]

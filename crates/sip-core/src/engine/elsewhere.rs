@@ -7,8 +7,9 @@
 //! one.
 
 use alloc::collections::VecDeque;
-use core::net::{IpAddr, Ipv6Addr};
+use core::net::IpAddr;
 
+use crate::admission::Source;
 use crate::time::Instant;
 
 /// The most sources that are remembered.
@@ -21,7 +22,7 @@ const WINDOW_US: u64 = 32 * 1_000_000;
 
 #[derive(Debug)]
 struct Entry {
-    source: IpAddr,
+    source: Source,
     since: Instant,
     tries: u32,
 }
@@ -36,7 +37,7 @@ pub(crate) struct Elsewhere {
 impl Elsewhere {
     /// Whether one more answer to this source may go there; it is counted.
     pub(crate) fn may_try(&mut self, source: IpAddr, now: Instant) -> bool {
-        let source = network(source);
+        let source = Source::of(source);
         let is_over = |entry: &Entry| now.micros_since(entry.since) >= WINDOW_US;
         while self.entries.front().is_some_and(is_over) {
             self.entries.pop_front();
@@ -55,14 +56,6 @@ impl Elsewhere {
             tries: 1,
         });
         true
-    }
-}
-
-/// Whoever has one address of IPv6 has the 64 bits of its network.
-fn network(source: IpAddr) -> IpAddr {
-    match source.to_canonical() {
-        IpAddr::V4(ip) => ip.into(),
-        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & (u128::MAX << 64)).into(),
     }
 }
 

@@ -13,12 +13,13 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
+use sip_core::admission::Source;
 use sip_core::id::ConnId;
 
-/// Connections that each address has open.
+/// Connections that each source has open.
 #[derive(Debug, Default)]
 pub(super) struct PerAddress {
-    counts: HashMap<IpAddr, usize>,
+    counts: HashMap<Source, usize>,
 }
 
 impl PerAddress {
@@ -27,7 +28,7 @@ impl PerAddress {
         if limit == 0 {
             return true;
         }
-        let count = self.counts.entry(network(ip)).or_default();
+        let count = self.counts.entry(Source::of(ip)).or_default();
         if *count >= limit {
             return false;
         }
@@ -37,32 +38,25 @@ impl PerAddress {
 
     /// Whether `ip` may have one more.
     pub(super) fn has_room(&self, ip: IpAddr, limit: usize) -> bool {
-        limit == 0 || self.counts.get(&network(ip)).is_none_or(|count| *count < limit)
+        limit == 0
+            || self
+                .counts
+                .get(&Source::of(ip))
+                .is_none_or(|count| *count < limit)
     }
 
     /// Whether `ip` may have one open; with a `limit` of 0 nobody knows.
     pub(super) fn may_have(&self, ip: IpAddr, limit: usize) -> bool {
-        limit == 0 || self.counts.contains_key(&network(ip))
+        limit == 0 || self.counts.contains_key(&Source::of(ip))
     }
 
     /// One of `ip` has ended.
     pub(super) fn remove(&mut self, ip: IpAddr) {
-        if let Entry::Occupied(mut entry) = self.counts.entry(network(ip)) {
+        if let Entry::Occupied(mut entry) = self.counts.entry(Source::of(ip)) {
             *entry.get_mut() = entry.get().saturating_sub(1);
             if *entry.get() == 0 {
                 entry.remove();
             }
-        }
-    }
-}
-
-/// Whoever has one address of IPv6 has the 2^64 of its network.
-fn network(ip: IpAddr) -> IpAddr {
-    match ip {
-        IpAddr::V4(_) => ip,
-        IpAddr::V6(ip) => {
-            let [a, b, c, d, ..] = ip.segments();
-            IpAddr::from([a, b, c, d, 0, 0, 0, 0])
         }
     }
 }
@@ -233,6 +227,11 @@ mod tests {
             per_address.remove(ip);
         }
         assert!(per_address.counts.is_empty(), "what has ended takes no room");
+        // One address of IPv4 by whatever way, and two of them behind a translator.
+        let [f, g, h] =
+            ["::ffff:192.0.2.1", "64:ff9b::192.0.2.1", "64:ff9b::192.0.2.2"].map(|ip| ip.parse().unwrap());
+        assert!(per_address.add(a, 1) && !per_address.add(f, 1) && !per_address.add(g, 1));
+        assert!(per_address.add(h, 1));
         assert!((0..100).all(|_| per_address.add(a, 0)));
     }
 }

@@ -439,12 +439,7 @@ impl Guard {
 
     /// Whether a source is of the trust domain, or has a part of it in it.
     fn is_trusted(&self, source: Source) -> bool {
-        let first = source.address();
-        self.peers.contains_key(&source)
-            || self.exempt.iter().any(|network| {
-                let lies_in_it = network.prefix_len >= 64 && Source::of(network.address) == source;
-                network.contains(first) || lies_in_it
-            })
+        self.peers.contains_key(&source) || self.exempt.iter().any(|network| source.touches(network))
     }
 }
 
