@@ -6,7 +6,9 @@
 //! **Many users behind one address.** Where others have registered from an address lately, one wrong
 //! password must not ban them all: there the *users* that fail are counted, each once. Guesses at the
 //! passwords of fewer users than that end the address all the same once they are [`SHARED_PATIENCE`] times
-//! as many as elsewhere, which no telephone makes by mistake.
+//! as many as elsewhere, which no telephone makes by mistake. Requests of a scanner are counted by themselves
+//! there: one of them says nothing about the wrong passwords of others. Of the users that fail [`USERS`] are
+//! known; of any other each failure counts as another user.
 //!
 //! **How long.** Each ban of a source takes twice as long as the one before, up to the longest; a ban is
 //! remembered for the longest time after its end.
@@ -15,7 +17,7 @@
 //! ends soonest; those that an operator made stay. Where all are such, a new one is refused. Of sources that
 //! have failed lately, [`SUSPECTS`] are known; the one that began first is forgotten for a new one.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 
 use sip_core::admission::{Source, Standing};
@@ -25,6 +27,9 @@ use settings::BanPolicy;
 
 /// Sources that have failed lately.
 const SUSPECTS: usize = 65_536;
+
+/// Users that are known of each of them: 16 MiB in all.
+const USERS: usize = 64;
 
 /// Peers of the trust domain that have been learnt.
 const PEERS: usize = 4_096;
@@ -100,15 +105,50 @@ pub(crate) enum NotBanned {
 }
 
 /// What a source has done lately.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Suspect {
     /// Begin of its window.
     since_ms: u64,
-    failures: u32,
-    /// Of the window before.
+    /// Failed authentications.
+    failures: Count,
+    /// Requests of a scanner.
+    scans: Count,
+    users: Users,
+}
+
+/// How often, in this window and in the one before.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    now: u32,
     earlier: u32,
-    /// Hashes of the users that failed.
-    users: HashSet<u64>,
+}
+
+/// The users that failed in a window.
+#[derive(Debug, Default)]
+struct Users {
+    /// Hashes of the first of them, keyed, so that nobody chooses two that are equal.
+    known: Vec<u32>,
+    /// Failures of others.
+    others: u32,
+}
+
+impl Users {
+    fn add(&mut self, user: u64) {
+        let user = user as u32;
+        if self.known.contains(&user) {
+            return;
+        }
+        if self.known.len() < USERS {
+            self.known.push(user);
+        } else {
+            self.others = self.others.saturating_add(1);
+        }
+    }
+
+    /// How many they are, at most.
+    fn count(&self) -> u32 {
+        self.others.saturating_add(self.known.len() as u32)
+    }
 }
 
 /// Counts since the start.
@@ -240,29 +280,24 @@ impl Guard {
         }
         let window = millis(self.policy.window);
         let suspect = self.suspect(now_ms, source);
-        suspect.failures = suspect.failures.saturating_add(1);
-        if let Some(user) = user
-            && suspect.users.len() < limit as usize
-        {
-            suspect.users.insert(user);
+        match user {
+            Some(user) => {
+                suspect.failures.add();
+                suspect.users.add(user);
+            }
+            None => suspect.scans.add(),
         }
-        let (failures, users) = (suspect.weight(now_ms, window), suspect.users.len());
-        // A request of a scanner is nobody's mistake.
-        let is_shared = is_shared && user.is_some();
+        let (failures, scans, users) = suspect.weigh(now_ms, window);
         let is_over = if is_shared {
-            users >= limit as usize || failures >= limit.saturating_mul(SHARED_PATIENCE)
+            users >= limit || scans >= limit || failures >= limit.saturating_mul(SHARED_PATIENCE)
         } else {
-            failures >= limit
+            failures.saturating_add(scans) >= limit
         };
         if !is_over {
             return None;
         }
         self.suspects.remove(&source);
-        let reason = match user {
-            Some(_) if users > 1 => format!("{failures} failed authentications of {users} users"),
-            Some(_) => format!("{failures} failed authentications of one user"),
-            None => format!("{failures} failures, the last a request of a scanner"),
-        };
+        let reason = reason(failures, users, scans);
         Some(self.ban_for_failures(now_ms, source, reason))
     }
 
@@ -397,20 +432,23 @@ impl Guard {
 
     fn suspect(&mut self, now_ms: u64, source: Source) -> &mut Suspect {
         let window = millis(self.policy.window);
-        let begins = |since_ms, earlier| Suspect {
+        let begins = |since_ms| Suspect {
             since_ms,
-            failures: 0,
-            earlier,
-            users: HashSet::new(),
+            ..Suspect::default()
         };
         let (is_new, next) = match self.suspects.get(&source) {
-            None => (true, Some(begins(now_ms, 0))),
+            None => (true, Some(begins(now_ms))),
             Some(old) => match now_ms.saturating_sub(old.since_ms) {
                 age if age < window => (false, None),
                 age if age < window.saturating_mul(2) => {
-                    (false, Some(begins(old.since_ms + window, old.failures)))
+                    let next = Suspect {
+                        failures: old.failures.next(),
+                        scans: old.scans.next(),
+                        ..begins(old.since_ms + window)
+                    };
+                    (false, Some(next))
                 }
-                _ => (false, Some(begins(now_ms, 0))),
+                _ => (false, Some(begins(now_ms))),
             },
         };
         while is_new && self.suspects.len() >= SUSPECTS {
@@ -430,7 +468,7 @@ impl Guard {
             }
             self.order.push_back((next.since_ms, source));
         }
-        let entry = self.suspects.entry(source).or_insert_with(|| begins(now_ms, 0));
+        let entry = self.suspects.entry(source).or_insert_with(|| begins(now_ms));
         if let Some(next) = next {
             *entry = next;
         }
@@ -444,14 +482,51 @@ impl Guard {
 }
 
 impl Suspect {
-    /// Failures of the last window's length: those of this window, and of the one before as many as lie in
-    /// what of it has not passed yet, as if they had come evenly.
-    fn weight(&self, now_ms: u64, window_ms: u64) -> u32 {
+    /// Failures and scans of the last window's length, and users of this window.
+    fn weigh(&self, now_ms: u64, window_ms: u64) -> (u32, u32, u32) {
         let left = window_ms.saturating_sub(now_ms.saturating_sub(self.since_ms));
-        let earlier = u64::from(self.earlier) * left / window_ms.max(1);
-        self.failures.saturating_add(earlier as u32)
+        let lately = |count: Count| count.weight(left, window_ms);
+        (lately(self.failures), lately(self.scans), self.users.count())
     }
 }
+
+impl Count {
+    fn add(&mut self) {
+        self.now = self.now.saturating_add(1);
+    }
+
+    /// That of the window after.
+    const fn next(self) -> Self {
+        Self {
+            now: 0,
+            earlier: self.now,
+        }
+    }
+}
+
+    /// Those of this window, and of the one before as many as lie in what of it has not passed yet, as if
+    /// they had come evenly.
+    fn weight(self, left_ms: u64, window_ms: u64) -> u32 {
+        let earlier = u64::from(self.earlier) * left_ms / window_ms.max(1);
+        self.now.saturating_add(earlier as u32)
+    }
+}
+
+/// Why a source is banned.
+fn reason(failures: u32, users: u32, scans: u32) -> String {
+    let failed = match (failures, users) {
+        (0, _) => None,
+        (1, _) => Some("1 failed authentication".to_owned()),
+        (_, 0 | 1) => Some(format!("{failures} failed authentications of one user")),
+        (_, _) => Some(format!("{failures} failed authentications of {users} users")),
+    };
+    let scanned = match scans {
+        0 => None,
+        1 => Some("1 request of a scanner".to_owned()),
+        _ => Some(format!("{scans} requests of a scanner")),
+    };
+    let both: Vec<String> = failed.into_iter().chain(scanned).collect();
+    both.join(", ")
 
 fn millis(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)

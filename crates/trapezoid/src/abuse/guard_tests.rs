@@ -124,6 +124,68 @@ fn one_users_wrong_password_does_not_ban_the_office() {
 }
 
 #[test]
+fn a_scan_does_not_bring_an_offices_wrong_passwords_down_on_it() {
+    let (mut guard, office) = (guard(), source("192.0.2.7"));
+    // One telephone with a wrong password, far beyond what is borne with elsewhere ...
+    for _ in 0..200 {
+        assert!(guard.fail(NOW, office, Some(1), true).is_none());
+    }
+    // ... and scans, which are counted by themselves.
+    for number in 1..5 {
+        assert!(guard.fail(NOW, office, None, true).is_none(), "scan {number}");
+    }
+    assert!(guard.fail(NOW, office, Some(1), true).is_none());
+    let ban = guard.fail(NOW, office, None, true).and_then(Result::ok);
+    assert_eq!(
+        ban.map(|ban| ban.reason.as_str()),
+        Some("201 failed authentications of one user, 5 requests of a scanner")
+    );
+    // Nor do the scans bring the users nearer to their limit.
+    guard.lift(office);
+    for user in 1..5 {
+        assert!(guard.fail(NOW, office, None, true).is_none());
+        assert!(guard.fail(NOW, office, Some(user), true).is_none());
+    }
+    assert!(guard.fail(NOW, office, Some(5), true).is_some());
+    // Where nobody has registered both are what a guesser does.
+    guard.lift(office);
+    assert!(!fail(&mut guard, NOW, office, 4));
+    let ban = guard.fail(NOW, office, None, false).and_then(Result::ok);
+    assert_eq!(
+        ban.map(|ban| ban.reason.as_str()),
+        Some("4 failed authentications of 4 users, 1 request of a scanner")
+    );
+}
+
+#[test]
+fn what_is_kept_of_users_has_a_bound() {
+    let many = BanPolicy {
+        failures: 10_000,
+        ..policy()
+    };
+    let (mut guard, office) = (Guard::new(many, Vec::new()), source("192.0.2.7"));
+    for user in 0..9_999 {
+        assert!(guard.fail(NOW, office, Some(user), true).is_none(), "{user}");
+        let users = &guard.suspects.get(&office).expect("a suspect").users;
+        assert!(users.known.capacity() <= USERS, "{user}");
+    }
+    assert!(guard.fail(NOW, office, Some(9_999), true).is_some());
+    // Those that are known are counted once, however often they fail; of the others each failure.
+    let some = BanPolicy {
+        failures: USERS as u32 + 10,
+        ..policy()
+    };
+    let mut guard = Guard::new(some, Vec::new());
+    for _ in 0..20 {
+        for user in 0..USERS as u64 {
+            assert!(guard.fail(NOW, office, Some(user), true).is_none());
+        }
+    }
+    let beyond = (1..).find(|_| guard.fail(NOW, office, Some(999), true).is_some());
+    assert_eq!(beyond, Some(10));
+}
+
+#[test]
 fn the_trust_domain_is_never_banned() {
     let mut guard = guard();
     for trusted in ["10.1.2.3", "2001:db8:5::/64"] {
