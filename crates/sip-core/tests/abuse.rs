@@ -209,6 +209,93 @@ fn where_next_hops_with_names_are_is_learnt_and_told() {
     assert_eq!(events(&mut b), []);
 }
 
+/// How often it is told in this time that a peer is at `ip`, while nothing is sent.
+fn told_of(b: &mut Bench, ms: u64, zone: Zone<'_>, ip: &str) -> usize {
+    let met = Event::PeerMet {
+        address: ip.parse().unwrap(),
+    };
+    let steps = (0..ms / 250).map(|_| {
+        b.pass(250);
+        b.serve(zone);
+        events(b).iter().filter(|event| **event == met).count()
+    });
+    steps.sum()
+}
+
+/// A trunk may only call in, and at night.
+#[test]
+fn next_hops_with_names_are_known_although_nothing_is_sent_there() {
+    const HOUR_MS: u64 = 3_600_000;
+    let mut b = Bench::new(&trusting());
+    let zone: Zone<'_> = &[("gw.example.net A", vec![address("192.0.2.99")])];
+    assert_eq!(told_of(&mut b, 1_000, zone, "192.0.2.99"), 1, "at once");
+    let times = told_of(&mut b, 2 * HOUR_MS, zone, "192.0.2.99");
+    assert!((11..=12).contains(&times), "and again and again: {times}");
+    // Where it moves to is known as soon.
+    let moved: Zone<'_> = &[("gw.example.net A", vec![address("192.0.2.100")])];
+    assert_eq!(told_of(&mut b, 310_000, moved, "192.0.2.100"), 1);
+    // Name service may come late.
+    let mut b = Bench::new(&trusting());
+    b.pass(60_000);
+    assert!(told_of(&mut b, 30_000, zone, "192.0.2.99") >= 1);
+    // A reload may bring another, and the first is none any more.
+    let mut config = trusting();
+    config.groups.clear();
+    config.routes = vec![relay("sip:gw2.example.net:5070")];
+    b.endpoint.reconfigure(&config);
+    let zone2: Zone<'_> = &[("gw2.example.net A", vec![address("192.0.2.98")])];
+    assert_eq!(told_of(&mut b, 1_000, zone2, "192.0.2.98"), 1);
+    assert_eq!(told_of(&mut b, HOUR_MS, zone, "192.0.2.99"), 0);
+    // One worker asks, and none where nobody is refused.
+    let mut off = trusting();
+    off.abuse.rate = 0;
+    let mut two = trusting();
+    two.workers = 2;
+    let mut others = [
+        Bench::new(&off),
+        Bench::worker(&two, 1, Arc::new(Shared::default())),
+    ];
+    for other in &mut others {
+        assert_eq!(told_of(other, HOUR_MS, zone, "192.0.2.99"), 0);
+        assert_eq!(other.counters().queries_resolve, 0);
+    }
+}
+
+#[test]
+fn a_peer_for_which_the_queue_of_events_has_no_room_is_told_of_later() {
+    let mut config = trusting();
+    config.routes = vec![relay("sip:gw.example.net:5070")];
+    config.limits.events = 1;
+    let mut b = Bench::new(&config);
+    let zone: Zone<'_> = &[("gw.example.net A", vec![address("192.0.2.99")])];
+    assert!(heard(&mut b, udp_flow(FLOODER), 10) < 10);
+    b.udp(CALLER, &request("OPTIONS", BOB, "a1", ""));
+    b.serve(zone);
+    assert_eq!(b.counters().dropped_event, 1);
+    assert!(matches!(events(&mut b)[..], [Event::SourceLimited { .. }]));
+    b.udp(CALLER, &request("OPTIONS", BOB, "a2", ""));
+    let met = Event::PeerMet {
+        address: "192.0.2.99".parse().unwrap(),
+    };
+    assert_eq!(events(&mut b), [met]);
+}
+
+#[test]
+fn behind_a_translator_each_address_of_ipv4_is_a_source() {
+    let mut config = limited(1, 5);
+    config.abuse.exempt = vec![network("198.51.100.0/24"), network("64:ff9b::203.0.113.0/120")];
+    let mut b = Bench::new(&config);
+    let by = |ip: &str| udp_flow(&format!("[64:ff9b::{ip}]:5060"));
+    assert_eq!(heard(&mut b, by("192.0.2.1"), 9), 5);
+    assert_eq!(heard(&mut b, by("192.0.2.2"), 9), 5);
+    for exempt in ["198.51.100.9", "203.0.113.9"] {
+        assert_eq!(heard(&mut b, by(exempt), 9), 9, "{exempt}");
+    }
+    stand(&mut b, &["192.0.2.3"], &[]);
+    assert_eq!(heard(&mut b, by("192.0.2.3"), 1), 0);
+    assert_eq!(heard(&mut b, by("192.0.2.4"), 1), 1);
+}
+
 #[test]
 fn who_is_banned_is_not_heard() {
     let mut b = Bench::new(&config());

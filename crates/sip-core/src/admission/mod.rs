@@ -7,9 +7,10 @@
 //!
 //! **The trust domain is exempt**: sources in `trust` and `exempt` of the configuration, peers that
 //! have proved a trusted name by certificate, next hops and group members of the configuration,
-//! wherever name service says that they are. What name service says is learnt as requests are sent
-//! there ([`Admission::meet`]) and told to all workers, for the answers may come to any of them. Whether
-//! a source is exempt is looked at only where it is about to be refused.
+//! wherever name service says that they are. What name service says is asked for as long as anybody may be
+//! refused (`proxy/peers.rs`), and learnt as requests are sent there, too; it is told to all workers, for
+//! what comes from there may come to any of them. Whether a source is exempt is looked at only where it is
+//! about to be refused.
 
 pub(crate) mod bucket;
 mod source;
@@ -181,25 +182,25 @@ impl Admission {
         self.told.note(now, source, hash(self.key, source))
     }
 
+    /// Whether peers are worth learning.
+    pub(crate) const fn learns(&self) -> bool {
+        self.learns
+    }
+
     /// A next hop of the configuration is at `ip`, or a trusted peer; whether the process should be
-    /// told.
-    pub(crate) fn meet(&mut self, now: Instant, ip: IpAddr) -> bool {
-        if !self.learns {
-            return false;
-        }
+    /// told. Who tells it says so ([`Self::told_of`]).
+    pub(crate) fn is_to_be_told_of(&self, now: Instant, ip: IpAddr) -> bool {
+        let met = || self.met.get(&Source::of(ip));
+        self.learns && met().is_none_or(|at| now.micros_since(*at) >= MEET_AGAIN_US)
+    }
+
+    /// The process will be told that a peer is at `ip`, and need not be for a while.
+    pub(crate) fn told_of(&mut self, now: Instant, ip: IpAddr) {
         let source = Source::of(ip);
-        if let Some(at) = self.met.get_mut(&source) {
-            let again = now.micros_since(*at) >= MEET_AGAIN_US;
-            if again {
-                *at = now;
-            }
-            return again;
-        }
-        if self.met.len() >= PEERS {
+        if self.met.len() >= PEERS && !self.met.contains_key(&source) {
             self.met.clear();
         }
         self.met.insert(source, now);
-        true
     }
 
     /// Sources whose buckets are in use.
@@ -220,6 +221,12 @@ fn hash(key: (u64, u64), source: Source) -> u64 {
 pub fn exempt_networks(config: &Config) -> Vec<Network> {
     let mut networks = config.trust.clone();
     networks.extend(&config.abuse.exempt);
+    networks.extend(next_hops(config).filter_map(address_of));
+    networks
+}
+
+/// All next hops that the configuration names: of rules, and members of groups.
+pub(crate) fn next_hops(config: &Config) -> impl Iterator<Item = &NextHop> {
     let routes = config.routes.iter().filter_map(|route| match &route.action {
         Action::Relay(relay) => match &relay.target {
             RelayTarget::Uri(hop) => Some(hop),
@@ -228,9 +235,7 @@ pub fn exempt_networks(config: &Config) -> Vec<Network> {
         Action::Redirect(_) | Action::Reject { .. } => None,
     });
     let members = config.groups.iter().flat_map(|group| &group.members);
-    let hops = routes.chain(members.map(|member| &member.hop));
-    networks.extend(hops.filter_map(address_of));
-    networks
+    routes.chain(members.map(|member| &member.hop))
 }
 
 fn address_of(hop: &NextHop) -> Option<Network> {

@@ -69,6 +69,7 @@ impl Endpoint {
     pub fn new(config: &Config, keys: &Keys, worker: WorkerId, shared: Arc<dyn SharedState>) -> Self {
         let mut engine = Engine::new(config, keys, worker, shared);
         engine.start_probes();
+        engine.start_locating();
         Self {
             engine,
             index: HeaderIndex::new(),
@@ -232,6 +233,7 @@ impl Endpoint {
                     self.engine.activity.enter(Component::Timers);
                 }
                 Wake::Probe(probe) => self.engine.probe(probe),
+                Wake::Locate(locate) => self.engine.locate_peer(locate),
             }
         }
         self.engine.activity.enter(before);
@@ -298,6 +300,7 @@ impl Endpoint {
     pub fn reconfigure(&mut self, config: &Config) {
         self.engine.reconfigure(config);
         self.engine.start_probes();
+        self.engine.start_locating();
     }
 
     /// Takes what the process now holds of sources: who is banned, and who belongs to the trust domain.

@@ -39,10 +39,12 @@ impl Engine {
         is_certain && !self.admission.is_exempt(flow)
     }
 
-    /// A peer of the trust domain is at the other end of `flow`.
+    /// A peer of the trust domain is at this address. Where there is no room for the event it is told at
+    /// the next occasion: an unknown peer could be taken for an attacker.
     pub(crate) fn meet_peer(&mut self, address: core::net::IpAddr) {
-        if self.admission.meet(self.now.instant, address) {
-            self.event(Event::PeerMet { address });
+        let now = self.now.instant;
+        if self.admission.is_to_be_told_of(now, address) && self.event(Event::PeerMet { address }) {
+            self.admission.told_of(now, address);
         }
     }
 }

@@ -78,6 +78,18 @@ pub(crate) enum Wake {
     Query(QueryId),
     /// A member of a group is to be asked whether it is there.
     Probe(Probe),
+    /// Name service is to be asked where a next hop of the configuration is.
+    Locate(Locate),
+}
+
+/// Which next hop is to be located.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Locate {
+    pub(crate) epoch: u16,
+    /// Its number among those of the configuration.
+    pub(crate) hop: u32,
+    /// How often its name was asked for in vain.
+    pub(crate) asked: u8,
 }
 
 /// Which member is to be probed.
@@ -437,13 +449,15 @@ impl Engine {
         (owner != self.worker).then_some(owner)
     }
 
-    /// Notes an event, or counts that it was dropped.
-    pub(crate) fn event(&mut self, event: Event) {
-        if self.events.len() < self.config.limits.events {
+    /// Notes an event, or counts that it was dropped. Whether it was noted.
+    pub(crate) fn event(&mut self, event: Event) -> bool {
+        let has_room = self.events.len() < self.config.limits.events;
+        if has_room {
             self.events.push_back(event);
         } else {
             self.counters.dropped_event += 1;
         }
+        has_room
     }
 
     /// Parses `bytes` with a borrowed index and hands the message to `use_it`. `None`: no SIP.

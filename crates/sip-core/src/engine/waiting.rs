@@ -171,7 +171,7 @@ impl Engine {
     }
 
     /// Whether a look-up of this name is under way.
-    pub(crate) fn is_asking(&self, name: &[u8], kind: RecordKind) -> bool {
+    fn is_asking(&self, name: &[u8], kind: RecordKind) -> bool {
         self.waiting.names.contains_key(&self.key_of(name, kind))
     }
 
@@ -194,6 +194,18 @@ impl Engine {
                 name: name.clone(),
                 kind,
                 waiters: alloc::vec![parked],
+            };
+            self.ask(QueryKind::Resolve { name, kind }, purpose);
+        }
+    }
+
+    /// Asks for these records, for which no request waits.
+    pub(crate) fn ask_for_name(&mut self, name: Box<[u8]>, kind: RecordKind) {
+        if !self.is_asking(&name, kind) {
+            let purpose = Purpose::Resolve {
+                name: name.clone(),
+                kind,
+                waiters: Vec::new(),
             };
             self.ask(QueryKind::Resolve { name, kind }, purpose);
         }

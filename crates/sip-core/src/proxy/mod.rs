@@ -5,6 +5,7 @@ pub(crate) mod flow_token;
 pub(crate) mod fork;
 pub(crate) mod forward;
 pub(crate) mod hop;
+mod peers;
 mod probe;
 pub(crate) mod record_route;
 pub(crate) mod response;

@@ -12,20 +12,18 @@ use super::hop::Hop;
 use crate::config::Listener;
 use crate::dispatcher::Group;
 use crate::engine::secrets::write_hex;
-use crate::engine::waiting::Purpose;
 use crate::engine::{ClientUser, Engine, Owner, Probe, Wake};
 use crate::event::Event;
 use crate::id::WorkerId;
-use crate::query::QueryKind;
 use crate::resolve::Located;
 use crate::time::Millis;
 use crate::transaction::table::Key;
 use crate::transport::{Flow, PeerName};
 
 /// How long after a question for a member's name the probe is tried again, milliseconds.
-const NAME_WAIT_MS: u32 = 250;
+pub(super) const NAME_WAIT_MS: u32 = 250;
 /// How often that is done before it counts as a failure.
-const NAME_TRIES: u8 = 16;
+pub(super) const NAME_TRIES: u8 = 16;
 
 impl Engine {
     /// Starts the probes of the configuration at hand. Those of an older one end by themselves.
@@ -79,15 +77,7 @@ impl Engine {
                 None
             }
             Located::Ask { name, kind } if probe.asked < NAME_TRIES => {
-                if !self.is_asking(&name, kind) {
-                    let waiters = Vec::new();
-                    let purpose = Purpose::Resolve {
-                        name: name.clone(),
-                        kind,
-                        waiters,
-                    };
-                    self.ask(QueryKind::Resolve { name, kind }, purpose);
-                }
+                self.ask_for_name(name, kind);
                 Some(Probe {
                     asked: probe.asked + 1,
                     ..probe

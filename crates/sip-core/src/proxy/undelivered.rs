@@ -9,8 +9,6 @@ use super::forward::{client_key, read_branch};
 use super::response::Outcome;
 use crate::engine::Engine;
 use crate::engine::effects::ClientEvent;
-use crate::engine::waiting::Purpose;
-use crate::query::QueryKind;
 use crate::resolve::{HostRef, Located, SentBy};
 use crate::transport::{Flow, PeerName, Transport};
 
@@ -110,15 +108,8 @@ impl Engine {
                 }
             }
             // For who sends it again; this one is lost.
-            Located::Ask { name, kind } if !self.is_asking(&name, kind) => {
-                let purpose = Purpose::Resolve {
-                    name: name.clone(),
-                    kind,
-                    waiters: alloc::vec::Vec::new(),
-                };
-                self.ask(QueryKind::Resolve { name, kind }, purpose);
-            }
-            Located::Ask { .. } | Located::Unavailable => {}
+            Located::Ask { name, kind } => self.ask_for_name(name, kind),
+            Located::Unavailable => {}
         }
     }
 }

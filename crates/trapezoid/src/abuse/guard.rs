@@ -34,8 +34,9 @@ const USERS: usize = 64;
 /// Peers of the trust domain that have been learnt.
 const PEERS: usize = 4_096;
 
-/// A peer that was not met for so long is no more, milliseconds. Workers tell of it every ten minutes.
-const PEER_MS: u64 = 3_600_000;
+/// A peer that was not met for so long is no more, milliseconds. Workers look for those with names every
+/// five minutes and tell of them every ten; so long may name service be down.
+const PEER_MS: u64 = 86_400_000;
 
 /// So many times the failures are borne with of an address that others register from.
 const SHARED_PATIENCE: u32 = 50;
@@ -502,7 +503,6 @@ impl Count {
             earlier: self.now,
         }
     }
-}
 
     /// Those of this window, and of the one before as many as lie in what of it has not passed yet, as if
     /// they had come evenly.
@@ -527,6 +527,7 @@ fn reason(failures: u32, users: u32, scans: u32) -> String {
     };
     let both: Vec<String> = failed.into_iter().chain(scanned).collect();
     both.join(", ")
+}
 
 fn millis(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)

@@ -205,6 +205,9 @@ fn the_trust_domain_is_never_banned() {
     assert!(!fail(&mut guard, NOW, late, 100));
     let standing = guard.standing(NOW);
     assert!(standing.banned.is_empty() && standing.peers.contains(late));
+    // A trunk may be quiet for a night, and name service down.
+    let (_, is_different) = guard.pass(NOW, NOW + 12 * 3_600_000);
+    assert!(!is_different && guard.standing(NOW).peers.contains(late));
     let (_, is_different) = guard.pass(NOW, NOW + PEER_MS);
     assert!(is_different && guard.standing(NOW).peers.is_empty());
     // So does a reload.

@@ -1,8 +1,9 @@
 //! Abuse control of the whole process: what the workers see is judged here ([`guard`]), kept over restarts
 //! ([`mod@file`]), and told to all workers.
 //!
-//! Workers report by a bounded queue and never wait; a report that finds no room is lost, and counted. One
-//! task takes the reports, and looks at the time once a second.
+//! Workers report by bounded queues and never wait; a report that finds no room is lost, and counted. Peers of
+//! the trust domain have a queue of their own: they are told of seldom, and whatever others do must not take
+//! their protection. One task takes the reports, and looks at the time once a second.
 
 mod file;
 mod guard;
@@ -16,8 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use sip_backend::metrics::{Counter, Sample, Value};
 use sip_backend::known::Known;
+use sip_backend::metrics::{Counter, Sample, Value};
 use sip_core::admission::{Source, Standing, exempt_networks};
 use sip_core::config::Config;
 use sip_core::event::Event;
@@ -34,6 +35,9 @@ use settings::{BanPolicy, Loaded};
 /// Reports of the workers that wait.
 const REPORTS: usize = 16_384;
 
+/// Peers of the trust domain that wait to be known: of each a worker tells once in ten minutes.
+const MET: usize = 16_384;
+
 /// Reports judged at once.
 const AT_ONCE: usize = 1_024;
 
@@ -44,14 +48,21 @@ pub(crate) enum Report {
     Failed(IpAddr, u64),
     /// A request of a scanner.
     Scanned(IpAddr),
-    /// A peer of the trust domain.
-    Met(IpAddr),
+}
+
+/// What the workers report.
+#[derive(Debug)]
+pub(crate) struct Reports {
+    seen: mpsc::Receiver<Report>,
+    /// Peers of the trust domain.
+    met: mpsc::Receiver<IpAddr>,
 }
 
 /// What the workers' sinks hold of it. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Watch {
     reports: mpsc::Sender<Report>,
+    met: mpsc::Sender<IpAddr>,
     lost: Arc<Counter>,
     known: Arc<Known>,
     /// Whether anybody is banned for what he does.
@@ -78,7 +89,12 @@ impl Watch {
             Event::Scanned {
                 source, counts: true, ..
             } => Report::Scanned(source.ip()),
-            Event::PeerMet { address } => Report::Met(*address),
+            Event::PeerMet { address } => {
+                if self.met.try_send(*address).is_err() {
+                    self.lost.inc();
+                }
+                return;
+            }
             Event::AuthFailed { .. }
             | Event::Scanned { .. }
             | Event::SourceLimited { .. }
@@ -87,8 +103,7 @@ impl Watch {
             | Event::MemberRecovered { .. }
             | Event::NextHopFailed { .. } => return,
         };
-        let is_of_use = matches!(report, Report::Met(_)) || self.is_on.load(Ordering::Relaxed);
-        if is_of_use && self.reports.try_send(report).is_err() {
+        if self.is_on.load(Ordering::Relaxed) && self.reports.try_send(report).is_err() {
             self.lost.inc();
         }
     }
@@ -130,7 +145,7 @@ pub(crate) enum Failed {
 impl Abuse {
     /// Reads the bans of the data directory. A damaged file is set aside, and nobody is banned: to refuse to
     /// start for it would do the attackers' work.
-    pub(crate) fn open(loaded: &Loaded, hub: &Hub) -> (Self, mpsc::Receiver<Report>) {
+    pub(crate) fn open(loaded: &Loaded, hub: &Hub) -> (Self, Reports) {
         let path = loaded.shell.data_dir.join("bans");
         let mut guard = Guard::new(loaded.shell.bans, exempt_networks(&loaded.core));
         match file::read(&path) {
@@ -150,9 +165,11 @@ impl Abuse {
                 }
             }
         }
-        let (reports, received) = mpsc::channel(REPORTS);
+        let (reports, seen) = mpsc::channel(REPORTS);
+        let (meeting, met) = mpsc::channel(MET);
         let watch = Watch {
             reports,
+            met: meeting,
             lost: Arc::default(),
             known: Arc::default(),
             is_on: Arc::new(AtomicBool::new(guard.is_watching())),
@@ -171,7 +188,7 @@ impl Abuse {
         let abuse = Self(Arc::new(inner));
         // Before the workers begin: it waits in their mailboxes.
         abuse.tell_workers();
-        (abuse, received)
+        (abuse, Reports { seen, met })
     }
 
     /// What a worker's sink holds.
@@ -205,14 +222,20 @@ impl Abuse {
     }
 
     /// Judges reports, ends bans in time and writes the file, until the server ends.
-    pub(crate) async fn run(self, mut reports: mpsc::Receiver<Report>) {
+    pub(crate) async fn run(self, mut reports: Reports) {
         let mut seconds = tokio::time::interval(Duration::from_secs(1));
         seconds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut taken = Vec::with_capacity(AT_ONCE);
+        let (mut taken, mut met) = (Vec::with_capacity(AT_ONCE), Vec::new());
         let mut last_ms = unix_ms();
         loop {
             let is_different = tokio::select! {
-                count = reports.recv_many(&mut taken, AT_ONCE) => {
+                count = reports.met.recv_many(&mut met, AT_ONCE) => {
+                    if count == 0 {
+                        return;
+                    }
+                    self.meet(&mut met)
+                }
+                count = reports.seen.recv_many(&mut taken, AT_ONCE) => {
                     if count == 0 {
                         return;
                     }
@@ -235,6 +258,22 @@ impl Abuse {
         }
     }
 
+    /// These are peers of the trust domain; whether the workers must be told.
+    fn meet(&self, met: &mut Vec<IpAddr>) -> bool {
+        let now_ms = unix_ms();
+        let mut is_different = false;
+        let mut guard = self.0.guard.lock();
+        for ip in met.drain(..) {
+            let (is_news, lifted) = guard.meet(now_ms, ip);
+            is_different |= is_news;
+            if lifted {
+                self.0.is_unsaved.store(true, Ordering::Relaxed);
+                tracing::info!(source = %Source::of(ip), "ban lifted: a peer of the trust domain is there");
+            }
+        }
+        is_different
+    }
+
     /// Whether the workers must be told.
     fn judge(&self, reports: &mut Vec<Report>) -> bool {
         let now_ms = unix_ms();
@@ -242,15 +281,6 @@ impl Abuse {
         let mut guard = self.0.guard.lock();
         for report in reports.drain(..) {
             let (ip, user) = match report {
-                Report::Met(ip) => {
-                    let (is_news, lifted) = guard.meet(now_ms, ip);
-                    is_different |= is_news;
-                    if lifted {
-                        self.0.is_unsaved.store(true, Ordering::Relaxed);
-                        tracing::info!(source = %Source::of(ip), "ban lifted: a peer of the trust domain is there");
-                    }
-                    continue;
-                }
                 Report::Failed(ip, user) => (ip, Some(user)),
                 Report::Scanned(ip) => (ip, None),
             };
@@ -432,3 +462,6 @@ impl Abuse {
         ]
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -120,29 +120,13 @@ fn not_done(failed: &Failed) -> Response {
 pub(super) mod tests {
     use std::net::SocketAddr;
 
-    use sip_net::hub::Hub;
-
     use super::super::tests::{TOKEN, ask, start};
     use super::*;
     use crate::abuse::Abuse;
-    use settings::{Machine, read_text};
 
     /// Nobody is banned; the trust domain is 10.0.0.0/8.
     pub(in super::super) fn abuse() -> Abuse {
-        let machine = Machine {
-            addresses: vec![("127.0.0.1".parse().expect("address"), 8)],
-            host_name: None,
-            processors: 1,
-            variable: |_| None,
-        };
-        let dir = tempfile::tempdir().expect("a directory").keep();
-        let text =
-            format!("[server]\ndata_dir = {dir:?}\n[abuse]\nbans = 2\n[trust]\npeers = [\"10.0.0.0/8\"]\n");
-        let loaded = read_text(&text, "f", None, &machine).unwrap_or_else(|problems| panic!("{problems}"));
-        let (hub, mailboxes) = Hub::new(1, &loaded.shell.sockets).expect("mailboxes");
-        // They live as long as the test.
-        std::mem::forget(mailboxes);
-        Abuse::open(&loaded, &hub).0
+        crate::abuse::tests::opened("bans = 2").0
     }
 
     fn tell(address: SocketAddr, what: &str, body: &str) -> (u16, Value) {

@@ -32,7 +32,7 @@ use self::backends::Backends;
 use self::reload::{Asked, Counts, Outcome, Reloads};
 use self::tls::{Ends, Findings, TlsFiles};
 use self::workers::{Common, End};
-use crate::abuse::{Abuse, Report};
+use crate::abuse::{Abuse, Reports};
 use crate::admin::cpu_split::CpuPages;
 use crate::admin::credentials::Credentials;
 use crate::admin::health::Health;
@@ -125,7 +125,7 @@ pub(crate) fn run(loaded: Loaded) -> Result<(), Failure> {
 }
 
 /// Judges what workers report, from now on; who was registered at the start is not forgotten.
-fn start_abuse(abuse: &Abuse, reports: Receiver<Report>, backends: &Backends, runtime: &Runtime) {
+fn start_abuse(abuse: &Abuse, reports: Reports, backends: &Backends, runtime: &Runtime) {
     if abuse.is_watching() {
         backends.for_each_source(|ip| abuse.note_registered(ip));
     }

@@ -1,0 +1,69 @@
+//! Where next hops with names are, asked before anything is sent there: a trunk that only calls in belongs to
+//! the trust domain, too ([`crate::admission`]). The first worker asks, for as long as anybody may be refused.
+
+use super::hop::Hop;
+use super::probe::{NAME_TRIES, NAME_WAIT_MS};
+use crate::admission::next_hops;
+use crate::engine::{Engine, Locate, Wake};
+use crate::id::WorkerId;
+use crate::resolve::Located;
+use crate::time::Millis;
+use crate::transport::HopHost;
+
+/// How often each is located, milliseconds: as soon its new addresses are known.
+const EVERY_MS: u32 = 300_000;
+/// When name service is asked again that did not answer, milliseconds.
+const AGAIN_MS: u32 = 15_000;
+/// Time between two of them at the start, milliseconds: name service must not meet all at once.
+const SPREAD_MS: u32 = 5;
+
+impl Engine {
+    /// Begins to locate the next hops of the configuration at hand. What was begun for an older one ends by
+    /// itself.
+    pub(crate) fn start_locating(&mut self) {
+        // One worker asks for all: what it learns is told to all.
+        if self.worker != WorkerId(0) || !self.admission.learns() {
+            return;
+        }
+        let config = self.config.clone();
+        let named = (0u32..)
+            .zip(next_hops(&config))
+            .filter(|(_, hop)| matches!(hop.host, HopHost::Name(_)));
+        for (count, (hop, _)) in (0u32..).zip(named) {
+            let locate = Locate {
+                epoch: self.epoch,
+                hop,
+                asked: 0,
+            };
+            let after = Millis(count.saturating_mul(SPREAD_MS));
+            self.wheel.start(self.now.instant, after, Wake::Locate(locate));
+        }
+    }
+
+    /// It is time to look where this one is.
+    pub(crate) fn locate_peer(&mut self, locate: Locate) {
+        if locate.epoch != self.epoch {
+            return;
+        }
+        let config = self.config.clone();
+        let Some(next) = next_hops(&config).nth(locate.hop as usize) else {
+            return;
+        };
+        let hop = Hop::configured(next);
+        let question = self.question(hop, b"", false);
+        let (after_ms, asked) = match self.resolver.locate(self.now.instant, &question) {
+            Located::Done(candidates) => {
+                self.meet_peers(&hop, &candidates);
+                (EVERY_MS, 0)
+            }
+            Located::Ask { name, kind } if locate.asked < NAME_TRIES => {
+                self.ask_for_name(name, kind);
+                (NAME_WAIT_MS, locate.asked + 1)
+            }
+            Located::Ask { .. } | Located::Unavailable => (AGAIN_MS, 0),
+        };
+        let again = Locate { asked, ..locate };
+        self.wheel
+            .start(self.now.instant, Millis(after_ms), Wake::Locate(again));
+    }
+}

@@ -1,0 +1,68 @@
+use std::net::SocketAddr;
+
+use settings::{Machine, read_text};
+use sip_core::event::AuthFailure;
+
+use super::*;
+
+/// Abuse control with these lines of `[abuse]`, and what workers report to it; nobody is banned, the trust
+/// domain is 10.0.0.0/8.
+pub(crate) fn opened(lines: &str) -> (Abuse, Reports) {
+    let machine = Machine {
+        addresses: vec![("127.0.0.1".parse().expect("address"), 8)],
+        host_name: None,
+        processors: 1,
+        variable: |_| None,
+    };
+    let dir = tempfile::tempdir().expect("a directory").keep();
+    let text = format!("[server]\ndata_dir = {dir:?}\n[abuse]\n{lines}\n[trust]\npeers = [\"10.0.0.0/8\"]\n");
+    let loaded = read_text(&text, "f", None, &machine).unwrap_or_else(|problems| panic!("{problems}"));
+    let (hub, mailboxes) = Hub::new(1, &loaded.shell.sockets).expect("mailboxes");
+    // They live as long as the test.
+    std::mem::forget(mailboxes);
+    Abuse::open(&loaded, &hub)
+}
+
+fn failed(n: u32) -> Event {
+    Event::AuthFailed {
+        user: b"alice"[..].into(),
+        source: SocketAddr::from((std::net::Ipv4Addr::from_bits(0xc633_0000 + n), 5060)),
+        reason: AuthFailure::WrongPassword,
+        counts: true,
+    }
+}
+
+/// Workers tell of a peer once in ten minutes: what is lost leaves it unprotected for as long.
+#[test]
+fn a_flood_of_failures_does_not_keep_a_peer_from_being_known() {
+    let (abuse, reports) = opened("failures = 5");
+    let watch = abuse.watch();
+    for n in 0..REPORTS as u32 + 100 {
+        watch.see(&failed(n));
+    }
+    assert_eq!(watch.lost.get(), 100);
+    let address: IpAddr = [192, 0, 2, 44].into();
+    watch.see(&Event::PeerMet { address });
+    assert_eq!(watch.lost.get(), 100);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let judging = tokio::spawn(abuse.clone().run(reports));
+        // It has judged what waited once all of it is gone.
+        while abuse.0.guard.lock().watched() != (REPORTS, 1) {
+            tokio::task::yield_now().await;
+        }
+        judging.abort();
+    });
+    assert!(
+        abuse
+            .0
+            .guard
+            .lock()
+            .standing(unix_ms())
+            .peers
+            .contains(Source::of(address))
+    );
+}
