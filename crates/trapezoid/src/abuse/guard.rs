@@ -38,6 +38,9 @@ const PEERS: usize = 4_096;
 /// five minutes and tell of them every ten; so long may name service be down.
 const PEER_MS: u64 = 86_400_000;
 
+/// The same after a change of the configuration, which may not name it any more.
+const PEER_LEFT_MS: u64 = 3_600_000;
+
 /// So many times the failures are borne with of an address that others register from.
 const SHARED_PATIENCE: u32 = 50;
 
@@ -196,8 +199,15 @@ impl Guard {
     }
 
     /// Takes a new configuration; the sources whose bans end by it, as they are trusted now.
-    pub(crate) fn reconfigure(&mut self, policy: BanPolicy, exempt: Vec<Network>) -> Vec<Source> {
+    pub(crate) fn reconfigure(
+        &mut self,
+        now_ms: u64,
+        policy: BanPolicy,
+        exempt: Vec<Network>,
+    ) -> Vec<Source> {
         (self.policy, self.exempt) = (policy, exempt);
+        let latest = now_ms.saturating_sub(PEER_MS - PEER_LEFT_MS);
+        self.peers.values_mut().for_each(|at| *at = latest.min(*at));
         let trusted: Vec<Source> = self
             .bans
             .keys()

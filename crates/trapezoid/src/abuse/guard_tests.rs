@@ -212,8 +212,26 @@ fn the_trust_domain_is_never_banned() {
     assert!(is_different && guard.standing(NOW).peers.is_empty());
     // So does a reload.
     assert!(fail(&mut guard, NOW, late, 5));
-    assert_eq!(guard.reconfigure(policy(), vec![network("192.0.2.0/24")]), [late]);
+    assert_eq!(
+        guard.reconfigure(NOW, policy(), vec![network("192.0.2.0/24")]),
+        [late]
+    );
     assert_eq!(guard.bans().count(), 0);
+}
+
+#[test]
+fn a_peer_that_the_configuration_does_not_name_any_more_is_soon_none() {
+    let (mut guard, left, stays) = (guard(), source("192.0.2.98"), source("192.0.2.99"));
+    for peer in [left, stays] {
+        guard.meet(NOW, peer.address());
+    }
+    guard.reconfigure(NOW, policy(), Vec::new());
+    let later = NOW + 600_000;
+    assert_eq!(guard.meet(later, stays.address()), (false, false));
+    let (_, is_different) = guard.pass(NOW, NOW + PEER_LEFT_MS);
+    assert!(is_different);
+    let peers = guard.standing(NOW + PEER_LEFT_MS).peers;
+    assert!(!peers.contains(left) && peers.contains(stays));
 }
 
 #[test]
@@ -283,7 +301,7 @@ fn at_the_limit_those_that_are_over_go_then_those_that_end_soonest() {
     // A lower limit holds at once.
     guard.pass(later, later + 1);
     assert!(fail(&mut guard, later, number(9), 5));
-    guard.reconfigure(BanPolicy { limit: 1, ..policy() }, Vec::new());
+    guard.reconfigure(later, BanPolicy { limit: 1, ..policy() }, Vec::new());
     assert_eq!(guard.bans().map(|(s, _)| s).collect::<Vec<_>>(), [number(0)]);
 }
 

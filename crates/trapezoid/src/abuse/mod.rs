@@ -210,7 +210,7 @@ impl Abuse {
     pub(crate) fn reconfigure(&self, policy: BanPolicy, core: &Config) {
         let lifted = {
             let mut guard = self.0.guard.lock();
-            let lifted = guard.reconfigure(policy, exempt_networks(core));
+            let lifted = guard.reconfigure(unix_ms(), policy, exempt_networks(core));
             self.0.watch.is_on.store(guard.is_watching(), Ordering::Relaxed);
             lifted
         };
