@@ -133,30 +133,12 @@ pub fn open<D: Disk + Clone, T: Table>(
     let parent = parent.unwrap_or(Path::new("."));
     disk.sync_dir(parent).map_err(OpenError::io(parent))?;
     let mut loaded = Loaded::default();
-    let (segments, next) = journal::list(&disk, &dir).map_err(OpenError::io(&dir))?;
-    let mut replay = Replay {
-        disk: &disk,
-        dir: &dir,
-        listeners: &options.listeners,
-        next,
-        newest: Newest::new(),
-        kept: Vec::with_capacity(segments.len()),
-        copied: Vec::new(),
-    };
-    let sure = segments.len().saturating_sub(UNSURE);
-    for (place, segment) in segments.into_iter().enumerate() {
-        replay.read(segment, place >= sure, &mut loaded)?;
-    }
     let Replay {
         next,
         newest: pending,
         kept: segments,
-        copied,
         ..
-    } = replay;
-    // The names too.
-    disk.sync_dir(&dir).map_err(OpenError::io(&dir))?;
-    forget_copied(&disk, &dir, &copied)?;
+    } = Replay::of(&disk, &dir, &options.listeners, &mut loaded)?;
     let loading = Loading {
         find_listener,
         load,
@@ -210,24 +192,49 @@ struct Replay<'a, D> {
     copied: Vec<Closed>,
 }
 
-/// Removes what was written anew, once the names of the copies are on disk: where a server is killed
-/// again and again before anything is folded, each start would else leave all it read once more.
-fn forget_copied<D: Disk, E: std::error::Error>(
-    disk: &D,
-    dir: &Path,
-    copied: &[Closed],
-) -> Result<(), OpenError<E>> {
-    for closed in copied {
-        disk.remove(&closed.path).map_err(OpenError::io(&closed.path))?;
+impl<'a, D: Disk> Replay<'a, D> {
+    /// Reads all that is there; afterwards each segment is there for good, once.
+    fn of<E: std::error::Error>(
+        disk: &'a D,
+        dir: &'a Path,
+        listeners: &'a [LocalSocket],
+        loaded: &mut Loaded,
+    ) -> Result<Self, OpenError<E>> {
+        let (segments, next) = journal::list(disk, dir).map_err(OpenError::io(dir))?;
+        let mut replay = Self {
+            disk,
+            dir,
+            listeners,
+            next,
+            newest: Newest::new(),
+            kept: Vec::with_capacity(segments.len()),
+            copied: Vec::new(),
+        };
+        let sure = segments.len().saturating_sub(UNSURE);
+        for (place, segment) in segments.into_iter().enumerate() {
+            replay.read(segment, place >= sure, loaded)?;
+        }
+        // The names too.
+        disk.sync_dir(dir).map_err(OpenError::io(dir))?;
+        replay.forget_copied()?;
+        Ok(replay)
     }
-    if copied.is_empty() {
-        return Ok(());
-    }
-    // One that came back with the power would outlive the memory of what was deleted since.
-    disk.sync_dir(dir).map_err(OpenError::io(dir))
-}
 
-impl<D: Disk> Replay<'_, D> {
+    /// Removes what was written anew, once the names of the copies are on disk: where a server is killed
+    /// again and again before anything is folded, each start would else leave all it read once more.
+    fn forget_copied<E: std::error::Error>(&self) -> Result<(), OpenError<E>> {
+        for closed in &self.copied {
+            self.disk
+                .remove(&closed.path)
+                .map_err(OpenError::io(&closed.path))?;
+        }
+        if self.copied.is_empty() {
+            return Ok(());
+        }
+        // One that came back with the power would outlive the memory of what was deleted since.
+        self.disk.sync_dir(self.dir).map_err(OpenError::io(self.dir))
+    }
+
     /// Reads a segment; cuts off what a crash left unfinished.
     fn read<E: std::error::Error>(
         &mut self,
