@@ -39,6 +39,8 @@ pub struct CallReport {
     pub cancel: RequestEnd,
     /// This side's BYE.
     pub bye: RequestEnd,
+    /// The BYEs by which the caller ended what others had answered, beside the one that it talked with.
+    pub other_byes: Vec<RequestEnd>,
     /// This side's dialog was ended by the other's BYE.
     pub was_ended: bool,
     /// The callee's 2xx: whether its ACK came. `None`: there was no 2xx.
@@ -54,6 +56,7 @@ impl CallReport {
             invite: RequestEnd::NotSent,
             cancel: RequestEnd::NotSent,
             bye: RequestEnd::NotSent,
+            other_byes: Vec::new(),
             was_ended: false,
             acknowledged: None,
         }

@@ -56,7 +56,7 @@ impl InCall {
     /// The INVITE came.
     pub(crate) fn new(core: &mut Core, plan: &CallPlan, source: SocketAddr, text: &str) -> Self {
         let view = View::new(text);
-        let to_tag = format!("to-{}-{}", core.user, plan.call);
+        let to_tag = format!("to-{}-{}", core.name, plan.call);
         let mut call = Self {
             plan: *plan,
             invite: text.to_owned(),
@@ -91,6 +91,9 @@ impl InCall {
     fn answer(&mut self, core: &mut Core, status: &str) {
         let extra = if status.starts_with('2') {
             format!("Contact: {}\r\n{}", core.contact(), core.extra)
+        } else if status.starts_with("401") {
+            // A realm of its own: of several that ask, each must be heard (RFC 3261 §16.7 step 7).
+            format!("WWW-Authenticate: Digest realm=\"{0}\", nonce=\"{0}\"\r\n", core.name)
         } else {
             String::new()
         };

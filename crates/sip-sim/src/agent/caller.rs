@@ -23,6 +23,16 @@ enum State {
     Over,
 }
 
+/// A dialog that a 2xx made.
+#[derive(Debug)]
+struct Talk {
+    dialog: Dialog,
+    /// Branches of its BYEs; the second has credentials.
+    byes: Vec<String>,
+    /// The other side ended it.
+    was_ended: bool,
+}
+
 /// A call that was placed.
 #[derive(Debug)]
 pub(crate) struct OutCall {
@@ -37,10 +47,10 @@ pub(crate) struct OutCall {
     cancel_sent: bool,
     /// ACKs to answers of failed INVITEs, by branch (timer D is for ever).
     acks: BTreeMap<String, String>,
-    dialog: Option<Dialog>,
+    /// The first is the one that it talks in.
+    dialogs: Vec<Talk>,
     /// The ACK to each 2xx by its To tag, sent again for each of its copies (§13.2.2.4).
     confirmed: BTreeMap<String, (std::net::SocketAddr, String)>,
-    hung_up: bool,
     /// Requests to begin.
     pub(crate) wanted: Vec<ClientRequest>,
     pub(crate) report: CallReport,
@@ -60,9 +70,8 @@ impl OutCall {
             cancel_wanted: false,
             cancel_sent: false,
             acks: BTreeMap::new(),
-            dialog: None,
+            dialogs: Vec::new(),
             confirmed: BTreeMap::new(),
-            hung_up: false,
             wanted: Vec::new(),
             report: CallReport::new(plan.call, Side::Caller),
         };
@@ -192,20 +201,22 @@ impl OutCall {
         if in_time {
             self.report.invite = RequestEnd::Answered(200);
         }
-        let mut dialog = Dialog::of_caller(view, self.cseq);
+        let dialog = Dialog::of_caller(view, self.cseq);
         let branch = core.branch();
         let (to, ack) = dialog.request(core, "ACK", &branch, "");
         core.send(to, ack.clone());
         self.confirmed.insert(view.to_tag().to_owned(), (to, ack));
-        if self.dialog.is_some() {
+        self.dialogs.push(Talk {
+            dialog,
+            byes: Vec::new(),
+            was_ended: false,
+        });
+        let place = self.dialogs.len() - 1;
+        if place > 0 {
             // §13.2.2.4: of several that answered, all but one are ended.
-            dialog.cseq += 1;
-            let branch = core.branch();
-            let (to, bye) = dialog.request(core, "BYE", &branch, "");
-            let bye = ClientRequest::new(self.plan.call, Purpose::Bye, branch, to, bye);
-            return self.wanted.push(bye);
+            self.report.other_byes.push(RequestEnd::NotSent);
+            return self.send_bye(core, place, None);
         }
-        self.dialog = Some(dialog);
         // An answer that is not wanted any more is accepted and ended (§15: "BYE", never nothing).
         if !in_time || self.cancel_wanted {
             self.hang_up(core);
@@ -237,37 +248,52 @@ impl OutCall {
 
     /// BYE, once.
     pub(crate) fn hang_up(&mut self, core: &mut Core) {
-        if !self.hung_up && !self.report.was_ended {
-            self.hung_up = true;
-            self.send_bye(core, None);
+        let is_open = |talk: &Talk| talk.byes.is_empty() && !talk.was_ended;
+        if self.dialogs.first().is_some_and(is_open) {
+            self.send_bye(core, 0, None);
         }
     }
 
-    fn send_bye(&mut self, core: &mut Core, challenge: Option<&View<'_>>) {
-        let Some(dialog) = &mut self.dialog else { return };
+    /// Ends the dialog with this place.
+    fn send_bye(&mut self, core: &mut Core, place: usize, challenge: Option<&View<'_>>) {
+        let Some(Talk { dialog, byes, .. }) = self.dialogs.get_mut(place) else {
+            return;
+        };
         dialog.cseq += 1;
         let branch = core.branch();
+        byes.push(branch.clone());
         let line = challenge.and_then(|c| digest::credentials(c, core.user, "BYE", &dialog.target));
         let (to, text) = dialog.request(core, "BYE", &branch, &line.unwrap_or_default());
-        self.report.bye = RequestEnd::Pending;
+        self.bye_ended(&branch, RequestEnd::Pending);
         self.wanted
             .push(ClientRequest::new(self.plan.call, Purpose::Bye, branch, to, text));
     }
 
-    /// The BYE was challenged: once more, with credentials.
-    pub(crate) fn bye_challenged(&mut self, core: &mut Core, view: &View<'_>) {
-        let first = self.dialog.as_ref().is_some_and(|d| d.cseq == self.cseq + 1);
-        if first {
-            self.send_bye(core, Some(view));
+    /// What became of the BYE with this branch.
+    pub(crate) fn bye_ended(&mut self, branch: &str, end: RequestEnd) {
+        let of_it = |talk: &Talk| talk.byes.iter().any(|bye| bye == branch);
+        match self.dialogs.iter().position(of_it) {
+            Some(0) => self.report.bye = end,
+            Some(place) => self.report.other_byes[place - 1] = end,
+            None => {}
         }
     }
 
-    /// A BYE came; whether there is a dialog that it can end.
-    pub(crate) fn other_side_hangs_up(&mut self) -> bool {
-        if self.dialog.is_none() {
-            return false;
+    /// The BYE with this branch was challenged: once more, with credentials.
+    pub(crate) fn bye_challenged(&mut self, core: &mut Core, branch: &str, view: &View<'_>) {
+        let first = |talk: &Talk| talk.byes.len() == 1 && talk.byes[0] == branch;
+        if let Some(place) = self.dialogs.iter().position(first) {
+            self.send_bye(core, place, Some(view));
         }
-        self.report.was_ended = true;
+    }
+
+    /// A BYE came from who has this tag; whether there is a dialog that it can end.
+    pub(crate) fn other_side_hangs_up(&mut self, their_tag: &str) -> bool {
+        let Some(place) = self.dialogs.iter().position(|talk| talk.dialog.is_with(their_tag)) else {
+            return false;
+        };
+        self.dialogs[place].was_ended = true;
+        self.report.was_ended |= place == 0;
         true
     }
 }

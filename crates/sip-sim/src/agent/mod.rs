@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
 use crate::clock::{MS, Micros, Queue, SECOND};
-use crate::message::View;
+use crate::message::{View, tag};
 use crate::node::{Node, Outgoing};
 use crate::report::{CallReport, RequestEnd};
 use crate::scenario::{CallPlan, Scenario};
@@ -86,6 +86,8 @@ pub(crate) struct Core {
     pub(crate) now: Micros,
     /// User part of its address-of-record, and its name for digest.
     pub(crate) user: &'static str,
+    /// Its own name, which no other user agent of the user has.
+    pub(crate) name: &'static str,
     pub(crate) proxy: SocketAddr,
     pub(crate) rport: bool,
     /// Nothing need be sent again.
@@ -112,7 +114,7 @@ impl Core {
     /// A branch that was never used before.
     pub(crate) fn branch(&mut self) -> String {
         self.serial += 1;
-        format!("z9hG4bK-{}-{}", self.user, self.serial)
+        format!("z9hG4bK-{}-{}", self.name, self.serial)
     }
 
     /// The Via value for `branch`.
@@ -144,6 +146,8 @@ pub struct Agent {
 pub struct Line {
     /// User part of its address-of-record, and its name for digest.
     pub user: &'static str,
+    /// Its own name, which no other user agent of the user has.
+    pub name: &'static str,
     /// Its outbound proxy.
     pub proxy: SocketAddr,
     /// It asks for `rport` (RFC 3581).
@@ -170,6 +174,7 @@ impl Agent {
     ) -> Self {
         let line = Line {
             user,
+            name: user,
             proxy,
             rport: scenario.rport,
             reliable: false,
@@ -190,6 +195,7 @@ impl Agent {
             core: Core {
                 now: 0,
                 user: line.user,
+                name: line.name,
                 proxy: line.proxy,
                 rport: line.rport,
                 reliable: line.reliable,
@@ -256,7 +262,7 @@ impl Agent {
                 let key = (branch, purpose);
                 if let Some(request) = self.requests.remove(&key) {
                     let end = RequestEnd::TimedOut(self.core.now);
-                    self.request_ended(request.call, purpose, end);
+                    self.request_ended(request.call, &key, end);
                 }
             }
             Timer::Ring(call) => self.with_in(call, InCall::ring),
@@ -299,11 +305,11 @@ impl Agent {
         }
     }
 
-    fn request_ended(&mut self, call: u32, purpose: Purpose, end: RequestEnd) {
+    fn request_ended(&mut self, call: u32, (branch, purpose): &(String, Purpose), end: RequestEnd) {
         if let Some(found) = self.outgoing.get_mut(&call) {
             match purpose {
                 Purpose::Cancel => found.report.cancel = end,
-                Purpose::Bye => found.report.bye = end,
+                Purpose::Bye => found.bye_ended(branch, end),
             }
         } else if let Some(found) = self.incoming.get_mut(&call) {
             found.report.bye = end;
@@ -334,9 +340,9 @@ impl Agent {
         }
         // Timer K holds nothing that matters here: a copy of the answer finds no request.
         self.requests.remove(&key);
-        self.request_ended(call, purpose, RequestEnd::Answered(status));
+        self.request_ended(call, &key, RequestEnd::Answered(status));
         if status == 407 && purpose == Purpose::Bye {
-            self.with_out(call, |c, core| c.bye_challenged(core, view));
+            self.with_out(call, |c, core| c.bye_challenged(core, &key.0, view));
         }
     }
 
@@ -396,7 +402,7 @@ impl Agent {
         }
         let call = view.call().unwrap_or_default();
         let known = match (self.outgoing.get_mut(&call), self.incoming.get_mut(&call)) {
-            (Some(found), _) => found.other_side_hangs_up(),
+            (Some(found), _) => found.other_side_hangs_up(tag(view.get("From"))),
             (None, Some(found)) => found.other_side_hangs_up(),
             (None, None) => false,
         };
@@ -442,6 +448,7 @@ impl Node for Agent {
             .into_iter()
             .filter(|r| {
                 [r.invite, r.cancel, r.bye].contains(&RequestEnd::Pending)
+                    || r.other_byes.contains(&RequestEnd::Pending)
                     || self.incoming.get(&r.call).is_some_and(InCall::is_open)
             })
             .map(|r| format!("call {}: {r:?}", r.call))

@@ -72,6 +72,8 @@ pub(crate) struct RegistrationPlan {
     pub(crate) leaves: Vec<(Micros, Micros)>,
     pub(crate) fetch_every: Micros,
     pub(crate) end: Micros,
+    /// Preference of its contact in thousandths.
+    pub(crate) q: Option<u16>,
 }
 
 /// The REGISTER under way.
@@ -240,8 +242,9 @@ impl Registrant {
         let branch = core.branch();
         let domain = self.plan.aor.split('@').nth(1).unwrap_or_default();
         let uri = format!("sip:{domain}");
+        let q = self.plan.q.map_or_else(String::new, |q| format!(";q={}.{:03}", q / 1_000, q % 1_000));
         let contact = match ask {
-            Ask::Bind(expires_s) => format!("Contact: {};expires={expires_s}\r\n", core.contact()),
+            Ask::Bind(expires_s) => format!("Contact: {}{q};expires={expires_s}\r\n", core.contact()),
             Ask::Unbind => format!("Contact: {};expires=0\r\n", core.contact()),
             Ask::Fetch => String::new(),
         };
@@ -257,7 +260,7 @@ impl Registrant {
             self.cseq,
             credentials.unwrap_or_default(),
             aor = self.plan.aor,
-            user = core.user,
+            user = core.name,
         );
         core.start(
             TIME_OUT,

@@ -8,6 +8,7 @@
 
 pub mod check;
 pub mod fabric;
+mod forks;
 pub mod node;
 pub mod phone;
 pub mod scenario;
@@ -20,7 +21,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use self::node::Node;
 use self::phone::Phone;
-use self::scenario::{Scenario, USERS};
+use self::scenario::Scenario;
 use self::server::Server;
 use self::server::config::SIP_PORT;
 use self::stranger::Stranger;
@@ -88,9 +89,9 @@ fn nodes(scenario: &Scenario) -> Vec<(Box<dyn Node>, Station)> {
         };
         nodes.push((Box::new(Server::new(scenario, number, number, rng)), station));
     }
-    for (place, plan) in scenario.phones.iter().enumerate() {
+    for place in 0..scenario.phones.len() {
         let station = Station {
-            name: USERS[plan.user].split('@').next().unwrap_or_default(),
+            name: scenario.name_of_phone(place),
             address: SocketAddr::new(phone_ip(place), SIP_PORT),
         };
         let node = scenario.node_of_phone(place);

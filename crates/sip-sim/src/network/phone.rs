@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
 use super::node::{Clocks, Input, Node, NodeId, Output, Wire, WireNames};
-use super::scenario::{PhonePlan, Scenario, Speaks, Trouble, USERS};
+use super::scenario::{Scenario, Speaks, Trouble, USERS};
 use super::server::config::{SIP_PORT, WS_PORT};
 use super::{phone_ip, server_ip};
 use crate::agent::registration::{Registrant, Registration, RegistrationPlan};
@@ -64,7 +64,6 @@ impl Phone {
     pub fn new(scenario: &Scenario, place: usize, node: NodeId) -> Self {
         let plan = &scenario.phones[place];
         let aor = USERS[plan.user];
-        let user = aor.split('@').next().unwrap_or_default();
         let local = SocketAddr::new(phone_ip(place), SIP_PORT);
         let home = server_ip(scenario.home_of(plan.user));
         let port = match plan.speaks {
@@ -72,8 +71,9 @@ impl Phone {
             Speaks::Ws => WS_PORT,
         };
         let server = SocketAddr::new(home, port);
-        let line = line(plan, user, local, server);
-        let mut agent = Agent::of(line, &scenario.call_plans(), |call| call.from == aor);
+        let places = |number: u32| scenario.calls.iter().any(|c| c.call == number && c.from == place);
+        let line = line(scenario, place, server);
+        let mut agent = Agent::of(line, &scenario.call_plans(place), |call| places(call.call));
         agent.register(Registrant::new(RegistrationPlan {
             aor,
             expires_s: plan.expires_s,
@@ -81,6 +81,7 @@ impl Phone {
             leaves: plan.leaves.clone(),
             fetch_every: plan.fetch_every,
             end: plan.end,
+            q: plan.q,
         }));
         let link = if plan.speaks == Speaks::Udp {
             Link::None
@@ -267,26 +268,35 @@ impl Phone {
     }
 }
 
-fn line(plan: &PhonePlan, user: &'static str, local: SocketAddr, server: SocketAddr) -> Line {
-    let (via, contact) = match plan.speaks {
-        Speaks::Udp => (format!("SIP/2.0/UDP {local}"), format!("<sip:{user}@{local}>")),
-        Speaks::Tcp => (
-            format!("SIP/2.0/TCP {local}"),
-            format!("<sip:{user}@{local};transport=tcp>"),
-        ),
+/// The URI that a phone registers, and is reached at.
+pub fn contact(scenario: &Scenario, place: usize) -> String {
+    let plan = &scenario.phones[place];
+    let user = USERS[plan.user].split('@').next().unwrap_or_default();
+    let local = SocketAddr::new(phone_ip(place), SIP_PORT);
+    match plan.speaks {
+        Speaks::Udp => format!("sip:{user}@{local}"),
+        Speaks::Tcp => format!("sip:{user}@{local};transport=tcp"),
         // RFC 7118 §5: a browser does not know its address.
-        Speaks::Ws => (
-            format!("SIP/2.0/WS {user}.invalid"),
-            format!("<sip:{user}@{user}.invalid;transport=ws>"),
-        ),
-    };
+        Speaks::Ws => format!("sip:{user}@{}.invalid;transport=ws", scenario.name_of_phone(place)),
+    }
+}
+
+fn line(scenario: &Scenario, place: usize, server: SocketAddr) -> Line {
+    let plan = &scenario.phones[place];
+    let local = SocketAddr::new(phone_ip(place), SIP_PORT);
+    let name = scenario.name_of_phone(place);
     Line {
-        user,
+        user: USERS[plan.user].split('@').next().unwrap_or_default(),
+        name,
         proxy: server,
         rport: plan.rport,
         reliable: plan.speaks != Speaks::Udp,
-        via,
-        contact,
+        via: match plan.speaks {
+            Speaks::Udp => format!("SIP/2.0/UDP {local}"),
+            Speaks::Tcp => format!("SIP/2.0/TCP {local}"),
+            Speaks::Ws => format!("SIP/2.0/WS {name}.invalid"),
+        },
+        contact: format!("<{}>", contact(scenario, place)),
         extra: ASSERTED,
     }
 }

@@ -1,8 +1,11 @@
 //! What a seed stands for: servers and how they reach each other, phones, calls, and what goes
 //! wrong. Plain data: it can be printed, read back, and made smaller piece by piece.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
+use super::forks;
 use super::node::NodeId;
 use crate::clock::{MS, Micros, SECOND};
 use crate::rng::Rng;
@@ -22,6 +25,22 @@ pub const USERS: [&str; 12] = [
     "u9@d0.example",
     "u10@d1.example",
     "u11@d2.example",
+];
+
+/// Names of the phones of each user.
+const PHONES: [[&str; 3]; 12] = [
+    ["u0", "u0b", "u0c"],
+    ["u1", "u1b", "u1c"],
+    ["u2", "u2b", "u2c"],
+    ["u3", "u3b", "u3c"],
+    ["u4", "u4b", "u4c"],
+    ["u5", "u5b", "u5c"],
+    ["u6", "u6b", "u6c"],
+    ["u7", "u7b", "u7c"],
+    ["u8", "u8b", "u8c"],
+    ["u9", "u9b", "u9c"],
+    ["u10", "u10b", "u10c"],
+    ["u11", "u11b", "u11c"],
 ];
 
 /// Domains; each has one server as its home.
@@ -48,6 +67,9 @@ pub struct Scenario {
     pub troubles: Vec<TroublePlan>,
     /// Calls in the order of their start.
     pub calls: Vec<NetCall>,
+    /// What phones do with a call that comes to more than the one that it names.
+    #[serde(default)]
+    pub branches: Vec<BranchPlan>,
     /// What the stranger does, in the order of time; nothing: there is none.
     #[serde(default)]
     pub attacks: Vec<AttackPlan>,
@@ -184,6 +206,9 @@ pub struct PhonePlan {
     pub fetch_every: Micros,
     /// When it leaves for good.
     pub end: Micros,
+    /// The preference that it registers with, in thousandths; without it there is none.
+    #[serde(default)]
+    pub q: Option<u16>,
 }
 
 /// A directed link's treatment of datagrams, as [`crate::net::Link`].
@@ -310,6 +335,52 @@ pub enum Reaction {
     Busy(Micros),
     /// Rings, for ever.
     Ring,
+    /// Refuses with this status after this time.
+    Refuse(Micros, u16),
+    /// Says nothing at all.
+    Silent,
+}
+
+impl Reaction {
+    /// As the user agent knows it.
+    const fn behaviour(self) -> Behaviour {
+        match self {
+            Self::Answer(after) => Behaviour::Answer(after),
+            Self::Busy(after) => Behaviour::Busy(after),
+            Self::Ring => Behaviour::Ring,
+            Self::Refuse(after, status) => Behaviour::Refuse(after, status_line(status)),
+            Self::Silent => Behaviour::Silent,
+        }
+    }
+}
+
+/// What stands in the first line of an answer with this status.
+const fn status_line(status: u16) -> &'static str {
+    match status {
+        302 => "302 Moved Temporarily",
+        401 => "401 Unauthorized",
+        404 => "404 Not Found",
+        480 => "480 Temporarily Unavailable",
+        500 => "500 Server Internal Error",
+        503 => "503 Service Unavailable",
+        603 => "603 Decline",
+        _ => "486 Busy Here",
+    }
+}
+
+/// What one phone of the user who is called does, where it is not the one that the call names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BranchPlan {
+    /// Number of the call.
+    pub call: u32,
+    /// Which phone.
+    pub phone: usize,
+    /// It says 100 at once.
+    pub trying: bool,
+    /// It rings after this time.
+    pub ring_after: Option<Micros>,
+    /// What it does.
+    pub reaction: Reaction,
 }
 
 /// A call.
@@ -319,7 +390,7 @@ pub struct NetCall {
     pub call: u32,
     /// The caller: index of a phone.
     pub from: usize,
-    /// The callee: index of a phone.
+    /// The callee: index of a phone. The call goes to its user, who may have others.
     pub to: usize,
     /// When.
     pub start: Micros,
@@ -372,7 +443,7 @@ impl Scenario {
             call(&mut rng, n, phones.len(), start, true)
         }));
         calls.sort_by_key(|c| c.start);
-        Self {
+        let mut scenario = Self {
             seed,
             servers,
             homes,
@@ -380,9 +451,12 @@ impl Scenario {
             links,
             troubles,
             calls,
+            branches: Vec::new(),
             attacks: attacks(seed, servers_count, count, heal_at),
             heal_at,
-        }
+        };
+        forks::several_phones(&mut scenario, over);
+        scenario
     }
 
     /// The server that is home to a user.
@@ -405,27 +479,57 @@ impl Scenario {
         (!self.attacks.is_empty()).then(|| self.servers.len() + self.phones.len())
     }
 
-    /// The calls as the user agents know them.
-    pub fn call_plans(&self) -> Vec<CallPlan> {
+    /// The phones of one user, by their places.
+    pub fn phones_of(&self, user: usize) -> impl Iterator<Item = usize> + '_ {
+        let places = self.phones.iter().enumerate();
+        places.filter(move |(_, p)| p.user == user).map(|(place, _)| place)
+    }
+
+    /// The phones that a call may come to.
+    pub fn callees(&self, call: &NetCall) -> impl Iterator<Item = usize> + '_ {
+        self.phones_of(self.phones[call.to].user)
+    }
+
+    /// What a phone is called: its user's name, and which of his phones it is.
+    pub fn name_of_phone(&self, place: usize) -> &'static str {
+        let user = self.phones[place].user;
+        let before = self.phones_of(user).filter(|other| *other < place).count();
+        PHONES[user][before.min(PHONES[user].len() - 1)]
+    }
+
+    /// What a phone does with a call that comes to it.
+    pub fn branch_plan(&self, call: &NetCall, phone: usize) -> BranchPlan {
+        let named = BranchPlan {
+            call: call.call,
+            phone,
+            trying: call.trying,
+            ring_after: call.ring_after,
+            reaction: call.reaction,
+        };
+        let is_it = |b: &&BranchPlan| b.call == call.call && b.phone == phone && phone != call.to;
+        self.branches.iter().find(is_it).copied().unwrap_or(named)
+    }
+
+    /// The calls as the user agent of this phone knows them.
+    pub fn call_plans(&self, phone: usize) -> Vec<CallPlan> {
         let user = |phone: usize| self.phones.get(phone).map_or(USERS[0], |p| USERS[p.user]);
-        let plan = |c: &NetCall| CallPlan {
-            call: c.call,
-            from: user(c.from),
-            to: user(c.to),
-            start: c.start,
-            cancel_after: c.cancel_after,
-            trying: c.trying,
-            ring_after: c.ring_after,
-            behaviour: match c.reaction {
-                Reaction::Answer(after) => Behaviour::Answer(after),
-                Reaction::Busy(after) => Behaviour::Busy(after),
-                Reaction::Ring => Behaviour::Ring,
-            },
-            hang_up: HangUp {
-                by_caller: c.caller_hangs_up,
-                after: c.talk,
-            },
-            after_faults: c.after_faults,
+        let plan = |c: &NetCall| {
+            let branch = self.branch_plan(c, phone);
+            CallPlan {
+                call: c.call,
+                from: user(c.from),
+                to: user(c.to),
+                start: c.start,
+                cancel_after: c.cancel_after,
+                trying: branch.trying,
+                ring_after: branch.ring_after,
+                behaviour: branch.reaction.behaviour(),
+                hang_up: HangUp {
+                    by_caller: c.caller_hangs_up,
+                    after: c.talk,
+                },
+                after_faults: c.after_faults,
+            }
         };
         self.calls.iter().map(plan).collect()
     }
@@ -452,12 +556,14 @@ impl Scenario {
             format!("S{n} {mode} {:?} {:?} ×{}", s.auth, s.durability, s.workers)
         };
         let servers: Vec<String> = self.servers.iter().enumerate().map(server).collect();
+        let users: BTreeSet<usize> = self.phones.iter().map(|p| p.user).collect();
         format!(
-            "seed {}: {}; homes {:?}; {} phones; {} calls; {} troubles; faults stop at {} s",
+            "seed {}: {}; homes {:?}; {} phones of {} users; {} calls; {} troubles; faults stop at {} s",
             self.seed,
             servers.join(", "),
             self.homes,
             self.phones.len(),
+            users.len(),
             self.calls.len(),
             self.troubles.len(),
             self.heal_at / SECOND,
@@ -504,7 +610,7 @@ fn servers(rng: &mut Rng) -> (Vec<ServerPlan>, [usize; DOMAINS]) {
     (servers, homes)
 }
 
-fn phone(rng: &mut Rng, user: usize, heal_at: Micros, over: Micros) -> PhonePlan {
+pub(super) fn phone(rng: &mut Rng, user: usize, heal_at: Micros, over: Micros) -> PhonePlan {
     let mut leaves = Vec::new();
     if rng.chance(400) {
         let away = rng.between(5 * SECOND, heal_at);
@@ -519,6 +625,7 @@ fn phone(rng: &mut Rng, user: usize, heal_at: Micros, over: Micros) -> PhonePlan
         leaves,
         fetch_every: rng.between(15, 120) * SECOND,
         end: over + rng.between(0, 10 * SECOND),
+        q: None,
     }
 }
 

@@ -21,6 +21,10 @@ pub fn shrink(scenario: Scenario, budget: usize, fails: impl FnMut(&Scenario) ->
             |s, from, to| drop(s.troubles.drain(from..to)),
         );
         search.thin(|s| s.calls.len(), |s, from, to| drop(s.calls.drain(from..to)));
+        search.thin(
+            |s| s.branches.len(),
+            |s, from, to| drop(s.branches.drain(from..to)),
+        );
         search.thin(|s| s.attacks.len(), |s, from, to| drop(s.attacks.drain(from..to)));
         search.thin(|s| s.links.len(), |s, from, to| drop(s.links.drain(from..to)));
         search.without_phones();
@@ -66,11 +70,18 @@ impl<F: FnMut(&Scenario) -> bool> Search<F> {
         }
     }
 
-    /// Phones that nobody calls with.
+    /// Phones that nobody calls with; of a user who has several another may call.
     fn without_phones(&mut self) {
         let mut place = self.best.phones.len();
         while place > 0 {
             place -= 1;
+            let user = self.best.phones[place].user;
+            let other = self.best.phones_of(user).find(|other| *other != place);
+            if let Some(other) = other {
+                if self.take(|s| calls_with(s, place, other)) {
+                    continue;
+                }
+            }
             let in_use = self.best.calls.iter().any(|c| c.from == place || c.to == place);
             if !in_use && self.best.phones.len() > 1 {
                 self.take(|s| remove_phone(s, place));
@@ -82,6 +93,7 @@ impl<F: FnMut(&Scenario) -> bool> Search<F> {
         for place in 0..self.best.phones.len() {
             self.take(|s| s.phones[place].leaves.clear());
             self.take(|s| s.phones[place].speaks = Speaks::Udp);
+            self.take(|s| s.phones[place].q = None);
             self.take(|s| s.phones[place].rport = true);
             self.take(|s| s.phones[place].fetch_every = 100_000 * SECOND);
         }
@@ -104,6 +116,16 @@ impl<F: FnMut(&Scenario) -> bool> Search<F> {
     }
 }
 
+/// Takes a phone out whose part another one of its user takes.
+fn calls_with(scenario: &mut Scenario, place: usize, other: usize) {
+    for call in &mut scenario.calls {
+        for phone in [&mut call.from, &mut call.to] {
+            *phone = if *phone == place { other } else { *phone };
+        }
+    }
+    remove_phone(scenario, place);
+}
+
 /// Takes a phone out; those behind it move up.
 fn remove_phone(scenario: &mut Scenario, place: usize) {
     let node = scenario.node_of_phone(place);
@@ -111,6 +133,10 @@ fn remove_phone(scenario: &mut Scenario, place: usize) {
     for call in &mut scenario.calls {
         call.from -= usize::from(call.from > place);
         call.to -= usize::from(call.to > place);
+    }
+    scenario.branches.retain(|branch| branch.phone != place);
+    for branch in &mut scenario.branches {
+        branch.phone -= usize::from(branch.phone > place);
     }
     let moved = |n: &mut usize| *n -= usize::from(*n > node);
     scenario.links.retain(|link| link.from != node && link.to != node);
@@ -158,5 +184,19 @@ mod tests {
         );
         assert!(smallest.links.is_empty());
         assert!(runs <= 2_000);
+    }
+
+    #[test]
+    fn users_keep_as_many_phones_as_it_takes() {
+        let scenario = (0..).map(Scenario::of).find(|s| s.branches.len() > 4).unwrap();
+        let several = |s: &Scenario| {
+            let two = |call: &super::super::scenario::NetCall| s.callees(call).count() > 1;
+            s.calls.iter().any(two)
+        };
+        let smallest = shrink(scenario.clone(), 2_000, several);
+        assert_eq!((smallest.calls.len(), smallest.phones.len()), (1, 3), "{smallest:?}");
+        assert!(smallest.branches.is_empty());
+        let one = shrink(scenario, 2_000, |s| !s.calls.is_empty());
+        assert_eq!((one.calls.len(), one.phones.len()), (1, 2), "{one:?}");
     }
 }

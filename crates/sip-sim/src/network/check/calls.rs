@@ -1,10 +1,10 @@
 //! How a call may end.
 
 use super::super::node::NodeId;
-use super::super::scenario::{DurabilityPlan, NetCall, Reaction};
+use super::super::scenario::{NetCall, Reaction};
 use super::{Case, reaches};
 use crate::checker::Violation;
-use crate::clock::{MS, SECOND};
+use crate::clock::{MS, Micros, SECOND};
 use crate::report::{CallReport, RequestEnd, Side};
 use crate::trace::Sent;
 
@@ -46,12 +46,14 @@ impl<'a> Judged<'a> {
         self.right_callee();
         if !self.case.was_cut(self.call) {
             self.one_final_answer();
-            if !self.case.lost_connection(self.call) {
-                self.one_invite_at_the_callee();
+            for phone in self.case.scenario.callees(self.call) {
+                if !self.case.lost_connection(self.call, phone) {
+                    self.one_invite_at_a_phone(phone);
+                }
             }
         }
-        match self.report(Side::Caller) {
-            Some(caller) => self.ends(&caller),
+        match self.reports(Side::Caller).next() {
+            Some(caller) => self.ends(caller),
             None => self.violate("no end", "the call was never placed"),
         }
         self.found
@@ -65,13 +67,11 @@ impl<'a> Judged<'a> {
         self.case.scenario.node_of_phone(phone)
     }
 
-    fn report(&self, side: Side) -> Option<CallReport> {
-        let of = |(_, report): &&(NodeId, CallReport)| report.call == self.call.call && report.side == side;
-        self.case
-            .reports
-            .iter()
-            .find(of)
-            .map(|(_, report)| report.clone())
+    /// The caller's, or all that the phones have that were called.
+    fn reports(&self, side: Side) -> impl Iterator<Item = &'a CallReport> + use<'a> {
+        let call = self.call.call;
+        let reports = self.case.reports.iter().map(|(_, report)| report);
+        reports.filter(move |report| report.call == call && report.side == side)
     }
 
     /// Nobody rings who was not called.
@@ -82,14 +82,18 @@ impl<'a> Judged<'a> {
             .iter()
             .filter(|(_, report)| report.call == self.call.call && report.side == Side::Callee)
             .map(|(node, _)| *node)
-            .filter(|node| *node != self.node(self.call.to))
+            .filter(|node| {
+                let mut called = self.case.scenario.callees(self.call);
+                !called.any(|phone| self.node(phone) == *node)
+            })
             .collect();
         if !wrong.is_empty() {
             self.violate("wrong callee", format!("the call came to nodes {wrong:?}"));
         }
     }
 
-    /// What the caller hears of one INVITE is one final answer. A server that refuses without keeping
+    /// What the caller hears of one INVITE is one final answer, or the 2xx of several phones, which may
+    /// cross (RFC 3261 §13.2.2.4). A server that refuses without keeping
     /// state may let the next copy pass (RFC 3261 §8.2.7): things have changed since.
     fn one_final_answer(&mut self) {
         let caller = self.node(self.call.from);
@@ -112,18 +116,19 @@ impl<'a> Judged<'a> {
                 finals.push(key);
             }
         }
+        let crossed = |a: u16, b: u16| (200..300).contains(&a) && (200..300).contains(&b);
         let twice = finals
             .iter()
-            .find(|a| finals.iter().any(|b| a.0 == b.0 && *a != b));
+            .find(|a| finals.iter().any(|b| a.0 == b.0 && *a != b && !crossed(a.1, b.1)));
         if twice.is_some() {
             let what = format!("the caller is told {finals:?}");
             self.violate("two finals", what);
         }
     }
 
-    /// One call, one INVITE transaction at the callee (RFC 3261 §16.6 step 8, §16.11).
-    fn one_invite_at_the_callee(&mut self) {
-        let callee = self.node(self.call.to);
+    /// One call, one INVITE transaction at each phone (RFC 3261 §16.6 step 8, §16.11).
+    fn one_invite_at_a_phone(&mut self, phone: usize) {
+        let callee = self.node(phone);
         let mut branches: Vec<(u32, &str)> = Vec::new();
         for sent in self.sent.iter().filter(|sent| sent.to == Some(callee)) {
             let key = (sent.facts.cseq, &*sent.facts.branch);
@@ -135,17 +140,21 @@ impl<'a> Judged<'a> {
             .iter()
             .any(|a| branches.iter().any(|b| a.0 == b.0 && a.1 != b.1));
         if second {
-            self.violate("second INVITE", format!("to the callee go {branches:?}"));
+            self.violate("second INVITE", format!("to node {callee} go {branches:?}"));
         }
     }
 
     /// Every request ends; and once nothing excuses it, as it must.
     fn ends(&mut self, caller: &CallReport) {
+        let byes = caller.other_byes.iter().map(|end| ("BYE", *end));
         for (what, end) in [
             ("INVITE", caller.invite),
             ("CANCEL", caller.cancel),
             ("BYE", caller.bye),
-        ] {
+        ]
+        .into_iter()
+        .chain(byes)
+        {
             if end == RequestEnd::Pending {
                 self.violate("no end", format!("the {what} never ended"));
             }
@@ -154,7 +163,7 @@ impl<'a> Judged<'a> {
             return;
         }
         if !self.is_due_end(caller.invite) {
-            let what = format!("{:?} ended in {:?}", self.call.reaction, caller.invite);
+            let what = format!("{:?} ended in {:?}", self.reactions(), caller.invite);
             self.violate("wrong end", what);
         }
         if !matches!(
@@ -163,54 +172,105 @@ impl<'a> Judged<'a> {
         ) {
             self.violate("CANCEL lost", format!("it ended in {:?}", caller.cancel));
         }
-        let callee = self.report(Side::Callee);
-        for report in [Some(caller), callee.as_ref()].into_iter().flatten() {
-            if !matches!(report.bye, RequestEnd::NotSent | RequestEnd::Answered(200 | 481)) {
-                self.violate(
-                    "BYE lost",
-                    format!("that of the {:?} ended in {:?}", report.side, report.bye),
-                );
+        for report in core::iter::once(caller).chain(self.reports(Side::Callee)) {
+            for bye in core::iter::once(&report.bye).chain(&report.other_byes) {
+                if !matches!(bye, RequestEnd::NotSent | RequestEnd::Answered(200 | 481)) {
+                    self.violate(
+                        "BYE lost",
+                        format!("that of the {:?} ended in {bye:?}", report.side),
+                    );
+                }
             }
         }
-        if callee.is_some_and(|callee| callee.acknowledged == Some(false)) {
+        if self.reports(Side::Callee).any(|r| r.acknowledged == Some(false)) {
             self.violate("ACK lost", "the callee's 200 was never acknowledged");
         }
     }
 
-    /// Whether its registrar may have lost the callee by right.
-    fn callee_may_be_lost(&self) -> bool {
+    /// What the phones of who is called do.
+    fn reactions(&self) -> Vec<Reaction> {
         let scenario = self.case.scenario;
-        let home = scenario.home_of(scenario.phones[self.call.to].user);
-        let keeps =
-            scenario.servers[home].durability == DurabilityPlan::Commit && !scenario.clock_jumps(home);
-        !keeps && scenario.crashes(home).next().is_some()
+        let reaction = |phone| scenario.branch_plan(self.call, phone).reaction;
+        scenario.callees(self.call).map(reaction).collect()
     }
 
+    /// Timer C of the servers on the way that have one.
+    fn shortest_c(&self) -> Option<Micros> {
+        let servers = &self.case.scenario.servers;
+        let path = self.case.path(self.call);
+        let stateful = path.iter().map(|server| &servers[*server]).filter(|s| s.stateful);
+        stateful.map(|server| u64::from(server.c_ms) * MS).min()
+    }
+
+    /// Whether one of several phones that ring together answers so long before anything else can end
+    /// the call that it must.
+    fn must_be_answered(&self) -> bool {
+        let (scenario, call) = (self.case.scenario, self.call);
+        let home = scenario.home_of(scenario.phones[call.to].user);
+        let q = |phone: usize| scenario.phones[phone].q.unwrap_or(1_000);
+        let first = scenario.callees(call).map(q).max();
+        let reactions = self.reactions();
+        let declined = reactions.iter().filter_map(|reaction| match reaction {
+            Reaction::Refuse(after, 600..) => Some(*after),
+            _ => None,
+        });
+        let ends = declined.chain(self.shortest_c()).chain([call.cancel_after]);
+        let before = ends.min().unwrap_or(0);
+        scenario.servers[home].stateful
+            && scenario
+                .callees(call)
+                .zip(&reactions)
+                .filter(|(phone, _)| Some(q(*phone)) == first)
+                .any(|(_, reaction)| matches!(reaction, Reaction::Answer(after) if after + SECOND < before))
+    }
+
+    /// Whether a call may end so: as one of the phones wants it, or as it is when none wants it in time.
     fn is_due_end(&self, end: RequestEnd) -> bool {
+        let lost = self.case.callee_may_be_lost(self.call);
+        let reactions = self.reactions();
+        if reactions.len() > 1 && !lost && self.must_be_answered() {
+            return end == RequestEnd::Answered(200);
+        }
+        let takes = super::forks::decided_by(self.case, self.call);
+        let several = match end {
+            _ if reactions.len() == 1 => false,
+            // Somebody would have decided later.
+            RequestEnd::Answered(487) => {
+                self.call.cancel_after <= takes + SECOND || self.shortest_c().is_some_and(|c| c <= takes)
+            }
+            RequestEnd::Answered(408) => self.shortest_c().is_some_and(|c| c <= takes),
+            _ => false,
+        };
+        several || reactions.iter().any(|reaction| self.is_due_end_of(*reaction, end))
+    }
+
+    fn is_due_end_of(&self, reaction: Reaction, end: RequestEnd) -> bool {
         let call = self.call;
         let cancelled_by = |decides| call.cancel_after <= decides + SECOND;
-        let shortest_c = self
-            .case
-            .path(call)
-            .iter()
-            .map(|server| &self.case.scenario.servers[*server])
-            .filter(|server| server.stateful)
-            .map(|server| u64::from(server.c_ms) * MS)
-            .min();
-        match (call.reaction, end) {
+        let shortest_c = self.shortest_c();
+        match (reaction, end) {
             (Reaction::Answer(_), RequestEnd::Answered(200))
-            | (Reaction::Busy(_), RequestEnd::Answered(486)) => true,
-            (Reaction::Answer(after) | Reaction::Busy(after), RequestEnd::Answered(487)) => {
-                cancelled_by(after)
-            }
+            | (Reaction::Busy(_), RequestEnd::Answered(486))
+            | (Reaction::Refuse(_, 503), RequestEnd::Answered(500 | 503)) => true,
+            (Reaction::Refuse(_, refused), RequestEnd::Answered(status)) if refused == status => true,
+            (
+                Reaction::Answer(after) | Reaction::Busy(after) | Reaction::Refuse(after, _),
+                RequestEnd::Answered(487),
+            ) => cancelled_by(after),
             // Who gives up before he was asked for credentials gives none.
             (_, RequestEnd::Answered(407)) => cancelled_by(0),
             // Until the callee registers again.
-            (_, RequestEnd::Answered(480)) => self.callee_may_be_lost(),
+            (_, RequestEnd::Answered(480)) => self.case.callee_may_be_lost(call),
             (Reaction::Ring, RequestEnd::Answered(487)) => {
                 shortest_c.is_some() || reaches(200 * SECOND, call.cancel_after, 0)
             }
             (Reaction::Ring, RequestEnd::Answered(408)) => shortest_c.is_some(),
+            // §17.1.1.2: somebody's timer B. Who wants no more does not wait for it (§9.1).
+            (Reaction::Silent, RequestEnd::Answered(408)) => shortest_c.is_some(),
+            (Reaction::Silent, RequestEnd::Answered(487)) => cancelled_by(32 * SECOND),
+            (Reaction::Silent, RequestEnd::TimedOut(_)) => {
+                shortest_c.is_none() || cancelled_by(32 * SECOND)
+            }
             _ => false,
         }
     }

@@ -6,6 +6,7 @@
 //! from before has come to its end ([`Scenario::settled_at`]): then nothing excuses a failure.
 
 mod calls;
+mod forks;
 mod hops;
 mod messages;
 mod registrations;
@@ -13,9 +14,10 @@ mod rhythm;
 mod strangers;
 
 use super::fabric::USER_TIMEOUT;
-use super::node::NodeId;
-use super::scenario::{NetCall, Scenario, Speaks, Trouble, TroublePlan};
+use super::node::{Node, NodeId};
+use super::scenario::{DurabilityPlan, NetCall, Scenario, Speaks, Trouble, TroublePlan};
 use super::world::World;
+use crate::agent::registration::Registration;
 use crate::checker::Violation;
 use crate::clock::Micros;
 use crate::report::CallReport;
@@ -35,6 +37,7 @@ pub fn check(scenario: &Scenario, world: &World<'_>) -> Vec<Violation> {
     };
     let mut found = messages::check(&case);
     found.extend(calls::check(&case));
+    found.extend(forks::check(&case));
     found.extend(hops::check(&case));
     found.extend(rhythm::check(&case));
     found.extend(strangers::check(&case));
@@ -42,8 +45,9 @@ pub fn check(scenario: &Scenario, world: &World<'_>) -> Vec<Violation> {
         .nodes()
         .skip(scenario.servers.len())
         .take(scenario.phones.len());
-    for (place, phone) in phones.enumerate() {
-        found.extend(registrations::check(scenario, place, phone.registrations()));
+    let histories: Vec<&[Registration]> = phones.map(Node::registrations).collect();
+    for place in 0..histories.len() {
+        found.extend(registrations::check(scenario, place, &histories));
     }
     found
 }
@@ -80,10 +84,19 @@ impl Case<'_> {
             .any(|server| self.scenario.crashes(*server).any(|at| at >= call.start))
     }
 
+    /// Whether its registrar may have lost who is called by right.
+    fn callee_may_be_lost(&self, call: &NetCall) -> bool {
+        let scenario = self.scenario;
+        let home = scenario.home_of(scenario.phones[call.to].user);
+        let keeps =
+            scenario.servers[home].durability == DurabilityPlan::Commit && !scenario.clock_jumps(home);
+        !keeps && scenario.crashes(home).next().is_some()
+    }
+
     /// A connection of a phone that is called may have ended under it: whether what was sent on it
     /// arrived is not known then, and its other way is tried (RFC 3261 §16.9).
-    fn lost_connection(&self, call: &NetCall) -> bool {
-        let callee = self.scenario.node_of_phone(call.to);
+    fn lost_connection(&self, call: &NetCall, phone: usize) -> bool {
+        let callee = self.scenario.node_of_phone(phone);
         let ends = |t: &TroublePlan| match t.trouble {
             Trouble::Reset => true,
             Trouble::Partition { other, .. } => other == callee || t.node == callee,
@@ -95,7 +108,7 @@ impl Case<'_> {
             | Trouble::Disk { .. } => false,
         };
         let late = |t: &&TroublePlan| t.at + 2 * USER_TIMEOUT >= call.start;
-        let streams = self.scenario.phones[call.to].speaks != Speaks::Udp;
+        let streams = self.scenario.phones[phone].speaks != Speaks::Udp;
         streams && self.scenario.troubles.iter().filter(late).any(ends)
     }
 

@@ -10,6 +10,7 @@
 use super::super::scenario::{
     Attack, BackendKind, DurabilityPlan, PhonePlan, Scenario, Speaks, Trouble, USERS,
 };
+use super::super::phone::contact;
 use crate::agent::registration::{Ask, Registration};
 use crate::checker::Violation;
 use crate::clock::{Micros, SECOND};
@@ -36,12 +37,18 @@ enum Known {
     Either,
 }
 
-/// Judges what a phone was told.
-pub(super) fn check(scenario: &Scenario, place: usize, history: &[Registration]) -> Vec<Violation> {
+/// Judges what the phones of a user were told of this one.
+pub(super) fn check(scenario: &Scenario, place: usize, histories: &[&[Registration]]) -> Vec<Violation> {
     let phone = &scenario.phones[place];
+    let history = told_of(scenario, place, histories);
     let home = scenario.home_of(phone.user);
     let mut model = Model {
         phone,
+        own: contact(scenario, place),
+        all: scenario
+            .phones_of(phone.user)
+            .map(|other| contact(scenario, other))
+            .collect(),
         known: Known::Unbound,
         forgets_removals: scenario.crashes(home).next().is_some()
             && scenario
@@ -60,7 +67,7 @@ pub(super) fn check(scenario: &Scenario, place: usize, history: &[Registration])
         found: Vec::new(),
     };
     let diskless = diskless(scenario, home);
-    for registration in history {
+    for registration in &history {
         model.follow(registration);
         if let (Some((from, to)), Ask::Bind(_)) = (&diskless, registration.ask)
             && registration.end == RequestEnd::Answered(200)
@@ -82,6 +89,29 @@ pub(super) fn check(scenario: &Scenario, place: usize, history: &[Registration])
         }
     }
     model.found
+}
+
+/// What was asked and answered of the binding of a phone, in the order of the answers: by itself, and
+/// the lists that other phones of its user got while it asked for nothing.
+fn told_of(scenario: &Scenario, place: usize, histories: &[&[Registration]]) -> Vec<Registration> {
+    let own = histories[place];
+    let overlaps = |other: &Registration| {
+        let ends = |r: &Registration| r.ended_at.unwrap_or(Micros::MAX);
+        own.iter()
+            .any(|r| r.sent_at <= ends(other) && other.sent_at <= ends(r))
+    };
+    let others = scenario
+        .phones_of(scenario.phones[place].user)
+        .filter(|other| *other != place && *other < histories.len())
+        .flat_map(|other| histories[other])
+        .filter(|r| r.end == RequestEnd::Answered(200) && !overlaps(r))
+        .map(|r| Registration {
+            ask: Ask::Fetch,
+            ..r.clone()
+        });
+    let mut all: Vec<Registration> = own.iter().cloned().chain(others).collect();
+    all.sort_by_key(|r| r.ended_at.unwrap_or(Micros::MAX));
+    all
 }
 
 /// When a registrar that promises to answer once a registration is on disk has no disk that would
@@ -116,6 +146,10 @@ fn diskless(scenario: &Scenario, home: usize) -> Option<(Micros, Micros)> {
 
 struct Model<'a> {
     phone: &'a PhonePlan,
+    /// Its contact.
+    own: String,
+    /// Those of all phones of its user.
+    all: Vec<String>,
     known: Known,
     /// A REGISTER may be held up until the registrar, which crashed, knows no more what it removed.
     forgets_removals: bool,
@@ -204,20 +238,21 @@ impl Model<'_> {
 
     /// Seconds that the own contact has left.
     fn own(&self, registration: &Registration) -> Option<u32> {
-        let user = USERS[self.phone.user].split('@').next().unwrap_or_default();
-        let is_own = |contact: &str| {
-            let ws = contact.ends_with(";transport=ws");
-            contact.starts_with(&format!("sip:{user}@")) && ws == (self.phone.speaks == Speaks::Ws)
-        };
-        let found = registration.contacts.iter().find(|(contact, _)| is_own(contact));
+        let found = registration
+            .contacts
+            .iter()
+            .find(|(contact, _)| *contact == self.own);
         found.map(|(_, left)| *left)
     }
 
-    /// Each user has one phone.
+    /// A 200 lists what the user's phones bound, each once (RFC 3261 §10.3 step 8).
     fn others(&mut self, registration: &Registration) {
-        let own = usize::from(self.own(registration).is_some());
-        if registration.contacts.len() > own {
-            self.violate("foreign binding", format!("{:?}", registration.contacts));
+        let mut left = self.all.clone();
+        for (contact, _) in &registration.contacts {
+            match left.iter().position(|known| known == contact) {
+                Some(at) => drop(left.swap_remove(at)),
+                None => return self.violate("foreign binding", format!("{:?}", registration.contacts)),
+            }
         }
     }
 
@@ -295,7 +330,7 @@ mod tests {
                 },
             })
             .collect();
-        check(&scenario, 0, history).iter().map(|v| v.rule).collect()
+        check(&scenario, 0, &[history]).iter().map(|v| v.rule).collect()
     }
 
     const OK: RequestEnd = RequestEnd::Answered(200);

@@ -1,0 +1,482 @@
+//! What must hold where a server calls the phones of a user (RFC 3261 §16.7): each once and in its
+//! turn, none longer than anybody waits for, and the caller hears the best of what they say.
+//!
+//! A home that keeps no transactions takes one of them, and one that crashed has forgotten what it
+//! began: neither is judged here, nor is one whose bounds are small.
+
+use sip_core::timer::wheel::TICK_US;
+
+use super::super::node::NodeId;
+use super::super::scenario::{NetCall, Reaction, Scenario, Trouble};
+use super::Case;
+use super::calls::OWN_TAG;
+use crate::checker::Violation;
+use crate::clock::{MS, Micros, SECOND};
+use crate::message::{View, param};
+use crate::report::{RequestEnd, Side};
+use crate::trace::Sent;
+
+/// Timers B and F, and the patience after a CANCEL.
+const TIME_OUT: Micros = 32 * SECOND;
+/// From worker to worker and back, and the wheel's tick.
+const SLACK: Micros = 5 * MS + TICK_US;
+/// A phone that was told to stop does not ring for this long.
+const RANG_OUT: Micros = 390 * SECOND;
+
+pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for call in &case.scenario.calls {
+        found.extend(after_all(case, call));
+        if is_judged(case, call) {
+            for fork in forks(case, call) {
+                found.extend(fork.judge());
+            }
+        }
+    }
+    found
+}
+
+/// Once nothing excuses it nobody rings, and nobody talks to nobody.
+fn after_all(case: &Case<'_>, call: &NetCall) -> Vec<Violation> {
+    let mut found = Vec::new();
+    if !call.after_faults || case.may_refuse(call) {
+        return found;
+    }
+    let mut violate = |rule, what| found.push(Violation::new(rule, Some(call.call), what));
+    for (node, report) in &case.reports {
+        let is_callee = report.call == call.call && report.side == Side::Callee;
+        let ended = report.was_ended || report.bye != RequestEnd::NotSent;
+        if is_callee && report.acknowledged.is_some() && !ended {
+            violate("talks on", format!("node {node} answered, and nobody hung up"));
+        }
+    }
+    for phone in case.scenario.callees(call) {
+        let node = case.scenario.node_of_phone(phone);
+        let of_it = |s: &&Sent| s.facts.call == Some(call.call) && s.facts.method == "INVITE";
+        let came = case.log.sent.iter().filter(of_it).find(|s| s.to == Some(node));
+        let last = case.log.sent.iter().filter(of_it).rfind(|s| s.from == node);
+        if let (Some(came), Some(last)) = (came, last)
+            && last.at >= came.at + RANG_OUT
+        {
+            violate("rings on", format!("node {node} until it gave up"));
+        }
+    }
+    found
+}
+
+fn is_judged(case: &Case<'_>, call: &NetCall) -> bool {
+    let scenario = case.scenario;
+    let home = scenario.home_of(scenario.phones[call.to].user);
+    // Over TCP what was answered leaves nothing behind, and a copy is a new request with the same branch.
+    let mut before = scenario.servers.iter().filter(|s| !s.stateful);
+    let copied = before.any(|s| s.next.is_some_and(|next| next.tcp && next.server == home));
+    let plan = &scenario.servers[home];
+    plan.stateful && !plan.tight && !copied && scenario.crashes(home).next().is_none()
+}
+
+/// The INVITE to one phone, as its home sees it: times are those there.
+#[derive(Debug)]
+struct Branch<'a> {
+    phone: usize,
+    node: NodeId,
+    /// Thousandths.
+    q: u16,
+    by_udp: bool,
+    /// A connection may have ended, with what was on its way.
+    unsure: bool,
+    ids: Vec<&'a str>,
+    invite: Micros,
+    /// Provisional responses, in the order of time.
+    provisional: Vec<Micros>,
+    /// The first final response.
+    answer: Option<(Micros, &'a Sent)>,
+    cancel: Option<Micros>,
+}
+
+impl Branch<'_> {
+    fn heard(&self) -> Option<Micros> {
+        let answered = self.answer.map(|a| a.0);
+        self.provisional.first().copied().into_iter().chain(answered).min()
+    }
+
+    fn answered(&self) -> Option<(Micros, u16)> {
+        self.answer.map(|(at, sent)| (at, sent.facts.status.unwrap_or(0)))
+    }
+
+    /// Whether its client transaction lives at `at`; `None`: hard to say.
+    fn lives(&self, at: Micros) -> Option<bool> {
+        let heard = self.heard().filter(|heard| *heard < self.invite + TIME_OUT);
+        let end = match (heard, self.cancel) {
+            (None, _) => self.invite + TIME_OUT,
+            (Some(_), None) => return Some(true),
+            (Some(_), Some(cancel)) => cancel + TIME_OUT,
+        };
+        (at.abs_diff(end) > SECOND).then_some(at < end)
+    }
+
+    /// Whether it had come to its end by then without an answer: timer B, or timer C, whose CANCEL
+    /// left.
+    fn is_given_up(&self, at: Micros) -> bool {
+        let silent = self.heard().is_none_or(|heard| heard >= self.invite + TIME_OUT);
+        let left = silent && self.invite + TIME_OUT <= at + SLACK;
+        left || self.cancel.is_some_and(|cancel| cancel <= at + SLACK)
+    }
+
+    fn is_over(&self, at: Micros) -> bool {
+        self.answered().is_some_and(|(answered, _)| answered <= at) || self.is_given_up(at)
+    }
+}
+
+/// All INVITEs that a home sends for one that came to it.
+struct Fork<'a> {
+    case: &'a Case<'a>,
+    call: &'a NetCall,
+    branches: Vec<Branch<'a>>,
+    /// Finals that it gave to the hop before.
+    told: Vec<&'a Sent>,
+    /// When a CANCEL came.
+    cancelled: Option<Micros>,
+    /// What comes from the hop before, and goes there, may be lost with its connection.
+    unsure: bool,
+    c: Micros,
+    found: Vec<Violation>,
+}
+
+/// The forks of a call: one for each INVITE that its callee's home sends on.
+fn forks<'a>(case: &'a Case<'a>, call: &'a NetCall) -> Vec<Fork<'a>> {
+    let scenario = case.scenario;
+    let home = scenario.home_of(scenario.phones[call.to].user);
+    let phones: Vec<(usize, NodeId)> = scenario
+        .callees(call)
+        .map(|phone| (phone, scenario.node_of_phone(phone)))
+        .collect();
+    let sent: Vec<&Sent> = case
+        .log
+        .sent
+        .iter()
+        .filter(|s| s.facts.call == Some(call.call))
+        .collect();
+    let before = |s: &'a Sent| {
+        let to_phone = s.from == home && s.facts.is_request("INVITE");
+        let second = View::new(&s.text).all("Via").nth(1);
+        second
+            .filter(|_| to_phone && phones.iter().any(|(_, node)| s.to == Some(*node)))
+            .map(|via| param(via, "branch"))
+    };
+    let mut all: Vec<&str> = sent.iter().filter_map(|s| before(s)).collect();
+    all.sort_unstable();
+    all.dedup();
+    let fork = |branch: &'a str| {
+        let invites: Vec<&Sent> = sent.iter().copied().filter(|s| before(s) == Some(branch)).collect();
+        let branches = phones
+            .iter()
+            .filter_map(|(phone, node)| branch_to(case, call, &sent, &invites, (*phone, *node)))
+            .collect();
+        let of_it = |s: &&&Sent| s.facts.branch == branch;
+        let cancels: Vec<&&Sent> = sent
+            .iter()
+            .filter(of_it)
+            .filter(|s| s.to == Some(home) && s.facts.is_request("CANCEL"))
+            .collect();
+        let told = |s: &&&Sent| s.from == home && s.facts.is_final_to("INVITE");
+        let told: Vec<&Sent> = sent.iter().filter(of_it).filter(told).copied().collect();
+        let by_stream = cancels.iter().chain(told.iter().collect::<Vec<_>>().iter()).any(|s| !is_udp(s));
+        Fork {
+            case,
+            call,
+            branches,
+            cancelled: cancels.iter().flat_map(|s| s.arrivals.iter().copied()).min(),
+            told,
+            unsure: by_stream && may_lose_connections(scenario),
+            c: Micros::from(scenario.servers[home].c_ms) * MS,
+            found: Vec::new(),
+        }
+    };
+    all.into_iter().map(fork).collect()
+}
+
+/// One branch of a fork, if it was begun.
+fn branch_to<'a>(
+    case: &Case<'_>,
+    call: &NetCall,
+    sent: &[&'a Sent],
+    invites: &[&'a Sent],
+    (phone, node): (usize, NodeId),
+) -> Option<Branch<'a>> {
+    let own: Vec<&&Sent> = invites.iter().filter(|s| s.to == Some(node)).collect();
+    let first = own.first()?;
+    let mut ids: Vec<&str> = own.iter().map(|s| s.facts.branch.as_str()).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    let mut responses: Vec<(Micros, &Sent)> = sent
+        .iter()
+        .filter(|s| s.from == node && s.facts.status.is_some() && s.facts.method == "INVITE")
+        .filter(|s| ids.contains(&s.facts.branch.as_str()))
+        .flat_map(|s| s.arrivals.iter().map(move |at| (*at, *s)))
+        .collect();
+    responses.sort_by_key(|(at, _)| *at);
+    let cancels = sent
+        .iter()
+        .filter(|s| s.to == Some(node) && s.facts.is_request("CANCEL"))
+        .filter(|s| ids.contains(&s.facts.branch.as_str()));
+    let is_final = |s: &Sent| s.facts.status >= Some(200);
+    Some(Branch {
+        phone,
+        node,
+        q: case.scenario.phones[phone].q.unwrap_or(1_000),
+        by_udp: is_udp(first),
+        unsure: case.lost_connection(call, phone),
+        invite: first.at,
+        provisional: responses.iter().filter(|r| !is_final(r.1)).map(|r| r.0).collect(),
+        answer: responses.iter().find(|r| is_final(r.1)).copied(),
+        cancel: cancels.map(|s| s.at).min(),
+        ids,
+    })
+}
+
+/// Whether it went by UDP: its topmost Via is of the hop.
+fn is_udp(sent: &Sent) -> bool {
+    View::new(&sent.text).get("Via").starts_with("SIP/2.0/UDP")
+}
+
+fn may_lose_connections(scenario: &Scenario) -> bool {
+    scenario.troubles.iter().any(|t| {
+        matches!(
+            t.trouble,
+            Trouble::Reset | Trouble::Partition { .. } | Trouble::Crash { .. }
+        )
+    })
+}
+
+impl Fork<'_> {
+    fn judge(mut self) -> Vec<Violation> {
+        self.finals();
+        self.each();
+        self.turns();
+        self.all_are_tried();
+        self.best();
+        self.challenges();
+        self.found
+    }
+
+    fn violate(&mut self, rule: &'static str, what: impl Into<String>) {
+        self.found.push(Violation::new(rule, Some(self.call.call), what));
+    }
+
+    /// When a 6xx came.
+    fn declined(&self) -> Option<Micros> {
+        let answers = self.branches.iter().filter_map(Branch::answered);
+        answers.filter(|(_, status)| *status >= 600).map(|(at, _)| at).min()
+    }
+
+    /// When it ended: nothing new begins after that, and what rings is cancelled.
+    fn ended(&self) -> Option<Micros> {
+        let told = self.told.iter().map(|s| s.at).min();
+        let cancelled = self.cancelled.filter(|_| !self.unsure);
+        [told, cancelled, self.declined()].into_iter().flatten().min()
+    }
+
+    /// One failure at most, none after a 2xx; and no 2xx is lost on its way.
+    fn finals(&mut self) {
+        let mut failures: Vec<(u16, &str)> = Vec::new();
+        let mut success = None;
+        for sent in &self.told {
+            let status = sent.facts.status.unwrap_or(0);
+            let key = (status, sent.facts.to_tag.as_str());
+            if status < 300 {
+                success = success.or(Some(key));
+            } else if !failures.contains(&key) {
+                failures.push(key);
+                if success.is_some() || failures.len() > 1 {
+                    let what = format!("{failures:?} are told, and {success:?}");
+                    return self.violate("two finals", what);
+                }
+            }
+        }
+        let is_lost = |branch: &&Branch<'_>| {
+            let Some((at, answer)) = branch.answer else { return false };
+            let success = answer.facts.status < Some(300);
+            let went_on = |told: &&Sent| {
+                told.facts.to_tag == answer.facts.to_tag && (at..=at + SLACK).contains(&told.at)
+            };
+            success && branch.lives(at) == Some(true) && !self.told.iter().any(went_on)
+        };
+        let lost: Vec<String> = self
+            .branches
+            .iter()
+            .filter(|branch| !branch.unsure && !self.unsure)
+            .filter(is_lost)
+            .map(|branch| format!("that of node {}: {:?}", branch.node, branch.answered()))
+            .collect();
+        if !lost.is_empty() {
+            self.violate("2xx lost", lost.join(", "));
+        }
+    }
+
+    /// Each phone gets one INVITE, and one CANCEL if it rings when the call has ended.
+    fn each(&mut self) {
+        let ended = self.ended();
+        let faults: Vec<_> = self
+            .branches
+            .iter()
+            .filter(|branch| !branch.unsure)
+            .filter_map(|branch| self.fault(branch, ended))
+            .collect();
+        for (rule, what) in faults {
+            self.violate(rule, what);
+        }
+    }
+
+    fn fault(&self, branch: &Branch<'_>, ended: Option<Micros>) -> Option<(&'static str, String)> {
+        let who = format!("node {}", branch.node);
+        if branch.ids.len() > 1 {
+            return Some(("second INVITE", format!("{who}: {:?}", branch.ids)));
+        }
+        if let Some(ended) = ended
+            && branch.by_udp
+            && branch.invite > ended + SLACK
+        {
+            return Some((
+                "begun after the end",
+                format!("{who} at {}, after {ended}", branch.invite),
+            ));
+        }
+        let first = branch.provisional.first().copied();
+        if let Some(cancel) = branch.cancel {
+            let early = first.is_none_or(|rang| rang > cancel);
+            let late = branch.answered().is_some_and(|(at, _)| at + SLACK < cancel);
+            if early || late {
+                return Some(("stray CANCEL", format!("{who}: {branch:?}")));
+            }
+        }
+        let rang = first.filter(|at| branch.lives(*at) == Some(true))?;
+        // Timer C ends what nobody else does (§16.8); each 101 to 199 starts it anew.
+        let last = branch.provisional.last().map_or(rang, |last| *last);
+        let by_c = last.max(branch.invite) + self.c + SLACK;
+        let due = ended.map_or(by_c, |ended| by_c.min(ended.max(rang)));
+        let quiet = branch.answered().is_some_and(|(at, _)| at <= due + SLACK);
+        if !quiet && branch.cancel.is_none_or(|at| at > due + SLACK) {
+            return Some(("rings on", format!("{who} after {due}: {branch:?}")));
+        }
+        None
+    }
+
+    /// Lower q after higher (§16.6).
+    fn turns(&mut self) {
+        let mut wrong = Vec::new();
+        for branch in &self.branches {
+            for other in &self.branches {
+                let before = other.q > branch.q && !other.unsure && !branch.unsure;
+                let in_turn = other.invite <= branch.invite && other.is_over(branch.invite);
+                if before && !in_turn {
+                    wrong.push(format!("node {} while {} is tried", branch.node, other.node));
+                }
+            }
+        }
+        for what in wrong {
+            self.violate("out of turn", what);
+        }
+    }
+
+    /// A failure is told when all have had their turn, unless one said that it stands for all.
+    fn all_are_tried(&mut self) {
+        let Some(told) = self.told.first() else { return };
+        let status = told.facts.status.unwrap_or(0);
+        let phones = self.case.scenario.callees(self.call).count();
+        let excused = !self.call.after_faults
+            || self.case.callee_may_be_lost(self.call)
+            || self.declined().is_some()
+            || self.cancelled.is_some_and(|at| at <= told.at);
+        if status >= 300 && !excused && self.branches.len() < phones {
+            let what = format!("{status} when {} of {phones} were tried", self.branches.len());
+            self.violate("stops early", what);
+        }
+    }
+
+    /// What came before a failure was told, and counts for it.
+    fn in_time(&self) -> Vec<(&Branch<'_>, u16)> {
+        let Some(told) = self.told.first() else {
+            return Vec::new();
+        };
+        let counts = |branch: &&Branch<'_>| {
+            let at = branch.answered().map_or(Micros::MAX, |(at, _)| at);
+            let kept = branch.cancel.is_none_or(|cancel| cancel > at);
+            !branch.unsure && at.saturating_add(SLACK) <= told.at && kept && !branch.is_given_up(at)
+        };
+        let counting = self.branches.iter().filter(counts);
+        counting
+            .filter_map(|branch| Some((branch, branch.answered()?.1)))
+            .collect()
+    }
+
+    /// §16.7 step 6: nothing that came in time is better than what the caller is told.
+    fn best(&mut self) {
+        let Some(told) = self.told.first() else { return };
+        let status = told.facts.status.unwrap_or(0);
+        if status < 300 {
+            return;
+        }
+        // A 500 of the server's own may stand for a 503.
+        let stands_for_503 = told.facts.to_tag.starts_with(OWN_TAG) && status == 500;
+        let rank_told = if stands_for_503 { rank(503) } else { rank(status) };
+        let better = self.in_time().into_iter().find(|(_, s)| rank(*s) < rank_told);
+        if let Some((branch, better)) = better {
+            let what = format!("{status} where node {} said {better}", branch.node);
+            self.violate("not the best", what);
+        }
+    }
+
+    /// §16.7 step 7: who is asked for credentials by several hears it of all.
+    fn challenges(&mut self) {
+        let Some(told) = self.told.first().filter(|told| told.facts.status == Some(401)) else {
+            return;
+        };
+        let mut asking = self.in_time().into_iter().filter(|(_, status)| *status == 401);
+        let missing = asking.find(|(branch, _)| {
+            let realm = format!("realm=\"{}\"", self.case.scenario.name_of_phone(branch.phone));
+            !told.text.contains(&realm)
+        });
+        if let Some((branch, _)) = missing {
+            let what = format!("that of node {}", branch.node);
+            self.violate("challenge missing", what);
+        }
+    }
+}
+
+/// When all phones of who is called would have decided, one q after the other.
+pub(super) fn decided_by(case: &Case<'_>, call: &NetCall) -> Micros {
+    let scenario = case.scenario;
+    let home = &scenario.servers[scenario.home_of(scenario.phones[call.to].user)];
+    let rings_for = if home.stateful {
+        Micros::from(home.c_ms) * MS
+    } else {
+        RANG_OUT
+    };
+    let takes = |phone: usize| match scenario.branch_plan(call, phone).reaction {
+        Reaction::Answer(after) | Reaction::Busy(after) | Reaction::Refuse(after, _) => after,
+        Reaction::Ring => rings_for + SECOND,
+        Reaction::Silent => TIME_OUT,
+    };
+    let q = |phone: usize| scenario.phones[phone].q.unwrap_or(1_000);
+    let mut turns: Vec<u16> = scenario.callees(call).map(q).collect();
+    turns.sort_unstable();
+    turns.dedup();
+    let of_turn = |turn: &u16| {
+        let phones = scenario.callees(call).filter(|phone| q(*phone) == *turn);
+        phones.map(takes).max().unwrap_or(0)
+    };
+    turns.iter().map(of_turn).sum()
+}
+
+/// Lower is better. Said again on purpose: the core's own table would agree with itself.
+const fn rank(status: u16) -> u8 {
+    match status {
+        600.. => 0,
+        300..=399 => 1,
+        401 | 407 | 415 | 420 | 484 => 2,
+        408 | 430 | 487 => 4,
+        400..=499 => 3,
+        503 => 6,
+        _ => 5,
+    }
+}

@@ -1,0 +1,223 @@
+//! Users who have several phones: which they are, and what each does with a call that comes to all of
+//! them. Drawn from a generator of its own after everything else.
+
+use super::scenario::{BranchPlan, LinkPlan, NetCall, Reaction, Scenario, Trouble, TroublePlan, phone};
+use crate::clock::{MS, Micros, SECOND};
+use crate::rng::Rng;
+
+/// The most phones of one user.
+const MOST_PHONES: u64 = 3;
+
+/// A third of all scenarios has such users.
+pub(super) fn several_phones(scenario: &mut Scenario, over: Micros) {
+    let mut rng = Rng::new(scenario.seed ^ 0x666f_726b_6564);
+    if !rng.chance(400) {
+        return;
+    }
+    let mut forked: Vec<usize> = Vec::new();
+    for first in 0..scenario.phones.len() {
+        if !rng.chance(500) {
+            continue;
+        }
+        forked.push(first);
+        let user = scenario.phones[first].user;
+        let by_q = rng.chance(400);
+        if by_q {
+            scenario.phones[first].q = Some(preference(&mut rng));
+        }
+        for _ in 1..rng.between(2, MOST_PHONES) {
+            let mut another = phone(&mut rng, user, scenario.heal_at, over);
+            another.q = by_q.then(|| preference(&mut rng));
+            scenario.phones.push(another);
+        }
+    }
+    links(&mut rng, scenario);
+    troubles(&mut rng, scenario);
+    if forked.is_empty() {
+        return;
+    }
+    for place in 0..scenario.calls.len() {
+        let mut call = scenario.calls[place];
+        // More calls to who has several phones, and from all of them.
+        let to = rng.pick(&forked);
+        if rng.chance(600) && scenario.phones[to].user != scenario.phones[call.from].user {
+            call.to = to;
+        }
+        let own: Vec<usize> = scenario.phones_of(scenario.phones[call.from].user).collect();
+        call.from = rng.pick(&own);
+        if scenario.callees(&call).count() > 1 {
+            reactions(&mut rng, scenario, &mut call);
+        }
+        scenario.calls[place] = call;
+    }
+}
+
+fn preference(rng: &mut Rng) -> u16 {
+    rng.pick(&[1_000, 1_000, 500, 250])
+}
+
+/// Links of the new phones, as bad as the others at most.
+fn links(rng: &mut Rng, scenario: &mut Scenario) {
+    let worst = |of: fn(&LinkPlan) -> u64| scenario.links.iter().map(of).max().unwrap_or(0);
+    let most_loss = worst(|link| link.loss.into());
+    let most_duplication = worst(|link| link.duplication.into());
+    let longest = worst(|link| link.delay);
+    let known: Vec<(usize, usize)> = scenario.links.iter().map(|link| (link.from, link.to)).collect();
+    let nodes = scenario.node_of_phone(scenario.phones.len());
+    let servers = scenario.servers.len();
+    let pairs = (0..nodes).flat_map(|from| (0..nodes).map(move |to| (from, to)));
+    // Phones do not speak with each other.
+    let pairs = pairs.filter(|(from, to)| from != to && (*from < servers || *to < servers));
+    for (from, to) in pairs.filter(|pair| !known.contains(pair)) {
+        scenario.links.push(LinkPlan {
+            from,
+            to,
+            loss: rng.between(0, most_loss) as u32,
+            duplication: rng.between(0, most_duplication) as u32,
+            delay: 100 + rng.between(0, longest),
+            reorder: rng.chance(700),
+        });
+    }
+}
+
+/// Something goes wrong with one of the phones.
+fn troubles(rng: &mut Rng, scenario: &mut Scenario) {
+    for _ in 0..rng.pick(&[0, 0, 1, 2]) {
+        let place = rng.between(0, scenario.phones.len() as u64 - 1) as usize;
+        let trouble = if rng.chance(500) {
+            Trouble::Reset
+        } else {
+            Trouble::Partition {
+                other: scenario.home_of(scenario.phones[place].user),
+                lasts: rng.between(SECOND / 2, 20 * SECOND),
+            }
+        };
+        scenario.troubles.push(TroublePlan {
+            at: rng.between(SECOND, scenario.heal_at - SECOND),
+            node: scenario.node_of_phone(place),
+            trouble,
+        });
+    }
+    scenario.troubles.sort_by_key(|t| t.at);
+}
+
+/// What goes on among the phones of who is called.
+#[derive(Clone, Copy)]
+enum Mood {
+    /// One answers while the others ring.
+    OneAnswers,
+    /// Several answer at nearly the same time.
+    AllAnswer,
+    /// Nobody wants it.
+    AllRefuse,
+    /// One wants it nowhere, the others ring.
+    OneDeclines,
+    /// One is busy, the others ring.
+    OneIsBusy,
+    /// They ring until the caller gives up.
+    AllRing,
+    /// Each does something.
+    Any,
+}
+
+/// Draws what each phone does with a call.
+fn reactions(rng: &mut Rng, scenario: &mut Scenario, call: &mut NetCall) {
+    let mood = rng.pick(&[
+        Mood::OneAnswers,
+        Mood::AllAnswer,
+        Mood::AllAnswer,
+        Mood::AllRefuse,
+        Mood::AllRefuse,
+        Mood::OneDeclines,
+        Mood::OneIsBusy,
+        Mood::AllRing,
+        Mood::Any,
+        Mood::Any,
+    ]);
+    let latest = rng.pick(&[300 * MS, 3 * SECOND, 25 * SECOND]);
+    let common = rng.between(0, latest);
+    let phones: Vec<usize> = scenario.callees(call).collect();
+    let one = rng.pick(&phones);
+    for phone in phones {
+        let soon = common + rng.pick(&[0, rng.clone().between(0, 20 * MS), rng.clone().between(0, 400 * MS)]);
+        let reaction = match mood {
+            Mood::OneAnswers if phone == one => Reaction::Answer(common),
+            Mood::OneDeclines if phone == one => Reaction::Refuse(common, 603),
+            Mood::OneIsBusy if phone == one => Reaction::Busy(common),
+            Mood::OneAnswers | Mood::OneDeclines | Mood::OneIsBusy | Mood::AllRing => Reaction::Ring,
+            Mood::AllAnswer => Reaction::Answer(soon),
+            Mood::AllRefuse => Reaction::Refuse(soon, refusal(rng)),
+            Mood::Any => any(rng, latest),
+        };
+        let speaks = reaction != Reaction::Silent;
+        let ring_after = (speaks && rng.chance(800)).then(|| rng.between(0, 800 * MS));
+        // RFC 3261 §17.2.1: who will not ring at once says 100.
+        let trying = speaks && (rng.chance(300) || ring_after.is_none());
+        if phone == call.to {
+            (call.trying, call.ring_after, call.reaction) = (trying, ring_after, reaction);
+        } else {
+            scenario.branches.push(BranchPlan {
+                call: call.call,
+                phone,
+                trying,
+                ring_after,
+                reaction,
+            });
+        }
+    }
+    call.cancel_after = match rng.between(0, 9) {
+        0 => rng.between(0, 300),
+        1 => rng.between(0, common + SECOND),
+        2 => common + rng.between(0, 600 * MS),
+        3..6 => 70 * SECOND,
+        _ => 200 * SECOND,
+    };
+}
+
+fn any(rng: &mut Rng, latest: Micros) -> Reaction {
+    let after = rng.between(0, latest);
+    match rng.between(0, 9) {
+        0..3 => Reaction::Answer(after),
+        3..6 => Reaction::Refuse(after, refusal(rng)),
+        6 => Reaction::Busy(after),
+        7 | 8 => Reaction::Ring,
+        _ => Reaction::Silent,
+    }
+}
+
+fn refusal(rng: &mut Rng) -> u16 {
+    rng.pick(&[302, 401, 401, 404, 480, 486, 486, 500, 503, 503, 603])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_third_of_the_scenarios_has_users_with_several_phones() {
+        let forks = |seed: &u64| !Scenario::of(*seed).branches.is_empty();
+        let some = (0..1_000).filter(forks).count();
+        assert!((270..400).contains(&some), "{some}");
+    }
+
+    /// What was written down before users had several phones can be played still.
+    #[test]
+    fn an_older_scenario_is_read() {
+        let plain = (0..).map(Scenario::of).find(|s| s.branches.is_empty()).unwrap();
+        let mut text = serde_json::to_value(&plain).unwrap();
+        text.as_object_mut().unwrap().remove("branches");
+        for phone in text["phones"].as_array_mut().unwrap() {
+            phone.as_object_mut().unwrap().remove("q");
+        }
+        assert_eq!(serde_json::from_value::<Scenario>(text).unwrap(), plain);
+    }
+
+    #[test]
+    fn nobody_calls_himself() {
+        for scenario in (0..500).map(Scenario::of) {
+            for call in &scenario.calls {
+                assert!(!scenario.callees(call).any(|phone| phone == call.from));
+            }
+        }
+    }
+}
