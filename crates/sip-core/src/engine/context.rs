@@ -46,6 +46,9 @@ pub(crate) struct Target {
     pub(crate) path: Box<[u8]>,
     /// The flow of its registration, tried before its addresses.
     pub(crate) flow: Option<Flow>,
+    /// It was reached by that flow last: an answer is the user agent's, and no address of its Contact
+    /// leads to another.
+    pub(crate) by_flow: bool,
     /// That flow is the only way to it.
     pub(crate) pin: Pin,
     /// Lower ones first, equal ones in parallel.
@@ -79,6 +82,7 @@ impl Target {
             uri,
             path: Box::default(),
             flow: None,
+            by_flow: false,
             pin: Pin::None,
             order,
             state: TargetState::Waiting,

@@ -47,10 +47,9 @@ impl Engine {
             return Outcome::Done;
         }
         context.set_state(number, TargetState::Done);
-        let is_member = context
-            .targets
-            .get(usize::from(number))
-            .is_some_and(|t| t.member.is_some());
+        let target = context.targets.get(usize::from(number));
+        let is_member = target.is_some_and(|t| t.member.is_some());
+        let by_flow = target.is_some_and(|t| t.by_flow);
         let fails = match &context.group {
             Some(group) if is_member => group.failover_on.contains(&status),
             _ => status == 503,
@@ -60,7 +59,7 @@ impl Engine {
         let recurse = context.shape.recurse && matches!(status, 300..=302);
         if status != 503 {
             self.member_answered(server, number);
-        } else if fails && self.retry(server, number) {
+        } else if fails && !by_flow && self.retry(server, number) {
             return Outcome::Begin(server);
         } else {
             self.member_failed(server, number);
