@@ -93,7 +93,10 @@ impl InCall {
             format!("Contact: {}\r\n{}", core.contact(), core.extra)
         } else if status.starts_with("401") {
             // A realm of its own: of several that ask, each must be heard (RFC 3261 §16.7 step 7).
-            format!("WWW-Authenticate: Digest realm=\"{0}\", nonce=\"{0}\"\r\n", core.name)
+            format!(
+                "WWW-Authenticate: Digest realm=\"{0}\", nonce=\"{0}\"\r\n",
+                core.name
+            )
         } else {
             String::new()
         };

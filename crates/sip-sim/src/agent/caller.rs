@@ -289,7 +289,11 @@ impl OutCall {
 
     /// A BYE came from who has this tag; whether there is a dialog that it can end.
     pub(crate) fn other_side_hangs_up(&mut self, their_tag: &str) -> bool {
-        let Some(place) = self.dialogs.iter().position(|talk| talk.dialog.is_with(their_tag)) else {
+        let Some(place) = self
+            .dialogs
+            .iter()
+            .position(|talk| talk.dialog.is_with(their_tag))
+        else {
             return false;
         };
         self.dialogs[place].was_ended = true;

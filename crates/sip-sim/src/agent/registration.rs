@@ -242,7 +242,10 @@ impl Registrant {
         let branch = core.branch();
         let domain = self.plan.aor.split('@').nth(1).unwrap_or_default();
         let uri = format!("sip:{domain}");
-        let q = self.plan.q.map_or_else(String::new, |q| format!(";q={}.{:03}", q / 1_000, q % 1_000));
+        let q = self
+            .plan
+            .q
+            .map_or_else(String::new, |q| format!(";q={}.{:03}", q / 1_000, q % 1_000));
         let contact = match ask {
             Ask::Bind(expires_s) => format!("Contact: {}{q};expires={expires_s}\r\n", core.contact()),
             Ask::Unbind => format!("Contact: {};expires=0\r\n", core.contact()),

@@ -21,13 +21,19 @@ pub(super) fn several_phones(scenario: &mut Scenario, over: Micros) {
         }
         forked.push(first);
         let user = scenario.phones[first].user;
-        let by_q = rng.chance(400);
-        if by_q {
-            scenario.phones[first].q = Some(preference(&mut rng));
-        }
+        // A home without state calls one of them. Of equal q that is the one that registered last, which
+        // may be another when the CANCEL comes: there they differ.
+        let differ = !scenario.servers[scenario.home_of(user)].stateful;
+        let by_q = differ || rng.chance(400);
+        let mut left = vec![250, 500, 1_000];
+        let mut preference = |rng: &mut Rng| match differ {
+            true => left.pop(),
+            false => by_q.then(|| rng.pick(&[1_000, 1_000, 500, 250])),
+        };
+        scenario.phones[first].q = preference(&mut rng);
         for _ in 1..rng.between(2, MOST_PHONES) {
             let mut another = phone(&mut rng, user, scenario.heal_at, over);
-            another.q = by_q.then(|| preference(&mut rng));
+            another.q = preference(&mut rng);
             scenario.phones.push(another);
         }
     }
@@ -50,10 +56,6 @@ pub(super) fn several_phones(scenario: &mut Scenario, over: Micros) {
         }
         scenario.calls[place] = call;
     }
-}
-
-fn preference(rng: &mut Rng) -> u16 {
-    rng.pick(&[1_000, 1_000, 500, 250])
 }
 
 /// Links of the new phones, as bad as the others at most.
@@ -139,7 +141,12 @@ fn reactions(rng: &mut Rng, scenario: &mut Scenario, call: &mut NetCall) {
     let phones: Vec<usize> = scenario.callees(call).collect();
     let one = rng.pick(&phones);
     for phone in phones {
-        let soon = common + rng.pick(&[0, rng.clone().between(0, 20 * MS), rng.clone().between(0, 400 * MS)]);
+        let soon = common
+            + rng.pick(&[
+                0,
+                rng.clone().between(0, 20 * MS),
+                rng.clone().between(0, 400 * MS),
+            ]);
         let reaction = match mood {
             Mood::OneAnswers if phone == one => Reaction::Answer(common),
             Mood::OneDeclines if phone == one => Reaction::Refuse(common, 603),

@@ -277,7 +277,10 @@ pub fn contact(scenario: &Scenario, place: usize) -> String {
         Speaks::Udp => format!("sip:{user}@{local}"),
         Speaks::Tcp => format!("sip:{user}@{local};transport=tcp"),
         // RFC 7118 §5: a browser does not know its address.
-        Speaks::Ws => format!("sip:{user}@{}.invalid;transport=ws", scenario.name_of_phone(place)),
+        Speaks::Ws => format!(
+            "sip:{user}@{}.invalid;transport=ws",
+            scenario.name_of_phone(place)
+        ),
     }
 }
 

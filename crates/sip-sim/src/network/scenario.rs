@@ -482,7 +482,9 @@ impl Scenario {
     /// The phones of one user, by their places.
     pub fn phones_of(&self, user: usize) -> impl Iterator<Item = usize> + '_ {
         let places = self.phones.iter().enumerate();
-        places.filter(move |(_, p)| p.user == user).map(|(place, _)| place)
+        places
+            .filter(move |(_, p)| p.user == user)
+            .map(|(place, _)| place)
     }
 
     /// The phones that a call may come to.

@@ -194,7 +194,11 @@ mod tests {
             s.calls.iter().any(two)
         };
         let smallest = shrink(scenario.clone(), 2_000, several);
-        assert_eq!((smallest.calls.len(), smallest.phones.len()), (1, 3), "{smallest:?}");
+        assert_eq!(
+            (smallest.calls.len(), smallest.phones.len()),
+            (1, 3),
+            "{smallest:?}"
+        );
         assert!(smallest.branches.is_empty());
         let one = shrink(scenario, 2_000, |s| !s.calls.is_empty());
         assert_eq!((one.calls.len(), one.phones.len()), (1, 2), "{one:?}");

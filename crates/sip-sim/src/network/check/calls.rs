@@ -241,7 +241,10 @@ impl<'a> Judged<'a> {
             RequestEnd::Answered(408) => self.shortest_c().is_some_and(|c| c <= takes),
             _ => false,
         };
-        several || reactions.iter().any(|reaction| self.is_due_end_of(*reaction, end))
+        several
+            || reactions
+                .iter()
+                .any(|reaction| self.is_due_end_of(*reaction, end))
     }
 
     fn is_due_end_of(&self, reaction: Reaction, end: RequestEnd) -> bool {
@@ -268,9 +271,7 @@ impl<'a> Judged<'a> {
             // §17.1.1.2: somebody's timer B. Who wants no more does not wait for it (§9.1).
             (Reaction::Silent, RequestEnd::Answered(408)) => shortest_c.is_some(),
             (Reaction::Silent, RequestEnd::Answered(487)) => cancelled_by(32 * SECOND),
-            (Reaction::Silent, RequestEnd::TimedOut(_)) => {
-                shortest_c.is_none() || cancelled_by(32 * SECOND)
-            }
+            (Reaction::Silent, RequestEnd::TimedOut(_)) => shortest_c.is_none() || cancelled_by(32 * SECOND),
             _ => false,
         }
     }

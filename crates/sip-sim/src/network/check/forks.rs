@@ -84,7 +84,6 @@ struct Branch<'a> {
     by_udp: bool,
     /// A connection may have ended, with what was on its way.
     unsure: bool,
-    ids: Vec<&'a str>,
     invite: Micros,
     /// Provisional responses, in the order of time.
     provisional: Vec<Micros>,
@@ -96,7 +95,12 @@ struct Branch<'a> {
 impl Branch<'_> {
     fn heard(&self) -> Option<Micros> {
         let answered = self.answer.map(|a| a.0);
-        self.provisional.first().copied().into_iter().chain(answered).min()
+        self.provisional
+            .first()
+            .copied()
+            .into_iter()
+            .chain(answered)
+            .min()
     }
 
     fn answered(&self) -> Option<(Micros, u16)> {
@@ -167,7 +171,11 @@ fn forks<'a>(case: &'a Case<'a>, call: &'a NetCall) -> Vec<Fork<'a>> {
     all.sort_unstable();
     all.dedup();
     let fork = |branch: &'a str| {
-        let invites: Vec<&Sent> = sent.iter().copied().filter(|s| before(s) == Some(branch)).collect();
+        let invites: Vec<&Sent> = sent
+            .iter()
+            .copied()
+            .filter(|s| before(s) == Some(branch))
+            .collect();
         let branches = phones
             .iter()
             .filter_map(|(phone, node)| branch_to(case, call, &sent, &invites, (*phone, *node)))
@@ -178,9 +186,15 @@ fn forks<'a>(case: &'a Case<'a>, call: &'a NetCall) -> Vec<Fork<'a>> {
             .filter(of_it)
             .filter(|s| s.to == Some(home) && s.facts.is_request("CANCEL"))
             .collect();
-        let told = |s: &&&Sent| s.from == home && s.facts.is_final_to("INVITE");
+        // A refusal before anybody was called was without state, and a copy of the INVITE may pass when
+        // things have changed (RFC 3261 §8.2.7).
+        let began = invites.first().map_or(0, |s| s.at);
+        let told = |s: &&&Sent| s.from == home && s.at >= began && s.facts.is_final_to("INVITE");
         let told: Vec<&Sent> = sent.iter().filter(of_it).filter(told).copied().collect();
-        let by_stream = cancels.iter().chain(told.iter().collect::<Vec<_>>().iter()).any(|s| !is_udp(s));
+        let by_stream = cancels
+            .iter()
+            .chain(told.iter().collect::<Vec<_>>().iter())
+            .any(|s| !is_udp(s));
         Fork {
             case,
             call,
@@ -230,7 +244,6 @@ fn branch_to<'a>(
         provisional: responses.iter().filter(|r| !is_final(r.1)).map(|r| r.0).collect(),
         answer: responses.iter().find(|r| is_final(r.1)).copied(),
         cancel: cancels.map(|s| s.at).min(),
-        ids,
     })
 }
 
@@ -266,7 +279,10 @@ impl Fork<'_> {
     /// When a 6xx came.
     fn declined(&self) -> Option<Micros> {
         let answers = self.branches.iter().filter_map(Branch::answered);
-        answers.filter(|(_, status)| *status >= 600).map(|(at, _)| at).min()
+        answers
+            .filter(|(_, status)| *status >= 600)
+            .map(|(at, _)| at)
+            .min()
     }
 
     /// When it ended: nothing new begins after that, and what rings is cancelled.
@@ -294,7 +310,9 @@ impl Fork<'_> {
             }
         }
         let is_lost = |branch: &&Branch<'_>| {
-            let Some((at, answer)) = branch.answer else { return false };
+            let Some((at, answer)) = branch.answer else {
+                return false;
+            };
             let success = answer.facts.status < Some(300);
             let went_on = |told: &&Sent| {
                 told.facts.to_tag == answer.facts.to_tag && (at..=at + SLACK).contains(&told.at)
@@ -313,7 +331,7 @@ impl Fork<'_> {
         }
     }
 
-    /// Each phone gets one INVITE, and one CANCEL if it rings when the call has ended.
+    /// Each phone gets its INVITE before the call has ended, and one CANCEL if it rings when the call has ended.
     fn each(&mut self) {
         let ended = self.ended();
         let faults: Vec<_> = self
@@ -329,9 +347,6 @@ impl Fork<'_> {
 
     fn fault(&self, branch: &Branch<'_>, ended: Option<Micros>) -> Option<(&'static str, String)> {
         let who = format!("node {}", branch.node);
-        if branch.ids.len() > 1 {
-            return Some(("second INVITE", format!("{who}: {:?}", branch.ids)));
-        }
         if let Some(ended) = ended
             && branch.by_udp
             && branch.invite > ended + SLACK

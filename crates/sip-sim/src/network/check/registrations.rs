@@ -7,10 +7,10 @@
 //! has caught up ([`sip_core::time::SteadyWall`]); a start goes by the clock as it is, and what was
 //! bound before may last longer or shorter by as much as that was set.
 
+use super::super::phone::contact;
 use super::super::scenario::{
     Attack, BackendKind, DurabilityPlan, PhonePlan, Scenario, Speaks, Trouble, USERS,
 };
-use super::super::phone::contact;
 use crate::agent::registration::{Ask, Registration};
 use crate::checker::Violation;
 use crate::clock::{Micros, SECOND};
