@@ -1,5 +1,6 @@
 //! Fixed seeds of whole networks under faults. `make sim` runs any others, and explains.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -47,6 +48,47 @@ fn seeds_500_to_750_hold() {
 #[test]
 fn seeds_750_to_1000_hold() {
     hold(750..1_000);
+}
+
+/// How calls to several phones end in fixed seeds: a change of the scenarios that loses a path is seen.
+#[test]
+fn calls_to_several_phones_end_in_every_way() {
+    let mut ends: BTreeMap<u16, u32> = BTreeMap::new();
+    let (mut forked, mut branches, mut crossed) = (0, 0, 0);
+    for scenario in (0..400).map(Scenario::of).filter(|s| !s.branches.is_empty()) {
+        let outcome = play(scenario);
+        let scenario = &outcome.scenario;
+        for call in &scenario.calls {
+            let phones: Vec<usize> = scenario
+                .callees(call)
+                .map(|phone| scenario.node_of_phone(phone))
+                .collect();
+            let sent = || {
+                let sent = outcome.log.sent.iter();
+                sent.filter(|s| s.facts.call == Some(call.call))
+            };
+            let rings = |node: &&usize| sent().any(|s| s.to == Some(**node) && s.facts.is_request("INVITE"));
+            let count = phones.iter().filter(rings).count();
+            if count < 2 {
+                continue;
+            }
+            (forked, branches) = (forked + 1, branches + count);
+            let caller = Some(scenario.node_of_phone(call.from));
+            let told: BTreeSet<(u16, &str)> = sent()
+                .filter(|s| s.to == caller && s.facts.is_final_to("INVITE"))
+                .map(|s| (s.facts.status.unwrap_or(0), s.facts.to_tag.as_str()))
+                .collect();
+            crossed += u32::from(told.iter().filter(|(status, _)| *status == 200).count() > 1);
+            for (status, _) in told {
+                *ends.entry(status).or_default() += 1;
+            }
+        }
+    }
+    println!("{forked} calls to {branches} phones: {ends:?}; several 2xx: {crossed}");
+    for status in [200, 302, 401, 404, 408, 480, 486, 487, 500, 603] {
+        assert!(ends.contains_key(&status), "no call ends in {status}: {ends:?}");
+    }
+    assert!(forked > 100 && crossed > 10, "{forked}, {crossed}");
 }
 
 /// A seed is all that a run depends on.

@@ -241,6 +241,11 @@ impl InCall {
         self.forgotten_at.is_some_and(|at| now >= at)
     }
 
+    /// Whether it says nothing at all.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.plan.behaviour == Behaviour::Silent
+    }
+
     /// Whether something is still to come.
     pub(crate) fn is_open(&self) -> bool {
         (self.state == State::Proceeding && self.plan.behaviour != Behaviour::Silent) || self.awaits_ack()

@@ -362,7 +362,7 @@ impl Agent {
         if let Some(found) = self.incoming.get_mut(&call) {
             if found.branch == view.branch() {
                 found.again(&mut self.core);
-            } else {
+            } else if !found.is_silent() {
                 // §8.2.2.2: the same request by another way.
                 let answer = dialog::answer(text, "482 Loop Detected", &found.to_tag, "");
                 self.core.send(from, answer);

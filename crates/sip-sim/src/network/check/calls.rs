@@ -129,17 +129,27 @@ impl<'a> Judged<'a> {
     /// One call, one INVITE transaction at each phone (RFC 3261 §16.6 step 8, §16.11).
     fn one_invite_at_a_phone(&mut self, phone: usize) {
         let callee = self.node(phone);
-        let mut branches: Vec<(u32, &str)> = Vec::new();
+        let mut branches: Vec<(u32, &str, Micros)> = Vec::new();
         for sent in self.sent.iter().filter(|sent| sent.to == Some(callee)) {
-            let key = (sent.facts.cseq, &*sent.facts.branch);
-            if sent.facts.is_request("INVITE") && !branches.contains(&key) {
-                branches.push(key);
+            let (cseq, branch) = (sent.facts.cseq, &*sent.facts.branch);
+            let is_known = branches.iter().any(|known| (known.0, known.1) == (cseq, branch));
+            if sent.facts.is_request("INVITE") && !is_known {
+                branches.push((cseq, branch, sent.at));
             }
         }
-        let second = branches
+        // Who says nothing for 64·T1 on a connection, which may be dead, is tried at the address of his
+        // Contact (RFC 3261 §16.9, RFC 3263 §4.3).
+        let plan = self.case.scenario.branch_plan(self.call, phone);
+        let silent = plan.reaction == Reaction::Silent;
+        let in_vain = |first: Micros, second: Micros| silent && second >= first + 32 * SECOND;
+        let is_second =
+            |a: &(u32, &str, Micros), b: &(u32, &str, Micros)| a.0 == b.0 && a.1 != b.1 && !in_vain(a.2, b.2);
+        // They are in the order of time.
+        let mut pairs = branches
             .iter()
-            .any(|a| branches.iter().any(|b| a.0 == b.0 && a.1 != b.1));
-        if second {
+            .enumerate()
+            .flat_map(|(n, a)| branches.iter().skip(n + 1).map(move |b| (a, b)));
+        if pairs.any(|(a, b)| is_second(a, b)) {
             self.violate("second INVITE", format!("to node {callee} go {branches:?}"));
         }
     }

@@ -63,6 +63,13 @@ pub(super) fn check(scenario: &Scenario, place: usize, histories: &[&[Registrati
             }
         },
         kills: scenario.crashes(home).collect(),
+        others_ask: scenario
+            .phones_of(phone.user)
+            .filter(|other| *other != place && *other < histories.len())
+            .flat_map(|other| histories[other])
+            .filter(|r| r.ask != Ask::Fetch)
+            .map(|r| (r.sent_at, r.ended_at.unwrap_or(Micros::MAX)))
+            .collect(),
         doubtful: false,
         found: Vec::new(),
     };
@@ -159,6 +166,8 @@ struct Model<'a> {
     crashes: Vec<Micros>,
     /// When the registrar ended, whatever it lost by that.
     kills: Vec<Micros>,
+    /// When other phones of the user asked for changes.
+    others_ask: Vec<(Micros, Micros)>,
     /// A change was refused as its record was not on disk in time. It may have come there since,
     /// and the registrar have ended before that was taken back.
     doubtful: bool,
@@ -214,14 +223,23 @@ impl Model<'_> {
             Ask::Unbind if answered && self.forgets_removals => self.known = Known::Either,
             Ask::Unbind if answered => self.known = Known::Unbound,
             // RFC 3261 §10.3: what is refused leaves the bindings as they were. A datagram may have come
-            // more than once, and one copy have been taken.
-            Ask::Bind(_) | Ask::Unbind if refused && self.phone.speaks != Speaks::Udp => {}
+            // more than once, and one copy have been taken. And a change that could not be stored is taken
+            // back unless another came after it (`take_back` of sip-core), by another phone of the user.
+            Ask::Bind(_) | Ask::Unbind
+                if refused && self.phone.speaks != Speaks::Udp && !self.crosses(sent_at, ended_at) => {}
             Ask::Bind(_) => self.known = self.refused(ended_at),
             Ask::Unbind => self.known = Known::Either,
         }
         if between {
             self.known = Known::Either;
         }
+    }
+
+    /// Whether another phone of the user asked for a change at that time.
+    fn crosses(&self, from: Micros, to: Micros) -> bool {
+        self.others_ask
+            .iter()
+            .any(|(sent, ended)| *sent <= to && from <= *ended)
     }
 
     /// After a refresh that was refused, or not answered: it may have been done, now or by a late
