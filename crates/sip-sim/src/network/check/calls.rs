@@ -45,7 +45,9 @@ impl<'a> Judged<'a> {
     fn judge(mut self) -> Vec<Violation> {
         self.right_callee();
         if !self.case.was_cut(self.call) {
-            self.one_final_answer();
+            if !self.has_moved() {
+                self.one_final_answer();
+            }
             for phone in self.case.scenario.callees(self.call) {
                 if !self.case.lost_connection(self.call, phone) {
                     self.one_invite_at_a_phone(phone);
@@ -124,6 +126,19 @@ impl<'a> Judged<'a> {
             let what = format!("the caller is told {finals:?}");
             self.violate("two finals", what);
         }
+    }
+
+    /// A home without state looks up anew where each copy of an INVITE goes (RFC 3261 §16.11), and phones
+    /// come and go: whether copies of one went to different phones.
+    fn has_moved(&self) -> bool {
+        let scenario = self.case.scenario;
+        let home = scenario.home_of(scenario.phones[self.call.to].user);
+        let invites = || {
+            let sent = self.sent.iter();
+            sent.filter(|s| s.from == home && s.facts.is_request("INVITE"))
+        };
+        let moves = |a: &&Sent| invites().any(|b| a.facts.branch == b.facts.branch && a.to != b.to);
+        !scenario.servers[home].stateful && invites().any(|a| moves(a))
     }
 
     /// One call, one INVITE transaction at each phone (RFC 3261 §16.6 step 8, §16.11).

@@ -138,7 +138,20 @@ impl<'a> Seen<'a> {
         } else {
             self.accepted.contains(&(facts.call, facts.cseq))
         };
-        (!answered).then(|| ("stray ACK", format!("{} acknowledges nothing", facts.branch)))
+        (!answered && !self.has_moved(scenario, sent, to)).then(|| ("stray ACK", format!("{} acknowledges nothing", facts.branch)))
+    }
+}
+
+impl Seen<'_> {
+    /// Who keeps no state looks up anew for each message where it goes (RFC 3261 §16.11), and phones come
+    /// and go: whether the INVITE of an ACK went to another phone, which refused it.
+    fn has_moved(&self, scenario: &Scenario, sent: &Sent, to: NodeId) -> bool {
+        let mut phones = (0..scenario.phones.len()).map(|phone| scenario.node_of_phone(phone));
+        let refused = |phone: NodeId| {
+            self.failures
+                .contains_key(&(sent.from, phone, &*sent.facts.branch))
+        };
+        !scenario.servers[sent.from].stateful && phones.any(|phone| phone != to && refused(phone))
     }
 }
 
