@@ -124,3 +124,13 @@ fn kept_findings_hold() {
     }
     assert!(found >= 6, "{found} findings in {}", dir.display());
 }
+
+/// Without state a call goes to one phone. One whose credentials had to be asked for went to all, and
+/// to the one that a copy had reached by another branch.
+#[test]
+fn who_keeps_no_state_calls_one_phone_though_it_waited() {
+    [64, 256, 563, 670, 744].into_iter().for_each(|seed| {
+        let outcome = play(Scenario::of(seed));
+        assert!(outcome.violations.is_empty(), "{:?}", outcome.violations);
+    });
+}

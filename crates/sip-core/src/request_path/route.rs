@@ -421,7 +421,9 @@ impl Engine {
         for target in found.iter_mut().take(count) {
             target.settle_scheme(request.is_secure());
         }
-        let stateless = plan.state == StateMode::Stateless && progress.server.is_none();
+        // One that had to wait for a back-end has a transaction all the same. Other copies of it have none,
+        // and go to one target by the branch that this gets as well.
+        let stateless = plan.state == StateMode::Stateless;
         let one =
             stateless || plan.position.in_dialog || matches!(request.method, Method::Ack | Method::Cancel);
         match found.get(..count).unwrap_or_default() {

@@ -138,7 +138,8 @@ impl<'a> Seen<'a> {
         } else {
             self.accepted.contains(&(facts.call, facts.cseq))
         };
-        (!answered && !self.has_moved(scenario, sent, to)).then(|| ("stray ACK", format!("{} acknowledges nothing", facts.branch)))
+        (!answered && !self.has_moved(scenario, sent, to))
+            .then(|| ("stray ACK", format!("{} acknowledges nothing", facts.branch)))
     }
 }
 
