@@ -1,7 +1,7 @@
 //! How a call may end.
 
 use super::super::node::NodeId;
-use super::super::scenario::{NetCall, Reaction};
+use super::super::scenario::{AuthPlan, NetCall, Reaction, ServerPlan};
 use super::{Case, reaches};
 use crate::checker::Violation;
 use crate::clock::{MS, Micros, SECOND};
@@ -219,12 +219,21 @@ impl<'a> Judged<'a> {
         scenario.callees(self.call).map(reaction).collect()
     }
 
-    /// Timer C of the servers on the way that have one.
+    /// Timer C of the servers on the way that have one, or may: an INVITE that waits for a back-end has a
+    /// transaction where others have none (docs/request-path.md, waiting).
     fn shortest_c(&self) -> Option<Micros> {
+        let waits = |s: &&ServerPlan| s.auth != AuthPlan::Off || s.next.is_some_and(|next| next.by_name);
         let servers = &self.case.scenario.servers;
         let path = self.case.path(self.call);
-        let stateful = path.iter().map(|server| &servers[*server]).filter(|s| s.stateful);
-        stateful.map(|server| u64::from(server.c_ms) * MS).min()
+        let path = path.iter().map(|server| &servers[*server]);
+        let keeping = path.filter(|s| s.stateful || waits(s));
+        keeping.map(|server| u64::from(server.c_ms) * MS).min()
+    }
+
+    /// Whether some server on the way keeps a transaction in any case.
+    fn is_kept(&self) -> bool {
+        let servers = &self.case.scenario.servers;
+        self.case.path(self.call).iter().any(|s| servers[*s].stateful)
     }
 
     /// Whether one of several phones that ring together answers so long before anything else can end
@@ -296,7 +305,7 @@ impl<'a> Judged<'a> {
             // §17.1.1.2: somebody's timer B. Who wants no more does not wait for it (§9.1).
             (Reaction::Silent, RequestEnd::Answered(408)) => shortest_c.is_some(),
             (Reaction::Silent, RequestEnd::Answered(487)) => cancelled_by(32 * SECOND),
-            (Reaction::Silent, RequestEnd::TimedOut(_)) => shortest_c.is_none() || cancelled_by(32 * SECOND),
+            (Reaction::Silent, RequestEnd::TimedOut(_)) => !self.is_kept() || cancelled_by(32 * SECOND),
             _ => false,
         }
     }
