@@ -191,10 +191,7 @@ fn forks<'a>(case: &'a Case<'a>, call: &'a NetCall) -> Vec<Fork<'a>> {
         let began = invites.first().map_or(0, |s| s.at);
         let told = |s: &&&Sent| s.from == home && s.at >= began && s.facts.is_final_to("INVITE");
         let told: Vec<&Sent> = sent.iter().filter(of_it).filter(told).copied().collect();
-        let by_stream = cancels
-            .iter()
-            .chain(told.iter().collect::<Vec<_>>().iter())
-            .any(|s| !is_udp(s));
+        let by_stream = cancels.iter().copied().chain(&told).any(|s| !is_udp(s));
         Fork {
             case,
             call,
