@@ -20,7 +20,7 @@ const OWN: &str = "-own-";
 /// What follows where he writes another's.
 const FORGED: &str = "-forged-";
 /// How the Call-IDs of his requests begin, except where one is repeated.
-pub const CALL_ID: &str = "Call-ID: evil-";
+const CALL_ID: &str = "Call-ID: evil-";
 
 /// Whether a branch is one of the stranger's.
 pub fn is_strangers(branch: &str) -> bool {

@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::node::NodeId;
-use super::super::scenario::AuthPlan;
-use super::super::stranger::{CALL_ID, is_from_his_own_address, is_strangers};
+use super::super::scenario::{AuthPlan, Scenario};
+use super::super::stranger::{is_from_his_own_address, is_strangers};
 use super::Case;
 use crate::checker::Violation;
 use crate::clock::Micros;
@@ -31,11 +31,21 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
 fn nothing_through(case: &Case<'_>, stranger: NodeId) -> Vec<Violation> {
     let servers = case.scenario.servers.len();
     let mut found = Vec::new();
-    for sent in case.log.sent.iter().filter(|sent| sent.from < servers) {
+    // Which server he sent a request to, by its branch.
+    let mut asked: BTreeMap<&str, NodeId> = BTreeMap::new();
+    for sent in &case.log.sent {
         let facts = &sent.facts;
-        let goes_on = facts.status.is_none() && sent.to != Some(stranger) && sent.text.contains(CALL_ID);
-        if goes_on && facts.method == "MESSAGE" {
-            let what = format!("S{} relays {} by a forged Route", sent.from, facts.branch);
+        if sent.from == stranger
+            && let Some(to) = sent.to
+        {
+            asked.insert(&facts.branch, to);
+        }
+        if sent.from >= servers {
+            continue;
+        }
+        if facts.status.is_none()
+            && let Some(what) = passes(case.scenario, sent, &asked)
+        {
             found.push(Violation::new("open relay", None, what));
         }
         let borrowed = facts.status == Some(200) && facts.method == "REGISTER";
@@ -50,18 +60,43 @@ fn nothing_through(case: &Case<'_>, stranger: NodeId) -> Vec<Violation> {
     found
 }
 
+/// What a request that a server sends has of the stranger's and must not: where its method needs
+/// credentials at the server that he sent it to, none of his passes; and his MESSAGEs, whose Route he
+/// made up and whose Request-URI is of no domain, pass nowhere.
+fn passes(scenario: &Scenario, sent: &Sent, asked: &BTreeMap<&str, NodeId>) -> Option<String> {
+    let view = View::new(&sent.text);
+    let branches = view.all("Via").map(|via| param(via, "branch"));
+    let his = branches.into_iter().find(|branch| is_strangers(branch))?;
+    let &first = asked.get(his)?;
+    let method = sent.facts.method.as_str();
+    // In the name of who has the credentials they may be the first to come; then they are used up
+    // (`credential twice`).
+    let is_judged = method == "MESSAGE"
+        || is_from_his_own_address(his) && needs_credentials(scenario, first).contains(&method);
+    is_judged.then(|| {
+        format!(
+            "S{} relays {method} {his} of a stranger, who sent it to S{first}",
+            sent.from
+        )
+    })
+}
+
+/// The methods for which a server asks everybody but other servers for credentials.
+fn needs_credentials(scenario: &Scenario, server: NodeId) -> &'static [&'static str] {
+    match scenario.servers[server].auth {
+        _ if !scenario.homes.contains(&server) => &[],
+        AuthPlan::Off => &[],
+        AuthPlan::Calls => &["REGISTER", "INVITE"],
+        AuthPlan::ByeToo => &["REGISTER", "INVITE", "BYE"],
+    }
+}
+
 /// Of each server, from and to the stranger's own address: never more datagrams than came by then,
 /// nor more than some times their bytes. What needs no credentials is let in as the configuration
 /// wants it, and is not counted.
 fn amplification(case: &Case<'_>, stranger: NodeId, server: usize) -> Option<Violation> {
     let scenario = case.scenario;
-    let is_home = scenario.homes.contains(&server);
-    let asked: &[&str] = match scenario.servers[server].auth {
-        _ if !is_home => return None,
-        AuthPlan::Off => return None,
-        AuthPlan::Calls => &["REGISTER", "INVITE"],
-        AuthPlan::ByeToo => &["REGISTER", "INVITE", "BYE"],
-    };
+    let asked = needs_credentials(scenario, server);
     let mut course: Vec<(Micros, bool, usize)> = Vec::new();
     let counted = |sent: &&Sent| asked.contains(&&*sent.facts.method);
     for sent in case.log.sent.iter().filter(counted) {
@@ -105,7 +140,7 @@ fn credentials_once(case: &Case<'_>) -> Vec<Violation> {
     let mut served: BTreeMap<Credential<'_>, BTreeSet<&str>> = BTreeMap::new();
     for sent in &case.log.sent {
         let view = View::new(&sent.text);
-        let is_asked = matches!(sent.facts.method.as_str(), "REGISTER" | "INVITE");
+        let is_asked = matches!(sent.facts.method.as_str(), "REGISTER" | "INVITE" | "BYE");
         match (sent.facts.status, sent.to) {
             (None, Some(to)) if to < servers && is_asked && sent.from >= servers => {
                 let value = match sent.facts.method.as_str() {
@@ -125,7 +160,9 @@ fn credentials_once(case: &Case<'_>) -> Vec<Violation> {
         // Let in is what goes on, and what is registered.
         let second = view.all("Via").nth(1);
         let branch = match (sent.facts.status, second) {
-            (None, Some(via)) if sent.facts.method == "INVITE" => param(via, "branch"),
+            (None, Some(via)) if matches!(sent.facts.method.as_str(), "INVITE" | "BYE") => {
+                param(via, "branch")
+            }
             (Some(200), _) if sent.facts.method == "REGISTER" => sent.facts.branch.as_str(),
             _ => continue,
         };
