@@ -99,6 +99,15 @@ pub enum Attack {
         /// To whom.
         user: usize,
     },
+    /// The same in the name of a phone, for the server to answer it.
+    Spoof {
+        /// Which kind.
+        kind: u8,
+        /// To whom.
+        user: usize,
+        /// Whose address he writes.
+        phone: usize,
+    },
     /// A request that seems to be in a dialog of the server's, to the phone with this place.
     ForgedRoute {
         /// Which phone.
@@ -779,6 +788,18 @@ fn attacks(seed: u64, servers: usize, phones: usize, heal_at: Micros) -> Vec<Att
             }
         })
         .collect();
+    // What others do stays as it would be without these.
+    for _ in 0..count / 4 {
+        attacks.push(AttackPlan {
+            at: rng.between(0, heal_at + 30 * SECOND),
+            server: rng.between(0, servers as u64 - 1) as usize,
+            attack: Attack::Spoof {
+                kind: rng.pick(&[0, 0, 1, 1, 3, 5]),
+                user: rng.between(0, USERS.len() as u64 - 1) as usize,
+                phone: rng.between(0, phones as u64 - 1) as usize,
+            },
+        });
+    }
     attacks.sort_by_key(|attack| attack.at);
     attacks
 }

@@ -74,56 +74,67 @@ impl Stranger {
 
     fn begin(&mut self, plan: AttackPlan) {
         let server = SocketAddr::new(server_ip(plan.server), SIP_PORT);
+        let mut from = self.address;
         let text = match plan.attack {
-            Attack::Probe { kind, user } => self.probe(plan.server, kind, USERS[user % USERS.len()]),
+            Attack::Probe { kind, user } => self.probe(plan.server, kind, USERS[user % USERS.len()], from),
+            Attack::Spoof { kind, user, phone } => {
+                from = SocketAddr::new(phone_ip(phone), SIP_PORT);
+                self.probe(plan.server, kind, USERS[user % USERS.len()], from)
+            }
             Attack::ForgedRoute { phone } => self.forged_route(server, phone),
             Attack::Borrow { .. } | Attack::Replay { .. } | Attack::LateCopy { .. } => {
                 return self.ready.push(plan.attack);
             }
         };
         self.out.push_back(Output::Datagram {
-            from: self.address,
+            from,
             to: server,
             bytes: text.into_bytes(),
         });
     }
 
-    /// From, Call-ID and the like, of a request to this user.
-    fn request(&mut self, method: &str, uri: &str, to: &str, more: &str) -> String {
+    /// A branch of his, by whose address he writes.
+    fn branch(&mut self, from: SocketAddr) -> (u32, String) {
         let n = self.serial();
+        let whose = if from == self.address { OWN } else { FORGED };
+        (n, format!("{BRANCH}{whose}{n}"))
+    }
+
+    /// From, Call-ID and the like, of a request to this user, as if from this address.
+    fn request(&mut self, source: SocketAddr, method: &str, uri: &str, to: &str, more: &str) -> String {
+        let (n, branch) = self.branch(source);
         let from = to.split('>').next().unwrap_or_default();
         format!(
-            "{method} {uri} SIP/2.0\r\nVia: SIP/2.0/UDP {};branch={BRANCH}{OWN}{n};rport\r\nMax-Forwards: 70\r\n\
+            "{method} {uri} SIP/2.0\r\nVia: SIP/2.0/UDP {source};branch={branch};rport\r\nMax-Forwards: 70\r\n\
              From: {from}>;tag=e{n}\r\nTo: {to}\r\n{CALL_ID}{n}\r\nCSeq: 1 {method}\r\n{more}Content-Length: 0\r\n\r\n",
-            self.address,
         )
     }
 
     /// Something that anybody may ask, and nobody must be sent more than asked for because of it.
-    fn probe(&mut self, server: usize, kind: u8, user: &str) -> String {
+    fn probe(&mut self, server: usize, kind: u8, user: &str, source: SocketAddr) -> String {
         let (uri, to) = (format!("sip:{user}"), format!("<sip:{user}>"));
         // Where nobody is asked who he is, he may register: then he only looks.
         let contact = match self.asks.get(server) {
-            Some(true) => format!("Contact: <sip:evil@{}>\r\n", self.address),
+            Some(true) => format!("Contact: <sip:evil@{source}>\r\n"),
             Some(false) | None => String::new(),
         };
         let domain = format!("sip:{}", user.split('@').nth(1).unwrap_or_default());
         match kind {
-            0 => self.request("REGISTER", &domain, &to, &contact),
-            1 => self.request("INVITE", &uri, &to, &contact),
-            2 => self.request("OPTIONS", &uri, &to, ""),
-            3 => self.request("BYE", &uri, &format!("{to};tag=x"), ""),
-            4 => self.request("CANCEL", &uri, &to, ""),
-            5 => self.short_register(&domain, user),
+            0 => self.request(source, "REGISTER", &domain, &to, &contact),
+            1 => self.request(source, "INVITE", &uri, &to, &contact),
+            2 => self.request(source, "OPTIONS", &uri, &to, ""),
+            3 => self.request(source, "BYE", &uri, &format!("{to};tag=x"), ""),
+            4 => self.request(source, "CANCEL", &uri, &to, ""),
+            5 => self.short_register(&domain, user, source),
             _ => "SIP/2.0 200 OK\r\nVia: x\r\n\r\n".to_owned(),
         }
     }
 
     /// As few bytes as make a request: what answers it must be short as well.
-    fn short_register(&mut self, domain: &str, user: &str) -> String {
-        let n = self.serial();
+    fn short_register(&mut self, domain: &str, user: &str, source: SocketAddr) -> String {
+        let (n, branch) = self.branch(source);
         format!(
-            "REGISTER {domain} SIP/2.0\r\nVia:SIP/2.0/UDP x;branch={BRANCH}{OWN}{n};rport\r\nf:<sip:{user}>;tag=e\r\n\
+            "REGISTER {domain} SIP/2.0\r\nVia:SIP/2.0/UDP x;branch={branch};rport\r\nf:<sip:{user}>;tag=e\r\n\
              t:<sip:{user}>\r\ni:{n}\r\nCSeq:1 REGISTER\r\n\r\n"
         )
     }
@@ -133,7 +144,13 @@ impl Stranger {
         let target = format!("sip:victim@{}:{SIP_PORT}", phone_ip(phone));
         let mark = self.rng.next_u64();
         let route = format!("Route: <sip:{server};lr;tz={mark:016x}>\r\n");
-        self.request("MESSAGE", &target, &format!("<{target}>;tag=callee"), &route)
+        self.request(
+            self.address,
+            "MESSAGE",
+            &target,
+            &format!("<{target}>;tag=callee"),
+            &route,
+        )
     }
 
     fn hear(&mut self, now: Micros, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
@@ -151,7 +168,7 @@ impl Stranger {
         let wanted = |attack: &Attack| match attack {
             Attack::LateCopy { .. } => register && unbinds && self.binds.contains_key(&from),
             Attack::Borrow { .. } | Attack::Replay { .. } => has_credentials && view.status().is_none(),
-            Attack::Probe { .. } | Attack::ForgedRoute { .. } => false,
+            Attack::Probe { .. } | Attack::Spoof { .. } | Attack::ForgedRoute { .. } => false,
         };
         let Some(place) = self.ready.iter().position(wanted) else {
             return;
@@ -160,7 +177,7 @@ impl Stranger {
             Attack::Borrow { after } => (after, self.address, self.altered(&view, OWN)),
             Attack::Replay { after } => (after, from, self.altered(&view, FORGED)),
             Attack::LateCopy { after } => (after, from, self.binds.get(&from).cloned().unwrap_or_default()),
-            Attack::Probe { .. } | Attack::ForgedRoute { .. } => return,
+            Attack::Probe { .. } | Attack::Spoof { .. } | Attack::ForgedRoute { .. } => return,
         };
         let bytes = text.into_bytes();
         self.shots.put(now + after, Output::Datagram { from, to, bytes });

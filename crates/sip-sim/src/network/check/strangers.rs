@@ -4,17 +4,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use sip_core::timer::wheel::TICK_US;
+
 use super::super::node::NodeId;
 use super::super::scenario::{AuthPlan, Scenario};
 use super::super::stranger::{is_from_his_own_address, is_strangers};
 use super::Case;
 use crate::checker::Violation;
-use crate::clock::Micros;
+use crate::clock::{MS, Micros, SECOND};
 use crate::message::{View, param};
 use crate::trace::Sent;
 
 /// Bytes that may go to an unproven source for each that came.
 const MOST_BYTES: usize = 3;
+/// A request waits no longer than this for its credentials to be looked up, and for another worker
+/// before that.
+const LONGEST_LOOK_UP: Micros = 3 * SECOND + TICK_US + 2 * MS;
 
 pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
     let mut found = credentials_once(case);
@@ -91,42 +96,70 @@ fn needs_credentials(scenario: &Scenario, server: NodeId) -> &'static [&'static 
     }
 }
 
-/// Of each server, from and to the stranger's own address: never more datagrams than came by then,
-/// nor more than some times their bytes. What needs no credentials is let in as the configuration
-/// wants it, and is not counted.
-fn amplification(case: &Case<'_>, stranger: NodeId, server: usize) -> Option<Violation> {
-    let scenario = case.scenario;
-    let asked = needs_credentials(scenario, server);
-    let mut course: Vec<(Micros, bool, usize)> = Vec::new();
-    let counted = |sent: &&Sent| asked.contains(&&*sent.facts.method);
-    for sent in case.log.sent.iter().filter(counted) {
-        let len = sent.text.len();
-        if sent.from == stranger && sent.to == Some(server) && !is_forged(sent) {
-            course.extend(sent.arrivals.iter().map(|at| (*at, false, len)));
-        } else if sent.from == server && sent.to == Some(stranger) {
-            course.push((sent.at, true, len));
-        }
-    }
-    course.sort_unstable();
-    let (mut datagrams, mut bytes) = (0usize, 0usize);
-    for (at, out, len) in course {
-        if !out {
-            (datagrams, bytes) = (datagrams + 1, bytes + MOST_BYTES * len);
+/// A request of the stranger's at a server: branch and method.
+type Asked<'a> = (&'a str, &'a str);
+
+/// What came of one: datagrams that arrived, and those that answered, by time.
+#[derive(Default)]
+struct Course {
+    came: Vec<(Micros, usize)>,
+    answers: Vec<(Micros, usize)>,
+}
+
+/// Of each server, to whom the stranger's requests say that they come from, himself or somebody who
+/// has asked for nothing: for each datagram that came at most one, soon, and no more than some times
+/// its bytes; to repeat it takes the request again. What needs no credentials is let in as the
+/// configuration wants it, and is not counted; nor is an INVITE with credentials in the name of who
+/// got their nonce: he has answered a challenge that was sent to his address (docs/attacks.md).
+fn amplification(case: &Case<'_>, stranger: NodeId, server: NodeId) -> Vec<Violation> {
+    let asked = needs_credentials(case.scenario, server);
+    let mut courses: BTreeMap<Asked<'_>, Course> = BTreeMap::new();
+    for sent in &case.log.sent {
+        let facts = &sent.facts;
+        let key = (facts.branch.as_str(), facts.method.as_str());
+        if !asked.contains(&key.1) || !is_strangers(key.0) {
             continue;
         }
-        match (datagrams.checked_sub(1), bytes.checked_sub(len)) {
-            (Some(fewer), Some(less)) => (datagrams, bytes) = (fewer, less),
-            _ => {
-                let what = format!("S{server} sends an unproven source more than it asked for, at {at} µs");
-                return Some(Violation::new("amplification", None, what));
+        let len = sent.text.len();
+        if sent.from == stranger && sent.to == Some(server) && !is_proved(sent) {
+            let came = sent.arrivals.iter().map(|at| (*at, len));
+            courses.entry(key).or_default().came.extend(came);
+        } else if sent.from == server && facts.status.is_some() {
+            if let Some(course) = courses.get_mut(&key) {
+                course.answers.push((sent.at, len));
             }
         }
     }
-    None
+    let too_much = courses
+        .into_iter()
+        .filter_map(|(key, course)| Some((key, unasked(course)?)));
+    too_much
+        .map(|((branch, method), (at, len))| {
+            let what = format!(
+                "S{server} sends {len} bytes to an unproven source, for {method} {branch}, at {at} µs: \
+                 more than it asked for"
+            );
+            Violation::new("amplification", None, what)
+        })
+        .collect()
 }
 
-fn is_forged(sent: &Sent) -> bool {
-    !is_from_his_own_address(&sent.facts.branch) && sent.facts.status.is_none()
+/// The first answer for which no datagram came lately, or too short a one; each serves once.
+fn unasked(mut course: Course) -> Option<(Micros, usize)> {
+    course.came.sort_unstable();
+    course.answers.into_iter().find(|(at, len)| {
+        let fits = |(came, bytes): &(Micros, usize)| {
+            (came..=&(came + LONGEST_LOOK_UP)).contains(&at) && *len <= MOST_BYTES * bytes
+        };
+        let place = course.came.iter().position(fits);
+        place.map(|place| course.came.remove(place)).is_none()
+    })
+}
+
+/// Whether it is an INVITE in the name of who has the credentials in it.
+fn is_proved(sent: &Sent) -> bool {
+    let own = is_from_his_own_address(&sent.facts.branch);
+    !own && sent.facts.method == "INVITE" && sent.facts.credentials
 }
 
 /// Nonce and count.
