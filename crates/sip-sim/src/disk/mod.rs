@@ -352,6 +352,19 @@ impl SimDisk {
             .collect()
     }
 
+    /// Whether a loss of power would leave a file with these bytes in it, and its name.
+    pub fn keeps(&self, bytes: &[u8]) -> bool {
+        let state = self.state.borrow();
+        let named = state.dirs.values().flat_map(|dir| dir.durable.values());
+        let has = |content: &[u8]| content.windows(bytes.len().max(1)).any(|part| part == bytes);
+        named
+            .filter_map(|entry| match entry {
+                Entry::File(file) => state.files.get(file),
+                Entry::Dir(_) => None,
+            })
+            .any(|inode| has(&inode.durable))
+    }
+
     /// A bit of a file turns, on the platter and in the cache.
     pub fn flip(&self, path: &Path, at: usize, bit: u32) {
         let mut state = self.state.borrow_mut();

@@ -9,8 +9,9 @@
 
 use super::super::phone::contact;
 use super::super::scenario::{
-    Attack, BackendKind, DurabilityPlan, PhonePlan, Scenario, Speaks, Trouble, USERS,
+    Attack, BackendKind, DiskFault, DurabilityPlan, PhonePlan, Scenario, Speaks, Trouble, USERS,
 };
+use super::super::server::config::GRANTS_S;
 use crate::agent::registration::{Ask, Registration};
 use crate::checker::Violation;
 use crate::clock::{Micros, SECOND};
@@ -20,7 +21,7 @@ use crate::report::RequestEnd;
 const SLACK: Micros = 2 * SECOND;
 
 /// The longest that a registrar grants.
-const MAX_GRANT: Micros = 600 * SECOND;
+const MAX_GRANT: Micros = GRANTS_S.1 as Micros * SECOND;
 /// A copy of a request may come this much later.
 const LATE_COPY: Micros = 40 * SECOND;
 
@@ -70,6 +71,7 @@ pub(super) fn check(scenario: &Scenario, place: usize, histories: &[&[Registrati
             .filter(|r| r.ask != Ask::Fetch)
             .map(|r| (r.sent_at, r.ended_at.unwrap_or(Micros::MAX)))
             .collect(),
+        restarts: scenario.crashes(home).collect(),
         doubtful: false,
         found: Vec::new(),
     };
@@ -129,19 +131,21 @@ fn diskless(scenario: &Scenario, home: usize) -> Option<(Micros, Micros)> {
     }
     let of_store = scenario.troubles.iter().filter_map(|t| match t.trouble {
         _ if t.node != home => None,
-        Trouble::Slow {
-            backend: BackendKind::Store,
-            ..
-        }
-        | Trouble::Disk { .. } => Some((t.at, 0)),
+        // Whatever fails now and then, or has little room, may take one: then that it did is judged
+        // where it says so ([`super::super::server`]).
+        Trouble::Disk { fault, lasts } => match fault {
+            DiskFault::Syncs { per_mille: 1_000.. } | DiskFault::Everything { per_mille: 1_000.. } => {
+                Some((t.at, lasts))
+            }
+            DiskFault::Full { .. } | DiskFault::Syncs { .. } | DiskFault::Everything { .. } => {
+                Some((t.at, 0))
+            }
+        },
+        Trouble::Slow { backend, .. } => (backend == BackendKind::Store).then_some((t.at, 0)),
         Trouble::Dead { backend, lasts } | Trouble::Failing { backend, lasts } => {
             (backend == BackendKind::Store).then_some((t.at, lasts))
         }
-        Trouble::Slow { .. }
-        | Trouble::Crash { .. }
-        | Trouble::Partition { .. }
-        | Trouble::Reset
-        | Trouble::WallJump { .. } => None,
+        Trouble::Crash { .. } | Trouble::Partition { .. } | Trouble::Reset | Trouble::WallJump { .. } => None,
     });
     // Of several the last counts: one alone is certain.
     let found: Vec<(Micros, Micros)> = of_store.collect();
@@ -168,6 +172,8 @@ struct Model<'a> {
     kills: Vec<Micros>,
     /// When other phones of the user asked for changes.
     others_ask: Vec<(Micros, Micros)>,
+    /// The same, of the whole run.
+    restarts: Vec<Micros>,
     /// A change was refused as its record was not on disk in time. It may have come there since,
     /// and the registrar have ended before that was taken back.
     doubtful: bool,
@@ -207,7 +213,7 @@ impl Model<'_> {
             Ask::Fetch => {}
             Ask::Bind(asked) if answered => {
                 self.known = match self.own(registration) {
-                    Some(granted) if granted <= asked.max(60) => {
+                    Some(granted) if self.is_due(registration, asked, granted, ended_at) => {
                         let granted = u64::from(granted) * SECOND;
                         Known::Bound(sent_at, sent_at + granted, ended_at + granted)
                     }
@@ -240,6 +246,31 @@ impl Model<'_> {
         self.others_ask
             .iter()
             .any(|(sent, ended)| *sent <= to && from <= *ended)
+    }
+
+    /// Whether so much is what the registrar's configuration grants to who asks for so much. A datagram
+    /// may have come before, and its answer have been lost: then some of it has passed. (Where the
+    /// registrar started in between by a clock that was set, any of it, or none.)
+    fn is_due(&self, registration: &Registration, asked: u32, granted: u32, ended_at: Micros) -> bool {
+        let (shortest, longest) = GRANTS_S;
+        if asked < shortest {
+            return false;
+        }
+        let due = asked.min(longest);
+        if self.phone.speaks != Speaks::Udp {
+            return granted == due;
+        }
+        let began = registration.sent_at;
+        if self.jumps && self.restarts.iter().any(|at| (began..=ended_at).contains(at)) {
+            return true;
+        }
+        let passed = (ended_at - began) / SECOND + 1;
+        let passed = if self.jumps {
+            passed + passed / SLEWING
+        } else {
+            passed
+        };
+        (u64::from(due).saturating_sub(passed)..=u64::from(due)).contains(&u64::from(granted))
     }
 
     /// After a refresh that was refused, or not answered: it may have been done, now or by a late
@@ -352,6 +383,71 @@ mod tests {
     }
 
     const OK: RequestEnd = RequestEnd::Answered(200);
+
+    /// RFC 3261 §10.3: it may be less than was asked for, and here it is said how much.
+    #[test]
+    fn what_is_granted_is_what_is_configured() {
+        let grant = |asked_s, granted| {
+            rules(
+                DurabilityPlan::Commit,
+                None,
+                &[asked(Ask::Bind(asked_s), 0, OK, &[granted])],
+            )
+        };
+        for (asked_s, granted) in [(60, 60), (300, 300), (300, 298), (600, 600), (3_600, 600)] {
+            assert!(grant(asked_s, granted).is_empty(), "{granted} for {asked_s}");
+        }
+        for (asked_s, granted) in [
+            (30, 30),
+            (30, 60),
+            (300, 1),
+            (300, 297),
+            (300, 301),
+            (3_600, 3_600),
+        ] {
+            assert_eq!(
+                grant(asked_s, granted),
+                ["wrong grant"],
+                "{granted} for {asked_s}"
+            );
+        }
+    }
+
+    /// A disk of which all syncs fail takes nothing.
+    #[test]
+    fn nothing_is_answered_that_no_disk_has() {
+        let trouble = |fault| {
+            let mut scenario = Scenario::of(1);
+            scenario.heal_at = 1_000 * SECOND;
+            scenario.phones.truncate(1);
+            scenario.phones[0].user = 0;
+            scenario.phones[0].speaks = Speaks::Udp;
+            scenario.servers[0].durability = DurabilityPlan::Commit;
+            scenario.troubles = vec![super::super::super::scenario::TroublePlan {
+                at: 0,
+                node: 0,
+                trouble: Trouble::Disk {
+                    fault,
+                    lasts: 10 * SECOND,
+                },
+            }];
+            let history = [asked(Ask::Bind(300), 1, OK, &[300])];
+            check(&scenario, 0, &[&history])
+                .iter()
+                .map(|v| v.rule)
+                .collect::<Vec<_>>()
+        };
+        for per_mille in [999, 1_000] {
+            let expected: &[&str] = if per_mille < 1_000 {
+                &[]
+            } else {
+                &["answered unsaved"]
+            };
+            assert_eq!(trouble(DiskFault::Syncs { per_mille }), expected);
+            assert_eq!(trouble(DiskFault::Everything { per_mille }), expected);
+        }
+        assert!(trouble(DiskFault::Full { room: 0 }).is_empty());
+    }
 
     #[test]
     fn what_was_answered_holds() {

@@ -17,6 +17,9 @@ pub const SIP_PORT: u16 = 5060;
 /// Port of SIP over WebSocket.
 pub const WS_PORT: u16 = 8080;
 
+/// Shortest and longest registration that a registrar grants, seconds.
+pub const GRANTS_S: (u32, u32) = (60, 600);
+
 /// Listeners, by their place in [`Config::listeners`].
 pub const LISTENERS: [(Transport, u16); 3] = [
     (Transport::Udp, SIP_PORT),
@@ -67,9 +70,9 @@ pub fn config(scenario: &Scenario, server: usize) -> Config {
         },
         limits: limits(plan),
         registrar: RegistrarPolicy {
-            min_expires_s: 60,
+            min_expires_s: GRANTS_S.0,
             default_expires_s: 300,
-            max_expires_s: 600,
+            max_expires_s: GRANTS_S.1,
             durability: match plan.durability {
                 DurabilityPlan::Commit => Durability::Commit,
                 DurabilityPlan::Async => Durability::Async,

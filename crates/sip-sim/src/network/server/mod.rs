@@ -333,6 +333,10 @@ impl Server {
             worker,
             id,
             answer,
+        for aor in self.backends.store.unsaved.drain(..) {
+            let what = format!("the disk has no {} yet", String::from_utf8_lossy(&aor));
+            self.faults.push(("answered unsaved", what));
+        }
             cache,
         }) = self.backends.pop_due(now)
         {

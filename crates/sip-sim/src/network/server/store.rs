@@ -45,6 +45,8 @@ pub(super) struct Store {
     running: Option<Running>,
     /// What of the disk is wrong until when.
     faulty_until: Option<Micros>,
+    /// Addresses-of-record that were said to be saved, and were not.
+    pub unsaved: Vec<Box<[u8]>>,
     rng: Rng,
 }
 
@@ -68,6 +70,7 @@ impl Store {
             },
             running: None,
             faulty_until: None,
+            unsaved: Vec::new(),
             rng,
         }
     }
@@ -178,7 +181,13 @@ impl Store {
         };
         match &mut running.batch {
             Some((done_at, batch)) if *done_at <= at => {
+                let saves: Vec<_> = batch.iter().map(|(save, _)| content(save)).collect();
                 running.writer.commit(now, batch, &mut answered);
+                for ((aor, bytes), answered) in saves.into_iter().zip(&answered) {
+                    if answered.saved.is_ok() && !self.disk.keeps(&bytes) {
+                        self.unsaved.push(aor);
+                    }
+                }
                 running.writer.handle_timeout(now);
                 running.batch = None;
                 running.begin(at, takes);
@@ -233,6 +242,11 @@ impl Store {
     pub(super) fn usual(&mut self) -> Micros {
         self.rng.between(MS / 10, 8 * MS)
     }
+}
+
+/// What of a save must lie in a segment: address-of-record and record follow each other there.
+fn content(save: &Save) -> (Box<[u8]>, Vec<u8>) {
+    (save.aor.clone(), [&*save.aor, &*save.record].concat())
 }
 
 impl Running {
