@@ -186,6 +186,8 @@ counters! {
 pub struct Gauges {
     /// Server transactions held, finished ones included.
     pub server_transactions: u64,
+    /// Those of them that have sent no final response.
+    pub live_transactions: u64,
     /// Client transactions held, finished ones included.
     pub client_transactions: u64,
     /// Bytes of the messages that transactions hold.

@@ -59,6 +59,11 @@ impl Cells {
         lock(&self.shard).bindings()
     }
 
+    /// Nonces whose counts are kept.
+    pub fn nonces(&self) -> usize {
+        lock(&self.windows).len()
+    }
+
     /// Removes bindings that have ended ([`Shard::sweep`]).
     pub fn sweep(&self, now_unix_ms: u64, changed: impl FnMut(&[u8], &AorRecord)) -> Swept {
         lock(&self.shard).sweep(now_unix_ms, usize::MAX, changed)

@@ -333,6 +333,7 @@ impl Endpoint {
         let engine = &self.engine;
         Gauges {
             server_transactions: engine.table.servers() as u64,
+            live_transactions: engine.live as u64,
             client_transactions: engine.table.clients() as u64,
             transaction_bytes: engine.table.bytes() as u64,
             parked_requests: engine.waiting.requests as u64,

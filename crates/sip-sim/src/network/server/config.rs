@@ -182,6 +182,7 @@ fn limits(plan: &ServerPlan) -> Limits {
     Limits {
         transactions: 4,
         held_transactions: 16,
+        transaction_bytes: 8_000,
         parked_requests: 2,
         parked_bytes: 2_000,
         dns_entries: 2,

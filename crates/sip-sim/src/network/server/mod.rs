@@ -46,6 +46,10 @@ const MOST_KEPT: Held = Held {
     large: 512 * 1024,
 };
 
+/// What a transaction that was let in may yet hold, bytes, beyond twice its request: what is added to
+/// that on its way, a CANCEL, and a response.
+const MOST_GROWTH: usize = 2_000;
+
 /// No question of a worker is open for longer than this.
 const LONGEST_QUESTION: Micros = 10 * SECOND;
 /// A name that was asked for is good for its time to live; and an INVITE may be sent again to where it
@@ -329,14 +333,14 @@ impl Server {
             self.backends.heal(self.heal_at);
         }
         self.backends.handle_timeout(read(clocks));
-        while let Some(Answered {
-            worker,
-            id,
-            answer,
         for aor in self.backends.store.unsaved.drain(..) {
             let what = format!("the disk has no {} yet", String::from_utf8_lossy(&aor));
             self.faults.push(("answered unsaved", what));
         }
+        while let Some(Answered {
+            worker,
+            id,
+            answer,
             cache,
         }) = self.backends.pop_due(now)
         {
@@ -547,23 +551,7 @@ impl Node for Server {
             let what = format!("{timers} timers, of at most {owners} for all that is held");
             return Some(("timers without owner", what));
         }
-        let limits = &self.config.limits;
-        process.workers.iter().find_map(|worker| {
-            let gauges = worker.gauges();
-            let over = [
-                (
-                    "server transactions",
-                    gauges.server_transactions,
-                    limits.held_transactions,
-                ),
-                ("parked requests", gauges.parked_requests, limits.parked_requests),
-                ("parked bytes", gauges.parked_bytes, limits.parked_bytes),
-                ("entries of the resolver", gauges.dns_entries, limits.dns_entries),
-                ("flows", gauges.flows, limits.flows),
-            ];
-            let found = over.into_iter().find(|(_, held, limit)| *held > *limit as u64);
-            found.map(|(what, held, limit)| ("limits", format!("{held} {what}, and {limit} are allowed")))
-        })
+        self.over_limit(process).map(|what| ("limits", what))
     }
 
     fn leftovers(&self) -> Option<String> {
@@ -574,6 +562,7 @@ impl Node for Server {
             let counts = [
                 gauges.server_transactions,
                 gauges.client_transactions,
+                gauges.transaction_bytes,
                 gauges.parked_requests,
                 gauges.parked_bytes,
                 gauges.timers,
@@ -612,6 +601,40 @@ impl Node for Server {
 }
 
 impl Server {
+    /// The first gauge that is above its limit.
+    fn over_limit(&self, process: &Process) -> Option<String> {
+        let limits = &self.config.limits;
+        // What was let in goes on: each live one may get its first branch, and that a CANCEL, when the
+        // limit has been reached; and with them their messages, and the final response.
+        let begun = limits.held_transactions + 2 * limits.transactions;
+        let bytes = limits.transaction_bytes + limits.transactions * MOST_GROWTH;
+        let over = |what: &str, held: u64, limit: usize| {
+            (held > limit as u64).then(|| format!("{held} {what}, and {limit} are allowed"))
+        };
+        let nonces = process.shared.nonces() as u64;
+        over("nonces", nonces, limits.nonces).or_else(|| {
+            process.workers.iter().map(Endpoint::gauges).find_map(|gauges| {
+                let held = gauges.server_transactions + gauges.client_transactions;
+                [
+                    ("live transactions", gauges.live_transactions, limits.transactions),
+                    (
+                        "server transactions",
+                        gauges.server_transactions,
+                        limits.held_transactions,
+                    ),
+                    ("transactions", held, begun),
+                    ("bytes of transactions", gauges.transaction_bytes, bytes),
+                    ("parked requests", gauges.parked_requests, limits.parked_requests),
+                    ("parked bytes", gauges.parked_bytes, limits.parked_bytes),
+                    ("entries of the resolver", gauges.dns_entries, limits.dns_entries),
+                    ("flows", gauges.flows, limits.flows),
+                ]
+                .into_iter()
+                .find_map(|(what, held, limit)| over(what, held, limit))
+            })
+        })
+    }
+
     /// ICMP: the kernel tells the worker whose socket had sent it.
     fn unreachable(&mut self, clocks: Clocks, to: SocketAddr, bytes: &[u8]) {
         let Some(process) = &mut self.process else { return };
