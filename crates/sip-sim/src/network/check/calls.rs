@@ -2,14 +2,20 @@
 
 use super::super::node::NodeId;
 use super::super::scenario::{AuthPlan, NetCall, Reaction, ServerPlan};
-use super::{Case, reaches};
+use super::Case;
 use crate::checker::Violation;
 use crate::clock::{MS, Micros, SECOND};
 use crate::report::{CallReport, RequestEnd, Side};
-use crate::trace::Sent;
+use crate::trace::{Facts, Sent};
 
 /// How the tags begin that a server gives to its own answers.
 pub(super) const OWN_TAG: &str = "tz";
+
+/// What a message takes on one link where nothing is wrong, at most: one piece and another, each up to
+/// a millisecond, the opening of a connection, and from worker to worker.
+const CROSSING: Micros = 6 * MS;
+/// Once timer C has fired a callee that says nothing to the CANCEL is waited for no longer than this.
+const LONGEST_CANCEL: Micros = 33 * SECOND;
 
 pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
     case.scenario
@@ -187,7 +193,7 @@ impl<'a> Judged<'a> {
         if !self.call.after_faults || self.case.may_refuse(self.call) {
             return;
         }
-        if !self.is_due_end(caller.invite) {
+        if !self.is_due_end(caller) {
             let what = format!("{:?} ended in {:?}", self.reactions(), caller.invite);
             self.violate("wrong end", what);
         }
@@ -219,14 +225,9 @@ impl<'a> Judged<'a> {
         scenario.callees(self.call).map(reaction).collect()
     }
 
-    /// Timer C of the servers on the way that have one, or may: an INVITE that waits for a back-end has a
-    /// transaction where others have none (docs/request-path.md, waiting).
+    /// Timer C of the servers on the way that have one, or may.
     fn shortest_c(&self) -> Option<Micros> {
-        let waits = |s: &&ServerPlan| s.auth != AuthPlan::Off || s.next.is_some_and(|next| next.by_name);
-        let servers = &self.case.scenario.servers;
-        let path = self.case.path(self.call);
-        let path = path.iter().map(|server| &servers[*server]);
-        let keeping = path.filter(|s| s.stateful || waits(s));
+        let keeping = self.servers().filter(|server| may_keep(server));
         keeping.map(|server| u64::from(server.c_ms) * MS).min()
     }
 
@@ -259,7 +260,8 @@ impl<'a> Judged<'a> {
     }
 
     /// Whether a call may end so: as one of the phones wants it, or as it is when none wants it in time.
-    fn is_due_end(&self, end: RequestEnd) -> bool {
+    fn is_due_end(&self, caller: &CallReport) -> bool {
+        let end = caller.invite;
         let lost = self.case.callee_may_be_lost(self.call);
         let reactions = self.reactions();
         if reactions.len() > 1 && !lost && self.must_be_answered() {
@@ -278,29 +280,36 @@ impl<'a> Judged<'a> {
         several
             || reactions
                 .iter()
-                .any(|reaction| self.is_due_end_of(*reaction, end))
+                .any(|reaction| self.is_due_end_of(*reaction, caller))
     }
 
-    fn is_due_end_of(&self, reaction: Reaction, end: RequestEnd) -> bool {
+    fn is_due_end_of(&self, reaction: Reaction, caller: &CallReport) -> bool {
         let call = self.call;
-        let cancelled_by = |decides| call.cancel_after <= decides + SECOND;
+        // What comes of forks, `forks` judges more exactly.
+        let single = self.reactions().len() == 1;
+        let cancelled = caller.cancel != RequestEnd::NotSent;
+        let cancelled_by = |decides| cancelled && call.cancel_after <= decides + SECOND;
         let shortest_c = self.shortest_c();
-        match (reaction, end) {
-            (Reaction::Answer(_), RequestEnd::Answered(200))
-            | (Reaction::Busy(_), RequestEnd::Answered(486))
-            | (Reaction::Refuse(_, 503), RequestEnd::Answered(500 | 503)) => true,
+        match (reaction, caller.invite) {
+            (Reaction::Answer(_), RequestEnd::Answered(status @ 200))
+            | (Reaction::Busy(_), RequestEnd::Answered(status @ 486)) => {
+                !single || self.may_have_crossed(status)
+            }
+            (Reaction::Refuse(_, 503), RequestEnd::Answered(500 | 503)) => true,
             (Reaction::Refuse(_, refused), RequestEnd::Answered(status)) if refused == status => true,
             (
                 Reaction::Answer(after) | Reaction::Busy(after) | Reaction::Refuse(after, _),
                 RequestEnd::Answered(487),
             ) => cancelled_by(after),
             // Who gives up before he was asked for credentials gives none.
-            (_, RequestEnd::Answered(407)) => cancelled_by(0),
+            (_, RequestEnd::Answered(407)) => call.cancel_after <= SECOND,
             // Until the callee registers again.
             (_, RequestEnd::Answered(480)) => self.case.callee_may_be_lost(call),
-            (Reaction::Ring, RequestEnd::Answered(487)) => {
-                shortest_c.is_some() || reaches(200 * SECOND, call.cancel_after, 0)
+            (Reaction::Ring, RequestEnd::Answered(487)) if single => {
+                self.timer_c_fired(487) || cancelled && !self.timer_c_is_over(487)
             }
+            (Reaction::Ring, RequestEnd::Answered(487)) => shortest_c.is_some() || cancelled,
+            (Reaction::Ring, RequestEnd::Answered(408)) if single => self.timer_c_fired(408),
             (Reaction::Ring, RequestEnd::Answered(408)) => shortest_c.is_some(),
             // §17.1.1.2: somebody's timer B. Who wants no more does not wait for it (§9.1).
             (Reaction::Silent, RequestEnd::Answered(408)) => shortest_c.is_some(),
@@ -309,4 +318,73 @@ impl<'a> Judged<'a> {
             _ => false,
         }
     }
+
+    fn servers(&self) -> impl Iterator<Item = &'a ServerPlan> {
+        let scenario = self.case.scenario;
+        let path = self.case.path(self.call);
+        path.into_iter().map(move |server| &scenario.servers[server])
+    }
+
+    /// When a message like this was first sent; none: never.
+    fn first(&self, from: NodeId, is: impl Fn(&Facts) -> bool) -> Option<&'a Sent> {
+        let mut sent = self.sent.iter().copied();
+        sent.find(|sent| sent.from == from && is(&sent.facts))
+    }
+
+    /// Whether the callee decided before a CANCEL could be there. Where all servers keep state it goes
+    /// on at once, or with the callee's first sign of life (RFC 3261 §9.1).
+    fn may_have_crossed(&self, status: u16) -> bool {
+        let (caller, callee) = (self.node(self.call.from), self.node(self.call.to));
+        let decided = self.first(callee, |facts| {
+            facts.method == "INVITE" && facts.status == Some(status)
+        });
+        let Some(decided) = decided.filter(|_| self.servers().all(|s| s.stateful)) else {
+            return true;
+        };
+        let cseq = decided.facts.cseq;
+        let cancel = self.first(caller, |facts| facts.is_request("CANCEL") && facts.cseq == cseq);
+        let life = self.first(callee, |facts| facts.method == "INVITE" && facts.cseq == cseq);
+        let (Some(cancel), Some(life)) = (cancel, life) else {
+            return true;
+        };
+        let links = self.servers().count() as u64 + 1;
+        decided.at <= cancel.at.max(life.at) + links * CROSSING
+    }
+
+    /// When the shortest timer C of these servers is due: it begins anew with each provisional answer
+    /// but 100 (RFC 3261 §16.7 step 2). And when the caller was told of this status.
+    fn timer_c(&self, status: u16, has: impl Fn(&ServerPlan) -> bool) -> Option<(Micros, Micros)> {
+        let (caller, callee) = (self.node(self.call.from), self.node(self.call.to));
+        let servers = self.servers().filter(|server| has(server));
+        let shortest = servers.map(|server| u64::from(server.c_ms) * MS).min()?;
+        let is_final = |sent: &&&Sent| {
+            let is_told = sent.to == Some(caller) && sent.facts.method == "INVITE";
+            is_told && sent.facts.status == Some(status)
+        };
+        let told = self.sent.iter().find(is_final)?.arrivals.first().copied()?;
+        let rings = |sent: &&&Sent| {
+            let is_ring = matches!(sent.facts.status, Some(101..200)) && sent.facts.method == "INVITE";
+            sent.from == callee && is_ring && sent.at < told
+        };
+        let rang = self.sent.iter().filter(rings).map(|sent| sent.at).max();
+        Some((rang.unwrap_or(self.call.start) + shortest, told))
+    }
+
+    /// Whether it was due before the call ended.
+    fn timer_c_fired(&self, status: u16) -> bool {
+        self.timer_c(status, may_keep)
+            .is_some_and(|(due, told)| told >= due)
+    }
+
+    /// Whether it was, for so long that nobody can have waited for anything any more.
+    fn timer_c_is_over(&self, status: u16) -> bool {
+        self.timer_c(status, |server| server.stateful)
+            .is_some_and(|(due, told)| told > due + LONGEST_CANCEL)
+    }
+}
+
+/// Whether a server may keep a transaction for an INVITE: one that waits for a back-end has one where
+/// others have none (docs/request-path.md, waiting).
+fn may_keep(server: &ServerPlan) -> bool {
+    server.stateful || server.auth != AuthPlan::Off || server.next.is_some_and(|next| next.by_name)
 }

@@ -119,8 +119,3 @@ impl Case<'_> {
             .any(|server| self.scenario.servers[*server].tight)
     }
 }
-
-/// Whether it was within `slack` of `limit`, or after it.
-const fn reaches(at: Micros, limit: Micros, slack: Micros) -> bool {
-    at + slack >= limit
-}
