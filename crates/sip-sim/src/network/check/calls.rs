@@ -2,7 +2,7 @@
 
 use super::super::node::NodeId;
 use super::super::scenario::{AuthPlan, NetCall, Reaction, ServerPlan};
-use super::Case;
+use super::{Case, is_udp};
 use crate::checker::Violation;
 use crate::clock::{MS, Micros, SECOND};
 use crate::report::{CallReport, RequestEnd, Side};
@@ -105,21 +105,12 @@ impl<'a> Judged<'a> {
     /// state may let the next copy pass (RFC 3261 §8.2.7): things have changed since.
     fn one_final_answer(&mut self) {
         let caller = self.node(self.call.from);
-        let stateless = self
-            .case
-            .path(self.call)
-            .iter()
-            .any(|s| !self.case.scenario.servers[*s].stateful);
-        let mut under_way: Vec<&str> = Vec::new();
         let mut finals: Vec<(&str, u16, &str)> = Vec::new();
         for sent in self.sent.iter().filter(|sent| sent.to == Some(caller)) {
             let facts = &sent.facts;
             let key = (&*facts.branch, facts.status.unwrap_or(0), &*facts.to_tag);
             let own_refusal = facts.to_tag.starts_with(OWN_TAG) && key.1 >= 300;
-            if facts.status == Some(100) {
-                under_way.push(&facts.branch);
-            }
-            let is_kept = !own_refusal || !stateless && under_way.contains(&&*facts.branch);
+            let is_kept = !own_refusal || self.keeps_refusal(&facts.to_tag);
             if facts.is_final_to("INVITE") && is_kept && !finals.contains(&key) {
                 finals.push(key);
             }
@@ -145,6 +136,23 @@ impl<'a> Judged<'a> {
         };
         let moves = |a: &&Sent| invites().any(|b| a.facts.branch == b.facts.branch && a.to != b.to);
         !scenario.servers[home].stateful && invites().any(|a| moves(a))
+    }
+
+    /// Whether the server that made this refusal keeps state for its INVITE: it said 100. (Over TCP its
+    /// transaction ends with the ACK: a copy that a server without state sends there is a new one.)
+    fn keeps_refusal(&self, tag: &str) -> bool {
+        let made = self.sent.iter().find(|sent| sent.facts.to_tag == tag);
+        let Some(made) = made.filter(|made| made.from < self.case.scenario.servers.len()) else {
+            return false;
+        };
+        let says_trying = |sent: &&Sent| {
+            let same = sent.from == made.from && sent.facts.branch == made.facts.branch;
+            same && sent.facts.status == Some(100) && sent.at <= made.at
+        };
+        let servers = &self.case.scenario.servers;
+        let copies = |to: NodeId| servers.get(to).is_some_and(|before| !before.stateful);
+        let copied = !is_udp(made) && made.to.is_some_and(copies);
+        servers[made.from].stateful && !copied && self.sent.iter().copied().any(|sent| says_trying(&sent))
     }
 
     /// One call, one INVITE transaction at each phone (RFC 3261 §16.6 step 8, §16.11).

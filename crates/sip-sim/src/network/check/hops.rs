@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::node::NodeId;
-use super::super::scenario::{Scenario, ServerPlan, Trouble};
+use super::super::scenario::{Scenario, ServerPlan};
 use super::super::stranger::is_strangers;
-use super::Case;
 use super::calls::OWN_TAG;
+use super::{Case, is_udp};
 use crate::checker::Violation;
-
+use crate::clock::Micros;
 use crate::trace::{Facts, Sent};
 
 /// Which transaction: who, with whom, branch.
@@ -18,8 +18,10 @@ type Hop<'a> = (NodeId, NodeId, &'a str);
 /// What was seen so far; everything is looked up, nothing searched.
 #[derive(Default)]
 struct Seen<'a> {
-    /// Requests that came, by method.
-    asked: BTreeSet<(Hop<'a>, &'a str)>,
+    /// When requests first came, by method.
+    asked: BTreeMap<(Hop<'a>, &'a str), Micros>,
+    /// The same of what the stranger sent, in whoever's name.
+    forged: BTreeMap<(NodeId, &'a str, &'a str), Micros>,
     /// INVITEs that a server sent.
     invites: BTreeSet<Hop<'a>>,
     /// INVITEs for which a server keeps a transaction: it said 100.
@@ -36,6 +38,7 @@ struct Seen<'a> {
 
 pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
     let servers = case.scenario.servers.len();
+    let stranger = case.scenario.stranger_node();
     let mut seen = Seen::default();
     let mut found = Vec::new();
     for sent in &case.log.sent {
@@ -50,14 +53,14 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
                 found.push(Violation::new(rule, sent.facts.call, what));
             }
         }
-        seen.note(sent, to, servers);
+        seen.note(sent, to, servers, stranger);
     }
     found.extend(successes(case));
     found
 }
 
 impl<'a> Seen<'a> {
-    fn note(&mut self, sent: &'a Sent, to: NodeId, servers: usize) {
+    fn note(&mut self, sent: &'a Sent, to: NodeId, servers: usize, stranger: Option<NodeId>) {
         let facts = &sent.facts;
         let (there, back) = ((sent.from, to, &*facts.branch), (to, sent.from, &*facts.branch));
         let is_invite = facts.method == "INVITE";
@@ -66,7 +69,17 @@ impl<'a> Seen<'a> {
                 if facts.method == "ACK" {
                     *self.acks.entry(there).or_default() += 1;
                 }
-                self.asked.insert((back, &facts.method));
+                if let Some(&came) = sent.arrivals.first() {
+                    let first = |at: &mut Micros| *at = came.min(*at);
+                    self.asked
+                        .entry((back, &facts.method))
+                        .and_modify(first)
+                        .or_insert(came);
+                    let forged = (to, &*facts.branch, &*facts.method);
+                    if stranger == Some(sent.from) {
+                        self.forged.entry(forged).and_modify(first).or_insert(came);
+                    }
+                }
                 if is_invite {
                     self.invites.insert(there);
                 }
@@ -97,12 +110,15 @@ impl<'a> Seen<'a> {
     ) -> Option<(&'static str, String)> {
         let facts = &sent.facts;
         let hop = (sent.from, to, &*facts.branch);
-        if !self.asked.contains(&(hop, &*facts.method)) {
+        let asked = self.asked.get(&(hop, &*facts.method));
+        let forged = self.forged.get(&(sent.from, &*facts.branch, &*facts.method));
+        if !asked.into_iter().chain(forged).any(|came| *came <= sent.at) {
             let what = format!("{status} to a {} that never came from there", facts.method);
             return Some(("stray response", what));
         }
         // Who keeps no state passes on what comes in the order in which it comes.
-        let keeps = scenario.servers[sent.from].stateful && scenario.crashes(sent.from).next().is_none();
+        let forgot = scenario.crashes(sent.from).any(|at| at <= sent.at);
+        let keeps = scenario.servers[sent.from].stateful && !forgot;
         // Over TCP a transaction ends with its ACK, and a copy that a server without state sends there is
         // a new one.
         let copies = |s: &ServerPlan| !s.stateful && s.next.is_some_and(|next| next.tcp);
@@ -126,11 +142,9 @@ impl<'a> Seen<'a> {
             // Who keeps state acknowledges each copy itself, and passes no other ACK on.
             // (But over TCP its transaction ends with the first ACK, of which a hop before that had the
             // INVITE by UDP may send more.)
-            let by_tcp = scenario
-                .servers
-                .iter()
-                .any(|s| s.next.is_some_and(|next| next.tcp));
-            let forgets = by_tcp || scenario.crashes(sent.from).next().is_some();
+            let to_it = |s: &ServerPlan| s.next.is_some_and(|next| next.tcp && next.server == sent.from);
+            let by_tcp = scenario.servers.iter().any(to_it);
+            let forgets = by_tcp || scenario.crashes(sent.from).any(|at| at <= sent.at);
             let keeps = scenario.servers[sent.from].stateful && !forgets;
             let sent_before = self.acks.get(&hop).copied().unwrap_or_default();
             let copies = self.failures.get(&hop).copied().unwrap_or_default();
@@ -159,22 +173,21 @@ impl Seen<'_> {
 /// A 2xx to an INVITE: server, call, CSeq number, tag.
 type Success<'a> = (NodeId, Option<u32>, u32, &'a str);
 
+/// Copies of a 2xx that came to a server, and that left it.
+#[derive(Default)]
+struct Balance {
+    came: usize,
+    left: usize,
+    /// When the last of them was under way.
+    last: Micros,
+    /// One went over a connection that may have ended: it may have come or not.
+    is_cut: bool,
+}
+
 /// A server sends each copy of a 2xx on, and no more: to repeat it is the callee's, and to hear it
 /// the caller's (RFC 3261 §13.3.1.4, §16.7 step 5, RFC 6026 §8).
 fn successes(case: &Case<'_>) -> Vec<Violation> {
     let scenario = case.scenario;
-    // What was on its way over a connection that ended may have come or not.
-    let ends = |trouble: &Trouble| match trouble {
-        Trouble::Crash { .. } | Trouble::Reset | Trouble::Partition { .. } => true,
-        Trouble::WallJump { .. }
-        | Trouble::Slow { .. }
-        | Trouble::Dead { .. }
-        | Trouble::Failing { .. }
-        | Trouble::Disk { .. } => false,
-    };
-    if scenario.troubles.iter().any(|t| ends(&t.trouble)) {
-        return Vec::new();
-    }
     let servers = scenario.servers.len();
     // A server that gave the call up itself has no transaction for what comes then (RFC 6026 §6).
     let gave_up: BTreeSet<(NodeId, Option<u32>)> = case
@@ -185,7 +198,7 @@ fn successes(case: &Case<'_>) -> Vec<Violation> {
         .filter(|sent| sent.facts.method == "INVITE" && sent.facts.to_tag.starts_with(OWN_TAG))
         .map(|sent| (sent.from, sent.facts.call))
         .collect();
-    let mut balances: BTreeMap<Success<'_>, (usize, usize)> = BTreeMap::new();
+    let mut balances: BTreeMap<Success<'_>, Balance> = BTreeMap::new();
     let key = |server: NodeId, facts: &'_ Facts| (server, facts.call, facts.cseq);
     for sent in case.log.sent.iter().filter(|sent| is_success(&sent.facts)) {
         let ends = [(Some(sent.from), false), (sent.to, true)];
@@ -198,18 +211,30 @@ fn successes(case: &Case<'_>) -> Vec<Violation> {
                 .entry((server, call, cseq, &sent.facts.to_tag))
                 .or_default();
             if came {
-                balance.0 += sent.arrivals.len();
+                balance.came += sent.arrivals.len();
             } else {
-                balance.1 += 1;
+                balance.left += 1;
             }
+            balance.last = sent
+                .arrivals
+                .iter()
+                .fold(balance.last.max(sent.at), |last, at| last.max(*at));
+            balance.is_cut |= is_cut(case, sent);
         }
     }
-    let excused = |key: &Success<'_>| gave_up.contains(&(key.0, key.1));
-    let unlike = balances
-        .into_iter()
-        .filter(|(key, (came, left))| left > came || left < came && !excused(key));
+    let starts = |call: Option<u32>| {
+        let mut calls = scenario.calls.iter();
+        calls.find(|c| Some(c.call) == call).map_or(0, |c| c.start)
+    };
+    let unlike = balances.into_iter().filter(|(key, balance)| {
+        let was_away = || case.was_away(key.0, starts(key.1), balance.last);
+        let its = (key.0, key.1);
+        let gave_up = || gave_up.contains(&its) || is_cut_behind(case, its, balance.last);
+        let is_unlike = balance.left > balance.came || balance.left < balance.came && !gave_up();
+        is_unlike && !balance.is_cut && !was_away()
+    });
     unlike
-        .map(|((server, call, cseq, _), (came, left))| {
+        .map(|((server, call, cseq, _), Balance { came, left, .. })| {
             let what = format!("S{server} got {came} copies of the 2xx to INVITE {cseq}, and sent {left} on");
             let rule = if left > came {
                 "success too often"
@@ -219,6 +244,24 @@ fn successes(case: &Case<'_>) -> Vec<Violation> {
             Violation::new(rule, call, what)
         })
         .collect()
+}
+
+/// Whether it went over a connection that may have ended then.
+fn is_cut(case: &Case<'_>, sent: &Sent) -> bool {
+    let arrived = sent.arrivals.last().copied().unwrap_or(sent.at);
+    let cut = |to| case.was_disconnected((sent.from, to), sent.at, arrived);
+    !is_udp(sent) && sent.to.is_none_or(cut)
+}
+
+/// Whether the INVITE came to a server over a connection that may have ended by then: what answers it
+/// has no way back, and is not sent.
+fn is_cut_behind(case: &Case<'_>, (server, call): (NodeId, Option<u32>), by: Micros) -> bool {
+    let of_it = |sent: &&Sent| sent.facts.call == call && sent.to == Some(server);
+    let mut invites = case.log.sent.iter().filter(of_it);
+    invites.any(|sent| {
+        let is_stream = sent.facts.is_request("INVITE") && !is_udp(sent);
+        is_stream && case.was_disconnected((sent.from, server), sent.at, by)
+    })
 }
 
 fn is_success(facts: &Facts) -> bool {

@@ -19,9 +19,12 @@ use super::scenario::{DurabilityPlan, NetCall, Scenario, Speaks, Trouble, Troubl
 use super::world::World;
 use crate::agent::registration::Registration;
 use crate::checker::Violation;
-use crate::clock::Micros;
+use crate::clock::{Micros, SECOND};
 use crate::report::CallReport;
-use crate::trace::Log;
+use crate::trace::{Log, Sent};
+
+/// A process that cannot start is tried again this often.
+const STARTING: Micros = 2 * SECOND;
 
 /// All rules.
 pub fn check(scenario: &Scenario, world: &World<'_>) -> Vec<Violation> {
@@ -77,11 +80,12 @@ impl Case<'_> {
         path
     }
 
-    /// A server on the way of a call lost its memory after the call had begun.
+    /// A server on the way of a call lost its memory while the call's INVITE was under way.
     fn was_cut(&self, call: &NetCall) -> bool {
+        let under_way = call.start..=self.last_of_invite(call);
         self.path(call)
             .iter()
-            .any(|server| self.scenario.crashes(*server).any(|at| at >= call.start))
+            .any(|server| self.scenario.crashes(*server).any(|at| under_way.contains(&at)))
     }
 
     /// Whether its registrar may have lost who is called by right.
@@ -93,23 +97,77 @@ impl Case<'_> {
         !keeps && scenario.crashes(home).next().is_some()
     }
 
-    /// A connection of a phone that is called may have ended under it: whether what was sent on it
-    /// arrived is not known then, and its other way is tried (RFC 3261 §16.9).
-    fn lost_connection(&self, call: &NetCall, phone: usize) -> bool {
-        let callee = self.scenario.node_of_phone(phone);
-        let ends = |t: &TroublePlan| match t.trouble {
-            Trouble::Reset => true,
-            Trouble::Partition { other, .. } => other == callee || t.node == callee,
+    /// When a call's INVITE or an answer to it was last sent.
+    fn last_of_invite(&self, call: &NetCall) -> Micros {
+        let of_it = |sent: &&Sent| sent.facts.call == Some(call.call) && sent.facts.method == "INVITE";
+        self.log.sent.iter().rfind(of_it).map_or(0, |sent| sent.at)
+    }
+
+    /// Whether a server was away, for a time at least, between these times. Where its disk fails it may
+    /// not start before that is over.
+    fn was_away(&self, server: NodeId, from: Micros, to: Micros) -> bool {
+        let its = || self.scenario.troubles.iter().filter(|t| t.node == server);
+        let of_disk = |t: &TroublePlan| match t.trouble {
+            Trouble::Disk { .. } | Trouble::Failing { .. } => true,
             Trouble::Crash { .. }
+            | Trouble::Partition { .. }
+            | Trouble::Reset
+            | Trouble::WallJump { .. }
+            | Trouble::Slow { .. }
+            | Trouble::Dead { .. } => false,
+        };
+        let disk_fails = its().any(of_disk);
+        its().any(|t| match t.trouble {
+            Trouble::Crash { lasts, .. } => {
+                let back = if disk_fails {
+                    self.scenario.heal_at
+                } else {
+                    t.at + lasts
+                };
+                t.at <= to && back.max(t.at) + STARTING >= from
+            }
+            Trouble::Partition { .. }
+            | Trouble::Reset
             | Trouble::WallJump { .. }
             | Trouble::Slow { .. }
             | Trouble::Dead { .. }
             | Trouble::Failing { .. }
             | Trouble::Disk { .. } => false,
-        };
-        let late = |t: &&TroublePlan| t.at + 2 * USER_TIMEOUT >= call.start;
-        let streams = self.scenario.phones[phone].speaks != Speaks::Udp;
-        streams && self.scenario.troubles.iter().filter(late).any(ends)
+        })
+    }
+
+    /// Whether a connection between two nodes may have ended between these times: what was on it may
+    /// have come or not.
+    fn was_disconnected(&self, between: (NodeId, NodeId), from: Micros, to: Micros) -> bool {
+        let is_end = |node: NodeId| node == between.0 || node == between.1;
+        self.scenario.troubles.iter().any(|t| {
+            let lasted = match t.trouble {
+                Trouble::Reset if is_end(t.node) => 0,
+                Trouble::Crash { lasts, .. } if is_end(t.node) => lasts,
+                Trouble::Partition { other, lasts } if is_end(t.node) && is_end(other) => lasts,
+                Trouble::Reset
+                | Trouble::Crash { .. }
+                | Trouble::Partition { .. }
+                | Trouble::WallJump { .. }
+                | Trouble::Slow { .. }
+                | Trouble::Dead { .. }
+                | Trouble::Failing { .. }
+                | Trouble::Disk { .. } => return false,
+            };
+            t.at <= to && t.at + lasted + 2 * USER_TIMEOUT >= from
+        })
+    }
+
+    /// The connection of a phone that is called may have ended under its INVITE: whether what was sent
+    /// on it arrived is not known then, and its other way is tried (RFC 3261 §16.9).
+    fn lost_connection(&self, call: &NetCall, phone: usize) -> bool {
+        let plan = &self.scenario.phones[phone];
+        let ends = (
+            self.scenario.node_of_phone(phone),
+            self.scenario.home_of(plan.user),
+        );
+        let last = self.last_of_invite(call);
+        plan.speaks != Speaks::Udp && self.was_disconnected(ends, call.start, last)
     }
 
     /// A server on the way has bounds so small that it may refuse.
@@ -118,4 +176,10 @@ impl Case<'_> {
             .iter()
             .any(|server| self.scenario.servers[*server].tight)
     }
+}
+
+/// Whether it went by UDP: its topmost Via is of the hop.
+fn is_udp(sent: &Sent) -> bool {
+    let at = sent.text.find("\r\nVia: ");
+    at.is_some_and(|at| sent.text[at..].starts_with("\r\nVia: SIP/2.0/UDP"))
 }

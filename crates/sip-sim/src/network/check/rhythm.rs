@@ -1,15 +1,14 @@
 //! When a server that keeps state sends something again: neither sooner than the timer says, nor
 //! later than one tick of the wheel for each time (RFC 3261 §17.1.1.2, §17.1.2.2, §17.2.1).
 //!
-//! Over UDP only: nothing is sent again elsewhere. A server that crashed in the run is not judged.
+//! Over UDP only: nothing is sent again elsewhere. What a server that crashed had begun then is not judged.
 
 use std::collections::BTreeMap;
 
 use sip_core::timer::wheel::TICK_US;
 
 use super::super::node::NodeId;
-use super::super::scenario::Scenario;
-use super::Case;
+use super::{Case, is_udp};
 use crate::checker::Violation;
 use crate::clock::{MS, Micros, SECOND};
 use crate::message::{View, param};
@@ -76,10 +75,7 @@ struct Courses<'a> {
 
 pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
     let scenario = case.scenario;
-    let judged: Vec<bool> = (0..scenario.servers.len())
-        .map(|server| scenario.servers[server].stateful && scenario.crashes(server).next().is_none())
-        .collect();
-    let is_judged = |node: NodeId| judged.get(node).copied().unwrap_or(false);
+    let is_judged = |node: NodeId| scenario.servers.get(node).is_some_and(|server| server.stateful);
     let mut courses = Courses::default();
     for sent in &case.log.sent {
         let Some(to) = sent.to else { continue };
@@ -101,13 +97,7 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
             courses.comes(sent, to);
         }
     }
-    courses.judge(scenario)
-}
-
-/// Whether it went by UDP: its topmost Via is of the hop.
-fn is_udp(sent: &Sent) -> bool {
-    let at = sent.text.find("\r\nVia: ");
-    at.is_some_and(|at| sent.text[at..].starts_with("\r\nVia: SIP/2.0/UDP"))
+    courses.judge(case)
 }
 
 impl<'a> Courses<'a> {
@@ -170,7 +160,8 @@ impl<'a> Courses<'a> {
         }
     }
 
-    fn judge(&self, scenario: &Scenario) -> Vec<Violation> {
+    fn judge(&self, case: &Case<'_>) -> Vec<Violation> {
+        let scenario = case.scenario;
         let mut found = Vec::new();
         let requests = self.requests.iter().map(|(key, course)| {
             let kind = if key.3 == "INVITE" {
@@ -190,13 +181,21 @@ impl<'a> Courses<'a> {
             .iter()
             .map(|(key, course)| (key, Kind::Failure, course));
         for (key, kind, course) in requests.chain(failures) {
+            let Some(&began) = course.sent.first() else {
+                continue;
+            };
+            // What it knew of it, it may have lost.
+            let ended = course.sent.last().map_or(began, |last| began.max(*last)) + TIME_OUT;
+            if case.was_away(key.0, began.saturating_sub(2 * TIME_OUT), ended) {
+                continue;
+            }
             let fault = match kind {
                 Kind::Invite | Kind::Request => {
                     let copies = course
                         .before
                         .and_then(|branch| self.came.get(&(key.0, branch, key.3)));
                     let copies = copies.map_or(&[][..], Vec::as_slice);
-                    early(kind, course, copies, copied(key.0)).or_else(|| late(scenario, key.1, kind, course))
+                    early(kind, course, copies, copied(key.0)).or_else(|| late(case, key.1, kind, course))
                 }
                 Kind::Failure => too_often(course).or_else(|| overdue(course)),
             };
@@ -261,13 +260,13 @@ fn early(kind: Kind, course: &Course<'_>, copies: &[Micros], copied: bool) -> Fa
 }
 
 /// And it is, until something comes back.
-fn late(scenario: &Scenario, to: NodeId, kind: Kind, course: &Course<'_>) -> Fault {
-    // Where nobody listens ICMP ends it.
-    if scenario.crashes(to).next().is_some() {
-        return None;
-    }
+fn late(case: &Case<'_>, to: NodeId, kind: Kind, course: &Course<'_>) -> Fault {
     let &began = course.sent.first()?;
     let ends = began + TIME_OUT;
+    // Where nobody listens ICMP ends it.
+    if case.was_away(to, began, ends) {
+        return None;
+    }
     for (n, at) in course.sent.iter().enumerate() {
         let due = at + kind.interval(n + 1) + TICK_US;
         let next = course.sent.get(n + 1);
