@@ -70,8 +70,8 @@ fn nothing_through(case: &Case<'_>, stranger: NodeId) -> Vec<Violation> {
 /// made up and whose Request-URI is of no domain, pass nowhere.
 fn passes(scenario: &Scenario, sent: &Sent, asked: &BTreeMap<&str, NodeId>) -> Option<String> {
     let view = View::new(&sent.text);
-    let branches = view.all("Via").map(|via| param(via, "branch"));
-    let his = branches.into_iter().find(|branch| is_strangers(branch))?;
+    let mut branches = view.all("Via").map(|via| param(via, "branch"));
+    let his = branches.find(|branch| is_strangers(branch))?;
     let &first = asked.get(his)?;
     let method = sent.facts.method.as_str();
     // In the name of who has the credentials they may be the first to come; then they are used up
@@ -124,10 +124,11 @@ fn amplification(case: &Case<'_>, stranger: NodeId, server: NodeId) -> Vec<Viola
         if sent.from == stranger && sent.to == Some(server) && !is_proved(sent) {
             let came = sent.arrivals.iter().map(|at| (*at, len));
             courses.entry(key).or_default().came.extend(came);
-        } else if sent.from == server && facts.status.is_some() {
-            if let Some(course) = courses.get_mut(&key) {
-                course.answers.push((sent.at, len));
-            }
+        } else if sent.from == server
+            && facts.status.is_some()
+            && let Some(course) = courses.get_mut(&key)
+        {
+            course.answers.push((sent.at, len));
         }
     }
     let too_much = courses
