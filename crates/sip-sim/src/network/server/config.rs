@@ -179,10 +179,15 @@ fn limits(plan: &ServerPlan) -> Limits {
     if !plan.tight {
         return ample;
     }
+    // The bytes of transactions bind only where not their number does first.
+    let (held_transactions, transaction_bytes) = match plan.c_ms {
+        ..60_000 => (16, 2_500),
+        60_000.. => (8, ample.transaction_bytes),
+    };
     Limits {
-        transactions: 4,
-        held_transactions: 16,
-        transaction_bytes: 8_000,
+        transactions: 2,
+        held_transactions,
+        transaction_bytes,
         parked_requests: 2,
         parked_bytes: 2_000,
         dns_entries: 2,

@@ -48,7 +48,7 @@ const MOST_KEPT: Held = Held {
 
 /// What a transaction that was let in may yet hold, bytes, beyond twice its request: what is added to
 /// that on its way, a CANCEL, and a response.
-const MOST_GROWTH: usize = 2_000;
+const MOST_GROWTH: usize = 1_000;
 
 /// No question of a worker is open for longer than this.
 const LONGEST_QUESTION: Micros = 10 * SECOND;
