@@ -313,18 +313,30 @@ fn of_a_fork_the_flow_that_has_gone_gives_way_to_its_contact() {
 }
 
 /// Who answers by the flow has got the request: his Contact leads to nobody else, and would bring it to
-/// him a second time (§5.3).
+/// him a second time (§5.3). So it is of a fork, and of a call to one phone.
 #[test]
-fn of_a_fork_who_answers_503_by_his_flow_is_not_asked_again() {
-    let mut b = Bench::new(&location(StateMode::Transaction));
-    let phone = over(Transport::Tcp, BROWSER, 4);
-    register(&mut b, phone, "<sip:bob@10.0.0.9:5060;transport=tcp>");
-    let udp = registration("r0", "<sip:bob@10.0.0.8>").replace("c1@", "c0@");
-    b.udp(CALLEE, &udp);
-    let sent = call(&mut b, "a1");
-    let by_flow = sent.iter().find(|s| s.to == phone).expect("the phone's branch");
-    let ack = one(b.receive(phone, &response(by_flow, "503 Service Unavailable", "")));
-    assert!(ack.to == phone && ack.first_line().starts_with("ACK "), "{ack:?}");
+fn who_answers_503_by_his_flow_is_not_asked_again() {
+    for forks in [true, false] {
+        let mut b = Bench::new(&location(StateMode::Transaction));
+        let phone = over(Transport::Tcp, BROWSER, 4);
+        register(&mut b, phone, "<sip:bob@10.0.0.9:5060;transport=tcp>");
+        if forks {
+            let udp = registration("r0", "<sip:bob@10.0.0.8>").replace("c1@", "c0@");
+            b.udp(CALLEE, &udp);
+        }
+        let sent = call(&mut b, "a1");
+        let by_flow = sent.iter().find(|s| s.to == phone).expect("the phone's branch");
+        let sent = b.receive(phone, &response(by_flow, "503 Service Unavailable", ""));
+        let requests: Vec<_> = sent
+            .iter()
+            .filter(|s| s.to != udp_flow(CALLER))
+            .map(|s| s.first_line())
+            .collect();
+        assert!(
+            matches!(&requests[..], [ack] if ack.starts_with("ACK ")),
+            "{requests:?}"
+        );
+    }
 }
 
 /// Who listens where he came from is found there by his Contact when his connection has gone.

@@ -222,6 +222,7 @@ impl Engine {
             state: TargetState::Pending(client),
             candidates: decision.candidates.clone(),
             peer: decision.peer.clone(),
+            by_flow: decision.flow.is_some(),
             next,
             located: decision.flow.is_none() || decision.pin != Pin::None || !decision.candidates.is_empty(),
             breadth: context.whole_breadth(),

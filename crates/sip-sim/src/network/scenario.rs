@@ -496,6 +496,12 @@ impl Scenario {
             .map(|(place, _)| place)
     }
 
+    /// How many a user has, at most.
+    pub fn most_phones(&self) -> usize {
+        let of_users = (0..USERS.len()).map(|user| self.phones_of(user).count());
+        of_users.max().unwrap_or(0)
+    }
+
     /// The phones that a call may come to.
     pub fn callees(&self, call: &NetCall) -> impl Iterator<Item = usize> + '_ {
         self.phones_of(self.phones[call.to].user)

@@ -89,6 +89,8 @@ pub struct Server {
     /// The latest time that it was told.
     seen: Micros,
     heal_at: Micros,
+    /// Phones that a user has, at most.
+    most_phones: usize,
     names: WireNames,
     batch: TransmitBatch,
     out: VecDeque<Output>,
@@ -155,6 +157,7 @@ impl Server {
             retry_at: None,
             seen: 0,
             heal_at: scenario.heal_at,
+            most_phones: scenario.most_phones(),
             names: WireNames::new(node),
             batch: TransmitBatch::new(),
             out: VecDeque::new(),
@@ -604,9 +607,9 @@ impl Server {
     /// The first gauge that is above its limit.
     fn over_limit(&self, process: &Process) -> Option<String> {
         let limits = &self.config.limits;
-        // What was let in goes on: each live one may get its first branch, and that a CANCEL, when the
-        // limit has been reached; and with them their messages, and the final response.
-        let begun = limits.held_transactions + 2 * limits.transactions;
+        // What was let in goes on: each live one may get its first branch, and each of its branches a
+        // CANCEL, when the limit has been reached; and with them their messages, and the final response.
+        let begun = limits.held_transactions + limits.transactions * (1 + self.most_phones);
         let bytes = limits.transaction_bytes + limits.transactions * MOST_GROWTH;
         let over = |what: &str, held: u64, limit: usize| {
             (held > limit as u64).then(|| format!("{held} {what}, and {limit} are allowed"))
