@@ -76,6 +76,13 @@ pub(crate) struct Target {
 }
 
 impl Target {
+    /// The flow that it is reached by now, if it has one; what is tried after that is none.
+    pub(crate) fn take_flow(&mut self) -> Option<Flow> {
+        let flow = self.flow.take();
+        self.by_flow = flow.is_some();
+        flow
+    }
+
     /// A target that has not been looked up yet.
     pub(crate) fn new(uri: Box<[u8]>, order: u16) -> Self {
         Self {

@@ -378,8 +378,7 @@ impl Engine {
         };
         let breadth = shape.loop_mark.map(|_| target.breadth);
         let mut may_switch = false;
-        let (pin, flow) = (target.pin, target.flow.take());
-        target.by_flow = flow.is_some();
+        let (pin, flow) = (target.pin, target.take_flow());
         let back = flow.and_then(|flow| flow_of_contact(&target.uri, flow, pin != Pin::None));
         let to = match flow {
             Some(flow) => Some(flow),

@@ -1,12 +1,35 @@
 //! Users who have several phones: which they are, and what each does with a call that comes to all of
 //! them. Drawn from a generator of its own after everything else.
 
-use super::scenario::{BranchPlan, LinkPlan, NetCall, Reaction, Scenario, Trouble, TroublePlan, phone};
+use super::scenario::{
+    BranchPlan, LinkPlan, NetCall, Reaction, Scenario, Trouble, TroublePlan, USERS, phone,
+};
 use crate::clock::{MS, Micros, SECOND};
 use crate::rng::Rng;
 
 /// The most phones of one user.
 const MOST_PHONES: u64 = 3;
+
+impl Scenario {
+    /// The phones of one user, by their places.
+    pub fn phones_of(&self, user: usize) -> impl Iterator<Item = usize> + '_ {
+        let places = self.phones.iter().enumerate();
+        places
+            .filter(move |(_, p)| p.user == user)
+            .map(|(place, _)| place)
+    }
+
+    /// How many a user has, at most.
+    pub fn most_phones(&self) -> usize {
+        let of_users = (0..USERS.len()).map(|user| self.phones_of(user).count());
+        of_users.max().unwrap_or(0)
+    }
+
+    /// The phones that a call may come to.
+    pub fn callees(&self, call: &NetCall) -> impl Iterator<Item = usize> + '_ {
+        self.phones_of(self.phones[call.to].user)
+    }
+}
 
 /// A third of all scenarios has such users.
 pub(super) fn several_phones(scenario: &mut Scenario, over: Micros) {

@@ -488,25 +488,6 @@ impl Scenario {
         (!self.attacks.is_empty()).then(|| self.servers.len() + self.phones.len())
     }
 
-    /// The phones of one user, by their places.
-    pub fn phones_of(&self, user: usize) -> impl Iterator<Item = usize> + '_ {
-        let places = self.phones.iter().enumerate();
-        places
-            .filter(move |(_, p)| p.user == user)
-            .map(|(place, _)| place)
-    }
-
-    /// How many a user has, at most.
-    pub fn most_phones(&self) -> usize {
-        let of_users = (0..USERS.len()).map(|user| self.phones_of(user).count());
-        of_users.max().unwrap_or(0)
-    }
-
-    /// The phones that a call may come to.
-    pub fn callees(&self, call: &NetCall) -> impl Iterator<Item = usize> + '_ {
-        self.phones_of(self.phones[call.to].user)
-    }
-
     /// What a phone is called: its user's name, and which of his phones it is.
     pub fn name_of_phone(&self, place: usize) -> &'static str {
         let user = self.phones[place].user;

@@ -77,10 +77,10 @@ impl<F: FnMut(&Scenario) -> bool> Search<F> {
             place -= 1;
             let user = self.best.phones[place].user;
             let other = self.best.phones_of(user).find(|other| *other != place);
-            if let Some(other) = other {
-                if self.take(|s| calls_with(s, place, other)) {
-                    continue;
-                }
+            if let Some(other) = other
+                && self.take(|s| calls_with(s, place, other))
+            {
+                continue;
             }
             let in_use = self.best.calls.iter().any(|c| c.from == place || c.to == place);
             if !in_use && self.best.phones.len() > 1 {

@@ -135,7 +135,7 @@ impl<'a> Judged<'a> {
             sent.filter(|s| s.from == home && s.facts.is_request("INVITE"))
         };
         let moves = |a: &&Sent| invites().any(|b| a.facts.branch == b.facts.branch && a.to != b.to);
-        !scenario.servers[home].stateful && invites().any(|a| moves(a))
+        !scenario.servers[home].stateful && invites().any(moves)
     }
 
     /// Whether the server that made this refusal keeps state for its INVITE: it said 100. (Over TCP its
@@ -255,7 +255,11 @@ impl<'a> Judged<'a> {
         let reactions = self.reactions();
         let declined = reactions.iter().filter_map(|reaction| match reaction {
             Reaction::Refuse(after, 600..) => Some(*after),
-            _ => None,
+            Reaction::Answer(_)
+            | Reaction::Busy(_)
+            | Reaction::Ring
+            | Reaction::Refuse(..)
+            | Reaction::Silent => None,
         });
         let ends = declined.chain(self.shortest_c()).chain([call.cancel_after]);
         let before = ends.min().unwrap_or(0);
@@ -283,7 +287,9 @@ impl<'a> Judged<'a> {
                 self.call.cancel_after <= takes + SECOND || self.shortest_c().is_some_and(|c| c <= takes)
             }
             RequestEnd::Answered(408) => self.shortest_c().is_some_and(|c| c <= takes),
-            _ => false,
+            RequestEnd::NotSent | RequestEnd::Pending | RequestEnd::Answered(_) | RequestEnd::TimedOut(_) => {
+                false
+            }
         };
         several
             || reactions
