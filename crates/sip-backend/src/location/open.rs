@@ -447,19 +447,9 @@ impl Loading<'_> {
                 continue;
             };
             record.version = newest.version;
-            let scan = &mut tally.scan;
-            record.bindings.retain_mut(|binding| {
-                let flow = &mut binding.received;
-                flow.conn = None;
-                let socket = newest.listeners.get(usize::from(flow.listener.0));
-                let listener = socket.and_then(|socket| mapper.listener(socket));
-                flow.listener = listener.unwrap_or(flow.listener);
-                if listener.is_none() {
-                    scan.unmapped += 1;
-                    scan.unmapped_until = scan.unmapped_until.max(binding.expires_unix_s);
-                }
-                listener.is_some()
-            });
+            tally
+                .scan
+                .map_bindings(&mut record, &newest.listeners, &mut mapper);
             self.hand_over(aor.clone(), record, &mut tally);
         }
         tally

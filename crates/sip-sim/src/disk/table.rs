@@ -146,18 +146,7 @@ impl Part for SimPart {
             }
             let mut record = row.record.clone();
             record.version = row.version;
-            record.bindings.retain_mut(|binding| {
-                let flow = &mut binding.received;
-                flow.conn = None;
-                let socket = row.listeners.get(usize::from(flow.listener.0));
-                let listener = socket.and_then(|socket| mapper.listener(socket));
-                flow.listener = listener.unwrap_or(flow.listener);
-                if listener.is_none() {
-                    scan.unmapped += 1;
-                    scan.unmapped_until = scan.unmapped_until.max(binding.expires_unix_s);
-                }
-                listener.is_some()
-            });
+            scan.map_bindings(&mut record, &row.listeners, mapper);
             if !record.bindings.is_empty() {
                 each(aor.clone(), record);
             }

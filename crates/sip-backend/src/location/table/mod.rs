@@ -108,6 +108,25 @@ pub struct Scan {
     pub newest: u64,
 }
 
+impl Scan {
+    /// Gives the bindings of a record the listeners of this start, by the `sockets` that their ids meant
+    /// when it was written, and no connections. Those whose listener is gone leave it, and are counted.
+    pub fn map_bindings(&mut self, record: &mut AorRecord, sockets: &[Box<[u8]>], mapper: &mut Mapper<'_>) {
+        record.bindings.retain_mut(|binding| {
+            let flow = &mut binding.received;
+            flow.conn = None;
+            let socket = sockets.get(usize::from(flow.listener.0));
+            let Some(listener) = socket.and_then(|socket| mapper.listener(socket)) else {
+                self.unmapped += 1;
+                self.unmapped_until = self.unmapped_until.max(binding.expires_unix_s);
+                return false;
+            };
+            flow.listener = listener;
+            true
+        });
+    }
+}
+
 /// Splits `user@domain` at the last `@`; without one it is all domain.
 pub(crate) fn split_aor(aor: &[u8]) -> (&[u8], &[u8]) {
     match aor.iter().rposition(|b| *b == b'@') {
