@@ -304,6 +304,9 @@ impl<'a> Judged<'a> {
         let cancelled = caller.cancel != RequestEnd::NotSent;
         let cancelled_by = |decides| cancelled && call.cancel_after <= decides + SECOND;
         let shortest_c = self.shortest_c();
+        let silences = self.case.scenario.callees(call);
+        let silences = silences.map(|phone| super::forks::silence(self.case, phone));
+        let silence = silences.max().unwrap_or(0);
         match (reaction, caller.invite) {
             (Reaction::Answer(_), RequestEnd::Answered(status @ 200))
             | (Reaction::Busy(_), RequestEnd::Answered(status @ 486)) => {
@@ -327,8 +330,8 @@ impl<'a> Judged<'a> {
             (Reaction::Ring, RequestEnd::Answered(408)) => shortest_c.is_some(),
             // §17.1.1.2: somebody's timer B. Who wants no more does not wait for it (§9.1).
             (Reaction::Silent, RequestEnd::Answered(408)) => shortest_c.is_some(),
-            (Reaction::Silent, RequestEnd::Answered(487)) => cancelled_by(32 * SECOND),
-            (Reaction::Silent, RequestEnd::TimedOut(_)) => !self.is_kept() || cancelled_by(32 * SECOND),
+            (Reaction::Silent, RequestEnd::Answered(487)) => cancelled_by(silence),
+            (Reaction::Silent, RequestEnd::TimedOut(_)) => !self.is_kept() || cancelled_by(silence),
             _ => false,
         }
     }

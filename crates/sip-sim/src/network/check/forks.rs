@@ -7,7 +7,7 @@
 use sip_core::timer::wheel::TICK_US;
 
 use super::super::node::NodeId;
-use super::super::scenario::{NetCall, Reaction, Scenario, Trouble};
+use super::super::scenario::{NetCall, Reaction, Scenario, Speaks, Trouble};
 use super::Case;
 use super::calls::OWN_TAG;
 use crate::checker::Violation;
@@ -275,8 +275,9 @@ impl Fork<'_> {
 
     /// When a 6xx came.
     fn declined(&self) -> Option<Micros> {
-        let answers = self.branches.iter().filter_map(Branch::answered);
-        answers
+        // What went over a connection that ended may not have come.
+        let sure = self.branches.iter().filter(|branch| !branch.unsure);
+        sure.filter_map(Branch::answered)
             .filter(|(_, status)| *status >= 600)
             .map(|(at, _)| at)
             .min()
@@ -467,7 +468,7 @@ pub(super) fn decided_by(case: &Case<'_>, call: &NetCall) -> Micros {
     let takes = |phone: usize| match scenario.branch_plan(call, phone).reaction {
         Reaction::Answer(after) | Reaction::Busy(after) | Reaction::Refuse(after, _) => after,
         Reaction::Ring => rings_for + SECOND,
-        Reaction::Silent => TIME_OUT,
+        Reaction::Silent => silence(case, phone),
     };
     let q = |phone: usize| scenario.phones[phone].q.unwrap_or(1_000);
     let mut turns: Vec<u16> = scenario.callees(call).map(q).collect();
@@ -478,6 +479,15 @@ pub(super) fn decided_by(case: &Case<'_>, call: &NetCall) -> Micros {
         phones.map(takes).max().unwrap_or(0)
     };
     turns.iter().map(of_turn).sum()
+}
+
+/// How long a phone is waited for that says nothing: once more, by its Contact, where it had a connection
+/// (RFC 3261 §16.9).
+pub(super) fn silence(case: &Case<'_>, phone: usize) -> Micros {
+    match case.scenario.phones[phone].speaks {
+        Speaks::Udp => TIME_OUT,
+        Speaks::Tcp | Speaks::Ws => 2 * TIME_OUT,
+    }
 }
 
 /// Lower is better. Said again on purpose: the core's own table would agree with itself.

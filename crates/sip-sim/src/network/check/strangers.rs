@@ -20,6 +20,8 @@ const MOST_BYTES: usize = 3;
 /// A request waits no longer than this for its credentials to be looked up, and for another worker
 /// before that.
 const LONGEST_LOOK_UP: Micros = 3 * SECOND + TICK_US + 2 * MS;
+/// And a REGISTER no longer than this to be on disk.
+const LONGEST_SAVE: Micros = 5 * SECOND + TICK_US;
 
 pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
     let mut found = credentials_once(case);
@@ -131,9 +133,11 @@ fn amplification(case: &Case<'_>, stranger: NodeId, server: NodeId) -> Vec<Viola
             course.answers.push((sent.at, len));
         }
     }
-    let too_much = courses
-        .into_iter()
-        .filter_map(|(key, course)| Some((key, unasked(course)?)));
+    let too_much = courses.into_iter().filter_map(|(key, course)| {
+        let saved = if key.1 == "REGISTER" { LONGEST_SAVE } else { 0 };
+        let unasked = unasked(course, LONGEST_LOOK_UP + saved)?;
+        Some((key, unasked))
+    });
     too_much
         .map(|((branch, method), (at, len))| {
             let what = format!(
@@ -146,11 +150,11 @@ fn amplification(case: &Case<'_>, stranger: NodeId, server: NodeId) -> Vec<Viola
 }
 
 /// The first answer for which no datagram came lately, or too short a one; each serves once.
-fn unasked(mut course: Course) -> Option<(Micros, usize)> {
+fn unasked(mut course: Course, longest: Micros) -> Option<(Micros, usize)> {
     course.came.sort_unstable();
     course.answers.into_iter().find(|(at, len)| {
         let fits = |(came, bytes): &(Micros, usize)| {
-            (came..=&(came + LONGEST_LOOK_UP)).contains(&at) && *len <= MOST_BYTES * bytes
+            (came..=&(came + longest)).contains(&at) && *len <= MOST_BYTES * bytes
         };
         let place = course.came.iter().position(fits);
         place.map(|place| course.came.remove(place)).is_none()
