@@ -172,7 +172,7 @@ impl<'a> Message<'a> {
         self.text(field.value as usize..field.value_end as usize)
     }
 
-    /// The fields of a known name, in order.
+    /// The fields of a known name, in order; of [`HeaderName::Other`]: all whose name is not known.
     pub fn fields_named(&self, name: HeaderName) -> impl Iterator<Item = &'a Field> + use<'a> {
         let fields = &self.index.fields;
         let first = self.index.first(name).and_then(|at| fields.get(at));
@@ -182,10 +182,8 @@ impl<'a> Message<'a> {
     /// Fields whose name is not known to this crate, compared in any case.
     pub fn fields_other<'n>(&self, name: &'n [u8]) -> impl Iterator<Item = &'a Field> + use<'a, 'n> {
         let message = *self;
-        self.index
-            .fields
-            .iter()
-            .filter(move |f| f.name == HeaderName::Other && message.field_name(f).eq_ignore_ascii_case(name))
+        self.fields_named(HeaderName::Other)
+            .filter(move |f| message.field_name(f).eq_ignore_ascii_case(name))
     }
 
     /// Whether there is such a field.

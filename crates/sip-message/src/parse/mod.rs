@@ -38,7 +38,7 @@ const NONE: u16 = u16::MAX;
 #[derive(Debug)]
 pub struct HeaderIndex {
     pub(crate) fields: Vec<Field>,
-    /// First and last field of each known name.
+    /// First and last field of each known name, and of those with other names together.
     pub(crate) ends: [(u16, u16); HeaderName::COUNT],
     /// A value goes on in another line.
     pub(crate) folded: bool,
@@ -285,9 +285,7 @@ impl FieldParser<'_> {
     fn enter(&mut self, index: &mut HeaderIndex, field: Field) {
         let number = index.fields.len();
         index.fields.push(field);
-        if field.name != HeaderName::Other
-            && let Some((first, last)) = index.ends.get_mut(field.name as usize)
-        {
+        if let Some((first, last)) = index.ends.get_mut(field.name as usize) {
             if *first == NONE {
                 *first = number as u16;
             } else {
