@@ -306,7 +306,9 @@ impl<'a> Judged<'a> {
         let shortest_c = self.shortest_c();
         let silences = self.case.scenario.callees(call);
         let silences = silences.map(|phone| super::forks::silence(self.case, phone));
-        let silence = silences.max().unwrap_or(0);
+        // Where nobody keeps state in any case, a late copy may be the first that waits for a back-end.
+        let late = if self.is_kept() { 0 } else { 32 * SECOND };
+        let silence = silences.max().unwrap_or(0) + late;
         match (reaction, caller.invite) {
             (Reaction::Answer(_), RequestEnd::Answered(status @ 200))
             | (Reaction::Busy(_), RequestEnd::Answered(status @ 486)) => {
