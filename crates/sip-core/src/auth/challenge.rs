@@ -174,12 +174,18 @@ pub fn own_credentials<'a>(message: &Message<'a>, realm: &[u8]) -> impl Iterator
         .filter(move |field| {
             let text = message.field_value(field);
             match AuthValue::parse(text) {
-                Some(value) => is_realm(&value, realm),
+                Some(value) => is_realm(&value, realm) || says_realm_twice(text) && names_realm(text, realm),
                 // What we cannot read another may: rather drop it than leak it.
                 None => names_realm(text, realm),
             }
         })
         .map(|field| field.start as usize..field.end as usize)
+}
+
+/// Whether the word stands there more than once: which of them counts, readers may not agree.
+fn says_realm_twice(text: &[u8]) -> bool {
+    let words = text.windows(5).filter(|word| word.eq_ignore_ascii_case(b"realm"));
+    words.take(2).count() == 2
 }
 
 /// Whether the realm stands between quotes somewhere in `text`.
@@ -339,16 +345,18 @@ mod tests {
              Authorization: Digest realm=\"elsewhere\", a=b\r\n\
              Authorization: Digest realm=\"example.com\", a=b,\r\n c=d\r\n\
              Proxy-Authorization: Digest realm=\"x\", a=b, Digest realm=\"example.com\", a=b\r\n\
+             Authorization: Digest realm= realm=\"example.com\", a=b\r\n\
              Subject: \"example.com\"\r\n";
         with_request(lines, |m| {
             let found: Vec<_> = own_credentials(m, b"example.com").map(|r| m.text(r)).collect();
-            assert_eq!(found.len(), 3);
+            assert_eq!(found.len(), 4);
             assert_eq!(
                 found[0],
                 b"Authorization: Digest realm=\"example.com\", a=b,\r\n c=d\r\n"
             );
-            assert!(found[1].starts_with(b"Proxy-Authorization: Digest realm=\"example.com\""));
-            assert!(found[2].starts_with(b"Proxy-Authorization: Digest realm=\"x\""));
+            assert!(found[1].starts_with(b"Authorization: Digest realm= realm="));
+            assert!(found[2].starts_with(b"Proxy-Authorization: Digest realm=\"example.com\""));
+            assert!(found[3].starts_with(b"Proxy-Authorization: Digest realm=\"x\""));
             assert_eq!(own_credentials(m, b"nowhere").count(), 0);
         });
     }
