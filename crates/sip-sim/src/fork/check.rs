@@ -372,7 +372,7 @@ impl Branch {
 }
 
 /// Lower is better. Said again on purpose: the core's own table would agree with itself.
-const fn rank(status: u16) -> u8 {
+pub(crate) const fn rank(status: u16) -> u8 {
     match status {
         600.. => 0,
         300..=399 => 1,

@@ -1,9 +1,8 @@
 //! Users who have several phones: which they are, and what each does with a call that comes to all of
 //! them. Drawn from a generator of its own after everything else.
 
-use super::scenario::{
-    BranchPlan, LinkPlan, NetCall, Reaction, Scenario, Trouble, TroublePlan, USERS, phone,
-};
+use super::links::{LinkPlan, Worst};
+use super::scenario::{BranchPlan, NetCall, Reaction, Scenario, Trouble, TroublePlan, USERS, phone};
 use crate::clock::{MS, Micros, SECOND};
 use crate::rng::Rng;
 
@@ -84,9 +83,11 @@ pub(super) fn several_phones(scenario: &mut Scenario, over: Micros) {
 /// Links of the new phones, as bad as the others at most.
 fn links(rng: &mut Rng, scenario: &mut Scenario) {
     let worst = |of: fn(&LinkPlan) -> u64| scenario.links.iter().map(of).max().unwrap_or(0);
-    let most_loss = worst(|link| link.loss.into());
-    let most_duplication = worst(|link| link.duplication.into());
-    let longest = worst(|link| link.delay);
+    let most = Worst {
+        loss: worst(|link| link.loss.into()),
+        duplication: worst(|link| link.duplication.into()),
+        delay: worst(|link| link.delay),
+    };
     let known: Vec<(usize, usize)> = scenario.links.iter().map(|link| (link.from, link.to)).collect();
     let nodes = scenario.node_of_phone(scenario.phones.len());
     let servers = scenario.servers.len();
@@ -94,14 +95,7 @@ fn links(rng: &mut Rng, scenario: &mut Scenario) {
     // Phones do not speak with each other.
     let pairs = pairs.filter(|(from, to)| from != to && (*from < servers || *to < servers));
     for (from, to) in pairs.filter(|pair| !known.contains(pair)) {
-        scenario.links.push(LinkPlan {
-            from,
-            to,
-            loss: rng.between(0, most_loss) as u32,
-            duplication: rng.between(0, most_duplication) as u32,
-            delay: 100 + rng.between(0, longest),
-            reorder: rng.chance(700),
-        });
+        scenario.links.push(most.link(rng, from, to));
     }
 }
 

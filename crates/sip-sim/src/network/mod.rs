@@ -9,6 +9,7 @@
 pub mod check;
 pub mod fabric;
 mod forks;
+mod links;
 pub mod node;
 pub mod phone;
 pub mod scenario;

@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::forks;
+pub use super::links::LinkPlan;
+use super::links::links;
 use super::node::NodeId;
 use crate::clock::{MS, Micros, SECOND};
 use crate::rng::Rng;
@@ -218,23 +220,6 @@ pub struct PhonePlan {
     /// The preference that it registers with, in thousandths; without it there is none.
     #[serde(default)]
     pub q: Option<u16>,
-}
-
-/// A directed link's treatment of datagrams, as [`crate::net::Link`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LinkPlan {
-    /// From node.
-    pub from: NodeId,
-    /// To node.
-    pub to: NodeId,
-    /// Lost, of a thousand.
-    pub loss: u32,
-    /// Doubled, of a thousand.
-    pub duplication: u32,
-    /// Longest time on the way, microseconds.
-    pub delay: Micros,
-    /// Whether one may overtake another.
-    pub reorder: bool,
 }
 
 /// Something that goes wrong.
@@ -625,24 +610,6 @@ pub(super) fn phone(rng: &mut Rng, user: usize, heal_at: Micros, over: Micros) -
         end: over + rng.between(0, 10 * SECOND),
         q: None,
     }
-}
-
-fn links(rng: &mut Rng, nodes: usize) -> Vec<LinkPlan> {
-    let most_loss = rng.pick(&[0, 0, 50, 100, 200, 300]);
-    let most_duplication = rng.pick(&[0, 20, 100, 200]);
-    let longest = rng.pick(&[0, 10, 50, 300]) * MS;
-    let pairs = (0..nodes).flat_map(|from| (0..nodes).map(move |to| (from, to)));
-    pairs
-        .filter(|(from, to)| from != to)
-        .map(|(from, to)| LinkPlan {
-            from,
-            to,
-            loss: rng.between(0, most_loss) as u32,
-            duplication: rng.between(0, most_duplication) as u32,
-            delay: 100 + rng.between(0, longest),
-            reorder: rng.chance(700),
-        })
-        .collect()
 }
 
 fn troubles(rng: &mut Rng, servers: usize, nodes: usize, heal_at: Micros) -> Vec<TroublePlan> {

@@ -12,6 +12,7 @@ use super::Case;
 use super::calls::OWN_TAG;
 use crate::checker::Violation;
 use crate::clock::{MS, Micros, SECOND};
+use crate::fork::check::rank;
 use crate::message::{View, param};
 use crate::report::{RequestEnd, Side};
 use crate::trace::Sent;
@@ -487,18 +488,5 @@ pub(super) fn silence(case: &Case<'_>, phone: usize) -> Micros {
     match case.scenario.phones[phone].speaks {
         Speaks::Udp => TIME_OUT,
         Speaks::Tcp | Speaks::Ws => 2 * TIME_OUT,
-    }
-}
-
-/// Lower is better. Said again on purpose: the core's own table would agree with itself.
-const fn rank(status: u16) -> u8 {
-    match status {
-        600.. => 0,
-        300..=399 => 1,
-        401 | 407 | 415 | 420 | 484 => 2,
-        408 | 430 | 487 => 4,
-        400..=499 => 3,
-        503 => 6,
-        _ => 5,
     }
 }

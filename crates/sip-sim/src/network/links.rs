@@ -1,0 +1,59 @@
+//! How bad the links of a scenario are.
+
+use serde::{Deserialize, Serialize};
+
+use super::node::NodeId;
+use crate::clock::{MS, Micros};
+use crate::rng::Rng;
+
+/// A directed link's treatment of datagrams, as [`crate::net::Link`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkPlan {
+    /// From node.
+    pub from: NodeId,
+    /// To node.
+    pub to: NodeId,
+    /// Lost, of a thousand.
+    pub loss: u32,
+    /// Doubled, of a thousand.
+    pub duplication: u32,
+    /// Longest time on the way, microseconds.
+    pub delay: Micros,
+    /// Whether one may overtake another.
+    pub reorder: bool,
+}
+
+/// How bad the links of a scenario may be.
+pub(super) struct Worst {
+    pub(super) loss: u64,
+    pub(super) duplication: u64,
+    pub(super) delay: Micros,
+}
+
+impl Worst {
+    /// One of them.
+    pub(super) fn link(&self, rng: &mut Rng, from: NodeId, to: NodeId) -> LinkPlan {
+        LinkPlan {
+            from,
+            to,
+            loss: rng.between(0, self.loss) as u32,
+            duplication: rng.between(0, self.duplication) as u32,
+            delay: 100 + rng.between(0, self.delay),
+            reorder: rng.chance(700),
+        }
+    }
+}
+
+/// A link from each node to each other.
+pub(super) fn links(rng: &mut Rng, nodes: usize) -> Vec<LinkPlan> {
+    let most = Worst {
+        loss: rng.pick(&[0, 0, 50, 100, 200, 300]),
+        duplication: rng.pick(&[0, 20, 100, 200]),
+        delay: rng.pick(&[0, 10, 50, 300]) * MS,
+    };
+    let pairs = (0..nodes).flat_map(|from| (0..nodes).map(move |to| (from, to)));
+    pairs
+        .filter(|(from, to)| from != to)
+        .map(|(from, to)| most.link(rng, from, to))
+        .collect()
+}
