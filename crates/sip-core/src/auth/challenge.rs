@@ -174,25 +174,36 @@ pub fn own_credentials<'a>(message: &Message<'a>, realm: &[u8]) -> impl Iterator
         .filter(move |field| {
             let text = message.field_value(field);
             match AuthValue::parse(text) {
-                Some(value) => is_realm(&value, realm) || says_realm_twice(text) && names_realm(text, realm),
+                Some(value) => is_realm(&value, realm) || asks_realm(text, realm),
                 // What we cannot read another may: rather drop it than leak it.
-                None => names_realm(text, realm),
+                None => quoted(text, realm).next().is_some(),
             }
         })
         .map(|field| field.start as usize..field.end as usize)
 }
 
-/// Whether the word stands there more than once: which of them counts, readers may not agree.
-fn says_realm_twice(text: &[u8]) -> bool {
-    let words = text.windows(5).filter(|word| word.eq_ignore_ascii_case(b"realm"));
-    words.take(2).count() == 2
+/// Whether `realm = "…"` stands somewhere in `text`, whatever stands around it: another reader may find
+/// parameters where we find none, or take a second `realm` where we take the first.
+fn asks_realm(text: &[u8], realm: &[u8]) -> bool {
+    quoted(text, realm).any(|at| {
+        let name = text
+            .get(..at)
+            .and_then(|before| before.trim_ascii_end().strip_suffix(b"="));
+        name.map(<[u8]>::trim_ascii_end)
+            .and_then(|name| name.last_chunk::<5>())
+            .is_some_and(|name| name.eq_ignore_ascii_case(b"realm"))
+    })
 }
 
-/// Whether the realm stands between quotes somewhere in `text`.
-fn names_realm(text: &[u8], realm: &[u8]) -> bool {
+/// Where the realm stands between quotes in `text`.
+fn quoted(text: &[u8], realm: &[u8]) -> impl Iterator<Item = usize> {
     let len = realm.len() + 2;
     text.windows(len)
-        .any(|w| w.first() == Some(&b'"') && w.last() == Some(&b'"') && w.get(1..len - 1) == Some(realm))
+        .enumerate()
+        .filter(move |(_, w)| {
+            w.first() == Some(&b'"') && w.last() == Some(&b'"') && w.get(1..len - 1) == Some(realm)
+        })
+        .map(|(at, _)| at)
 }
 
 #[cfg(test)]
@@ -346,17 +357,20 @@ mod tests {
              Authorization: Digest realm=\"example.com\", a=b,\r\n c=d\r\n\
              Proxy-Authorization: Digest realm=\"x\", a=b, Digest realm=\"example.com\", a=b\r\n\
              Authorization: Digest realm= realm=\"example.com\", a=b\r\n\
+             Authorization: Digest reaml= Realm = \"example.com\", a=b\r\n\
+             Authorization: Digest realm=\"elsewhere\", username=\"example.com\"\r\n\
              Subject: \"example.com\"\r\n";
         with_request(lines, |m| {
             let found: Vec<_> = own_credentials(m, b"example.com").map(|r| m.text(r)).collect();
-            assert_eq!(found.len(), 4);
+            assert_eq!(found.len(), 5);
             assert_eq!(
                 found[0],
                 b"Authorization: Digest realm=\"example.com\", a=b,\r\n c=d\r\n"
             );
             assert!(found[1].starts_with(b"Authorization: Digest realm= realm="));
-            assert!(found[2].starts_with(b"Proxy-Authorization: Digest realm=\"example.com\""));
-            assert!(found[3].starts_with(b"Proxy-Authorization: Digest realm=\"x\""));
+            assert!(found[2].starts_with(b"Authorization: Digest reaml= Realm = "));
+            assert!(found[3].starts_with(b"Proxy-Authorization: Digest realm=\"example.com\""));
+            assert!(found[4].starts_with(b"Proxy-Authorization: Digest realm=\"x\""));
             assert_eq!(own_credentials(m, b"nowhere").count(), 0);
         });
     }
