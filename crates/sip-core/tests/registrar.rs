@@ -12,6 +12,7 @@ use sip_core::config::{Config, Durability, Network, StateMode};
 use sip_core::event::Event;
 use sip_core::location::codec;
 use sip_core::query::{Answer, QueryKind, Unavailable};
+use sip_core::shared::SharedState as _;
 
 const PHONE: &str = "192.0.2.30:40000";
 const UNAVAILABLE: &str = "SIP/2.0 480 Temporarily Unavailable";
@@ -369,20 +370,161 @@ fn what_could_not_be_stored_is_undone() {
         b.answer(&query, Answer::Saved(Err(Unavailable)));
         assert_eq!(one(call(&mut b, "sip:bob@example.com")).first_line(), UNAVAILABLE);
     }
-    // Unless another came after it: what that one stored holds both.
+}
+
+/// Of two changes each is taken back for itself, whichever fails first, and who is answered last is told
+/// what there is then (RFC 3261 §10.3).
+#[test]
+fn what_could_not_be_stored_is_undone_beside_what_others_did() {
+    let names = |out: &Sent| {
+        let mut found: Vec<String> = contacts(out).iter().map(|c| c[5..6].to_owned()).collect();
+        found.sort();
+        found.concat()
+    };
+    // Of each what it asks, and with it who is bound after it; before both: a and b.
+    let of_a = "<sip:a@10.0.0.30>;q=0.5";
+    let of_b = "<sip:b@10.0.0.31>;q=0.1";
+    for (what, first, second, without_first, without_second, with_both) in [
+        (
+            "adds",
+            "<sip:c@10.0.0.30>",
+            "<sip:d@10.0.0.31>",
+            "abd",
+            "abc",
+            "abcd",
+        ),
+        (
+            "removes",
+            "<sip:a@10.0.0.30>;expires=0",
+            "<sip:b@10.0.0.31>;expires=0",
+            "a",
+            "b",
+            "",
+        ),
+        ("refreshes", of_a, of_b, "ab", "ab", "ab"),
+        ("removes all", "*", "<sip:d@10.0.0.31>", "abd", "", "d"),
+    ] {
+        for (stored, order, left) in [
+            ([true, true], [0, 1], with_both),
+            ([false, true], [0, 1], without_first),
+            ([false, true], [1, 0], without_first),
+            ([true, false], [0, 1], without_second),
+            ([true, false], [1, 0], without_second),
+            ([false, false], [0, 1], "ab"),
+            ([false, false], [1, 0], "ab"),
+        ] {
+            let mut b = Bench::new(&registrar(Durability::Commit));
+            b.udp(PHONE, &register(1, of_a, ""));
+            let query = b.query();
+            b.answer(&query, Answer::Saved(Ok(())));
+            let other = |cseq, contact| register(cseq, contact, "").replace("Call-ID: ", "Call-ID: other-");
+            b.udp(PHONE, &other(11, of_b));
+            let query = b.query();
+            b.answer(&query, Answer::Saved(Ok(())));
+            let extra = if first == "*" { "Expires: 0\n" } else { "" };
+            b.udp(PHONE, &register(2, first, extra));
+            b.udp(PHONE, &other(12, second));
+            let queries = [b.query(), b.query()];
+            let case = format!("{what}: stored {stored:?}, answered {order:?}");
+            for which in order {
+                let result = if stored[which] { Ok(()) } else { Err(Unavailable) };
+                let out = one(b.answer(&queries[which], Answer::Saved(result)));
+                let line = if stored[which] {
+                    "SIP/2.0 200 OK"
+                } else {
+                    "SIP/2.0 500 Server Internal Error"
+                };
+                assert_eq!(out.first_line(), line, "{case}");
+                if which == order[1] && stored[which] {
+                    assert_eq!(names(&out), left, "{case}");
+                }
+            }
+            let out = one(b.udp(PHONE, &register(9, "", "")));
+            // `*` removed b as well: what registered it anew stands.
+            assert_eq!(names(&out), left, "{case}");
+            let mut told = None;
+            while let Some(query) = b.endpoint.poll_query() {
+                told = Some(query);
+            }
+            assert_eq!(
+                told.is_some(),
+                stored != [true, true],
+                "{case}: the store is told"
+            );
+            if let Some(query) = told {
+                let QueryKind::SaveBindings { record, .. } = &query.kind else {
+                    panic!("{query:?}")
+                };
+                assert_eq!(
+                    codec::decode(record).unwrap().bindings.len(),
+                    left.len(),
+                    "{case}"
+                );
+            }
+        }
+    }
+}
+
+/// What ends, or is bound by another, while a change is on its way to the disk, does not keep it.
+#[test]
+fn what_ended_meanwhile_does_not_keep_what_could_not_be_stored() {
     let mut b = Bench::new(&registrar(Durability::Commit));
-    b.udp(PHONE, &register(1, "<sip:a@10.0.0.30>;q=0.5", ""));
-    b.udp(PHONE, &register(2, "<sip:b@10.0.0.30>;q=0.1", ""));
-    let (first, second) = (b.query(), b.query());
+    b.udp(PHONE, &register(1, "<sip:old@10.0.0.30>;expires=60", ""));
+    let query = b.query();
+    b.answer(&query, Answer::Saved(Ok(())));
+    b.pass(59_000);
+    b.udp(PHONE, &register(2, "<sip:new@10.0.0.30>", ""));
+    let query = b.query();
+    b.pass(2_000);
+    let now = b.now();
+    b.shared.update_bindings(b"bob@example.com", &mut |record| {
+        assert_eq!(record.remove_expired(now.unix_s()), 1);
+        record.changed(now.unix_ms);
+    });
+    b.answer(&query, Answer::Saved(Err(Unavailable)));
+    assert_eq!(one(call(&mut b, "sip:bob@example.com")).first_line(), UNAVAILABLE);
+}
+
+/// A copy of a REGISTER that is stored already changes nothing, and nothing is taken back where its own
+/// storing fails.
+#[test]
+fn a_copy_that_could_not_be_stored_undoes_nothing() {
+    let mut b = Bench::new(&registrar(Durability::Commit));
+    let text = register(1, "<sip:new@10.0.0.30>", "");
+    b.udp(PHONE, &text);
+    let first = b.query();
+    b.udp(PHONE, &text);
+    let second = b.query();
+    let out = b.answer(&second, Answer::Saved(Err(Unavailable)));
+    assert_eq!(one(out).first_line(), "SIP/2.0 500 Server Internal Error");
+    b.no_query();
     assert_eq!(
-        one(b.answer(&first, Answer::Saved(Err(Unavailable)))).first_line(),
-        "SIP/2.0 500 Server Internal Error"
+        one(b.answer(&first, Answer::Saved(Ok(())))).first_line(),
+        "SIP/2.0 200 OK"
     );
-    assert_eq!(contacts(&one(b.answer(&second, Answer::Saved(Ok(()))))).len(), 2);
     assert_eq!(
         one(call(&mut b, "sip:bob@example.com")).first_line(),
-        "INVITE sip:a@10.0.0.30 SIP/2.0"
+        "INVITE sip:new@10.0.0.30 SIP/2.0"
     );
+}
+
+/// The others' connections stay.
+#[test]
+fn undoing_leaves_the_connections_of_others() {
+    let mut b = Bench::new(&registrar(Durability::Commit));
+    let flow = tcp_flow("192.0.2.30:40001", 5);
+    let text = register(1, "<sip:bob@10.0.0.30;transport=tcp>", "").replace("SIP/2.0/UDP", "SIP/2.0/TCP");
+    b.receive(flow, &text);
+    let query = b.query();
+    b.answer(&query, Answer::Saved(Ok(())));
+    let again = text
+        .replace("CSeq: 1 ", "CSeq: 2 ")
+        .replace("branch=", "branch=z9hG4bKagain");
+    b.receive(flow, &again);
+    let query = b.query();
+    b.answer(&query, Answer::Saved(Err(Unavailable)));
+    let out = one(call(&mut b, "sip:bob@example.com"));
+    assert_eq!(out.to, flow);
 }
 
 /// Two Call-IDs, one contact (a phone that was started anew, say): both hold, whichever is the later.

@@ -57,16 +57,23 @@ pub(crate) enum Purpose {
     Save {
         parked: Parked,
         /// The 200 to send.
-        response: Box<[u8]>,
+        told: Told,
         /// Undo, if it cannot be stored.
         aor: Box<[u8]>,
-        /// Encoded record before the change.
-        before: Box<[u8]>,
+        /// What it replaced or removed, as an encoded record; `None`: it was done already by an earlier one.
+        lost: Option<Box<[u8]>>,
         /// Version after it.
         version: u64,
-        /// Bindings after it.
-        contacts: usize,
     },
+}
+
+/// What a REGISTER is told.
+#[derive(Debug)]
+pub(crate) struct Told {
+    /// The 200.
+    pub(crate) response: Box<[u8]>,
+    /// Bindings that it tells.
+    pub(crate) contacts: usize,
 }
 
 #[derive(Debug)]
@@ -248,11 +255,11 @@ fn weight(purpose: &Purpose) -> (usize, usize) {
     match purpose {
         Purpose::Credentials(parked) => (1, parked.size()),
         Purpose::Save {
-            parked,
-            response,
-            before,
-            ..
-        } => (1, parked.size() + response.len() + before.len()),
+            parked, told, lost, ..
+        } => {
+            let lost = lost.as_ref().map_or(0, |lost| lost.len());
+            (1, parked.size() + told.response.len() + lost)
+        }
         Purpose::Resolve { waiters, .. } => (waiters.len(), total_size(waiters)),
     }
 }

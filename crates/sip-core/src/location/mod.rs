@@ -4,6 +4,8 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use sip_message::Uri;
+
 use crate::id::ConnId;
 use crate::transport::Flow;
 
@@ -12,6 +14,7 @@ pub mod codec;
 mod ends;
 pub(crate) mod removed;
 pub mod shard;
+mod undo;
 
 /// One contact of an address-of-record (RFC 3261 §10, RFC 3327, RFC 5626).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +51,45 @@ impl Binding {
     pub fn is_same_instance(&self, other: &Self) -> bool {
         !self.instance.is_empty() && self.instance == other.instance
     }
+
+    /// What a contact must name to be this binding.
+    pub(crate) fn identity(&self) -> Identity<'_> {
+        Identity {
+            contact: &self.contact,
+            instance: &self.instance,
+            reg_id: self.reg_id,
+        }
+    }
+
+    /// Whether one who registers the one registers the other.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let uri = |text| Uri::parse(text).ok();
+        self.identity().is(other.identity(), || {
+            match (uri(&self.contact), uri(&other.contact)) {
+                (Some(Uri::Sip(one)), Some(Uri::Sip(other))) => one == other,
+                _ => false,
+            }
+        })
+    }
+}
+
+/// What tells one binding of an address-of-record from another.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Identity<'a> {
+    pub(crate) contact: &'a [u8],
+    pub(crate) instance: &'a [u8],
+    pub(crate) reg_id: u32,
+}
+
+impl Identity<'_> {
+    /// By instance and reg-id where both have them (RFC 5626 §6), else by URI (RFC 3261 §10.3 step 7,
+    /// §19.1.4), which is compared where the texts differ.
+    pub(crate) fn is(self, other: Identity<'_>, is_uri: impl FnOnce() -> bool) -> bool {
+        if self.reg_id != 0 && other.reg_id != 0 {
+            return self.reg_id == other.reg_id && self.instance == other.instance;
+        }
+        self.contact == other.contact || is_uri()
+    }
 }
 
 /// All bindings of one address-of-record.
@@ -60,9 +102,8 @@ pub struct AorRecord {
     /// Grows with each change; of two writes the higher wins. It starts from the wall clock
     /// ([`AorRecord::changed`]), so that a record made anew after its deletion wins over the old.
     pub version: u64,
-    /// Bindings that were removed lately, as they were but for the CSeq, which is that
-    /// of the REGISTER that removed them: a late copy of an earlier one must not bring them back.
-    /// Known in memory only, and no part of the encoding.
+    /// Bindings that were removed lately ([`removed`]). Known in memory only, and no part of the
+    /// encoding.
     pub removed: Vec<Binding>,
 }
 

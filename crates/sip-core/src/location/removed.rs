@@ -4,16 +4,18 @@
 //! after the one that removed its binding is out of order like any other (RFC 3261 §10.3 step 7),
 //! but where the binding is gone nothing of it is left to compare with. Hence what was removed is
 //! remembered for as long as a copy may be on its way: as it was, but with the CSeq of the REGISTER
-//! that removed it, and with the second at which it is to be forgotten as its end.
+//! that removed it (where that has another Call-ID, with its own), with the second at which it is to be
+//! forgotten as its end, and with the version of the removal. By that it is also known what a removal
+//! removed that could not be stored and is taken back ([`super::undo`]).
 //!
-//! **What happens at the bound.** The oldest is forgotten; a copy of its REGISTER that comes still
-//! later binds again, until the end of its time.
+//! **What happens at the bounds.** The oldest is forgotten; a copy of its REGISTER that comes still
+//! later binds again, until the end of its time, and a removal of it is not taken back any more.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
-use super::Binding;
+use super::{AorRecord, Binding};
 
 /// How long a message may be sent again and be on its way: 64·T1 and T4 (RFC 3261 §17.1.2.2,
 /// Table 4), seconds.
@@ -21,6 +23,29 @@ pub(crate) const REMEMBERED_S: u64 = 37;
 
 /// Changes of addresses-of-record that one shard remembers.
 const MOST: usize = 4_096;
+
+/// Removed bindings of one address-of-record that are remembered.
+const MOST_OF_ONE: usize = 64;
+
+impl AorRecord {
+    /// Remembers a binding that a REGISTER of this CSeq removes. To be called before
+    /// [`AorRecord::changed`].
+    pub(crate) fn remember(&mut self, binding: Binding, cseq: u32, now_unix_ms: u64) {
+        let now = now_unix_ms / 1000;
+        let of_it = |b: &Binding| b.call_id == binding.call_id && b.is_same(&binding);
+        self.removed.retain(|b| b.expires_unix_s > now && !of_it(b));
+        if self.removed.len() >= MOST_OF_ONE {
+            self.removed.remove(0);
+        }
+        let version = self.next_version(now_unix_ms);
+        self.removed.push(Binding {
+            cseq,
+            updated: version,
+            expires_unix_s: now.saturating_add(REMEMBERED_S),
+            ..binding
+        });
+    }
+}
 
 /// Removed bindings by address-of-record.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use sip_message::{SipUri, Uri};
 
 use super::{MALFORMED_EXPIRES_S, MAX_CONTACT, MAX_INSTANCE, NEVER_TOO_BRIEF_S, Rejection};
 use crate::config::RegistrarPolicy;
-use crate::location::Binding;
+use crate::location::{Binding, Identity};
 
 /// A Contact as asked for, its expiration settled.
 #[derive(Clone, Debug)]
@@ -101,21 +101,23 @@ impl<'a> NewContact<'a> {
         })
     }
 
-    /// Whether this Contact names `binding`: by instance and reg-id where both have them
-    /// (RFC 5626 §6), else by URI (RFC 3261 §10.3 step 7, §19.1.4).
-    pub(super) fn names(&self, binding: &Binding) -> bool {
-        if self.reg_id != 0 && binding.reg_id != 0 {
-            return self.reg_id == binding.reg_id && *self.instance == *binding.instance;
+    const fn identity(&self) -> Identity<'a> {
+        Identity {
+            contact: self.uri_text,
+            instance: self.instance,
+            reg_id: self.reg_id,
         }
-        *self.uri_text == *binding.contact || self.is_uri(&binding.contact)
+    }
+
+    /// Whether this Contact names `binding`.
+    pub(super) fn names(&self, binding: &Binding) -> bool {
+        self.identity()
+            .is(binding.identity(), || self.is_uri(&binding.contact))
     }
 
     /// Whether both name the same binding.
     pub(super) fn same_binding(&self, other: &NewContact<'_>) -> bool {
-        if self.reg_id != 0 && other.reg_id != 0 {
-            return self.reg_id == other.reg_id && self.instance == other.instance;
-        }
-        self.uri_text == other.uri_text || self.uri == other.uri
+        self.identity().is(other.identity(), || self.uri == other.uri)
     }
 
     fn is_uri(&self, text: &[u8]) -> bool {

@@ -38,7 +38,6 @@ use sip_message::{HeaderName, Message};
 use smallvec::SmallVec;
 
 use crate::config::RegistrarPolicy;
-use crate::location::removed::REMEMBERED_S;
 use crate::location::{AorRecord, Binding};
 use crate::time::Now;
 use crate::transport::Flow;
@@ -159,15 +158,21 @@ impl<'a> Registration<'a> {
         })
     }
 
-    /// Changes `record` as asked, or leaves it as it is.
+    /// Changes `record` as asked, or leaves it as it is. Each binding that it replaces or removes goes to
+    /// `lost`.
     ///
     /// # Errors
     /// [`Rejection`]; the record has not changed.
-    pub(crate) fn apply(&self, record: &mut AorRecord, max_contacts: usize) -> Result<Effect, Rejection> {
+    pub(crate) fn apply(
+        &self,
+        record: &mut AorRecord,
+        max_contacts: usize,
+        lost: &mut dyn FnMut(Binding),
+    ) -> Result<Effect, Rejection> {
         match &self.ask {
             Ask::Query => Ok(Effect::Nothing),
-            Ask::RemoveAll => self.remove_all(record),
-            Ask::Update(contacts) => self.update(record, contacts, max_contacts),
+            Ask::RemoveAll => self.remove_all(record, lost),
+            Ask::Update(contacts) => self.update(record, contacts, max_contacts, lost),
         }
     }
 
@@ -185,7 +190,7 @@ impl<'a> Registration<'a> {
     }
 
     /// §10.3 step 6.
-    fn remove_all(&self, record: &mut AorRecord) -> Result<Effect, Rejection> {
+    fn remove_all(&self, record: &mut AorRecord, lost: &mut dyn FnMut(Binding)) -> Result<Effect, Rejection> {
         let now = self.now.unix_s();
         if record
             .live(now)
@@ -197,7 +202,8 @@ impl<'a> Registration<'a> {
             return Ok(Effect::Repeated);
         }
         for binding in core::mem::take(&mut record.bindings) {
-            self.remember(record, binding);
+            self.remember(record, binding.clone());
+            lost(binding);
         }
         record.changed(self.now.unix_ms);
         Ok(Effect::Changed)
@@ -209,6 +215,7 @@ impl<'a> Registration<'a> {
         record: &mut AorRecord,
         contacts: &[NewContact<'a>],
         max_contacts: usize,
+        lost: &mut dyn FnMut(Binding),
     ) -> Result<Effect, Rejection> {
         let now = self.now.unix_s();
         let mut repeated: SmallVec<[bool; 2]> = SmallVec::with_capacity(contacts.len());
@@ -246,8 +253,9 @@ impl<'a> Registration<'a> {
             if let Some(at) = at {
                 let old = record.bindings.remove(at);
                 if contact.expires_s == 0 {
-                    self.remember(record, old);
+                    self.remember(record, old.clone());
                 }
+                lost(old);
             }
             if contact.expires_s > 0 {
                 let binding = self.binding(contact, &path, record.next_version(self.now.unix_ms));
@@ -264,18 +272,9 @@ impl<'a> Registration<'a> {
 
     /// Remembers a binding that this REGISTER removes ([`crate::location::removed`]).
     fn remember(&self, record: &mut AorRecord, binding: Binding) {
-        // One whose Call-ID is another compares with nothing that comes.
-        if *binding.call_id == *self.call_id {
-            let now = self.now.unix_s();
-            record.removed.retain(|b| b.expires_unix_s > now);
-            let version = record.next_version(self.now.unix_ms);
-            record.removed.push(Binding {
-                cseq: self.cseq,
-                updated: version,
-                expires_unix_s: now.saturating_add(REMEMBERED_S),
-                ..binding
-            });
-        }
+        let is_own = *binding.call_id == *self.call_id;
+        let cseq = if is_own { self.cseq } else { binding.cseq };
+        record.remember(binding, cseq, self.now.unix_ms);
     }
 
     fn is_behind_removal(&self, record: &AorRecord, contact: &NewContact<'a>) -> bool {

@@ -55,7 +55,7 @@ fn register(record: &mut AorRecord, at: u64, call_id: &str, cseq: u32, lines: &s
     let mut out = vec![];
     let before = record.clone();
     let result = Registration::read(&message, flow(), &POLICY, MAX, now)
-        .and_then(|r| r.apply(record, MAX).map(|effect| (r, effect)));
+        .and_then(|r| r.apply(record, MAX, &mut |_| {}).map(|effect| (r, effect)));
     match result {
         Ok((registration, effect)) => {
             registration.write_headers(record, &mut out);

@@ -14,7 +14,7 @@ use crate::engine::Engine;
 use crate::engine::directory::address_of_record;
 use crate::engine::reply::{Reply, Status};
 use crate::engine::request::Request;
-use crate::engine::waiting::{Parked, Purpose};
+use crate::engine::waiting::{Parked, Purpose, Told};
 use crate::event::Event;
 use crate::location::{AorRecord, codec};
 use crate::proxy::hop::Hop;
@@ -25,10 +25,10 @@ use crate::resolve::HostRef;
 /// What came of the record under its lock.
 struct Applied {
     effect: Effect,
-    /// Encoded record before the change, for undoing.
-    before: Vec<u8>,
+    /// What it replaced or removed, as an encoded record, for undoing; `None`: nothing to undo.
+    lost: Option<Box<[u8]>>,
     /// After it.
-    after: Vec<u8>,
+    after: Box<[u8]>,
     version: u64,
     contacts: usize,
     /// It has a binding made over the connection of the request.
@@ -97,21 +97,20 @@ impl Engine {
         let conn = request.flow.conn;
         let mut outcome = Err(Rejection::Bad("Not Registered"));
         self.shared.update_bindings(aor, &mut |record: &mut AorRecord| {
-            let mut before = Vec::new();
-            if durable {
-                codec::encode(record, &mut before);
-            }
+            let mut lost = AorRecord::default();
             headers.clear();
-            outcome = registration.apply(record, limit).map(|effect| {
-                registration.write_headers(record, &mut headers);
-                let mut after = Vec::new();
-                if effect != Effect::Nothing && policy.durability != Durability::Memory {
-                    codec::encode(record, &mut after);
+            let applied = registration.apply(record, limit, &mut |binding| {
+                if durable {
+                    lost.bindings.push(binding);
                 }
+            });
+            outcome = applied.map(|effect| {
+                registration.write_headers(record, &mut headers);
+                let is_stored = effect != Effect::Nothing && policy.durability != Durability::Memory;
                 Applied {
                     effect,
-                    before,
-                    after,
+                    lost: (durable && effect == Effect::Changed).then(|| encoded(&lost)),
+                    after: is_stored.then(|| encoded(record)).unwrap_or_default(),
                     version: record.version,
                     contacts: record.bindings.len(),
                     is_here: conn.is_some() && record.bindings.iter().any(|b| b.received.conn == conn),
@@ -136,7 +135,7 @@ impl Engine {
             (_, Durability::Async) => {
                 let kind = QueryKind::SaveBindings {
                     aor: Box::from(aor),
-                    record: applied.after.into_boxed_slice(),
+                    record: applied.after,
                     version: applied.version,
                 };
                 self.queries.push_back(Query { id: None, kind });
@@ -181,9 +180,10 @@ impl Engine {
         let bytes = request.message.bytes();
         let mut response = Vec::with_capacity(512 + reply.extra.len());
         self.write_reply(&mut response, &request.message, request.flow, reply);
-        if !self.may_park(bytes.len() + response.len() + applied.before.len()) {
+        let lost_len = applied.lost.as_ref().map_or(0, |lost| lost.len());
+        if !self.may_park(bytes.len() + response.len() + lost_len) {
             // Nobody was asked to store it, so nobody need be told.
-            let _ = self.take_back(aor, &applied.before, applied.version);
+            let _ = self.take_back(aor, applied.lost.as_deref(), applied.version);
             self.refuse(request, progress.server, Status::SERVICE_UNAVAILABLE);
             return;
         }
@@ -199,28 +199,29 @@ impl Engine {
         };
         let kind = QueryKind::SaveBindings {
             aor: Box::from(aor),
-            record: applied.after.into_boxed_slice(),
+            record: applied.after,
             version: applied.version,
         };
         let purpose = Purpose::Save {
             parked,
-            response: response.into_boxed_slice(),
+            told: Told {
+                response: response.into_boxed_slice(),
+                contacts: applied.contacts,
+            },
             aor: Box::from(aor),
-            before: applied.before.into_boxed_slice(),
+            lost: applied.lost,
             version: applied.version,
-            contacts: applied.contacts,
         };
         self.ask(kind, purpose);
     }
 
-    /// Takes back a change that could not be stored, unless another came after it
-    /// (§10.3: "it MUST ... leave the bindings as they were").
-    /// The store is told as well: a write that only came too late must not outlive its refusal.
-    pub(crate) fn undo(&mut self, aor: &[u8], before: &[u8], version: u64) {
-        if let Some((record, version)) = self.take_back(aor, before, version) {
+    /// Takes back a change that could not be stored (§10.3: "it MUST ... leave the bindings as they
+    /// were"). The store is told as well: a write that only came too late must not outlive its refusal.
+    pub(crate) fn undo(&mut self, aor: &[u8], lost: Option<&[u8]>, version: u64) {
+        if let Some((record, version)) = self.take_back(aor, lost, version) {
             let kind = QueryKind::SaveBindings {
                 aor: Box::from(aor),
-                record: record.into_boxed_slice(),
+                record,
                 version,
             };
             self.queries.push_back(Query { id: None, kind });
@@ -228,35 +229,36 @@ impl Engine {
         }
     }
 
-    /// The record as it was before the change that made it this version, unless another came after
-    /// it; with its new version.
-    fn take_back(&mut self, aor: &[u8], before: &[u8], version: u64) -> Option<(Vec<u8>, u64)> {
-        let before = codec::decode(before).ok()?;
-        let now = self.now.unix_ms;
+    /// The record without the change that made it this version; with its new version. `None`: nothing
+    /// of the change is left.
+    fn take_back(&mut self, aor: &[u8], lost: Option<&[u8]>, version: u64) -> Option<(Box<[u8]>, u64)> {
+        let lost = codec::decode(lost?).ok()?.bindings;
+        let now = self.now;
         let mut undone = None;
         self.shared.update_bindings(aor, &mut |record: &mut AorRecord| {
-            // Of a record without bindings the version is not kept, but what was removed is remembered.
-            let emptied =
-                record.bindings.is_empty() && record.removed.iter().map(|b| b.updated).max() == Some(version);
-            if record.version == version || emptied {
-                record.bindings.clone_from(&before.bindings);
-                record.changed(now);
-                let mut bytes = Vec::new();
-                codec::encode(record, &mut bytes);
-                undone = Some((bytes, record.version));
+            if record.take_back(&lost, version, now.unix_s()) {
+                record.changed(now.unix_ms);
+                undone = Some((encoded(record), record.version));
             }
         });
         undone
     }
 
-    /// Whether the record is as this REGISTER left it, or as a later one did: not so where an
-    /// earlier copy of the same REGISTER failed, and was undone, while this one was being stored.
-    pub(crate) fn still_holds(&mut self, parked: &Parked, aor: &[u8], version: u64) -> bool {
+    /// What a REGISTER is told that is stored: what was written for it, or, where the record has changed
+    /// since, the bindings as they are now (§10.3 step 8). `None` where it does not hold any more: an
+    /// earlier copy of it failed, and was undone, while this one was being stored.
+    pub(crate) fn answer_to_stored(
+        &mut self,
+        parked: &Parked,
+        aor: &[u8],
+        version: u64,
+        written: Told,
+    ) -> Option<Told> {
         let mut current = false;
         self.shared
             .read_bindings(aor, &mut |record| current = record.version() == version);
         if current {
-            return true;
+            return Some(written);
         }
         let limit = self.config.limits.contacts_per_aor;
         let policy = self.config.registrar;
@@ -264,14 +266,36 @@ impl Engine {
         let mut record = AorRecord::default();
         self.shared
             .update_bindings(aor, &mut |found: &mut AorRecord| record = found.clone());
-        let again = self.with_message(&parked.bytes, |_, message| {
-            let registration = Registration::read(message, parked.flow, &policy, limit, now)?;
-            if registration.is_overtaken(&record, version) {
-                return Ok(Effect::Repeated);
-            }
-            registration.apply(&mut record, limit)
+        let again = self.with_message(&parked.bytes, |engine, message| {
+            let Ok(registration) = Registration::read(message, parked.flow, &policy, limit, now) else {
+                // The configuration has changed since.
+                return Some(written);
+            };
+            let holds = registration.is_overtaken(&record, version)
+                // A later REGISTER of the same Call-ID makes this one out of order: then it did hold.
+                || !matches!(
+                    registration.apply(&mut record.clone(), limit, &mut |_| {}),
+                    Ok(Effect::Changed)
+                );
+            let mut headers = Vec::with_capacity(256);
+            registration.write_headers(&record, &mut headers);
+            let reply = Reply {
+                status: Status::OK,
+                extra: &headers,
+            };
+            let mut response = Vec::with_capacity(512 + headers.len());
+            engine.write_reply(&mut response, message, parked.flow, &reply);
+            holds.then(|| Told {
+                response: response.into_boxed_slice(),
+                contacts: record.bindings.len(),
+            })
         });
-        // A later REGISTER of the same Call-ID makes this one out of order: then it did hold.
-        !matches!(again, Some(Ok(Effect::Changed)))
+        again.flatten()
     }
+}
+
+fn encoded(record: &AorRecord) -> Box<[u8]> {
+    let mut bytes = Vec::new();
+    codec::encode(record, &mut bytes);
+    bytes.into_boxed_slice()
 }

@@ -8,7 +8,7 @@ use crate::engine::Engine;
 use crate::engine::context::TargetState;
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
-use crate::engine::waiting::{Parked, Purpose};
+use crate::engine::waiting::{Parked, Purpose, Told};
 use crate::event::Event;
 use crate::id::QueryId;
 use crate::query::{Answer, Records, Unavailable};
@@ -54,25 +54,27 @@ impl Engine {
             }
             Purpose::Save {
                 parked,
-                response,
+                told,
                 aor,
-                before,
+                lost,
                 version,
-                contacts,
-            } => match answer {
-                Some(Answer::Saved(Ok(()))) if self.still_holds(&parked, &aor, version) => {
-                    self.saved(&parked, &response, aor, contacts);
-                }
-                stored => {
-                    self.counters.registrations_failed += 1;
-                    if !matches!(stored, Some(Answer::Saved(Ok(())))) {
-                        self.undo(&aor, &before, version);
+            } => {
+                let told = if matches!(answer, Some(Answer::Saved(Ok(())))) {
+                    self.answer_to_stored(&parked, &aor, version, told)
+                } else {
+                    self.undo(&aor, lost.as_deref(), version);
+                    None
+                };
+                match told {
+                    Some(told) => self.saved(&parked, &told, aor),
+                    None => {
+                        self.counters.registrations_failed += 1;
+                        self.with_parked(&parked, |engine, request, progress| {
+                            engine.refuse(request, progress.server, Status::SERVER_ERROR);
+                        });
                     }
-                    self.with_parked(&parked, |engine, request, progress| {
-                        engine.refuse(request, progress.server, Status::SERVER_ERROR);
-                    });
                 }
-            },
+            }
         }
     }
 
@@ -120,23 +122,23 @@ impl Engine {
     }
 
     /// Its bindings are on disk.
-    fn saved(&mut self, parked: &Parked, response: &[u8], aor: alloc::boxed::Box<[u8]>, contacts: usize) {
+    fn saved(&mut self, parked: &Parked, told: &Told, aor: alloc::boxed::Box<[u8]>) {
         self.counters.registrations += 1;
         self.counters.replies_2xx += 1;
         let flow = parked.flow;
         self.event(Event::Registered {
             aor,
             source: flow.remote,
-            contacts: contacts as u32,
+            contacts: told.contacts as u32,
         });
         match parked.server {
-            Some(key) => self.send_response(key, 200, response),
+            Some(key) => self.send_response(key, 200, &told.response),
             None => {
                 let to = self.with_message(&parked.bytes, |_, message| {
                     message.top_via().ok().map(|top| via::reply_to(flow, &top))
                 });
                 if let Some(Some(to)) = to {
-                    self.out.push(to, response);
+                    self.out.push(to, &told.response);
                 }
             }
         }

@@ -56,6 +56,7 @@ pub(super) fn check(scenario: &Scenario, place: usize, histories: &[&[Registrati
                 .attacks
                 .iter()
                 .any(|a| matches!(a.attack, Attack::LateCopy { .. })),
+        waits_for_disk: scenario.servers[home].durability == DurabilityPlan::Commit,
         jumps: scenario.clock_jumps(home),
         crashes: match scenario.servers[home].durability {
             DurabilityPlan::Commit if !scenario.clock_jumps(home) => Vec::new(),
@@ -64,13 +65,6 @@ pub(super) fn check(scenario: &Scenario, place: usize, histories: &[&[Registrati
             }
         },
         kills: scenario.crashes(home).collect(),
-        others_ask: scenario
-            .phones_of(phone.user)
-            .filter(|other| *other != place && *other < histories.len())
-            .flat_map(|other| histories[other])
-            .filter(|r| r.ask != Ask::Fetch)
-            .map(|r| (r.sent_at, r.ended_at.unwrap_or(Micros::MAX)))
-            .collect(),
         restarts: scenario.crashes(home).collect(),
         doubtful: false,
         found: Vec::new(),
@@ -164,14 +158,14 @@ struct Model<'a> {
     known: Known,
     /// A REGISTER may be held up until the registrar, which crashed, knows no more what it removed.
     forgets_removals: bool,
+    /// Whether the registrar answers once it is on disk.
+    waits_for_disk: bool,
     /// Whether the registrar's wall clock is set at some time.
     jumps: bool,
     /// When the registrar lost what it knew.
     crashes: Vec<Micros>,
     /// When the registrar ended, whatever it lost by that.
     kills: Vec<Micros>,
-    /// When other phones of the user asked for changes.
-    others_ask: Vec<(Micros, Micros)>,
     /// The same, of the whole run.
     restarts: Vec<Micros>,
     /// A change was refused as its record was not on disk in time. It may have come there since,
@@ -229,10 +223,8 @@ impl Model<'_> {
             Ask::Unbind if answered && self.forgets_removals => self.known = Known::Either,
             Ask::Unbind if answered => self.known = Known::Unbound,
             // RFC 3261 §10.3: what is refused leaves the bindings as they were. A datagram may have come
-            // more than once, and one copy have been taken. And a change that could not be stored is taken
-            // back unless another came after it (`take_back` of sip-core), by another phone of the user.
-            Ask::Bind(_) | Ask::Unbind
-                if refused && self.phone.speaks != Speaks::Udp && !self.crosses(sent_at, ended_at) => {}
+            // more than once, and one copy have been taken.
+            Ask::Bind(_) | Ask::Unbind if refused && self.phone.speaks != Speaks::Udp => {}
             Ask::Bind(_) => self.known = self.refused(ended_at),
             Ask::Unbind => self.known = Known::Either,
         }
@@ -241,23 +233,17 @@ impl Model<'_> {
         }
     }
 
-    /// Whether another phone of the user asked for a change at that time.
-    fn crosses(&self, from: Micros, to: Micros) -> bool {
-        self.others_ask
-            .iter()
-            .any(|(sent, ended)| *sent <= to && from <= *ended)
-    }
-
     /// Whether so much is what the registrar's configuration grants to who asks for so much. A datagram
-    /// may have come before, and its answer have been lost: then some of it has passed. (Where the
-    /// registrar started in between by a clock that was set, any of it, or none.)
+    /// may have come before, and its answer have been lost, and an answer that waits for the disk tells
+    /// what is left then: some of it has passed. (Where the registrar started in between by a clock that
+    /// was set, any of it, or none.)
     fn is_due(&self, registration: &Registration, asked: u32, granted: u32, ended_at: Micros) -> bool {
         let (shortest, longest) = GRANTS_S;
         if asked < shortest {
             return false;
         }
         let due = asked.min(longest);
-        if self.phone.speaks != Speaks::Udp {
+        if self.phone.speaks != Speaks::Udp && !self.waits_for_disk {
             return granted == due;
         }
         let began = registration.sent_at;
