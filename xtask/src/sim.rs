@@ -1,6 +1,8 @@
 //! The simulator: many seeds, and the mutants that its checkers must catch.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
@@ -146,8 +148,8 @@ pub(crate) fn check_mutants() -> Outcome {
 /// What became of a mutant.
 struct Tried {
     mutant: Mutant,
-    /// What the simulator says of it; `None`: nothing was found, or it does not build.
-    caught: Option<String>,
+    /// What the simulator says of it, or why it says nothing.
+    caught: Result<String, String>,
     seconds: u64,
 }
 
@@ -168,7 +170,8 @@ pub(crate) fn run_mutants(wanted: &[String]) -> Outcome {
     report(&tried)
 }
 
-fn try_mutant(mutant: &Mutant, place: &Path) -> Result<Option<String>, String> {
+/// What the simulator says of it, or why it says nothing.
+fn try_mutant(mutant: &Mutant, place: &Path) -> Result<Result<String, String>, String> {
     let (tree, target) = (place.join("src"), place.join("target"));
     copy(&tree)?;
     run_step(
@@ -182,7 +185,7 @@ fn try_mutant(mutant: &Mutant, place: &Path) -> Result<Option<String>, String> {
             .env("GIT_CEILING_DIRECTORIES", place),
     )?;
     let Ok(program) = build(&tree, &target, &QUICK_BUILD) else {
-        return Ok(None);
+        return Ok(Err("DOES NOT BUILD".into()));
     };
     let out = Command::new(program)
         .env("SEEDS", MUTANT_SEEDS)
@@ -192,7 +195,8 @@ fn try_mutant(mutant: &Mutant, place: &Path) -> Result<Option<String>, String> {
         .map_err(|error| format!("cannot start the simulator: {error}"))?;
     let text = String::from_utf8_lossy(&out.stdout);
     let line = text.lines().find_map(|line| line.strip_prefix("caught: "));
-    Ok(line.filter(|_| !out.status.success()).map(str::to_owned))
+    let line = line.filter(|_| !out.status.success()).map(str::to_owned);
+    Ok(line.ok_or_else(|| format!("NOT CAUGHT by `{}`", mutant.rule)))
 }
 
 /// A table of all, and the names of those that were not caught.
@@ -210,14 +214,14 @@ fn report(tried: &[Tried]) -> Outcome {
     } in tried
     {
         let found = match caught {
-            Some(line) => format!("caught by {line}"),
-            None => format!("NOT CAUGHT by `{}`", mutant.rule),
+            Ok(line) => format!("caught by {line}"),
+            Err(why) => why.clone(),
         };
         eprintln!("{:longest$}  {seconds:>4} s  {found}", mutant.name);
     }
     let missed: Vec<&str> = tried
         .iter()
-        .filter(|t| t.caught.is_none())
+        .filter(|t| t.caught.is_err())
         .map(|t| t.mutant.name.as_str())
         .collect();
     if missed.is_empty() {
@@ -236,19 +240,34 @@ fn copy(tree: &Path) -> Outcome {
         .current_dir(root())
         .output()
         .map_err(|error| format!("git ls-files: {error}"))?;
-    for name in String::from_utf8_lossy(&list.stdout)
-        .split('\0')
-        .filter(|name| !name.is_empty())
-    {
+    let list = String::from_utf8_lossy(&list.stdout);
+    let names: BTreeSet<&str> = list.split('\0').filter(|name| !name.is_empty()).collect();
+    let error = |path: &Path, error: io::Error| format!("{}: {error}", path.display());
+    for name in &names {
         let (from, to) = (root().join(name), tree.join(name));
-        let text = fs::read(&from).map_err(|error| format!("{}: {error}", from.display()))?;
+        let text = fs::read(&from).map_err(|e| error(&from, e))?;
         // What has not changed keeps its time, and is not built again.
         if fs::read(&to).is_ok_and(|held| held == text) {
             continue;
         }
         let parent = to.parent().unwrap_or(tree);
-        fs::create_dir_all(parent).map_err(|error| format!("{}: {error}", parent.display()))?;
-        fs::write(&to, text).map_err(|error| format!("{}: {error}", to.display()))?;
+        fs::create_dir_all(parent).map_err(|e| error(parent, e))?;
+        fs::write(&to, text).map_err(|e| error(&to, e))?;
+    }
+    // What an earlier copy had, and the sources have no more, would be built with them.
+    let mut dirs = vec![tree.to_owned()];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(&dir).map_err(|e| error(&dir, e))? {
+            let path = entry.map_err(|e| error(&dir, e))?.path();
+            if path.is_dir() {
+                dirs.push(path);
+            } else if path
+                .strip_prefix(tree)
+                .is_ok_and(|name| !names.contains(name.to_string_lossy().as_ref()))
+            {
+                fs::remove_file(&path).map_err(|e| error(&path, e))?;
+            }
+        }
     }
     Ok(())
 }
