@@ -508,6 +508,38 @@ fn a_copy_that_could_not_be_stored_undoes_nothing() {
     );
 }
 
+/// A refresh that could not be stored leaves everything where it was.
+#[test]
+fn undoing_leaves_the_order() {
+    for gone_meanwhile in [false, true] {
+        let mut b = Bench::new(&registrar(Durability::Commit));
+        for n in 1..=3 {
+            let text = register(n, &format!("<sip:{n}@10.0.0.30>"), "");
+            b.udp(PHONE, &text.replace("Call-ID: ", &format!("Call-ID: {n}-")));
+            let query = b.query();
+            b.answer(&query, Answer::Saved(Ok(())));
+        }
+        let text = register(4, "<sip:2@10.0.0.30>", "");
+        b.udp(PHONE, &text.replace("Call-ID: ", "Call-ID: 2-"));
+        let query = b.query();
+        if gone_meanwhile {
+            let text = register(5, "<sip:3@10.0.0.30>;expires=0", "");
+            b.udp(PHONE, &text.replace("Call-ID: ", "Call-ID: 3-"));
+            let removal = b.query();
+            b.answer(&removal, Answer::Saved(Ok(())));
+        }
+        b.answer(&query, Answer::Saved(Err(Unavailable)));
+        let out = one(b.udp(PHONE, &register(9, "", "")));
+        let order: Vec<&str> = contacts(&out).iter().map(|c| &c[5..6]).collect();
+        let expected: &[&str] = if gone_meanwhile {
+            &["2", "1"]
+        } else {
+            &["3", "2", "1"]
+        };
+        assert_eq!(order, expected);
+    }
+}
+
 /// The others' connections stay.
 #[test]
 fn undoing_leaves_the_connections_of_others() {

@@ -142,8 +142,7 @@ impl<'a> RecordRef<'a> {
         self.count == 0
     }
 
-    /// The bindings in their order: best `q` first, of equals the most recent first
-    /// ([`AorRecord::bindings`]). After an error there is no more.
+    /// The bindings in their order ([`AorRecord::bindings`]): best `q` first. After an error there is no more.
     pub const fn bindings(&self) -> Bindings<'a> {
         Bindings {
             record: *self,

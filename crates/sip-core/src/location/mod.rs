@@ -95,9 +95,9 @@ impl Identity<'_> {
 /// All bindings of one address-of-record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AorRecord {
-    /// The bindings, best `q` first, among equals the most recently registered first (the highest
-    /// [`Binding::updated`]; of one REGISTER's the one that it names last).
-    /// [`AorRecord::put`] keeps this order.
+    /// The bindings, best `q` first, among equals the most recently made first (of one REGISTER's the
+    /// one that it names last); of one user agent's the most recently registered. A user agent that only
+    /// refreshes does not go before others.
     pub bindings: Vec<Binding>,
     /// Grows with each change; of two writes the higher wins. It starts from the wall clock
     /// ([`AorRecord::changed`]), so that a record made anew after its deletion wins over the old.
@@ -109,7 +109,7 @@ pub struct AorRecord {
 
 impl AorRecord {
     /// The bindings that have not ended, in the order in which they are to be tried
-    /// (RFC 3261 §16.5: by `q`), the most recent first among equals.
+    /// (RFC 3261 §16.5: by `q`).
     pub fn live(&self, now_unix_s: u64) -> impl Iterator<Item = &Binding> {
         self.bindings
             .iter()

@@ -15,26 +15,28 @@ impl AorRecord {
     /// where later changes did the same again, or undid it. The version stays.
     pub(crate) fn take_back(&mut self, lost: &[Binding], version: u64, now_unix_s: u64) -> bool {
         let was_last = self.version == version;
-        let mut made = Vec::new();
-        self.bindings.retain(|binding| {
-            let is_older_or_newer = binding.updated != version;
-            if !is_older_or_newer {
-                made.push(binding.clone());
-            }
-            is_older_or_newer
-        });
-        let mut undone = !made.is_empty();
-        // Those that come back stand in the order in which they stood.
         let lasts = |old: &&Binding| old.updated != version && old.expires_unix_s > now_unix_s;
-        for old in lost.iter().rev().filter(lasts) {
+        let lost = || lost.iter().filter(lasts);
+        let mut made = Vec::new();
+        let mut undone = false;
+        self.bindings.retain_mut(|binding| {
+            if binding.updated != version {
+                return true;
+            }
+            undone = true;
+            let old = lost().find(|old| old.is_same(binding) && old.q_milli == binding.q_milli);
+            match old {
+                Some(old) => *binding = before(old, binding),
+                None => made.push(binding.clone()),
+            }
+            old.is_some()
+        });
+        // Those that come back stand in the order in which they stood.
+        for old in lost().rev() {
             let successor = made.iter().find(|binding| binding.is_same(old));
             let is_free = !self.bindings.iter().any(|binding| binding.is_same(old));
             if is_free && (was_last || successor.is_some() || self.was_removed(old, version)) {
-                let mut old = old.clone();
-                // The connection may have closed while the newer was there.
-                if let Some(newer) = successor.filter(|newer| newer.received.remote == old.received.remote) {
-                    old.received.conn = newer.received.conn;
-                }
+                let old = successor.map_or_else(|| old.clone(), |newer| before(old, newer));
                 self.put_back(old);
                 undone = true;
             }
@@ -59,4 +61,13 @@ impl AorRecord {
             .count();
         self.bindings.insert(at, binding);
     }
+}
+
+/// The binding as it was before `newer` took its place. Its connection may have closed since.
+fn before(old: &Binding, newer: &Binding) -> Binding {
+    let mut old = old.clone();
+    if newer.received.remote == old.received.remote {
+        old.received.conn = newer.received.conn;
+    }
+    old
 }

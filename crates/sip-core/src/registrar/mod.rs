@@ -250,16 +250,22 @@ impl<'a> Registration<'a> {
             }
             let at = record.bindings.iter().position(|b| contact.names(b));
             changed |= at.is_some() || contact.expires_s > 0;
+            let mut place = None;
             if let Some(at) = at {
                 let old = record.bindings.remove(at);
                 if contact.expires_s == 0 {
                     self.remember(record, old.clone());
+                } else if self.is_plain_refresh(record, &old, contact) {
+                    place = Some(at);
                 }
                 lost(old);
             }
             if contact.expires_s > 0 {
                 let binding = self.binding(contact, &path, record.next_version(self.now.unix_ms));
-                record.put(binding);
+                match place {
+                    Some(at) => record.bindings.insert(at, binding),
+                    None => record.put(binding),
+                }
             }
         }
         if !changed {
@@ -268,6 +274,20 @@ impl<'a> Registration<'a> {
         }
         record.changed(self.now.unix_ms);
         Ok(Effect::Changed)
+    }
+
+    /// Whether the user agent that made this binding makes it last longer, and nothing else: then it keeps
+    /// its place among those of equal `q`. Where one of them is to be called, and no state says which it
+    /// was, the CANCEL goes where the INVITE went (RFC 3261 §16.11), though others refresh meanwhile. One
+    /// that comes back from elsewhere, or was started anew, is the most recent.
+    fn is_plain_refresh(&self, record: &AorRecord, old: &Binding, contact: &NewContact<'a>) -> bool {
+        let is_its = |other: &Binding| other.call_id == old.call_id || other.is_same_instance(old);
+        *old.call_id == *self.call_id
+            && old.q_milli == contact.q_milli
+            && !record
+                .bindings
+                .iter()
+                .any(|other| other.updated > old.updated && is_its(other))
     }
 
     /// Remembers a binding that this REGISTER removes ([`crate::location::removed`]).

@@ -415,6 +415,92 @@ fn which_binding_a_contact_names() {
     }
 }
 
+/// Of phones with equal `q` who only refreshes keeps his place; who comes back from elsewhere, after
+/// having been elsewhere, or with another wish, goes before the others.
+#[test]
+fn a_refresh_keeps_its_place() {
+    let contact = |name: &str, more: &str| format!("Contact: <sip:{name}@h>{more}");
+    let outbound =
+        |name: &str, reg: u32| contact(name, &format!(";+sip.instance=\"<urn:uuid:1>\";reg-id={reg}"));
+    // Call-ID and lines of what comes after a, b and c have registered, each with its own Call-ID.
+    for (what, later, order) in [
+        ("nothing", vec![], "cba"),
+        (
+            "all refresh",
+            vec![
+                ("a", contact("a", "")),
+                ("c", contact("c", "")),
+                ("b", contact("b", "")),
+            ],
+            "cba",
+        ),
+        ("a is started anew", vec![("new", contact("a", ""))], "acb"),
+        ("a goes down", vec![("a", contact("a", ";q=0.5"))], "cba"),
+        (
+            "b goes down and up",
+            vec![("b", contact("b", ";q=0.5")), ("b", contact("b", ""))],
+            "bca",
+        ),
+        // d is where a is now.
+        ("a moves", vec![("a", contact("d", ""))], "dcba"),
+        (
+            "a moves and back",
+            vec![("a", contact("d", "")), ("a", contact("a", ""))],
+            "adcb",
+        ),
+        (
+            "a moves and refreshes there",
+            vec![
+                ("a", contact("d", "")),
+                ("b", contact("b", "")),
+                ("a", contact("d", "")),
+            ],
+            "dcba",
+        ),
+        // Two flows of one instance, each with its Call-ID: the most recent first (RFC 5626 §7).
+        (
+            "flows",
+            vec![
+                ("f1", outbound("e", 1)),
+                ("f2", outbound("f", 2)),
+                ("f1", outbound("e", 1)),
+            ],
+            "efcba",
+        ),
+        (
+            "both flows",
+            vec![
+                ("f1", outbound("e", 1)),
+                ("f2", outbound("f", 2)),
+                ("b", contact("b", "")),
+                ("f2", outbound("f", 2)),
+            ],
+            "fecba",
+        ),
+    ] {
+        let mut record = AorRecord::default();
+        let first = ["a", "b", "c"].map(|name| (name, contact(name, "")));
+        for (n, (call_id, lines)) in first.iter().chain(&later).enumerate() {
+            let mut index = HeaderIndex::new();
+            let n = n as u32 + 1;
+            let text = format!(
+                "REGISTER sip:example.com SIP/2.0\r\nVia: SIP/2.0/UDP h;branch=z9hG4bKa\r\nCall-ID: {call_id}\r\n\
+                 CSeq: {n} REGISTER\r\nSupported: outbound\r\n{lines}\r\n\r\n"
+            );
+            let message = sip_message::parse(text.as_bytes(), &mut index, 256).unwrap();
+            let now = Now {
+                unix_ms: (T0 + u64::from(n)) * 1000,
+                ..Now::default()
+            };
+            let registration = Registration::read(&message, flow(), &POLICY, 9, now).unwrap();
+            let did = registration.apply(&mut record, 9, &mut |_| {});
+            assert_eq!(did, Ok(Effect::Changed), "{what}");
+        }
+        let found: String = record.bindings.iter().map(|b| char::from(b.contact[4])).collect();
+        assert_eq!(found, order, "{what}");
+    }
+}
+
 /// RFC 5626 §6: several flows of one instance; which is the most recent, whatever their q.
 #[test]
 fn flows_of_one_instance() {

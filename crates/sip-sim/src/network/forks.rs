@@ -43,15 +43,8 @@ pub(super) fn several_phones(scenario: &mut Scenario, over: Micros) {
         }
         forked.push(first);
         let user = scenario.phones[first].user;
-        // A home without state calls one of them. Of equal q that is the one that registered last, which
-        // may be another when the CANCEL comes: there they differ.
-        let differ = !scenario.servers[scenario.home_of(user)].stateful;
-        let by_q = differ || rng.chance(400);
-        let mut left = vec![250, 500, 1_000];
-        let mut preference = |rng: &mut Rng| match differ {
-            true => left.pop(),
-            false => by_q.then(|| rng.pick(&[1_000, 1_000, 500, 250])),
-        };
+        let by_q = rng.chance(400);
+        let preference = |rng: &mut Rng| by_q.then(|| rng.pick(&[1_000, 1_000, 500, 250]));
         scenario.phones[first].q = preference(&mut rng);
         for _ in 1..rng.between(2, MOST_PHONES) {
             let mut another = phone(&mut rng, user, scenario.heal_at, over);
