@@ -9,8 +9,11 @@ use super::super::stranger::is_strangers;
 use super::calls::OWN_TAG;
 use super::{Case, is_udp};
 use crate::checker::Violation;
-use crate::clock::Micros;
+use crate::clock::{Micros, SECOND};
 use crate::trace::{Facts, Sent};
+
+/// T4, for what comes by UDP.
+const TIMER_I: Micros = 5 * SECOND;
 
 /// Which transaction: who, with whom, branch.
 type Hop<'a> = (NodeId, NodeId, &'a str);
@@ -30,6 +33,9 @@ struct Seen<'a> {
     finals: BTreeSet<Hop<'a>>,
     /// Failures that came to an INVITE: copies.
     failures: BTreeMap<Hop<'a>, usize>,
+    /// When INVITEs came to a server, and when the first ACK to a failure did.
+    came: BTreeMap<Hop<'a>, Vec<Micros>>,
+    acknowledged: BTreeMap<Hop<'a>, Micros>,
     /// ACKs that went to them.
     acks: BTreeMap<Hop<'a>, usize>,
     /// Calls, with the CSeq number, that a phone accepted.
@@ -66,11 +72,21 @@ impl<'a> Seen<'a> {
         let is_invite = facts.method == "INVITE";
         match facts.status {
             None => {
+                if is_invite {
+                    self.invites.insert(there);
+                    self.came
+                        .entry(back)
+                        .or_default()
+                        .extend_from_slice(&sent.arrivals);
+                }
                 if facts.method == "ACK" {
                     *self.acks.entry(there).or_default() += 1;
                 }
                 if let Some(&came) = sent.arrivals.first() {
                     let first = |at: &mut Micros| *at = came.min(*at);
+                    if facts.method == "ACK" {
+                        self.acknowledged.entry(back).and_modify(first).or_insert(came);
+                    }
                     self.asked
                         .entry((back, &facts.method))
                         .and_modify(first)
@@ -79,9 +95,6 @@ impl<'a> Seen<'a> {
                     if stranger == Some(sent.from) {
                         self.forged.entry(forged).and_modify(first).or_insert(came);
                     }
-                }
-                if is_invite {
-                    self.invites.insert(there);
                 }
             }
             Some(100) if is_invite => {
@@ -119,15 +132,21 @@ impl<'a> Seen<'a> {
         // Who keeps no state passes on what comes in the order in which it comes.
         let forgot = scenario.crashes(sent.from).any(|at| at <= sent.at);
         let keeps = scenario.servers[sent.from].stateful && !forgot;
-        // Over TCP a transaction ends with its ACK, and a copy that a server without state sends there is
-        // a new one.
-        let copies = |s: &ServerPlan| !s.stateful && s.next.is_some_and(|next| next.tcp);
-        let copied = scenario.servers.get(to).is_some_and(copies);
-        if keeps && !copied && status < 200 && self.finals.contains(&hop) {
+        if keeps && status < 200 && self.finals.contains(&hop) && !self.is_anew(hop, sent) {
             let what = format!("{status} to {} after the final answer", facts.branch);
             return Some(("provisional after final", what));
         }
         None
+    }
+
+    /// Whether a copy of the INVITE came once its transaction was over: a new one, and answered as such.
+    /// (Over TCP it is over with its ACK, by UDP timer I later, RFC 3261 §17.2.1. A server without state
+    /// sends copies by TCP, and each that is new there is behind it too.)
+    fn is_anew(&self, hop: Hop<'_>, answer: &Sent) -> bool {
+        let lasts = if is_udp(answer) { TIMER_I } else { 0 };
+        let over = self.acknowledged.get(&hop).map(|at| at + lasts);
+        let copies = self.came.get(&hop).map_or(&[][..], Vec::as_slice);
+        over.is_some_and(|over| copies.iter().any(|came| (over..=answer.at).contains(came)))
     }
 
     /// An ACK with its INVITE's branch is to a failure that came over this very hop; any other is
@@ -184,6 +203,24 @@ struct Balance {
     is_cut: bool,
 }
 
+/// When a server that keeps state was first refused on a branch: what comes of it then, from another phone
+/// to which a server without state sent a copy, belongs to nothing (RFC 6026 §6, §8.9).
+fn ended_branches<'a>(case: &Case<'a>) -> BTreeMap<(NodeId, &'a str), Micros> {
+    let servers = &case.scenario.servers;
+    let keeps = |to: NodeId| servers.get(to).is_some_and(|server| server.stateful);
+    let mut ended = BTreeMap::new();
+    for sent in &case.log.sent {
+        let refuses = sent.facts.method == "INVITE" && sent.facts.status >= Some(300);
+        if let Some(to) = sent.to.filter(|to| refuses && keeps(*to))
+            && let Some(first) = sent.arrivals.iter().min()
+        {
+            let known = ended.entry((to, &*sent.facts.branch)).or_insert(*first);
+            *known = (*known).min(*first);
+        }
+    }
+    ended
+}
+
 /// A server sends each copy of a 2xx on, and no more: to repeat it is the callee's, and to hear it
 /// the caller's (RFC 3261 §13.3.1.4, §16.7 step 5, RFC 6026 §8).
 fn successes(case: &Case<'_>) -> Vec<Violation> {
@@ -198,6 +235,7 @@ fn successes(case: &Case<'_>) -> Vec<Violation> {
         .filter(|sent| sent.facts.method == "INVITE" && sent.facts.to_tag.starts_with(OWN_TAG))
         .map(|sent| (sent.from, sent.facts.call))
         .collect();
+    let ended = ended_branches(case);
     let mut balances: BTreeMap<Success<'_>, Balance> = BTreeMap::new();
     let key = |server: NodeId, facts: &'_ Facts| (server, facts.call, facts.cseq);
     for sent in case.log.sent.iter().filter(|sent| is_success(&sent.facts)) {
@@ -211,7 +249,9 @@ fn successes(case: &Case<'_>) -> Vec<Violation> {
                 .entry((server, call, cseq, &sent.facts.to_tag))
                 .or_default();
             if came {
-                balance.came += sent.arrivals.len();
+                let end = ended.get(&(server, &*sent.facts.branch)).copied();
+                let is_open = |at: &&Micros| end.is_none_or(|end| **at <= end);
+                balance.came += sent.arrivals.iter().filter(is_open).count();
             } else {
                 balance.left += 1;
             }

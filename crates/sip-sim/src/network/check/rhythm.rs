@@ -19,6 +19,8 @@ const T1: Micros = 500 * MS;
 const T2: Micros = 4 * SECOND;
 /// Timers B, F and H.
 const TIME_OUT: Micros = 64 * T1;
+/// T4, for what comes by UDP: since the ACK, which comes after the final answer.
+const TIMER_I: Micros = 5 * SECOND;
 /// From worker to worker.
 const HAND_OVER: Micros = MS;
 
@@ -234,9 +236,13 @@ fn early(kind: Kind, course: &Course<'_>, copies: &[Micros], copied: bool) -> Fa
         if answered.is_some_and(|back| pair[1] > back) {
             break;
         }
-        // See above: an INVITE too.
-        let anew = |copy: &Micros| *copy <= pair[1] && *copy + HAND_OVER >= pair[1];
-        if copied && copies.iter().any(anew) {
+        // See above: an INVITE too. And by UDP a copy is new once timer I of the one before has ended.
+        let over = first.map(|back| back + TIMER_I);
+        let anew = |copy: &Micros| {
+            let is_new = copied || over.is_some_and(|over| over <= *copy);
+            is_new && *copy <= pair[1] && *copy + HAND_OVER >= pair[1]
+        };
+        if copies.iter().any(anew) {
             break;
         }
         let least = kind.interval(n + 1);
