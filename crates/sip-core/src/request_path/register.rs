@@ -110,7 +110,11 @@ impl Engine {
                 Applied {
                     effect,
                     lost: (durable && effect == Effect::Changed).then(|| encoded(&lost)),
-                    after: is_stored.then(|| encoded(record)).unwrap_or_default(),
+                    after: if is_stored {
+                        encoded(record)
+                    } else {
+                        Box::default()
+                    },
                     version: record.version,
                     contacts: record.bindings.len(),
                     is_here: conn.is_some() && record.bindings.iter().any(|b| b.received.conn == conn),
