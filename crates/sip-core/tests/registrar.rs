@@ -376,92 +376,88 @@ fn what_could_not_be_stored_is_undone() {
 /// what there is then (RFC 3261 §10.3).
 #[test]
 fn what_could_not_be_stored_is_undone_beside_what_others_did() {
-    let names = |out: &Sent| {
-        let mut found: Vec<String> = contacts(out).iter().map(|c| c[5..6].to_owned()).collect();
-        found.sort();
-        found.concat()
-    };
-    // Of each what it asks, and with it who is bound after it; before both: a and b.
-    let of_a = "<sip:a@10.0.0.30>;q=0.5";
-    let of_b = "<sip:b@10.0.0.31>;q=0.1";
-    for (what, first, second, without_first, without_second, with_both) in [
+    // What two phones ask; and who is bound then without the first, without the second, with both.
+    for (what, first, second, left) in [
         (
             "adds",
             "<sip:c@10.0.0.30>",
             "<sip:d@10.0.0.31>",
-            "abd",
-            "abc",
-            "abcd",
+            ["abd", "abc", "abcd"],
         ),
         (
             "removes",
             "<sip:a@10.0.0.30>;expires=0",
             "<sip:b@10.0.0.31>;expires=0",
-            "a",
-            "b",
-            "",
+            ["a", "b", ""],
         ),
-        ("refreshes", of_a, of_b, "ab", "ab", "ab"),
-        ("removes all", "*", "<sip:d@10.0.0.31>", "abd", "", "d"),
+        ("refreshes", OF_A, OF_B, ["ab"; 3]),
+        (
+            "removes all",
+            "*\nExpires: 0",
+            "<sip:d@10.0.0.31>",
+            ["abd", "", "d"],
+        ),
     ] {
-        for (stored, order, left) in [
-            ([true, true], [0, 1], with_both),
-            ([false, true], [0, 1], without_first),
-            ([false, true], [1, 0], without_first),
-            ([true, false], [0, 1], without_second),
-            ([true, false], [1, 0], without_second),
-            ([false, false], [0, 1], "ab"),
-            ([false, false], [1, 0], "ab"),
+        for (stored, left) in [
+            ([true, true], left[2]),
+            ([false, true], left[0]),
+            ([true, false], left[1]),
+            ([false, false], "ab"),
         ] {
-            let mut b = Bench::new(&registrar(Durability::Commit));
-            b.udp(PHONE, &register(1, of_a, ""));
-            let query = b.query();
-            b.answer(&query, Answer::Saved(Ok(())));
-            let other = |cseq, contact| register(cseq, contact, "").replace("Call-ID: ", "Call-ID: other-");
-            b.udp(PHONE, &other(11, of_b));
-            let query = b.query();
-            b.answer(&query, Answer::Saved(Ok(())));
-            let extra = if first == "*" { "Expires: 0\n" } else { "" };
-            b.udp(PHONE, &register(2, first, extra));
-            b.udp(PHONE, &other(12, second));
-            let queries = [b.query(), b.query()];
-            let case = format!("{what}: stored {stored:?}, answered {order:?}");
-            for which in order {
-                let result = if stored[which] { Ok(()) } else { Err(Unavailable) };
-                let out = one(b.answer(&queries[which], Answer::Saved(result)));
-                let line = if stored[which] {
-                    "SIP/2.0 200 OK"
-                } else {
-                    "SIP/2.0 500 Server Internal Error"
-                };
-                assert_eq!(out.first_line(), line, "{case}");
-                if which == order[1] && stored[which] {
-                    assert_eq!(names(&out), left, "{case}");
-                }
-            }
-            let out = one(b.udp(PHONE, &register(9, "", "")));
-            // `*` removed b as well: what registered it anew stands.
-            assert_eq!(names(&out), left, "{case}");
-            let mut told = None;
-            while let Some(query) = b.endpoint.poll_query() {
-                told = Some(query);
-            }
-            assert_eq!(
-                told.is_some(),
-                stored != [true, true],
-                "{case}: the store is told"
-            );
-            if let Some(query) = told {
-                let QueryKind::SaveBindings { record, .. } = &query.kind else {
-                    panic!("{query:?}")
-                };
-                assert_eq!(
-                    codec::decode(record).unwrap().bindings.len(),
-                    left.len(),
-                    "{case}"
-                );
+            for order in [[0, 1], [1, 0]] {
+                let case = format!("{what}: stored {stored:?}, answered {order:?}");
+                two_changes([first, second], stored, order, left, &case);
             }
         }
+    }
+}
+
+const OF_A: &str = "<sip:a@10.0.0.30>;q=0.5";
+const OF_B: &str = "<sip:b@10.0.0.31>;q=0.1";
+
+/// Of phones a and b, which are bound, each asks for a change; which are stored, which is answered first,
+/// and who is bound then.
+fn two_changes(asked: [&str; 2], stored: [bool; 2], order: [usize; 2], left: &str, case: &str) {
+    let names = |out: &Sent| {
+        let mut found: Vec<char> = contacts(out)
+            .iter()
+            .map(|c| char::from(c.as_bytes()[5]))
+            .collect();
+        found.sort_unstable();
+        found.into_iter().collect::<String>()
+    };
+    let mut b = Bench::new(&registrar(Durability::Commit));
+    let other = |cseq, contact| register(cseq, contact, "").replace("Call-ID: ", "Call-ID: other-");
+    for text in [register(1, OF_A, ""), other(11, OF_B)] {
+        b.udp(PHONE, &text);
+        let query = b.query();
+        b.answer(&query, Answer::Saved(Ok(())));
+    }
+    b.udp(PHONE, &register(2, asked[0], ""));
+    b.udp(PHONE, &other(12, asked[1]));
+    let queries = [b.query(), b.query()];
+    for which in order {
+        let (result, line) = match stored[which] {
+            true => (Ok(()), "SIP/2.0 200 OK"),
+            false => (Err(Unavailable), "SIP/2.0 500 Server Internal Error"),
+        };
+        let out = one(b.answer(&queries[which], Answer::Saved(result)));
+        assert_eq!(out.first_line(), line, "{case}");
+        if which == order[1] && stored[which] {
+            assert_eq!(names(&out), left, "{case}");
+        }
+    }
+    let out = one(b.udp(PHONE, &register(9, "", "")));
+    assert_eq!(names(&out), left, "{case}");
+    let told = std::iter::from_fn(|| b.endpoint.poll_query()).last();
+    assert_eq!(
+        told.is_some(),
+        stored != [true, true],
+        "{case}: the store is told"
+    );
+    if let Some(QueryKind::SaveBindings { record, .. }) = told.map(|query| query.kind) {
+        let record = codec::decode(&record).unwrap();
+        assert_eq!(record.bindings.len(), left.len(), "{case}");
     }
 }
 

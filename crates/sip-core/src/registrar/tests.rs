@@ -34,8 +34,16 @@ enum Did {
     Refused(u16, String),
 }
 
+/// Who does outbound, and comes straight from his phone.
+const OUTBOUND: &str = "Supported: outbound|Via: SIP/2.0/UDP phone;branch=z9hG4bKp";
+
 /// Sends a REGISTER with these header lines (`|` ends a line), `at` seconds after T0.
 fn register(record: &mut AorRecord, at: u64, call_id: &str, cseq: u32, lines: &str) -> Did {
+    apply_up_to(record, at, call_id, cseq, lines, MAX)
+}
+
+/// The same, where there may be so many contacts.
+fn apply_up_to(record: &mut AorRecord, at: u64, call_id: &str, cseq: u32, lines: &str, max: usize) -> Did {
     let lines: String = lines
         .split('|')
         .filter(|l| !l.is_empty())
@@ -54,14 +62,14 @@ fn register(record: &mut AorRecord, at: u64, call_id: &str, cseq: u32, lines: &s
     };
     let mut out = vec![];
     let before = record.clone();
-    let result = Registration::read(&message, flow(), &POLICY, MAX, now)
-        .and_then(|r| r.apply(record, MAX, &mut |_| {}).map(|effect| (r, effect)));
+    let result = Registration::read(&message, flow(), &POLICY, max, now)
+        .and_then(|r| r.apply(record, max, &mut |_| {}).map(|effect| (r, effect)));
     match result {
         Ok((registration, effect)) => {
             registration.write_headers(record, &mut out);
             assert_eq!(effect == Effect::Changed, record.version > before.version);
             assert!(effect == Effect::Changed || *record == before);
-            assert!(record.bindings.len() <= MAX);
+            assert!(record.bindings.len() <= max);
             let text = String::from_utf8(out).unwrap();
             let (rest, date) = text.split_once("Supported: path\r\nDate: ").unwrap();
             assert!(date.ends_with(" GMT\r\n"));
@@ -419,82 +427,35 @@ fn which_binding_a_contact_names() {
 /// having been elsewhere, or with another wish, goes before the others.
 #[test]
 fn a_refresh_keeps_its_place() {
-    let contact = |name: &str, more: &str| format!("Contact: <sip:{name}@h>{more}");
-    let outbound =
-        |name: &str, reg: u32| contact(name, &format!(";+sip.instance=\"<urn:uuid:1>\";reg-id={reg}"));
-    // Call-ID and lines of what comes after a, b and c have registered, each with its own Call-ID.
+    // After a, b and c have registered, each with its own Call-ID: `Call-ID=contact`, with parameters, or
+    // with the reg-id of a flow of one instance.
     for (what, later, order) in [
-        ("nothing", vec![], "cba"),
-        (
-            "all refresh",
-            vec![
-                ("a", contact("a", "")),
-                ("c", contact("c", "")),
-                ("b", contact("b", "")),
-            ],
-            "cba",
-        ),
-        ("a is started anew", vec![("new", contact("a", ""))], "acb"),
-        ("a goes down", vec![("a", contact("a", ";q=0.5"))], "cba"),
-        (
-            "b goes down and up",
-            vec![("b", contact("b", ";q=0.5")), ("b", contact("b", ""))],
-            "bca",
-        ),
-        // d is where a is now.
-        ("a moves", vec![("a", contact("d", ""))], "dcba"),
-        (
-            "a moves and back",
-            vec![("a", contact("d", "")), ("a", contact("a", ""))],
-            "adcb",
-        ),
-        (
-            "a moves and refreshes there",
-            vec![
-                ("a", contact("d", "")),
-                ("b", contact("b", "")),
-                ("a", contact("d", "")),
-            ],
-            "dcba",
-        ),
-        // Two flows of one instance, each with its Call-ID: the most recent first (RFC 5626 §7).
-        (
-            "flows",
-            vec![
-                ("f1", outbound("e", 1)),
-                ("f2", outbound("f", 2)),
-                ("f1", outbound("e", 1)),
-            ],
-            "efcba",
-        ),
-        (
-            "both flows",
-            vec![
-                ("f1", outbound("e", 1)),
-                ("f2", outbound("f", 2)),
-                ("b", contact("b", "")),
-                ("f2", outbound("f", 2)),
-            ],
-            "fecba",
-        ),
+        ("nothing", "", "cba"),
+        ("all refresh", "a=a c=c b=b", "cba"),
+        ("a is started anew", "new=a", "acb"),
+        ("a goes down", "a=a;q=0.5", "cba"),
+        ("b goes down and up", "b=b;q=0.5 b=b", "bca"),
+        ("a moves", "a=d", "dcba"),
+        ("a moves and back", "a=d a=a", "adcb"),
+        ("a moves and refreshes there", "a=d b=b a=d", "dcba"),
+        // RFC 5626 §7: the most recent flow first.
+        ("flows", "f1=e/1 f2=f/2 f1=e/1", "efcba"),
+        ("both flows", "f1=e/1 f2=f/2 b=b f2=f/2", "fecba"),
     ] {
         let mut record = AorRecord::default();
-        let first = ["a", "b", "c"].map(|name| (name, contact(name, "")));
-        for (n, (call_id, lines)) in first.iter().chain(&later).enumerate() {
-            let mut index = HeaderIndex::new();
-            let n = n as u32 + 1;
-            let text = format!(
-                "REGISTER sip:example.com SIP/2.0\r\nVia: SIP/2.0/UDP h;branch=z9hG4bKa\r\nCall-ID: {call_id}\r\n\
-                 CSeq: {n} REGISTER\r\nSupported: outbound\r\n{lines}\r\n\r\n"
-            );
-            let message = sip_message::parse(text.as_bytes(), &mut index, 256).unwrap();
-            let now = Now {
-                unix_ms: (T0 + u64::from(n)) * 1000,
-                ..Now::default()
+        for (n, step) in "a=a b=b c=c"
+            .split(' ')
+            .chain(later.split_terminator(' '))
+            .enumerate()
+        {
+            let (call_id, contact) = step.split_once('=').unwrap();
+            let contact = match contact.split_once('/') {
+                Some((name, reg_id)) => format!("<sip:{name}@h>;+sip.instance=\"<u>\";reg-id={reg_id}"),
+                None => format!("<sip:{}@h>{}", &contact[..1], &contact[1..]),
             };
-            let registration = Registration::read(&message, flow(), &POLICY, 9, now).unwrap();
-            let did = registration.apply(&mut record, 9, &mut |_| {});
-            assert_eq!(did, Ok(Effect::Changed), "{what}");
+            let lines = format!("{OUTBOUND}|Contact: {contact}");
+            let did = apply_up_to(&mut record, n as u64, call_id, n as u32 + 1, &lines, 9);
+            assert!(matches!(did, Did::Ok(Effect::Changed, _)), "{what}: {did:?}");
         }
         let found: String = record.bindings.iter().map(|b| char::from(b.contact[4])).collect();
         assert_eq!(found, order, "{what}");

@@ -176,16 +176,23 @@ impl<'a> Seen<'a> {
     }
 }
 
-impl Seen<'_> {
-    /// Who keeps no state looks up anew for each message where it goes (RFC 3261 §16.11), and phones come
-    /// and go: whether the INVITE of an ACK went to another phone, which refused it.
+impl<'a> Seen<'a> {
+    /// Who keeps no state, or lost it, looks up anew for each copy where it goes (RFC 3261 §16.11), and
+    /// phones come and go: whether the INVITE of an ACK went to another phone, which refused it. (Its
+    /// branch is the same, but for the mark of a fork.)
     fn has_moved(&self, scenario: &Scenario, sent: &Sent, to: NodeId) -> bool {
-        let mut phones = (0..scenario.phones.len()).map(|phone| scenario.node_of_phone(phone));
-        let refused = |phone: NodeId| {
-            self.failures
-                .contains_key(&(sent.from, phone, &*sent.facts.branch))
+        let trunk = |branch: &'a str| branch.split('-').next().unwrap_or(branch);
+        let (own, _) = sent
+            .facts
+            .branch
+            .split_once('-')
+            .unwrap_or((&sent.facts.branch, ""));
+        let is_phone = |node: NodeId| (0..scenario.phones.len()).any(|p| scenario.node_of_phone(p) == node);
+        let refused = |(server, node, branch): &Hop<'a>| {
+            *server == sent.from && *node != to && is_phone(*node) && trunk(branch) == own
         };
-        !scenario.servers[sent.from].stateful && phones.any(|phone| phone != to && refused(phone))
+        let forgot = scenario.crashes(sent.from).any(|at| at <= sent.at);
+        (forgot || !scenario.servers[sent.from].stateful) && self.failures.keys().any(refused)
     }
 }
 
@@ -203,22 +210,27 @@ struct Balance {
     is_cut: bool,
 }
 
-/// When a server that keeps state was first refused on a branch: what comes of it then, from another phone
-/// to which a server without state sent a copy, belongs to nothing (RFC 6026 §6, §8.9).
+/// When a branch of a server that keeps state ended in a refusal: what comes of it then, from another
+/// phone to which a server without state sent a copy, belongs to nothing (RFC 6026 §6, §8.9).
 fn ended_branches<'a>(case: &Case<'a>) -> BTreeMap<(NodeId, &'a str), Micros> {
     let servers = &case.scenario.servers;
     let keeps = |to: NodeId| servers.get(to).is_some_and(|server| server.stateful);
-    let mut ended = BTreeMap::new();
+    // The first final answer of each, and whether it was a refusal.
+    let mut firsts: BTreeMap<(NodeId, &'a str), (Micros, bool)> = BTreeMap::new();
     for sent in &case.log.sent {
-        let refuses = sent.facts.method == "INVITE" && sent.facts.status >= Some(300);
-        if let Some(to) = sent.to.filter(|to| refuses && keeps(*to))
-            && let Some(first) = sent.arrivals.iter().min()
+        let Some(status) = sent.facts.status.filter(|status| *status >= 200) else {
+            continue;
+        };
+        if let Some(to) = sent.to.filter(|to| sent.facts.method == "INVITE" && keeps(*to))
+            && let Some(at) = sent.arrivals.iter().min()
         {
-            let known = ended.entry((to, &*sent.facts.branch)).or_insert(*first);
-            *known = (*known).min(*first);
+            let this = (*at, status >= 300);
+            let known = firsts.entry((to, &*sent.facts.branch)).or_insert(this);
+            *known = this.min(*known);
         }
     }
-    ended
+    let refused = firsts.into_iter().filter(|(_, (_, refused))| *refused);
+    refused.map(|(branch, (at, _))| (branch, at)).collect()
 }
 
 /// A server sends each copy of a 2xx on, and no more: to repeat it is the callee's, and to hear it

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use sip_core::timer::wheel::TICK_US;
 
 use super::super::node::NodeId;
+use super::super::scenario::ServerPlan;
 use super::{Case, is_udp};
 use crate::checker::Violation;
 use crate::clock::{MS, Micros, SECOND};
@@ -19,7 +20,7 @@ const T1: Micros = 500 * MS;
 const T2: Micros = 4 * SECOND;
 /// Timers B, F and H.
 const TIME_OUT: Micros = 64 * T1;
-/// T4, for what comes by UDP: since the ACK, which comes after the final answer.
+/// T4, for what comes by UDP: since the ACK.
 const TIMER_I: Micros = 5 * SECOND;
 /// From worker to worker.
 const HAND_OVER: Micros = MS;
@@ -173,10 +174,10 @@ impl<'a> Courses<'a> {
             };
             (key, kind, course)
         });
-        // Whether a server without state sends copies to this one over TCP.
-        let copied = |server: NodeId| {
-            let mut before = scenario.servers.iter().filter(|s| !s.stateful);
-            before.any(|s| s.next.is_some_and(|next| next.tcp && next.server == server))
+        // Who sends to this one over TCP: a server without state sends copies.
+        let before = |server: NodeId| {
+            let to_it = move |s: &&ServerPlan| s.next.is_some_and(|next| next.tcp && next.server == server);
+            scenario.servers.iter().filter(to_it)
         };
         let failures = self
             .failures
@@ -197,7 +198,15 @@ impl<'a> Courses<'a> {
                         .before
                         .and_then(|branch| self.came.get(&(key.0, branch, key.3)));
                     let copies = copies.map_or(&[][..], Vec::as_slice);
-                    early(kind, course, copies, copied(key.0)).or_else(|| late(case, key.1, kind, course))
+                    let acked = course
+                        .before
+                        .and_then(|branch| self.came.get(&(key.0, branch, "ACK")));
+                    let news = News {
+                        copied: before(key.0).any(|s| !s.stateful),
+                        by_tcp: before(key.0).next().is_some(),
+                        acked: acked.and_then(|at| at.iter().min().copied()),
+                    };
+                    early(kind, course, copies, &news).or_else(|| late(case, key.1, kind, course))
                 }
                 Kind::Failure => too_often(course).or_else(|| overdue(course)),
             };
@@ -213,9 +222,20 @@ impl<'a> Courses<'a> {
 
 type Fault = Option<(&'static str, String)>;
 
+/// When a copy of a request is a new one to a server.
+struct News {
+    /// A server without state sends copies to it over TCP.
+    copied: bool,
+    /// Somebody sends requests to it over TCP.
+    by_tcp: bool,
+    /// When an ACK first came.
+    acked: Option<Micros>,
+}
+
 /// A request is sent again by its timer only, which an answer stops (an INVITE's) or slows.
-/// Over TCP what was answered leaves nothing behind, and a copy is a new request with the same branch.
-fn early(kind: Kind, course: &Course<'_>, copies: &[Micros], copied: bool) -> Fault {
+/// Over TCP what was answered leaves nothing behind, and a copy is a new request with the same branch; by
+/// UDP an INVITE is one when timer I has ended.
+fn early(kind: Kind, course: &Course<'_>, copies: &[Micros], news: &News) -> Fault {
     let first = course.finals_back.iter().min().copied();
     let answered = first.filter(|_| kind == Kind::Request);
     // Since the last copy there was no answer.
@@ -237,9 +257,9 @@ fn early(kind: Kind, course: &Course<'_>, copies: &[Micros], copied: bool) -> Fa
             break;
         }
         // See above: an INVITE too. And by UDP a copy is new once timer I of the one before has ended.
-        let over = first.map(|back| back + TIMER_I);
+        let over = news.acked.map(|at| at + if news.by_tcp { 0 } else { TIMER_I });
         let anew = |copy: &Micros| {
-            let is_new = copied || over.is_some_and(|over| over <= *copy);
+            let is_new = news.copied || over.is_some_and(|over| over <= *copy);
             is_new && *copy <= pair[1] && *copy + HAND_OVER >= pair[1]
         };
         if copies.iter().any(anew) {
