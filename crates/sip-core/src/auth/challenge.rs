@@ -157,12 +157,7 @@ fn is_realm(value: &AuthValue<'_>, realm: &[u8]) -> bool {
     let Some(text) = value.params.unquoted(b"realm") else {
         return false;
     };
-    let mut text = text.iter();
-    let unescaped = core::iter::from_fn(|| match text.next() {
-        Some(b'\\') => text.next(),
-        other => other,
-    });
-    unescaped.eq(realm)
+    unescaped(text).eq(realm.iter().copied())
 }
 
 /// Header lines (spans of [`Message::source`]) with credentials for `realm`, in both roles: they
@@ -176,34 +171,45 @@ pub fn own_credentials<'a>(message: &Message<'a>, realm: &[u8]) -> impl Iterator
             match AuthValue::parse(text) {
                 Some(value) => is_realm(&value, realm) || asks_realm(text, realm),
                 // What we cannot read another may: rather drop it than leak it.
-                None => quoted(text, realm).next().is_some(),
+                None => asks_realm(text, realm) || is_quoted_in(text, realm),
             }
         })
         .map(|field| field.start as usize..field.end as usize)
 }
 
-/// Whether `realm = "…"` stands somewhere in `text`, whatever stands around it: another reader may find
+/// Whether `realm = …` stands somewhere in `text`, whatever stands around it: another reader may find
 /// parameters where we find none, or take a second `realm` where we take the first.
 fn asks_realm(text: &[u8], realm: &[u8]) -> bool {
-    quoted(text, realm).any(|at| {
-        let name = text
-            .get(..at)
-            .and_then(|before| before.trim_ascii_end().strip_suffix(b"="));
-        name.map(<[u8]>::trim_ascii_end)
-            .and_then(|name| name.last_chunk::<5>())
-            .is_some_and(|name| name.eq_ignore_ascii_case(b"realm"))
+    let names = text.windows(5).enumerate();
+    let mut names = names.filter(|(_, name)| name.eq_ignore_ascii_case(b"realm"));
+    names.any(|(at, name)| {
+        let behind = text.get(at + name.len()..).unwrap_or_default().trim_ascii_start();
+        let value = behind.strip_prefix(b"=").map(<[u8]>::trim_ascii_start);
+        value.is_some_and(|value| match value.strip_prefix(b"\"") {
+            Some(quoted) => unescaped(quoted).eq(realm.iter().copied()),
+            None => value.strip_prefix(realm).is_some_and(|rest| {
+                let next = rest.first();
+                next.is_none_or(|c| c.is_ascii_whitespace() || matches!(c, b',' | b';'))
+            }),
+        })
     })
 }
 
-/// Where the realm stands between quotes in `text`.
-fn quoted(text: &[u8], realm: &[u8]) -> impl Iterator<Item = usize> {
+/// What stands before the closing quote, without the backslashes of quoted pairs (RFC 3261 §25.1).
+fn unescaped(quoted: &[u8]) -> impl Iterator<Item = u8> {
+    let mut rest = quoted.iter().copied();
+    core::iter::from_fn(move || match rest.next() {
+        Some(b'"') => None,
+        Some(b'\\') => rest.next(),
+        other => other,
+    })
+}
+
+/// Whether the realm stands between quotes somewhere in `text`.
+fn is_quoted_in(text: &[u8], realm: &[u8]) -> bool {
     let len = realm.len() + 2;
     text.windows(len)
-        .enumerate()
-        .filter(move |(_, w)| {
-            w.first() == Some(&b'"') && w.last() == Some(&b'"') && w.get(1..len - 1) == Some(realm)
-        })
-        .map(|(at, _)| at)
+        .any(|w| w.first() == Some(&b'"') && w.last() == Some(&b'"') && w.get(1..len - 1) == Some(realm))
 }
 
 #[cfg(test)]
@@ -359,18 +365,23 @@ mod tests {
              Authorization: Digest realm= realm=\"example.com\", a=b\r\n\
              Authorization: Digest reaml= Realm = \"example.com\", a=b\r\n\
              Authorization: Digest realm=\"elsewhere\", username=\"example.com\"\r\n\
+             Authorization: Digest realm=x, realm=example.com\r\n\
+             Authorization: Digest realm=x, realm=example.community, realm=\"example.com2\"\r\n\
+             Authorization: Digest realm=x, realm=\"exam\\ple.com\"\r\n\
              Subject: \"example.com\"\r\n";
         with_request(lines, |m| {
             let found: Vec<_> = own_credentials(m, b"example.com").map(|r| m.text(r)).collect();
-            assert_eq!(found.len(), 5);
+            assert_eq!(found.len(), 7);
             assert_eq!(
                 found[0],
                 b"Authorization: Digest realm=\"example.com\", a=b,\r\n c=d\r\n"
             );
             assert!(found[1].starts_with(b"Authorization: Digest realm= realm="));
             assert!(found[2].starts_with(b"Authorization: Digest reaml= Realm = "));
-            assert!(found[3].starts_with(b"Proxy-Authorization: Digest realm=\"example.com\""));
-            assert!(found[4].starts_with(b"Proxy-Authorization: Digest realm=\"x\""));
+            assert!(found[3].ends_with(b"realm=example.com\r\n"));
+            assert!(found[4].ends_with(b"realm=\"exam\\ple.com\"\r\n"));
+            assert!(found[5].starts_with(b"Proxy-Authorization: Digest realm=\"example.com\""));
+            assert!(found[6].starts_with(b"Proxy-Authorization: Digest realm=\"x\""));
             assert_eq!(own_credentials(m, b"nowhere").count(), 0);
         });
     }

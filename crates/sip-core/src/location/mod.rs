@@ -8,11 +8,12 @@ use sip_message::Uri;
 
 use crate::id::ConnId;
 use crate::transport::Flow;
+pub use lately::Lately;
 
 pub mod aor;
 pub mod codec;
 mod ends;
-pub(crate) mod removed;
+pub(crate) mod lately;
 pub mod shard;
 mod undo;
 
@@ -102,9 +103,8 @@ pub struct AorRecord {
     /// Grows with each change; of two writes the higher wins. It starts from the wall clock
     /// ([`AorRecord::changed`]), so that a record made anew after its deletion wins over the old.
     pub version: u64,
-    /// Bindings that were removed lately ([`removed`]). Known in memory only, and no part of the
-    /// encoding.
-    pub removed: Vec<Binding>,
+    /// What was removed and taken back lately. Known in memory only, and no part of the encoding.
+    pub lately: Lately,
 }
 
 impl AorRecord {
@@ -143,6 +143,7 @@ impl AorRecord {
             binding.received.conn = None;
             lost += 1;
         }
+        self.lately.forget_conn(conn);
         lost
     }
 

@@ -29,7 +29,7 @@ use siphasher::sip::SipHasher13;
 use super::AorRecord;
 use super::codec::{self, Reader, RecordRef};
 use super::ends::Ends;
-use super::removed::Removed;
+use super::lately::Memory;
 
 /// The keyed hash of an address-of-record; also fit to choose among shards, by other bits.
 pub fn hash_aor(seed: (u64, u64), aor: &[u8]) -> u64 {
@@ -122,7 +122,7 @@ pub struct Shard {
     /// The highest version among records that were removed: a record made anew starts there, so
     /// that its write wins over the one that deleted it even if the wall clock is set back.
     floor: u64,
-    removed: Removed,
+    lately: Memory,
     /// Reused for encoding.
     scratch: Vec<u8>,
 }
@@ -152,7 +152,7 @@ impl Shard {
             ends: Ends::new(now_unix_s),
             bindings: 0,
             floor: 0,
-            removed: Removed::new(),
+            lately: Memory::new(),
             scratch: Vec::new(),
         }
     }
@@ -186,11 +186,11 @@ impl Shard {
             },
         };
         let before = record.bindings.len();
-        let removed = self.removed.of(aor);
-        record.removed.clone_from(&removed);
+        let lately = self.lately.of(aor);
+        record.lately.clone_from(&lately);
         let result = f(&mut record);
-        if record.removed != removed {
-            self.removed.set(aor, core::mem::take(&mut record.removed));
+        if record.lately != lately {
+            self.lately.set(aor, core::mem::take(&mut record.lately));
         }
         self.store(slot, hash, aor, before, &record);
         result
@@ -228,7 +228,7 @@ impl Shard {
         mut changed: impl FnMut(&[u8], &AorRecord),
     ) -> Swept {
         let now_unix_s = now_unix_ms / 1000;
-        self.removed.forget(now_unix_s);
+        self.lately.forget(now_unix_s);
         let mut swept = Swept::default();
         while swept.visited < budget {
             let Some(slot) = self.ends.take_due(now_unix_s) else {

@@ -3,55 +3,118 @@
 //! A registration that cannot be stored is refused, and must "leave the bindings as they were"
 //! (RFC 3261 §10.3). Meanwhile others may have registered, and bindings have ended: those changes stand.
 //! What the change made is known by its version ([`Binding::updated`]), what it removed by what is
-//! remembered of removals ([`super::removed`]).
+//! remembered of removals ([`super::lately`]).
+//!
+//! Where a later change did something to the same binding, that stands; but should it be taken back too,
+//! what was before both comes back. For that it is remembered what was taken back beneath others.
 
 use alloc::vec::Vec;
 
+use super::lately::{REMEMBERED_S, Undone};
 use super::{AorRecord, Binding};
 
 impl AorRecord {
     /// Takes back what the change to version `version` did; `lost` are the bindings that were there
-    /// before it and that it replaced or removed, as they were. Whether anything was taken back: nothing
+    /// before it and that it replaced or removed, as they were. Whether that changed any binding: not so
     /// where later changes did the same again, or undid it. The version stays.
     pub(crate) fn take_back(&mut self, lost: &[Binding], version: u64, now_unix_s: u64) -> bool {
         let was_last = self.version == version;
-        let lasts = |old: &&Binding| old.updated != version && old.expires_unix_s > now_unix_s;
-        let lost = || lost.iter().filter(lasts);
-        let mut made = Vec::new();
-        let mut undone = false;
-        self.bindings.retain_mut(|binding| {
-            if binding.updated != version {
-                return true;
-            }
-            undone = true;
-            let old = lost().find(|old| old.is_same(binding) && old.q_milli == binding.q_milli);
+        let is_made = |binding: &Binding| binding.updated == version;
+        let before = |of: &Binding| {
+            let old = self.before(lost, version, of);
+            old.filter(|old| old.expires_unix_s > now_unix_s)
+        };
+        // What stands where the change put something, by place.
+        let made = self.bindings.iter().enumerate().filter(|(_, b)| is_made(b));
+        let replaced: Vec<(usize, Option<Binding>)> = made
+            .map(|(at, newer)| (at, before(newer).map(|old| with_connection(old, newer))))
+            .collect();
+        // What it removed, and nobody touched since.
+        let is_free = |old: &&Binding| !self.bindings.iter().any(|binding| binding.is_same(old));
+        let removed: Vec<Binding> = lost
+            .iter()
+            .filter(is_free)
+            .filter(|old| {
+                was_last
+                    || self
+                        .removal_of(old)
+                        .is_some_and(|removal| removal.updated == version)
+            })
+            .filter_map(|old| {
+                let conn = self.removal_of(old).and_then(|removal| removal.received.conn);
+                let mut back = before(old)?;
+                back.received.conn = conn;
+                Some(back)
+            })
+            .collect();
+        let undone = !replaced.is_empty() || !removed.is_empty();
+        // From the end, so that places stay what they are.
+        let mut moved = Vec::new();
+        for (at, old) in replaced.into_iter().rev() {
+            let newer = self.bindings.remove(at);
             match old {
-                Some(old) => *binding = before(old, binding),
-                None => made.push(binding.clone()),
-            }
-            old.is_some()
-        });
-        // Those that come back stand in the order in which they stood.
-        for old in lost().rev() {
-            let successor = made.iter().find(|binding| binding.is_same(old));
-            let is_free = !self.bindings.iter().any(|binding| binding.is_same(old));
-            if is_free && (was_last || successor.is_some() || self.was_removed(old, version)) {
-                let old = successor.map_or_else(|| old.clone(), |newer| before(old, newer));
-                self.put_back(old);
-                undone = true;
+                Some(old) if old.q_milli == newer.q_milli && old.call_id == newer.call_id => {
+                    self.bindings.insert(at, old);
+                }
+                Some(old) => moved.push(old),
+                None => {}
             }
         }
-        self.removed.retain(|binding| binding.updated != version);
+        for old in removed.into_iter().rev().chain(moved) {
+            self.put_back(old);
+        }
+        self.lately.removed.retain(|removal| !is_made(removal));
+        if !was_last {
+            self.lately.note_undone(Undone {
+                version,
+                lost: lost.to_vec(),
+                until_unix_s: now_unix_s.saturating_add(REMEMBERED_S),
+            });
+        }
         undone
     }
 
-    /// Whether the change to `version` removed the binding, and none since.
-    fn was_removed(&self, binding: &Binding, version: u64) -> bool {
-        let removals = self.removed.iter().filter(|removed| removed.is_same(binding));
-        removals.map(|removed| removed.updated).max() == Some(version)
+    /// What was there of this binding before the change to `version`, which found `lost`; had those
+    /// changes not been that were taken back.
+    fn before(&self, lost: &[Binding], version: u64, of: &Binding) -> Option<Binding> {
+        let (mut lost, mut version) = (lost, version);
+        loop {
+            let is_it = |old: &&Binding| old.updated != version && old.is_same(of);
+            let undone = self
+                .lately
+                .undone
+                .iter()
+                .filter(|undone| undone.version < version);
+            let beneath = match lost.iter().find(is_it) {
+                Some(old) => match undone.clone().find(|undone| undone.version == old.updated) {
+                    None => return Some(old.clone()),
+                    made_it => made_it,
+                },
+                // None was there: perhaps as one of those had removed it, and none that stands.
+                None => undone
+                    .filter(|undone| undone.lost.iter().any(|old| old.is_same(of)))
+                    .max_by_key(|undone| undone.version)
+                    .filter(|undone| !self.was_removed(of, undone.version, version)),
+            };
+            (lost, version) = beneath.map(|undone| (&*undone.lost, undone.version))?;
+        }
     }
 
-    /// Puts a binding where its `q` and its age have it stand.
+    /// The last removal of the binding.
+    fn removal_of(&self, binding: &Binding) -> Option<&Binding> {
+        let removals = self.lately.removed.iter();
+        removals
+            .filter(|removal| removal.is_same(binding))
+            .max_by_key(|removal| removal.updated)
+    }
+
+    /// Whether the binding was removed between these versions.
+    fn was_removed(&self, binding: &Binding, from: u64, to: u64) -> bool {
+        let mut removals = self.lately.removed.iter();
+        removals.any(|removal| removal.is_same(binding) && from < removal.updated && removal.updated < to)
+    }
+
+    /// Puts a binding among those of its `q`: before those that were registered earlier.
     fn put_back(&mut self, binding: Binding) {
         let rank = |b: &Binding| (b.q_milli, b.updated);
         let at = self
@@ -64,8 +127,7 @@ impl AorRecord {
 }
 
 /// The binding as it was before `newer` took its place. Its connection may have closed since.
-fn before(old: &Binding, newer: &Binding) -> Binding {
-    let mut old = old.clone();
+fn with_connection(mut old: Binding, newer: &Binding) -> Binding {
     if newer.received.remote == old.received.remote {
         old.received.conn = newer.received.conn;
     }

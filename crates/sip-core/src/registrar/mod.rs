@@ -239,7 +239,8 @@ impl<'a> Registration<'a> {
         if repeated.iter().all(|&r| r) {
             return Ok(Effect::Repeated);
         }
-        if self.count_after(record, contacts) > max_contacts {
+        // There may be more already, once a removal was taken back: those may be refreshed.
+        if self.count_after(record, contacts) > max_contacts.max(record.live(now).count()) {
             return Err(Rejection::TooManyContacts);
         }
         let path = stored_path(&self.message);
@@ -255,8 +256,8 @@ impl<'a> Registration<'a> {
                 let old = record.bindings.remove(at);
                 if contact.expires_s == 0 {
                     self.remember(record, old.clone());
-                } else if self.is_plain_refresh(record, &old, contact) {
-                    place = Some(at);
+                } else {
+                    place = self.place_of_refresh(record, &old, contact, at);
                 }
                 lost(old);
             }
@@ -276,18 +277,25 @@ impl<'a> Registration<'a> {
         Ok(Effect::Changed)
     }
 
-    /// Whether the user agent that made this binding makes it last longer, and nothing else: then it keeps
-    /// its place among those of equal `q`. Where one of them is to be called, and no state says which it
-    /// was, the CANCEL goes where the INVITE went (RFC 3261 §16.11), though others refresh meanwhile. One
-    /// that comes back from elsewhere, or was started anew, is the most recent.
-    fn is_plain_refresh(&self, record: &AorRecord, old: &Binding, contact: &NewContact<'a>) -> bool {
+    /// Where a binding stands among those of equal `q` that its user agent made at `at` and now only makes
+    /// last longer: where it stood. Where one of them is to be called, and no state says which it was, the
+    /// CANCEL goes where the INVITE went (RFC 3261 §16.11), though others refresh meanwhile. Before the
+    /// other bindings of that user agent, however: it is there now. `None`: it was started anew, or wants
+    /// another `q`, and is the most recent.
+    fn place_of_refresh(
+        &self,
+        record: &AorRecord,
+        old: &Binding,
+        contact: &NewContact<'a>,
+        at: usize,
+    ) -> Option<usize> {
+        let version = record.next_version(self.now.unix_ms);
         let is_its = |other: &Binding| other.call_id == old.call_id || other.is_same_instance(old);
-        *old.call_id == *self.call_id
-            && old.q_milli == contact.q_milli
-            && !record
-                .bindings
-                .iter()
-                .any(|other| other.updated > old.updated && is_its(other))
+        let is_newer = |other: &Binding| other.updated > old.updated && other.updated != version;
+        let newer = |other: &Binding| other.q_milli == old.q_milli && is_its(other) && is_newer(other);
+        let is_refresh = *old.call_id == *self.call_id && old.q_milli == contact.q_milli;
+        let first = record.bindings.iter().position(newer).unwrap_or(at);
+        is_refresh.then_some(first.min(at))
     }
 
     /// Remembers a binding that this REGISTER removes ([`crate::location::removed`]).
@@ -298,10 +306,10 @@ impl<'a> Registration<'a> {
     }
 
     fn is_behind_removal(&self, record: &AorRecord, contact: &NewContact<'a>) -> bool {
-        let now = self.now.unix_s();
-        record.removed.iter().any(|b| {
-            b.expires_unix_s > now && *b.call_id == *self.call_id && b.cseq >= self.cseq && contact.names(b)
-        })
+        let names = |b: &Binding| contact.names(b);
+        record
+            .lately
+            .is_behind_removal(self.call_id, self.cseq, self.now.unix_s(), names)
     }
 
     /// Bindings that there would be after the update.

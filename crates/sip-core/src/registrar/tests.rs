@@ -44,6 +44,19 @@ fn register(record: &mut AorRecord, at: u64, call_id: &str, cseq: u32, lines: &s
 
 /// The same, where there may be so many contacts.
 fn apply_up_to(record: &mut AorRecord, at: u64, call_id: &str, cseq: u32, lines: &str, max: usize) -> Did {
+    with_lost(record, at, call_id, cseq, lines, max, &mut |_| {})
+}
+
+/// The same; what it replaces or removes goes to `lost`.
+fn with_lost(
+    record: &mut AorRecord,
+    at: u64,
+    call_id: &str,
+    cseq: u32,
+    lines: &str,
+    max: usize,
+    lost: &mut dyn FnMut(Binding),
+) -> Did {
     let lines: String = lines
         .split('|')
         .filter(|l| !l.is_empty())
@@ -63,7 +76,7 @@ fn apply_up_to(record: &mut AorRecord, at: u64, call_id: &str, cseq: u32, lines:
     let mut out = vec![];
     let before = record.clone();
     let result = Registration::read(&message, flow(), &POLICY, max, now)
-        .and_then(|r| r.apply(record, max, &mut |_| {}).map(|effect| (r, effect)));
+        .and_then(|r| r.apply(record, max, lost).map(|effect| (r, effect)));
     match result {
         Ok((registration, effect)) => {
             registration.write_headers(record, &mut out);
@@ -433,6 +446,8 @@ fn a_refresh_keeps_its_place() {
         ("nothing", "", "cba"),
         ("all refresh", "a=a c=c b=b", "cba"),
         ("a is started anew", "new=a", "acb"),
+        ("a registers for two", "a=e,a b=b a=e,a", "ecba"),
+        ("flows beside others", "f1=e/1 f2=f/2 n=n f1=e/1", "nefcba"),
         ("a goes down", "a=a;q=0.5", "cba"),
         ("b goes down and up", "b=b;q=0.5 b=b", "bca"),
         ("a moves", "a=d", "dcba"),
@@ -451,7 +466,11 @@ fn a_refresh_keeps_its_place() {
             let (call_id, contact) = step.split_once('=').unwrap();
             let contact = match contact.split_once('/') {
                 Some((name, reg_id)) => format!("<sip:{name}@h>;+sip.instance=\"<u>\";reg-id={reg_id}"),
-                None => format!("<sip:{}@h>{}", &contact[..1], &contact[1..]),
+                None => contact
+                    .split(',')
+                    .map(|c| format!("<sip:{}@h>{}", &c[..1], &c[1..]))
+                    .collect::<Vec<_>>()
+                    .join(", "),
             };
             let lines = format!("{OUTBOUND}|Contact: {contact}");
             let did = apply_up_to(&mut record, n as u64, call_id, n as u32 + 1, &lines, 9);
@@ -644,6 +663,91 @@ proptest! {
             for (i, a) in record.bindings.iter().enumerate() {
                 prop_assert!(record.bindings.iter().skip(i + 1).all(|b| a.contact != b.contact));
             }
+        }
+    }
+}
+
+/// One step of a record whose changes may fail.
+#[derive(Clone, Debug)]
+enum Step {
+    /// This phone sends a REGISTER with these lines.
+    Ask(usize, &'static str),
+    /// Of the changes that stand this one is taken back.
+    Fail(prop::sample::Index),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let lines = prop::sample::select(vec![
+        "Contact: <sip:x@h>",
+        "Contact: <sip:y@h>",
+        "Contact: <sip:x@h>;q=0.5",
+        "Contact: <sip:x@h>, <sip:y@h>, <sip:x@h>",
+        "Contact: <sip:z@h>, <sip:x@h>;expires=0",
+        "Contact: <sip:x@h>;expires=0",
+        "Contact: <sip:y@h>;expires=0",
+        "Contact: *|Expires: 0",
+    ]);
+    prop_oneof![
+        3 => (0..3usize, lines).prop_map(|(phone, lines)| Step::Ask(phone, lines)),
+        2 => any::<prop::sample::Index>().prop_map(Step::Fail),
+    ]
+}
+
+/// A change of a record, and what it made of each contact that it touched.
+struct Change {
+    lost: Vec<Binding>,
+    version: u64,
+    made: Vec<(Box<[u8]>, Option<Binding>)>,
+}
+
+proptest! {
+    /// Whatever fails, and in whichever order: of each contact that stands which the last change made of
+    /// it that did not fail.
+    #[test]
+    fn what_failed_was_never_there(steps in prop::collection::vec(step(), 1..24)) {
+        let mut record = AorRecord::default();
+        let mut changes: Vec<Change> = vec![];
+        for (n, step) in steps.into_iter().enumerate() {
+            match step {
+                Step::Ask(phone, lines) => {
+                    let before = record.clone();
+                    let mut lost = AorRecord::default();
+                    let call_id = ["a", "b", "c"][phone];
+                    let did = with_lost(&mut record, 0, call_id, n as u32 + 1, lines, 9, &mut |b| lost.bindings.push(b));
+                    if !matches!(did, Did::Ok(Effect::Changed, _)) {
+                        continue;
+                    }
+                    // As it is kept while it waits.
+                    lost.version = record.version;
+                    let mut bytes = vec![];
+                    crate::location::codec::encode(&lost, &mut bytes);
+                    let lost = crate::location::codec::decode(&bytes).unwrap().bindings;
+                    let of = |record: &AorRecord, contact: &[u8]| {
+                        record.bindings.iter().find(|b| *b.contact == *contact).cloned()
+                    };
+                    let all = before.bindings.iter().chain(&record.bindings);
+                    let touched = all.filter(|b| of(&before, &b.contact) != of(&record, &b.contact));
+                    let made = touched.map(|b| (b.contact.clone(), of(&record, &b.contact)));
+                    changes.push(Change { lost, version: record.version, made: made.collect() });
+                }
+                Step::Fail(which) if !changes.is_empty() => {
+                    let failed = changes.remove(which.index(changes.len()));
+                    if record.take_back(&failed.lost, failed.version, T0) {
+                        record.changed(T0 * 1000);
+                    }
+                }
+                Step::Fail(_) => {}
+            }
+            let mut expected: Vec<Binding> = vec![];
+            for contact in ["sip:x@h", "sip:y@h", "sip:z@h"] {
+                let mut made = changes.iter().rev().flat_map(|change| &change.made);
+                let last = made.find(|(touched, _)| **touched == *contact.as_bytes());
+                expected.extend(last.and_then(|(_, made)| made.clone()));
+            }
+            let mut found = record.bindings.clone();
+            found.sort_by(|a, b| a.contact.cmp(&b.contact));
+            prop_assert_eq!(found, expected);
+            prop_assert!(record.bindings.is_sorted_by(|a, b| a.q_milli >= b.q_milli));
         }
     }
 }

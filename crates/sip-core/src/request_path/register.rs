@@ -27,8 +27,8 @@ struct Applied {
     effect: Effect,
     /// What it replaced or removed, as an encoded record, for undoing; `None`: nothing to undo.
     lost: Option<Box<[u8]>>,
-    /// After it.
-    after: Box<[u8]>,
+    /// After it; `None`: nothing is stored.
+    after: Option<Box<[u8]>>,
     version: u64,
     contacts: usize,
     /// It has a binding made over the connection of the request.
@@ -104,17 +104,14 @@ impl Engine {
                     lost.bindings.push(binding);
                 }
             });
+            lost.version = record.version;
             outcome = applied.map(|effect| {
                 registration.write_headers(record, &mut headers);
                 let is_stored = effect != Effect::Nothing && policy.durability != Durability::Memory;
                 Applied {
                     effect,
                     lost: (durable && effect == Effect::Changed).then(|| encoded(&lost)),
-                    after: if is_stored {
-                        encoded(record)
-                    } else {
-                        Box::default()
-                    },
+                    after: is_stored.then(|| encoded(record)),
                     version: record.version,
                     contacts: record.bindings.len(),
                     is_here: conn.is_some() && record.bindings.iter().any(|b| b.received.conn == conn),
@@ -139,7 +136,7 @@ impl Engine {
             (_, Durability::Async) => {
                 let kind = QueryKind::SaveBindings {
                     aor: Box::from(aor),
-                    record: applied.after,
+                    record: applied.after.unwrap_or_default(),
                     version: applied.version,
                 };
                 self.queries.push_back(Query { id: None, kind });
@@ -186,8 +183,7 @@ impl Engine {
         self.write_reply(&mut response, &request.message, request.flow, reply);
         let lost_len = applied.lost.as_ref().map_or(0, |lost| lost.len());
         if !self.may_park(bytes.len() + response.len() + lost_len) {
-            // Nobody was asked to store it, so nobody need be told.
-            let _ = self.take_back(aor, applied.lost.as_deref(), applied.version);
+            self.undo(aor, applied.lost.as_deref(), applied.version, false);
             self.refuse(request, progress.server, Status::SERVICE_UNAVAILABLE);
             return;
         }
@@ -203,7 +199,7 @@ impl Engine {
         };
         let kind = QueryKind::SaveBindings {
             aor: Box::from(aor),
-            record: applied.after,
+            record: applied.after.unwrap_or_default(),
             version: applied.version,
         };
         let purpose = Purpose::Save {
@@ -220,9 +216,22 @@ impl Engine {
     }
 
     /// Takes back a change that could not be stored (§10.3: "it MUST ... leave the bindings as they
-    /// were"). The store is told as well: a write that only came too late must not outlive its refusal.
-    pub(crate) fn undo(&mut self, aor: &[u8], lost: Option<&[u8]>, version: u64) {
-        if let Some((record, version)) = self.take_back(aor, lost, version) {
+    /// were"). Where the store `was_asked` it is told as well: a write that only came too late must not
+    /// outlive its refusal; and so it is where another change, which it was asked to store, holds this one.
+    pub(crate) fn undo(&mut self, aor: &[u8], lost: Option<&[u8]>, version: u64, was_asked: bool) {
+        let Some(lost) = lost.and_then(|lost| codec::decode(lost).ok()) else {
+            return;
+        };
+        let now = self.now;
+        let mut undone = None;
+        self.shared.update_bindings(aor, &mut |record: &mut AorRecord| {
+            let was_last = record.version == version;
+            if record.take_back(&lost.bindings, version, now.unix_s()) {
+                record.changed(now.unix_ms);
+                undone = (was_asked || !was_last).then(|| (encoded(record), record.version));
+            }
+        });
+        if let Some((record, version)) = undone {
             let kind = QueryKind::SaveBindings {
                 aor: Box::from(aor),
                 record,
@@ -231,21 +240,6 @@ impl Engine {
             self.queries.push_back(Query { id: None, kind });
             self.counters.queries_save += 1;
         }
-    }
-
-    /// The record without the change that made it this version; with its new version. `None`: nothing
-    /// of the change is left.
-    fn take_back(&mut self, aor: &[u8], lost: Option<&[u8]>, version: u64) -> Option<(Box<[u8]>, u64)> {
-        let lost = codec::decode(lost?).ok()?.bindings;
-        let now = self.now;
-        let mut undone = None;
-        self.shared.update_bindings(aor, &mut |record: &mut AorRecord| {
-            if record.take_back(&lost, version, now.unix_s()) {
-                record.changed(now.unix_ms);
-                undone = Some((encoded(record), record.version));
-            }
-        });
-        undone
     }
 
     /// What a REGISTER is told that is stored: what was written for it, or, where the record has changed
@@ -277,9 +271,9 @@ impl Engine {
             };
             let holds = registration.is_overtaken(&record, version)
                 // A later REGISTER of the same Call-ID makes this one out of order: then it did hold.
-                || !matches!(
+                || matches!(
                     registration.apply(&mut record.clone(), limit, &mut |_| {}),
-                    Ok(Effect::Changed)
+                    Ok(Effect::Repeated | Effect::Nothing) | Err(Rejection::OutOfOrder)
                 );
             let mut headers = Vec::with_capacity(256);
             registration.write_headers(&record, &mut headers);

@@ -62,7 +62,7 @@ impl Engine {
                 let told = if matches!(answer, Some(Answer::Saved(Ok(())))) {
                     self.answer_to_stored(&parked, &aor, version, told)
                 } else {
-                    self.undo(&aor, lost.as_deref(), version);
+                    self.undo(&aor, lost.as_deref(), version, true);
                     None
                 };
                 match told {

@@ -1,0 +1,178 @@
+//! What is known of changes that are over, in memory and for a while: bindings that were removed, and changes
+//! that were taken back.
+//!
+//! A datagram that was doubled or held up may come after what was sent later. A REGISTER that comes
+//! after the one that removed its binding is out of order like any other (RFC 3261 §10.3 step 7),
+//! but where the binding is gone nothing of it is left to compare with. Hence what was removed is
+//! remembered for as long as a copy may be on its way: as it was, but with the CSeq of the REGISTER
+//! that removed it (where that has another Call-ID, with its own), with the second at which it is to be
+//! forgotten as its end, and with the version of the removal.
+//!
+//! What could not be stored is taken back ([`super::undo`]), which needs to know of removals too, and what
+//! earlier changes had been before they were taken back.
+//!
+//! **What happens at the bounds.** The oldest is forgotten; a copy of its REGISTER that comes still
+//! later binds again, until the end of its time, and a removal of it is not taken back any more.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+
+use super::{AorRecord, Binding};
+use crate::id::ConnId;
+
+/// How long a message may be sent again and be on its way: 64·T1 and T4 (RFC 3261 §17.1.2.2,
+/// Table 4), seconds.
+pub(crate) const REMEMBERED_S: u64 = 37;
+
+/// Changes of addresses-of-record that one shard remembers.
+const MOST: usize = 4_096;
+
+/// Removed bindings of one address-of-record that are remembered, and changes that were taken back.
+const MOST_OF_ONE: usize = 64;
+
+/// What is remembered of one address-of-record.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lately {
+    /// Bindings that were removed.
+    pub(super) removed: Vec<Binding>,
+    /// Changes that were taken back while later ones stood.
+    pub(super) undone: Vec<Undone>,
+}
+
+/// A change that was taken back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Undone {
+    /// Of the record, that the change had made.
+    pub(super) version: u64,
+    /// What it had replaced or removed.
+    pub(super) lost: Vec<Binding>,
+    /// Second at which this is to be forgotten.
+    pub(super) until_unix_s: u64,
+}
+
+impl Lately {
+    /// Whether a REGISTER with this Call-ID and CSeq came before the one that removed a binding which it
+    /// `names`.
+    pub(crate) fn is_behind_removal(
+        &self,
+        call_id: &[u8],
+        cseq: u32,
+        now_unix_s: u64,
+        names: impl Fn(&Binding) -> bool,
+    ) -> bool {
+        self.removed
+            .iter()
+            .any(|b| b.expires_unix_s > now_unix_s && *b.call_id == *call_id && b.cseq >= cseq && names(b))
+    }
+
+    pub(super) fn note_undone(&mut self, undone: Undone) {
+        if self.undone.len() >= MOST_OF_ONE {
+            self.undone.remove(0);
+        }
+        self.undone.push(undone);
+    }
+
+    /// The connection has closed.
+    pub(super) fn forget_conn(&mut self, conn: ConnId) {
+        let lost = self.undone.iter_mut().flat_map(|undone| &mut undone.lost);
+        for binding in self.removed.iter_mut().chain(lost) {
+            if binding.received.conn == Some(conn) {
+                binding.received.conn = None;
+            }
+        }
+    }
+
+    /// Forgets what ends until then.
+    fn forget(&mut self, until_unix_s: u64) {
+        self.removed
+            .retain(|binding| binding.expires_unix_s > until_unix_s);
+        self.undone.retain(|undone| undone.until_unix_s > until_unix_s);
+    }
+
+    /// The second at which all of it may be forgotten; `None`: there is nothing.
+    fn end(&self) -> Option<u64> {
+        let removed = self.removed.iter().map(|b| b.expires_unix_s);
+        removed.chain(self.undone.iter().map(|u| u.until_unix_s)).max()
+    }
+}
+
+impl AorRecord {
+    /// Remembers a binding that a REGISTER of this CSeq removes. To be called before
+    /// [`AorRecord::changed`].
+    pub(crate) fn remember(&mut self, binding: Binding, cseq: u32, now_unix_ms: u64) {
+        let now = now_unix_ms / 1000;
+        let version = self.next_version(now_unix_ms);
+        let removed = &mut self.lately.removed;
+        removed.retain(|b| b.expires_unix_s > now);
+        if removed.len() >= MOST_OF_ONE {
+            removed.remove(0);
+        }
+        removed.push(Binding {
+            cseq,
+            updated: version,
+            expires_unix_s: now.saturating_add(REMEMBERED_S),
+            ..binding
+        });
+    }
+}
+
+/// The same of all, by address-of-record.
+#[derive(Debug)]
+pub(super) struct Memory {
+    /// When each is to be looked at, in the order in which they came.
+    order: VecDeque<(u64, Box<[u8]>)>,
+    records: BTreeMap<Box<[u8]>, Lately>,
+}
+
+impl Memory {
+    /// None.
+    pub(super) const fn new() -> Self {
+        Self {
+            order: VecDeque::new(),
+            records: BTreeMap::new(),
+        }
+    }
+
+    /// What there is of `aor`; some may be there still that is to be forgotten already.
+    pub(super) fn of(&self, aor: &[u8]) -> Lately {
+        // There hardly ever are any.
+        if self.records.is_empty() {
+            return Lately::default();
+        }
+        self.records.get(aor).cloned().unwrap_or_default()
+    }
+
+    /// From now on this is remembered of `aor`.
+    pub(super) fn set(&mut self, aor: &[u8], lately: Lately) {
+        let Some(until) = lately.end() else {
+            // Its place in the order finds nothing.
+            self.records.remove(aor);
+            return;
+        };
+        self.order.push_back((until, aor.into()));
+        self.records.insert(aor.into(), lately);
+        while self.order.len() > MOST {
+            self.forget_first();
+        }
+    }
+
+    /// Forgets what is to be forgotten by now.
+    pub(super) fn forget(&mut self, now_unix_s: u64) {
+        while self.order.front().is_some_and(|(until, _)| *until <= now_unix_s) {
+            self.forget_first();
+        }
+    }
+
+    fn forget_first(&mut self) {
+        let Some((until, aor)) = self.order.pop_front() else {
+            return;
+        };
+        if let Some(held) = self.records.get_mut(&aor) {
+            held.forget(until);
+            if held.end().is_none() {
+                self.records.remove(&aor);
+            }
+        }
+    }
+}
