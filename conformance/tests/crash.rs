@@ -257,6 +257,9 @@ fn no_answered_registration_is_lost_when_the_server_is_killed() {
         server = Server::start_again(&scene);
         let ready = began.elapsed();
         longest = longest.max(ready);
+        if bindings >= MANY {
+            println!("round {round}: killed after {pause:?}, ready after {ready:?}");
+        }
         let wrong = registrant.compare(0..CHANGING);
         assert!(
             wrong.is_empty(),

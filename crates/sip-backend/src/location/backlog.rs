@@ -46,6 +46,9 @@ pub(super) struct Backlog {
 struct State {
     segments: Vec<Closed>,
     bytes: u64,
+    /// Most bytes of a round: it doubles with each that is done. After a start that is one segment, so
+    /// that a server which is killed again and again gets rid of some of its journal each time.
+    round: u64,
     oldest: Option<Instant>,
     urgent: bool,
     stop: bool,
@@ -76,7 +79,7 @@ pub(super) struct Due {
 }
 
 impl State {
-    /// A round's worth: the oldest segments, up to `options.fold_bytes` together.
+    /// A round's worth: the oldest segments, up to `options.fold_bytes` together, at first fewer.
     fn next(&mut self, now: Instant, options: &Options, due: Due) -> Next {
         if let Some(at) = due.retry_at {
             if self.stop {
@@ -98,9 +101,10 @@ impl State {
             }
         } else if ready || fold_at.is_some_and(|at| at <= now) {
             let mut bytes = 0;
+            let most = self.round.min(options.fold_bytes);
             let fits = |segment: &&Closed| {
                 bytes += segment.bytes;
-                bytes <= options.fold_bytes
+                bytes <= most
             };
             let count = self.segments.iter().take_while(fits).count().max(1);
             return Next::Fold(self.segments.iter().take(count).cloned().collect());
@@ -182,6 +186,53 @@ impl Backlog {
         let mut state = self.state.lock();
         let bytes: u64 = state.segments.drain(..count).map(|segment| segment.bytes).sum();
         state.bytes = state.bytes.saturating_sub(bytes);
+        state.round = state.round.max(bytes).saturating_mul(2);
         state.oldest = (!state.segments.is_empty()).then_some(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many segments each round folds, while nothing is added.
+    fn rounds(backlog: &Backlog, options: &Options, at_most: usize) -> Vec<usize> {
+        let (now, due) = (
+            Instant::default(),
+            Due {
+                tidy_at: after(Instant::default(), Duration::from_secs(1)),
+                retry_at: None,
+            },
+        );
+        let mut found = Vec::new();
+        while let Next::Fold(segments) = backlog.next(now, options, due)
+            && found.len() < at_most
+        {
+            found.push(segments.len());
+            backlog.done(now, segments.len());
+        }
+        found
+    }
+
+    #[test]
+    fn rounds_are_small_at_first_and_bounded_then() {
+        let mut options = Options::new("unused", Vec::new());
+        options.fold_bytes = 100;
+        let segments = |count: usize, bytes: u64| {
+            let segment = |n: usize| Closed {
+                path: n.to_string().into(),
+                bytes,
+            };
+            (0..count).map(segment).collect::<Vec<_>>()
+        };
+        let backlog = Backlog::default();
+        backlog.add(Instant::default(), segments(30, 10), true);
+        assert_eq!(rounds(&backlog, &options, 99), [1, 2, 4, 8, 10, 5]);
+        // It goes on as it was.
+        backlog.add(Instant::default(), segments(20, 10), true);
+        assert_eq!(rounds(&backlog, &options, 99), [10, 10]);
+        // Whatever a segment holds, one is folded.
+        backlog.add(Instant::default(), segments(2, 1_000), true);
+        assert_eq!(rounds(&backlog, &options, 99), [1, 1]);
     }
 }
