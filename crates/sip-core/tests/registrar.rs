@@ -11,7 +11,7 @@ use sip_core::auth::digest;
 use sip_core::config::{Config, Durability, Network, StateMode};
 use sip_core::event::Event;
 use sip_core::location::codec;
-use sip_core::query::{Answer, QueryKind, Unavailable};
+use sip_core::query::{Answer, Query, QueryKind, Unavailable};
 use sip_core::shared::SharedState as _;
 
 const PHONE: &str = "192.0.2.30:40000";
@@ -47,6 +47,14 @@ fn register(n: u32, contact: &str, extra: &str) -> String {
 
 fn call(b: &mut Bench, uri: &str) -> Vec<Sent> {
     b.udp(CALLER, &request("INVITE", uri, "i1", ""))
+}
+
+/// It comes twice, and both wait for the disk.
+fn twice(b: &mut Bench, text: &str) -> [Query; 2] {
+    [(); 2].map(|()| {
+        assert!(b.udp(PHONE, text).is_empty());
+        b.query()
+    })
 }
 
 fn contacts(sent: &Sent) -> Vec<&str> {
@@ -486,11 +494,7 @@ fn what_ended_meanwhile_does_not_keep_what_could_not_be_stored() {
 #[test]
 fn a_copy_that_could_not_be_stored_undoes_nothing() {
     let mut b = Bench::new(&registrar(Durability::Commit));
-    let text = register(1, "<sip:new@10.0.0.30>", "");
-    b.udp(PHONE, &text);
-    let first = b.query();
-    b.udp(PHONE, &text);
-    let second = b.query();
+    let [first, second] = twice(&mut b, &register(1, "<sip:new@10.0.0.30>", ""));
     let out = b.answer(&second, Answer::Saved(Err(Unavailable)));
     assert_eq!(one(out).first_line(), "SIP/2.0 500 Server Internal Error");
     b.no_query();
@@ -536,23 +540,85 @@ fn undoing_leaves_the_order() {
     }
 }
 
-/// The others' connections stay.
+/// What comes back has the connection that it had, unless that closed meanwhile: then it has none.
 #[test]
-fn undoing_leaves_the_connections_of_others() {
-    let mut b = Bench::new(&registrar(Durability::Commit));
-    let flow = tcp_flow("192.0.2.30:40001", 5);
-    let text = register(1, "<sip:bob@10.0.0.30;transport=tcp>", "").replace("SIP/2.0/UDP", "SIP/2.0/TCP");
-    b.receive(flow, &text);
+fn undoing_brings_no_closed_connection_back() {
+    for (what, lines) in [
+        ("its refresh", "<sip:bob@10.0.0.30;transport=tcp>"),
+        ("its removal", "<sip:bob@10.0.0.30;transport=tcp>;expires=0"),
+        ("all are removed", "*\nExpires: 0"),
+        ("another phone", "<sip:other@10.0.0.31>"),
+    ] {
+        for closes in [false, true] {
+            let mut b = Bench::new(&registrar(Durability::Commit));
+            let flow = tcp_flow("192.0.2.30:40001", 5);
+            let over_tcp = |text: String| text.replace("SIP/2.0/UDP", "SIP/2.0/TCP");
+            b.receive(
+                flow,
+                &over_tcp(register(1, "<sip:bob@10.0.0.30;transport=tcp>", "")),
+            );
+            let query = b.query();
+            b.answer(&query, Answer::Saved(Ok(())));
+            b.receive(flow, &over_tcp(register(2, lines, "")));
+            let query = b.query();
+            if closes {
+                b.endpoint.handle_flow_closed(b.now(), flow.conn.unwrap());
+            }
+            b.answer(&query, Answer::Saved(Err(Unavailable)));
+            let mut found = Vec::new();
+            b.shared.update_bindings(b"bob@example.com", &mut |record| {
+                found = record.bindings.iter().map(|b| b.received.conn).collect();
+            });
+            assert_eq!(found, [flow.conn.filter(|_| !closes)], "{what}, closes: {closes}");
+        }
+    }
+}
+
+/// A removal that is taken back may leave more than are allowed: they may be refreshed, and no more added.
+#[test]
+fn what_is_over_the_limit_may_be_refreshed() {
+    let mut config = registrar(Durability::Commit);
+    config.limits.contacts_per_aor = 2;
+    let mut b = Bench::new(&config);
+    let ask = |b: &mut Bench, cseq, contact: &str, result: Result<(), Unavailable>| {
+        b.udp(PHONE, &register(cseq, contact, ""));
+        let query = b.query();
+        one(b.answer(&query, Answer::Saved(result)))
+            .first_line()
+            .to_owned()
+    };
+    let ok = "SIP/2.0 200 OK";
+    assert_eq!(ask(&mut b, 1, "<sip:a@10.0.0.30>", Ok(())), ok);
+    assert_eq!(ask(&mut b, 2, "<sip:b@10.0.0.30>", Ok(())), ok);
+    b.udp(PHONE, &register(3, "<sip:a@10.0.0.30>;expires=0", ""));
+    let removal = b.query();
+    assert_eq!(ask(&mut b, 4, "<sip:c@10.0.0.30>", Ok(())), ok);
+    b.answer(&removal, Answer::Saved(Err(Unavailable)));
+    b.query();
+    for (cseq, contact) in [(5, "a"), (6, "b"), (7, "c")] {
+        let contact = format!("<sip:{contact}@10.0.0.30>");
+        assert_eq!(ask(&mut b, cseq, &contact, Ok(())), ok);
+    }
+    let out = one(b.udp(PHONE, &register(8, "<sip:d@10.0.0.30>", "")));
+    assert_eq!(out.first_line(), "SIP/2.0 403 Too Many Contacts");
+    assert_eq!(contacts(&one(b.udp(PHONE, &register(9, "", "")))).len(), 3);
+}
+
+/// A copy whose first was taken back has no binding, also where there is room for none any more.
+#[test]
+fn a_copy_without_room_is_not_answered_for_the_first() {
+    let mut config = registrar(Durability::Commit);
+    config.limits.contacts_per_aor = 1;
+    let mut b = Bench::new(&config);
+    let [first, second] = twice(&mut b, &register(1, "<sip:a@10.0.0.30>", ""));
+    b.answer(&first, Answer::Saved(Err(Unavailable)));
+    b.query();
+    b.udp(PHONE, &register(2, "<sip:b@10.0.0.30>", ""));
     let query = b.query();
-    b.answer(&query, Answer::Saved(Ok(())));
-    let again = text
-        .replace("CSeq: 1 ", "CSeq: 2 ")
-        .replace("branch=", "branch=z9hG4bKagain");
-    b.receive(flow, &again);
-    let query = b.query();
-    b.answer(&query, Answer::Saved(Err(Unavailable)));
-    let out = one(call(&mut b, "sip:bob@example.com"));
-    assert_eq!(out.to, flow);
+    let out = one(b.answer(&query, Answer::Saved(Ok(()))));
+    assert_eq!((out.first_line(), contacts(&out).len()), ("SIP/2.0 200 OK", 1));
+    let out = one(b.answer(&second, Answer::Saved(Ok(()))));
+    assert_eq!(out.first_line(), "SIP/2.0 500 Server Internal Error");
 }
 
 /// Two Call-IDs, one contact (a phone that was started anew, say): both hold, whichever is the later.
@@ -613,11 +679,7 @@ fn a_phone_on_a_connection_is_called_there() {
 #[test]
 fn a_copy_does_not_outlive_the_undoing_of_the_first() {
     let mut b = Bench::new(&registrar(Durability::Commit));
-    let text = register(1, "<sip:new@10.0.0.30>", "");
-    b.udp(PHONE, &text);
-    let first = b.query();
-    b.udp(PHONE, &text);
-    let second = b.query();
+    let [first, second] = twice(&mut b, &register(1, "<sip:new@10.0.0.30>", ""));
     let out = b.answer(&first, Answer::Saved(Err(Unavailable)));
     assert_eq!(one(out).first_line(), "SIP/2.0 500 Server Internal Error");
     let undone = b.query();
@@ -630,12 +692,7 @@ fn a_copy_does_not_outlive_the_undoing_of_the_first() {
     assert_eq!(one(out).first_line(), "SIP/2.0 500 Server Internal Error");
     assert_eq!(one(call(&mut b, "sip:bob@example.com")).first_line(), UNAVAILABLE);
     // Two copies that are both stored are both answered.
-    let text = register(2, "<sip:new@10.0.0.30>", "");
-    b.udp(PHONE, &text);
-    let first = b.query();
-    b.udp(PHONE, &text);
-    let second = b.query();
-    for query in [first, second] {
+    for query in twice(&mut b, &register(2, "<sip:new@10.0.0.30>", "")) {
         assert_eq!(
             one(b.answer(&query, Answer::Saved(Ok(())))).first_line(),
             "SIP/2.0 200 OK"
