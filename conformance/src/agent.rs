@@ -2,6 +2,7 @@
 //! client (RFC 5626) where nobody could connect to it.
 
 use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::{Client, DOMAIN, Link, Message, digest};
 
@@ -12,6 +13,9 @@ pub struct Agent {
     user: &'static str,
     password: &'static str,
     outbound: bool,
+    /// Of the agents of this test. Ports are given out again, and a phone that began anew under
+    /// the Call-ID of one before it would be behind that one's CSeq.
+    number: u32,
     cseq: u32,
 }
 
@@ -33,12 +37,14 @@ pub struct Dialog {
 impl Agent {
     /// A phone behind this way.
     pub fn new(link: Link, user: &'static str, password: &'static str) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
         let outbound = link.transport().is_websocket();
         Self {
             client: Client::over(link),
             user,
             password,
             outbound,
+            number: NUMBER.fetch_add(1, Ordering::Relaxed),
             cseq: 0,
         }
     }
@@ -85,10 +91,11 @@ impl Agent {
             String::new()
         };
         let text = format!(
-            "To: <{aor}>\nFrom: <{aor}>;tag=r{user}\nCall-ID: register-{user}-{host}\nContact: <{contact}>{outbound}\n\
+            "To: <{aor}>\nFrom: <{aor}>;tag=r{user}\nCall-ID: register-{user}-{number}-{host}\nContact: <{contact}>{outbound}\n\
              Expires: {seconds}\nSupported: path, outbound",
             aor = self.aor(),
             user = self.user,
+            number = self.number,
             host = self.client.host(),
             contact = self.contact(),
         );
@@ -228,7 +235,7 @@ impl Agent {
     }
 
     fn branch(&self) -> String {
-        format!("{}{}n{}", self.user, self.client.local().port(), self.cseq)
+        format!("{}{}n{}", self.user, self.number, self.cseq)
     }
 
     fn send(&mut self, method: &str, uri: &str, headers: &str, branch: &str, body: &str) {
