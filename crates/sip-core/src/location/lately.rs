@@ -6,7 +6,7 @@
 //! but where the binding is gone nothing of it is left to compare with. Hence what was removed is
 //! remembered for as long as a copy may be on its way: as it was, but with the CSeq of the REGISTER
 //! that removed it (where that has another Call-ID, with its own), with the second at which it is to be
-//! forgotten as its end, and with the version of the removal.
+//! forgotten as its end, and with the version of the removal; without one, where it was not there.
 //!
 //! What could not be stored is taken back ([`super::undo`]), which needs to know of removals too, and what
 //! earlier changes had been before they were taken back.
@@ -66,6 +66,12 @@ impl Lately {
             .any(|b| b.expires_unix_s > now_unix_s && *b.call_id == *call_id && b.cseq >= cseq && names(b))
     }
 
+    /// How many removals.
+    #[cfg(test)]
+    pub(crate) fn removed_bindings(&self) -> usize {
+        self.removed.len()
+    }
+
     pub(super) fn note_undone(&mut self, undone: Undone) {
         if self.undone.len() >= MOST_OF_ONE {
             self.undone.remove(0);
@@ -101,16 +107,32 @@ impl AorRecord {
     /// Remembers a binding that a REGISTER of this CSeq removes. To be called before
     /// [`AorRecord::changed`].
     pub(crate) fn remember(&mut self, binding: Binding, cseq: u32, now_unix_ms: u64) {
-        let now = now_unix_ms / 1000;
         let version = self.next_version(now_unix_ms);
+        let removed = Binding {
+            cseq,
+            updated: version,
+            ..binding
+        };
+        self.note_removed(removed, now_unix_ms);
+    }
+
+    /// Remembers a REGISTER that was to remove this binding, which was not there: no change.
+    pub(crate) fn remember_absent(&mut self, binding: Binding, now_unix_ms: u64) {
+        let removed = Binding {
+            updated: 0,
+            ..binding
+        };
+        self.note_removed(removed, now_unix_ms);
+    }
+
+    fn note_removed(&mut self, binding: Binding, now_unix_ms: u64) {
+        let now = now_unix_ms / 1000;
         let removed = &mut self.lately.removed;
         removed.retain(|b| b.expires_unix_s > now);
         if removed.len() >= MOST_OF_ONE {
             removed.remove(0);
         }
         removed.push(Binding {
-            cseq,
-            updated: version,
             expires_unix_s: now.saturating_add(REMEMBERED_S),
             ..binding
         });

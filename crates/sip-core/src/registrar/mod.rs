@@ -260,6 +260,8 @@ impl<'a> Registration<'a> {
                     place = self.place_of_refresh(record, &old, contact, at);
                 }
                 lost(old);
+            } else if contact.expires_s == 0 {
+                self.remember_absent(record, contact, &path);
             }
             if contact.expires_s > 0 {
                 let binding = self.binding(contact, &path, record.next_version(self.now.unix_ms));
@@ -303,6 +305,14 @@ impl<'a> Registration<'a> {
         let is_own = *binding.call_id == *self.call_id;
         let cseq = if is_own { self.cseq } else { binding.cseq };
         record.remember(binding, cseq, self.now.unix_ms);
+    }
+
+    /// Remembers that this REGISTER was to remove a binding which is not there: one that was sent before and
+    /// comes after it, as it was refused for want of room the first time, say, is not to make it.
+    fn remember_absent(&self, record: &mut AorRecord, contact: &NewContact<'a>, path: &[u8]) {
+        if !self.is_behind_removal(record, contact) {
+            record.remember_absent(self.binding(contact, path, 0), self.now.unix_ms);
+        }
     }
 
     fn is_behind_removal(&self, record: &AorRecord, contact: &NewContact<'a>) -> bool {

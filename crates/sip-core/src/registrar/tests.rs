@@ -81,7 +81,7 @@ fn with_lost(
         Ok((registration, effect)) => {
             registration.write_headers(record, &mut out);
             assert_eq!(effect == Effect::Changed, record.version > before.version);
-            assert!(effect == Effect::Changed || *record == before);
+            assert!(effect == Effect::Changed || record.bindings == before.bindings);
             assert!(record.bindings.len() <= max);
             let text = String::from_utf8(out).unwrap();
             let (rest, date) = text.split_once("Supported: path\r\nDate: ").unwrap();
@@ -325,6 +325,31 @@ fn order() {
         register(&mut record, 9999, "d", 1, "Contact: <sip:a@h>"),
         changed(&a(3600))
     );
+}
+
+/// The registration was refused, say, and so it is when it comes once more after what was to remove it; a copy
+/// of that does not make it later.
+#[test]
+fn a_removal_of_what_is_not_there_is_a_removal_too() {
+    let mut record = AorRecord::default();
+    let removal = "Contact: <sip:a@h>;expires=0, <sip:b@h>;expires=0";
+    for at in [0, 36] {
+        assert_eq!(register(&mut record, at, "c", 5, removal), repeated(""));
+    }
+    assert_eq!(record.lately.removed_bindings(), 2);
+    for contact in ["Contact: <sip:b@h>", "Contact: <sip:a@h>"] {
+        assert_eq!(register(&mut record, 36, "c", 4, contact), refused(500));
+    }
+    let bound = changed("Contact: <sip:a@h>;expires=3600|");
+    assert_eq!(register(&mut record, 37, "c", 4, "Contact: <sip:a@h>"), bound);
+    // A later one removes it, and is the one that counts.
+    assert_eq!(register(&mut record, 38, "c", 6, removal), changed(""));
+    assert_eq!(register(&mut record, 39, "c", 8, removal), repeated(""));
+    assert_eq!(
+        register(&mut record, 40, "c", 7, "Contact: <sip:a@h>"),
+        refused(500)
+    );
+    assert_eq!(register(&mut record, 40, "c", 9, "Contact: <sip:a@h>"), bound);
 }
 
 /// §10.3: "MUST be committed … all or nothing": one contact fails, none changes (`register`
