@@ -486,3 +486,63 @@ fn memory_stays_below_the_limits_in_a_flood() {
     }
     assert_answers(&scene);
 }
+
+/// Where nobody is asked who he is, a flood of registrations, each of another user and as long as may be.
+#[test]
+fn registrations_stay_below_their_limit_in_a_flood() {
+    const LOCATION_BYTES: usize = 32 * MIB;
+    const PARKED_BYTES: usize = 2 * MIB;
+    /// Of the store: SQLite's pages (32 MiB), the journal's buffers (8 MiB), and what waits for it.
+    const STORE_BYTES: usize = 64 * MIB;
+    let scene = Scene::new();
+    let limits = format!("location_bytes = {LOCATION_BYTES}\nparked_bytes = {PARKED_BYTES}");
+    let config = Config::new().workers(2).auth(&[]).table("[limits]", &limits);
+    let server = Server::start(&scene, &config);
+    assert_answers(&scene);
+    let before = resident(&server);
+    let mut flooder = Flooder::new(&scene);
+    let (here, registrar) = (flooder.here, format!("sip:{DOMAIN}"));
+    let full = |server: &Server| server.metric("trapezoid_limit_reached_total", "limit=\"location-bytes\"");
+    let begin = Instant::now();
+    let mut number = 0;
+    while full(&server) < 1_000.0 {
+        assert!(
+            begin.elapsed() < PATIENCE,
+            "{number} registrations, {} refused",
+            full(&server)
+        );
+        for _ in 0..500 {
+            let lines = format!("Contact: <sip:u@{here};x={}>\r\n", "x".repeat(1_900));
+            let text = request(
+                "REGISTER",
+                &registrar,
+                number,
+                &format!("UDP {here};rport"),
+                &lines,
+            )
+            .replace(
+                &format!("To: <{registrar}>"),
+                &format!("To: <sip:u{number}@{DOMAIN}>"),
+            );
+            flooder
+                .socket
+                .send_to(text.as_bytes(), flooder.server)
+                .expect("sending");
+            flooder.hear();
+            number += 1;
+        }
+    }
+    let held = server.metric("trapezoid_location_bytes", "");
+    let peak = resident(&server);
+    eprintln!(
+        "{number} registrations; {held} bytes of them held; resident {:.0} MiB before, {:.0} then",
+        before / MIB as f64,
+        peak / MIB as f64
+    );
+    let most = LOCATION_BYTES as f64;
+    assert!((most..most + 100_000.0).contains(&held), "{held}");
+    // The allocator holds some pages more than are used.
+    let cap = before + (LOCATION_BYTES + 2 * PARKED_BYTES) as f64 * 1.25 + STORE_BYTES as f64;
+    assert!(peak <= cap, "{peak} of {cap} bytes");
+    assert_answers(&scene);
+}

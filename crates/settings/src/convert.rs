@@ -254,6 +254,7 @@ fn limits(settings: &Settings) -> Limits {
         branches: limits.branches,
         parked_requests: limits.parked_requests,
         parked_bytes: limits.parked_bytes,
+        location_bytes: limits.location_bytes,
         contacts_per_aor: settings.location.max_contacts,
         dns_entries: limits.dns_entries,
         events: limits.events,

@@ -556,6 +556,11 @@ pub(crate) struct Limits {
     /// Bytes of those requests. At the limit: 503.
     #[schemars(range(min = 65_536, max = 17_179_869_184_u64))]
     pub parked_bytes: usize,
+    /// Bytes that registrations take in memory, those of all workers together; a usual phone takes some 240. At
+    /// the limit a REGISTER that adds a contact is answered 503 and refreshes go on; an eighth above it those that
+    /// make a contact longer are refused too. What was stored is loaded at a start whatever it takes.
+    #[schemars(range(min = 1_048_576, max = 1_099_511_627_776_u64))]
+    pub location_bytes: usize,
     /// DNS answers that one worker keeps. At the limit the one that expires soonest leaves.
     #[schemars(range(min = 16, max = 1_000_000))]
     pub dns_entries: usize,
@@ -594,6 +599,7 @@ impl Default for Limits {
             branches: core.branches,
             parked_requests: core.parked_requests,
             parked_bytes: core.parked_bytes,
+            location_bytes: core.location_bytes,
             dns_entries: core.dns_entries,
             events: core.events,
             nonces: core.nonces,

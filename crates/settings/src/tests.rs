@@ -453,6 +453,7 @@ fn a_whole_file() {
     assert_eq!(core.registrar.durability, Durability::Async);
     assert_eq!(core.limits.contacts_per_aor, 5);
     assert_eq!(core.limits.header_bytes, 32_768);
+    assert_eq!(core.limits.location_bytes, 3_000_000);
     assert_eq!(core.limits.branches, 16);
     assert_eq!(core.trust.len(), 2);
     let [domain] = core.domains.as_slice() else {

@@ -13,6 +13,7 @@ use sip_core::shared::SharedState;
 
 use crate::metrics::{Counter, Sample};
 use crate::subscribers::CredentialCache;
+use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
 /// Shards of bindings.
@@ -32,6 +33,8 @@ struct Line<T>(Mutex<T>);
 pub struct Shared {
     seed: (u64, u64),
     bindings: Vec<Line<Shard>>,
+    /// What all of them take. Written where that changes: a refresh usually takes what was there.
+    location_bytes: AtomicUsize,
     nonces: Vec<Line<Windows>>,
     credentials: Arc<CredentialCache>,
     /// The shard that the next sweep begins with.
@@ -55,6 +58,7 @@ impl Shared {
             bindings: (0..BINDING_SHARDS)
                 .map(|_| Line(Mutex::new(Shard::starting_at(seed, started_unix_ms / 1000))))
                 .collect(),
+            location_bytes: AtomicUsize::new(0),
             nonces: (0..NONCE_SHARDS)
                 .map(|_| Line(Mutex::new(Windows::new(per_shard, started_unix_ms))))
                 .collect(),
@@ -66,7 +70,20 @@ impl Shared {
 
     /// Puts a record in its place: for what a store held at the start.
     pub fn load(&self, aor: &[u8], record: AorRecord) {
-        self.shard(aor).update(aor, |held| *held = record);
+        self.change(self.shard(aor), |shard| shard.update(aor, |held| *held = record));
+    }
+
+    /// Changes a shard, and notes what it takes then.
+    fn change<T>(&self, mut shard: MutexGuard<'_, Shard>, f: impl FnOnce(&mut Shard) -> T) -> T {
+        let before = shard.bytes();
+        let result = f(&mut shard);
+        let after = shard.bytes();
+        if after != before {
+            // Modulo the word, so that it may sink as well.
+            let more = after.wrapping_sub(before);
+            self.location_bytes.fetch_add(more, Ordering::Relaxed);
+        }
+        result
     }
 
     /// Records made anew from now on get versions above `newest_version`, even if the clock was
@@ -123,7 +140,9 @@ impl Shared {
             total.finished = false;
             while !total.finished && total.visited < budget {
                 let slice = SWEEP_SLICE.min(budget - total.visited);
-                let swept = shard.0.lock().sweep(now_unix_ms, slice, &mut changed);
+                let swept = self.change(shard.0.lock(), |shard| {
+                    shard.sweep(now_unix_ms, slice, &mut changed)
+                });
                 total.visited += swept.visited;
                 total.bindings += swept.bindings;
                 total.records += swept.records;
@@ -169,6 +188,12 @@ impl Shared {
                 aors as u64,
             ),
             Sample::gauge("location_bindings", "", "Bindings.", bindings as u64),
+            Sample::gauge(
+                "location_bytes",
+                "",
+                "Bytes that registrations take in memory.",
+                self.location_bytes() as u64,
+            ),
             Sample::counter(
                 "location_expired",
                 "",
@@ -195,13 +220,17 @@ impl Shared {
 
 impl SharedState for Shared {
     fn update_bindings(&self, aor: &[u8], f: &mut dyn FnMut(&mut AorRecord)) {
-        self.shard(aor).update(aor, f);
+        self.change(self.shard(aor), |shard| shard.update(aor, f));
     }
 
     fn read_bindings(&self, aor: &[u8], f: &mut dyn FnMut(RecordRef<'_>)) {
         if let Some(record) = self.shard(aor).view(aor) {
             f(record);
         }
+    }
+
+    fn location_bytes(&self) -> usize {
+        self.location_bytes.load(Ordering::Relaxed)
     }
 
     fn use_nonce(&self, now_unix_ms: u64, nonce: NonceId, count: u32, request: u64) -> NonceUse {
@@ -263,6 +292,10 @@ mod tests {
             shared.load(format!("u{n}@x").as_bytes(), record);
         }
         assert_eq!(shared.held(), (2_000, 2_000));
+        let in_shards =
+            |shared: &Shared| -> usize { shared.bindings.iter().map(|shard| shard.0.lock().bytes()).sum() };
+        let loaded = shared.location_bytes();
+        assert!(loaded > 2_000 * 83 && loaded == in_shards(&shared), "{loaded}");
         let (mut rounds, mut removed, mut visited, mut saves) = (0, 0, 0, vec![]);
         loop {
             let swept = shared.sweep_saves(150_000, 64, &mut saves);
@@ -276,6 +309,8 @@ mod tests {
         assert!(rounds >= 1_000 / 64, "the budget bounds a call: {rounds}");
         assert_eq!(visited, 1_000, "what has not ended is not looked at");
         assert_eq!((removed, shared.held()), (1_000, (1_000, 1_000)));
+        assert_eq!(shared.location_bytes(), in_shards(&shared));
+        assert!(shared.location_bytes() < loaded * 11 / 20);
         assert_eq!(saves.len(), 1_000);
         for save in saves {
             let QueryKind::SaveBindings { record, version, .. } = save.kind else {
@@ -296,6 +331,10 @@ mod tests {
         });
         assert_eq!(contact.as_deref(), Some(&b"sip:a@192.0.2.1"[..]));
         shared.read_bindings(b"u0@x", &mut |_| panic!("it was swept"));
+        shared.update_bindings(b"u1@x", &mut |record| record.bindings.clear());
+        assert_eq!(shared.location_bytes(), in_shards(&shared));
+        shared.sweep(300_000, usize::MAX);
+        assert_eq!(shared.location_bytes(), 0);
     }
 
     #[test]

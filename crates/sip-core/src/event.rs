@@ -140,6 +140,8 @@ counters! {
     /// Requests refused because a limit was reached.
     limited_parked => "limit_reached" { "limit=\"parked\"" };
     /// Requests refused because a limit was reached.
+    limited_location => "limit_reached" { "limit=\"location-bytes\"" };
+    /// Requests refused because a limit was reached.
     limited_flow_registrations => "limit_reached" { "limit=\"registrations-per-connection\"" };
     /// Requests refused because a limit was reached.
     limited_flows => "limit_reached" { "limit=\"flows\"" };

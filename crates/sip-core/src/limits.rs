@@ -27,6 +27,10 @@ pub struct Limits {
     pub parked_bytes: usize,
     /// Contacts of one address-of-record; one more: 403 (the registrar's own policy).
     pub contacts_per_aor: usize,
+    /// Bytes that the registrations of all workers take. At the limit a REGISTER that adds a contact is
+    /// refused with 503; an eighth above it also one that makes the texts of those that there are longer.
+    /// What a store held at the start is taken whatever it is.
+    pub location_bytes: usize,
     /// Entries of the resolver's cache of one worker; at the limit the soonest to expire leaves, names
     /// without records first.
     pub dns_entries: usize,
@@ -64,6 +68,7 @@ impl Default for Limits {
             parked_requests: 10_000,
             parked_bytes: 64 * 1024 * 1024,
             contacts_per_aor: 10,
+            location_bytes: 2 * 1024 * 1024 * 1024,
             dns_entries: 10_000,
             events: 65_536,
             nonces: 1_000_000,

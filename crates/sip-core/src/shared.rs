@@ -17,6 +17,9 @@ pub trait SharedState: Send + Sync {
     /// Runs `f` on the encoded record of `aor`, if there is one: look-ups decode what they need.
     fn read_bindings(&self, aor: &[u8], f: &mut dyn FnMut(RecordRef<'_>));
 
+    /// Bytes that all records take ([`crate::location::shard::Shard::bytes`]).
+    fn location_bytes(&self) -> usize;
+
     /// Notes the use of a nonce with a count ([`crate::auth::window::NO_COUNT`]: none given) in a
     /// request whose response was right; see [`crate::auth::window::Windows::use_nonce`].
     /// `request` is a keyed hash of response, branch and source: the same request again is a

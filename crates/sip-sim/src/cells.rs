@@ -86,6 +86,10 @@ impl SharedState for Cells {
         }
     }
 
+    fn location_bytes(&self) -> usize {
+        lock(&self.shard).bytes()
+    }
+
     fn use_nonce(&self, now_unix_ms: u64, nonce: NonceId, count: u32, request: u64) -> NonceUse {
         lock(&self.windows).use_nonce(now_unix_ms, nonce, count, request)
     }

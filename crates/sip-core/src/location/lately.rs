@@ -28,6 +28,9 @@ pub(crate) const REMEMBERED_S: u64 = 37;
 /// Changes of addresses-of-record that one shard remembers.
 const MOST: usize = 4_096;
 
+/// Bytes that they may take.
+const MOST_BYTES: usize = 1024 * 1024;
+
 /// Removed bindings of one address-of-record that are remembered, and changes that were taken back.
 const MOST_OF_ONE: usize = 64;
 
@@ -89,6 +92,13 @@ impl Lately {
         }
     }
 
+    /// Bytes that it takes.
+    fn bytes(&self) -> usize {
+        let bindings = |all: &[Binding]| all.iter().map(Binding::bytes).sum::<usize>();
+        let undone = |undone: &Undone| size_of::<Undone>() + bindings(&undone.lost);
+        size_of::<Self>() + bindings(&self.removed) + self.undone.iter().map(undone).sum::<usize>()
+    }
+
     /// Forgets what ends until then.
     fn forget(&mut self, until_unix_s: u64) {
         self.removed
@@ -145,6 +155,8 @@ pub(super) struct Memory {
     /// When each is to be looked at, in the order in which they came.
     order: VecDeque<(u64, Box<[u8]>)>,
     records: BTreeMap<Box<[u8]>, Lately>,
+    /// Of all of it.
+    bytes: usize,
 }
 
 impl Memory {
@@ -153,6 +165,7 @@ impl Memory {
         Self {
             order: VecDeque::new(),
             records: BTreeMap::new(),
+            bytes: 0,
         }
     }
 
@@ -169,12 +182,15 @@ impl Memory {
     pub(super) fn set(&mut self, aor: &[u8], lately: Lately) {
         let Some(until) = lately.end() else {
             // Its place in the order finds nothing.
-            self.records.remove(aor);
+            self.take(aor);
             return;
         };
         self.order.push_back((until, aor.into()));
-        self.records.insert(aor.into(), lately);
-        while self.order.len() > MOST {
+        self.bytes += entry_bytes(aor);
+        self.take(aor);
+        self.put(aor.into(), lately);
+        // The newest stays, however large.
+        while self.order.len() > MOST || (self.bytes > MOST_BYTES && self.order.len() > 1) {
             self.forget_first();
         }
     }
@@ -190,11 +206,92 @@ impl Memory {
         let Some((until, aor)) = self.order.pop_front() else {
             return;
         };
-        if let Some(held) = self.records.get_mut(&aor) {
+        self.bytes -= entry_bytes(&aor);
+        if let Some(mut held) = self.take(&aor) {
             held.forget(until);
-            if held.end().is_none() {
-                self.records.remove(&aor);
+            if held.end().is_some() {
+                self.put(aor, held);
             }
         }
+    }
+
+    fn put(&mut self, aor: Box<[u8]>, lately: Lately) {
+        self.bytes += entry_bytes(&aor) + lately.bytes();
+        self.records.insert(aor, lately);
+    }
+
+    fn take(&mut self, aor: &[u8]) -> Option<Lately> {
+        let lately = self.records.remove(aor)?;
+        self.bytes -= entry_bytes(aor) + lately.bytes();
+        Some(lately)
+    }
+}
+
+/// What a name takes in the order, and among the records.
+const fn entry_bytes(aor: &[u8]) -> usize {
+    64 + aor.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::codec::tests::record;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn counted(memory: &Memory) -> usize {
+        let order = memory.order.iter().map(|(_, aor)| entry_bytes(aor));
+        let records = memory.records.iter();
+        order.sum::<usize>()
+            + records
+                .map(|(aor, l)| entry_bytes(aor) + l.bytes())
+                .sum::<usize>()
+    }
+
+    fn removals(bindings: Vec<Binding>) -> Lately {
+        Lately {
+            removed: bindings,
+            undone: Vec::new(),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_are_those_of_what_it_holds(
+            steps in prop::collection::vec((0u8..6, record(), any::<bool>(), 0..4_000_000_000u64), 0..40),
+        ) {
+            let mut memory = Memory::new();
+            for (key, record, is_undone, now) in steps {
+                let mut lately = memory.of(&[key]);
+                if is_undone {
+                    lately.note_undone(Undone { version: 1, lost: record.bindings, until_unix_s: now });
+                } else {
+                    lately.removed = record.bindings;
+                }
+                memory.set(&[key], lately);
+                prop_assert_eq!(memory.bytes, counted(&memory));
+                memory.forget(now / 2);
+                prop_assert_eq!(memory.bytes, counted(&memory));
+            }
+            memory.forget(u64::MAX);
+            prop_assert_eq!((memory.bytes, memory.order.len()), (0, 0));
+        }
+    }
+
+    /// Large removals push out the oldest, and the newest stays.
+    #[test]
+    fn bytes_are_bounded() {
+        let mut binding = super::super::shard::tests::binding("sip:a", 1000, 1_000);
+        binding.contact = alloc::vec![b'x'; 20_000].into();
+        let mut memory = Memory::new();
+        for n in 0..1_000u32 {
+            memory.set(&n.to_be_bytes(), removals(alloc::vec![binding.clone()]));
+            assert!(memory.bytes <= MOST_BYTES);
+            assert_eq!(memory.of(&n.to_be_bytes()).removed.len(), 1);
+        }
+        assert!(memory.bytes > MOST_BYTES / 2);
+        assert_eq!(memory.of(&0u32.to_be_bytes()), Lately::default());
+        binding.contact = alloc::vec![b'x'; 2 * MOST_BYTES].into();
+        memory.set(b"large", removals(alloc::vec![binding]));
+        assert_eq!((memory.of(b"large").removed.len(), memory.order.len()), (1, 1));
     }
 }

@@ -53,6 +53,25 @@ impl Binding {
         !self.instance.is_empty() && self.instance == other.instance
     }
 
+    /// Bytes of its texts, whose length is up to who registers.
+    pub(crate) fn text_bytes(&self) -> usize {
+        [
+            &self.contact,
+            &self.path,
+            &self.instance,
+            &self.call_id,
+            &self.user_agent,
+        ]
+        .map(|text| text.len())
+        .iter()
+        .sum()
+    }
+
+    /// Bytes that it takes as it is, not encoded.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of::<Self>() + self.text_bytes()
+    }
+
     /// What a contact must name to be this binding.
     pub(crate) fn identity(&self) -> Identity<'_> {
         Identity {
@@ -114,6 +133,11 @@ impl AorRecord {
         self.bindings
             .iter()
             .filter(move |b| b.expires_unix_s > now_unix_s)
+    }
+
+    /// Bytes of the texts of all bindings.
+    pub(crate) fn text_bytes(&self) -> usize {
+        self.bindings.iter().map(Binding::text_bytes).sum()
     }
 
     /// Adds a binding as the most recent of its `q`.

@@ -31,6 +31,9 @@ use super::codec::{self, Reader, RecordRef};
 use super::ends::Ends;
 use super::lately::Memory;
 
+/// Bytes that a record takes beside its block: rounding and header, slot, index, place among the ends.
+const BESIDE_BLOCK: usize = 32 + 21 + 14 + 16;
+
 /// The keyed hash of an address-of-record; also fit to choose among shards, by other bits.
 pub fn hash_aor(seed: (u64, u64), aor: &[u8]) -> u64 {
     let mut hasher = SipHasher13::new_with_keys(seed.0, seed.1);
@@ -119,6 +122,8 @@ pub struct Shard {
     /// When each slot is to be looked at for bindings that have ended.
     ends: Ends,
     bindings: usize,
+    /// Of all blocks.
+    block_bytes: usize,
     /// The highest version among records that were removed: a record made anew starts there, so
     /// that its write wins over the one that deleted it even if the wall clock is set back.
     floor: u64,
@@ -151,6 +156,7 @@ impl Shard {
             free: Vec::new(),
             ends: Ends::new(now_unix_s),
             bindings: 0,
+            block_bytes: 0,
             floor: 0,
             lately: Memory::new(),
             scratch: Vec::new(),
@@ -170,6 +176,11 @@ impl Shard {
     /// Bindings of all records.
     pub const fn bindings(&self) -> usize {
         self.bindings
+    }
+
+    /// Bytes that the records take.
+    pub fn bytes(&self) -> usize {
+        self.block_bytes + self.len() * BESIDE_BLOCK
     }
 
     /// Runs `f` on the record of `aor`, made empty where absent, and keeps what `f` made of it;
@@ -299,9 +310,11 @@ impl Shard {
         }
         let mut scratch = core::mem::take(&mut self.scratch);
         Block::write(&mut scratch, aor, record);
+        self.block_bytes += scratch.len();
         let slot = match slot {
             Some(slot) => {
                 if let Some(Some(block)) = self.slots.get_mut(slot) {
+                    self.block_bytes -= block.0.len();
                     block.set(&scratch);
                 }
                 slot as u32
@@ -335,7 +348,8 @@ impl Shard {
         {
             entry.remove();
         }
-        if self.slots.get_mut(slot).and_then(Option::take).is_some() {
+        if let Some(block) = self.slots.get_mut(slot).and_then(Option::take) {
+            self.block_bytes -= block.0.len();
             self.ends.remove(slot as u32);
             self.free.push(slot as u32);
             self.bindings = self.bindings.saturating_sub(bindings);
@@ -344,7 +358,7 @@ impl Shard {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::Binding;
     use super::super::codec::tests::record;
     use super::*;
@@ -355,7 +369,7 @@ mod tests {
     use alloc::vec;
     use proptest::prelude::*;
 
-    fn binding(contact: &str, q_milli: u16, expires_unix_s: u64) -> Binding {
+    pub(in super::super) fn binding(contact: &str, q_milli: u16, expires_unix_s: u64) -> Binding {
         Binding {
             contact: contact.as_bytes().into(),
             received: Flow {
@@ -551,8 +565,8 @@ mod tests {
                 });
             });
         }
-        let blocks: usize = shard.slots.iter().flatten().map(|b| b.0.len()).sum();
-        assert!(blocks / 1000 <= 154, "{}", blocks / 1000);
+        assert!(shard.block_bytes / 1000 <= 154, "{}", shard.block_bytes / 1000);
+        assert_eq!(shard.bytes(), shard.block_bytes + 1000 * BESIDE_BLOCK);
         assert_eq!(size_of::<Option<Block>>(), 16);
     }
 
@@ -579,6 +593,8 @@ mod tests {
                 if record.bindings.is_empty() { model.remove(&key); } else { model.insert(key, record); }
                 prop_assert_eq!(shard.len(), model.len());
                 prop_assert_eq!(shard.bindings(), model.values().map(|r| r.bindings.len()).sum::<usize>());
+                let blocks: usize = shard.slots.iter().flatten().map(|b| b.0.len()).sum();
+                prop_assert_eq!(shard.bytes(), blocks + model.len() * BESIDE_BLOCK);
             }
             for key in 0..12 {
                 prop_assert_eq!(shard.read(&[key], Clone::clone), model.get(&key).cloned());

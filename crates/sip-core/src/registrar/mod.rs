@@ -77,6 +77,8 @@ pub(crate) enum Rejection {
     TooManyContacts,
     /// 403: a Path that is not believed.
     Path,
+    /// 503: no room for more registrations.
+    Full,
 }
 
 /// What [`Registration::apply`] did.

@@ -18,6 +18,7 @@ impl Rejection {
             Self::FirstHopLacksOutbound => 439,
             Self::OutOfOrder => 500,
             Self::TooManyContacts | Self::Path => 403,
+            Self::Full => 503,
         }
     }
 
@@ -31,6 +32,7 @@ impl Rejection {
             Self::OutOfOrder => "CSeq Out Of Order",
             Self::TooManyContacts => "Too Many Contacts",
             Self::Path => "Path Not Trusted",
+            Self::Full => "Service Unavailable",
         }
     }
 
@@ -51,7 +53,8 @@ impl Rejection {
             | Self::FirstHopLacksOutbound
             | Self::OutOfOrder
             | Self::TooManyContacts
-            | Self::Path => {}
+            | Self::Path
+            | Self::Full => {}
         }
     }
 }

@@ -35,6 +35,40 @@ struct Applied {
     is_here: bool,
 }
 
+/// Room for registrations ([`crate::limits::Limits::location_bytes`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    /// For any.
+    Enough,
+    /// None for more contacts; those that there are may become longer.
+    ForRefreshes,
+    /// None.
+    None,
+}
+
+impl Room {
+    /// Where so many bytes are held, and so many are allowed.
+    const fn of(held: usize, limit: usize) -> Self {
+        if held < limit {
+            Self::Enough
+        } else if held < limit.saturating_add(limit / 8) {
+            Self::ForRefreshes
+        } else {
+            Self::None
+        }
+    }
+
+    /// Whether a change may be.
+    fn allows(self, before: &AorRecord, after: &AorRecord) -> bool {
+        let is_more = after.bindings.len() > before.bindings.len();
+        match self {
+            Self::Enough => true,
+            Self::ForRefreshes => !is_more,
+            Self::None => !is_more && after.text_bytes() <= before.text_bytes(),
+        }
+    }
+}
+
 impl Engine {
     /// Phases 4 to the end for a REGISTER.
     pub(crate) fn register(&mut self, request: &Request<'_>, progress: Progress) {
@@ -95,15 +129,25 @@ impl Engine {
         let mut headers = Vec::with_capacity(256);
         let durable = policy.durability == Durability::Commit;
         let conn = request.flow.conn;
+        let room = Room::of(self.shared.location_bytes(), self.config.limits.location_bytes);
         let mut outcome = Err(Rejection::Bad("Not Registered"));
         self.shared.update_bindings(aor, &mut |record: &mut AorRecord| {
             let mut lost = AorRecord::default();
             headers.clear();
+            let before = (room != Room::Enough).then(|| record.clone());
             let applied = registration.apply(record, limit, &mut |binding| {
                 if durable {
                     lost.bindings.push(binding);
                 }
             });
+            if let Some(before) = before
+                && applied.is_ok()
+                && !room.allows(&before, record)
+            {
+                *record = before;
+                outcome = Err(Rejection::Full);
+                return;
+            }
             lost.version = record.version;
             outcome = applied.map(|effect| {
                 registration.write_headers(record, &mut headers);
@@ -118,15 +162,30 @@ impl Engine {
                 }
             });
         });
-        let applied = outcome?;
+        let applied = outcome.inspect_err(|rejection| {
+            self.counters.limited_location += u64::from(*rejection == Rejection::Full);
+        })?;
         if applied.effect != Effect::Nothing && applied.is_here {
             self.note_registration(aor, &request.flow);
         }
+        self.answer(request, progress, aor, applied, &headers);
+        Ok(())
+    }
+
+    /// The 200, with these lines: now, or once the store has it.
+    fn answer(
+        &mut self,
+        request: &Request<'_>,
+        progress: Progress,
+        aor: &[u8],
+        applied: Applied,
+        extra: &[u8],
+    ) {
         let reply = Reply {
             status: Status::OK,
-            extra: &headers,
+            extra,
         };
-        match (applied.effect, policy.durability) {
+        match (applied.effect, self.config.registrar.durability) {
             (Effect::Nothing, _) => self.reply(&request.message, request.flow, progress.server, &reply),
             (_, Durability::Commit) => self.save_then_answer(request, progress, aor, applied, &reply),
             (_, Durability::Memory) => {
@@ -145,7 +204,6 @@ impl Engine {
                 self.reply(&request.message, request.flow, progress.server, &reply);
             }
         }
-        Ok(())
     }
 
     /// Whether requests may go the way that this REGISTER says ([`crate::registrar`]).

@@ -2,6 +2,7 @@
 //! its limit, what is beyond is refused by 503 or counted, and all of it is let go.
 
 use sip_core::config::{Config, Durability};
+use sip_core::shared::SharedState as _;
 use sip_core::transport::Transport;
 
 use crate::agent::{Login, login, nonce_of};
@@ -224,6 +225,65 @@ fn registrations_are_bounded() {
     bench.pass(60_000);
     let g = bench.endpoint.gauges();
     assert_eq!((g.parked_requests, g.parked_bytes, g.timers), (0, 0, 0));
+}
+
+/// Where nobody is asked who he is, registrations take no more than they may: then nobody comes to those
+/// that are there, who may refresh, become longer within an eighth more, and leave.
+#[test]
+fn an_open_registrar_is_bounded() {
+    const BYTES: usize = 100_000;
+    let mut config = config();
+    config.routes.clear();
+    config.limits.location_bytes = BYTES;
+    let mut bench = Bench::new(&config);
+    let mut cseq = 0;
+    let mut register = |bench: &mut Bench, user: u32, phone: u32, length: usize, expires: u32| {
+        cseq += 1;
+        let contact = format!("<sip:u{user}@10.0.0.{phone};x={}>", "x".repeat(length));
+        let lines = format!(
+            "Contact: {contact};expires={expires};reg-id=1;+sip.instance=\"<urn:{user}-{phone}>\"\n\
+             Supported: outbound\n"
+        );
+        let text = request("REGISTER", "sip:example.com", &format!("r{cseq}"), &lines)
+            .replace("bob@example.com", &format!("user{user}@example.com"))
+            .replace("c1@", &format!("c{user}-{phone}@"))
+            .replace("CSeq: 1 ", &format!("CSeq: {cseq} "));
+        let answer = one(bench.udp(CALLER, &text));
+        answer.first_line().split(' ').nth(1).unwrap().to_owned()
+    };
+    let held = |bench: &Bench| bench.shared.location_bytes();
+    let mut users = 0;
+    while register(&mut bench, users, 1, 1, 3600) == "200" {
+        users += 1;
+        assert!(held(&bench) < BYTES + 1_000);
+    }
+    assert!(held(&bench) >= BYTES && users > 200, "{users}");
+    assert_eq!(bench.counters().limited_location, 1);
+    assert_eq!(
+        register(&mut bench, 0, 2, 1, 3600),
+        "503",
+        "another phone of somebody"
+    );
+    assert_eq!(register(&mut bench, 0, 1, 1, 3600), "200", "a refresh");
+    // Longer ones, as far as that goes.
+    let longer = (0..users)
+        .take_while(|user| register(&mut bench, *user, 1, 1_500, 3600) == "200")
+        .count();
+    assert!((5..50).contains(&longer), "{longer}");
+    let most = held(&bench);
+    assert!(
+        (BYTES + BYTES / 8..BYTES + BYTES / 8 + 2_000).contains(&most),
+        "{most}"
+    );
+    assert_eq!(register(&mut bench, 0, 1, 1_500, 3600), "200", "a refresh");
+    assert_eq!(register(&mut bench, 0, 1, 1_501, 3600), "503");
+    assert_eq!(register(&mut bench, users - 1, 1, 0, 3600), "200", "shorter");
+    // Who leaves makes room.
+    for user in 0..users / 2 {
+        assert_eq!(register(&mut bench, user, 1, 1, 0), "200");
+    }
+    assert!(held(&bench) < BYTES * 2 / 3, "{}", held(&bench));
+    assert_eq!(register(&mut bench, 0, 2, 1, 3600), "200");
 }
 
 /// Each request has another name to ask for, and name service says nothing.

@@ -58,6 +58,9 @@ impl SharedState for Shared {
             f(view);
         }
     }
+    fn location_bytes(&self) -> usize {
+        self.shard.lock().unwrap().bytes()
+    }
     fn use_nonce(&self, now_unix_ms: u64, nonce: NonceId, count: u32, request: u64) -> NonceUse {
         self.windows
             .lock()

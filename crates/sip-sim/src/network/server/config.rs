@@ -193,6 +193,7 @@ fn limits(plan: &ServerPlan) -> Limits {
         dns_entries: 2,
         flows: 3,
         registrations_per_connection: 1,
+        location_bytes: 300,
         nonces: 2,
         ..ample
     }

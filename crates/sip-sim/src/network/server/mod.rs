@@ -51,6 +51,9 @@ const MOST_KEPT: Held = Held {
 /// that on its way, a CANCEL, and a response.
 const MOST_GROWTH: usize = 1_000;
 
+/// What a REGISTER that was let in may add to the registrations, bytes.
+const MOST_REGISTERED: usize = 300;
+
 /// No question of a worker is open for longer than this.
 const LONGEST_QUESTION: Micros = 10 * SECOND;
 /// A name that was asked for is good for its time to live; and an INVITE may be sent again to where it
@@ -616,7 +619,13 @@ impl Server {
             (held > limit as u64).then(|| format!("{held} {what}, and {limit} are allowed"))
         };
         let nonces = process.shared.nonces() as u64;
-        over("nonces", nonces, limits.nonces).or_else(|| {
+        let location = process.shared.location_bytes() as u64;
+        let most_location = limits
+            .location_bytes
+            .saturating_add(limits.location_bytes / 8 + MOST_REGISTERED);
+        let shared = over("nonces", nonces, limits.nonces)
+            .or_else(|| over("bytes of registrations", location, most_location));
+        shared.or_else(|| {
             process.workers.iter().map(Endpoint::gauges).find_map(|gauges| {
                 let held = gauges.server_transactions + gauges.client_transactions;
                 [
