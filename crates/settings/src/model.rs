@@ -544,7 +544,7 @@ pub(crate) struct Limits {
     #[schemars(range(min = 1000, max = 1_000_000_000))]
     pub held_transactions: usize,
     /// Bytes of the messages that one worker's transactions hold. At the limit a new request that needs one is
-    /// answered 503.
+    /// answered 503; an eighth above it answers go on but are not kept.
     #[schemars(range(min = 1_048_576, max = 68_719_476_736_u64))]
     pub transaction_bytes: usize,
     /// Branches of one request, over all its targets and their addresses. At the limit no other is tried.

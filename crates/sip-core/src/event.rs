@@ -137,6 +137,8 @@ counters! {
     transactions_unreachable => "transactions_unreachable" {};
     /// Requests refused because a limit was reached.
     limited_transactions => "limit_reached" { "limit=\"transactions\"" };
+    /// Answers of which nothing was kept, to be sent again or as the best of several.
+    limited_answers => "limit_reached" { "limit=\"answers\"" };
     /// Requests refused because a limit was reached.
     limited_parked => "limit_reached" { "limit=\"parked\"" };
     /// Requests refused because a limit was reached.

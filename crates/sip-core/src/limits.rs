@@ -16,7 +16,7 @@ pub struct Limits {
     /// retransmissions; at the limit a new request that needs one is answered 503, statelessly.
     pub held_transactions: usize,
     /// Bytes of the messages that one worker's transactions hold; at the limit a new request that needs
-    /// one is answered 503, statelessly.
+    /// one is answered 503, statelessly. An eighth above it ([`Limits::answer_bytes`]) no answer is kept.
     pub transaction_bytes: usize,
     /// Branches of one request, over all its targets and their addresses (at most 255); at the
     /// limit no other is tried.
@@ -53,6 +53,14 @@ pub struct Limits {
     /// Bytes of a request over UDP; a longer one leaves by TCP where there is such a listener and its
     /// next hop did not name UDP (RFC 3261 §18.1.1). 0: none is too long.
     pub udp_mtu: usize,
+}
+
+impl Limits {
+    /// Bytes within which transactions keep answers, to send them again, or as the best of several. One that
+    /// would be beyond is sent all the same.
+    pub(crate) const fn answer_bytes(&self) -> usize {
+        self.transaction_bytes.saturating_add(self.transaction_bytes / 8)
+    }
 }
 
 impl Default for Limits {

@@ -356,6 +356,18 @@ impl Best {
         self.status == 0 || rank(status) < rank(self.status)
     }
 
+    /// Bytes that it takes, and whether that is all of it: where it takes more than there is room for, its
+    /// status alone stays.
+    pub(crate) fn keep_within(&mut self, room: usize) -> (usize, bool) {
+        let bytes = self.text.len() + self.challenges.len();
+        if bytes <= room {
+            return (bytes, true);
+        }
+        self.text = Vec::new();
+        self.challenges = Vec::new();
+        (0, false)
+    }
+
     /// Takes an answer that is made here.
     pub(crate) fn offer(&mut self, status: u16) {
         if self.is_beaten_by(status) {

@@ -162,6 +162,7 @@ impl Engine {
             None => Box::new(Live {
                 source,
                 request: Vec::from(request),
+                answer_bytes: 0,
                 user,
             }),
         }
@@ -194,7 +195,9 @@ impl Engine {
                 Effect::SendResponse => {
                     self.out.push(server.reply_to, text);
                     if is_sent_again(server, text) {
-                        self.table.keep_response(key, text);
+                        let most = self.config.limits.answer_bytes();
+                        let is_kept = self.table.keep_response(key, text, most);
+                        self.counters.limited_answers += u64::from(!is_kept);
                     }
                 }
                 Effect::ResendResponse if server.response.is_empty() => self.send_trying(key),

@@ -221,6 +221,9 @@ impl Engine {
             }
             edits.insert(message.headers_end_offset(), lines);
         }
+        let beside = self.table.bytes_beside_answer(server);
+        let room = self.config.limits.answer_bytes().saturating_sub(beside);
+        let mut kept = None;
         if let Some(context) = self.context(server) {
             let best = &mut context.best;
             if best.is_beaten_by(status) {
@@ -233,6 +236,11 @@ impl Engine {
                 best.challengers = best.challengers.saturating_add(1);
                 collect_challenges(message, &mut best.challenges);
             }
+            kept = Some(best.keep_within(room));
+        }
+        if let Some((bytes, is_whole)) = kept {
+            self.table.count_answer(server, bytes);
+            self.counters.limited_answers += u64::from(!is_whole);
         }
         self.edits = edits;
     }

@@ -16,6 +16,9 @@ use crate::transport::Transport;
 const INVITE: u8 = 1;
 const OTHER: u8 = 2;
 
+/// Bytes by which a request may grow on its way: Via, Record-Route and others of ours.
+const MOST_ADDED: usize = 1024;
+
 impl Engine {
     /// Whether the request was dealt with by a transaction that we hold.
     #[expect(clippy::wildcard_enum_match_arm, reason = "most methods are alike here")]
@@ -132,7 +135,7 @@ impl Engine {
         let limits = &self.config.limits;
         let held = self.table.servers() + self.table.clients();
         // As received, and as it goes on.
-        let bytes = self.table.bytes() + 2 * request.message.bytes().len();
+        let bytes = self.table.bytes() + 2 * request.message.bytes().len() + MOST_ADDED;
         if self.live >= limits.transactions
             || held >= limits.held_transactions
             || bytes > limits.transaction_bytes

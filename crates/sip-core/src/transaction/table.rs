@@ -63,6 +63,8 @@ pub struct Live<U> {
     pub source: Flow,
     /// The request as received.
     pub request: Vec<u8>,
+    /// What the transaction user keeps of answers, in [`Table::bytes`] ([`Table::count_answer`]).
+    pub(crate) answer_bytes: u32,
     /// The transaction user's.
     pub user: U,
 }
@@ -279,22 +281,45 @@ impl<S, C> Table<S, C> {
         self.bytes = (self.bytes + more).saturating_sub(less);
     }
 
-    /// Keeps a response for retransmission.
-    pub fn keep_response(&mut self, key: Key, text: &[u8]) {
-        if let Some(server) = self.servers.get_mut(key) {
-            let before = core::mem::replace(&mut server.response, Box::from(text));
-            self.count(text.len(), before.len());
+    /// Keeps a response for retransmission, unless all took more than `most` bytes then: `false`.
+    #[must_use]
+    pub fn keep_response(&mut self, key: Key, text: &[u8], most: usize) -> bool {
+        let Some(server) = self.servers.get_mut(key) else {
+            return true;
+        };
+        let before = server.response.len();
+        if self.bytes - before + text.len() > most {
+            return false;
         }
+        server.response = Box::from(text);
+        self.count(text.len(), before);
+        true
     }
 
     /// Takes out what a server transaction needed until its final response, and what it sent before.
     pub fn settle(&mut self, key: Key) -> Option<Box<Live<S>>> {
         let server = self.servers.get_mut(key)?;
-        let live = server.live.take()?;
+        let mut live = server.live.take()?;
+        let answer = core::mem::take(&mut live.answer_bytes) as usize;
         let response = core::mem::take(&mut server.response);
         let request = core::mem::take(&mut server.request_bytes) as usize;
-        self.count(0, request + response.len());
+        self.count(0, request + response.len() + answer);
         Some(live)
+    }
+
+    /// The transaction user keeps so many bytes of answers to this request, and no others any more.
+    pub(crate) fn count_answer(&mut self, key: Key, bytes: usize) {
+        if let Some(live) = self.live_mut(key) {
+            let now = u32::try_from(bytes).unwrap_or(u32::MAX);
+            let before = core::mem::replace(&mut live.answer_bytes, now);
+            self.count(now as usize, before as usize);
+        }
+    }
+
+    /// Bytes that are held, but for the answers that the transaction user keeps for this request.
+    pub(crate) fn bytes_beside_answer(&self, key: Key) -> usize {
+        let answer = self.live(key).map_or(0, |live| live.answer_bytes as usize);
+        self.bytes.saturating_sub(answer)
     }
 
     /// What a client transaction sends again from now on.
@@ -339,9 +364,14 @@ impl<S, C> Table<S, C> {
 
     /// Takes a server transaction out.
     pub fn remove_server(&mut self, key: Key) -> Option<Server<S>> {
-        let server = self.servers.remove(key)?;
+        let mut server = self.servers.remove(key)?;
         unindex(&mut self.server_index, server.key, key.slot);
-        self.count(0, server.request_bytes as usize + server.response.len());
+        let answer = server
+            .live
+            .as_mut()
+            .map(|live| core::mem::take(&mut live.answer_bytes));
+        let request = (server.request_bytes + answer.unwrap_or_default()) as usize;
+        self.count(0, request + server.response.len());
         Some(server)
     }
 

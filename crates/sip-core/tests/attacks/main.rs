@@ -5,10 +5,13 @@
 mod agent;
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../common/forks.rs"]
+mod forks;
 
 use common::Sent;
 
 mod amplification;
+mod answers;
 mod broken;
 mod bursts;
 mod digest;
