@@ -10,7 +10,7 @@ use common::*;
 use sip_core::auth::digest;
 use sip_core::config::{Config, Durability, Network, StateMode};
 use sip_core::event::Event;
-use sip_core::location::codec;
+use sip_core::location::{AorRecord, codec};
 use sip_core::query::{Answer, Query, QueryKind, Unavailable};
 use sip_core::shared::SharedState as _;
 
@@ -712,6 +712,27 @@ fn a_register_that_may_not_wait_leaves_no_trace() {
     let out = one(b.udp(PHONE, &register(2, "<sip:new@10.0.0.31>", "")));
     assert_eq!(out.first_line(), "SIP/2.0 503 Service Unavailable");
     b.no_query();
+    // Unless another worker had the record stored with it in the meantime.
+    *b.shared.before.lock().unwrap() = [
+        None,
+        Some(
+            (|record: &mut AorRecord| {
+                record.bindings[1].cseq += 1;
+                record.changed(0);
+            }) as fn(&mut AorRecord),
+        ),
+    ]
+    .into();
+    let out = one(b.udp(PHONE, &register(3, "<sip:new@10.0.0.31>", "")));
+    assert_eq!(out.first_line(), "SIP/2.0 503 Service Unavailable");
+    let query = b.query();
+    assert!(query.id.is_none(), "nobody waits for it");
+    let QueryKind::SaveBindings { record, version, .. } = query.kind else {
+        panic!("{:?}", query.kind)
+    };
+    let stored = codec::decode(&record).unwrap();
+    assert_eq!(*stored.bindings[0].contact, *b"sip:bob@10.0.0.30");
+    assert_eq!((stored.bindings.len(), stored.version), (1, version));
     b.answer(&first, Answer::Saved(Ok(())));
     let out = one(call(&mut b, "sip:bob@example.com"));
     assert_eq!(out.first_line(), "INVITE sip:bob@10.0.0.30 SIP/2.0");

@@ -7,7 +7,7 @@
     reason = "helpers of tests"
 )]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
@@ -37,6 +37,8 @@ pub struct Shared {
     shard: Mutex<Shard>,
     windows: Mutex<Windows>,
     pub cached: Mutex<HashMap<(Vec<u8>, Vec<u8>), Option<Secrets>>>,
+    /// What other workers do before the next changes, one after the other.
+    pub before: Mutex<VecDeque<Option<fn(&mut AorRecord)>>>,
 }
 
 impl Default for Shared {
@@ -45,13 +47,19 @@ impl Default for Shared {
             shard: Mutex::new(Shard::new((1, 2))),
             windows: Mutex::new(Windows::new(1000, 0)),
             cached: Mutex::default(),
+            before: Mutex::default(),
         }
     }
 }
 
 impl SharedState for Shared {
     fn update_bindings(&self, aor: &[u8], f: &mut dyn FnMut(&mut AorRecord)) {
-        self.shard.lock().unwrap().update(aor, f);
+        let before = self.before.lock().unwrap().pop_front();
+        let mut shard = self.shard.lock().unwrap();
+        if let Some(Some(other)) = before {
+            shard.update(aor, other);
+        }
+        shard.update(aor, f);
     }
     fn read_bindings(&self, aor: &[u8], f: &mut dyn FnMut(RecordRef<'_>)) {
         if let Some(view) = self.shard.lock().unwrap().view(aor) {
