@@ -11,6 +11,7 @@ use sip_core::time::{Instant, Now};
 
 use super::backlog::{Backlog, Due, Next};
 use super::clock::{Clock, after};
+use super::deleted::Deleted;
 use super::disk::Disk;
 use super::journal::Closed;
 use super::segment::{Entry, Segment};
@@ -28,9 +29,6 @@ const REMEMBER_DELETED_S: u64 = 600;
 const TIDY_EVERY: Duration = Duration::from_secs(600);
 /// Wait after a failed round.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-
-/// Deletions noted lately, by address-of-record: version and when.
-pub(super) type Deleted = HashMap<Box<[u8]>, (u64, u64)>;
 
 /// When the whole table is to be walked through for bindings that have ended. While the server
 /// runs, what ends is deleted by name: the sweep of the bindings in memory saves what is left of
@@ -269,15 +267,14 @@ impl<D: Disk, T: Table> Folder<D, T> {
                 version: entry.version,
                 saved_unix_s: entry.saved_unix_s,
                 listeners,
-                deleted: self.deleted.get(entry.aor).map(|(version, _)| *version),
+                deleted: self.deleted.version(entry.aor),
             });
         }
         let written = self.table.write(&writes)?;
         for (write, _) in writes.iter().zip(written).filter(|(_, written)| *written) {
             self.stats.folded.inc();
             if write.record.bindings.is_empty() {
-                self.deleted
-                    .insert(write.aor.into(), (write.version, write.saved_unix_s));
+                self.deleted.insert(write.aor, write.version, write.saved_unix_s);
             } else {
                 self.deleted.remove(write.aor);
             }
@@ -306,7 +303,7 @@ impl<D: Disk, T: Table> Folder<D, T> {
         }
         let forget = now_unix_s.saturating_sub(REMEMBER_DELETED_S);
         self.table.purge_deletions(forget).map_err(FoldError::Table)?;
-        self.deleted.retain(|_, (_, at)| *at >= forget);
+        self.deleted.forget(forget);
         if self.backlog.take_lost() {
             self.walks.add(now_unix_s);
         }

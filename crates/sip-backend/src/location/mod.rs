@@ -14,6 +14,7 @@
 
 mod backlog;
 mod clock;
+mod deleted;
 mod disk;
 mod fold;
 mod journal;

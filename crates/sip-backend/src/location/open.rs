@@ -14,8 +14,9 @@ use sip_core::time::Now;
 use sip_core::transport::Transport;
 
 use super::backlog::Backlog;
+use super::deleted::Deleted;
 use super::disk::{Disk, SegmentFile as _};
-use super::fold::{Deleted, Folder, Parts, Walks};
+use super::fold::{Folder, Parts, Walks};
 use super::journal::{self, Closed, Journal};
 use super::segment::Segment;
 use super::socket::{LocalSocket, Mapper};
@@ -376,13 +377,13 @@ impl Loading<'_> {
         mut pending: Newest,
         loaded: &mut Loaded,
     ) -> Result<(Deleted, Walks<T::Place>), T::Error> {
-        let mut deleted = Deleted::new();
+        let mut deleted = Deleted::default();
         table.deletions(&mut |aor, version, at| {
             loaded.newest_version = loaded.newest_version.max(version);
             if pending.get(&aor).is_some_and(|newer| newer.version <= version) {
                 pending.remove(&aor);
             }
-            deleted.insert(aor, (version, at));
+            deleted.insert(&aor, version, at);
         })?;
         let threads = thread::available_parallelism()
             .map_or(1, usize::from)

@@ -29,7 +29,7 @@ pub(crate) const REMEMBERED_S: u64 = 37;
 const MOST: usize = 4_096;
 
 /// Bytes that they may take.
-const MOST_BYTES: usize = 1024 * 1024;
+const MOST_BYTES: usize = 256 * 1024;
 
 /// Removed bindings of one address-of-record that are remembered, and changes that were taken back.
 const MOST_OF_ONE: usize = 64;
@@ -67,6 +67,11 @@ impl Lately {
         self.removed
             .iter()
             .any(|b| b.expires_unix_s > now_unix_s && *b.call_id == *call_id && b.cseq >= cseq && names(b))
+    }
+
+    /// Whether nothing is remembered that was a change.
+    pub(crate) fn is_blank(&self) -> bool {
+        self.undone.is_empty() && self.removed.iter().all(|removal| removal.updated == 0)
     }
 
     /// How many removals.
@@ -140,7 +145,9 @@ impl AorRecord {
         let removed = &mut self.lately.removed;
         removed.retain(|b| b.expires_unix_s > now);
         if removed.len() >= MOST_OF_ONE {
-            removed.remove(0);
+            // Rather those of what was not there.
+            let absent = removed.iter().position(|b| b.updated == 0);
+            removed.remove(absent.unwrap_or(0));
         }
         removed.push(Binding {
             expires_unix_s: now.saturating_add(REMEMBERED_S),

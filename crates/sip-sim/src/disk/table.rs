@@ -86,7 +86,10 @@ impl Table for SimTable {
     type Place = ();
 
     fn deletions(&self, each: &mut dyn FnMut(Box<[u8]>, u64, u64)) -> io::Result<()> {
-        for (aor, (version, at)) in &self.rows.borrow().deleted {
+        let rows = self.rows.borrow();
+        let mut deleted: Vec<_> = rows.deleted.iter().collect();
+        deleted.sort_by_key(|(_, (_, at))| *at);
+        for (aor, (version, at)) in deleted {
             each(aor.clone(), *version, *at);
         }
         Ok(())

@@ -19,7 +19,7 @@ pub trait Table: Debug {
     /// Where a walk through it goes on.
     type Place: Debug;
 
-    /// Calls `each` with the deletions noted lately: address-of-record, version, Unix second.
+    /// Calls `each` with the deletions noted lately, the oldest first: address-of-record, version, Unix second.
     ///
     /// # Errors
     /// Why it cannot be read.

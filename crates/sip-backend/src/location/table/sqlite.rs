@@ -339,7 +339,7 @@ fn split(db: &Connection, parts: usize) -> rusqlite::Result<Vec<AorKey>> {
 
 /// Deletions noted lately: address-of-record and version.
 fn deletions(db: &Connection, each: &mut dyn FnMut(Box<[u8]>, u64, u64)) -> rusqlite::Result<()> {
-    let mut select = db.prepare("SELECT username, domain, version, at FROM location_deleted")?;
+    let mut select = db.prepare("SELECT username, domain, version, at FROM location_deleted ORDER BY at")?;
     let mut rows = select.query([])?;
     while let Some(row) = rows.next()? {
         let (version, at): (i64, i64) = (row.get(2)?, row.get(3)?);
