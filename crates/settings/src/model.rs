@@ -544,7 +544,7 @@ pub(crate) struct Limits {
     #[schemars(range(min = 1000, max = 1_000_000_000))]
     pub held_transactions: usize,
     /// Bytes of the messages that one worker's transactions hold. At the limit a new request that needs one is
-    /// answered 503; an eighth above it answers go on but are not kept.
+    /// answered 503; an eighth above it answers go on but are not kept, and there are no further targets.
     #[schemars(range(min = 1_048_576, max = 68_719_476_736_u64))]
     pub transaction_bytes: usize,
     /// Branches of one request, over all its targets and their addresses. At the limit no other is tried.
@@ -557,8 +557,9 @@ pub(crate) struct Limits {
     #[schemars(range(min = 65_536, max = 17_179_869_184_u64))]
     pub parked_bytes: usize,
     /// Bytes that registrations take in memory, those of all workers together; a usual phone takes some 240. At
-    /// the limit a REGISTER that adds a contact is answered 503 and refreshes go on; an eighth above it those that
-    /// make a contact longer are refused too. What was stored is loaded at a start whatever it takes.
+    /// the limit a REGISTER that adds a contact is answered 503 and refreshes go on; an eighth above it those whose
+    /// texts (Contact, Path, Call-ID, User-Agent) become longer are refused too. What was stored is loaded at a start
+    /// whatever it takes. Removals are remembered for 37 s beside, in 64 MiB at most.
     #[schemars(range(min = 1_048_576, max = 1_099_511_627_776_u64))]
     pub location_bytes: usize,
     /// DNS answers that one worker keeps. At the limit the one that expires soonest leaves.

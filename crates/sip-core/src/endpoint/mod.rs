@@ -64,6 +64,9 @@ pub struct Endpoint {
     unfolded: Vec<u8>,
 }
 
+/// Transactions that hear in one turn that their connection has closed.
+const TOLD_AT_ONCE: usize = 64;
+
 impl Endpoint {
     /// An endpoint of worker `worker`. `shared` is what the workers of one process share.
     pub fn new(config: &Config, keys: &Keys, worker: WorkerId, shared: Arc<dyn SharedState>) -> Self {
@@ -194,11 +197,21 @@ impl Endpoint {
     pub fn handle_flow_closed(&mut self, now: Now, conn: ConnId) {
         self.engine.now = now;
         let before = self.engine.activity.enter(Component::Transaction);
-        for client in self.engine.take_flow(conn) {
+        self.engine.close_flow(conn);
+        self.tell_closed();
+        self.engine.activity.enter(before);
+    }
+
+    /// Tells transactions that their connection has closed: some, and the others in the next turns, so that
+    /// what they answer does not become one batch.
+    fn tell_closed(&mut self) {
+        for _ in 0..TOLD_AT_ONCE {
+            let Some((client, conn)) = self.engine.next_closed() else {
+                return;
+            };
             let outcome = self.engine.client_flow_closed(client, conn);
             let _ = self.follow(outcome);
         }
-        self.engine.activity.enter(before);
     }
 
     /// A back-end answered.
@@ -215,6 +228,11 @@ impl Endpoint {
         let before = self.engine.activity.enter(Component::Timers);
         if self.engine.waiting.has_answered() {
             self.engine.resume_answered();
+            self.engine.activity.enter(Component::Timers);
+        }
+        if self.engine.has_closed() {
+            self.engine.activity.enter(Component::Transaction);
+            self.tell_closed();
             self.engine.activity.enter(Component::Timers);
         }
         self.engine.wheel.advance(now.instant);
@@ -290,7 +308,7 @@ impl Endpoint {
     /// When [`Endpoint::handle_timeout`] wants to be called next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        if self.engine.waiting.has_answered() {
+        if self.engine.waiting.has_answered() || self.engine.has_closed() {
             return Some(self.engine.now.instant);
         }
         self.engine.wheel.next_deadline()

@@ -13,10 +13,12 @@
 //! A request with one target, one address of it and no wish to recurse needs no context.
 
 use alloc::boxed::Box;
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::dispatcher::Group;
+use crate::engine::reply::Status;
 use crate::engine::{Pin, is_sips};
 use crate::resolve::Candidates;
 use crate::transaction::table::Key;
@@ -167,6 +169,18 @@ impl Context {
             ended: false,
             breadth: None,
         }
+    }
+
+    /// Bytes of what it keeps whose length is up to others.
+    pub(crate) fn bytes(&self) -> usize {
+        let target = |target: &Target| target.uri.len() + target.path.len();
+        self.targets.iter().map(target).sum::<usize>() + self.best.bytes()
+    }
+
+    /// Keeps of the best answer what there is room for beside the targets; whether that is all.
+    pub(crate) fn keep_within(&mut self, room: usize) -> bool {
+        let targets = self.bytes() - self.best.bytes();
+        self.best.keep_within(room.saturating_sub(targets))
     }
 
     pub(crate) fn target_mut(&mut self, number: u8) -> Option<&mut Target> {
@@ -341,11 +355,16 @@ pub(crate) struct Best {
     pub(crate) status: u16,
     /// As it will leave; empty: it is made here of `status`.
     pub(crate) text: Vec<u8>,
+    /// Its reason phrase, where there was no room for the text.
+    pub(crate) reason: Box<str>,
     /// `WWW-Authenticate` and `Proxy-Authenticate` lines of all 401 and 407 so far.
     pub(crate) challenges: Vec<u8>,
     /// Responses whose challenges are in there.
     pub(crate) challengers: u16,
 }
+
+/// The most characters of a reason phrase that are kept without its response.
+const MAX_REASON: usize = 64;
 
 /// The most bytes of challenges that are collected for one request.
 pub(crate) const MAX_CHALLENGES: usize = 16 * 1024;
@@ -356,25 +375,65 @@ impl Best {
         self.status == 0 || rank(status) < rank(self.status)
     }
 
-    /// Bytes that it takes, and whether that is all of it: where it takes more than there is room for, its
-    /// status alone stays.
-    pub(crate) fn keep_within(&mut self, room: usize) -> (usize, bool) {
-        let bytes = self.text.len() + self.challenges.len();
-        if bytes <= room {
-            return (bytes, true);
+    /// Takes the answer that `write` makes; what was there before goes.
+    pub(crate) fn take(&mut self, status: u16, write: impl FnOnce(&mut Vec<u8>)) {
+        let mut text = Vec::new();
+        write(&mut text);
+        text.shrink_to_fit();
+        *self = Self {
+            status,
+            text,
+            reason: Box::default(),
+            challenges: core::mem::take(&mut self.challenges),
+            challengers: self.challengers,
+        };
+    }
+
+    fn bytes(&self) -> usize {
+        self.text.capacity() + self.reason.len() + self.challenges.capacity()
+    }
+
+    /// Whether there is room for all of it. Else the challenges of others go, and, should that not be
+    /// enough, the text: its status and reason stay.
+    fn keep_within(&mut self, room: usize) -> bool {
+        if self.bytes() <= room {
+            return true;
         }
-        self.text = Vec::new();
         self.challenges = Vec::new();
-        (0, false)
+        self.challengers = 0;
+        if self.bytes() > room {
+            self.reason = reason_of(&self.text);
+            self.text = Vec::new();
+        }
+        false
+    }
+
+    /// What is answered where the text found no room: the status alone, unless that says nothing
+    /// without what came with it.
+    pub(crate) fn status_alone(&self) -> Option<Status<'_>> {
+        let says_enough = matches!(self.status, 400 | 402..=406 | 408..=699);
+        (says_enough && !self.reason.is_empty()).then_some(Status {
+            code: self.status,
+            reason: &self.reason,
+        })
     }
 
     /// Takes an answer that is made here.
     pub(crate) fn offer(&mut self, status: u16) {
         if self.is_beaten_by(status) {
-            self.status = status;
-            self.text.clear();
+            self.take(status, |_| {});
         }
     }
+}
+
+/// The reason phrase of a response, as far as it is kept.
+fn reason_of(text: &[u8]) -> Box<str> {
+    let line = text.split(|c| *c == b'\r').next().unwrap_or_default();
+    let reason = line.splitn(3, |c| *c == b' ').nth(2).unwrap_or_default();
+    let reason = core::str::from_utf8(reason).ok().filter(|r| !r.is_empty());
+    reason
+        .map(|reason| reason.chars().take(MAX_REASON).collect::<String>())
+        .map_or_else(|| Box::from("Refused"), String::into_boxed_str)
 }
 
 /// §16.7 step 6: a 6xx first; else the lowest class. Within 4xx those that tell how to ask again
@@ -395,7 +454,6 @@ const fn rank(status: u16) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::vec;
 
     const SHAPE: Shape = Shape {
         record_route: true,
@@ -496,7 +554,7 @@ mod tests {
             for worse in &in_order[i + 1..] {
                 let mut best = Best::default();
                 best.offer(*worse);
-                best.text = vec![1];
+                best.take(*worse, |text| text.push(1));
                 best.offer(*better);
                 assert_eq!((best.status, best.text.len()), (*better, 0), "{better} {worse}");
                 best.offer(*worse);

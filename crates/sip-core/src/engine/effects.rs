@@ -162,7 +162,7 @@ impl Engine {
             None => Box::new(Live {
                 source,
                 request: Vec::from(request),
-                answer_bytes: 0,
+                kept_bytes: 0,
                 user,
             }),
         }
@@ -187,6 +187,7 @@ impl Engine {
     }
 
     fn run_server(&mut self, key: Key, effects: Effects, text: &[u8]) {
+        let mut has_response = true;
         for effect in effects.0 {
             let Some(server) = self.table.server_mut(key) else {
                 return;
@@ -196,8 +197,8 @@ impl Engine {
                     self.out.push(server.reply_to, text);
                     if is_sent_again(server, text) {
                         let most = self.config.limits.answer_bytes();
-                        let is_kept = self.table.keep_response(key, text, most);
-                        self.counters.limited_answers += u64::from(!is_kept);
+                        has_response = self.table.keep_response(key, text, most);
+                        self.counters.limited_answers += u64::from(!has_response);
                     }
                 }
                 Effect::ResendResponse if server.response.is_empty() => self.send_trying(key),
@@ -206,6 +207,8 @@ impl Engine {
                     self.counters.retransmissions_sent += 1;
                 }
                 Effect::SendTrying => self.send_trying(key),
+                // There is nothing to send again.
+                Effect::Start(Timer::G, _) if !has_response => {}
                 Effect::Start(timer, after) => {
                     let id = self
                         .wheel
@@ -383,10 +386,10 @@ impl Engine {
             let client = self.table.client_mut(key)?;
             match effect {
                 Effect::SendRequest => {
-                    push_client(&mut self.out, client);
+                    push_client(&mut self.out, client, &client.request);
                 }
                 Effect::ResendRequest => {
-                    push_client(&mut self.out, client);
+                    push_client(&mut self.out, client, &client.request);
                     self.counters.retransmissions_sent += 1;
                 }
                 Effect::SendAck => self.send_ack(key, response),
@@ -439,7 +442,8 @@ impl Engine {
         })
     }
 
-    /// ACK to a 3xx to 6xx (§17.1.1.3): made once, then kept in the INVITE's place.
+    /// ACK to a 3xx to 6xx (§17.1.1.3): made once, then kept in the INVITE's place; where there is no room for
+    /// it, made again for each copy of the response.
     fn send_ack(&mut self, key: Key, response: Option<&Message<'_>>) {
         let Some(client) = self.table.client_mut(key) else {
             return;
@@ -450,18 +454,22 @@ impl Engine {
             let mut text = core::mem::take(&mut self.scratch);
             text.clear();
             self.with_message(&request, |_, invite| write_derived(&mut text, invite, b"ACK", to));
-            self.table.keep_request(key, Box::from(text.as_slice()));
+            if let Some(client) = self.table.client(key) {
+                push_client(&mut self.out, client, &text);
+            }
+            let most = self.config.limits.answer_bytes();
+            let is_kept = self.table.keep_request_within(key, &text, request, most);
+            self.counters.limited_answers += u64::from(!is_kept);
             self.scratch = text;
-        }
-        if let Some(client) = self.table.client(key) {
-            push_client(&mut self.out, client);
+        } else if let Some(client) = self.table.client(key) {
+            push_client(&mut self.out, client, &client.request);
         }
     }
 }
 
 /// Sends what a client transaction has to send.
-fn push_client(out: &mut TransmitBatch, client: &Client<ClientUser>) {
-    out.push(client.to, &client.request);
+fn push_client(out: &mut TransmitBatch, client: &Client<ClientUser>, text: &[u8]) {
+    out.push(client.to, text);
     out.name_last(client.user.peer.clone());
     if client.user.pin.holds(&client.to) {
         out.pin_last();

@@ -9,7 +9,7 @@
 //! again when the connection closes.
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, btree_map};
+use alloc::collections::{BTreeMap, VecDeque, btree_map};
 use core::mem;
 use core::net::SocketAddr;
 
@@ -57,6 +57,8 @@ impl Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Flows {
     entries: BTreeMap<ConnKey, Entry>,
+    /// Transactions whose connection has closed and that have not heard of it.
+    closed: VecDeque<(Key, ConnId)>,
     /// Entries with addresses-of-record.
     registered: usize,
 }
@@ -219,9 +221,9 @@ impl Engine {
 
     /// A connection has closed: the bindings made over it have no flow any more, and these client
     /// transactions have nobody to hear from.
-    pub(crate) fn take_flow(&mut self, conn: ConnId) -> SmallVec<[Key; 1]> {
+    pub(crate) fn close_flow(&mut self, conn: ConnId) {
         let Some(entry) = self.flows.entries.remove(&conn_key(conn)) else {
-            return SmallVec::new();
+            return;
         };
         self.flows.registered -= usize::from(!entry.aors.is_empty());
         let mut lost = 0;
@@ -231,6 +233,21 @@ impl Engine {
             });
         }
         self.counters.flows_lost += lost;
-        entry.clients
+        let clients = entry.clients.into_iter();
+        self.flows.closed.extend(clients.map(|key| (key, conn)));
+    }
+
+    /// Whether some transactions are yet to hear that their connection has closed.
+    pub(crate) fn has_closed(&self) -> bool {
+        !self.flows.closed.is_empty()
+    }
+
+    /// The next of them.
+    pub(crate) fn next_closed(&mut self) -> Option<(Key, ConnId)> {
+        let next = self.flows.closed.pop_front();
+        if self.flows.closed.is_empty() {
+            self.flows.closed = VecDeque::new();
+        }
+        next
     }
 }

@@ -207,6 +207,18 @@ impl Engine {
         }
     }
 
+    /// Bytes that the context of a request may take.
+    fn context_room(&self, server: Key) -> usize {
+        let beside = self.table.bytes_beside_kept(server);
+        self.config.limits.answer_bytes().saturating_sub(beside)
+    }
+
+    /// Notes what the context of a request takes by now.
+    pub(crate) fn count_context(&mut self, server: Key) {
+        let bytes = self.context(server).map_or(0, |context| context.bytes());
+        self.table.count_kept(server, bytes);
+    }
+
     /// Keeps a final answer if none was better (§16.7 step 6), and its challenges in any case
     /// (step 7).
     fn keep_if_best(&mut self, server: Key, status: u16, message: &Message<'_>, contacts: Contacts) {
@@ -221,27 +233,22 @@ impl Engine {
             }
             edits.insert(message.headers_end_offset(), lines);
         }
-        let beside = self.table.bytes_beside_answer(server);
-        let room = self.config.limits.answer_bytes().saturating_sub(beside);
-        let mut kept = None;
+        let room = self.context_room(server);
+        let mut is_whole = true;
         if let Some(context) = self.context(server) {
             let best = &mut context.best;
             if best.is_beaten_by(status) {
-                best.status = status;
-                best.text.clear();
                 let span = message.start_offset()..message.end_offset();
-                edits.apply(message.source(), span, &mut best.text);
+                best.take(status, |text| edits.apply(message.source(), span, text));
             }
             if matches!(status, 401 | 407) {
                 best.challengers = best.challengers.saturating_add(1);
                 collect_challenges(message, &mut best.challenges);
             }
-            kept = Some(best.keep_within(room));
+            is_whole = context.keep_within(room);
         }
-        if let Some((bytes, is_whole)) = kept {
-            self.table.count_answer(server, bytes);
-            self.counters.limited_answers += u64::from(!is_whole);
-        }
+        self.counters.limited_answers += u64::from(!is_whole);
+        self.count_context(server);
         self.edits = edits;
     }
 
@@ -259,6 +266,7 @@ impl Engine {
             .map(|mut c| core::mem::take(&mut c.best));
         let best = best.unwrap_or_default();
         let made_here = best.text.is_empty();
+        let alone = best.status_alone();
         let status = match best.status {
             // §16.10: cancelled before anybody answered.
             _ if cancelled && invite && made_here => Status::REQUEST_TERMINATED,
@@ -268,6 +276,7 @@ impl Engine {
             503 => Status::SERVER_ERROR,
             _ if !made_here => return self.send_best(server, &best, invite.then_some(started)),
             408 => Status::REQUEST_TIMEOUT,
+            _ if alone.is_some() => alone.unwrap_or(Status::SERVER_ERROR),
             430 => Status::TEMPORARILY_UNAVAILABLE,
             _ => Status::SERVER_ERROR,
         };
@@ -318,6 +327,7 @@ impl Engine {
     /// §16.7 step 4: the contacts of a 3xx become targets, tried after those that there are, by q.
     fn recurse(&mut self, server: Key, message: &Message<'_>) -> Contacts {
         let limit = self.config.limits.branches.min(usize::from(u8::MAX));
+        let mut room = self.context_room(server);
         let Some(found) = self.table.live(server) else {
             return Contacts::Untouched;
         };
@@ -329,6 +339,7 @@ impl Engine {
         let Some(context) = self.context(server).filter(|c| !c.ended) else {
             return Contacts::Untouched;
         };
+        room = room.saturating_sub(context.bytes());
         let mut found: Vec<(u16, Box<[u8]>)> = Vec::new();
         let mut left = Vec::new();
         for value in message.values(HeaderName::Contact) {
@@ -336,8 +347,9 @@ impl Engine {
                 let uri = contact.addr.sip_uri()?;
                 (!secure || uri.secure).then_some((contact.q_milli.unwrap_or(1000), contact.addr.uri))
             });
-            let room = context.targets.len() + found.len() < limit;
-            let Some((q, uri)) = usable.filter(|_| room) else {
+            let is_free = context.targets.len() + found.len() < limit;
+            let fits = |(_, uri): &(u16, &[u8])| is_free && uri.len() <= room;
+            let Some((q, uri)) = usable.filter(fits) else {
                 left.extend_from_slice(b"Contact: ");
                 left.extend_from_slice(value.text);
                 left.extend_from_slice(b"\r\n");
@@ -350,6 +362,7 @@ impl Engine {
                 || found.iter().any(|(_, other)| is_same_uri(other, &target))
                 || is_same_uri(&original, &target);
             if !known {
+                room -= target.len().min(room);
                 found.push((q, target.into_boxed_slice()));
             }
         }
@@ -366,6 +379,7 @@ impl Engine {
             }
             context.targets.push(Target::new(uri, order));
         }
+        self.count_context(server);
         self.counters.recursions += 1;
         if left.is_empty() {
             Contacts::AllUsed

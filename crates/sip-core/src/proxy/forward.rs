@@ -126,7 +126,9 @@ impl Engine {
             return Ok(());
         }
         let server = match server {
-            Some(key) => key,
+            // It has waited, and there may be no room for its copy any more.
+            Some(key) if self.has_room_for_copy(request) => key,
+            Some(_) => return Err(NotSent::Full),
             None => self.begin(request).ok_or(NotSent::Full)?,
         };
         self.pass_authorized(server);
@@ -231,9 +233,15 @@ impl Engine {
             ..Target::new(uri, 0)
         };
         context.targets.push(target);
+        // Without room it is the only way.
+        if self.table.bytes() + context.bytes() > self.config.limits.answer_bytes() {
+            self.counters.limited_transactions += 1;
+            return;
+        }
         if let Some(found) = self.table.live_mut(server) {
             found.user.context = Some(Box::new(context));
         }
+        self.count_context(server);
     }
 
     /// The Request-URI as the edits make it.

@@ -22,6 +22,9 @@ use crate::query::{Query, QueryKind};
 use crate::registrar::{Effect, Registration, Rejection};
 use crate::resolve::HostRef;
 
+/// Bytes of an address-of-record that may be registered: twice what the longest domain name takes.
+const MAX_AOR: usize = 512;
+
 /// What came of the record under its lock.
 struct Applied {
     effect: Effect,
@@ -120,6 +123,9 @@ impl Engine {
         progress: Progress,
         aor: &[u8],
     ) -> Result<(), Rejection> {
+        if aor.len() > MAX_AOR {
+            return Err(Rejection::Bad("Too Long Address-Of-Record"));
+        }
         let limit = self.config.limits.contacts_per_aor;
         let policy = self.config.registrar;
         let registration = Registration::read(&request.message, request.flow, &policy, limit, self.now)?;

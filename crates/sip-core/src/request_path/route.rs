@@ -605,7 +605,7 @@ impl Engine {
         };
         match self.forward(request, progress.server, &decision) {
             Ok(()) => {}
-            Err(NotSent::Full) => self.refuse(request, None, Status::SERVICE_UNAVAILABLE),
+            Err(NotSent::Full) => self.refuse(request, progress.server, Status::SERVICE_UNAVAILABLE),
             Err(NotSent::NoListener) => {
                 self.counters.dropped_no_route += 1;
                 let status = Status {

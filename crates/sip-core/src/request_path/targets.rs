@@ -163,11 +163,16 @@ impl Engine {
         let Some(server) = progress.server.or_else(|| self.begin(request)) else {
             return self.refuse(request, None, Status::SERVICE_UNAVAILABLE);
         };
+        if self.table.bytes() + context.bytes() > self.config.limits.transaction_bytes {
+            self.counters.limited_transactions += 1;
+            return self.refuse(request, Some(server), Status::SERVICE_UNAVAILABLE);
+        }
         self.counters.forked += 1;
         self.pass_authorized(server);
         if let Some(found) = self.table.live_mut(server) {
             found.user.context = Some(Box::new(context));
         }
+        self.count_context(server);
         if let Outcome::Begin(server) = self.next_step(server, Some(request)) {
             self.begin_targets(request, plan, server);
         }

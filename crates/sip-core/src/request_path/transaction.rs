@@ -129,6 +129,15 @@ impl Engine {
             && !self.is_let_in
     }
 
+    /// Whether a request that has its server transaction may go on, as to the bytes that it takes once more
+    /// then. Those of what waits are bounded besides: it may take the eighth.
+    pub(crate) fn has_room_for_copy(&mut self, request: &Request<'_>) -> bool {
+        let copy = request.message.bytes().len() + MOST_ADDED;
+        let fits = self.table.bytes() + copy <= self.config.limits.answer_bytes();
+        self.counters.limited_transactions += u64::from(!fits);
+        fits
+    }
+
     /// Makes the server transaction of a request, and answers an INVITE with 100 at once, unless its
     /// source has proved nothing. `None`: the limit is reached.
     pub(crate) fn begin(&mut self, request: &Request<'_>) -> Option<Key> {

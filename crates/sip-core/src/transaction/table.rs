@@ -63,8 +63,9 @@ pub struct Live<U> {
     pub source: Flow,
     /// The request as received.
     pub request: Vec<u8>,
-    /// What the transaction user keeps of answers, in [`Table::bytes`] ([`Table::count_answer`]).
-    pub(crate) answer_bytes: u32,
+    /// What the transaction user keeps beside, of targets and answers, in [`Table::bytes`]
+    /// ([`Table::count_kept`]).
+    pub(crate) kept_bytes: u32,
     /// The transaction user's.
     pub user: U,
 }
@@ -300,26 +301,26 @@ impl<S, C> Table<S, C> {
     pub fn settle(&mut self, key: Key) -> Option<Box<Live<S>>> {
         let server = self.servers.get_mut(key)?;
         let mut live = server.live.take()?;
-        let answer = core::mem::take(&mut live.answer_bytes) as usize;
+        let kept = core::mem::take(&mut live.kept_bytes) as usize;
         let response = core::mem::take(&mut server.response);
         let request = core::mem::take(&mut server.request_bytes) as usize;
-        self.count(0, request + response.len() + answer);
+        self.count(0, request + response.len() + kept);
         Some(live)
     }
 
-    /// The transaction user keeps so many bytes of answers to this request, and no others any more.
-    pub(crate) fn count_answer(&mut self, key: Key, bytes: usize) {
+    /// The transaction user keeps so many bytes for this request, and no others any more.
+    pub(crate) fn count_kept(&mut self, key: Key, bytes: usize) {
         if let Some(live) = self.live_mut(key) {
             let now = u32::try_from(bytes).unwrap_or(u32::MAX);
-            let before = core::mem::replace(&mut live.answer_bytes, now);
+            let before = core::mem::replace(&mut live.kept_bytes, now);
             self.count(now as usize, before as usize);
         }
     }
 
-    /// Bytes that are held, but for the answers that the transaction user keeps for this request.
-    pub(crate) fn bytes_beside_answer(&self, key: Key) -> usize {
-        let answer = self.live(key).map_or(0, |live| live.answer_bytes as usize);
-        self.bytes.saturating_sub(answer)
+    /// Bytes that are held, but for what the transaction user keeps for this request.
+    pub(crate) fn bytes_beside_kept(&self, key: Key) -> usize {
+        let kept = self.live(key).map_or(0, |live| live.kept_bytes as usize);
+        self.bytes.saturating_sub(kept)
     }
 
     /// What a client transaction sends again from now on.
@@ -330,6 +331,22 @@ impl<S, C> Table<S, C> {
             let before = core::mem::replace(&mut client.request_bytes, now);
             self.count(now as usize, before as usize);
         }
+    }
+
+    /// The same, unless it made what is held more, and more than `most` bytes: then `before` stays in its
+    /// place, and it says `false`.
+    #[must_use]
+    pub fn keep_request_within(&mut self, key: Key, request: &[u8], before: Box<[u8]>, most: usize) -> bool {
+        let Some(client) = self.clients.get_mut(key) else {
+            return true;
+        };
+        let held = client.request_bytes as usize;
+        if request.len() > held && self.bytes - held + request.len() > most {
+            client.request = before;
+            return false;
+        }
+        self.keep_request(key, Box::from(request));
+        true
     }
 
     /// What a server transaction keeps until its final response.
@@ -369,7 +386,7 @@ impl<S, C> Table<S, C> {
         let answer = server
             .live
             .as_mut()
-            .map(|live| core::mem::take(&mut live.answer_bytes));
+            .map(|live| core::mem::take(&mut live.kept_bytes));
         let request = (server.request_bytes + answer.unwrap_or_default()) as usize;
         self.count(0, request + server.response.len());
         Some(server)

@@ -151,6 +151,10 @@ pub struct Transmit {
     pub range: Range<usize>,
 }
 
+/// What an empty batch keeps of its memory.
+const KEPT_BYTES: usize = 1024 * 1024;
+const KEPT_ITEMS: usize = 4096;
+
 /// Messages to send, filled by the core into memory lent by the worker and reused.
 #[derive(Debug, Default)]
 pub struct TransmitBatch {
@@ -189,10 +193,12 @@ impl TransmitBatch {
         self.items.len()
     }
 
-    /// Forgets all messages, keeps the memory.
+    /// Forgets all messages, keeps the memory that turns usually need.
     pub fn clear(&mut self) {
         self.bytes.clear();
+        self.bytes.shrink_to(KEPT_BYTES);
         self.items.clear();
+        self.items.shrink_to(KEPT_ITEMS);
     }
 
     /// Appends one message that `write` puts at the end of the buffer.

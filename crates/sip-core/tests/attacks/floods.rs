@@ -286,6 +286,21 @@ fn an_open_registrar_is_bounded() {
     assert_eq!(register(&mut bench, 0, 2, 1, 3600), "200");
 }
 
+/// What is kept of registrations by name is not longer than names are.
+#[test]
+fn long_addresses_of_record_are_refused() {
+    for (length, status) in [(500, "200 OK"), (501, "400 Too Long Address-Of-Record")] {
+        let mut config = config();
+        config.routes.clear();
+        let mut bench = Bench::new(&config);
+        let contact = "Contact: <sip:b@10.0.0.1>\nExpires: 0\n";
+        let text = request("REGISTER", "sip:example.com", "r1", contact)
+            .replace("bob@example.com", &format!("{}@example.com", "b".repeat(length)));
+        let out = one(bench.udp(CALLER, &text));
+        assert_eq!(out.first_line(), format!("SIP/2.0 {status}"));
+    }
+}
+
 /// Each request has another name to ask for, and name service says nothing.
 #[test]
 fn unique_names_of_next_hops_are_bounded() {

@@ -9,6 +9,10 @@ mod common;
 mod forks;
 
 use common::Sent;
+use counting_allocator::Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
 
 mod amplification;
 mod answers;
