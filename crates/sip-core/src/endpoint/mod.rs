@@ -62,6 +62,8 @@ pub struct Endpoint {
     index: HeaderIndex,
     /// The message at hand, where it came with folded lines.
     unfolded: Vec<u8>,
+    /// Transactions that have heard, since the timers were last seen to, that their connection has closed.
+    told: usize,
 }
 
 /// Transactions that hear in one turn that their connection has closed.
@@ -77,6 +79,7 @@ impl Endpoint {
             engine,
             index: HeaderIndex::new(),
             unfolded: Vec::new(),
+            told: 0,
         }
     }
 
@@ -205,10 +208,11 @@ impl Endpoint {
     /// Tells transactions that their connection has closed: some, and the others in the next turns, so that
     /// what they answer does not become one batch.
     fn tell_closed(&mut self) {
-        for _ in 0..TOLD_AT_ONCE {
+        while self.told < TOLD_AT_ONCE {
             let Some((client, conn)) = self.engine.next_closed() else {
                 return;
             };
+            self.told += 1;
             let outcome = self.engine.client_flow_closed(client, conn);
             let _ = self.follow(outcome);
         }
@@ -230,6 +234,7 @@ impl Endpoint {
             self.engine.resume_answered();
             self.engine.activity.enter(Component::Timers);
         }
+        self.told = 0;
         if self.engine.has_closed() {
             self.engine.activity.enter(Component::Transaction);
             self.tell_closed();

@@ -349,7 +349,7 @@ impl Drop for Context {
 }
 
 /// The best final answer so far (§16.7 step 6), and all challenges (step 7).
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Best {
     /// 0: there is none.
     pub(crate) status: u16,
@@ -359,8 +359,8 @@ pub(crate) struct Best {
     pub(crate) reason: Box<str>,
     /// `WWW-Authenticate` and `Proxy-Authenticate` lines of all 401 and 407 so far.
     pub(crate) challenges: Vec<u8>,
-    /// Responses whose challenges are in there.
-    pub(crate) challengers: u16,
+    /// Responses whose challenges are in there; `None`: there was no room for them.
+    pub(crate) challengers: Option<u16>,
 }
 
 /// The most characters of a reason phrase that are kept without its response.
@@ -368,6 +368,18 @@ const MAX_REASON: usize = 64;
 
 /// The most bytes of challenges that are collected for one request.
 pub(crate) const MAX_CHALLENGES: usize = 16 * 1024;
+
+impl Default for Best {
+    fn default() -> Self {
+        Self {
+            status: 0,
+            text: Vec::new(),
+            reason: Box::default(),
+            challenges: Vec::new(),
+            challengers: Some(0),
+        }
+    }
+}
 
 impl Best {
     /// Whether an answer of this status is better than what there is. Among equals the first stays.
@@ -399,9 +411,13 @@ impl Best {
         if self.bytes() <= room {
             return true;
         }
+        let had_none = self.challenges.is_empty() && self.text.is_empty();
         self.challenges = Vec::new();
-        self.challengers = 0;
-        if self.bytes() > room {
+        self.challengers = None;
+        if had_none {
+            return true;
+        }
+        if self.bytes() > room && !self.text.is_empty() {
             self.reason = reason_of(&self.text);
             self.text = Vec::new();
         }
@@ -411,7 +427,9 @@ impl Best {
     /// What is answered where the text found no room: the status alone, unless that says nothing
     /// without what came with it.
     pub(crate) fn status_alone(&self) -> Option<Status<'_>> {
-        let says_enough = matches!(self.status, 400 | 402..=406 | 408..=699);
+        // RFC 3261 §8.1.3.5 and others: these ask for something that a header field says.
+        const ASKING: [u16; 11] = [401, 405, 407, 415, 420, 421, 422, 423, 469, 489, 494];
+        let says_enough = self.status >= 400 && !ASKING.contains(&self.status);
         (says_enough && !self.reason.is_empty()).then_some(Status {
             code: self.status,
             reason: &self.reason,
@@ -478,6 +496,52 @@ mod tests {
     fn done(context: &mut Context, numbers: &[u8]) {
         for n in numbers {
             context.set_state(*n, TargetState::Done);
+        }
+    }
+
+    /// The challenges of others go first, then the text; what its status and reason say stays, whatever comes
+    /// after it, and challenges that were lost in part are none.
+    #[test]
+    fn what_has_no_room_goes_in_order() {
+        let text = "SIP/2.0 486 Busy At Work\r\nX: y\r\n\r\n";
+        let best = || {
+            let mut best = Best::default();
+            best.take(486, |out| out.extend_from_slice(text.as_bytes()));
+            best.challenges.extend_from_slice(b"WWW-Authenticate: x\r\n");
+            best.challengers = Some(1);
+            best
+        };
+        let all = best().bytes();
+        for (room, is_whole, has_text, challengers) in [
+            (all, true, true, Some(1)),
+            (all - 1, false, true, None),
+            (text.len(), false, true, None),
+            (text.len() - 1, false, false, None),
+            (0, false, false, None),
+        ] {
+            let mut best = best();
+            assert_eq!(best.keep_within(room), is_whole, "{room}");
+            assert_eq!(best.challengers, challengers);
+            assert_eq!(best.challenges.is_empty(), challengers.is_none());
+            assert_eq!(!best.text.is_empty(), has_text);
+            if !has_text {
+                assert!(best.keep_within(0), "nothing else goes");
+                let status = best.status_alone().unwrap();
+                assert_eq!((status.code, status.reason), (486, "Busy At Work"));
+            }
+        }
+        for (status, reason) in [
+            (404, "Refused"),
+            (600, "Refused"),
+            (302, ""),
+            (401, ""),
+            (420, ""),
+            (494, ""),
+        ] {
+            let mut best = Best::default();
+            best.take(status, |out| out.extend_from_slice(b"SIP/2.0 000 \r\n\r\n"));
+            best.keep_within(0);
+            assert_eq!(best.status_alone().map_or("", |s| s.reason), reason, "{status}");
         }
     }
 

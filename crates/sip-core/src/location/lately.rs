@@ -34,6 +34,9 @@ const MOST_BYTES: usize = 256 * 1024;
 /// Removed bindings of one address-of-record that are remembered, and changes that were taken back.
 const MOST_OF_ONE: usize = 64;
 
+/// Bytes of either: one who registers as much as he may does not push out what is remembered of others.
+const MOST_BYTES_OF_ONE: usize = 32 * 1024;
+
 /// What is remembered of one address-of-record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lately {
@@ -54,6 +57,12 @@ pub(super) struct Undone {
     pub(super) until_unix_s: u64,
 }
 
+impl Undone {
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + self.lost.iter().map(Binding::bytes).sum::<usize>()
+    }
+}
+
 impl Lately {
     /// Whether a REGISTER with this Call-ID and CSeq came before the one that removed a binding which it
     /// `names`.
@@ -69,11 +78,6 @@ impl Lately {
             .any(|b| b.expires_unix_s > now_unix_s && *b.call_id == *call_id && b.cseq >= cseq && names(b))
     }
 
-    /// Whether nothing is remembered that was a change.
-    pub(crate) fn is_blank(&self) -> bool {
-        self.undone.is_empty() && self.removed.iter().all(|removal| removal.updated == 0)
-    }
-
     /// How many removals.
     #[cfg(test)]
     pub(crate) fn removed_bindings(&self) -> usize {
@@ -81,7 +85,10 @@ impl Lately {
     }
 
     pub(super) fn note_undone(&mut self, undone: Undone) {
-        if self.undone.len() >= MOST_OF_ONE {
+        while self.undone.len() >= MOST_OF_ONE
+            || (!self.undone.is_empty()
+                && self.undone.iter().map(Undone::bytes).sum::<usize>() + undone.bytes() > MOST_BYTES_OF_ONE)
+        {
             self.undone.remove(0);
         }
         self.undone.push(undone);
@@ -99,9 +106,9 @@ impl Lately {
 
     /// Bytes that it takes.
     fn bytes(&self) -> usize {
-        let bindings = |all: &[Binding]| all.iter().map(Binding::bytes).sum::<usize>();
-        let undone = |undone: &Undone| size_of::<Undone>() + bindings(&undone.lost);
-        size_of::<Self>() + bindings(&self.removed) + self.undone.iter().map(undone).sum::<usize>()
+        let removed = self.removed.iter().map(Binding::bytes);
+        let undone = self.undone.iter().map(Undone::bytes);
+        size_of::<Self>() + removed.sum::<usize>() + undone.sum::<usize>()
     }
 
     /// Forgets what ends until then.
@@ -144,7 +151,10 @@ impl AorRecord {
         let now = now_unix_ms / 1000;
         let removed = &mut self.lately.removed;
         removed.retain(|b| b.expires_unix_s > now);
-        if removed.len() >= MOST_OF_ONE {
+        let bytes = |removed: &[Binding]| removed.iter().map(Binding::bytes).sum::<usize>();
+        while removed.len() >= MOST_OF_ONE
+            || (!removed.is_empty() && bytes(removed) + binding.bytes() > MOST_BYTES_OF_ONE)
+        {
             // Rather those of what was not there.
             let absent = removed.iter().position(|b| b.updated == 0);
             removed.remove(absent.unwrap_or(0));
@@ -281,6 +291,46 @@ mod tests {
             }
             memory.forget(u64::MAX);
             prop_assert_eq!((memory.bytes, memory.order.len()), (0, 0));
+        }
+    }
+
+    /// Those of one address-of-record take no room from others, and what was not there goes first.
+    #[test]
+    fn those_of_one_are_bounded() {
+        let binding = |n: usize, length: usize| {
+            let contact = alloc::format!("sip:{n};x={}", "x".repeat(length));
+            super::super::shard::tests::binding(&contact, 1000, 1_000)
+        };
+        for (length, most) in [(10, MOST_OF_ONE), (3_000, 10)] {
+            let mut record = AorRecord::default();
+            record.remember(binding(0, length), 1, 1_000);
+            for n in 1..1_000 {
+                record.remember_absent(binding(n, length), 1_000);
+            }
+            assert_eq!(
+                (record.lately.removed[0].updated, record.lately.removed.len()),
+                (1_000, most)
+            );
+            for n in 0..1_000 {
+                record.remember(binding(n, length), 1, 2_000);
+            }
+            assert!(
+                record
+                    .lately
+                    .removed
+                    .iter()
+                    .all(|removal| removal.updated == 2_000)
+            );
+            for version in 0..1_000 {
+                let lost = alloc::vec![binding(0, length)];
+                record.lately.note_undone(Undone {
+                    version,
+                    lost,
+                    until_unix_s: 1,
+                });
+            }
+            assert!(record.lately.bytes() < 2 * MOST_BYTES_OF_ONE + 1_000);
+            assert_eq!(record.lately.undone.last().map(|u| u.version), Some(999));
         }
     }
 

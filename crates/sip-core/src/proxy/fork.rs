@@ -241,8 +241,8 @@ impl Engine {
                 let span = message.start_offset()..message.end_offset();
                 best.take(status, |text| edits.apply(message.source(), span, text));
             }
-            if matches!(status, 401 | 407) {
-                best.challengers = best.challengers.saturating_add(1);
+            if let (401 | 407, Some(challengers)) = (status, &mut best.challengers) {
+                *challengers = challengers.saturating_add(1);
                 collect_challenges(message, &mut best.challenges);
             }
             is_whole = context.keep_within(room);
@@ -302,7 +302,7 @@ impl Engine {
             }
             let mut edits = core::mem::take(&mut engine.edits);
             edits.clear();
-            if matches!(best.status, 401 | 407) && best.challengers > 1 {
+            if matches!(best.status, 401 | 407) && best.challengers > Some(1) {
                 for name in [HeaderName::WwwAuthenticate, HeaderName::ProxyAuthenticate] {
                     for field in message.fields_named(name) {
                         edits.delete(field.start as usize..field.end as usize);

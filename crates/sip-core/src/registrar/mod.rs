@@ -87,10 +87,10 @@ pub(crate) enum Effect {
     /// The record has changed and has its next version: store it.
     Changed,
     /// The REGISTER was seen before and the record is as it left it. Where answers wait for the
-    /// store, this one waits too: the first may not have been stored yet.
+    /// store, this one waits too: the first may not have been stored yet. So do removals of what is not
+    /// there: it may have been taken back, and the store still have it.
     Repeated,
-    /// It only asked, or removed what has not been there for long: nothing that is on its way to the store
-    /// has to do with it, and there is nothing to store.
+    /// It only asked.
     Nothing,
 }
 
@@ -202,7 +202,7 @@ impl<'a> Registration<'a> {
             return Err(Rejection::OutOfOrder);
         }
         if record.bindings.is_empty() {
-            return Ok(removed_nothing(record));
+            return Ok(Effect::Repeated);
         }
         for binding in core::mem::take(&mut record.bindings) {
             self.remember(record, binding.clone());
@@ -276,7 +276,7 @@ impl<'a> Registration<'a> {
         }
         if !changed {
             // Contacts were removed that are not there: as after the same request before.
-            return Ok(removed_nothing(record));
+            return Ok(Effect::Repeated);
         }
         record.changed(self.now.unix_ms);
         Ok(Effect::Changed)
@@ -354,15 +354,6 @@ impl<'a> Registration<'a> {
             user_agent: user_agent.iter().map(|&c| unfolded(c)).collect(),
             updated: version,
         }
-    }
-}
-
-/// What a REGISTER did that left the record as it was.
-fn removed_nothing(record: &AorRecord) -> Effect {
-    if record.bindings.is_empty() && record.lately.is_blank() {
-        Effect::Nothing
-    } else {
-        Effect::Repeated
     }
 }
 

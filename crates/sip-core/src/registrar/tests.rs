@@ -107,10 +107,6 @@ fn repeated(lines: &str) -> Did {
     Did::Ok(Effect::Repeated, lines.into())
 }
 
-fn nothing(lines: &str) -> Did {
-    Did::Ok(Effect::Nothing, lines.into())
-}
-
 fn refused(status: u16) -> Did {
     Did::Refused(status, String::new())
 }
@@ -338,7 +334,7 @@ fn a_removal_of_what_is_not_there_is_a_removal_too() {
     let mut record = AorRecord::default();
     let removal = "Contact: <sip:a@h>;expires=0, <sip:b@h>;expires=0";
     for at in [0, 36] {
-        assert_eq!(register(&mut record, at, "c", 5, removal), nothing(""));
+        assert_eq!(register(&mut record, at, "c", 5, removal), repeated(""));
     }
     assert_eq!(record.lately.removed_bindings(), 2);
     for contact in ["Contact: <sip:b@h>", "Contact: <sip:a@h>"] {

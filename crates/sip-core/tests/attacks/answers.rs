@@ -256,22 +256,31 @@ fn copies_of_what_has_waited_are_bounded() {
 fn answers_to_all_of_a_connection_do_not_become_one_batch() {
     let mut config = all_transports();
     config.routes = location().routes;
-    let flow = over(Transport::Tcp, "192.0.2.31:5060", 5);
-    let phone = Binding {
-        received: flow,
-        contact: b"sip:bob@192.0.2.31;transport=tcp"[..].into(),
-        ..phone(1)
-    };
-    let mut bench = registered(&config, &[phone]);
+    let flows = [5, 6].map(|slot| over(Transport::Tcp, "192.0.2.31:5060", slot));
+    let mut bench = Bench::new(&config);
+    for (user, flow) in ["bob@example.com", "carol@example.com"].into_iter().zip(flows) {
+        let phone = Binding {
+            received: flow,
+            contact: b"sip:bob@192.0.2.31;transport=tcp"[..].into(),
+            ..phone(1)
+        };
+        register(&bench, user, &[phone]);
+    }
     let before = held().bytes();
     for number in 0..CALLS {
         let via = format!("SIP/2.0/UDP 192.0.2.10:5060;x={}", "x".repeat(50_000));
-        let text = invite(number, "").replace("SIP/2.0/UDP 192.0.2.10:5060", &via);
+        let mut text = invite(number, "").replace("SIP/2.0/UDP 192.0.2.10:5060", &via);
+        if number < 30 {
+            text = text.replace("bob@", "carol@");
+        }
+        let flow = flows[usize::from(number < 30)];
         let sent = bench.udp(CALLER, &text);
         assert!(sent.iter().any(|s| s.to.conn == flow.conn));
     }
     let now = bench.now();
-    bench.endpoint.handle_flow_closed(now, flow.conn.unwrap());
+    for flow in flows.iter().rev() {
+        bench.endpoint.handle_flow_closed(now, flow.conn.unwrap());
+    }
     let mut told = Vec::new();
     for _ in 0..=CALLS {
         let sent = bench.drain();
