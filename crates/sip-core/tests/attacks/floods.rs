@@ -2,6 +2,7 @@
 //! its limit, what is beyond is refused by 503 or counted, and all of it is let go.
 
 use sip_core::config::{Config, Durability};
+use sip_core::query::Answer;
 use sip_core::shared::SharedState as _;
 use sip_core::transport::Transport;
 
@@ -259,11 +260,13 @@ fn an_open_registrar_is_bounded() {
     }
     assert!(held(&bench) >= BYTES && users > 200, "{users}");
     assert_eq!(bench.counters().limited_location, 1);
+    let full = held(&bench);
     assert_eq!(
         register(&mut bench, 0, 2, 1, 3600),
         "503",
         "another phone of somebody"
     );
+    assert_eq!(held(&bench), full, "it left nothing");
     assert_eq!(register(&mut bench, 0, 1, 1, 3600), "200", "a refresh");
     // Longer ones, as far as that goes.
     let longer = (0..users)
@@ -284,6 +287,50 @@ fn an_open_registrar_is_bounded() {
     }
     assert!(held(&bench) < BYTES * 2 / 3, "{}", held(&bench));
     assert_eq!(register(&mut bench, 0, 2, 1, 3600), "200");
+}
+
+/// Who finds no room leaves no trace: not in the record, and not in the store, which is asked for nothing.
+#[test]
+fn a_registration_without_room_changes_nothing() {
+    let mut config = config();
+    config.routes.clear();
+    config.registrar.durability = Durability::Commit;
+    let register = |cseq: u32, contact: &str| {
+        request("REGISTER", "sip:example.com", &format!("r{cseq}"), contact)
+            .replace("CSeq: 1 ", &format!("CSeq: {cseq} "))
+    };
+    let mut bench = Bench::new(&config);
+    bench.udp(CALLER, &register(1, "Contact: <sip:a@10.0.0.1>\n"));
+    let query = bench.query();
+    bench.answer(&query, Answer::Saved(Ok(())));
+    config.limits.location_bytes = 1;
+    bench.endpoint.reconfigure(&config);
+    let contacts = |bench: &mut Bench| {
+        let answer = one(bench.udp(CALLER, &register(2, "")));
+        answer.headers("Contact").join(", ")
+    };
+    let before = contacts(&mut bench);
+    assert!(before.starts_with("<sip:a@10.0.0.1>"), "{before}");
+    // One more; and a longer one in its place, where what it removes must not be remembered either.
+    for (cseq, lines) in [
+        (3, "Contact: <sip:b@10.0.0.1>\n"),
+        (
+            9,
+            "Contact: <sip:a@10.0.0.1>;expires=0, <sip:longer-than-a@10.0.0.1>\n",
+        ),
+    ] {
+        let answer = one(bench.udp(CALLER, &register(cseq, lines)));
+        assert_eq!(answer.first_line(), "SIP/2.0 503 Service Unavailable");
+        bench.no_query();
+        assert_eq!(contacts(&mut bench), before);
+    }
+    assert_eq!(bench.counters().limited_location, 2);
+    assert_eq!(bench.counters().registrations_refused, 2);
+    bench.udp(CALLER, &register(4, "Contact: <sip:a@10.0.0.1>;expires=0\n"));
+    let query = bench.query();
+    let answer = one(bench.answer(&query, Answer::Saved(Ok(()))));
+    assert_eq!(answer.first_line(), "SIP/2.0 200 OK");
+    assert_eq!(contacts(&mut bench), "");
 }
 
 /// What is kept of registrations by name is not longer than names are.
