@@ -192,8 +192,10 @@ pub enum Purpose {
     Fixed,
     /// A point of a curve of throughput against offered load.
     Curve,
-    /// In turn with another setting.
+    /// In turn with others, each at a rate below its peak.
     Duel,
+    /// In turn with others, each at a rate beyond its peak: what is completed is what it carries.
+    Beyond,
     /// At a very low rate.
     Rare,
 }

@@ -11,6 +11,7 @@ use crate::progress::Progress;
 use crate::report;
 use crate::results::{Absent, Provenance, Results};
 use crate::station::{Conditions, Cpus, Station};
+use crate::statistics::Judgement;
 
 /// An experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +115,7 @@ fn measure(
 ) -> Outcome<()> {
     let scale = &options.scale;
     let conditions = Conditions {
-        warm_s: if scale.quick { 0.5 } else { 2.0 },
+        warm_s: if scale.quick { 0.3 } else { 2.0 },
         warm_rate: 1_500.0,
         rtt_ms: scale.rtt_ms,
         seed: options.seed,
@@ -179,22 +180,25 @@ pub fn rewrite(directory: &Path) -> Outcome<()> {
 fn summary(results: &Results, out: &Path) -> String {
     let mut text = String::new();
     for check in &results.checks {
-        let holds = if check.holds { "holds" } else { "LOST " };
-        text.push_str(&format!("{holds}  {}: {}\n", check.name, check.figures));
+        let judgement = match check.judgement {
+            Judgement::Held | Judgement::Undecided => check.judgement.word().to_owned(),
+            Judgement::Lost => check.judgement.word().to_uppercase(),
+        };
+        text.push_str(&format!("{judgement:<9}  {}: {}\n", check.name, check.figures));
     }
     for warning in results.warnings() {
-        text.push_str(&format!("note   {warning}\n"));
+        text.push_str(&format!("note       {warning}\n"));
     }
     text.push_str(&format!("report: {}", out.join("report.html").display()));
     text
 }
 
-/// In the quick form a lost shape is a failure; figures are what they are.
+/// In the quick form a lost shape is a failure, and one that is undecided is not; figures are what they are.
 fn verdict(results: &Results) -> Outcome<()> {
     let lost: Vec<&str> = results
         .checks
         .iter()
-        .filter(|check| !check.holds)
+        .filter(|check| check.judgement == Judgement::Lost)
         .map(|check| check.name.as_str())
         .collect();
     if results.quick && !lost.is_empty() {
@@ -214,20 +218,24 @@ mod tests {
 
     #[test]
     fn a_lost_shape_fails_the_quick_form_only() {
-        let check = |holds| Check {
+        let check = |judgement| Check {
             name: "a".to_owned(),
-            holds,
+            judgement,
             figures: "1 and 2".to_owned(),
         };
-        let with = |quick, holds| {
+        let with = |quick, judgement| {
             let mut results = Results::new("transport", quick);
-            results.checks = vec![check(holds)];
-            verdict(&results)
+            results.checks = vec![check(judgement)];
+            results
         };
-        assert!(with(true, true).is_ok());
-        assert!(with(false, false).is_ok());
-        let lost = with(true, false).unwrap_err();
+        assert!(verdict(&with(true, Judgement::Held)).is_ok());
+        assert!(verdict(&with(true, Judgement::Undecided)).is_ok());
+        assert!(verdict(&with(false, Judgement::Lost)).is_ok());
+        let lost = verdict(&with(true, Judgement::Lost)).unwrap_err();
         assert_eq!(lost.to_string(), "transport: lost: a");
+        let said = |judgement| summary(&with(true, judgement), Path::new("out"));
+        assert!(said(Judgement::Undecided).starts_with("undecided  a: 1 and 2\n"));
+        assert!(said(Judgement::Lost).starts_with("LOST       a: 1 and 2\n"));
     }
 
     #[test]

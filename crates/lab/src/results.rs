@@ -10,7 +10,7 @@ use crate::cpu::Used;
 use crate::failure::{Failure, Outcome};
 use crate::load::Report;
 use crate::machine::{Machine, Program};
-use crate::statistics::{Look, Peak, Verdict};
+use crate::statistics::{Judgement, Look, Peak, Verdict};
 
 /// Version of this file's form; it grows when a reader of the last one would misread it.
 pub const SCHEMA: u32 = 1;
@@ -172,6 +172,11 @@ impl Row {
         Some((each(wire.queries), each(wire.answers)))
     }
 
+    /// Whether its rate was below the peak, and the same as that of others.
+    pub fn is_steady(&self) -> bool {
+        matches!(self.run.purpose, Purpose::Fixed | Purpose::Duel)
+    }
+
     /// Whether nearly all operations succeeded, so that CPU for each of them means something.
     pub fn is_sound(&self) -> bool {
         self.load.offered > 0 && self.load.failed_part() < 0.05
@@ -266,8 +271,9 @@ pub struct Prediction {
 pub struct Check {
     /// What.
     pub name: String,
-    /// Whether it does.
-    pub holds: bool,
+    /// Whether it does; files of earlier versions do not say.
+    #[serde(default)]
+    pub judgement: Judgement,
     /// The figures.
     pub figures: String,
 }
@@ -303,6 +309,35 @@ impl Results {
         let rows = self.rows.iter();
         rows.filter(|row| row.setup == *setup && row.run.purpose == purpose)
             .collect()
+    }
+
+    /// Runs of one setup below its peak, at rates that others were offered, too.
+    pub fn steady(&self, setup: &Setup) -> Vec<&Row> {
+        let rows = self.rows.iter();
+        rows.filter(|row| row.setup == *setup && row.is_steady())
+            .collect()
+    }
+
+    /// A figure of two setups that took turns, in pairs: at the highest rate that both were offered, of each round.
+    /// Where operations failed it means nothing, and the pair is left out.
+    pub fn pairs(&self, first: &Setup, second: &Setup, figure: impl Fn(&Row) -> f64) -> Vec<(f64, f64)> {
+        let (firsts, seconds) = (self.steady(first), self.steady(second));
+        let both = firsts.iter().map(|row| row.run.rate).filter(|rate| {
+            let mut others = seconds.iter();
+            others.any(|other| other.run.rate.total_cmp(rate).is_eq())
+        });
+        let Some(rate) = both.max_by(f64::total_cmp) else {
+            return Vec::new();
+        };
+        let at = |row: &Row| row.run.rate.total_cmp(&rate).is_eq() && row.is_sound();
+        let mut pairs = Vec::new();
+        for row in firsts.iter().filter(|row| at(row)) {
+            let mut partners = seconds.iter().filter(|other| {
+                at(other) && (other.run.purpose, other.run.round) == (row.run.purpose, row.run.round)
+            });
+            pairs.extend(partners.next().map(|other| (figure(row), figure(other))));
+        }
+        pairs
     }
 
     /// Setups that have runs for a purpose, in the order of their first.
@@ -440,5 +475,51 @@ mod tests {
         let mut shared = with(&idle, 0.4, false);
         (shared.database, shared.relay) = (Some(full.server.clone()), None);
         assert_eq!(shared.judged(Failed), GeneratorFull);
+    }
+
+    #[test]
+    fn pairs_are_of_one_round_at_the_highest_rate_of_both() {
+        let mut results = Results::new("transport", true);
+        let one = row(1.0, 1.0).setup;
+        let other = Setup {
+            server: Server::Floor,
+            ..one
+        };
+        for (setup, purpose, round, rate, us) in [
+            (one, Purpose::Duel, 1, 1_000.0, 5.0),
+            (other, Purpose::Duel, 1, 1_000.0, 6.0),
+            (one, Purpose::Duel, 1, 2_000.0, 10.0),
+            (other, Purpose::Duel, 1, 2_000.0, 20.0),
+            (other, Purpose::Duel, 2, 2_000.0, 22.0),
+            (one, Purpose::Duel, 2, 2_000.0, 11.0),
+            // Alone in its round, alone at its rate, for another purpose, and one in which calls failed.
+            (one, Purpose::Duel, 3, 2_000.0, 12.0),
+            (one, Purpose::Duel, 1, 3_000.0, 9.0),
+            (other, Purpose::Fixed, 3, 2_000.0, 24.0),
+            (one, Purpose::Duel, 4, 2_000.0, 13.0),
+            (other, Purpose::Duel, 4, 2_000.0, 0.0),
+        ] {
+            let mut row = row(rate, us);
+            (row.setup, row.run.purpose, row.run.round) = (setup, purpose, round);
+            if us == 0.0 {
+                row.load.failed = row.load.offered;
+            }
+            results.rows.push(row);
+        }
+        let pairs = results.pairs(&one, &other, |row| row.server_us().round());
+        assert_eq!(pairs, [(10.0, 20.0), (11.0, 22.0)]);
+        assert_eq!(results.pairs(&other, &one, Row::server_us).len(), 2);
+        let unmeasured = Setup {
+            quota: Some(0.5),
+            ..one
+        };
+        assert!(results.pairs(&one, &unmeasured, Row::server_us).is_empty());
+    }
+
+    #[test]
+    fn a_check_of_an_earlier_version_is_undecided() {
+        let text = r#"{"name": "a", "holds": true, "figures": "1 and 2"}"#;
+        let check: Check = serde_json::from_str(text).unwrap();
+        assert_eq!(check.judgement, Judgement::Undecided);
     }
 }

@@ -27,6 +27,10 @@ pub trait Bench {
     /// Why a setup cannot be measured here; `None`: it can.
     fn absent(&mut self, setup: &Setup) -> Option<Absent>;
 
+    /// So many servers may run from now on, that which is measured among them: those that take turns are not
+    /// started anew for each.
+    fn keep(&mut self, servers: usize);
+
     /// Says how much there is to do, and how far it is.
     fn progress(&mut self) -> &mut Progress;
 
@@ -99,8 +103,11 @@ pub struct Station<'a> {
     began: Instant,
     progress: &'a mut Progress,
     quota: Result<Kind, String>,
-    // Dropped in this order: the server before the group that it is in, and before its database.
-    running: Option<Running>,
+    // Dropped in this order: the servers before the groups that they are in, and before their database.
+    /// The last is the one that is measured; the others wait for their turn.
+    running: Vec<Running>,
+    /// So many of them may run.
+    servers: usize,
     relay: Option<DelayRelay>,
     database: Option<MariaDb>,
     launcher: Launcher,
@@ -112,6 +119,7 @@ pub struct Station<'a> {
 struct Running {
     setup: Setup,
     child: Child,
+    directory: PathBuf,
     ports: Ports,
     /// Whether the last load was too much: what is left of it would be in the next run.
     dirty: bool,
@@ -173,7 +181,8 @@ impl<'a> Station<'a> {
             began: Instant::now(),
             progress,
             quota: cgroup::kind(),
-            running: None,
+            running: Vec::new(),
+            servers: 1,
             relay: None,
             database: None,
             runs: 0,
@@ -205,9 +214,53 @@ impl<'a> Station<'a> {
 
     /// Ends all servers.
     pub fn close(&mut self) {
-        self.running = None;
+        self.leave(0);
         self.relay = None;
         self.database = None;
+    }
+
+    /// Ends the servers whose turn was longest ago, until no more than so many are left.
+    fn leave(&mut self, most: usize) {
+        let surplus = self.running.len().saturating_sub(most);
+        let mut ended: Vec<Running> = self.running.drain(..surplus).collect();
+        // All at a time, before each is waited for.
+        for running in &mut ended {
+            running.child.ask_to_end();
+        }
+    }
+
+    /// Ports that none of the servers has: the one of the called end is bound under load only.
+    fn ports(&self) -> Outcome<Ports> {
+        loop {
+            let [sip, uas, admin] = ports::free()?;
+            let is_taken = self.running.iter().any(|running| {
+                let Ports {
+                    sip: a,
+                    uas: b,
+                    admin: c,
+                } = running.ports;
+                [a, b, c].iter().any(|port| [sip, uas, admin].contains(port))
+            });
+            if !is_taken {
+                return Ok(Ports { sip, uas, admin });
+            }
+        }
+    }
+
+    /// A directory for a server, that none of those which run has.
+    fn place(&self, server: Server) -> PathBuf {
+        let name = server.name().to_lowercase();
+        let mut number = 1;
+        loop {
+            let directory = match number {
+                1 => self.directory(&name),
+                _ => self.directory(&format!("{name}-{number}")),
+            };
+            if self.running.iter().all(|running| running.directory != directory) {
+                return directory;
+            }
+            number += 1;
+        }
     }
 
     fn directory(&self, name: &str) -> PathBuf {
@@ -245,22 +298,23 @@ impl<'a> Station<'a> {
 
     /// Makes the server of this setup run, warm and without what an overload has left.
     fn ensure(&mut self, setup: &Setup) -> Outcome<()> {
-        if let Some(running) = &mut self.running {
-            let is_alive = running.child.status().is_none();
-            if running.setup == *setup && !running.dirty && is_alive {
+        let known = self.running.iter().position(|running| running.setup == *setup);
+        if let Some(at) = known {
+            let mut running = self.running.remove(at);
+            if !running.dirty && running.child.status().is_none() {
+                self.running.push(running);
                 return Ok(());
             }
         }
-        self.running = None;
+        self.leave(self.servers.saturating_sub(1));
         let database = self.database_port(setup)?;
-        let [sip, uas, admin] = ports::free()?;
-        let ports = Ports { sip, uas, admin };
+        let ports = self.ports()?;
         let group = match (setup.quota, &self.quota) {
             (Some(part), Ok(kind)) => Some(kind.group("server", part).map_err(Failure::Failed)?),
             _ => None,
         };
         let groups: Vec<PathBuf> = group.iter().map(Group::processes).collect();
-        let directory = self.directory(&setup.server.name().to_lowercase());
+        let directory = self.place(setup.server);
         fresh(&directory)?;
         let cpus = [self.cpus.server];
         let mut child = servers::start(
@@ -268,7 +322,7 @@ impl<'a> Station<'a> {
             &Site {
                 launcher: &self.launcher,
                 program: &self.program,
-                directory,
+                directory: directory.clone(),
                 ports,
                 cpus: &cpus,
                 groups: &groups,
@@ -276,9 +330,10 @@ impl<'a> Station<'a> {
             },
         )?;
         wait_for_connections(setup, ports, &mut child)?;
-        self.running = Some(Running {
+        self.running.push(Running {
             setup: *setup,
             child,
+            directory,
             ports,
             dirty: false,
             _group: group,
@@ -332,7 +387,7 @@ impl<'a> Station<'a> {
 
     /// Starts the generator; where its report will be, and its seed.
     fn generate(&mut self, setup: &Setup, run: &Run) -> Outcome<(Child, PathBuf, u64)> {
-        let ports = self.running.as_ref().map(|running| running.ports);
+        let ports = self.running.last().map(|running| running.ports);
         let ports = ports.ok_or_else(|| Failure::Failed("no server runs".to_owned()))?;
         let directory = self.directory("load");
         std::fs::create_dir_all(&directory).map_err(|error| Failure::failed(directory.display(), error))?;
@@ -392,7 +447,7 @@ impl<'a> Station<'a> {
     }
 
     fn read(&self) -> Outcome<Reading> {
-        let running = self.running.as_ref();
+        let running = self.running.last();
         let running = running.ok_or_else(|| Failure::Failed("no server runs".to_owned()))?;
         let with_database = needs_database(&running.setup);
         Ok(Reading {
@@ -411,7 +466,7 @@ impl<'a> Station<'a> {
     }
 
     fn page(&self, setup: &Setup) -> Option<Page> {
-        let running = self.running.as_ref()?;
+        let running = self.running.last()?;
         let address = ports::local(running.ports.admin);
         (setup.server == Server::Trapezoid).then(|| metrics::read(address).ok())?
     }
@@ -459,7 +514,7 @@ impl<'a> Station<'a> {
 
     fn drops(&self) -> u64 {
         self.running
-            .as_ref()
+            .last()
             .map_or(0, |running| ports::drops(running.ports.sip))
     }
 }
@@ -511,7 +566,7 @@ impl Bench for Station<'_> {
         let load = self.finish(&mut child, &path, run.warmup_s + run.duration_s + run.drain_s)?;
         let drops = self.drops().saturating_sub(drops);
         let verdict = load.judge(setup.case.operation, &run.criterion);
-        if let Some(running) = &mut self.running {
+        if let Some(running) = self.running.last_mut() {
             running.dirty = load.failed_part() > 0.005 || drops > 0;
             if let Some(status) = running.child.status() {
                 let said = running.child.said();
@@ -579,17 +634,22 @@ impl Bench for Station<'_> {
         })
     }
 
+    fn keep(&mut self, servers: usize) {
+        self.servers = servers;
+    }
+
     fn progress(&mut self) -> &mut Progress {
         self.progress
     }
 
     fn plan(&mut self, setup: &Setup, costs: &PlanCosts) -> Outcome<serde_json::Value> {
         self.ensure(setup)?;
-        let directory = self.directory(&setup.server.name().to_lowercase());
+        let running = self.running.last();
+        let running = running.ok_or_else(|| Failure::Failed("no server runs".to_owned()))?;
         let mut command = std::process::Command::new(&self.program);
         let us = |value: f64| format!("{value:.1}us");
         command
-            .current_dir(&directory)
+            .current_dir(&running.directory)
             .args(["plan", "auth", "--calibrate", "--json"]);
         for (option, value) in [
             ("--config", "trapezoid.toml".to_owned()),

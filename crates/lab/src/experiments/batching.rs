@@ -31,6 +31,10 @@ const MOST: f64 = 24_000.0;
 const STEP: f64 = 1.07;
 /// Looks for a peak, at most: most need half of them.
 const LOOKS: usize = 12;
+/// Settings that take turns are offered so many times what is expected of them: what they complete is what they carry.
+const BEYOND: f64 = 1.25;
+/// Rounds of these.
+const ROUNDS: u32 = 3;
 /// Milliseconds of a batch beyond the round trip, and of each row of it, until the plan is known.
 const BATCH_MS: f64 = 0.7;
 const ROW_MS: f64 = 0.012;
@@ -82,6 +86,10 @@ pub(crate) fn run(session: &mut Session<'_>) -> Outcome<()> {
     }
     if let Some((adaptive, fixed)) = pair(session) {
         duels(session, &[adaptive, fixed])?;
+    }
+    let twice = [8, 16].map(|max_batch| ours(Mode::Fixed, 2, max_batch));
+    if twice.iter().all(|setup| settings.contains(setup)) {
+        in_turn(session, &twice)?;
     }
     rare(session, &settings)
 }
@@ -235,9 +243,7 @@ fn quick(session: &mut Session<'_>) -> Outcome<()> {
         return Ok(());
     }
     let scale = session.scale;
-    let looks = scale.looks as f64 * all.len() as f64;
-    let seconds = looks * scale.seconds(Purpose::Look) + scale.seconds(Purpose::Fixed);
-    session.bench.progress().expect(seconds);
+    session.bench.progress().expect(scale.seconds(Purpose::Fixed));
     let rate = 0.7
         * by_round_trips(
             scale,
@@ -248,15 +254,24 @@ fn quick(session: &mut Session<'_>) -> Outcome<()> {
             },
         );
     session.run(&single, &scale.run(Purpose::Fixed, 1, rate))?;
-    for setup in all {
-        let limits = Limits {
-            first: 0.9 * expected(session, &setup),
-            precision: 0.08,
-            grow: 1.08,
-            ..around(session, &setup, scale.looks)
-        };
-        session.peak(&setup, 1, &limits, IN_TIME)?;
+    in_turn(session, &all)
+}
+
+/// What settings carry, in turn: forwards in one round and backwards in the next. All servers run meanwhile.
+fn in_turn(session: &mut Session<'_>, settings: &[Setup]) -> Outcome<()> {
+    let runs = f64::from(ROUNDS) * settings.len() as f64;
+    let seconds = session.scale.seconds(Purpose::Beyond);
+    session.bench.progress().expect(runs * seconds);
+    session.bench.keep(settings.len());
+    let mut turns = settings.to_vec();
+    for round in 1..=ROUNDS {
+        for setup in &turns {
+            let rate = BEYOND * expected(session, setup);
+            session.run(setup, &session.scale.run(Purpose::Beyond, round, rate))?;
+        }
+        turns.reverse();
     }
+    session.bench.keep(1);
     Ok(())
 }
 

@@ -1,14 +1,19 @@
 //! The shapes that figures must have, whatever the machine: ratios of one run, never absolute times. Pure.
+//!
+//! What is compared took turns, and is judged by the interval of its pairs; what must succeed is judged by most of its
+//! repetitions ([`crate::statistics::Judgement`]).
+
+use std::collections::BTreeMap;
 
 use crate::case::{Case, Mode, Purpose, Server, Setup, State};
 use crate::load::Transport;
 use crate::results::{Check, Results, Row};
-use crate::statistics::{Verdict, median};
+use crate::statistics::{Bound, Judgement, Verdict, judge, median};
 
-/// What two figures that should differ may be off by, on a machine that others use, too.
-const NOISE: f64 = 1.05;
 /// Adaptive mode carries at least this part of what the best fixed setting carries.
 const ADAPTIVE: f64 = 0.90;
+/// Twice the batch carries at least so many times as much.
+const TWICE_THE_BATCH: f64 = 1.2;
 /// Not the paper's shape, in which TCP always carries less: messages of one connection share system calls here.
 const TCP: &str = "TCP on one connection costs at most twice what UDP does";
 const TCP_TIMES: f64 = 2.0;
@@ -30,95 +35,73 @@ pub(crate) fn of(results: &Results) -> Vec<Check> {
     }
 }
 
-fn check(name: &str, holds: bool, figures: String) -> Check {
+fn check(name: &str, judgement: Judgement, figures: String) -> Check {
     Check {
         name: name.to_owned(),
-        holds,
+        judgement,
         figures,
     }
 }
 
 /// Something that was not measured cannot have kept its shape.
 fn unmeasured(name: &str) -> Check {
-    check(name, false, "not measured".to_owned())
+    check(name, Judgement::Lost, "not measured".to_owned())
 }
 
 /// What a row says of the CPU for an operation.
 type Figure = fn(&Row) -> f64;
 
-/// The least CPU for each operation at a rate: others on the machine only ever add to it.
-fn cost(results: &Results, setup: &Setup, rate: f64, figure: Figure) -> Option<f64> {
-    let rows = results.of(setup, Purpose::Fixed).into_iter();
-    let at = rows.filter(|row| row.run.rate.total_cmp(&rate).is_eq() && row.is_sound());
-    let costs = at.map(figure).filter(|us| *us > 0.0);
-    costs.min_by(f64::total_cmp)
-}
-
-/// Those of two setups at the highest rate at which both were measured; else at the highest of each: what is offered
-/// in a case follows from its own peak.
-fn costs(results: &Results, one: &Setup, other: &Setup, figure: Figure) -> Option<(f64, f64)> {
-    let rates = |setup: &Setup| -> Vec<f64> {
-        let rows = results.of(setup, Purpose::Fixed);
-        rows.iter().map(|row| row.run.rate).collect()
+/// Judges the ratio of a first figure to a second by pairs of them.
+fn compared(name: &str, pairs: &[(f64, f64)], bound: Bound, unit: &str) -> Check {
+    let judged = judge(pairs, bound);
+    let middle = |of: fn(&(f64, f64)) -> f64| median(&pairs.iter().map(of).collect::<Vec<_>>());
+    let figures = match (middle(|pair| pair.0), middle(|pair| pair.1)) {
+        (Some(first), Some(second)) => format!("{first:.1} and {second:.1} {unit}: {}", judged.text),
+        _ => "never measured in turn at one rate".to_owned(),
     };
-    let (ones, others) = (rates(one), rates(other));
-    let highest = |rates: &[f64]| rates.iter().copied().max_by(f64::total_cmp);
-    let both: Vec<f64> = ones
-        .iter()
-        .copied()
-        .filter(|rate| others.contains(rate))
-        .collect();
-    let (at_one, at_other) = match highest(&both) {
-        Some(rate) => (rate, rate),
-        None => (highest(&ones)?, highest(&others)?),
-    };
-    Some((
-        cost(results, one, at_one, figure)?,
-        cost(results, other, at_other, figure)?,
-    ))
+    check(name, judged.judgement, figures)
 }
 
 /// `less` costs less than `more`, for each operation.
 fn cheaper(results: &Results, name: &str, less: &Setup, more: &Setup) -> Check {
-    at_most(results, name, less, NOISE, more, Row::server_us)
+    at_most(results, name, less, 1.0, more, Row::server_us)
 }
 
 /// `less` costs less than `times` what `more` does, for each operation.
 fn at_most(results: &Results, name: &str, less: &Setup, times: f64, more: &Setup, figure: Figure) -> Check {
-    match costs(results, less, more, figure) {
-        Some((less, more)) => check(
-            name,
-            less < times * more,
-            format!(
-                "{less:.1} µs and {more:.1} µs of CPU for each operation: {:.2} ×",
-                more / less
-            ),
-        ),
-        None => unmeasured(name),
+    if results.steady(less).is_empty() || results.steady(more).is_empty() {
+        return unmeasured(name);
     }
+    let pairs = results.pairs(less, more, figure);
+    compared(name, &pairs, Bound::Below(times), "µs of CPU for each operation")
 }
 
-/// Whatever was measured at fixed rates, which lie below the peaks, succeeded.
+/// Whatever was measured at equal rates, which lie below the peaks, succeeded.
 fn succeeds(results: &Results) -> Check {
     const NAME: &str = "below the peak at least 99 % of the operations succeed";
     let rows = results.rows.iter();
     let rows: Vec<&Row> = rows
-        .filter(|row| row.run.purpose == Purpose::Fixed && row.setup.server == Server::Trapezoid)
+        .filter(|row| row.is_steady() && row.setup.server == Server::Trapezoid)
         .collect();
-    let worst = rows.iter().min_by(|a, b| part(a).total_cmp(&part(b)));
-    worst.map_or_else(
-        || unmeasured(NAME),
-        |row| {
-            let text = format!(
-                "worst of {} runs: {:.2} % ({} at {:.0}/s)",
-                rows.len(),
-                100.0 * part(row),
-                row.setup.text(),
-                row.run.rate
-            );
-            check(NAME, part(row) >= SUCCESS, text)
-        },
-    )
+    let Some(worst) = rows.iter().min_by(|a, b| part(a).total_cmp(&part(b))) else {
+        return unmeasured(NAME);
+    };
+    let gravest = rows.iter().map(|row| {
+        let same = rows.iter().filter(|other| is_repetition(other, row));
+        Judgement::of_runs(same.map(|row| part(row) >= SUCCESS))
+    });
+    let text = format!(
+        "worst of {} runs: {:.2} % ({} at {:.0}/s)",
+        rows.len(),
+        100.0 * part(worst),
+        worst.setup.text(),
+        worst.run.rate
+    );
+    check(NAME, gravest.max().unwrap_or_default(), text)
+}
+
+fn is_repetition(one: &Row, other: &Row) -> bool {
+    one.setup == other.setup && one.run.rate.total_cmp(&other.run.rate).is_eq()
 }
 
 fn part(row: &Row) -> f64 {
@@ -149,7 +132,7 @@ fn transport(results: &Results) -> Vec<Check> {
             &stateful,
             &digest,
         ),
-        at_most(results, FLOOR, &floor, NOISE, &stateless, Row::user_us),
+        at_most(results, FLOOR, &floor, 1.0, &stateless, Row::user_us),
         succeeds(results),
     ]
 }
@@ -162,103 +145,140 @@ fn batching(results: &Results) -> Vec<Check> {
     ]
 }
 
-/// Median peaks of the settings of a mode, ours only.
-fn peaks(results: &Results, mode: Mode) -> Vec<(Setup, f64)> {
-    let mut found: Vec<(Setup, f64)> = Vec::new();
-    for at in &results.peaks {
-        let is_of = at.setup.server == Server::Trapezoid && at.setup.look_ups.is_some_and(|l| l.mode == mode);
-        if is_of && !found.iter().any(|(setup, _)| *setup == at.setup) {
-            // A setting that carried nothing carries 0.
-            found.push((at.setup, results.peak(&at.setup).unwrap_or(0.0)));
+/// Settings of look-ups that were measured for what they carry, ours only.
+fn settings(results: &Results, is_wanted: impl Fn(&Setup) -> bool) -> Vec<Setup> {
+    let searched = results.peaks.iter().map(|found| found.setup);
+    let mut found: Vec<Setup> = Vec::new();
+    for setup in searched.chain(results.setups(Purpose::Beyond)) {
+        if setup.server == Server::Trapezoid && is_wanted(&setup) && !found.contains(&setup) {
+            found.push(setup);
         }
     }
     found
 }
 
-/// The setting that carries most: of those that were measured again in turn, if any were, by their medians. The
-/// greatest of many single searches is as much luck as merit.
-fn best(results: &Results, mode: Mode) -> Option<(Setup, f64)> {
-    let all = peaks(results, mode);
-    let again = |setup: &Setup| {
-        let mut found = results.peaks.iter();
-        found.any(|found| found.setup == *setup && found.round > 1)
+/// What a setting carried in each round in which it took turns: when it was offered more than that or, where it
+/// never was, by its searches after the first. What carried nothing carries 0.
+fn rounds(results: &Results, setup: &Setup) -> BTreeMap<u32, f64> {
+    let rows = results.of(setup, Purpose::Beyond).into_iter();
+    let beyond: BTreeMap<u32, f64> = rows.map(|row| (row.run.round, row.load.goodput)).collect();
+    if !beyond.is_empty() {
+        return beyond;
+    }
+    let again = results.peaks.iter();
+    let again = again.filter(|found| found.setup == *setup && found.round > 1);
+    let peak = |found: &crate::results::Found| found.peak.as_ref().map_or(0.0, |peak| peak.rate);
+    again.map(|found| (found.round, peak(found))).collect()
+}
+
+/// What two settings carried, in the rounds of both.
+fn carried(results: &Results, first: &Setup, second: &Setup) -> Vec<(f64, f64)> {
+    let (firsts, seconds) = (rounds(results, first), rounds(results, second));
+    let pair = |(round, first): (&u32, &f64)| Some((*first, *seconds.get(round)?));
+    firsts.iter().filter_map(pair).collect()
+}
+
+/// The setting of a mode that carries most, of those that took turns. The greatest of many single searches is as much
+/// luck as merit: it counts where nothing took turns.
+fn best(results: &Results, mode: Mode) -> Option<Setup> {
+    let all = settings(results, |setup| setup.look_ups.is_some_and(|of| of.mode == mode));
+    let in_turn = |setup: &Setup| median(&rounds(results, setup).into_values().collect::<Vec<_>>());
+    let turns: Vec<(Setup, f64)> = all
+        .iter()
+        .filter_map(|setup| Some((*setup, in_turn(setup)?)))
+        .collect();
+    let searched = all
+        .iter()
+        .map(|setup| (*setup, results.peak(setup).unwrap_or(0.0)));
+    let from = if turns.is_empty() {
+        searched.collect()
+    } else {
+        turns
     };
-    let duelled: Vec<_> = all.iter().filter(|(setup, _)| again(setup)).copied().collect();
-    let from = if duelled.is_empty() { all } else { duelled };
-    from.into_iter().max_by(|a, b| a.1.total_cmp(&b.1))
+    let most = from.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
+    most.map(|(setup, _)| setup)
 }
 
 fn adaptive_beside_fixed(results: &Results) -> Check {
     const NAME: &str = "adaptive mode carries at least 90 % of the best fixed setting";
-    let (Some((adaptive, mine)), Some((fixed, theirs))) =
-        (best(results, Mode::Adaptive), best(results, Mode::Fixed))
-    else {
+    let (Some(adaptive), Some(fixed)) = (best(results, Mode::Adaptive), best(results, Mode::Fixed)) else {
         return unmeasured(NAME);
     };
-    let text = format!(
-        "{}: {mine:.0}/s, {}: {theirs:.0}/s: {:.0} %",
-        adaptive.text(),
-        fixed.text(),
-        100.0 * crate::cpu::ratio(mine, theirs)
-    );
-    check(NAME, mine > 0.0 && mine >= ADAPTIVE * theirs, text)
+    let pairs = carried(results, &adaptive, &fixed);
+    let unit = format!("calls/s, {} and {}", adaptive.text(), fixed.text());
+    compared(NAME, &pairs, Bound::Above(ADAPTIVE), &unit)
 }
 
-/// The run nearest its peak that was carried.
-fn at_peak<'a>(results: &'a Results, setup: &Setup) -> Option<&'a Row> {
-    let rows = results
-        .rows
-        .iter()
-        .filter(|row| row.setup == *setup && row.verdict == Verdict::Carried);
-    rows.max_by(|a, b| a.run.rate.total_cmp(&b.run.rate))
+/// Runs of a setting near or beyond its peak, in which batches are as large as they become.
+fn full<'a>(results: &'a Results, setup: &Setup) -> Vec<&'a Row> {
+    let beyond = results.of(setup, Purpose::Beyond);
+    if !beyond.is_empty() {
+        return beyond;
+    }
+    let rows = results.rows.iter();
+    let carried = rows.filter(|row| row.setup == *setup && row.verdict == Verdict::Carried);
+    carried
+        .max_by(|a, b| a.run.rate.total_cmp(&b.run.rate))
+        .into_iter()
+        .collect()
 }
 
+/// Counted, not timed: runs of different moments compare.
 fn bytes(results: &Results) -> Check {
     const NAME: &str = "a call takes fewer bytes to and from the database in batches than single";
     let both = |row: &Row| row.wire_bytes_each().map(|(to, from)| to + from);
-    let single = results.rows.iter().filter(|row| {
-        let look_ups = row.setup.look_ups;
-        row.setup.server == Server::Trapezoid && look_ups.is_some_and(|l| l.mode == Mode::Single)
-    });
-    let single: Vec<f64> = single
-        .filter(|row| row.verdict == Verdict::Carried)
-        .filter_map(both)
+    let figure = |rows: &[&Row]| {
+        let rows = rows.iter().filter(|row| row.load.goodput > 0.0);
+        median(&rows.filter_map(|row| both(row)).collect::<Vec<_>>())
+    };
+    let rows = results.rows.iter();
+    let single: Vec<&Row> = rows
+        .filter(|row| {
+            let look_ups = row.setup.look_ups;
+            row.setup.server == Server::Trapezoid && look_ups.is_some_and(|l| l.mode == Mode::Single)
+        })
         .collect();
-    let batched = best(results, Mode::Adaptive).and_then(|(setup, _)| both(at_peak(results, &setup)?));
-    match (median(&single), batched) {
-        (Some(single), Some(batched)) if single > 0.0 => {
+    let Some(adaptive) = best(results, Mode::Adaptive).filter(|_| !single.is_empty()) else {
+        return unmeasured(NAME);
+    };
+    match (figure(&single), figure(&full(results, &adaptive))) {
+        (Some(single), Some(batched)) => {
             let text = format!(
                 "{batched:.0} and {single:.0} bytes on the wire: {:.0} % less",
-                100.0 * (1.0 - batched / single)
+                100.0 * (1.0 - crate::cpu::ratio(batched, single))
             );
-            check(NAME, batched > 0.0 && batched < single, text)
+            let is_less = batched > 0.0 && batched < single;
+            let judgement = if is_less { Judgement::Held } else { Judgement::Lost };
+            check(NAME, judgement, text)
         }
-        _ => unmeasured(NAME),
+        _ => check(
+            NAME,
+            Judgement::Undecided,
+            "no run in which calls succeeded".to_owned(),
+        ),
     }
 }
 
 fn larger_batches(results: &Results) -> Check {
     const NAME: &str = "on the same connections twice the batch carries more";
-    let fixed = peaks(results, Mode::Fixed);
-    let at = |connections: u32, max_batch: u32| {
-        let mut found = fixed.iter().filter(|(setup, _)| {
+    let of = |max_batch: u32| {
+        let fixed = settings(results, |setup| {
             setup
                 .look_ups
-                .is_some_and(|l| l.connections == connections && l.max_batch == max_batch)
+                .is_some_and(|l| (l.mode, l.connections, l.max_batch) == (Mode::Fixed, 2, max_batch))
         });
-        found.next().map(|(_, peak)| *peak)
+        fixed.into_iter().next()
     };
-    match (at(2, 8), at(2, 16)) {
-        (Some(less), Some(more)) => check(
-            NAME,
-            less > 0.0 && more > 1.2 * less,
-            format!(
-                "2×8: {less:.0}/s, 2×16: {more:.0}/s: {:.2} ×",
-                crate::cpu::ratio(more, less)
-            ),
-        ),
-        _ => unmeasured(NAME),
-    }
+    let (Some(less), Some(more)) = (of(8), of(16)) else {
+        return unmeasured(NAME);
+    };
+    let pairs = carried(results, &more, &less);
+    compared(
+        NAME,
+        &pairs,
+        Bound::Above(TWICE_THE_BATCH),
+        "calls/s, 2×16 and 2×8",
+    )
 }
 
 fn overload(results: &Results) -> Vec<Check> {
@@ -269,20 +289,36 @@ fn overload(results: &Results) -> Vec<Check> {
         let Some(peak) = results.peak(&setup) else {
             continue;
         };
-        let name = |what: &str| format!("{}: {what}", setup.case.text());
-        for row in results.of(&setup, Purpose::Curve) {
-            let carried = crate::cpu::ratio(row.load.goodput, row.load.offered_rate());
-            let times = row.run.rate / peak;
-            let text = format!(
-                "{:.0} % of {:.0}/s, {times:.1} × the peak",
-                100.0 * carried,
-                row.run.rate
-            );
-            if times < 0.6 {
-                checks.push(check(&name(BELOW), carried >= COLLAPSE, text));
-            } else if (1.9..2.1).contains(&times) && !row.load.generator.saturated {
-                checks.push(check(&name(BEYOND), carried < COLLAPSE, text));
+        let rows = results.of(&setup, Purpose::Curve);
+        let times = |row: &Row| row.run.rate / peak;
+        let below: Vec<&Row> = rows.iter().copied().filter(|row| times(row) < 0.6).collect();
+        let beyond = rows.iter().copied();
+        let beyond: Vec<&Row> = beyond
+            .filter(|row| (1.9..2.1).contains(&times(row)) && !row.load.generator.saturated)
+            .collect();
+        for (what, rows, is_all_carried) in [(BELOW, below, true), (BEYOND, beyond, false)] {
+            if rows.is_empty() {
+                continue;
             }
+            let parts = rows
+                .iter()
+                .map(|row| crate::cpu::ratio(row.load.goodput, row.load.offered_rate()));
+            let parts: Vec<f64> = parts.collect();
+            let keeps = parts.iter().map(|part| (*part >= COLLAPSE) == is_all_carried);
+            let texts: Vec<String> = parts
+                .iter()
+                .map(|part| format!("{:.0} %", 100.0 * part))
+                .collect();
+            let rate = rows.first().map_or(0.0, |row| row.run.rate);
+            checks.push(check(
+                &format!("{}: {what}", setup.case.text()),
+                Judgement::of_runs(keeps),
+                format!(
+                    "{} of {rate:.0}/s, {:.1} × the peak",
+                    texts.join(", "),
+                    rate / peak
+                ),
+            ));
         }
     }
     if checks.is_empty() {

@@ -26,9 +26,9 @@ pub struct Scale {
     pub quick: bool,
     /// Seconds of a look for a peak.
     pub look_s: f64,
-    /// Seconds of every other run.
+    /// Seconds of every other run; of those in turn a part, in the quick form.
     pub run_s: f64,
-    /// Seconds before what is counted of each run.
+    /// Seconds before what is counted of each run; before those in turn less, in the quick form.
     pub warmup_s: f64,
     /// Looks for a peak, at most.
     pub looks: usize,
@@ -55,7 +55,7 @@ impl Scale {
         }
     }
 
-    /// For shapes, within a minute.
+    /// For shapes, within half a minute where `make test` asks for them.
     pub fn quick() -> Self {
         Self {
             quick: true,
@@ -90,16 +90,20 @@ impl Scale {
     }
 
     pub(crate) fn run(&self, purpose: Purpose, round: u32, rate: f64) -> Run {
+        let (warmup_s, duration_s) = match purpose {
+            Purpose::Look => (self.warmup_s, self.look_s),
+            // Of the same time, many short runs in turn tell more than few long ones.
+            Purpose::Duel if self.quick => (0.3 * self.warmup_s, self.run_s / 3.0),
+            // What is not carried is queued, and to be worked off before the next.
+            Purpose::Beyond => (0.3, (self.run_s / 4.0).max(1.0)),
+            Purpose::Fixed | Purpose::Curve | Purpose::Duel | Purpose::Rare => (self.warmup_s, self.run_s),
+        };
         Run {
             purpose,
             round,
             rate,
-            warmup_s: self.warmup_s,
-            duration_s: if purpose == Purpose::Look {
-                self.look_s
-            } else {
-                self.run_s
-            },
+            warmup_s,
+            duration_s,
             // What has not ended by then was not carried, and the next run need not wait for its time-out.
             drain_s: if purpose == Purpose::Look || self.quick {
                 4.0

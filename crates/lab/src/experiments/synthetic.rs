@@ -191,6 +191,8 @@ impl Bench for Synthetic {
         })
     }
 
+    fn keep(&mut self, _: usize) {}
+
     fn progress(&mut self) -> &mut Progress {
         &mut self.progress
     }

@@ -24,39 +24,42 @@ pub(crate) const CASES: [Case; 13] = [
     Case::redirect(true),
 ];
 
-/// Runs of each in the quick form: the least counts, so that one undisturbed is enough.
-const QUICK_ROUNDS: u32 = 3;
-/// What the quick form measures: the case, its rounds, and at how many operations a second. Every machine carries that.
-/// Beside the floor the rate is higher: its user time is short, and the kernel's samples are few.
-const QUICK: [(Case, u32, f64); 6] = [
+/// A case that takes turns with others: its rounds, and at how many operations a second.
+type Turn = (Case, u32, f64);
+
+/// Rounds of what differs by little, and of what differs by much.
+const ROUNDS: u32 = 5;
+const FEWER_ROUNDS: u32 = 3;
+/// Operations a second; every machine carries that. What state costs, and what the floor's user time is, shows at the
+/// higher rate: at the lower one most of the CPU goes into waking up.
+const FAST: f64 = 6_000.0;
+const SLOW: f64 = 2_000.0;
+/// What takes turns: neighbours are compared. The floor of the fast ones comes behind them.
+const TURNS: [Turn; 6] = [
+    (Case::call(State::Stateless, false, Transport::Udp), ROUNDS, FAST),
     (
-        Case::call(State::Stateless, false, Transport::Udp),
-        QUICK_ROUNDS,
-        2_000.0,
+        Case::call(State::Transaction, false, Transport::Udp),
+        ROUNDS,
+        FAST,
     ),
     (
         Case::call(State::Transaction, false, Transport::Udp),
-        QUICK_ROUNDS,
-        2_000.0,
+        FEWER_ROUNDS,
+        SLOW,
     ),
     (
         Case::call(State::Transaction, true, Transport::Udp),
-        QUICK_ROUNDS,
-        2_000.0,
+        FEWER_ROUNDS,
+        SLOW,
     ),
     (
         Case::call(State::Transaction, false, Transport::Tcp),
-        QUICK_ROUNDS,
-        2_000.0,
+        FEWER_ROUNDS,
+        SLOW,
     ),
-    (
-        Case::call(State::Stateless, false, Transport::Udp),
-        QUICK_ROUNDS,
-        BESIDE_FLOOR,
-    ),
-    (Case::register(false, false), 1, 2_000.0),
+    // Compared with nothing: it is to succeed.
+    (Case::register(false, false), 2, SLOW),
 ];
-const BESIDE_FLOOR: f64 = 6_000.0;
 
 /// Parts of the lowest peak of a case at which CPU for each operation is compared.
 const FIXED: [f64; 3] = [0.25, 0.5, 0.75];
@@ -115,7 +118,10 @@ pub(crate) fn run(session: &mut Session<'_>, servers: &[Server]) -> Outcome<()> 
         let setups = session.present(&setups.collect::<Vec<_>>());
         one(session, &case, &setups)?;
     }
-    Ok(())
+    // What the shapes are judged by: cases are measured hours apart, each at rates of its own.
+    let compared = |(case, ..): &&Turn| case.operation == Operation::Call && scale.wants(&case.text());
+    let turns: Vec<Turn> = TURNS.iter().filter(compared).copied().collect();
+    in_turn(session, &turns, &[Server::Trapezoid])
 }
 
 /// Seconds of a case with one server, about.
@@ -165,30 +171,40 @@ fn one(session: &mut Session<'_>, case: &Case, setups: &[Setup]) -> Outcome<()> 
     Ok(())
 }
 
-/// CPU for each operation at equal rates, in turn.
+/// The quick form: nothing but turns.
 fn quick(session: &mut Session<'_>, servers: &[Server]) -> Outcome<()> {
-    let scale = session.scale;
-    let mut wanted: Vec<(Setup, u32, f64)> = scale
-        .wanted(&QUICK, |(case, ..)| case.text())?
-        .into_iter()
-        .flat_map(|(case, rounds, rate)| {
-            let setups = servers.iter().map(move |server| Setup::of(*server, case));
-            setups.map(move |setup| (setup, rounds, rate))
-        })
-        .collect();
-    wanted.extend(floor(&QUICK[0].0).map(|setup| (setup, QUICK_ROUNDS, BESIDE_FLOOR)));
+    let turns = session.scale.wanted(&TURNS, |(case, ..)| case.text())?;
+    in_turn(session, &turns, servers)
+}
+
+/// CPU for each operation at equal rates, in turn: forwards in one round and backwards in the next, so that what
+/// changes steadily adds as much to one as to the other. All servers run meanwhile, and only one has load.
+fn in_turn(session: &mut Session<'_>, turns: &[Turn], servers: &[Server]) -> Outcome<()> {
+    let mut wanted: Vec<(Setup, u32, f64)> = Vec::new();
+    for (case, rounds, rate) in turns {
+        let setups = servers.iter().map(|server| Setup::of(*server, *case));
+        wanted.extend(setups.map(|setup| (setup, *rounds, *rate)));
+    }
+    let mut fast = turns.iter().filter(|(.., rate)| *rate >= FAST);
+    let floor = fast.find_map(|(case, rounds, rate)| Some((floor(case)?, *rounds, *rate)));
+    let behind = wanted.iter().filter(|(.., rate)| *rate >= FAST).count();
+    wanted.splice(behind..behind, floor);
     let setups: Vec<Setup> = wanted.iter().map(|(setup, ..)| *setup).collect();
     let present = session.present(&setups);
     wanted.retain(|(setup, ..)| present.contains(setup));
-    // Those of one server and case follow each other: it need not be started anew.
-    wanted.sort_by_key(|(setup, ..)| setups.iter().position(|of| of == setup));
     let runs: u32 = wanted.iter().map(|(_, rounds, _)| rounds).sum();
-    let seconds = scale.seconds(Purpose::Fixed);
+    let seconds = session.scale.seconds(Purpose::Duel);
     session.bench.progress().expect(f64::from(runs) * seconds);
-    for round in 1..=QUICK_ROUNDS {
-        for (setup, _, rate) in wanted.iter().filter(|(_, rounds, _)| round <= *rounds) {
-            session.run(setup, &scale.run(Purpose::Fixed, round, *rate))?;
+    session.bench.keep(wanted.len());
+    for round in 1..=ROUNDS {
+        let mut of_round: Vec<_> = wanted.iter().filter(|(_, rounds, _)| round <= *rounds).collect();
+        if round % 2 == 0 {
+            of_round.reverse();
+        }
+        for (setup, _, rate) in of_round {
+            session.run(setup, &session.scale.run(Purpose::Duel, round, *rate))?;
         }
     }
+    session.bench.keep(1);
     Ok(())
 }

@@ -98,6 +98,7 @@ impl Launcher {
             output,
             inner,
             log,
+            asked_to_end: false,
             ended: None,
             guard: Arc::clone(&self.guard),
             stop: self.stop.clone(),
@@ -132,6 +133,7 @@ pub struct Child {
     output: Option<BufReader<ChildStdout>>,
     inner: std::process::Child,
     log: PathBuf,
+    asked_to_end: bool,
     ended: Option<ExitStatus>,
     guard: Arc<Guard>,
     stop: Stop,
@@ -224,11 +226,19 @@ impl Child {
         }
     }
 
+    /// Asks it to end, once, and does not wait for that.
+    pub fn ask_to_end(&mut self) {
+        self.input = None;
+        if !self.asked_to_end && self.status().is_none() {
+            self.asked_to_end = true;
+            signal_one(self.pid(), Signal::TERM);
+        }
+    }
+
     /// Asks it to end, then makes it, with all that it has started.
     pub fn end(&mut self) {
-        self.input = None;
+        self.ask_to_end();
         if self.status().is_none() {
-            signal_one(self.pid(), Signal::TERM);
             let deadline = Instant::now() + PATIENCE;
             while self.status().is_none() && Instant::now() < deadline {
                 std::thread::sleep(LOOK);

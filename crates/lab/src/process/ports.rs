@@ -110,30 +110,43 @@ mod tests {
     fn free_ports_are_different_and_bound_ones_are_seen() {
         let [a, b, c] = free::<3>().unwrap();
         assert!(a != b && b != c && a != c);
-        assert!(!is_bound(Transport::Udp, a) && !is_bound(Transport::Tcp, a));
-        let udp = UdpSocket::bind(local(a)).unwrap();
-        let tcp = TcpListener::bind(local(b)).unwrap();
-        assert!(is_bound(Transport::Udp, a) && !is_bound(Transport::Tcp, a));
-        assert!(is_bound(Transport::Tcp, b) && answers(Transport::Tcp, b));
-        assert_eq!(drops(a), 0);
-        assert!(!answers(Transport::Udp, c));
-        drop((udp, tcp));
+        // Of these each keeps one socket, so that no other process takes the port meanwhile.
+        let ((by_udp, (tcp, _udp)), (by_tcp, (_tcp, udp))) = (one().unwrap(), one().unwrap());
+        drop((tcp, udp));
+        // A reading of the kernel's table may miss a row while sockets come and go.
+        let is_seen = |look: &dyn Fn() -> bool| (0..100).any(|_| look());
+        assert!(is_seen(&|| is_bound(Transport::Udp, by_udp)));
+        assert!(is_seen(&|| is_bound(Transport::Tcp, by_tcp)));
+        assert!(is_seen(&|| answers(Transport::Tcp, by_tcp)));
+        assert!(!is_bound(Transport::Tcp, by_udp) && !is_bound(Transport::Udp, by_tcp));
+        assert_eq!(drops(by_udp), 0);
+        assert!(!answers(Transport::Udp, by_udp), "it says nothing");
     }
 
     #[test]
-    fn whoever_answers_options_is_ready() {
+    fn a_server_that_answers_options_is_ready() {
         let server = UdpSocket::bind(local(0)).unwrap();
+        server.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         let port = server.local_addr().unwrap().port();
-        let thread = std::thread::spawn(move || {
-            let mut text = [0; 2048];
-            let (length, from) = server.recv_from(&mut text).unwrap();
-            server
-                .send_to(b"SIP/2.0 483 Too Many Hops\r\n\r\n", from)
-                .unwrap();
-            String::from_utf8_lossy(&text[..length]).into_owned()
+        // As the lab does it: an answer may be later than one look waits for it.
+        let asking = std::thread::spawn(move || {
+            let deadline = std::time::Instant::now() + Duration::from_secs(30);
+            while !answers(Transport::Udp, port) {
+                assert!(std::time::Instant::now() < deadline, "no answer is seen");
+            }
         });
-        assert!(answers(Transport::Udp, port));
-        assert!(thread.join().unwrap().contains("Max-Forwards: 0\r\n"));
+        let mut heard = String::new();
+        while !asking.is_finished() {
+            let mut text = [0; 2048];
+            if let Ok((length, from)) = server.recv_from(&mut text) {
+                heard = String::from_utf8_lossy(&text[..length]).into_owned();
+                server
+                    .send_to(b"SIP/2.0 483 Too Many Hops\r\n\r\n", from)
+                    .unwrap();
+            }
+        }
+        asking.join().unwrap();
+        assert!(heard.contains("Max-Forwards: 0\r\n"), "{heard}");
     }
 
     #[test]

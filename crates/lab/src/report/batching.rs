@@ -16,7 +16,8 @@ pub(super) fn page(results: &Results, paper: Option<&Paper>) -> Page {
             .to_owned(),
     ];
     introduction.extend(paper.map(|paper| format!("{}: {}.", paper.title, paper.conditions)));
-    let mut sections = vec![all(results, paper)];
+    let mut sections: Vec<Section> = all(results, paper).into_iter().collect();
+    sections.extend(turns(results));
     sections.extend(singles(results, paper));
     sections.extend(batches(results, paper));
     sections.extend(grid(results));
@@ -68,7 +69,7 @@ fn planned(results: &Results, look_ups: &LookUps) -> Option<f64> {
     found.map(|of| of.peak)
 }
 
-fn all(results: &Results, paper: Option<&Paper>) -> Section {
+fn all(results: &Results, paper: Option<&Paper>) -> Option<Section> {
     let mut table = Table::new([
         "setting",
         "peak, calls/s",
@@ -126,12 +127,37 @@ fn all(results: &Results, paper: Option<&Paper>) -> Section {
          figures are of its machines; its processes are our connections."
             .to_owned(),
     );
-    Section {
+    (!table.rows.is_empty()).then(|| Section {
         title: "All settings".to_owned(),
         text,
         plot: None,
         table,
+    })
+}
+
+/// What settings complete when they are offered more than they carry, in turn.
+fn turns(results: &Results) -> Option<Section> {
+    let mut table = Table::new(["setting", "offered, calls/s", "median, calls/s", "rounds"]);
+    for setup in results.setups(Purpose::Beyond) {
+        let rows = results.of(&setup, Purpose::Beyond);
+        let rounds: Vec<String> = rows.iter().map(|row| number(row.load.goodput)).collect();
+        table.push([
+            setup.text(),
+            or_dash(rows.first().map(|row| row.run.rate)),
+            or_dash(Results::median(&rows, |row| row.load.goodput)),
+            rounds.join(", "),
+        ]);
     }
+    (!table.rows.is_empty()).then(|| Section {
+        title: "What settings carry, in turn".to_owned(),
+        text: vec![
+            "Each is offered more than it carries, for a moment: what it completes meanwhile is what it carries. Settings \
+             take turns, so that what is compared has seen the same minute."
+                .to_owned(),
+        ],
+        plot: None,
+        table,
+    })
 }
 
 /// Peaks of settings against a number of theirs, with the plan and the paper.

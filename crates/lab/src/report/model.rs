@@ -251,14 +251,19 @@ fn shares(rows: &[&Row], setup: &Setup) -> BTreeMap<String, f64> {
 
 /// What was checked.
 pub(crate) fn checks(results: &Results) -> Section {
-    let mut table = Table::new(["check", "holds", "figures"]);
+    let mut table = Table::new(["check", "judgement", "figures"]);
     for check in &results.checks {
-        let holds = if check.holds { "yes" } else { "no" };
-        table.push([check.name.clone(), holds.to_owned(), check.figures.clone()]);
+        let judgement = check.judgement.word().to_owned();
+        table.push([check.name.clone(), judgement, check.figures.clone()]);
     }
     Section {
         title: "Shapes that must hold".to_owned(),
-        text: vec!["Ratios within this run; the quick form fails when one is lost.".to_owned()],
+        text: vec![
+            "Ratios of runs that were made in turn, each with the interval that it is judged by: a shape is lost only if \
+             the interval excludes it, and the quick form fails only when one is lost. Undecided: the interval agrees \
+             with the shape and with its contrary."
+                .to_owned(),
+        ],
         plot: None,
         table,
     }

@@ -222,8 +222,9 @@ fn looked_at(chromium: &Path, page: &Path, width: u32, dark: bool) -> Found {
         if dark {
             command.arg("--blink-settings=preferredColorScheme=0");
         }
+        let profile = page.with_extension("profile");
         command
-            .arg(format!("--user-data-dir={}", directory.join("profile").display()))
+            .arg(format!("--user-data-dir={}", profile.display()))
             .env("HOME", directory)
             .args(more)
             .arg(format!("file://{}", page.display()));
@@ -242,8 +243,8 @@ fn looked_at(chromium: &Path, page: &Path, width: u32, dark: bool) -> Found {
     serde_json::from_str(found).unwrap()
 }
 
-#[test]
-fn a_browser_draws_every_plot() {
+/// A browser draws every plot and table of a report, in a window of this width.
+fn is_drawn(name: &str, width: u32, dark: bool) {
     let Some(chromium) = chromium() else { return };
     let kept = std::env::var_os("TRAPEZOID_KEEP").map(PathBuf::from);
     let temporary = tempfile::tempdir().unwrap();
@@ -251,50 +252,51 @@ fn a_browser_draws_every_plot() {
         .as_deref()
         .filter(|path| path.is_dir())
         .unwrap_or(temporary.path());
-    for (name, width, dark) in [
-        ("transport", 1280, false),
-        ("batching", 1280, true),
-        ("peers", 500, false),
-    ] {
-        let results = results(name);
-        let model = page(&results).unwrap();
-        let path = directory.join(format!("{name}.html"));
-        let html = html(&results)
-            .unwrap()
-            .replace("</body>", &format!("{PROBE}</body>"));
-        std::fs::write(&path, html).unwrap();
-        let found = looked_at(&chromium, &path, width, dark);
-        let plots = model
-            .sections
-            .iter()
-            .filter(|section| section.plot.is_some())
-            .count();
-        let rows: usize = model
-            .sections
-            .iter()
-            .map(|section| section.table.rows.len())
-            .sum();
-        let tables = model
-            .sections
-            .iter()
-            .filter(|section| !section.table.rows.is_empty())
-            .count();
-        assert_eq!(
-            (found.plots, found.canvases.len()),
-            (plots, plots),
-            "{name}: {found:?}"
-        );
-        assert_eq!(found.tables, tables, "{name}");
-        assert_eq!(found.rows, rows, "{name}");
-        for canvas in &found.canvases {
-            // Axes, labels, and at least one line.
-            assert!(canvas.colours >= 3 && canvas.width > 200, "{name}: {canvas:?}");
-        }
-        assert!(
-            found.wide <= found.view,
-            "{name} is wider than the window: {found:?}"
-        );
-        let is_dark = found.ground != "rgb(253, 253, 251)";
-        assert_eq!(is_dark, dark, "{name}: {}", found.ground);
+    let results = results(name);
+    let model = page(&results).unwrap();
+    let path = directory.join(format!("{name}.html"));
+    let html = html(&results)
+        .unwrap()
+        .replace("</body>", &format!("{PROBE}</body>"));
+    std::fs::write(&path, html).unwrap();
+    let found = looked_at(&chromium, &path, width, dark);
+    let plots = model
+        .sections
+        .iter()
+        .filter(|section| section.plot.is_some())
+        .count();
+    let rows: usize = model
+        .sections
+        .iter()
+        .map(|section| section.table.rows.len())
+        .sum();
+    let tables = model
+        .sections
+        .iter()
+        .filter(|section| !section.table.rows.is_empty())
+        .count();
+    assert_eq!((found.plots, found.canvases.len()), (plots, plots), "{found:?}");
+    assert_eq!((found.tables, found.rows), (tables, rows));
+    for canvas in &found.canvases {
+        // Axes, labels, and at least one line.
+        assert!(canvas.colours >= 3 && canvas.width > 200, "{canvas:?}");
     }
+    assert!(found.wide <= found.view, "wider than the window: {found:?}");
+    let is_dark = found.ground != "rgb(253, 253, 251)";
+    assert_eq!(is_dark, dark, "{}", found.ground);
+}
+
+#[test]
+fn a_browser_draws_a_wide_report() {
+    is_drawn("transport", 1280, false);
+}
+
+#[test]
+fn a_browser_draws_a_dark_report() {
+    is_drawn("batching", 1280, true);
+}
+
+#[test]
+fn a_browser_draws_a_narrow_report() {
+    is_drawn("peers", 500, false);
 }

@@ -49,9 +49,9 @@ fn setups(results: &Results) -> Vec<Setup> {
     all.filter(has).collect()
 }
 
-/// Runs at the highest of the fixed rates.
+/// Runs at the highest of the equal rates.
 fn at_highest<'a>(results: &'a Results, setup: &Setup) -> Vec<&'a Row> {
-    let rows = results.of(setup, Purpose::Fixed);
+    let rows = results.steady(setup);
     let most = rows.iter().map(|row| row.run.rate).fold(0.0, f64::max);
     rows.into_iter()
         .filter(|row| row.run.rate >= 0.999 * most && row.is_sound())
@@ -142,10 +142,10 @@ fn ratios(results: &Results) -> Option<Section> {
         let (their_peak, our_peak) = (results.peak(&theirs), results.peak(&ours));
         let least = |setup: &Setup| if results.is_at_least(setup) { "≥ " } else { "" };
         let peaks = their_peak.zip(our_peak).map(|(theirs, ours)| ratio(ours, theirs));
-        let pairs: Vec<f64> = at_highest(results, &theirs)
-            .iter()
-            .zip(at_highest(results, &ours))
-            .map(|(theirs, ours)| ratio(theirs.server_us(), ours.server_us()))
+        let pairs: Vec<f64> = results
+            .pairs(&theirs, &ours, Row::server_us)
+            .into_iter()
+            .map(|(theirs, ours)| ratio(theirs, ours))
             .collect();
         let interval = ratio_interval(&pairs);
         table.push([
@@ -304,8 +304,14 @@ fn throughput(results: &Results) -> Option<Section> {
 fn costs(results: &Results) -> Option<Section> {
     let mut table = Table::new(["setup", "/s", "µs, median", "least and greatest", "runs"]);
     let mut series = Vec::new();
-    for setup in results.setups(Purpose::Fixed) {
-        let rows = results.of(&setup, Purpose::Fixed);
+    let mut setups = results.setups(Purpose::Fixed);
+    for setup in results.setups(Purpose::Duel) {
+        if !setups.contains(&setup) {
+            setups.push(setup);
+        }
+    }
+    for setup in setups {
+        let rows = results.steady(&setup);
         let mut rates: Vec<f64> = rows.iter().map(|row| row.run.rate).collect();
         rates.sort_by(f64::total_cmp);
         rates.dedup();

@@ -1,11 +1,13 @@
 //! Figures of repeated measurements. Pure.
 
 mod interval;
+mod judgement;
 mod peak;
 
 use serde::{Deserialize, Serialize};
 
 pub use interval::{Interval, Method, mean_interval, ratio_interval};
+pub use judgement::{Bound, Judged, Judgement, judge};
 pub use peak::{Limits, Look, Peak, Seen, Verdict, search};
 
 /// What repeated measurements of one thing say.
