@@ -11,6 +11,7 @@ pub mod datagram;
 pub mod differential;
 pub mod endpoint;
 pub mod journal;
+pub mod kept;
 pub mod pack;
 pub mod smuggle;
 pub mod stream;

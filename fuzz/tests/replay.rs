@@ -4,38 +4,14 @@
 use std::panic::catch_unwind;
 use std::path::Path;
 
-use fuzz::{TARGETS, Target, pack};
+use fuzz::{TARGETS, kept};
 use sip_core::endpoint::{Strip, claims};
-
-/// Inputs by the name that a failure is told by.
-fn kept(target: &Target) -> Vec<(String, Vec<u8>)> {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let read = |path: &Path| std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    if let Some(file) = std::env::var_os("FUZZ_INPUT") {
-        let file = Path::new(&file);
-        return vec![(file.display().to_string(), read(file))];
-    }
-    let mut inputs = Vec::new();
-    let seeds = here.join("seeds").join(target.name);
-    for entry in std::fs::read_dir(&seeds).expect("a folder of seeds") {
-        let path = entry.expect("a seed").path();
-        inputs.push((path.display().to_string(), read(&path)));
-    }
-    assert!(!inputs.is_empty(), "{} has no seeds", target.name);
-    let corpus = here.join("corpus").join(format!("{}.cat", target.name));
-    let packed = read(&corpus);
-    let unpacked = pack::inputs(&packed).expect("a whole pack");
-    for (at, input) in unpacked.into_iter().enumerate() {
-        inputs.push((format!("{}, input {at}", corpus.display()), input.to_vec()));
-    }
-    inputs
-}
 
 fn replay(name: &str) {
     let target = TARGETS.iter().find(|target| target.name == name);
     let target = target.expect("a target of this name");
     let mut failed = Vec::new();
-    for (from, input) in kept(target) {
+    for (from, input) in kept::inputs(target) {
         if catch_unwind(|| (target.run)(&input)).is_err() {
             failed.push(from);
         }
@@ -68,7 +44,7 @@ fn smuggle_with_every_claim() {
     let target = TARGETS.iter().find(|target| target.name == "smuggle");
     let target = target.expect("the target");
     let (mut failed, mut tried) = (Vec::new(), 0);
-    for (from, input) in kept(target) {
+    for (from, input) in kept::inputs(target) {
         for (name, strip) in claims() {
             let Some(other) = replaced(&input, b"P-Asserted-Identity", name) else {
                 continue;

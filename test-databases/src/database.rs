@@ -62,20 +62,15 @@ pub struct Database {
 }
 
 impl Database {
-    /// Names of a new one, the `number`th of its server. `hand`: who runs [`Self::sql`]; `None`:
+    /// Names of a new one, which no other program has chosen. `hand`: who runs [`Self::sql`]; `None`:
     /// the database's user.
-    pub(crate) fn new(
-        scheme: &'static str,
-        port: u16,
-        number: u64,
-        client: Client,
-        hand: Option<&str>,
-    ) -> Self {
-        let user = format!("tester{number}");
+    pub(crate) fn new(scheme: &'static str, port: u16, client: Client, hand: Option<&str>) -> Self {
+        let word = random_word();
+        let user = format!("tester{word}");
         Self {
             scheme,
             port,
-            name: format!("test{number}"),
+            name: format!("test{word}"),
             password: random_word(),
             hand: hand.unwrap_or(&user).to_owned(),
             user,

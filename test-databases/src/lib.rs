@@ -6,17 +6,15 @@
 //! start (in `test-databases-UID` of the temporary directory; remove it at will). A server and its directory go when its value is dropped, and also when the test program
 //! ends without that ([`MariaDb::shared`] lives in a static), however it ends.
 //!
-//! ```no_run
-//! let database = test_databases::MariaDb::shared().fresh_database();
-//! database.sql("CREATE TABLE subscriber (username VARCHAR(64) PRIMARY KEY, ha1 CHAR(32))");
-//! let url = database.url(); // mysql://user:password@127.0.0.1:port/name
-//! ```
+//! `MariaDb::shared().fresh_database()` gives an empty database; its `url()` is
+//! `mysql://user:password@127.0.0.1:port/name`, and `sql()` runs statements in it.
 //!
 //! Everything blocks, and panics with an explanation where it cannot do what it was asked: it is
 //! the ground that tests stand on.
 
 mod database;
 mod instance;
+mod loan;
 mod mariadb;
 mod postgresql;
 mod server;

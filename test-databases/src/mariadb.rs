@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use crate::database::Client;
 use crate::instance::{Instance, Make};
-use crate::server::{Dialect, Server};
+use crate::loan::Loan;
+use crate::server::{Dialect, Home, Server};
 use crate::tls::Files;
 use crate::{system, template};
 
@@ -57,7 +58,16 @@ fn programs() -> Result<Programs, &'static str> {
     })
 }
 
+fn programs_or_panic() -> Programs {
+    programs().unwrap_or_else(|name| {
+        panic!("{name} is missing: `cargo xtask setup` installs it (Debian: mariadb-server, mariadb-client)")
+    })
+}
+
 impl MariaDb {
+    /// The variable that names a lent server, by [`Server::loan`].
+    pub const VARIABLE: &str = "TRAPEZOID_TEST_MARIADB";
+
     /// Whether the programs are there.
     pub fn is_installed() -> bool {
         programs().is_ok()
@@ -84,11 +94,7 @@ impl MariaDb {
             server,
             installer,
             client,
-        } = programs().unwrap_or_else(|name| {
-            panic!(
-                "{name} is missing: `cargo xtask setup` installs it (Debian: mariadb-server, mariadb-client)"
-            )
-        });
+        } = programs_or_panic();
         let instance = Instance::start(&Make {
             name: "mariadb",
             template: template(&server, &installer),
@@ -100,8 +106,12 @@ impl MariaDb {
             orderly: "TERM",
             at_once: "KILL",
         });
+        Self::reached(Home::Own(Box::new(instance)), client)
+    }
+
+    fn reached(home: Home, client: PathBuf) -> Self {
         let mut socket = OsString::from("--socket=");
-        socket.push(instance.directory().join("socket"));
+        socket.push(home.directory().join("socket"));
         let options = [
             "--no-defaults",
             "--batch",
@@ -116,15 +126,18 @@ impl MariaDb {
             database_option: "--database=",
         };
         Self {
-            server: Server::new(instance, client, &DIALECT),
+            server: Server::new(home, client, &DIALECT),
         }
     }
 
-    /// The one server that the tests of this program share, started when first asked for. Do not
-    /// stop it: others are using it.
+    /// The one server that tests share: that which another program lends ([`Self::VARIABLE`]), else
+    /// one of this program, started when first asked for. Do not stop it: others are using it.
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<MariaDb> = OnceLock::new();
-        SHARED.get_or_init(Self::start)
+        SHARED.get_or_init(|| match Loan::of(Self::VARIABLE) {
+            Some(loan) => Self::reached(Home::Lent(loan), programs_or_panic().client),
+            None => Self::start(),
+        })
     }
 }
 

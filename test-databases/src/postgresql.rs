@@ -7,7 +7,8 @@ use std::sync::OnceLock;
 
 use crate::database::Client;
 use crate::instance::{Instance, Make};
-use crate::server::{Dialect, Server};
+use crate::loan::Loan;
+use crate::server::{Dialect, Home, Server};
 use crate::system::{self, Owner};
 use crate::template;
 use crate::tls::Files;
@@ -74,7 +75,16 @@ fn server_directory() -> Option<PathBuf> {
         .map(|(_, path)| path)
 }
 
+fn programs_or_panic() -> Programs {
+    programs().unwrap_or_else(|name| {
+        panic!("{name} is missing: `cargo xtask setup` installs it (Debian: postgresql)")
+    })
+}
+
 impl PostgreSql {
+    /// The variable that names a lent server, by [`Server::loan`].
+    pub const VARIABLE: &str = "TRAPEZOID_TEST_POSTGRESQL";
+
     /// Whether the programs are there.
     pub fn is_installed() -> bool {
         programs().is_ok()
@@ -101,9 +111,7 @@ impl PostgreSql {
             server,
             installer,
             client,
-        } = programs().unwrap_or_else(|name| {
-            panic!("{name} is missing: `cargo xtask setup` installs it (Debian: postgresql)")
-        });
+        } = programs_or_panic();
         // PostgreSQL refuses to run as root.
         let owner = (system::own_uid() == 0).then(system::unprivileged);
         let instance = Instance::start(&Make {
@@ -118,8 +126,12 @@ impl PostgreSql {
             // Its children end with it, and it gives back its shared memory.
             at_once: "QUIT",
         });
+        Self::reached(Home::Own(Box::new(instance)), client)
+    }
+
+    fn reached(home: Home, client: PathBuf) -> Self {
         let mut host = OsString::from("--host=");
-        host.push(instance.directory());
+        host.push(home.directory());
         let options = [
             "--no-psqlrc",
             "--no-password",
@@ -129,7 +141,7 @@ impl PostgreSql {
             "--field-separator=\t",
             "--set=ON_ERROR_STOP=1",
         ];
-        let port = format!("--port={}", instance.port()).into();
+        let port = format!("--port={}", home.port()).into();
         let client = Client {
             program: client,
             arguments: options
@@ -141,15 +153,18 @@ impl PostgreSql {
             database_option: "--dbname=connect_timeout=10 dbname=",
         };
         Self {
-            server: Server::new(instance, client, &DIALECT),
+            server: Server::new(home, client, &DIALECT),
         }
     }
 
-    /// The one server that the tests of this program share, started when first asked for. Do not
-    /// stop it: others are using it.
+    /// The one server that tests share: that which another program lends ([`Self::VARIABLE`]), else
+    /// one of this program, started when first asked for. Do not stop it: others are using it.
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<PostgreSql> = OnceLock::new();
-        SHARED.get_or_init(Self::start)
+        SHARED.get_or_init(|| match Loan::of(Self::VARIABLE) {
+            Some(loan) => Self::reached(Home::Lent(loan), programs_or_panic().client),
+            None => Self::start(),
+        })
     }
 }
 

@@ -1,10 +1,10 @@
 //! What both makes of servers have in common.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::database::{Client, Database, explained};
 use crate::instance::Instance;
+use crate::loan::Loan;
 
 /// How a make of servers is spoken to.
 #[derive(Debug)]
@@ -24,19 +24,57 @@ pub(crate) struct Dialect {
 /// it.
 #[derive(Debug)]
 pub struct Server {
-    instance: Instance,
+    home: Home,
     client: Client,
     dialect: &'static Dialect,
-    databases: AtomicU64,
+}
+
+/// Whose the server's process is.
+#[derive(Debug)]
+pub(crate) enum Home {
+    /// This program's.
+    Own(Box<Instance>),
+    /// Another program's, which lends it.
+    Lent(Loan),
+}
+
+impl Home {
+    pub(crate) fn directory(&self) -> &Path {
+        match self {
+            Self::Own(instance) => instance.directory(),
+            Self::Lent(loan) => &loan.directory,
+        }
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        match self {
+            Self::Own(instance) => instance.port(),
+            Self::Lent(loan) => loan.port,
+        }
+    }
 }
 
 impl Server {
-    pub(crate) fn new(instance: Instance, client: Client, dialect: &'static Dialect) -> Self {
+    pub(crate) fn new(home: Home, client: Client, dialect: &'static Dialect) -> Self {
         Self {
-            instance,
+            home,
             client,
             dialect,
-            databases: AtomicU64::new(0),
+        }
+    }
+
+    /// What another program needs to reach this server as its own shared one: the value of the
+    /// variable [`crate::MariaDb::VARIABLE`] or [`crate::PostgreSql::VARIABLE`].
+    pub fn loan(&self) -> String {
+        let (port, directory) = (self.home.port(), self.home.directory().to_owned());
+        Loan { port, directory }.to_string()
+    }
+
+    #[track_caller]
+    fn instance(&self) -> &Instance {
+        match &self.home {
+            Home::Own(instance) => instance,
+            Home::Lent(_) => panic!("other test programs use this server: start one to stop it"),
         }
     }
 
@@ -45,7 +83,6 @@ impl Server {
     /// # Panics
     /// When the server does not answer.
     pub fn fresh_database(&self) -> Database {
-        let number = self.databases.fetch_add(1, Ordering::Relaxed) + 1;
         let Dialect {
             scheme,
             administrator,
@@ -54,7 +91,7 @@ impl Server {
             ..
         } = *self.dialect;
         let hand = set_up_by_administrator.then_some(administrator);
-        let database = Database::new(scheme, self.port(), number, self.client.clone(), hand);
+        let database = Database::new(scheme, self.port(), self.client.clone(), hand);
         self.sql(&create(&database));
         database
     }
@@ -82,68 +119,71 @@ impl Server {
 
     /// The TCP port on 127.0.0.1. It stays the same when the server is restarted.
     pub fn port(&self) -> u16 {
-        self.instance.port()
+        self.home.port()
     }
 
     /// The certificate (PEM) of the authority that signed the server's, which is for `localhost`
     /// and 127.0.0.1. `None`: it was started without TLS.
     pub fn ca_file(&self) -> Option<&Path> {
-        self.instance.ca_file()
+        match &self.home {
+            Home::Own(instance) => instance.ca_file(),
+            Home::Lent(_) => None,
+        }
     }
 
     /// The server's process; PostgreSQL's first one.
     ///
     /// # Panics
-    /// When it is not running.
+    /// When it is not running, or another program lends it.
     #[track_caller]
     pub fn pid(&self) -> u32 {
-        self.instance.pid()
+        self.instance().pid()
     }
 
     /// Kills the server (SIGKILL), with all its processes. What is committed stays.
     ///
     /// # Panics
-    /// When it is not running.
+    /// When it is not running, or another program lends it.
     #[track_caller]
     pub fn kill(&self) {
-        self.instance.kill();
+        self.instance().kill();
     }
 
     /// Stops the server, with all its processes, as it is (SIGSTOP): the kernel still accepts
     /// connections for it, up to the length of the queue.
     ///
     /// # Panics
-    /// When it is not running.
+    /// When it is not running, or another program lends it.
     #[track_caller]
     pub fn stop_answering(&self) {
-        self.instance.stop_answering();
+        self.instance().stop_answering();
     }
 
     /// Lets it go on after [`Self::stop_answering`].
     ///
     /// # Panics
-    /// When it is not running.
+    /// When it is not running, or another program lends it.
     #[track_caller]
     pub fn continue_answering(&self) {
-        self.instance.continue_answering();
+        self.instance().continue_answering();
     }
 
     /// Ends the server in order: it closes its connections and stores everything.
     ///
     /// # Panics
-    /// When it is not running, or does not end within 60 seconds.
+    /// When another program lends it, it is not running, or does not end within 60 seconds.
     #[track_caller]
     pub fn shut_down(&self) {
-        self.instance.shut_down();
+        self.instance().shut_down();
     }
 
     /// Starts the server again with the same data on the same port, after an orderly end if it is
     /// running.
     ///
     /// # Panics
-    /// When it does not come up within 60 seconds.
+    /// When another program lends it, or it does not come up within 60 seconds.
     #[track_caller]
     pub fn restart(&self) {
-        self.instance.restart();
+        self.instance().restart();
     }
 }

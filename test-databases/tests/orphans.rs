@@ -44,8 +44,11 @@ fn program() {
 /// Runs it and waits until its server is up; the server's process.
 fn run(role: &str) -> (Child, u32) {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "program", "--nocapture"])
+        .args(["--exact", "orphans::program", "--nocapture"])
         .env(ROLE, role)
+        // Its own servers, not those that all test programs share.
+        .env_remove(MariaDb::VARIABLE)
+        .env_remove(PostgreSql::VARIABLE)
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

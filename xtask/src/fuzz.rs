@@ -13,9 +13,9 @@ mod pack;
 
 /// Where libFuzzer's binaries are.
 pub(crate) const MANIFEST: &str = "fuzz/libfuzzer/Cargo.toml";
-/// Executions of each target within `test`: the same number everywhere, a minute together.
-const RUNS_IN_TEST: u64 = 100_000;
-/// Targets that take much longer for an input than the others, and how much rarer they run in `test`.
+/// Executions of each target in the short form: the same number everywhere, a minute together.
+const SHORT_RUNS: u64 = 100_000;
+/// Targets that take much longer for an input than the others, and how much rarer they run in the short form.
 const SLOW: &[(&str, u64)] = &[("configuration", 20)];
 /// How long each target is measured before a total is divided.
 const MEASURED: Duration = Duration::from_secs(5);
@@ -34,7 +34,7 @@ enum Length {
     /// inputs everywhere, every time.
     Runs(u64),
     /// The same, some seconds of each.
-    Test,
+    Short,
     /// So many executions of all together, the same time each.
     Total(u64),
     Seconds(u64),
@@ -74,10 +74,10 @@ fn options(args: &[String]) -> Result<Options, String> {
     Ok(options)
 }
 
-/// The short run of `test`.
-pub(crate) fn in_test() -> Outcome {
+/// A minute of all targets together, of the same inputs everywhere.
+pub(crate) fn short() -> Outcome {
     fuzz(&Options {
-        length: Length::Test,
+        length: Length::Short,
         asan: false,
         wanted: Vec::new(),
     })
@@ -99,10 +99,10 @@ fn fuzz(options: &Options) -> Outcome {
                 done.push((target.name.clone(), target.repeatable(runs)?));
             }
         }
-        Length::Test => {
+        Length::Short => {
             for target in &targets {
                 let slow = SLOW.iter().find(|(name, _)| *name == target.name);
-                let runs = RUNS_IN_TEST / slow.map_or(1, |(_, times)| *times);
+                let runs = SHORT_RUNS / slow.map_or(1, |(_, times)| *times);
                 done.push((target.name.clone(), target.repeatable(runs)?));
             }
         }

@@ -2,12 +2,14 @@
 
 mod fuzz;
 mod instructions;
+mod ledger;
 mod models;
 mod nightly;
 mod sanitizer;
 mod setup;
 mod sim;
 mod steps;
+mod suite;
 mod tidy;
 
 use std::process::ExitCode;
@@ -16,8 +18,12 @@ const HELP: &str = "\
 cargo xtask COMMAND
 
   setup [--bench]      install what the tests (or the benchmarks) need, where missing
-  test [FILTER…]       setup, gates, models, address sanitizer, fuzzing, instructions, every test
-  check                formatting, clippy, tidy, cargo-deny where installed, documentation
+  test [FILTER…]       setup, check, instructions, two experiments, every test; with CI set also the
+                       long form whose turn it is, and what failed is run once more, alone
+  repeat [--busy] TIMES [FILTER…]
+                       every test so many times, also beside a busy loop on each core: which fail by
+                       themselves
+  check                formatting, clippy, tidy, dependency policy, documentation
   tidy                 the project's own rules (CONTRIBUTING.md)
   fuzz [--runs N | --total N | --seconds N] [--asan] [TARGET…]
                        fuzz each target for an hour, or for so many executions each or of all
@@ -34,8 +40,10 @@ cargo xtask COMMAND
                        also those of counting allocators, and the server in conformance tests
   crash [CRASHES] [BINDINGS]
                        kill -9 under registration load (default: 200 times, 1,000,000 bindings)
-  nightly              the long form of all these: sim (MINUTES=N, default 60), mutants, fuzz,
-                       crash, loom, asan; what failed is said last
+  deny                 cargo-deny on deny.toml, which tidy checks as well; installed where missing
+  nightly [--turn]     the long form of all these: sim (MINUTES=N, default 60), mutants, fuzz,
+                       crash, loom, asan, deny; what failed is said last. --turn: the one that
+                       is due in CI at this commit, in minutes
   instructions [--accept]
                        instructions per message against bench/instructions.toml (or into it)
   bench [TOOL] [ARGS…] a tool of bench/: beside-kamailio (default), workers, memory,
@@ -51,6 +59,7 @@ fn main() -> ExitCode {
     let done = match command {
         "setup" => setup::run(rest),
         "test" => steps::test(rest),
+        "repeat" => suite::repeat(rest),
         "check" => steps::check(),
         "tidy" => tidy::run(&steps::root()),
         "fuzz" => fuzz::run(rest),
@@ -59,6 +68,7 @@ fn main() -> ExitCode {
         "asan" => sanitizer::run(rest),
         "loom" => models::run(rest),
         "crash" => nightly::crash(rest),
+        "deny" if rest.is_empty() => nightly::deny(),
         "nightly" => nightly::run(rest),
         "instructions" => instructions::run(rest),
         "bench" => steps::bench(rest),

@@ -1,63 +1,20 @@
-//! `cargo xtask loom`: every model of what threads share, under the model checker.
+//! `cargo xtask loom`: the models of `crates/loom-models`, which are ordinary tests, further than
+//! those look.
 
-use std::process::Command;
+use crate::steps::{Outcome, cargo, run_step};
 
-use crate::steps::{Outcome, cargo, run_step, target_dir};
-
-/// Times that a model's threads are interrupted where they need not wait, at most: most faults of
-/// order need two. All orders without such a bound are out of reach.
+/// Times that a model's threads are interrupted where they need not wait, at most: as in the tests.
 const PREEMPTIONS: u32 = 3;
 
-/// A model that explores more than this many steps in one run hangs, or is too large.
-const BRANCHES: u32 = 10_000;
-
-/// The crates with models, and where those are.
-const MODELS: &[(&str, &[&str])] = &[
-    ("sip-net", &["--lib"]),
-    ("sip-backend", &["--lib"]),
-    ("sip-core", &["--test", "loom"]),
-];
-
-/// Builds the models and runs those whose names contain a filter (default: all).
+/// Runs the models whose names contain a filter (default: all).
 pub(crate) fn run(args: &[String]) -> Outcome {
     let (preemptions, filter) = arguments(args)?;
-    for (package, place) in MODELS {
-        let mut command = cargo_for_models()?;
-        command
-            .args(["--package", package])
-            .args(*place)
-            // One after the other: a model is one thread's work, and prints what it found at once.
-            .args(["--", "--test-threads", "1"])
-            .args(&filter)
-            .env("LOOM_MAX_PREEMPTIONS", preemptions.to_string())
-            .env("LOOM_MAX_BRANCHES", BRANCHES.to_string());
-        run_step(
-            &format!("models of {package}, {preemptions} preemptions"),
-            &mut command,
-        )?;
-    }
-    Ok(())
-}
-
-/// Whether the models still compile: cheap, and part of `check`, as no other step looks at them.
-pub(crate) fn check() -> Outcome {
-    for (package, place) in MODELS {
-        let mut command = cargo_for_models()?;
-        command.arg("--no-run").args(["--package", package]).args(*place);
-        run_step(&format!("models of {package} compile"), &mut command)?;
-    }
-    Ok(())
-}
-
-fn cargo_for_models() -> Result<Command, String> {
     let mut command = cargo();
     command
-        .args(["test", "--quiet", "--profile", "models"])
-        // A target directory of its own: with this flag everything is another build.
-        .arg("--target-dir")
-        .arg(target_dir()?.join("loom"))
-        .env("RUSTFLAGS", "--cfg loom -D warnings");
-    Ok(command)
+        .args(["test", "--quiet", "--package", "loom-models", "--tests", "--"])
+        .args(&filter)
+        .env("LOOM_MAX_PREEMPTIONS", preemptions.to_string());
+    run_step(&format!("models, {preemptions} preemptions"), &mut command)
 }
 
 fn arguments(args: &[String]) -> Result<(u32, Vec<String>), String> {

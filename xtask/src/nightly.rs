@@ -1,16 +1,25 @@
-//! The long forms of the proof: `cargo xtask crash`, and all of them by `cargo xtask nightly`.
+//! The long forms of the proof: each alone, all of them by `cargo xtask nightly`, and in CI one in
+//! turn, shorter, by [`turn`].
 
+use std::process::Command;
 use std::time::Instant;
 
-use crate::steps::{Outcome, cargo, run_step, target_dir};
+use crate::setup::find_program;
+use crate::steps::{Outcome, cargo, root, run_step, target_dir};
 use crate::{fuzz, models, sanitizer, sim};
 
 /// Minutes of the simulator where `MINUTES` does not say.
 const SIM_MINUTES: &str = "60";
 /// Seconds of each fuzz target.
 const FUZZ_SECONDS: &str = "600";
-/// More orders than the short form looks at, within minutes.
+/// More orders than the tests look at, within minutes.
 const PREEMPTIONS: &str = "5";
+/// What fits into a run of CI: some minutes each.
+const TURN_SEEDS: &str = "0..20000";
+const TURN_CRASH: [&str; 2] = ["40", "200000"];
+const TURN_PREEMPTIONS: &str = "4";
+/// The cargo-deny that is installed where there is none.
+const CARGO_DENY: &str = "=0.20.2";
 /// Times that the server is killed, and how many registrations are on disk meanwhile.
 const CRASHES: u32 = 200;
 const BINDINGS: u32 = 1_000_000;
@@ -33,9 +42,10 @@ pub(crate) fn crash(args: &[String]) -> Outcome {
                 "--package",
                 "conformance",
                 "--test",
-                "crash",
+                "suite",
                 "--",
                 "--nocapture",
+                "crash::",
             ])
             .env("TRAPEZOID_BIN", server)
             .env("CRASHES", crashes.to_string())
@@ -56,26 +66,72 @@ fn crash_arguments(args: &[String]) -> Result<(u32, u32), String> {
     Ok((number(0, CRASHES)?, number(1, BINDINGS)?))
 }
 
+/// A proof that takes longer than `make test` may.
+struct Form {
+    name: &'static str,
+    /// At night: as long as it is worth.
+    long: fn() -> Outcome,
+    /// In CI, in turn with the others: minutes, from fixed seeds.
+    turn: fn() -> Outcome,
+}
+
+const FORMS: &[Form] = &[
+    Form {
+        name: "sim",
+        long: || {
+            let minutes = std::env::var("MINUTES").unwrap_or_else(|_| SIM_MINUTES.into());
+            sim::run_with(&[("MINUTES", &minutes)])
+        },
+        turn: || sim::run_with(&[("SEEDS", TURN_SEEDS)]),
+    },
+    Form {
+        name: "mutants",
+        long: || sim::run_mutants(&[]),
+        turn: || sim::run_mutants(&[]),
+    },
+    Form {
+        name: "fuzz",
+        long: || fuzz::run(&words(&["--seconds", FUZZ_SECONDS])),
+        turn: fuzz::short,
+    },
+    Form {
+        name: "crash",
+        long: || crash(&[]),
+        turn: || crash(&words(&TURN_CRASH)),
+    },
+    Form {
+        name: "loom",
+        long: || models::run(&words(&["--preemptions", PREEMPTIONS])),
+        turn: || models::run(&words(&["--preemptions", TURN_PREEMPTIONS])),
+    },
+    Form {
+        name: "asan",
+        long: || sanitizer::run(&words(&["--server"])),
+        turn: || sanitizer::run(&words(&["--server"])),
+    },
+    Form {
+        name: "deny",
+        long: deny,
+        turn: deny,
+    },
+];
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|&word| word.to_owned()).collect()
+}
+
 /// Every long form, one after the other, each whether or not the one before it passed; what failed
-/// is said last.
+/// is said last. `--turn`: the one whose turn it is in CI at this commit.
 pub(crate) fn run(args: &[String]) -> Outcome {
-    if !args.is_empty() {
-        return Err("it takes no arguments; MINUTES=N is how long the simulator runs".into());
+    match args {
+        [] => {}
+        [option] if option == "--turn" => return turn(),
+        _ => return Err("usage: nightly [--turn]; MINUTES=N is how long the simulator runs".into()),
     }
-    let minutes = std::env::var("MINUTES").unwrap_or_else(|_| SIM_MINUTES.into());
-    let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
-    let forms: [(&str, &dyn Fn() -> Outcome); 6] = [
-        ("sim", &|| sim::run_with(&[("MINUTES", &minutes)])),
-        ("mutants", &|| sim::run_mutants(&[])),
-        ("fuzz", &|| fuzz::run(&words(&["--seconds", FUZZ_SECONDS]))),
-        ("crash", &|| crash(&[])),
-        ("loom", &|| models::run(&words(&["--preemptions", PREEMPTIONS]))),
-        ("asan", &|| sanitizer::run(&words(&["--server"]))),
-    ];
     let mut failed = Vec::new();
-    for (name, form) in forms {
+    for Form { name, long, .. } in FORMS {
         let began = Instant::now();
-        let outcome = form();
+        let outcome = long();
         let minutes = began.elapsed().as_secs() / 60;
         match outcome {
             Ok(()) => eprintln!("── nightly: {name} passed, {minutes} min"),
@@ -92,9 +148,74 @@ pub(crate) fn run(args: &[String]) -> Outcome {
     }
 }
 
+/// The form whose turn it is: the commit's hash chooses, so that a commit has the same one always
+/// and many commits have them all.
+pub(crate) fn turn() -> Outcome {
+    let commit = sim::head().ok_or("no git repository: which long form is due follows from the commit")?;
+    let form = &FORMS[place(&commit, FORMS.len())];
+    eprintln!("── {} is the long form whose turn it is at {commit}", form.name);
+    (form.turn)().map_err(|error| {
+        let error = format!("{}: {error} (`cargo xtask nightly --turn` repeats it)", form.name);
+        eprintln!("── {error}");
+        error
+    })
+}
+
+/// The commit's hash as a number, modulo `of`.
+fn place(commit: &str, of: usize) -> usize {
+    let digits = commit.get(..8).unwrap_or(commit);
+    let number = u32::from_str_radix(digits, 16).unwrap_or_default();
+    usize::try_from(number).unwrap_or_default() % of.max(1)
+}
+
+/// cargo-deny on `deny.toml`, which tidy checks as well. Where there is none it is installed under
+/// the target directory. Its database of advisories is not asked: a gate must give the same answer
+/// tomorrow.
+pub(crate) fn deny() -> Outcome {
+    let tools = target_dir()?.join("tools");
+    let installed = tools.join("bin").join("cargo-deny");
+    let program = find_program("cargo-deny").unwrap_or_else(|| installed.clone());
+    if program == installed && !installed.exists() {
+        run_step(
+            &format!("install cargo-deny {CARGO_DENY}"),
+            cargo()
+                .args([
+                    "install",
+                    "cargo-deny",
+                    "--locked",
+                    "--quiet",
+                    "--version",
+                    CARGO_DENY,
+                ])
+                // Quick to build; it runs for seconds.
+                .args(["--profile", "dev", "--root"])
+                .arg(&tools),
+        )?;
+    }
+    for manifest in ["Cargo.toml", fuzz::MANIFEST] {
+        run_step(
+            &format!("cargo-deny, {manifest}"),
+            Command::new(&program)
+                .args(["--manifest-path", manifest, "check", "--config"])
+                .arg(root().join("deny.toml"))
+                .args(["bans", "licenses", "sources"]),
+        )?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_form_has_its_turn() {
+        let turns: Vec<usize> = (0..FORMS.len())
+            .map(|n| place(&format!("{n:08x}ffff"), FORMS.len()))
+            .collect();
+        assert_eq!(turns, (0..FORMS.len()).collect::<Vec<_>>());
+        assert_eq!(place("c46b1bd2", 7), 0xc46b_1bd2 % 7);
+    }
 
     #[test]
     fn a_crash_run_takes_two_numbers() {

@@ -15,8 +15,8 @@ const ALLOCATORS: &[(&str, &[&str])] = &[
     ("sip-core", &["--test", "allocations"]),
 ];
 
-/// Conformance tests, by program, that start a server and need no other program's help.
-const SCENARIOS: &[&str] = &["cancel", "forking", "redirect", "websocket", "tls"];
+/// Conformance tests, by module, that start a server and need no other program's help.
+const SCENARIOS: &[&str] = &["cancel::", "forking::", "redirect::", "websocket::", "tls::"];
 
 /// What the sanitizer is to look for besides the usual, memory that nothing leads to at the end among
 /// it. Not two definitions of one name: SQLite has functions with static arrays of the same name, which
@@ -92,10 +92,16 @@ impl Build {
 
 fn scenarios(server: &Path) -> Command {
     let mut command = cargo();
-    command.args(["test", "--quiet", "--package", "conformance"]);
-    for name in SCENARIOS {
-        command.args(["--test", name]);
-    }
+    command.args([
+        "test",
+        "--quiet",
+        "--package",
+        "conformance",
+        "--test",
+        "suite",
+        "--",
+    ]);
+    command.args(SCENARIOS);
     command.env("TRAPEZOID_BIN", server).env("ASAN_OPTIONS", OPTIONS);
     command
 }

@@ -70,20 +70,24 @@ const QUICK_BUILD: [(&str, &str); 4] = [
     ("CARGO_PROFILE_SIM_DEBUG", "0"),
 ];
 
+fn git(args: &[&str]) -> Option<String> {
+    let out = Command::new("git").args(args).current_dir(root()).output().ok()?;
+    let text = String::from_utf8(out.stdout)
+        .ok()
+        .filter(|_| out.status.success())?;
+    Some(text.trim().to_owned())
+}
+
+/// The commit that is checked out.
+pub(crate) fn head() -> Option<String> {
+    git(&["rev-parse", "HEAD"])
+}
+
 /// What is built: a seed means a run of just this.
 fn commit() -> String {
-    let git = |args: &[&str]| {
-        let out = Command::new("git").args(args).current_dir(root()).output().ok()?;
-        String::from_utf8(out.stdout).ok()
-    };
     let commit = git(&["rev-parse", "--short", "HEAD"]).unwrap_or_default();
-    let changed =
-        git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|s| !s.trim().is_empty());
-    format!(
-        "commit {}{}",
-        commit.trim(),
-        if changed { " with changes" } else { "" }
-    )
+    let changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|s| !s.is_empty());
+    format!("commit {commit}{}", if changed { " with changes" } else { "" })
 }
 
 /// A fault in the sources, and the rule that must catch it.

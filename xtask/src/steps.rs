@@ -6,10 +6,11 @@ use std::time::Instant;
 
 use crate::fuzz;
 use crate::instructions;
-use crate::models;
-use crate::sanitizer;
+use crate::ledger;
+use crate::nightly;
 use crate::setup::{self, find_program};
 use crate::sim;
+use crate::suite;
 use crate::tidy;
 
 /// Done, or what to tell the user; empty: whoever failed has told it.
@@ -23,18 +24,32 @@ pub(crate) fn root() -> PathBuf {
 
 /// Runs a program to its end, in the root, with a line before it and the seconds after it.
 pub(crate) fn run_step(what: &str, command: &mut Command) -> Outcome {
+    run_own(what, || {
+        let status = command
+            .current_dir(root())
+            .status()
+            .map_err(|error| format!("cannot start {:?}: {error}", command.get_program()))?;
+        if status.success() {
+            Ok(())
+        } else {
+            Err(status.to_string())
+        }
+    })
+}
+
+/// The same for what this program does itself.
+pub(crate) fn run_own(what: &str, step: impl FnOnce() -> Outcome) -> Outcome {
     eprintln!("── {what}");
     let began = Instant::now();
-    let status = command
-        .current_dir(root())
-        .status()
-        .map_err(|error| format!("{what}: cannot start {:?}: {error}", command.get_program()))?;
-    let seconds = began.elapsed().as_secs();
-    if status.success() {
-        eprintln!("── {what}: ok, {seconds} s");
-        Ok(())
-    } else {
-        Err(format!("{what} failed after {seconds} s ({status})"))
+    let outcome = step();
+    let took = began.elapsed();
+    ledger::note(what, took);
+    match outcome {
+        Ok(()) => {
+            eprintln!("── {what}: ok, {} s", took.as_secs());
+            Ok(())
+        }
+        Err(error) => Err(format!("{what} failed after {} s ({error})", took.as_secs())),
     }
 }
 
@@ -42,7 +57,7 @@ pub(crate) fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
-fn has_subcommand(name: &str) -> bool {
+pub(crate) fn has_subcommand(name: &str) -> bool {
     find_program(&format!("cargo-{name}")).is_some()
         || cargo()
             .args([name, "--version"])
@@ -52,43 +67,28 @@ fn has_subcommand(name: &str) -> bool {
             .is_ok_and(|status| status.success())
 }
 
-/// Everything: what is needed is installed, the gates are passed, every test runs. The test
-/// runner comes last, so that its summary is the last thing seen.
+/// Everything: what is needed is installed, the gates are passed, every test runs. In CI one of the
+/// long forms of [`nightly`] runs, too. The tests come last, so that their summary is the last thing
+/// seen; before it stands where the time went.
 pub(crate) fn test(filter: &[String]) -> Outcome {
+    let began = Instant::now();
+    let outcome = gates().and_then(|()| {
+        let turn = if suite::is_ci() { nightly::turn() } else { Ok(()) };
+        // What the long form says does not keep the tests from running.
+        Ok((suite::run(filter)?, turn))
+    });
+    ledger::print(began.elapsed());
+    let (ran, turn) = outcome?;
+    ran.map_or(Ok(()), |ran| ran.verdict()).and(turn)
+}
+
+/// All that `test` does before the tests.
+fn gates() -> Outcome {
     setup::run(&[])?;
     check()?;
-    run_step(
-        "build the server",
-        cargo().args(["build", "--package", "trapezoid"]),
-    )?;
-    let server = target_dir()?.join("debug").join("trapezoid");
-    run_step(
-        "doc tests",
-        cargo().args(["test", "--workspace", "--doc", "--quiet"]),
-    )?;
-    fuzz::in_test()?;
-    models::run(&[])?;
-    sanitizer::run(&[])?;
+    suite::build()?;
     instructions::run(&[])?;
-    lab(&server)?;
-    let mut runner = cargo();
-    if has_subcommand("nextest") {
-        runner.args(["nextest", "run", "--workspace"]);
-        if std::env::var_os("CI").is_some() {
-            runner.args(["--profile", "ci"]);
-        }
-    } else {
-        // Doc tests ran above; naming the other kinds leaves them out here.
-        runner.args([
-            "test",
-            "--workspace",
-            "--no-fail-fast",
-            "--lib",
-            "--bins",
-            "--tests",
-        ]);
-    }
-    run_step("tests", runner.args(filter).env("TRAPEZOID_BIN", server))
+    lab(&target_dir()?.join("debug").join("trapezoid"))
 }
 
 /// The quick forms of two experiments: whether the shapes hold. On a machine that others use as well one
@@ -117,19 +117,8 @@ pub(crate) fn check() -> Outcome {
     run_step("formatting", cargo().args(["fmt", "--all", "--check"]))?;
     fuzz_lock_file()?;
     clippy()?;
-    models::check()?;
-    eprintln!("── tidy");
-    tidy::run(&root())?;
-    sim::check_mutants()?;
-    if has_subcommand("deny") {
-        // The advisory database is not asked: a gate must give the same answer tomorrow.
-        run_step(
-            "cargo-deny",
-            cargo().args(["deny", "check", "bans", "licenses", "sources"]),
-        )?;
-    } else {
-        eprintln!("── cargo-deny is not installed: dependency policy NOT checked (cargo install cargo-deny)");
-    }
+    run_own("tidy", || tidy::run(&root()))?;
+    run_own("mutants apply", sim::check_mutants)?;
     run_step(
         "documentation",
         cargo()
@@ -231,6 +220,9 @@ pub(crate) fn metadata(args: &[&str]) -> Result<serde_json::Value, String> {
         .stderr(Stdio::inherit())
         .output()
         .map_err(|error| format!("cargo metadata: {error}"))?;
+    if !out.status.success() {
+        return Err(format!("cargo metadata: {}, see above", out.status));
+    }
     serde_json::from_slice(&out.stdout).map_err(|error| format!("cargo metadata: {error}"))
 }
 

@@ -6,7 +6,7 @@ use conformance::{Class, Outcome, Server};
 use delay_relay::Control;
 use test_databases::{Database, MariaDb, PostgreSql, Server as DatabaseServer};
 
-use crate::stage::{Setting, Stage, password};
+use crate::credentials::stage::{Setting, Stage, password};
 
 /// How long faults last, where nothing else is said.
 const LASTS: Duration = Duration::from_millis(2500);

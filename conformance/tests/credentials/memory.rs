@@ -6,7 +6,7 @@ use conformance::Class;
 use delay_relay::Refusal;
 use test_databases::{Database, MariaDb};
 
-use crate::stage::{Setting, Stage, Told};
+use crate::credentials::stage::{Setting, Stage, Told};
 
 /// Nobody reaches the database.
 fn take_away(stage: &Stage) {

@@ -6,7 +6,7 @@ use conformance::digest::{self, md5};
 use conformance::{Client, DOMAIN, Message, Scene, Server, Transport};
 use test_databases::{Database, MariaDb, PostgreSql};
 
-use crate::stage::{config, no_secrets, password};
+use crate::credentials::stage::{config, no_secrets, password};
 
 /// Where the package `kamailio-mysql-modules` has them.
 const SCRIPTS: [&str; 2] = [

@@ -10,27 +10,7 @@
 //! connection is not: the client is connected at once, and to the target a connection is opened at
 //! that moment. What the client writes then is due when its delay has passed.
 //!
-//! ```
-//! use std::io::{Read, Write};
-//! use std::net::{TcpListener, TcpStream};
-//! use std::time::{Duration, Instant};
-//!
-//! use delay_relay::{Options, Relay};
-//!
-//! let target = TcpListener::bind("127.0.0.1:0")?;
-//! let mut options = Options::new("127.0.0.1:0".parse().unwrap(), target.local_addr()?);
-//! options.to_target = Duration::from_millis(15);
-//! let relay = Relay::start(options)?;
-//! let mut client = TcpStream::connect(relay.address())?;
-//! let (mut server, _) = target.accept()?;
-//! let start = Instant::now();
-//! client.write_all(b"hello")?;
-//! let mut got = [0; 5];
-//! server.read_exact(&mut got)?;
-//! assert!(start.elapsed() >= Duration::from_millis(15));
-//! assert_eq!(relay.counters().to_target.bytes, 5);
-//! # Ok::<(), std::io::Error>(())
-//! ```
+//! [`Relay::start`] with [`Options`] makes one; `tests/relay.rs` shows what it does.
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 

@@ -94,7 +94,8 @@ fn minute(now_ms: u64) -> u32 {
     u32::try_from(now_ms / 60_000).unwrap_or(u32::MAX)
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(not(loom))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

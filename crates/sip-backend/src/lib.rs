@@ -12,42 +12,24 @@
 //! - [`dns`]: A, AAAA and SRV records.
 //! - [`metrics`]: what all of them count.
 //!
-//! Stores run on plain threads of their own; only [`dns`] is asynchronous. With `--cfg loom`
-//! (`cargo xtask loom`) only what threads share is here, on the locks and atomics of the model
-//! checker.
+//! Stores run on plain threads of their own; only [`dns`] is asynchronous. What threads share is
+//! modelled in `crates/loom-models`.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
-#![cfg_attr(loom, expect(dead_code, reason = "what only the stores use"))]
 
-#[cfg(not(loom))]
 mod front;
-#[cfg(all(loom, test))]
-mod models;
 mod queue;
-#[cfg(not(loom))]
 mod quiet;
-#[cfg(not(loom))]
 mod sqlite;
 mod sync;
 
-#[cfg(not(loom))]
 pub mod dns;
 pub mod known;
-#[cfg(not(loom))]
 pub mod location;
 pub mod metrics;
 pub mod shared;
-#[cfg(not(loom))]
 pub mod subscribers;
 
-/// Of the subscribers only the cache of their secrets.
-#[cfg(loom)]
-pub mod subscribers {
-    mod cache;
-    pub use self::cache::CredentialCache;
-}
-
-#[cfg(not(loom))]
 pub use self::front::Backend;
 
 use sip_core::id::QueryId;

@@ -1,13 +1,5 @@
-//! The locks and atomics of what threads share here. With `--cfg loom` they are those of the model
-//! checker (`cargo xtask loom`), under the same names, so that the models in `models` run the code
-//! that threads run.
+//! The locks and atomics of what threads share here. The models (`crates/loom-models`) include the files
+//! that use them beside a module `sync` of the model checker's.
 
-#[cfg(not(loom))]
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
-#[cfg(not(loom))]
 pub(crate) use std::sync::atomic;
-
-#[cfg(loom)]
-pub(crate) use loom::sync::atomic;
-#[cfg(loom)]
-pub(crate) use loom_locks::{Condvar, Mutex, MutexGuard};

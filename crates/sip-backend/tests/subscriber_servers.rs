@@ -1,16 +1,12 @@
 //! The `subscriber` table on MariaDB and PostgreSQL: the same battery as in a file, and what only
 //! servers do.
-#![expect(
-    clippy::unwrap_used,
-    reason = "a test ends where something is not as it should be"
-)]
 
-mod battery;
+use crate::battery;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use battery::subscribers::{Harness, answer, are_of, cache, query, rename};
+use battery::subscribers::{Harness, answer, are_of, cache, lookups, query, rename};
 use battery::{Answers, PATIENCE};
 use sip_backend::subscribers::{
     CredentialCache, CredentialStore as _, LookupOptions, Mode, Pipeline, Server, Source, SubscriberError,
@@ -52,7 +48,7 @@ impl Harness for OnServer {
             mode: self.mode,
             connections: 3,
             max_batch: 32,
-            ..LookupOptions::default()
+            ..lookups()
         };
         Pipeline::open(self.options(), options, cache, answers).unwrap()
     }
@@ -95,65 +91,65 @@ fn latin1() -> OnServer {
 }
 
 mod mariadb_hashed {
-    crate::subscriber_battery!(crate::mariadb());
+    crate::subscriber_battery!(super::mariadb());
 }
 
 mod mariadb_plain {
-    crate::subscriber_battery!(crate::OnServer {
+    crate::subscriber_battery!(super::OnServer {
         calculate_ha1: true,
-        ..crate::mariadb()
+        ..super::mariadb()
     });
 }
 
 mod mariadb_renamed_fixed {
-    crate::subscriber_battery!(crate::OnServer {
+    crate::subscriber_battery!(super::OnServer {
         renamed: true,
         mode: sip_backend::subscribers::Mode::Fixed,
-        ..crate::mariadb()
+        ..super::mariadb()
     });
 }
 
 mod mariadb_latin1 {
-    crate::subscriber_battery!(crate::latin1());
+    crate::subscriber_battery!(super::latin1());
 }
 
 mod mariadb_single {
-    crate::subscriber_battery!(crate::OnServer {
+    crate::subscriber_battery!(super::OnServer {
         mode: sip_backend::subscribers::Mode::Single,
-        ..crate::mariadb()
+        ..super::mariadb()
     });
 }
 
 mod postgres_hashed {
-    crate::subscriber_battery!(crate::postgres());
+    crate::subscriber_battery!(super::postgres());
 }
 
 mod postgres_plain {
-    crate::subscriber_battery!(crate::OnServer {
+    crate::subscriber_battery!(super::OnServer {
         calculate_ha1: true,
-        ..crate::postgres()
+        ..super::postgres()
     });
 }
 
 mod postgres_renamed_fixed {
-    crate::subscriber_battery!(crate::OnServer {
+    crate::subscriber_battery!(super::OnServer {
         renamed: true,
         mode: sip_backend::subscribers::Mode::Fixed,
-        ..crate::postgres()
+        ..super::postgres()
     });
 }
 
 /// A store over an existing table, and its answers.
-fn opened(options: TableOptions, lookups: LookupOptions) -> (Pipeline, Arc<Answers>) {
+fn opened(table: TableOptions, options: LookupOptions) -> (Pipeline, Arc<Answers>) {
     let answers = Arc::new(Answers::default());
-    let store = Pipeline::open(options, lookups, cache(), answers.clone()).unwrap();
+    let store = Pipeline::open(table, options, cache(), answers.clone()).unwrap();
     (store, answers)
 }
 
 #[test]
 fn a_table_is_made_by_commands_and_never_by_look_ups() {
     for on in [mariadb(), postgres()] {
-        let (store, answers) = opened(on.options(), LookupOptions::default());
+        let (store, answers) = opened(on.options(), lookups());
         store.ask(vec![query(0, b"alice", "example.com", "r")]);
         assert_eq!(answer(&answers, 0).unwrap_err(), Unavailable);
         let why = store.status().last_error.unwrap();
@@ -228,7 +224,7 @@ fn commands_say_what_is_wrong_as_in_a_file() {
 fn names_with_their_domain_use_the_column_for_them() {
     for on in [mariadb(), postgres()] {
         on.table().add("alice", "example.com", "r", b"x").unwrap();
-        let (store, answers) = opened(on.options(), LookupOptions::default());
+        let (store, answers) = opened(on.options(), lookups());
         let full = sip_backend::subscribers::CredentialQuery {
             user_len: 5,
             ..query(1, b"alice@example.com", "example.com", "r")
@@ -257,14 +253,13 @@ fn batches_of_every_size_find_everybody() {
             rows.join(", ")
         ));
         for mode in [Mode::Single, Mode::Fixed, Mode::Adaptive] {
-            let lookups = LookupOptions {
+            let options = LookupOptions {
                 mode,
                 connections: 2,
                 max_batch: 100,
-                deadline: PATIENCE,
-                ..LookupOptions::default()
+                ..lookups()
             };
-            let (store, answers) = opened(on.options(), lookups);
+            let (store, answers) = opened(on.options(), options);
             let mut slot = 0;
             for size in [1, 2, 3, 63, 64, 65, 100, 101, 601] {
                 let first = slot;
@@ -306,7 +301,7 @@ fn encrypted_connections_verify_the_server() {
             let mut table = SubscriberTable::open(with(tls)).unwrap();
             let _ = table.delete("alice", "example.com");
             table.add("alice", "example.com", "r", b"x").unwrap();
-            let (store, answers) = opened(with(tls), LookupOptions::default());
+            let (store, answers) = opened(with(tls), lookups());
             store.ask(vec![query(0, b"alice", "example.com", "r")]);
             assert!(
                 are_of(answer(&answers, 0).unwrap().as_ref(), "alice", "r", "x"),

@@ -1,10 +1,6 @@
 //! The `subscriber` table in SQLite.
-#![expect(
-    clippy::unwrap_used,
-    reason = "a test ends where something is not as it should be"
-)]
 
-mod battery;
+use crate::battery;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use battery::subscribers::{Harness, answer, are_of, cache, query, rename};
+use battery::subscribers::{Harness, answer, are_of, cache, lookups, query, rename};
 use battery::{Answers, PATIENCE};
 use rusqlite::Connection;
 use sip_backend::metrics::Value;
@@ -46,7 +42,7 @@ impl Harness for OnDisk {
     type Store = Pipeline;
 
     fn open(&mut self, cache: Arc<CredentialCache>, answers: Arc<Answers>) -> Pipeline {
-        Pipeline::open(self.options(), LookupOptions::default(), cache, answers).unwrap()
+        Pipeline::open(self.options(), lookups(), cache, answers).unwrap()
     }
 
     fn options(&self) -> TableOptions {
@@ -68,15 +64,15 @@ impl Harness for OnDisk {
 }
 
 mod hashed {
-    crate::subscriber_battery!(crate::on_disk(false, false));
+    crate::subscriber_battery!(super::on_disk(false, false));
 }
 
 mod plain {
-    crate::subscriber_battery!(crate::on_disk(true, false));
+    crate::subscriber_battery!(super::on_disk(true, false));
 }
 
 mod renamed {
-    crate::subscriber_battery!(crate::on_disk(false, true));
+    crate::subscriber_battery!(super::on_disk(false, true));
 }
 
 #[test]
@@ -175,7 +171,7 @@ fn a_foreign_table_is_used_as_it_is_or_refused() {
     disk.table().add("alice", "example.com", "r", b"x").unwrap();
     assert_eq!(schema(&db), before, "never altered");
     let answers = Arc::new(Answers::default());
-    let store = Pipeline::open(disk.options(), LookupOptions::default(), cache(), answers.clone()).unwrap();
+    let store = Pipeline::open(disk.options(), lookups(), cache(), answers.clone()).unwrap();
     store.ask(vec![query(0, b"alice", "example.com", "r")]);
     let found = answer(&answers, 0).unwrap().unwrap();
     assert!(found.ha1_md5.is_some() && found.ha1_sha256.is_none() && found.ha1_sha512_256.is_none());
@@ -211,13 +207,7 @@ fn a_database_that_goes_and_comes_back_is_used_again() {
     disk.table().add("alice", "example.com", "r", b"one").unwrap();
     let answers = Arc::new(Answers::default());
     let cache = cache();
-    let store = Pipeline::open(
-        disk.options(),
-        LookupOptions::default(),
-        cache.clone(),
-        answers.clone(),
-    )
-    .unwrap();
+    let store = Pipeline::open(disk.options(), lookups(), cache.clone(), answers.clone()).unwrap();
     store.ask(vec![query(0, b"alice", "example.com", "r")]);
     assert!(are_of(answer(&answers, 0).unwrap().as_ref(), "alice", "r", "one"));
     // A backup is put in its place.
@@ -256,7 +246,7 @@ fn a_full_queue_and_a_question_too_old_are_unavailable() {
     let answers = Arc::new(Answers::default());
     let options = LookupOptions {
         queue_items: 4,
-        ..LookupOptions::default()
+        ..lookups()
     };
     let store = Pipeline::open(disk.options(), options, cache(), answers.clone()).unwrap();
     store.ask(

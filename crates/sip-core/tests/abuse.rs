@@ -5,9 +5,8 @@
     reason = "helpers of tests"
 )]
 
-#[path = "common/digest.rs"]
-mod agent;
-mod common;
+use crate::agent;
+use crate::common;
 
 use std::sync::Arc;
 

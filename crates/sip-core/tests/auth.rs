@@ -1,9 +1,8 @@
 //! Digest authentication through the endpoint (RFC 3261 §22, RFC 7616, RFC 8760, RFC 3325).
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-#[path = "common/digest.rs"]
-mod agent;
-mod common;
+use crate::agent;
+use crate::common;
 
 use agent::*;
 use common::*;

@@ -1,9 +1,8 @@
 //! CANCEL of requests with several branches (RFC 3261 §9, §16.10), in every order of events.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-#[path = "common/forks.rs"]
-mod forks;
+use crate::common;
+use crate::forks;
 
 use common::*;
 use forks::*;

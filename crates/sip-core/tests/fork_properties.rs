@@ -1,9 +1,8 @@
 //! Any order of events on a forked INVITE: what must hold of all of them.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-#[path = "common/forks.rs"]
-mod forks;
+use crate::common;
+use crate::forks;
 
 use common::*;
 use forks::*;

@@ -1,9 +1,8 @@
 //! Requests to users with several contacts (RFC 3261 §16.5 to §16.8, RFC 5393, RFC 5626 §5.3).
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-#[path = "common/forks.rs"]
-mod forks;
+use crate::common;
+use crate::forks;
 
 use common::*;
 use forks::*;

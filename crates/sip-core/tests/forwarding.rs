@@ -2,7 +2,7 @@
 //! §16.7 step 3, §18, RFC 3581).
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
+use crate::common;
 
 use common::*;
 use sip_core::config::{Config, StateMode};

@@ -1,9 +1,8 @@
 //! Groups of next hops (dispatcher sets): sharing out, failing over, marks and probes.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-#[path = "common/forks.rs"]
-mod forks;
+use crate::common;
+use crate::forks;
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The owner of a datagram, found without reading the message, is who the reading finds.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
+use crate::common;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

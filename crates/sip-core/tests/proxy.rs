@@ -1,6 +1,6 @@
 //! Calls through one proxy core.
 
-mod common;
+use crate::common;
 
 use common::*;
 use sip_core::config::StateMode;

@@ -1,9 +1,8 @@
 //! Redirection (RFC 3261 §8.3), and 3xx responses that are followed here (§16.7 step 4).
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
-#[path = "common/forks.rs"]
-mod forks;
+use crate::common;
+use crate::forks;
 
 use common::*;
 use forks::*;

@@ -1,9 +1,8 @@
 //! Registering, and calls to what registered (RFC 3261 §10, §16.5, RFC 3327).
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-#[path = "common/digest.rs"]
-mod agent;
-mod common;
+use crate::agent;
+use crate::common;
 
 use agent::*;
 use common::*;

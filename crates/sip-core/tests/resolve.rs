@@ -1,7 +1,7 @@
 //! Finding the next hop, and the next address when one fails (RFC 3263, RFC 3261 §16.7, §16.9).
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
+use crate::common;
 
 use common::*;
 use sip_core::config::{Config, StateMode};

@@ -3,9 +3,8 @@
 //! fields (§20), where no other file of tests has them.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-#[path = "common/digest.rs"]
-mod agent;
-mod common;
+use crate::agent;
+use crate::common;
 
 use agent::*;
 use common::*;

@@ -2,7 +2,7 @@
 //! with RFC 4320 and RFC 6026, where no other file of tests has them.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
+use crate::common;
 
 use common::*;
 use sip_core::config::StateMode;

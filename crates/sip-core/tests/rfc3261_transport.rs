@@ -1,7 +1,7 @@
 //! Rules of RFC 3261 §18 and of RFC 3581 and RFC 5658, where no other file of tests has them.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
+use crate::common;
 
 use common::*;
 use sip_core::config::{Config, StateMode};

@@ -1,7 +1,7 @@
 //! Requests find back by flows (RFC 5626 §5.2, §5.3; RFC 7118 §5): tokens in Record-Route, registrations
 //! that are flows, and what is said where a flow has gone.
 
-mod common;
+use crate::common;
 
 use common::*;
 use sip_core::config::{Config, StateMode};

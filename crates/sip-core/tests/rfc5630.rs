@@ -1,6 +1,6 @@
 //! SIPS URIs, TLS and WebSocket as transports (RFC 5630, RFC 3261 §26.2.2, RFC 7118).
 
-mod common;
+use crate::common;
 
 use common::*;
 use sip_core::config::{Config, StateMode};

@@ -1,7 +1,7 @@
 //! Whose certificate a next hop must show (RFC 5922 §4): that of the host as it stood in the URI,
 //! whatever name service made of it.
 
-mod common;
+use crate::common;
 
 use common::*;
 use sip_core::config::{Config, StateMode};

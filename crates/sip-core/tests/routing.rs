@@ -2,7 +2,7 @@
 //! §16.6, RFC 5658).
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
+use crate::common;
 
 use common::*;
 use sip_core::config::{

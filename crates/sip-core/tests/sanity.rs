@@ -1,7 +1,7 @@
 //! What is refused, what is dropped, and what is never answered (RFC 3261 §8.2, §16.3, §18.1.2).
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
+use crate::common;
 
 use common::*;
 use sip_core::config::StateMode;

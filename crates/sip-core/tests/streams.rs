@@ -1,6 +1,6 @@
 //! Responses to what came on a connection leave on it, with and without state (RFC 3261 §18.2.2).
 
-mod common;
+use crate::common;
 
 use common::*;
 use sip_core::config::{Config, StateMode};

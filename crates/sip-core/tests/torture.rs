@@ -1,7 +1,7 @@
 //! The torture messages of RFC 4475 and RFC 5118 through the whole core, by the table that the
 //! end-to-end tests use too. Skipped, with a notice, where the messages are not there.
 
-mod common;
+use crate::common;
 #[path = "../../../conformance/src/torture/mod.rs"]
 #[allow(
     dead_code,
@@ -9,29 +9,29 @@ mod common;
     unreachable_pub,
     reason = "the end-to-end tests use the rest"
 )]
-mod torture;
+mod messages;
 
 use common::{Bench, CALLEE, PROXY, config, listener, relay, tcp_flow, udp_flow};
+use messages::{Outcome, RFC4475, RFC5118, Row};
 use sip_core::config::{Config, OwnHost, When};
 use sip_core::endpoint::Handled;
 use sip_core::event::Counters;
 use sip_core::limits::Limits;
 use sip_core::transport::framing::{Framed, Framer};
 use sip_core::transport::{Flow, TransmitBatch, Transport};
-use torture::{Outcome, RFC4475, RFC5118, Row};
 
 /// What the table asks for, towards the callee over `transport`.
 fn table_config(transport: Transport) -> Config {
     let mut config = config();
     let mut other = listener(Transport::Udp, PROXY);
-    other.address.set_port(torture::OTHER_PORT);
+    other.address.set_port(messages::OTHER_PORT);
     config.listeners.push(other);
-    let (host, port) = torture::OWN_ROUTE.split_once(':').expect("host and port");
+    let (host, port) = messages::OWN_ROUTE.split_once(':').expect("host and port");
     config.own_hosts.push(OwnHost {
         host: host.as_bytes().into(),
         port: Some(port.parse().expect("a port")),
     });
-    config.domains[0].aliases = torture::ALIASES.map(|name| name.as_bytes().into()).to_vec();
+    config.domains[0].aliases = messages::ALIASES.map(|name| name.as_bytes().into()).to_vec();
     let to = format!("sip:{CALLEE};transport={}", transport.uri_name());
     let rule = |when: When| sip_core::config::Route { when, ..relay(&to) };
     let domain = |name: &str| {
@@ -41,11 +41,11 @@ fn table_config(transport: Transport) -> Config {
         })
     };
     config.routes = std::iter::once("example.com")
-        .chain(torture::RELAYED)
+        .chain(messages::RELAYED)
         .map(domain)
         .collect();
     config.routes.push(rule(When {
-        uri: Some(regex::bytes::Regex::new(torture::RELAYED_PATTERN).expect("a pattern")),
+        uri: Some(regex::bytes::Regex::new(messages::RELAYED_PATTERN).expect("a pattern")),
         ..When::default()
     }));
     config
@@ -130,7 +130,7 @@ fn assert_returns(flow: Flow, sent: &[u8], left: &Left) {
     assert_eq!(left.to.transport, flow.transport);
     assert_eq!((left.to.listener, left.to.conn), (flow.listener, flow.conn));
     if flow.transport == Transport::Udp {
-        let port = torture::answer_port(sent, flow.remote);
+        let port = messages::answer_port(sent, flow.remote);
         assert_eq!(
             (left.to.remote.ip(), Some(left.to.remote.port())),
             (flow.remote.ip(), port)
@@ -143,8 +143,8 @@ fn check(bench: &mut Bench, flow: Flow, sent: &[u8], expected: Outcome, out: &mu
     match expected {
         Outcome::Forwarded(values) => {
             let arrived = out.to_callee.remove(0);
-            torture::assert_forwarded(sent, &arrived.bytes, flow.remote, values);
-            let answer = torture::answer_of_callee(&arrived.bytes, status_line);
+            messages::assert_forwarded(sent, &arrived.bytes, flow.remote, values);
+            let answer = messages::answer_of_callee(&arrived.bytes, status_line);
             let back = if arrived.to.transport == Transport::Udp {
                 udp_flow(CALLEE)
             } else {
@@ -153,13 +153,13 @@ fn check(bench: &mut Bench, flow: Flow, sent: &[u8], expected: Outcome, out: &mu
             assert!(!give(bench, back, &answer, out));
             let relayed = out.to_sender.remove(0);
             assert_returns(flow, sent, &relayed);
-            torture::assert_relayed(&answer, &relayed.bytes);
+            messages::assert_relayed(&answer, &relayed.bytes);
         }
         Outcome::Answered(..) | Outcome::Registered(_) => {
             let answer = out.to_sender.remove(0);
             assert_returns(flow, sent, &answer);
-            torture::assert_answer(sent, &answer.bytes, flow.remote);
-            torture::assert_own(expected, &answer.bytes);
+            messages::assert_answer(sent, &answer.bytes, flow.remote);
+            messages::assert_own(expected, &answer.bytes);
         }
         Outcome::Dropped(_) | Outcome::Incomplete => {}
     }
@@ -167,18 +167,18 @@ fn check(bench: &mut Bench, flow: Flow, sent: &[u8], expected: Outcome, out: &mu
 
 /// Every message in turn; `changed` says what the table does not.
 fn run(config: &Config, transport: Transport, changed: impl Fn(Outcome) -> Outcome) {
-    let Some(folder) = torture::folder() else { return };
-    let status_line = torture::status_line(&folder);
+    let Some(folder) = messages::folder() else { return };
+    let status_line = messages::status_line(&folder);
     let mut bench = Bench::new(config);
     for (slot, row) in (100..).zip(RFC4475.iter().chain(&RFC5118)) {
         eprintln!("{} ({}): {}", row.file, row.section, row.says);
         let (flow, outcomes, closes) = way_of(row, transport, slot);
-        let bytes = torture::read(&folder, row);
+        let bytes = messages::read(&folder, row);
         let before = bench.counters();
         let mut out = Out::default();
         assert_eq!(give(&mut bench, flow, &bytes, &mut out), closes, "closed");
         let mut expected_drops = u64::from(outcomes.len() > 1);
-        for (sent, outcome) in torture::split(&bytes, outcomes.len()).into_iter().zip(outcomes) {
+        for (sent, outcome) in messages::split(&bytes, outcomes.len()).into_iter().zip(outcomes) {
             let outcome = changed(outcome);
             check(&mut bench, flow, sent, outcome, &mut out, &status_line);
             if let Outcome::Dropped(cause) = outcome {

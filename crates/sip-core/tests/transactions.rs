@@ -2,7 +2,7 @@
 //! RFC 4320, RFC 6026).
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
+use crate::common;
 
 use common::*;
 use sip_core::config::{Action, Config};

@@ -1,6 +1,6 @@
 //! Requests that are too long for a datagram leave by TCP (RFC 3261 §18.1.1).
 
-mod common;
+use crate::common;
 
 use common::*;
 use sip_core::config::{Action, Config, Relay, RelayTarget, StateMode};

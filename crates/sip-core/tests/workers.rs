@@ -2,7 +2,7 @@
 //! gets of it.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-mod common;
+use crate::common;
 
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 //! any spelling are read as meant, edits do what a naive model does, URIs compare as §19.1.4 says.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
-mod common;
+use crate::common;
 
 use proptest::collection::vec;
 use proptest::option;

@@ -2,7 +2,7 @@
 //! headers that conflict, line ends that are none.
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
-mod common;
+use crate::common;
 
 use sip_message::header::HeaderError;
 use sip_message::{Defect, HeaderIndex, HeaderName, parse};

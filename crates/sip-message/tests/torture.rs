@@ -6,7 +6,7 @@
     reason = "helpers of tests fail and tell as tests do"
 )]
 
-mod common;
+use crate::common;
 
 use std::path::PathBuf;
 

@@ -471,45 +471,70 @@ mod tests {
         }
     }
 
-    /// With the clocks of this machine: what the worker was nearly always at has nearly everything.
-    #[test]
-    fn a_meter_finds_where_the_work_is() {
+    /// How often this thread has lost the processor to another.
+    fn interruptions() -> u64 {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"));
+        line.unwrap().trim().parse().unwrap()
+    }
+
+    /// Measures turns that spend 90 µs of 100 on credentials. What was told, and the CPU time that they took.
+    fn measured(meter: &mut Meter) -> (CpuSplit, u64) {
         fn work(ns: u64) {
             let begun = thread_cpu_ns();
             while thread_cpu_ns() - begun < ns {
                 std::hint::spin_loop();
             }
         }
-        let mut meter = Meter::new(7);
-        assert!(!meter.begin_wait(), "it is off");
-        assert_eq!(meter.read(), CpuSplit::default());
         meter.switch(true);
         let begun = thread_cpu_ns();
         let mut turns = 0;
         while turns < 64 {
-            let measured = meter.begin_wait();
-            let activity = if measured {
-                meter.begin_turn()
-            } else {
-                Activity::default()
-            };
+            if !meter.begin_wait() {
+                continue;
+            }
+            let activity = meter.begin_turn();
             let before = activity.enter(Component::Auth);
             work(90_000);
             activity.enter(before);
             work(10_000);
-            if measured {
-                meter.end_turn();
-                turns += 1;
-            }
+            meter.end_turn();
+            turns += 1;
         }
         let used = thread_cpu_ns() - begun;
         assert!(meter.has_more());
         let split = meter.read();
         assert!(!meter.has_more());
         assert_eq!((split.on, split.turns), (true, 64));
-        let percent = |ns: u64| ns * 100 / split.total();
-        assert!(percent(used).abs_diff(100) <= 2, "{used} {split:?}");
-        assert!(percent(split.of(Component::Auth)).abs_diff(90) <= 5, "{split:?}");
+        (split, used)
+    }
+
+    /// With the clocks of this machine: what the worker was nearly always at has nearly everything. Where
+    /// other threads run between, a turn may be interrupted in two places, of which one is found: then once
+    /// more, until the thread was left alone for long enough.
+    #[test]
+    fn a_meter_finds_where_the_work_is() {
+        const PATIENCE: Duration = Duration::from_secs(30);
+        let mut meter = Meter::new(7);
+        assert!(!meter.begin_wait(), "it is off");
+        assert_eq!(meter.read(), CpuSplit::default());
+        let begin = Instant::now();
+        // Of the interruptions by the host of a virtual machine nothing is known here: a few may be its.
+        let mut unexplained = 0;
+        let split = loop {
+            let before = interruptions();
+            let (split, used) = measured(&mut meter);
+            let percent = |ns: u64| ns * 100 / split.total();
+            if percent(used).abs_diff(100) <= 2 && percent(split.of(Component::Auth)).abs_diff(90) <= 5 {
+                break split;
+            }
+            unexplained += u32::from(interruptions() <= before + 1);
+            let goes_on = unexplained <= 3 && begin.elapsed() < PATIENCE;
+            assert!(goes_on, "{used} {split:?}");
+            meter.switch(false);
+        };
         meter.switch(false);
         assert!(!meter.begin_wait());
         let ended = meter.read();

@@ -12,41 +12,26 @@
 //! - [`memory`]: the allocator.
 //! - [`settings`], [`counters`]: every bound, and what is counted.
 //!
-//! All `unsafe` code is in the private module `sys`. With `--cfg loom` (`cargo xtask loom`) only
-//! what workers share is here, on the locks and atomics of the model checker.
+//! All `unsafe` code is in the private module `sys`. What workers share is modelled in
+//! `crates/loom-models`.
 #![warn(missing_docs)]
 
 pub mod accepted;
-#[cfg(not(loom))]
 mod addr;
-#[cfg(not(loom))]
 pub mod bind;
-#[cfg(not(loom))]
 pub mod clock;
-#[cfg(not(loom))]
 pub mod counters;
-#[cfg(not(loom))]
 pub mod cpu;
-#[cfg(not(loom))]
 pub mod epoll;
 pub mod hub;
-#[cfg(not(loom))]
 pub mod interfaces;
 pub mod mailbox;
-#[cfg(not(loom))]
 pub mod memory;
-#[cfg(all(loom, test))]
-mod models;
 pub mod settings;
 mod sync;
-#[cfg(not(loom))]
 mod sys;
-#[cfg(not(loom))]
 pub mod tcp;
-#[cfg(not(loom))]
 pub mod tls;
-#[cfg(not(loom))]
 pub mod udp;
 mod waker;
-#[cfg(not(loom))]
 pub mod worker;

@@ -1,13 +1,5 @@
-//! The locks and atomics of what workers share. With `--cfg loom` they are those of the model
-//! checker (`cargo xtask loom`), under the same names, so that the models in `models` run the code
-//! that workers run.
+//! The locks and atomics of what workers share. The models (`crates/loom-models`) include the files that
+//! use them beside a module `sync` of the model checker's.
 
-#[cfg(not(loom))]
 pub(crate) use parking_lot::{Mutex, RwLock};
-#[cfg(not(loom))]
 pub(crate) use std::sync::atomic;
-
-#[cfg(loom)]
-pub(crate) use loom::sync::atomic;
-#[cfg(loom)]
-pub(crate) use loom_locks::{Mutex, RwLock};

@@ -5,38 +5,31 @@
     reason = "helpers of tests"
 )]
 
-mod rig;
+use crate::rig;
 
 use std::io::{ErrorKind, Read};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::net::{IpAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
 
-use rig::{Rig, Told, expect, framed, write};
-use sip_core::admission::Standing;
+use rig::{Claim, Rig, Told, connect_from, expect, framed, settings, write};
+use sip_core::admission::{Source, Standing};
 use sip_net::mailbox::Control;
 use sip_net::settings::Settings;
-use socket2::{Domain, Socket, Type};
 
-/// A connection from `from`.
-fn connect_from(from: &str, to: SocketAddr) -> TcpStream {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    let from: SocketAddr = format!("{from}:0").parse().unwrap();
-    socket.bind(&from.into()).unwrap();
-    socket.connect(&to.into()).unwrap();
-    let stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(rig::PATIENCE)).unwrap();
-    stream
+/// Addresses of two sources.
+fn sources() -> [Claim; 2] {
+    [Claim::new(), Claim::new()]
 }
 
-fn stand(rig: &Rig, banned: &[&str], peers: &[&str]) {
-    let sources = |list: &[&str]| list.iter().map(|ip| ip.parse().unwrap()).collect();
+fn stand(rig: &Rig, banned: &[IpAddr], peers: &[IpAddr]) {
+    let sources = |list: &[IpAddr]| list.iter().map(|ip| Source::of(*ip)).collect();
     let standing = Standing {
         banned: sources(banned),
         peers: sources(peers),
     };
     assert_eq!(rig.hub.order(&Control::Standing(Arc::new(standing))), 1);
     // What comes together with the order is taken before it is obeyed.
-    std::thread::sleep(std::time::Duration::from_millis(50));
+    rig.settled();
 }
 
 fn is_closed(stream: &mut TcpStream) -> bool {
@@ -51,27 +44,29 @@ fn connections_of_the_banned_are_closed_and_refused_until_the_ban_is_lifted() {
     for limit in [0, 2000] {
         let settings = Settings {
             connections_per_address: limit,
-            ..Settings::default()
+            ..settings()
         };
         let rig = Rig::start(1, settings);
-        let mut bad = connect_from("127.0.0.2", rig.tcp);
-        let mut good = connect_from("127.0.0.3", rig.tcp);
+        let claims = sources();
+        let [from, other] = [0, 1].map(|source| IpAddr::from(claims[source].ip));
+        let mut bad = connect_from(from, rig.tcp);
+        let mut good = connect_from(other, rig.tcp);
         for stream in [&mut bad, &mut good] {
             write(stream, &framed("ECHO", 0));
             expect(stream, b"ECHO");
         }
-        stand(&rig, &["127.0.0.2"], &[]);
+        stand(&rig, &[from], &[]);
         assert!(is_closed(&mut bad));
         assert_eq!(rig.counter(1, |c| c.tcp_closed_banned), 1);
-        let mut again = connect_from("127.0.0.2", rig.tcp);
+        let mut again = connect_from(from, rig.tcp);
         assert!(is_closed(&mut again));
         assert_eq!(rig.counter(1, |c| c.tcp_refused_banned), 1);
         write(&mut good, &framed("ECHO", 0));
         expect(&mut good, b"ECHO");
         // It turns out to be one of ours.
-        stand(&rig, &["127.0.0.2"], &["127.0.0.2"]);
-        let mut again = connect_from("127.0.0.2", rig.tcp);
-        drop(connect_from("127.0.0.2", rig.tcp));
+        stand(&rig, &[from], &[from]);
+        let mut again = connect_from(from, rig.tcp);
+        drop(connect_from(from, rig.tcp));
         stand(&rig, &[], &[]);
         write(&mut again, &framed("ECHO", 0));
         expect(&mut again, b"ECHO");
@@ -82,10 +77,10 @@ fn connections_of_the_banned_are_closed_and_refused_until_the_ban_is_lifted() {
 
 #[test]
 fn datagrams_of_the_banned_are_not_read() {
-    let rig = Rig::start(1, Settings::default());
-    let bad = UdpSocket::bind("127.0.0.2:0").unwrap();
-    let good = UdpSocket::bind("127.0.0.3:0").unwrap();
-    stand(&rig, &["127.0.0.2"], &[]);
+    let rig = Rig::start(1, settings());
+    let claims = sources();
+    let [bad, good] = [0, 1].map(|source| UdpSocket::bind((claims[source].ip, 0)).unwrap());
+    stand(&rig, &[claims[0].ip.into()], &[]);
     bad.send_to(b"NOTHING of the banned", rig.udp).unwrap();
     good.send_to(b"NOTHING of another", rig.udp).unwrap();
     match rig.next() {

@@ -6,16 +6,15 @@
     reason = "a test that cannot go on fails"
 )]
 
-mod rig;
+use crate::rig;
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rig::certificates::{Kit, TlsStream, connect_with};
 use rig::websocket::{CLOSE, TEXT, UPGRADE, WebSocket, masked};
-use rig::{PATIENCE, Rig, connect, expect, framed, read_to_end, write};
+use rig::{PATIENCE, Rig, connect, expect, framed, read_to_end, settings, write};
 use sip_net::settings::Settings;
 use sip_net::tls::Versions;
 
@@ -24,8 +23,8 @@ use sip_net::tls::Versions;
 fn who_does_not_read_is_not_heard_until_he_does() {
     let kit = Kit::new();
     let settings = Settings {
-        message_timeout_ms: 500,
-        ..Settings::default()
+        message_timeout_ms: 2_000,
+        ..settings()
     };
     let rig = Rig::secure(1, settings, kit.service());
     const QUESTIONS: usize = 400;
@@ -34,26 +33,23 @@ fn who_does_not_read_is_not_heard_until_he_does() {
     let mut deaf = rig.connect();
     let mut asks = deaf.try_clone().unwrap();
     let asking = std::thread::spawn(move || write(&mut asks, &framed("WHOLE", 20_000).repeat(QUESTIONS)));
-    let held = |least| rig.counter(least, |c| c.stream_received);
-    // Until no more is taken.
-    let (mut taken, mut before) = (held(1), 0);
-    while taken > before {
-        std::thread::sleep(Duration::from_millis(100));
-        (before, taken) = (taken, held(0));
-    }
+    assert!(rig.counter(1, |c| c.stream_pauses) >= 1);
+    // Longer than a message may take that has begun: of his the rest cannot come.
+    let mut other = incomplete(&rig, 1_000);
+    assert!(read_to_end(&mut other).is_empty());
+    assert_eq!(rig.counter(1, |c| c.tcp_closed_incomplete), 1);
+    let taken = rig.counter(1, |c| c.stream_received);
     assert!(taken < QUESTIONS as u64, "all {QUESTIONS} were taken");
     let (_, bytes, _) = rig.load();
     assert!(bytes < 500_000, "{bytes} bytes wait for him");
-    assert!(rig.counter(1, |c| c.stream_pauses) >= 1);
-    // Longer than a message may take that has begun, of which the rest could not come.
-    std::thread::sleep(Duration::from_millis(700));
     // He reads after all, and gets every answer.
     for _ in 0..QUESTIONS {
         expect(&mut deaf, &question);
     }
     asking.join().unwrap();
-    assert_eq!(held(QUESTIONS as u64), QUESTIONS as u64);
-    drop(deaf);
+    let all = QUESTIONS as u64;
+    assert_eq!(rig.counter(all, |c| c.stream_received), all);
+    drop((deaf, other));
     rig.end_empty();
 }
 
@@ -67,9 +63,8 @@ fn hello(kit: &Kit, address: SocketAddr, count: usize) -> TcpStream {
     stream.into_parts().1.socket
 }
 
-/// Sends a byte of `bytes` each 50 ms, again and again, until the connection is ended; how long that
-/// took.
-fn dribble(stream: &mut TcpStream, bytes: &[u8]) -> Duration {
+/// Sends a byte of `bytes` each 50 ms, again and again, until the connection is ended.
+fn dribble(stream: &mut TcpStream, bytes: &[u8]) {
     let begin = Instant::now();
     stream.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
     for byte in bytes.iter().cycle() {
@@ -85,17 +80,18 @@ fn dribble(stream: &mut TcpStream, bytes: &[u8]) -> Duration {
             Err(_) => break,
         }
     }
-    begin.elapsed()
 }
 
 #[test]
 fn handshakes_that_do_not_end_are_ended() {
+    const PATIENT: Duration = Duration::from_millis(1_500);
     let settings = Settings {
-        handshake_timeout_ms: 600,
-        ..Settings::default()
+        handshake_timeout_ms: PATIENT.as_millis() as u32,
+        ..settings()
     };
     let kit = Kit::new();
     let rig = Rig::secure(1, settings, kit.service());
+    let begin = Instant::now();
     // Nothing at all, a part of a ClientHello, one without the rest of the handshake; the same of an
     // upgrade.
     let mut standing = vec![
@@ -112,18 +108,26 @@ fn handshakes_that_do_not_end_are_ended() {
     let mut secure = kit.connect(rig.wss);
     secure.conn.complete_io(&mut secure.sock).unwrap();
     standing.push(secure.into_parts().1.socket);
+    // Bytes one by one do not prolong it.
+    let slow = [
+        (connect(rig.ws), &UPGRADE[..60]),
+        (hello(&kit, rig.tls, 10), &b"\0"[..]),
+    ]
+    .map(|(mut stream, bytes)| {
+        std::thread::spawn(move || {
+            dribble(&mut stream, bytes);
+            begin.elapsed()
+        })
+    });
     for stream in &mut standing {
         read_to_end(stream);
     }
-    assert_eq!(rig.counter(7, |c| c.tcp_closed_handshake), 7);
-    // Bytes one by one do not prolong it.
-    let mut slow = connect(rig.ws);
-    let long = dribble(&mut slow, &UPGRADE[..60]);
-    assert!(long >= Duration::from_millis(500), "{long:?}");
-    let mut slow = hello(&kit, rig.tls, 10);
-    dribble(&mut slow, &[0]);
+    for thread in slow {
+        let took = thread.join().unwrap();
+        assert!(took >= PATIENT, "{took:?}");
+    }
     assert_eq!(rig.counter(9, |c| c.tcp_closed_handshake), 9);
-    drop((slow, standing));
+    drop(standing);
     rig.end_empty();
 }
 
@@ -134,7 +138,7 @@ fn half_way(kit: &Kit, address: SocketAddr, versions: Versions) -> (TcpStream, V
     let mut rest = Vec::new();
     // More than the ChangeCipherSpec, which TLS 1.3 lets go first (RFC 8446 §D.4).
     while rest.len() <= 6 {
-        stream.conn.read_tls(&mut stream.sock).unwrap();
+        assert!(stream.conn.read_tls(&mut stream.sock).unwrap() > 0, "it is ended");
         stream.conn.process_new_packets().unwrap();
         while stream.conn.wants_write() {
             stream.conn.write_tls(&mut rest).unwrap();
@@ -145,9 +149,10 @@ fn half_way(kit: &Kit, address: SocketAddr, versions: Versions) -> (TcpStream, V
 
 #[test]
 fn half_a_handshake_is_ended_whatever_dribbles_in_and_others_are_served() {
+    const PATIENT: Duration = Duration::from_millis(2_000);
     let settings = Settings {
-        handshake_timeout_ms: 600,
-        ..Settings::default()
+        handshake_timeout_ms: PATIENT.as_millis() as u32,
+        ..settings()
     };
     let kit = Kit::new();
     let rig = Rig::secure(1, settings, kit.service());
@@ -182,7 +187,7 @@ fn half_a_handshake_is_ended_whatever_dribbles_in_and_others_are_served() {
     assert!(beside > 2, "{beside} served while they dribble");
     for thread in slow {
         let took = thread.join().unwrap();
-        assert!(took >= Duration::from_millis(500), "{took:?}");
+        assert!(took >= PATIENT, "{took:?}");
     }
     // Neither was the handshake done, nor anything found wrong with it.
     assert_eq!(rig.counter(3, |c| c.tcp_closed_handshake), 3);
@@ -197,8 +202,8 @@ fn half_a_handshake_is_ended_whatever_dribbles_in_and_others_are_served() {
 #[test]
 fn who_connects_and_says_nothing_is_ended() {
     let settings = Settings {
-        first_message_timeout_ms: 400,
-        ..Settings::default()
+        first_message_timeout_ms: 1_500,
+        ..settings()
     };
     let kit = Kit::new();
     let rig = Rig::secure(1, settings, kit.service());
@@ -209,16 +214,17 @@ fn who_connects_and_says_nothing_is_ended() {
     let mut secure = kit.connect(rig.tls);
     secure.conn.complete_io(&mut secure.sock).unwrap();
     let mut socket = WebSocket::open(connect(rig.ws));
+    // Keep-alives are no messages.
+    let mut pinging = rig.connect();
+    let pinging = std::thread::spawn(move || dribble(&mut pinging, b"\r\n"));
     assert!(read_to_end(&mut silent).is_empty());
     // An error, were it not for the alert by which TLS says that it was not cut off.
     assert!(read_to_end(&mut secure).is_empty());
     socket.expect(CLOSE, &[3, 0xe9]);
     assert_eq!(socket.frame(), None);
+    pinging.join().unwrap();
     // The peers' ends are awaited for a while.
     drop((silent, secure, socket));
-    // Keep-alives are no messages.
-    let mut pinging = rig.connect();
-    dribble(&mut pinging, b"\r\n");
     assert_eq!(rig.counter(4, |c| c.tcp_closed_silent), 4);
     write(&mut spoke, &framed("ECHO", 0));
     expect(&mut spoke, b"ECHO");
@@ -228,9 +234,10 @@ fn who_connects_and_says_nothing_is_ended() {
 
 #[test]
 fn a_message_sent_slowly_must_still_end_in_time() {
+    const PATIENT: Duration = Duration::from_millis(600);
     let settings = Settings {
-        message_timeout_ms: 600,
-        ..Settings::default()
+        message_timeout_ms: PATIENT.as_millis() as u32,
+        ..settings()
     };
     let kit = Kit::new();
     let rig = Rig::secure(1, settings, kit.service());
@@ -239,7 +246,11 @@ fn a_message_sent_slowly_must_still_end_in_time() {
             let (tls, ws) = (kit.connect(rig.tls), rig.ws);
             let mut plain = rig.connect();
             std::thread::spawn(move || match kind {
-                0 => dribble(&mut plain, b"X-Header: a\r\n"),
+                0 => {
+                    let begin = Instant::now();
+                    dribble(&mut plain, b"X-Header: a\r\n");
+                    begin.elapsed()
+                }
                 1 => {
                     // Each byte in a record of its own.
                     let mut tls: TlsStream = tls;
@@ -255,8 +266,10 @@ fn a_message_sent_slowly_must_still_end_in_time() {
                     // A record that never ends.
                     let mut tls = tls;
                     tls.conn.complete_io(&mut tls.sock).unwrap();
+                    let begin = Instant::now();
                     write(&mut tls.sock, &[0x17, 3, 3, 0x40, 0]);
-                    dribble(&mut tls.sock.socket, b"x")
+                    dribble(&mut tls.sock.socket, b"x");
+                    begin.elapsed()
                 }
                 _ => {
                     let mut socket = WebSocket::open(connect(ws));
@@ -274,7 +287,7 @@ fn a_message_sent_slowly_must_still_end_in_time() {
         .collect();
     for thread in threads {
         let took = thread.join().unwrap();
-        assert!(took >= Duration::from_millis(500) && took < PATIENCE, "{took:?}");
+        assert!(took >= PATIENT && took < PATIENCE, "{took:?}");
     }
     assert_eq!(rig.counter(4, |c| c.tcp_closed_incomplete), 4);
     rig.end_empty();
@@ -284,19 +297,20 @@ fn a_message_sent_slowly_must_still_end_in_time() {
 fn an_address_has_so_many_connections_and_gets_them_back() {
     let settings = Settings {
         connections_per_address: 3,
-        handshake_timeout_ms: 300,
-        ..Settings::default()
+        handshake_timeout_ms: 1_000,
+        ..settings()
     };
     let kit = Kit::new();
     let rig = Rig::secure(1, settings, kit.service());
     for round in 1..=3 {
-        let mut plain = rig.connect();
-        let (mut tls, mut ws) = (kit.connect(rig.tls), WebSocket::open(connect(rig.ws)));
-        write(&mut plain, &framed("ECHO", 0));
-        expect(&mut plain, b"ECHO");
+        let mut tls = kit.connect(rig.tls);
         write(&mut tls, &framed("ECHO", 0));
         expect(&mut tls, b"ECHO");
+        let mut ws = WebSocket::open(connect(rig.ws));
         ws.echo("x");
+        let mut plain = rig.connect();
+        write(&mut plain, &framed("ECHO", 0));
+        expect(&mut plain, b"ECHO");
         // Whatever its transport.
         for address in [rig.tcp, rig.tls, rig.ws, rig.wss] {
             assert!(read_to_end(&mut connect(address)).is_empty());
@@ -310,6 +324,7 @@ fn an_address_has_so_many_connections_and_gets_them_back() {
             write(&mut garbage, b"garbage, garbage");
             read_to_end(&mut garbage);
         }
+        rig.until(|(connections, ..)| connections == 0);
         for mut late in [connect(rig.tls), connect(rig.ws)] {
             read_to_end(&mut late);
         }
@@ -324,47 +339,41 @@ fn all_clients_at_once_are_served_and_established_traffic_beside_them() {
     const CLIENTS: usize = 100;
     let settings = Settings {
         handshakes_per_turn: 1,
-        ..Settings::default()
+        ..settings()
     };
     let kit = Kit::new();
     let rig = Rig::secure(1, settings, kit.service());
     let client = kit.client(Versions::Tls13);
     let mut established = kit.connect(rig.tls);
-    let (stop, echoes) = (AtomicBool::new(false), AtomicU64::new(0));
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
-                write(&mut established, &framed("ECHO", 0));
-                expect(&mut established, b"ECHO");
-                echoes.fetch_add(1, Ordering::Relaxed);
-            }
-            drop(established);
-        });
-        // Each has its ClientHello on the way before any answer is read.
-        let mut clients: Vec<_> = (0..CLIENTS)
-            .map(|_| connect_with(&client, rig.tls, usize::MAX))
-            .collect();
-        for stream in &mut clients {
+    write(&mut established, &framed("ECHO", 0));
+    expect(&mut established, b"ECHO");
+    // Each has its ClientHello on the way before any is answered.
+    rig.hold();
+    let mut clients: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let mut stream = connect_with(&client, rig.tls, usize::MAX);
             stream.conn.write_tls(&mut stream.sock).unwrap();
+            stream
+        })
+        .collect();
+    write(&mut established, &framed("ECHO beside", 0));
+    rig.release();
+    expect(&mut established, b"ECHO beside");
+    // Each write takes a handshake to its end.
+    for (stream, number) in clients.iter_mut().zip(0..) {
+        write(stream, &framed("ECHO x", 0));
+        if number % 10 == 0 {
+            write(&mut established, &framed("ECHO", 0));
+            expect(&mut established, b"ECHO");
         }
-        // Each write takes a handshake to its end.
-        let mut beside = 0;
-        for (stream, number) in clients.iter_mut().zip(0..) {
-            write(stream, &framed("ECHO x", 0));
-            if number == 0 {
-                beside = echoes.load(Ordering::Relaxed);
-            }
-        }
-        beside = echoes.load(Ordering::Relaxed) - beside;
-        for stream in &mut clients {
-            expect(stream, b"ECHO x");
-        }
-        stop.store(true, Ordering::Relaxed);
-        assert!(beside > 0);
-    });
+    }
+    for stream in &mut clients {
+        expect(stream, b"ECHO x");
+    }
     let all = CLIENTS as u64 + 1;
     assert_eq!(rig.counter(all, |c| c.tls_accepted_full), all);
     assert!(rig.counter(1, |c| c.tls_parked) > 0);
+    drop((clients, established));
     rig.end_empty();
 }
 
@@ -373,7 +382,7 @@ fn clients_that_give_up_while_they_wait_cost_no_handshake() {
     const CLIENTS: usize = 200;
     let settings = Settings {
         handshakes_per_turn: 1,
-        ..Settings::default()
+        ..settings()
     };
     let kit = Kit::new();
     let rig = Rig::secure(1, settings, kit.service());
@@ -397,13 +406,12 @@ fn what_all_connections_hold_is_bounded_and_given_back() {
     const BOUND: usize = 200_000;
     let settings = Settings {
         stream_bytes: BOUND,
-        ..Settings::default()
+        ..settings()
     };
     let kit = Kit::new();
     for kind in 0..4 {
         let rig = Rig::secure(1, settings.clone(), kit.service());
         let mut good = rig.connect();
-        let mut cut = 0;
         let mut held: Vec<Box<dyn Write>> = Vec::new();
         for _ in 0..40 {
             // 10,000 bytes of something that does not end.
@@ -437,11 +445,12 @@ fn what_all_connections_hold_is_bounded_and_given_back() {
             write(&mut good, &framed("ECHO", 0));
             expect(&mut good, b"ECHO");
             assert!(rig.load().1 <= BOUND as u64);
-            cut = rig.counter(0, |c| c.tcp_closed_memory);
         }
+        let last = rig.settled()[0];
+        let (cut, gauges) = (last.net.tcp_closed_memory, last.net_gauges);
         assert!(cut >= 10, "{kind}: {cut}");
-        assert!(rig.load().1 >= BOUND as u64 / 4);
-        assert_eq!(rig.load().0 + cut, 41, "the others are spared");
+        assert!(gauges.stream_bytes >= BOUND as u64 / 4);
+        assert_eq!(gauges.connections + cut, 41, "the others are spared");
         drop((held, good));
         rig.end_empty();
     }
@@ -453,7 +462,7 @@ fn records_for_readers_that_do_not_read_count_towards_the_bound() {
     let settings = Settings {
         stream_bytes: BOUND as usize,
         write_queue_bytes: 64 << 20,
-        ..Settings::default()
+        ..settings()
     };
     let kit = Kit::new();
     let rig = Rig::secure(1, settings, kit.service());
@@ -474,10 +483,10 @@ fn records_for_readers_that_do_not_read_count_towards_the_bound() {
     rig.end_empty();
 }
 
-/// A message of which all but the last bytes have come.
+/// A message of which all but the last bytes have come, unless it is cut before.
 fn incomplete(rig: &Rig, bytes: usize) -> TcpStream {
     let mut stream = rig.connect();
-    write(&mut stream, &framed("ECHO", bytes)[..bytes]);
+    let _ = stream.write_all(&framed("ECHO", bytes)[..bytes]);
     stream
 }
 
@@ -485,7 +494,7 @@ fn incomplete(rig: &Rig, bytes: usize) -> TcpStream {
 fn who_holds_the_most_is_cut_and_not_who_comes_last() {
     let settings = Settings {
         stream_bytes: 2_000_000,
-        ..Settings::default()
+        ..settings()
     };
     let rig = Rig::secure(1, settings, Kit::new().service());
     let idle: Vec<_> = (0..100).map(|_| rig.connect()).collect();
@@ -513,7 +522,7 @@ fn what_waits_for_a_next_hop_is_not_given_up_for_strangers() {
     const TEXT: usize = 30_000;
     let settings = Settings {
         stream_bytes: 800_000,
-        ..Settings::default()
+        ..settings()
     };
     let kit = Kit::new();
     let rig = Rig::secure(1, settings, kit.service());

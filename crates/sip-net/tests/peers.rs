@@ -6,12 +6,12 @@
     reason = "a test that cannot go on fails"
 )]
 
-mod rig;
+use crate::rig;
 
 use std::net::TcpStream;
 use std::time::Duration;
 
-use rig::{Rig, Told, accept, connect, expect, framed, listen, write};
+use rig::{Rig, Told, accept, connect, expect, framed, listen, settings, write};
 use sip_net::mailbox::Control;
 use sip_net::settings::Settings;
 
@@ -19,7 +19,7 @@ use sip_net::settings::Settings;
 /// at once, and not when a transaction times out.
 #[test]
 fn requests_to_a_peer_that_goes_without_a_word_come_back() {
-    let rig = Rig::start(1, Settings::default());
+    let rig = Rig::start(1, settings());
     let (listener, address) = listen();
     for is_reset in [false, true] {
         for text in ["INVITE one", "ACK two", "SIP/2.0 three", "BYE four"] {
@@ -62,7 +62,7 @@ fn a_peer_that_vanishes_is_noticed() {
     let settings = Settings {
         write_timeout_ms: 1_500,
         peer_timeout_ms: 600,
-        ..Settings::default()
+        ..settings()
     };
     let rig = Rig::start(1, settings);
     let mut phone = rig.connect();
@@ -101,8 +101,8 @@ fn what_we_are_made_to_open_is_bounded() {
     let settings = Settings {
         connections: 8,
         connections_per_address: 3,
-        per_call_idle_ms: 500,
-        ..Settings::default()
+        per_call_idle_ms: 2_000,
+        ..settings()
     };
     let rig = Rig::start(1, settings.clone());
     let (listeners, addresses): (Vec<_>, Vec<_>) = (0..4).map(|_| listen()).unzip();
@@ -143,7 +143,7 @@ fn who_sends_the_most_is_not_served_alone() {
     let settings = Settings {
         stream_messages_per_turn: 16,
         read_bytes: 1024,
-        ..Settings::default()
+        ..settings()
     };
     const FLOODS: usize = 4;
     let flood = framed("x", 0).repeat(2_000);
@@ -177,7 +177,7 @@ fn many_that_fall_silent_together_all_end() {
     let settings = Settings {
         idle_timeout_ms: 300,
         close_timeout_ms: 300,
-        ..Settings::default()
+        ..settings()
     };
     let rig = Rig::start(1, settings);
     const COUNT: u64 = 300;

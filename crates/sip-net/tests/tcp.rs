@@ -6,14 +6,17 @@
     reason = "a test that cannot go on fails"
 )]
 
-mod rig;
+use crate::rig;
 
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use rig::{PATIENCE, Rig, Told, expect, framed, loopback, read_to_end, udp_client, write};
+use rig::{
+    PATIENCE, Rig, Told, accept, any_port, closed, expect, framed, listen, own_ip, read_to_end, settings,
+    write,
+};
 use sip_core::transport::Transport;
 use sip_core::transport::framing::FramingFault;
 use sip_net::mailbox::Control;
@@ -22,7 +25,7 @@ use socket2::{Domain, Socket, Type};
 
 #[test]
 fn messages_are_framed_however_they_are_cut() {
-    let rig = Rig::start(1, Settings::default());
+    let rig = Rig::start(1, settings());
     let mut stream = rig.connect();
     // Byte by byte.
     for byte in framed("ECHO one", 20) {
@@ -57,7 +60,7 @@ fn messages_are_framed_however_they_are_cut() {
 
 #[test]
 fn a_ping_is_answered() {
-    let rig = Rig::start(1, Settings::default());
+    let rig = Rig::start(1, settings());
     let mut stream = rig.connect();
     write(&mut stream, b"\r\n\r\n");
     expect(&mut stream, b"\r\n");
@@ -72,7 +75,7 @@ fn a_ping_is_answered() {
 
 #[test]
 fn a_connection_that_the_core_closes_sends_its_last_message_first() {
-    let rig = Rig::start(1, Settings::default());
+    let rig = Rig::start(1, settings());
     let mut stream = rig.connect();
     // What comes after is not read as messages any more.
     write(
@@ -88,7 +91,7 @@ fn a_connection_that_the_core_closes_sends_its_last_message_first() {
 
 #[test]
 fn a_stream_that_cannot_be_followed_is_closed() {
-    let rig = Rig::start(1, Settings::default());
+    let rig = Rig::start(1, settings());
     let mut stream = rig.connect();
     write(&mut stream, b"ECHO x\r\nContent-Length: 10001\r\n\r\n");
     assert_eq!(
@@ -105,44 +108,37 @@ fn a_stream_that_cannot_be_followed_is_closed() {
 
 #[test]
 fn a_slow_reader_is_cut_at_the_bound_and_the_core_hears_of_what_it_missed() {
+    // More than goes into the buffers of both ends.
+    const MADE: usize = 15_000;
     let rig = Rig::start(
         1,
         Settings {
             write_queue_bytes: 64 << 10,
-            ..Settings::default()
+            ..settings()
         },
     );
     let mut stream = rig.connect();
+    write(&mut stream, &framed(&format!("FLOOD {MADE}"), 0));
+    assert_eq!(rig.counter(1, |c| c.tcp_closed_slow), 1);
+    let all = MADE as u64;
+    assert_eq!(rig.counter(all, |c| c.stream_sent + c.stream_undelivered), all);
     let mut undelivered = BTreeSet::new();
-    // Until the buffers of both ends are full.
-    'cut: for _ in 0..200 {
-        write(&mut stream, &framed("FLOOD 1000", 0));
-        let mut told = Some(rig.next());
-        while let Some(what) = told {
-            match what {
+    for _ in 0..rig.counter(0, |c| c.stream_undelivered) {
+        let (to, text) = loop {
+            match rig.next() {
                 Told::Message { .. } => {}
-                Told::Undelivered { text, to, .. } => {
-                    assert_eq!(to.remote, stream.local_addr().unwrap());
-                    undelivered.insert(text);
-                }
+                Told::Undelivered { to, text, .. } => break (to, text),
                 other => panic!("{other:?}"),
             }
-            // What was missed may be told as late as after the next message; then all of it comes.
-            let pause = if undelivered.is_empty() { 20 } else { 500 };
-            told = rig.told.recv_timeout(Duration::from_millis(pause)).ok();
-        }
-        if !undelivered.is_empty() {
-            break 'cut;
-        }
+        };
+        assert_eq!(to.remote, stream.local_addr().unwrap());
+        assert!(undelivered.insert(text), "once");
     }
     assert!(
         undelivered.len() >= 64,
         "all that waited came back: {}",
         undelivered.len()
     );
-    assert_eq!(rig.counter(1, |c| c.tcp_closed_slow), 1);
-    let least = undelivered.len() as u64;
-    assert!(rig.counter(least, |c| c.stream_undelivered) >= least);
     rig.end(Control::Stop);
 }
 
@@ -152,7 +148,7 @@ fn a_reader_that_is_only_late_gets_everything() {
         1,
         Settings {
             write_queue_bytes: 64 << 20,
-            ..Settings::default()
+            ..settings()
         },
     );
     let mut stream = rig.connect();
@@ -174,21 +170,24 @@ fn silence_ends_a_connection_and_traffic_keeps_it() {
     let rig = Rig::start(
         1,
         Settings {
-            idle_timeout_ms: 400,
-            ..Settings::default()
+            idle_timeout_ms: 2_000,
+            ..settings()
         },
     );
-    let (mut silent, mut lively) = (rig.connect(), rig.connect());
-    let talker = std::thread::spawn(move || {
-        for _ in 0..20 {
-            std::thread::sleep(Duration::from_millis(50));
+    // The one that is kept began first.
+    let mut lively = rig.connect();
+    let mut silent = rig.connect();
+    std::thread::scope(|scope| {
+        let silence = scope.spawn(|| read_to_end(&mut silent));
+        while !silence.is_finished() {
             write(&mut lively, b"\r\n\r\n");
             expect(&mut lively, b"\r\n");
+            std::thread::sleep(Duration::from_millis(50));
         }
-        lively
+        assert!(silence.join().unwrap().is_empty());
     });
-    assert!(read_to_end(&mut silent).is_empty());
-    let _lively = talker.join().unwrap();
+    write(&mut lively, b"\r\n\r\n");
+    expect(&mut lively, b"\r\n");
     assert_eq!(rig.counter(1, |c| c.tcp_closed_idle), 1);
     drop(silent);
     rig.until(|(connections, _, _)| connections == 1);
@@ -201,7 +200,7 @@ fn a_message_that_does_not_end_ends_the_connection() {
         1,
         Settings {
             message_timeout_ms: 200,
-            ..Settings::default()
+            ..settings()
         },
     );
     let mut stream = rig.connect();
@@ -217,7 +216,7 @@ fn one_connection_too_many_is_refused() {
         1,
         Settings {
             connections: 3,
-            ..Settings::default()
+            ..settings()
         },
     );
     let mut standing: Vec<_> = (0..2).map(|_| rig.connect()).collect();
@@ -228,21 +227,17 @@ fn one_connection_too_many_is_refused() {
     assert!(read_to_end(&mut rig.connect()).is_empty());
     assert_eq!(rig.counter(1, |c| c.tcp_refused_limit), 1);
     // The last is for one that we open; the next of those is too many.
-    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    for listener in &listeners {
-        let order = format!("SEND {} hello", listener.local_addr().unwrap());
-        udp_client().send_to(order.as_bytes(), rig.udp).unwrap();
+    let listeners = [(); 2].map(|()| listen());
+    for (_, address) in &listeners {
+        rig.tell(&format!("SEND {address} hello"));
     }
-    let mut opened = rig::accept(&listeners[0]);
+    let mut opened = accept(&listeners[0].0);
     expect(&mut opened, b"hello");
     let undelivered = std::iter::from_fn(|| Some(rig.next())).find(|t| matches!(t, Told::Undelivered { .. }));
     let Some(Told::Undelivered { to, text, .. }) = undelivered else {
         panic!()
     };
-    assert_eq!(
-        (to.remote, text.as_str()),
-        (listeners[1].local_addr().unwrap(), "hello")
-    );
+    assert_eq!((to.remote, text.as_str()), (listeners[1].1, "hello"));
     drop(standing.pop());
     assert_eq!(rig.counter(1, |c| c.tcp_closed_by_peer), 1);
     write(&mut standing[0], &framed("ECHO", 0));
@@ -255,7 +250,7 @@ fn connections_that_wait_for_their_end_keep_nobody_out() {
     let settings = Settings {
         connections: 3,
         close_timeout_ms: 60_000,
-        ..Settings::default()
+        ..settings()
     };
     let rig = Rig::start(1, settings);
     let mut ended: Vec<_> = (0..2).map(|_| rig.connect()).collect();
@@ -279,7 +274,7 @@ fn a_connection_that_waits_for_its_end_makes_room_for_one_that_we_open() {
     let settings = Settings {
         connections: 3,
         close_timeout_ms: 60_000,
-        ..Settings::default()
+        ..settings()
     };
     let rig = Rig::start(1, settings);
     let (mut ended, mut standing) = (rig.connect(), rig.connect());
@@ -290,15 +285,15 @@ fn a_connection_that_waits_for_its_end_makes_room_for_one_that_we_open() {
     // The first takes the last place, the second that of the one which only its peer has yet to close.
     let mut opened = Vec::new();
     for _ in 0..2 {
-        let (listener, address) = rig::listen();
+        let (listener, address) = listen();
         rig.tell(&format!("SEND {address} hello"));
-        let mut peer = rig::accept(&listener);
+        let mut peer = accept(&listener);
         expect(&mut peer, b"hello");
         opened.push(peer);
         assert_eq!(rig.load().0, 3);
     }
     // For a third nobody has to go: it is not opened.
-    let (_listener, address) = rig::listen();
+    let (_listener, address) = listen();
     rig.tell(&format!("SEND {address} never"));
     assert_eq!(rig.next_undelivered(), "never");
     assert_eq!(rig.counter(1, |c| c.tcp_refused_limit), 1);
@@ -312,19 +307,13 @@ fn a_connection_that_waits_for_its_end_makes_room_for_one_that_we_open() {
 
 #[test]
 fn what_cannot_be_delivered_comes_back_to_the_worker_that_made_it() {
-    let rig = Rig::start(2, Settings::default());
+    let rig = Rig::start(2, settings());
     // Different peers, so that either worker owns some of the connections.
-    let listeners: Vec<_> = (0..16)
-        .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
-        .collect();
-    let peers: Vec<_> = listeners.iter().map(|peer| peer.local_addr().unwrap()).collect();
-    drop(listeners);
+    let (_held, peers): (Vec<_>, Vec<_>) = (0..16).map(|_| closed()).unzip();
     let mut made_by = std::collections::BTreeMap::new();
     let mut came_back = std::collections::BTreeMap::new();
     for peer in &peers {
-        udp_client()
-            .send_to(format!("SEND {peer} for-{peer}").as_bytes(), rig.udp)
-            .unwrap();
+        rig.tell(&format!("SEND {peer} for-{peer}"));
     }
     while came_back.len() < peers.len() {
         match rig.next() {
@@ -346,16 +335,14 @@ fn what_cannot_be_delivered_comes_back_to_the_worker_that_made_it() {
 
 #[test]
 fn a_process_has_one_connection_to_each_peer() {
-    let rig = Rig::start(3, Settings::default());
-    let peer = TcpListener::bind("127.0.0.1:0").unwrap();
+    let rig = Rig::start(3, settings());
+    let (peer, address) = listen();
     for number in 10..40 {
         // Each from a port of its own, so that all workers get some.
-        let order = format!("SEND {} {number}", peer.local_addr().unwrap());
-        udp_client().send_to(order.as_bytes(), rig.udp).unwrap();
+        rig.tell(&format!("SEND {address} {number}"));
     }
-    let (mut stream, from) = peer.accept().unwrap();
-    assert_eq!(from.ip(), loopback());
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut stream = accept(&peer);
+    assert_eq!(stream.peer_addr().unwrap().ip(), own_ip());
     let mut got = [0; 60];
     stream.read_exact(&mut got).unwrap();
     let got: BTreeSet<_> = got
@@ -371,7 +358,6 @@ fn a_process_has_one_connection_to_each_peer() {
         .collect();
     assert!(workers.len() > 1);
     assert_eq!(rig.counter(1, |c| c.tcp_opened), 1);
-    peer.set_nonblocking(true).unwrap();
     assert!(peer.accept().is_err(), "no second connection");
     // What the peer sends on it is read, and answered there.
     write(&mut stream, &framed("ECHO back", 0));
@@ -381,7 +367,7 @@ fn a_process_has_one_connection_to_each_peer() {
 
 #[test]
 fn an_answer_made_by_another_worker_returns_on_the_requests_connection() {
-    let rig = Rig::start(2, Settings::default());
+    let rig = Rig::start(2, settings());
     let mut stream = rig.connect();
     for number in 0..20 {
         write(
@@ -397,14 +383,11 @@ fn an_answer_made_by_another_worker_returns_on_the_requests_connection() {
 
 #[test]
 fn where_the_connection_has_gone_a_new_one_is_opened() {
-    let rig = Rig::start(2, Settings::default());
+    let rig = Rig::start(2, settings());
     for _ in 0..4 {
-        let peer = TcpListener::bind("127.0.0.1:0").unwrap();
-        let order = format!("STALE {} answer", peer.local_addr().unwrap());
-        udp_client().send_to(order.as_bytes(), rig.udp).unwrap();
-        let (mut stream, _) = peer.accept().unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        expect(&mut stream, b"answer");
+        let (peer, address) = listen();
+        rig.tell(&format!("STALE {address} answer"));
+        expect(&mut accept(&peer), b"answer");
     }
     rig.end(Control::Stop);
 }
@@ -419,11 +402,11 @@ fn reusable(address: SocketAddr) -> Socket {
 
 #[test]
 fn a_peers_connection_is_found_by_its_address_from_every_worker() {
-    let rig = Rig::start(2, Settings::default());
+    let rig = Rig::start(2, settings());
     // Enough that, all but certainly, either worker accepts some.
     for number in 0..12 {
         // The peer's listener will have this port, and nobody else in between.
-        let client = reusable("127.0.0.1:0".parse().unwrap());
+        let client = reusable(any_port());
         let address = client.local_addr().unwrap().as_socket().unwrap();
         let listener = reusable(address);
         client.connect(&rig.tcp.into()).unwrap();
@@ -448,8 +431,7 @@ fn a_peers_connection_is_found_by_its_address_from_every_worker() {
         for worker in 0..2 {
             rig.order(&format!("AT {worker} SEND {address} again"));
         }
-        let (mut stream, _) = peer.accept().unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut stream = accept(&peer);
         expect(&mut stream, b"againagain");
         // Who has said something has got what he was sent.
         write(&mut stream, b"\r\n");
@@ -461,7 +443,7 @@ fn a_peers_connection_is_found_by_its_address_from_every_worker() {
 
 #[test]
 fn a_connection_that_is_being_ended_is_no_way_to_its_peer() {
-    let rig = Rig::start(2, Settings::default());
+    let rig = Rig::start(2, settings());
     let mut stream = rig.connect();
     let address = stream.local_addr().unwrap();
     write(&mut stream, &framed("CLOSE", 0));
@@ -488,24 +470,18 @@ fn what_waits_for_a_connection_that_never_stands_comes_back() {
         1,
         Settings {
             connect_timeout_ms: 200,
-            ..Settings::default()
+            ..settings()
         },
     );
     // A listener whose queue is full: the kernel ignores further attempts.
-    let listener = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    listener
-        .bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into())
-        .unwrap();
+    let (listener, address) = closed();
     listener.listen(0).unwrap();
-    let address = listener.local_addr().unwrap().as_socket().unwrap();
     let mut fill = Vec::new();
-    while let Ok(stream) = std::net::TcpStream::connect_timeout(&address, Duration::from_millis(300)) {
+    while let Ok(stream) = TcpStream::connect_timeout(&address, Duration::from_millis(300)) {
         fill.push(stream);
         assert!(fill.len() < 10);
     }
-    udp_client()
-        .send_to(format!("SEND {address} hello").as_bytes(), rig.udp)
-        .unwrap();
+    rig.tell(&format!("SEND {address} hello"));
     assert!(matches!(rig.next(), Told::Message { .. }));
     assert!(matches!(rig.next(), Told::Undelivered { to, .. } if to.remote == address));
     assert_eq!(rig.counter(1, |c| c.tcp_open_failed), 1);
@@ -514,11 +490,9 @@ fn what_waits_for_a_connection_that_never_stands_comes_back() {
 
 #[test]
 fn all_workers_hear_that_a_connection_is_closed() {
-    let rig = Rig::start(2, Settings::default());
+    let rig = Rig::start(2, settings());
     for worker in 0..2 {
-        udp_client()
-            .send_to(format!("AT {worker} WATCH").as_bytes(), rig.udp)
-            .unwrap();
+        rig.tell(&format!("AT {worker} WATCH"));
         assert!(matches!(rig.next(), Told::Message { .. }));
     }
     // Whoever never sent a message is not missed.

@@ -2,30 +2,33 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::net::{SocketAddr, UdpSocket as StdSocket};
-use std::time::{Duration, Instant};
+use crate::rig;
 
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket as StdSocket};
+use std::time::Instant;
+
+use rig::{PATIENCE, any_port, closed_to_datagrams, own_ip, wait_for_delivery};
 use sip_net::epoll::{Epoll, EventList, Interest};
 use sip_net::udp::{Backlog, IcmpErrors, RecvBatch, SendBatch, UdpOptions, UdpSocket};
 
-fn bind(address: &str) -> UdpSocket {
+fn bind(address: SocketAddr) -> UdpSocket {
     let options = UdpOptions {
         receive_buffer: 4 << 20,
         send_buffer: 4 << 20,
         share: false,
     };
-    UdpSocket::bind(address.parse().unwrap(), options).unwrap()
+    UdpSocket::bind(address, options).unwrap()
 }
 
-/// An address at which nobody listens.
-fn closed(ip: &str) -> SocketAddr {
-    StdSocket::bind(format!("{ip}:0")).unwrap().local_addr().unwrap()
+/// The test's own address, and the loopback address of IPv6 where there is one.
+fn addresses() -> Vec<IpAddr> {
+    let v6 = IpAddr::from(Ipv6Addr::LOCALHOST);
+    let has_v6 = StdSocket::bind((v6, 0)).is_ok();
+    [own_ip()].into_iter().chain(has_v6.then_some(v6)).collect()
 }
 
-fn has_ipv6() -> bool {
-    StdSocket::bind("[::1]:0").is_ok()
-}
-
+/// Sends these, and returns when they are there.
 fn send_all(socket: &UdpSocket, messages: &[(SocketAddr, Vec<u8>)]) -> (Vec<usize>, u64) {
     let mut failed = Vec::new();
     let report = SendBatch::new(16).send(
@@ -35,18 +38,24 @@ fn send_all(socket: &UdpSocket, messages: &[(SocketAddr, Vec<u8>)]) -> (Vec<usiz
         |index| (messages[index].0, &messages[index].1),
         |index| failed.push(index),
     );
+    wait_for_delivery();
     (failed, report.sent)
 }
 
 #[test]
 fn batches_keep_order_content_and_source() {
-    for ip in ["127.0.0.1:0", "[::1]:0"] {
-        if ip.starts_with('[') && !has_ipv6() {
-            continue;
-        }
-        let (from, to) = (bind(ip), bind(ip));
+    for ip in addresses() {
+        let (from, to) = (bind((ip, 0).into()), bind((ip, 0).into()));
+        // Few long ones: all of them together go into the buffer that a system has by default.
+        let length = |number: usize| {
+            if number.is_multiple_of(5) {
+                number * 11
+            } else {
+                number
+            }
+        };
         let messages: Vec<_> = (0..200usize)
-            .map(|number| (to.local_address(), vec![number as u8; number * 11]))
+            .map(|number| (to.local_address(), vec![number as u8; length(number)]))
             .collect();
         assert_eq!(send_all(&from, &messages), (vec![], 200));
         let mut batch = RecvBatch::new(64);
@@ -67,7 +76,7 @@ fn batches_keep_order_content_and_source() {
 
 #[test]
 fn the_largest_datagrams_arrive_whole_and_a_batch_of_them_does_not_mix() {
-    let (from, to) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
+    let (from, to) = (bind(any_port()), bind(any_port()));
     let messages: Vec<_> = [65_507usize, 2_111, 2_112, 2_113, 40_000, 0, 65_507]
         .iter()
         .map(|len| {
@@ -89,7 +98,7 @@ fn the_largest_datagrams_arrive_whole_and_a_batch_of_them_does_not_mix() {
 
 #[test]
 fn a_datagram_longer_than_its_slot_is_dropped_and_counted() {
-    let (from, to) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
+    let (from, to) = (bind(any_port()), bind(any_port()));
     let messages: Vec<_> = [3_000usize, 3_001, 5]
         .iter()
         .map(|len| (to.local_address(), vec![7; *len]))
@@ -105,9 +114,9 @@ fn a_datagram_longer_than_its_slot_is_dropped_and_counted() {
 
 #[test]
 fn one_bad_message_does_not_hold_up_the_rest() {
-    let (from, to) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
+    let (from, to) = (bind(any_port()), bind(any_port()));
     let good = to.local_address();
-    let dead = closed("127.0.0.1");
+    let (_held, dead) = closed_to_datagrams(own_ip());
     let v6: SocketAddr = "[::1]:9".parse().unwrap();
     let mut messages = vec![
         (good, b"first".to_vec()),
@@ -128,20 +137,17 @@ fn one_bad_message_does_not_hold_up_the_rest() {
 
 #[test]
 fn an_icmp_error_comes_with_destination_and_payload() {
-    for (ip, local) in [("127.0.0.1", "127.0.0.1:0"), ("[::1]", "[::1]:0")] {
-        if local.starts_with('[') && !has_ipv6() {
-            continue;
-        }
-        let socket = bind(local);
+    for ip in addresses() {
+        let socket = bind((ip, 0).into());
         let epoll = Epoll::new().unwrap();
         epoll.add(&socket, 5, Interest::Read).unwrap();
-        let dead = closed(ip);
+        let (_held, dead) = closed_to_datagrams(ip);
         let message = b"OPTIONS sip:nobody@127.0.0.1 SIP/2.0\r\n".repeat(10);
         send_all(&socket, &[(dead, message.clone())]);
         let mut events = EventList::new(4);
         let mut errors = IcmpErrors::new();
         let mut lost = Vec::new();
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + PATIENCE;
         while lost.is_empty() && Instant::now() < end {
             epoll.wait(&mut events, Some(1_000_000)).unwrap();
             assert!(events.get(0).is_none_or(|event| event.error));
@@ -165,13 +171,13 @@ fn an_icmp_error_comes_with_destination_and_payload() {
 
 #[test]
 fn the_kernels_drops_are_counted() {
-    let from = bind("127.0.0.1:0");
+    let from = bind(any_port());
     let options = UdpOptions {
         receive_buffer: 4096,
         send_buffer: 1 << 20,
         share: false,
     };
-    let to = UdpSocket::bind("127.0.0.1:0".parse().unwrap(), options).unwrap();
+    let to = UdpSocket::bind(any_port(), options).unwrap();
     assert_eq!(to.receive_drops().unwrap(), 0);
     let messages: Vec<_> = (0..100).map(|_| (to.local_address(), vec![0; 1000])).collect();
     send_all(&from, &messages);
@@ -179,4 +185,25 @@ fn the_kernels_drops_are_counted() {
     let received = batch.receive(&to).unwrap();
     assert!(received < 100);
     assert_eq!(to.receive_drops().unwrap() as usize, 100 - received);
+}
+
+/// Among the ports that may be shared it would choose one that is in use.
+#[test]
+fn no_two_sockets_get_one_port_from_the_kernel() {
+    // So many that two would have the same.
+    let sockets: Vec<_> = (0..600)
+        .map(|_| {
+            let options = UdpOptions {
+                receive_buffer: 4096,
+                send_buffer: 4096,
+                share: true,
+            };
+            UdpSocket::bind(any_port(), options).unwrap()
+        })
+        .collect();
+    let ports: BTreeSet<_> = sockets
+        .iter()
+        .map(|socket| socket.local_address().port())
+        .collect();
+    assert_eq!(ports.len(), sockets.len());
 }

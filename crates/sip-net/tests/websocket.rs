@@ -6,15 +6,14 @@
     reason = "a test that cannot go on fails"
 )]
 
-mod rig;
+use crate::rig;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
 
 use rig::certificates::Kit;
 use rig::websocket::{BINARY, CLOSE, PING, PONG, TEXT, UPGRADE, WebSocket, masked, read_head};
-use rig::{Rig, Told, connect, read_to_end, write};
+use rig::{Rig, Told, connect, read_to_end, settings, write};
 use sip_core::transport::Transport;
 use sip_core::transport::websocket::AllowedOrigins;
 use sip_net::settings::Settings;
@@ -67,7 +66,7 @@ fn converse<S: Read + Write>(mut socket: WebSocket<S>) {
 #[test]
 fn a_conversation_with_and_without_tls() {
     let kit = Kit::new();
-    let rig = Rig::secure(1, Settings::default(), kit.service());
+    let rig = Rig::secure(1, settings(), kit.service());
     converse(WebSocket::open(connect(rig.ws)));
     let Told::Message { flow, .. } = rig.next() else {
         panic!()
@@ -82,7 +81,7 @@ fn a_conversation_with_and_without_tls() {
 
 #[test]
 fn frames_may_come_with_the_upgrade_and_byte_by_byte() {
-    let rig = Rig::secure(1, Settings::default(), Kit::new().service());
+    let rig = Rig::secure(1, settings(), Kit::new().service());
     let mut stream = connect(rig.ws);
     let all = [UPGRADE, &masked(TEXT, b"ECHO one"), &masked(PING, b"x")].concat();
     write(&mut stream, &all);
@@ -111,7 +110,7 @@ fn a_bad_upgrade_is_answered_and_ended() {
         origins: AllowedOrigins::only(["https://phone.example.com"]).unwrap(),
         ..Kit::new().service()
     };
-    let rig = Rig::secure(1, Settings::default(), service);
+    let rig = Rig::secure(1, settings(), service);
     let upgrade = String::from_utf8(UPGRADE.to_vec()).unwrap();
     let with_origin = |origin: &str| upgrade.replace("\r\n\r\n", &format!("\r\nOrigin: {origin}\r\n\r\n"));
     for (number, (request, status)) in [
@@ -152,33 +151,31 @@ fn what_is_not_sent_comes_back_without_its_frame() {
     const MADE: usize = 15_000;
     let settings = Settings {
         write_queue_bytes: 64 << 10,
-        ..Settings::default()
+        ..settings()
     };
     let kit = Kit::new();
     let rig = Rig::secure(1, settings, kit.service());
     let flood = format!("FLOOD {MADE}");
-    let check = |all: usize| {
+    let check = |transport, all: usize, taken_before: usize| {
         let all = all as u64;
         assert_eq!(rig.counter(all, |c| c.stream_sent + c.stream_undelivered), all);
-        let mut count = 0;
-        while let Ok(told) = rig.told.recv_timeout(Duration::from_millis(100)) {
-            if let Told::Undelivered { text, .. } = told {
-                assert!(
-                    text.len() == 1000 && text.as_bytes()[0].is_ascii_digit(),
-                    "{text:?}"
-                );
-                count += 1;
-            }
+        let undelivered = rig.all_undelivered(transport, taken_before);
+        for text in &undelivered {
+            assert!(
+                text.len() == 1000 && text.as_bytes()[0].is_ascii_digit(),
+                "{text:?}"
+            );
         }
-        assert!(count >= 60, "{count}");
+        assert!(undelivered.len() >= 60, "{}", undelivered.len());
+        undelivered.len()
     };
     let mut plain = WebSocket::open(connect(rig.ws));
     plain.text(flood.as_bytes());
-    check(MADE);
+    let taken = check(Transport::Ws, MADE, 0);
     let mut secure = WebSocket::open(kit.connect(rig.wss));
     secure.text(flood.as_bytes());
     // With the answer to the upgrade, which is no message.
-    check(2 * MADE);
+    check(Transport::Wss, 2 * MADE, taken);
     assert_eq!(rig.counter(2, |c| c.tcp_closed_slow), 2);
     rig.end_empty();
 }
@@ -186,7 +183,7 @@ fn what_is_not_sent_comes_back_without_its_frame() {
 #[test]
 fn nothing_is_sent_before_the_upgrade() {
     let kit = Kit::new();
-    let rig = Rig::secure(1, Settings::default(), kit.service());
+    let rig = Rig::secure(1, settings(), kit.service());
     let mut stream = connect(rig.ws);
     let address = stream.local_addr().unwrap();
     rig.until(|(connections, ..)| connections == 1);
@@ -219,8 +216,8 @@ fn nothing_is_sent_before_the_upgrade() {
 #[test]
 fn a_silent_websocket_is_asked_and_one_that_does_not_answer_is_ended() {
     let settings = Settings {
-        ws_ping_ms: 300,
-        ..Settings::default()
+        ws_ping_ms: 1_000,
+        ..settings()
     };
     let kit = Kit::new();
     let rig = Rig::secure(1, settings, kit.service());
@@ -228,7 +225,7 @@ fn a_silent_websocket_is_asked_and_one_that_does_not_answer_is_ended() {
     let mut alive = WebSocket::open(kit.connect(rig.wss));
     // Before its upgrade nobody is asked.
     let mut early = connect(rig.ws);
-    for _ in 0..4 {
+    for _ in 0..2 {
         alive.expect(PING, b"");
         alive.send(PONG, b"");
     }
@@ -241,7 +238,7 @@ fn a_silent_websocket_is_asked_and_one_that_does_not_answer_is_ended() {
     alive.send(CLOSE, &[]);
     while alive.frame().is_some() {}
     write(&mut early, b"x");
-    drop(early);
+    drop((dead, alive, early));
     rig.end_empty();
 }
 
@@ -249,7 +246,7 @@ fn a_silent_websocket_is_asked_and_one_that_does_not_answer_is_ended() {
 fn a_websocket_that_asks_and_does_not_read_is_cut() {
     let settings = Settings {
         write_queue_bytes: 64 << 10,
-        ..Settings::default()
+        ..settings()
     };
     let kit = Kit::new();
     let rig = Rig::secure(1, settings, kit.service());
@@ -268,7 +265,7 @@ fn a_websocket_that_asks_and_does_not_read_is_cut() {
 #[test]
 fn answers_go_before_the_last_frame_and_nothing_after_it() {
     let kit = Kit::new();
-    let rig = Rig::secure(1, Settings::default(), kit.service());
+    let rig = Rig::secure(1, settings(), kit.service());
     let too_long = {
         let mut frame = vec![TEXT, 0x80 | 127];
         frame.extend(300_000u64.to_be_bytes());

@@ -8,7 +8,7 @@
 //!
 //! Two smaller worlds run in the crate's tests: two proxies in a row ([`scenario`], [`world`],
 //! [`proxy`], [`checker`]) and one that forks ([`fork`]); [`runner`] runs many seeds of either.
-//! `SEED=n cargo test -p sip-sim --test seeds -- --nocapture` prints the ladder of one seed
+//! `SEED=n cargo test -p sip-sim --test suite seeds:: -- --nocapture` prints the ladder of one seed
 //! (`CALL=n`: of one call in it); `SEEDS=a..b` runs others than the fixed ones.
 
 #![forbid(unsafe_code)]

@@ -1,6 +1,6 @@
 //! The commands, through the built binary.
 
-mod common;
+use crate::common;
 
 use common::run;
 

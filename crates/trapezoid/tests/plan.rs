@@ -1,6 +1,6 @@
 //! `trapezoid plan auth`, through the built binary.
 
-mod common;
+use crate::common;
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};

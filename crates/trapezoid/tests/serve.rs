@@ -1,6 +1,6 @@
 //! The running server, through the built binary, on a loopback address of its own.
 
-mod common;
+use crate::common;
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! TLS through the built binary: the first start's certificate, a reload, files that are wrong.
 
-mod common;
+use crate::common;
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};

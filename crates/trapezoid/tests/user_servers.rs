@@ -1,6 +1,6 @@
 //! `trapezoid user` on database servers, through the built binary.
 
-mod common;
+use crate::common;
 
 use std::net::TcpListener;
 use std::path::Path;

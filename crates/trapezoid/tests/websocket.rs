@@ -1,6 +1,6 @@
 //! WebSocket through the built binary: who gets in.
 
-mod common;
+use crate::common;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

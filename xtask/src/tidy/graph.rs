@@ -7,14 +7,14 @@ use super::Violation;
 const EDGES: &[(&str, &[&str])] = &[
     ("sip-message", &[]),
     ("sip-core", &["sip-message"]),
-    ("sip-backend", &["sip-core", "loom-locks"]),
-    ("sip-net", &["sip-core", "sip-message", "loom-locks"]),
+    ("sip-backend", &["sip-core"]),
+    ("sip-net", &["sip-core", "sip-message"]),
     (
         "sip-sim",
         &["sip-core", "sip-message", "sip-backend", "counting-allocator"],
     ),
     ("delay-relay", &[]),
-    ("loom-locks", &[]),
+    ("loom-models", &[]),
     ("counting-allocator", &[]),
     ("sip-load", &["sip-message", "sip-core", "sip-net"]),
     ("settings", &["sip-message", "sip-core", "sip-backend", "sip-net"]),
@@ -48,6 +48,7 @@ const DEV_EDGES: &[(&str, &[&str])] = &[
     ("sip-backend", &["test-databases", "delay-relay"]),
     ("trapezoid", &["sip-sim", "test-databases"]),
     ("conformance", &["test-databases"]),
+    ("loom-models", &["sip-core"]),
 ];
 
 /// Crates that must stay pure, and the outside crates that they may name: each works without
@@ -74,9 +75,8 @@ const PURE: &[(&str, &[&str])] = &[
     ("capacity", &[]),
 ];
 
-/// What models need. No other build may see it.
-const MODELS: &[&str] = &["loom", "loom-locks"];
-const MODELS_ONLY: &str = "cfg(loom)";
+/// The model checker, and the only crate that may name it.
+const MODELS: (&str, &str) = ("loom", "loom-models");
 
 fn allowed(table: &'static [(&str, &[&str])], name: &str) -> Option<&'static [&'static str]> {
     table
@@ -107,14 +107,10 @@ pub(super) fn check(metadata: &serde_json::Value) -> Vec<Violation> {
                     format!("must not depend on {to}: not an edge of the crate graph"),
                 ));
             }
-            let of_models = MODELS.contains(&to);
-            if of_models && dependency["target"] != MODELS_ONLY {
-                violations.push(Violation::new(
-                    name,
-                    format!("must name {to} under [target.'{MODELS_ONLY}'.dependencies] only"),
-                ));
+            if to == MODELS.0 && name != MODELS.1 {
+                violations.push(Violation::new(name, format!("must leave {to} to {}", MODELS.1)));
             }
-            let outside = !dev && !ours.contains(&to) && !of_models;
+            let outside = !dev && !ours.contains(&to);
             if outside && allowed(PURE, name).is_some_and(|list| !list.contains(&to)) {
                 violations.push(Violation::new(
                     name,
@@ -153,13 +149,9 @@ mod tests {
 
     #[test]
     fn the_model_checker_is_in_no_other_build() {
-        let naming = |target: Option<&str>| {
-            let loom = json!({ "name": "loom", "kind": null, "target": target });
-            json!({ "packages": [ { "name": "sip-core", "dependencies": [loom] } ] })
-        };
-        assert_eq!(check(&naming(Some("cfg(loom)"))), []);
-        assert_eq!(check(&naming(Some("cfg(unix)"))).len(), 1);
-        assert_eq!(check(&naming(None)).len(), 1);
+        let naming = |name: &str| json!({ "packages": [package(name, &[("loom", None)])] });
+        assert_eq!(check(&naming("loom-models")), []);
+        assert_eq!(check(&naming("sip-net")).len(), 1);
     }
 
     #[test]

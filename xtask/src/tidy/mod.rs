@@ -3,6 +3,7 @@
 
 mod allow;
 mod attacks;
+mod coverage;
 mod documents;
 mod graph;
 mod imports;
@@ -63,6 +64,7 @@ pub(crate) fn run(root: &Path) -> Outcome {
     found.extend(purity::check(&files));
     found.extend(attacks::check(&files));
     found.extend(documents::check(&paths, &files));
+    found.extend(coverage::check(&files));
     found.extend(words::check(&files));
     if found.is_empty() {
         eprintln!("tidy: {} files, no violation", files.len());

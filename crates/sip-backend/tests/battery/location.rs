@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use sip_backend::location::{LocalSocket, LocationStore, Save};
+use sip_backend::location::{LocalSocket, LocationError, LocationStore, Save};
 use sip_core::id::{ConnId, ListenerId, WorkerId};
 use sip_core::location::{AorRecord, Binding, codec};
 use sip_core::query::{Answer, Unavailable};
 use sip_core::transport::{Flow, Proof, Transport};
 
-use super::{Answers, id};
+use super::{Answers, PATIENCE, id};
 
 /// Records by address-of-record.
 pub type Records = BTreeMap<Vec<u8>, AorRecord>;
@@ -23,6 +24,21 @@ pub trait Harness {
     /// Opens the store for these listeners and returns what it held. The store opened before has
     /// been shut down.
     fn open(&mut self, listeners: &[LocalSocket], answers: Arc<Answers>) -> (Self::Store, Records);
+}
+
+/// Opens a store, again and again while it is locked: a child that another test starts holds, from its
+/// `fork` to its `exec`, every lock of this process.
+pub fn unlocked<T>(mut open: impl FnMut() -> Result<T, LocationError>) -> Result<T, LocationError> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match open() {
+            Ok(opened) => return Ok(opened),
+            Err(LocationError::Locked { .. }) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Far in the future, seconds.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sip_backend::subscribers::{
-    CredentialCache, CredentialQuery, CredentialStore, SubscriberTable, TableOptions,
+    CredentialCache, CredentialQuery, CredentialStore, LookupOptions, SubscriberTable, TableOptions,
 };
 use sip_core::auth::digest;
 use sip_core::query::{Answer, Secrets, Unavailable};
@@ -74,6 +74,14 @@ pub fn rename(options: &mut TableOptions) {
 pub fn cache() -> Arc<CredentialCache> {
     let hour = Duration::from_secs(3600);
     Arc::new(CredentialCache::new(10_000, hour, hour))
+}
+
+/// The defaults, with a deadline that a busy machine keeps to.
+pub fn lookups() -> LookupOptions {
+    LookupOptions {
+        deadline: PATIENCE,
+        ..LookupOptions::default()
+    }
 }
 
 /// A question.

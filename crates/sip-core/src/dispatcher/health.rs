@@ -2,7 +2,7 @@
 
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
-// In the models of `tests/loom.rs`.
+// In the models of `crates/loom-models`.
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -103,6 +103,7 @@ impl Health {
     }
 }
 
+#[cfg(not(loom))]
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,7 +8,6 @@ mod common;
 #[path = "../common/forks.rs"]
 mod forks;
 
-use common::Sent;
 use counting_allocator::Counting;
 
 #[global_allocator]

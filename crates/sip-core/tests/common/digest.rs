@@ -4,7 +4,7 @@
 use sip_core::auth::digest::{self, Input, QopAuth, response};
 use sip_core::config::Algorithm;
 
-use super::Sent;
+use crate::common::Sent;
 
 pub const PASSWORD: &str = "secret of alice";
 

@@ -115,6 +115,7 @@ fn extended_error(control: &[u8]) -> Option<libc::sock_extended_err> {
 mod tests {
     use super::control::tests::message;
     use super::*;
+    use crate::udp::wait_for_delivery;
     use std::net::UdpSocket;
     use std::os::fd::AsFd;
 
@@ -173,13 +174,17 @@ mod tests {
     /// With the kernel: a refused datagram is quoted, also where only part of it has room.
     #[test]
     fn a_refused_datagram_comes_back_with_what_has_room() {
-        let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        // Its socket is kept, and hears a peer alone that is not there: the port is nobody's.
+        let held = UdpSocket::bind("127.0.0.1:0").unwrap();
+        held.connect("127.0.0.1:1").unwrap();
+        let nobody = held.local_addr().unwrap();
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         super::super::set_option(socket.as_fd(), libc::SOL_IP, libc::IP_RECVERR, 1).unwrap();
         for capacity in [0, 1, 5, 100] {
             let mut queue = ErrorQueue::new(capacity);
             assert_eq!(queue.take(socket.as_fd()).unwrap(), None);
             socket.send_to(b"12345", nobody).unwrap();
+            wait_for_delivery();
             let (error, quoted) = queue.take(socket.as_fd()).unwrap().unwrap();
             assert_eq!(quoted, &b"12345"[..capacity.min(5)]);
             assert_eq!(error.destination, Some(nobody));

@@ -373,6 +373,7 @@ mod tests {
     use super::*;
 
     use super::super::control::ControlMessages;
+    use crate::udp::wait_for_delivery;
     use std::net::UdpSocket;
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixDatagram;
@@ -396,6 +397,7 @@ mod tests {
             for (length, letter) in lengths.into_iter().zip(b'a'..) {
                 from.send_to(&vec![letter + round; length], target).unwrap();
             }
+            wait_for_delivery();
             let mut got = vec![];
             while let Ok(count) = slots.receive(at.as_fd()) {
                 assert!((1..=3).contains(&count));

@@ -17,3 +17,14 @@ pub use socket::{IcmpErrors, UdpOptions, UdpSocket};
 /// Errors of earlier datagrams that one call puts up with before it believes that an error is its
 /// own (udp(7): the kernel reports an ICMP error to whatever call comes next).
 const PENDING_ERRORS: u32 = 3;
+
+/// Returns when the datagrams that this thread has sent to sockets of this machine are there. Mostly they are
+/// once they have been sent; but the kernel may leave the rest to a thread of its own.
+#[cfg(test)]
+pub(crate) fn wait_for_delivery() {
+    let [from, to] = [(), ()].map(|()| std::net::UdpSocket::bind("127.0.0.1:0").unwrap());
+    let patience = std::time::Duration::from_secs(30);
+    to.set_read_timeout(Some(patience)).unwrap();
+    from.send_to(b"last", to.local_addr().unwrap()).unwrap();
+    assert_eq!(to.recv(&mut [0; 8]).unwrap(), 4);
+}

@@ -223,7 +223,7 @@ impl Backlog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::udp::{RecvBatch, UdpOptions, UdpSocket};
+    use crate::udp::{RecvBatch, UdpOptions, UdpSocket, wait_for_delivery};
 
     fn socket() -> UdpSocket {
         let options = UdpOptions {
@@ -268,6 +268,7 @@ mod tests {
             }
         );
         assert!(backlog.is_empty());
+        wait_for_delivery();
         let mut received = RecvBatch::new(8);
         assert_eq!(received.receive(&to).unwrap(), 2);
         assert_eq!(received.datagram(0).unwrap().bytes, b"one");
@@ -310,6 +311,7 @@ mod tests {
         let report = batch.send(from, &mut backlog, lengths.len(), message, |_| unreachable!());
         assert_eq!(report.sent, lengths.len() as u64);
         assert_eq!(report.bytes, lengths.iter().sum::<usize>() as u64);
+        wait_for_delivery();
         sockets.map(|socket| {
             let mut received = RecvBatch::new(256);
             let count = received.receive(&socket).unwrap();

@@ -33,7 +33,10 @@ impl UdpSocket {
     pub fn bind(address: SocketAddr, options: UdpOptions) -> io::Result<Self> {
         let domain = Domain::for_address(address);
         let socket = Socket::new(domain, Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))?;
-        if options.share {
+        // Of the ports that a socket may share the kernel also chooses one that another process of this user
+        // shares already (not for TCP): it is asked for a port of our own, which is shared from then on.
+        let is_chosen = address.port() == 0;
+        if options.share && !is_chosen {
             socket.set_reuse_port(true)?;
         }
         // ICMP errors are queued with the datagram that caused them.
@@ -57,6 +60,9 @@ impl UdpSocket {
             socket.set_send_buffer_size(options.send_buffer)?;
         }
         socket.bind(&address.into())?;
+        if options.share && is_chosen {
+            socket.set_reuse_port(true)?;
+        }
         let local = local_address(&socket)?;
         // The kernel doubles what it was asked for, to account for its own overhead, and reports
         // the double (socket(7)).

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use sip_net::tls::{
 };
 use tempfile::TempDir;
 
-use super::connect;
+use super::{connect, own_ip};
 
 /// The client's end of a connection.
 pub type TlsStream = StreamOwned<ClientConnection, Pieces>;
@@ -80,14 +80,14 @@ impl Authority {
 /// What both ends of a test's connections need.
 pub struct Kit {
     pub authority: Authority,
-    /// For `server.example` and 127.0.0.1.
+    /// For `server.example` and the test's own address.
     pub identity: IdentityFiles,
 }
 
 impl Kit {
     pub fn new() -> Self {
         let authority = Authority::new();
-        let identity = authority.issue("server.example", Some(Ipv4Addr::LOCALHOST.into()));
+        let identity = authority.issue("server.example", Some(own_ip()));
         Self { authority, identity }
     }
 

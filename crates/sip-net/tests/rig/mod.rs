@@ -7,15 +7,25 @@
     missing_debug_implementations,
     reason = "each test file uses a part of the rig"
 )]
+#![allow(
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "a test that cannot go on fails"
+)]
 
 pub mod certificates;
+mod net;
 pub mod websocket;
 
-use std::collections::VecDeque;
-use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::sync::Arc;
+pub use net::{
+    Claim, PATIENCE, accept, any_port, closed, closed_to_datagrams, connect, connect_from, expect, listen,
+    own_ip, read_to_end, receive, udp_client, wait_for_delivery, write,
+};
+
+use std::collections::{BTreeSet, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant as StdInstant};
 
@@ -37,10 +47,26 @@ use sip_net::mailbox::Control;
 use sip_net::settings::Settings;
 use sip_net::tcp::{StreamService, TlsFailure};
 use sip_net::tls::TlsError;
-use sip_net::worker::{Core, Ended, EventSink, Parts, Published, QuerySink, Worker};
+use sip_net::worker::{Core, Ended, EventSink, Parts, Published, QuerySink, Snapshot, Worker};
 
-/// Long enough for anything that should happen.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// Milliseconds that no test waits.
+const NEVER_MS: u32 = 600_000;
+
+/// Settings whose time-outs nothing comes to, however slow the machine is: each test sets those that it is
+/// about. (An end that the peer does not take part in still comes soon.)
+pub fn settings() -> Settings {
+    Settings {
+        connect_timeout_ms: NEVER_MS,
+        handshake_timeout_ms: NEVER_MS,
+        first_message_timeout_ms: NEVER_MS,
+        message_timeout_ms: NEVER_MS,
+        write_timeout_ms: NEVER_MS,
+        peer_timeout_ms: NEVER_MS,
+        per_call_idle_ms: NEVER_MS,
+        ws_ping_ms: NEVER_MS,
+        ..Settings::default()
+    }
+}
 
 /// What an engine was told.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,6 +102,10 @@ pub enum Told {
     Drained {
         worker: u16,
     },
+    /// It waits for [`Rig::release`].
+    Held {
+        worker: u16,
+    },
     /// Told to the program, not to the engine.
     TlsFailed {
         flow: Flow,
@@ -99,7 +129,8 @@ pub enum Told {
 /// - `FLOOD n`: sends the flow n messages of 1,000 bytes.
 /// - `ASK`: asks a back-end. `TIMER ms`: starts a timer. `BUSY`, `QUIET`: has work, has none.
 /// - `ALIAS address`: the flow's connection is to be found by that address too.
-/// - `SPIN ms`: computes for so long, as authentication, and sends the message back.
+/// - `SPIN n`: sends the message back; computes n million steps, as authentication, if the turn is measured.
+/// - `HOLD`: does nothing until [`Rig::release`], nor does its worker.
 /// - `WATCH`: from now on, tells of connections that are closed.
 pub struct Fake {
     worker: WorkerId,
@@ -113,6 +144,7 @@ pub struct Fake {
     aliases: Vec<(ConnId, SocketAddr)>,
     standing: Arc<Standing>,
     activity: Activity,
+    gate: Arc<Mutex<Receiver<()>>>,
 }
 
 impl Fake {
@@ -189,6 +221,7 @@ impl Fake {
             "ASK" => self.queries += 1,
             "TIMER" => self.due = Some(now.instant + Millis(one.parse().unwrap())),
             "SPIN" => self.spin(flow, one.trim().parse().unwrap(), text),
+            "HOLD" => self.hold(),
             "BUSY" => self.busy = true,
             "QUIET" => self.busy = false,
             "WATCH" => self.tells_closed = true,
@@ -200,14 +233,25 @@ impl Fake {
         Handled::Here
     }
 
-    fn spin(&mut self, flow: Flow, ms: u64, text: &str) {
+    /// What it computes does not depend on how long the machine lets it.
+    fn spin(&mut self, flow: Flow, millions: u64, text: &str) {
         let before = self.activity.enter(Component::Auth);
-        let begun = StdInstant::now();
-        while begun.elapsed() < Duration::from_millis(ms) {
-            std::hint::spin_loop();
+        // Where nothing is measured there is nothing before.
+        if before != Component::Auth {
+            for step in 0..millions * 1_000_000 {
+                std::hint::black_box(step);
+            }
         }
         self.activity.enter(before);
         self.out.push_back((flow, text.as_bytes().to_vec()));
+    }
+
+    fn hold(&mut self) {
+        let _ = self.told.send(Told::Held {
+            worker: self.worker.0,
+        });
+        // The end of the rig releases it, too.
+        let _ = self.gate.lock().unwrap().recv();
     }
 
     fn by_listener(&self, number: &str, address: &str) -> Flow {
@@ -399,8 +443,8 @@ impl EventSink for Failures {
     }
 }
 
-/// Running workers. Listener 0 is UDP, listener 1 TCP, both on 127.0.0.1; where there are more, 2
-/// is TLS, 3 WS and 4 WSS.
+/// Running workers. Listener 0 is UDP, listener 1 TCP, both at the test's own address; where there are more,
+/// 2 is TLS, 3 WS and 4 WSS.
 pub struct Rig {
     pub udp: SocketAddr,
     pub tcp: SocketAddr,
@@ -413,14 +457,15 @@ pub struct Rig {
     pub published: Vec<Published>,
     pub threads: Vec<JoinHandle<Ended>>,
     pub config: Arc<Config>,
+    gate: Sender<()>,
 }
 
 pub fn config(workers: u16) -> Config {
     let listener = |transport| Listener {
         transport,
-        address: (Ipv4Addr::LOCALHOST, 0).into(),
+        address: any_port(),
         prefix_len: 8,
-        sent_by: b"127.0.0.1".as_slice().into(),
+        sent_by: own_ip().to_string().into_bytes().into(),
         preloaded_route: false,
     };
     Config {
@@ -488,6 +533,8 @@ impl Rig {
         let (hub, mailboxes) = Hub::new(workers, &settings).unwrap();
         let (tell, told) = channel();
         let (ask, asked) = channel();
+        let (gate, released) = channel();
+        let released = Arc::new(Mutex::new(released));
         let clock = Clock::new(StdInstant::now());
         let (mut published, mut threads) = (Vec::new(), Vec::new());
         for ((sockets, mailbox), number) in all.into_iter().zip(mailboxes).zip(0..) {
@@ -504,6 +551,7 @@ impl Rig {
                 aliases: Vec::new(),
                 standing: Arc::default(),
                 activity: Activity::default(),
+                gate: Arc::clone(&released),
             };
             let worker = Worker::new(Parts {
                 worker: id,
@@ -535,6 +583,7 @@ impl Rig {
             published,
             threads,
             config,
+            gate,
         }
     }
 
@@ -557,16 +606,43 @@ impl Rig {
         }
     }
 
+    /// Holds the only worker: nothing is read, nothing is sent. What its engine got before is passed over.
+    pub fn hold(&self) {
+        self.tell("HOLD");
+        while self.next() != (Told::Held { worker: 0 }) {}
+    }
+
+    /// Lets it go on.
+    pub fn release(&self) {
+        self.gate.send(()).unwrap();
+        assert!(matches!(self.next(), Told::Message { text, .. } if text == "HOLD"));
+    }
+
+    /// Waits until each worker has begun a turn since and ended it: it has read what had come to its sockets,
+    /// and obeyed what was in its mailbox. What each published then.
+    pub fn settled(&self) -> Vec<Snapshot> {
+        let end = StdInstant::now() + PATIENCE;
+        let mut seen: Vec<_> = self.published.iter().map(Published::get).collect();
+        // The first turn that is published may have begun before.
+        for _ in 0..2 {
+            self.hub.order(&Control::Publish);
+            for (published, seen) in self.published.iter().zip(&mut seen) {
+                let before = seen.net.turns;
+                while seen.net.turns == before {
+                    assert!(StdInstant::now() < end, "a worker has ended");
+                    std::thread::sleep(Duration::from_micros(300));
+                    *seen = published.get();
+                }
+            }
+        }
+        seen
+    }
+
     /// A counter, summed over workers, once it has reached `least`.
     pub fn counter(&self, least: u64, read: impl Fn(&sip_net::counters::NetCounters) -> u64) -> u64 {
         let end = StdInstant::now() + PATIENCE;
         loop {
-            self.hub.order(&Control::Publish);
-            let sum = self
-                .published
-                .iter()
-                .map(|published| read(&published.get().net))
-                .sum();
+            let sum: u64 = self.settled().iter().map(|snapshot| read(&snapshot.net)).sum();
             if sum >= least || StdInstant::now() > end {
                 return sum;
             }
@@ -592,19 +668,24 @@ impl Rig {
         }
     }
 
+    /// Messages of this transport that came back, all else passed over: as many as are counted, less those
+    /// that were taken before. Each is another.
+    pub fn all_undelivered(&self, transport: Transport, taken_before: usize) -> BTreeSet<String> {
+        let counted = self.counter(0, |c| c.stream_undelivered) as usize;
+        let mut texts = BTreeSet::new();
+        while texts.len() + taken_before < counted {
+            if let Told::Undelivered { to, text, .. } = self.next() {
+                assert_eq!(to.transport, transport);
+                assert!(texts.insert(text), "once");
+            }
+        }
+        texts
+    }
+
     /// Values of the moment, summed over workers: connections, bytes that they hold, handshakes that
     /// wait.
     pub fn load(&self) -> (u64, u64, u64) {
-        let before: Vec<_> = self.published.iter().map(|p| p.get().net.turns).collect();
-        self.hub.order(&Control::Publish);
-        let end = StdInstant::now() + PATIENCE;
-        for (published, before) in self.published.iter().zip(before) {
-            while published.get().net.turns == before {
-                assert!(StdInstant::now() < end, "a worker has ended");
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        }
-        let gauges = self.published.iter().map(|published| published.get().net_gauges);
+        let gauges = self.settled().into_iter().map(|snapshot| snapshot.net_gauges);
         gauges.fold((0, 0, 0), |(connections, bytes, waiting), gauges| {
             (
                 connections + gauges.connections,
@@ -660,87 +741,9 @@ impl Rig {
 /// Where there is no listener.
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-pub fn connect(address: SocketAddr) -> TcpStream {
-    patient(TcpStream::connect(address).unwrap())
-}
-
-/// The next connection to a listener of the test.
-pub fn accept(listener: &TcpListener) -> TcpStream {
-    listener.set_nonblocking(true).unwrap();
-    let end = StdInstant::now() + PATIENCE;
-    loop {
-        match listener.accept() {
-            Ok((stream, _)) => {
-                stream.set_nonblocking(false).unwrap();
-                return patient(stream);
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-            Err(error) => panic!("{error}"),
-        }
-        assert!(StdInstant::now() < end, "nobody connects");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-fn patient(stream: TcpStream) -> TcpStream {
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
-    stream.set_nodelay(true).unwrap();
-    stream
-}
-
-/// A listener of the test.
-pub fn listen() -> (TcpListener, SocketAddr) {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let address = listener.local_addr().unwrap();
-    (listener, address)
-}
-
-pub fn udp_client() -> UdpSocket {
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    socket
-}
-
-pub fn receive(socket: &UdpSocket) -> String {
-    let mut buffer = [0; 2000];
-    let (len, _) = socket.recv_from(&mut buffer).unwrap();
-    String::from_utf8_lossy(&buffer[..len]).into_owned()
-}
-
 /// A framed message whose start line is `text`.
 pub fn framed(text: &str, body: usize) -> Vec<u8> {
     let mut message = format!("{text}\r\nContent-Length: {body}\r\n\r\n").into_bytes();
     message.resize(message.len() + body, b'x');
     message
-}
-
-/// Reads exactly as many bytes as `expected` has, and compares.
-pub fn expect(stream: &mut impl Read, expected: &[u8]) {
-    let mut buffer = vec![0; expected.len()];
-    stream.read_exact(&mut buffer).unwrap();
-    assert_eq!(
-        String::from_utf8_lossy(&buffer),
-        String::from_utf8_lossy(expected)
-    );
-}
-
-/// Whether the peer ends the connection; the bytes before that.
-pub fn read_to_end(stream: &mut impl Read) -> Vec<u8> {
-    let mut buffer = Vec::new();
-    match stream.read_to_end(&mut buffer) {
-        Ok(_) => {}
-        Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}
-        Err(error) => panic!("{error}"),
-    }
-    buffer
-}
-
-pub fn write(stream: &mut impl Write, bytes: &[u8]) {
-    stream.write_all(bytes).unwrap();
-    stream.flush().unwrap();
-}
-
-pub fn loopback() -> IpAddr {
-    IpAddr::from(Ipv4Addr::LOCALHOST)
 }

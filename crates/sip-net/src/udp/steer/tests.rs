@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use sip_core::id::WorkerId;
 use sip_core::owner::owner;
 
-use crate::udp::{RecvBatch, UdpOptions, UdpSocket};
+use crate::udp::{RecvBatch, UdpOptions, UdpSocket, wait_for_delivery};
 
 /// What the kernel would return: bpf(4), for the instructions that are used here.
 fn run(program: &[sock_filter], data: &[u8]) -> u32 {
@@ -182,6 +182,7 @@ fn the_kernel_gives_each_call_to_its_worker() {
             let text = message(&format!("Call-ID: {n}@example.com\r\n"), n % 100);
             client.send_to(text.as_bytes(), address).unwrap();
         }
+        wait_for_delivery();
         let (mut batch, mut seen) = (RecvBatch::new(64), [0; 3]);
         for (socket, worker) in sockets.iter().zip(0..) {
             while batch.receive(socket).unwrap() > 0 {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use loom::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use loom::thread;
+use loom_models::explore;
 use sip_core::id::{ConnId, WorkerId};
 
 use super::{flow, turn};
@@ -32,7 +33,7 @@ fn drain(hub: &Hub, own: WorkerId, mailbox: &MailboxReceiver, mut work: usize, f
 
 #[test]
 fn all_workers_end_together_and_none_sleeps_on() {
-    loom::model(|| {
+    explore(|| {
         let (hub, mut mailboxes) = Hub::new(2, &Settings::default()).expect("no descriptor");
         let finished = Arc::new(AtomicUsize::new(0));
         let (second, first) = (mailboxes.pop(), mailboxes.pop());
@@ -55,7 +56,7 @@ fn all_workers_end_together_and_none_sleeps_on() {
 /// A peer connects again while a worker looks where a message to it should go.
 #[test]
 fn a_message_goes_to_a_connection_that_there_is_or_was() {
-    loom::model(|| {
+    explore(|| {
         let (hub, _mailboxes) = Hub::new(2, &Settings::default()).expect("no descriptor");
         let to = flow(40_000);
         let [old, new] = [0, 1].map(|worker| ConnId {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use loom::thread;
+use loom_models::explore;
 use sip_core::auth::nonce::NonceId;
 use sip_core::auth::window::NonceUse;
 use sip_core::id::{ConnId, ListenerId, WorkerId};
@@ -47,7 +48,7 @@ fn count(uses: [NonceUse; 2], what: NonceUse) -> usize {
 
 #[test]
 fn one_of_two_requests_with_the_same_count_is_fresh() {
-    loom::model(|| {
+    explore(|| {
         let shared = shared();
         let uses = both(&shared, [(1, 1, 11), (1, 1, 12)]);
         assert_eq!(count(uses, NonceUse::Fresh), 1);
@@ -61,7 +62,7 @@ fn one_of_two_requests_with_the_same_count_is_fresh() {
 
 #[test]
 fn two_counts_are_both_fresh_and_a_copy_is_known_as_one() {
-    loom::model(|| {
+    explore(|| {
         let shared = shared();
         let uses = both(&shared, [(1, 1, 11), (1, 2, 12)]);
         assert_eq!(count(uses, NonceUse::Fresh), 2);
@@ -74,7 +75,7 @@ fn two_counts_are_both_fresh_and_a_copy_is_known_as_one() {
 /// There is room for one nonce: whichever leaves, neither is fresh again.
 #[test]
 fn a_nonce_that_made_room_is_not_fresh_again() {
-    loom::model(|| {
+    explore(|| {
         let shared = shared();
         let uses = both(&shared, [(1, 1, 11), (2, 1, 12)]);
         assert!(count(uses, NonceUse::Fresh) >= 1);
@@ -139,7 +140,7 @@ fn held(shared: &Shared) -> AorRecord {
 
 #[test]
 fn the_highest_version_of_what_was_saved_is_what_is_held() {
-    loom::model(|| {
+    explore(|| {
         let shared = shared();
         let gone = ConnId {
             worker: WorkerId(0),

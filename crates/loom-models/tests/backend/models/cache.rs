@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use loom::sync::atomic::{AtomicU8, Ordering::SeqCst};
 use loom::thread;
+use loom_models::explore;
 use sip_core::query::Secrets;
 
 use crate::subscribers::CredentialCache;
@@ -45,7 +46,7 @@ impl Pair {
 
 /// Somebody's password changes, and the change is told by `tell`, while look-ups are under way.
 fn change(tell: fn(&CredentialCache)) {
-    loom::model(move || {
+    explore(move || {
         let pair = pair();
         pair.look_up();
         let worker = thread::spawn({

@@ -1,6 +1,7 @@
 //! The mailbox: no wake-up is lost, nothing is lost or doubled, order is kept, bounds hold.
 
 use loom::thread;
+use loom_models::explore;
 use sip_core::id::QueryId;
 use sip_core::query::Answer;
 
@@ -55,7 +56,7 @@ fn slots(inbox: &Inbox) -> Vec<u32> {
 
 #[test]
 fn a_sleeping_worker_gets_every_message_in_each_senders_order() {
-    loom::model(|| {
+    explore(|| {
         let (sender, receiver) = mailbox(&settings(8, 8)).expect("no descriptor");
         let other = sender.clone();
         let messages = thread::spawn(move || {
@@ -79,7 +80,7 @@ fn a_sleeping_worker_gets_every_message_in_each_senders_order() {
 
 #[test]
 fn answers_wake_in_their_order() {
-    loom::model(|| {
+    explore(|| {
         let (sender, receiver) = mailbox(&settings(8, 8)).expect("no descriptor");
         let store = thread::spawn(move || {
             sender.post_all(&mut vec![answer(0), answer(1)]).is_ok() && sender.post(answer(2)).is_ok()
@@ -96,7 +97,7 @@ fn answers_wake_in_their_order() {
 
 #[test]
 fn what_is_refused_at_the_bound_stays_and_the_rest_arrives() {
-    loom::model(|| {
+    explore(|| {
         let (sender, receiver) = mailbox(&settings(1, 1)).expect("no descriptor");
         let senders: Vec<_> = [1u16, 2]
             .map(|port| {
@@ -130,7 +131,7 @@ fn what_is_refused_at_the_bound_stays_and_the_rest_arrives() {
 
 #[test]
 fn items_beyond_the_bound_stay_with_their_sender() {
-    loom::model(|| {
+    explore(|| {
         let (sender, receiver) = mailbox(&settings(1, 1)).expect("no descriptor");
         let store = thread::spawn(move || {
             let mut items = vec![answer(0), answer(1)];
@@ -150,7 +151,7 @@ fn items_beyond_the_bound_stay_with_their_sender() {
 
 #[test]
 fn a_mailbox_whose_worker_has_gone_takes_nothing() {
-    loom::model(|| {
+    explore(|| {
         let (sender, receiver) = mailbox(&settings(8, 8)).expect("no descriptor");
         let late = sender.clone();
         let posting = thread::spawn(move || post_message(&sender, 1).is_ok());

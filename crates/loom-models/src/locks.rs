@@ -1,11 +1,5 @@
-//! `parking_lot`'s locks as the model checker loom sees them: what the `sync` modules of our crates
-//! name instead of `parking_lot` when they are built with `--cfg loom` (`cargo xtask loom`). Without
-//! that this crate is empty and nothing depends on it.
-//!
-//! Only what our code uses is here, with `parking_lot`'s signatures, so that the code which is
-//! modelled is the code that runs. loom's locks know poison only where a model has failed already.
-#![forbid(unsafe_code)]
-#![cfg(loom)]
+//! `parking_lot`'s locks as loom sees them. Only what our code uses is here, with `parking_lot`'s
+//! signatures. loom's locks know poison only where a model has failed already.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::PoisonError;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use loom::thread;
+use loom_models::explore;
 use sip_core::id::{ConnId, WorkerId};
 use sip_core::transport::Transport;
 
@@ -20,7 +21,7 @@ fn id(worker: u16, generation: u32) -> ConnId {
 /// A phone that connects again gets another worker, before the first has seen its end.
 #[test]
 fn the_end_of_a_connection_leaves_a_later_one() {
-    loom::model(|| {
+    explore(|| {
         let table = Arc::new(Accepted::default());
         let peer = flow(40_000).remote;
         let (old, new) = (id(0, 1), id(1, 1));
@@ -50,7 +51,7 @@ fn the_end_of_a_connection_leaves_a_later_one() {
 /// A slot used again at the same worker, and its first user's end told late.
 #[test]
 fn the_end_of_a_connection_that_has_a_successor_in_its_slot() {
-    loom::model(|| {
+    explore(|| {
         let table = Arc::new(Accepted::default());
         let peer = flow(40_000).remote;
         table.insert(Transport::Tcp, peer, id(0, 1));

@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use loom::thread;
+use loom_models::explore;
 use sip_core::admission::Source;
 
 use crate::known::Known;
@@ -31,7 +32,7 @@ fn at_once(known: &Arc<Known>, registrations: &[(u8, u64)]) {
 
 #[test]
 fn of_two_that_register_at_once_both_are_known() {
-    loom::model(|| {
+    explore(|| {
         let known = Arc::new(Known::default());
         at_once(&known, &[(1, 10), (2, 10)]);
         for n in [1, 2] {
@@ -43,7 +44,7 @@ fn of_two_that_register_at_once_both_are_known() {
 /// Whose registration is the oldest registers again, while a newcomer looks for a place.
 #[test]
 fn who_registers_again_does_not_make_room() {
-    loom::model(|| {
+    explore(|| {
         let known = Arc::new(Known::default());
         known.note(MINUTE_MS, source(1));
         known.note(2 * MINUTE_MS, source(2));
@@ -56,7 +57,7 @@ fn who_registers_again_does_not_make_room() {
 /// A worker may be slow between its look at the clock and its writing.
 #[test]
 fn a_later_registration_is_what_counts() {
-    loom::model(|| {
+    explore(|| {
         let known = Arc::new(Known::default());
         at_once(&known, &[(1, 10), (1, 11)]);
         assert!(known.has((11 + 119) * MINUTE_MS, source(1)));
@@ -65,7 +66,7 @@ fn a_later_registration_is_what_counts() {
 
 #[test]
 fn who_is_known_is_known_while_he_registers_again() {
-    loom::model(|| {
+    explore(|| {
         let known = Arc::new(Known::default());
         known.note(10 * MINUTE_MS, source(1));
         let workers = [(1, 11), (2, 11)].map(|(n, minute)| {

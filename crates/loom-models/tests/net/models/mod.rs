@@ -1,5 +1,5 @@
 //! Models of what workers share: loom runs each under every order of steps that its bounds allow, and
-//! under every value that the memory model lets a read see. `cargo xtask loom` runs them.
+//! under every value that the memory model lets a read see.
 //!
 //! A thread that waits for ever is a deadlock, which loom reports: so a lost wake-up shows.
 //!

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use loom::thread;
+use loom_models::explore;
 
 use crate::queue::{Queue, Taken};
 
@@ -28,7 +29,7 @@ fn consume(queue: &Queue<u32>) -> Vec<u32> {
 
 #[test]
 fn each_item_is_taken_once_or_refused_and_order_is_kept() {
-    loom::model(|| {
+    explore(|| {
         let queue = Arc::new(Queue::new(2, 100));
         let producers: Vec<_> = [vec![10u32, 11], vec![20]]
             .map(|items| {
@@ -60,7 +61,7 @@ fn each_item_is_taken_once_or_refused_and_order_is_kept() {
 
 #[test]
 fn the_weight_is_given_back_with_the_items() {
-    loom::model(|| {
+    explore(|| {
         let queue = Arc::new(Queue::new(8, 10));
         let push = |queue: &Queue<u32>, items: &[u32]| {
             let mut refused = vec![];
@@ -90,7 +91,7 @@ fn the_weight_is_given_back_with_the_items() {
 /// What no peer can cause passes at the bound, and wakes by itself.
 #[test]
 fn an_order_wakes_and_passes_at_the_bound() {
-    loom::model(|| {
+    explore(|| {
         let queue = Arc::new(Queue::new(1, 100));
         let consumer = thread::spawn({
             let queue = Arc::clone(&queue);
@@ -113,7 +114,7 @@ fn an_order_wakes_and_passes_at_the_bound() {
 
 #[test]
 fn a_wait_that_ends_by_time_loses_nothing() {
-    loom::model(|| {
+    explore(|| {
         let queue = Arc::new(Queue::new(8, 8));
         let producer = thread::spawn({
             let queue = Arc::clone(&queue);
@@ -132,7 +133,7 @@ fn a_wait_that_ends_by_time_loses_nothing() {
 
 #[test]
 fn closing_wakes_and_refuses_what_comes_after() {
-    loom::model(|| {
+    explore(|| {
         let queue = Arc::new(Queue::new(8, 8));
         let consumer = thread::spawn({
             let queue = Arc::clone(&queue);

@@ -1,11 +1,16 @@
-//! Models of what workers share in the core: the health of a member of a group. `cargo xtask loom`
-//! runs them.
-#![cfg(loom)]
+//! Models of what workers share in the core: the health of a member of a group.
+
+#![allow(unreachable_pub, reason = "the included file is a module of a library")]
 
 use std::sync::Arc;
 
 use loom::thread;
-use sip_core::dispatcher::{Health, MarkPolicy, MemberState};
+use loom_models::explore;
+
+use crate::health::{Health, MarkPolicy, MemberState};
+
+#[path = "../../../sip-core/src/dispatcher/health.rs"]
+mod health;
 
 const PROBED: MarkPolicy = MarkPolicy {
     fail_after: 2,
@@ -33,7 +38,7 @@ fn answers(health: &Health) -> bool {
 
 #[test]
 fn of_two_failures_at_once_none_is_lost_and_one_is_news() {
-    loom::model(|| {
+    explore(|| {
         let health = Arc::new(Health::default());
         let news = both(&health, [fails, fails]);
         assert_eq!(health.state(10), MemberState::Failed);
@@ -44,7 +49,7 @@ fn of_two_failures_at_once_none_is_lost_and_one_is_news() {
 
 #[test]
 fn of_two_answers_at_once_one_brings_it_back() {
-    loom::model(|| {
+    explore(|| {
         let health = Arc::new(Health::default());
         fails(&health);
         assert!(fails(&health));
@@ -57,7 +62,7 @@ fn of_two_answers_at_once_one_brings_it_back() {
 /// Whichever comes last decides, and what was told of it adds up.
 #[test]
 fn a_failure_and_an_answer_at_once_tell_what_they_did() {
-    loom::model(|| {
+    explore(|| {
         let health = Arc::new(Health::default());
         fails(&health);
         assert!(fails(&health));
@@ -76,7 +81,7 @@ fn a_failure_and_an_answer_at_once_tell_what_they_did() {
 /// The operator's wish holds whatever the workers find out meanwhile.
 #[test]
 fn drained_is_drained() {
-    loom::model(|| {
+    explore(|| {
         let health = Arc::new(Health::default());
         let wish: fn(&Health) -> bool = |health| {
             health.set_drained(true);

@@ -1,0 +1,32 @@
+//! The core from outside, a message at a time: a module for each subject.
+
+mod abuse;
+#[path = "common/digest.rs"]
+mod agent;
+mod auth;
+mod cancel;
+mod common;
+mod fork_properties;
+mod forking;
+#[path = "common/forks.rs"]
+mod forks;
+mod forwarding;
+mod groups;
+mod owner;
+mod proxy;
+mod redirect;
+mod registrar;
+mod resolve;
+mod rfc3261_requests;
+mod rfc3261_responses;
+mod rfc3261_transport;
+mod rfc5626_flows;
+mod rfc5630;
+mod rfc5922;
+mod routing;
+mod sanity;
+mod streams;
+mod torture;
+mod transactions;
+mod udp_mtu;
+mod workers;

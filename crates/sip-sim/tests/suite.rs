@@ -1,0 +1,6 @@
+//! The simulator itself: a module for each subject.
+
+mod forks;
+mod mutants;
+mod seeds;
+mod store;

@@ -1,0 +1,11 @@
+//! The program as it is run: a module for each subject.
+
+mod commands;
+mod common;
+mod lab;
+mod plan;
+mod relay;
+mod serve;
+mod tls;
+mod user_servers;
+mod websocket;

@@ -1,0 +1,4 @@
+//! The test databases themselves: a module for each subject.
+
+mod orphans;
+mod servers;
