@@ -8,6 +8,7 @@ mod documents;
 mod graph;
 mod imports;
 mod length;
+mod policy;
 mod purity;
 mod source;
 mod words;
@@ -66,6 +67,8 @@ pub(crate) fn run(root: &Path) -> Outcome {
     found.extend(documents::check(&paths, &files));
     found.extend(coverage::check(&files));
     found.extend(words::check(&files));
+    let rules = files.iter().find(|file| file.path == policy::RULES);
+    found.extend(policy::check(&rules.ok_or("deny.toml is missing")?.text)?);
     if found.is_empty() {
         eprintln!("tidy: {} files, no violation", files.len());
         return Ok(());
