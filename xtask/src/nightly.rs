@@ -196,9 +196,9 @@ pub(crate) fn deny() -> Outcome {
         run_step(
             &format!("cargo-deny, {manifest}"),
             Command::new(&program)
-                .args(["--manifest-path", manifest, "check", "--config"])
+                .args(["--manifest-path", manifest, "--config"])
                 .arg(root().join("deny.toml"))
-                .args(["bans", "licenses", "sources"]),
+                .args(["check", "bans", "licenses", "sources"]),
         )?;
     }
     Ok(())
