@@ -4,7 +4,7 @@
 use std::panic::catch_unwind;
 use std::path::Path;
 
-use fuzz::{TARGETS, kept};
+use fuzz::{TARGETS, Target, kept};
 use sip_core::endpoint::{Strip, claims};
 
 fn replay(name: &str) {
@@ -76,6 +76,27 @@ fn the_dictionary_has_every_claim() {
             .windows(name.len())
             .any(|word| word.eq_ignore_ascii_case(name));
         assert!(known, "{}", name.escape_ascii());
+    }
+}
+
+/// libFuzzer has a program for each target, and each program has words.
+#[test]
+fn every_target_has_its_program() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("libfuzzer");
+    let manifest = std::fs::read_to_string(here.join("Cargo.toml")).expect("a manifest");
+    let programs = manifest.lines().filter(|line| *line == "[[bin]]").count();
+    assert_eq!(programs, TARGETS.len());
+    for Target { name, .. } in TARGETS {
+        assert!(
+            manifest.contains(&format!("name = \"{name}\"\npath = \"src/{name}.rs\"\n")),
+            "{name}"
+        );
+        assert!(
+            manifest.contains(&format!("\n{name} = [\"")),
+            "{name} has no dictionary"
+        );
+        let source = std::fs::read_to_string(here.join(format!("src/{name}.rs"))).expect("a source");
+        assert!(source.contains(&format!("{name}::run(")), "{source}");
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::ledger;
 use crate::steps::{Outcome, cargo, host_triple, metadata, root, run_step, target_dir};
 
 mod pack;
@@ -335,6 +336,7 @@ impl Target {
         }
         let status = child.wait().map_err(said(&self.program))?;
         let took = began.elapsed();
+        ledger::note(&format!("fuzz {}", self.name), took);
         if !status.success() {
             return Err(format!(
                 "{} failed ({status}); its input is in {}",

@@ -1,7 +1,7 @@
 //! `cargo xtask loom`: the models of `crates/loom-models`, which are ordinary tests, further than
 //! those look.
 
-use crate::steps::{Outcome, cargo, run_step};
+use crate::steps::{Outcome, cargo, run_tests};
 
 /// Times that a model's threads are interrupted where they need not wait, at most: as in the tests.
 const PREEMPTIONS: u32 = 3;
@@ -11,10 +11,10 @@ pub(crate) fn run(args: &[String]) -> Outcome {
     let (preemptions, filter) = arguments(args)?;
     let mut command = cargo();
     command
-        .args(["test", "--quiet", "--package", "loom-models", "--tests", "--"])
+        .args(["test", "--package", "loom-models", "--tests", "--"])
         .args(&filter)
         .env("LOOM_MAX_PREEMPTIONS", preemptions.to_string());
-    run_step(&format!("models, {preemptions} preemptions"), &mut command)
+    run_tests(&format!("models, {preemptions} preemptions"), &mut command)
 }
 
 fn arguments(args: &[String]) -> Result<(u32, Vec<String>), String> {

@@ -1,11 +1,12 @@
 //! The long forms of the proof: each alone, all of them by `cargo xtask nightly`, and in CI one in
 //! turn, shorter, by [`turn`].
 
+use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
 use crate::setup::find_program;
-use crate::steps::{Outcome, cargo, root, run_step, target_dir};
+use crate::steps::{Outcome, cargo, root, run_step, run_tests, target_dir};
 use crate::{fuzz, models, sanitizer, sim};
 
 /// Minutes of the simulator where `MINUTES` does not say.
@@ -34,7 +35,7 @@ pub(crate) fn crash(args: &[String]) -> Outcome {
         cargo().args(["build", "--release", "--package", "trapezoid"]),
     )?;
     let server = target_dir()?.join("release").join("trapezoid");
-    run_step(
+    run_tests(
         &format!("{crashes} crashes with {bindings} registrations on disk"),
         cargo()
             .args([
@@ -151,7 +152,7 @@ pub(crate) fn run(args: &[String]) -> Outcome {
 /// The form whose turn it is: the commit's hash chooses, so that a commit has the same one always
 /// and many commits have them all.
 pub(crate) fn turn() -> Outcome {
-    let commit = sim::head().ok_or("no git repository: which long form is due follows from the commit")?;
+    let commit = sim::head().ok_or("git says no commit, from which follows which long form is due")?;
     let form = &FORMS[place(&commit, FORMS.len())];
     eprintln!("── {} is the long form whose turn it is at {commit}", form.name);
     (form.turn)().map_err(|error| {
@@ -168,14 +169,24 @@ fn place(commit: &str, of: usize) -> usize {
     usize::try_from(number).unwrap_or_default() % of.max(1)
 }
 
+/// Whether this is the cargo-deny that we mean.
+fn is_pinned(program: &Path) -> bool {
+    let said = Command::new(program).arg("--version").output();
+    said.is_ok_and(|out| {
+        let said = String::from_utf8_lossy(&out.stdout).into_owned();
+        said.trim() == format!("cargo-deny {}", CARGO_DENY.trim_start_matches('='))
+    })
+}
+
 /// cargo-deny on `deny.toml`, which tidy checks as well. Where there is none it is installed under
 /// the target directory. Its database of advisories is not asked: a gate must give the same answer
 /// tomorrow.
 pub(crate) fn deny() -> Outcome {
     let tools = target_dir()?.join("tools");
     let installed = tools.join("bin").join("cargo-deny");
-    let program = find_program("cargo-deny").unwrap_or_else(|| installed.clone());
-    if program == installed && !installed.exists() {
+    let program = find_program("cargo-deny").filter(|program| is_pinned(program));
+    let program = program.unwrap_or_else(|| installed.clone());
+    if !is_pinned(&program) {
         run_step(
             &format!("install cargo-deny {CARGO_DENY}"),
             cargo()

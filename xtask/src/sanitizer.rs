@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::steps::{Outcome, cargo, host_triple, run_step, target_dir};
+use crate::steps::{Outcome, cargo, host_triple, run_step, run_tests, target_dir};
 
 /// Packages with `unsafe` code, and the tests that run it.
 const TESTS: &[(&str, &[&str])] = &[("sip-net", &["--lib", "--tests"])];
@@ -86,22 +86,27 @@ impl Build {
         command.args(["--quiet", "--features", "system-allocator"]);
         run_step("address sanitizer: build the server", &mut command)?;
         let server = self.target_dir.join(&self.triple).join("debug/trapezoid");
-        run_step("address sanitizer: the server", &mut scenarios(&server))
+        for module in SCENARIOS {
+            let what = format!("address sanitizer: the server, {module}");
+            run_tests(&what, &mut scenario(&server, module))?;
+        }
+        Ok(())
     }
 }
 
-fn scenarios(server: &Path) -> Command {
+fn scenario(server: &Path, module: &str) -> Command {
     let mut command = cargo();
-    command.args([
-        "test",
-        "--quiet",
-        "--package",
-        "conformance",
-        "--test",
-        "suite",
-        "--",
-    ]);
-    command.args(SCENARIOS);
-    command.env("TRAPEZOID_BIN", server).env("ASAN_OPTIONS", OPTIONS);
+    command
+        .args([
+            "test",
+            "--package",
+            "conformance",
+            "--test",
+            "suite",
+            "--",
+            module,
+        ])
+        .env("TRAPEZOID_BIN", server)
+        .env("ASAN_OPTIONS", OPTIONS);
     command
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use crate::steps::{Outcome, cargo, root, run_step, target_dir};
+use crate::steps::{Outcome, cargo, root, run_own, run_step, target_dir};
 
 /// Profile with the speed of a release and every check: most runs are long.
 const PROFILE: &str = "sim";
@@ -25,17 +25,7 @@ pub(crate) fn run(args: &[String]) -> Outcome {
 /// The same, where `variables` count for more than those of the environment.
 pub(crate) fn run_with(variables: &[(&str, &str)]) -> Outcome {
     let program = build(&root(), &target_dir()?, &[])?;
-    let status = Command::new(program)
-        .current_dir(root())
-        .envs(variables.iter().copied())
-        .status()
-        .map_err(|error| format!("cannot start the simulator: {error}"))?;
-    if status.success() {
-        Ok(())
-    } else {
-        // The simulator said it all, and the seed last.
-        Err(String::new())
-    }
+    run_step("simulate", Command::new(program).envs(variables.iter().copied()))
 }
 
 fn build(tree: &Path, target: &Path, settings: &[(&str, &str)]) -> Result<PathBuf, String> {
@@ -55,6 +45,8 @@ fn build(tree: &Path, target: &Path, settings: &[(&str, &str)]) -> Result<PathBu
             .arg(tree.join("Cargo.toml"))
             .arg("--target-dir")
             .arg(target)
+            // CI switches off what makes a mutant quick to build.
+            .env_remove("CARGO_INCREMENTAL")
             .envs(settings.iter().copied())
             .env("SIM_COMMIT", commit()),
     )?;
@@ -131,7 +123,6 @@ fn mutants(wanted: &[String]) -> Result<Vec<Mutant>, String> {
 
 /// Whether every patch still fits the sources: cheap, and part of `check`.
 pub(crate) fn check_mutants() -> Outcome {
-    eprintln!("── mutants apply");
     for mutant in mutants(&[])? {
         let applies = Command::new("git")
             .args(["apply", "--check"])
@@ -191,12 +182,20 @@ fn try_mutant(mutant: &Mutant, place: &Path) -> Result<Result<String, String>, S
     let Ok(program) = build(&tree, &target, &QUICK_BUILD) else {
         return Ok(Err("DOES NOT BUILD".into()));
     };
-    let out = Command::new(program)
-        .env("SEEDS", MUTANT_SEEDS)
-        .env("RULE", &mutant.rule)
-        .current_dir(&tree)
-        .output()
-        .map_err(|error| format!("cannot start the simulator: {error}"))?;
+    let mut out = None;
+    run_own(&format!("try {}", mutant.name), || {
+        let mut command = Command::new(program);
+        command
+            .env("SEEDS", MUTANT_SEEDS)
+            .env("RULE", &mutant.rule)
+            .current_dir(&tree);
+        let done = command
+            .output()
+            .map_err(|error| format!("cannot start the simulator: {error}"))?;
+        out = Some(done);
+        Ok(())
+    })?;
+    let out = out.ok_or("the simulator said nothing")?;
     let text = String::from_utf8_lossy(&out.stdout);
     let line = text.lines().find_map(|line| line.strip_prefix("caught: "));
     let line = line.filter(|_| !out.status.success()).map(str::to_owned);

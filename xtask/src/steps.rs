@@ -1,5 +1,6 @@
 //! The make targets: which programs run, in which order.
 
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -35,6 +36,37 @@ pub(crate) fn run_step(what: &str, command: &mut Command) -> Outcome {
             Err(status.to_string())
         }
     })
+}
+
+/// The same for tests that a filter chooses: it must have chosen some.
+pub(crate) fn run_tests(what: &str, command: &mut Command) -> Outcome {
+    run_own(what, || {
+        let mut child = command
+            .current_dir(root())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("cannot start {:?}: {error}", command.get_program()))?;
+        let mut tests = 0;
+        for line in BufReader::new(child.stdout.take().ok_or("no output")?).lines() {
+            let line = line.map_err(|error| error.to_string())?;
+            tests += tests_in(&line);
+            eprintln!("{line}");
+        }
+        let status = child.wait().map_err(|error| error.to_string())?;
+        match (status.success(), tests) {
+            (false, _) => Err(status.to_string()),
+            (true, 0) => Err("no test of these names ran".into()),
+            (true, _) => Ok(()),
+        }
+    })
+}
+
+/// How many tests libtest says in this line that it runs.
+fn tests_in(line: &str) -> u32 {
+    let count = line
+        .strip_prefix("running ")
+        .and_then(|rest| rest.split_once(" test"));
+    count.and_then(|(count, _)| count.parse().ok()).unwrap_or(0)
 }
 
 /// The same for what this program does itself.
@@ -91,23 +123,16 @@ fn gates() -> Outcome {
     lab(&target_dir()?.join("debug").join("trapezoid"))
 }
 
-/// The quick forms of two experiments: whether the shapes hold. On a machine that others use as well one
-/// may be lost by chance: then it is looked at once more.
+/// The quick forms of two experiments: whether the shapes hold.
 fn lab(server: &Path) -> Outcome {
     let out = target_dir()?.join("lab");
     for name in ["transport", "batching"] {
-        let run = || {
-            let words = ["lab", name, "--quick", "--out"];
-            let mut command = Command::new(server);
-            run_step(
-                &format!("lab {name} --quick"),
-                command.args(words).arg(out.join(name)),
-            )
-        };
-        if let Err(first) = run() {
-            eprintln!("── {first}: once more");
-            run()?;
-        }
+        let words = ["lab", name, "--quick", "--out"];
+        let mut command = Command::new(server);
+        run_step(
+            &format!("lab {name} --quick"),
+            command.args(words).arg(out.join(name)),
+        )?;
     }
     Ok(())
 }
@@ -246,6 +271,14 @@ pub(crate) fn rustc_field(name: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tests_that_run_are_counted() {
+        assert_eq!(tests_in("running 12 tests"), 12);
+        assert_eq!(tests_in("running 1 test"), 1);
+        assert_eq!(tests_in("running 0 tests"), 0);
+        assert_eq!(tests_in("test result: ok. 3 passed; 0 failed"), 0);
+    }
 
     #[test]
     fn the_first_bench_tool_needs_no_name() {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::steps::{Outcome, cargo, has_subcommand, root, run_step, target_dir};
+use crate::steps::{Outcome, cargo, has_subcommand, root, run_own, run_step, target_dir};
 
 mod databases;
 mod repeat;
@@ -19,6 +19,9 @@ use report::{Case, Report};
 
 /// Unsteady tests that a run in CI may have.
 const MAX_UNSTEADY: usize = 3;
+
+/// nextest's exit code where all tests ran and some failed.
+const TESTS_FAILED: i32 = 100;
 
 /// A test that takes longer than this is slow, and has its reason in [`SLOW_TESTS`].
 const SLOW: Duration = Duration::from_secs(5);
@@ -56,8 +59,14 @@ pub(crate) struct Ran {
 /// Runs the tests, all or those whose name contains a word of `filter`. `None`: Cargo ran them and they
 /// passed; it has said how many.
 pub(crate) fn run(filter: &[String]) -> Result<Option<Ran>, String> {
+    run_forgiving(filter, is_ci())
+}
+
+/// The same; whether what fails is run once more, alone.
+fn run_forgiving(filter: &[String], forgives: bool) -> Result<Option<Ran>, String> {
     let debug = target_dir()?.join("debug");
-    let junit = target_dir()?.join("nextest").join(profile()).join("junit.xml");
+    // nextest's store is there wherever Cargo builds (`store.dir`).
+    let junit = root().join("target/nextest").join(profile()).join("junit.xml");
     // What an earlier run left must not be taken for this one's.
     let _ = std::fs::remove_file(&junit);
     let databases = Databases::start(&debug.join("test-databases"))?;
@@ -68,26 +77,41 @@ pub(crate) fn run(filter: &[String]) -> Result<Option<Ran>, String> {
     ));
     let mut first = runner();
     first.args(filter).envs(environment.clone());
-    let outcome = run_step("tests", &mut first);
+    let mut code = None;
+    let outcome = run_own("tests", || {
+        let status = first
+            .current_dir(root())
+            .status()
+            .map_err(|error| error.to_string())?;
+        code = status.code();
+        if status.success() {
+            Ok(())
+        } else {
+            Err(status.to_string())
+        }
+    });
     if !has_subcommand("nextest") {
         return outcome.map(|()| None);
     }
-    let report = match Report::read(&junit) {
-        Ok(report) => report,
-        // Nothing ran: the runner has said why.
-        Err(error) => return Err(outcome.err().unwrap_or(error)),
-    };
+    if outcome.is_err() && code != Some(TESTS_FAILED) {
+        // The runner itself ended before its tests did, or had none to run.
+        return outcome.map(|()| None);
+    }
+    let report = Report::read(&junit)?;
     let list = if filter.is_empty() {
         mention_slow(&report).err()
     } else {
         None
     };
     let failed = report.failed();
-    let unsteady = match outcome {
-        Err(error) if failed.is_empty() => return Err(error),
-        Err(_) if is_ci() && failed.len() <= MAX_UNSTEADY => alone(&failed, &environment),
-        _ => Vec::new(),
+    let unsteady = if forgives && may_be_forgiven(failed.len()) {
+        alone(&failed, &environment)
+    } else {
+        Vec::new()
     };
+    if outcome.is_err() && failed.is_empty() {
+        return Err("the runner says that a test failed, and its report has none".into());
+    }
     Ok(Some(Ran {
         list,
         ..Ran::of(&report, unsteady)
@@ -133,6 +157,11 @@ impl Ran {
             Err(format!("{} tests failed", broken.len()))
         }
     }
+}
+
+/// Whether so many failures are few enough to be tried again.
+fn may_be_forgiven(failed: usize) -> bool {
+    (1..=MAX_UNSTEADY).contains(&failed)
 }
 
 /// Runs each once more, by itself; those that pass.
@@ -226,6 +255,12 @@ mod tests {
         let one = verdict(&report.cases[1..2]);
         assert!(one.verdict().is_err() && one.broken == report.cases[2..]);
         assert!(verdict(&[]).verdict().is_err());
+    }
+
+    #[test]
+    fn more_than_three_failures_are_not_tried_again() {
+        let forgiven: Vec<usize> = (0..6).filter(|failed| may_be_forgiven(*failed)).collect();
+        assert_eq!(forgiven, [1, 2, 3]);
     }
 
     #[test]

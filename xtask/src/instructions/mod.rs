@@ -14,7 +14,7 @@ use std::process::Command;
 use self::baseline::Baseline;
 use self::callgrind::Counts;
 use crate::setup::find_program;
-use crate::steps::{Outcome, cargo, root, run_step, rustc_field, target_dir};
+use crate::steps::{Outcome, cargo, root, run_own, run_step, rustc_field, target_dir};
 
 const BASELINE: &str = "bench/instructions.toml";
 /// More than this above the baseline fails.
@@ -104,8 +104,11 @@ pub(crate) fn run(args: &[String]) -> Outcome {
         "build what is counted",
         cargo().args(["build", "--release", "--locked", "--package", "instructions"]),
     )?;
-    eprintln!("── count instructions");
-    let measured = measure(&target_dir()?)?;
+    let mut measured = Figures::new();
+    run_own("count instructions", || {
+        measured = measure(&target_dir()?)?;
+        Ok(())
+    })?;
     let compiler = rustc_field("release: ")?;
     let path = root().join(BASELINE);
     if accept {

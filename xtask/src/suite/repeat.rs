@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{Ran, build, run};
-use crate::steps::Outcome;
+use super::{Ran, build, run_forgiving};
+use crate::steps::{Outcome, has_subcommand};
 
 const USAGE: &str = "usage: repeat [--busy] TIMES [FILTER…]";
 
@@ -25,9 +25,8 @@ fn options(args: &[String]) -> Result<Options, String> {
         _ => (false, args),
     };
     let (times, filter) = rest.split_first().ok_or(USAGE)?;
-    let times = times
-        .parse()
-        .map_err(|_| format!("{times} is no number; {USAGE}"))?;
+    let times = times.parse().ok().filter(|times| *times > 0);
+    let times = times.ok_or_else(|| format!("TIMES is a number above 0; {USAGE}"))?;
     Ok(Options {
         busy,
         times,
@@ -38,12 +37,15 @@ fn options(args: &[String]) -> Result<Options, String> {
 /// Runs the tests so many times. No test is run again alone; what failed is said at the end.
 pub(crate) fn repeat(args: &[String]) -> Outcome {
     let options = options(args)?;
+    if !has_subcommand("nextest") {
+        return Err("this needs cargo-nextest".into());
+    }
     build()?;
     let loops = options.busy.then(BusyLoops::start);
     let mut runs = Vec::new();
     for round in 1..=options.times {
         let began = Instant::now();
-        let ran = run(&options.filter)?.ok_or("this needs cargo-nextest")?;
+        let ran = run_forgiving(&options.filter, false)?.ok_or("nextest has gone")?;
         let took = began.elapsed();
         eprintln!("── run {round} of {}: {}", options.times, line(&ran, took));
         runs.push((ran, took));
@@ -139,6 +141,7 @@ mod tests {
         assert_eq!(options(&words("3 forking tls")), wanted(false, 3, "forking tls"));
         assert!(options(&words("--busy")).is_err());
         assert!(options(&words("often")).is_err());
+        assert!(options(&words("0")).is_err());
     }
 
     #[test]

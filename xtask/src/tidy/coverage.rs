@@ -29,10 +29,23 @@ fn left_out(files: &[File], manifest: &File) -> Vec<Violation> {
         let Some(name) = name.and_then(|rest| rest.strip_suffix(".rs")) else {
             continue;
         };
-        let is_program = manifest.text.contains(&format!("[[test]]\nname = \"{name}\"\n"));
-        let is_module = suite.lines().any(|line| line == format!("mod {name};"));
-        // Below a directory it is a module of a module, which rustc looks for.
-        if !name.contains('/') && !is_program && !is_module {
+        let names_it = |text: &str, name: &str| {
+            let modules = text.lines().map(str::trim_start);
+            let mut modules = modules.map(|line| line.strip_prefix("pub ").unwrap_or(line));
+            modules.any(|line| line == format!("mod {name};"))
+        };
+        let is_found = match name.rsplit_once('/') {
+            None => {
+                manifest.text.contains(&format!("[[test]]\nname = \"{name}\"\n")) || names_it(suite, name)
+            }
+            // A module of another file of the same crate's tests, or of a program in a directory.
+            Some((_, "mod" | "main")) => true,
+            Some((_, stem)) => files.iter().any(|f| {
+                f.path.starts_with(&format!("{directory}tests/"))
+                    && (names_it(&f.text, stem) || f.text.contains(&format!("{stem}.rs\"]")))
+            }),
+        };
+        if !is_found {
             violations.push(Violation::new(
                 file.path.clone(),
                 "no test program has it: name it in tests/suite.rs of its crate",
@@ -54,7 +67,8 @@ fn examples(file: &File) -> Vec<Violation> {
         let Some(doc) = line.strip_prefix("///").or_else(|| line.strip_prefix("//!")) else {
             continue;
         };
-        let Some(language) = doc.trim_start().strip_prefix("```") else {
+        let doc = doc.trim_start();
+        let Some(language) = doc.strip_prefix("```").or_else(|| doc.strip_prefix("~~~")) else {
             continue;
         };
         if !inside && !["text", "sh", "toml"].contains(&language.trim()) {
@@ -82,13 +96,21 @@ mod tests {
             file("crates/a/tests/suite.rs", "mod forking;\n"),
             file("crates/a/tests/forking.rs", ""),
             file("crates/a/tests/alone.rs", ""),
-            file("crates/a/tests/common/mod.rs", ""),
+            file("crates/a/tests/common/mod.rs", "pub mod used;\n"),
             file("crates/a/tests/forgotten.rs", ""),
+            file("crates/a/tests/common/forgotten.rs", ""),
+            file("crates/a/tests/common/used.rs", ""),
             file("crates/b/Cargo.toml", "[package]\n"),
             file("crates/b/tests/found_by_cargo.rs", ""),
         ];
         let places: Vec<_> = check(&files).into_iter().map(|v| v.place).collect();
-        assert_eq!(places, ["crates/a/tests/forgotten.rs"]);
+        assert_eq!(
+            places,
+            [
+                "crates/a/tests/forgotten.rs",
+                "crates/a/tests/common/forgotten.rs"
+            ]
+        );
     }
 
     #[test]
@@ -98,7 +120,7 @@ mod tests {
             "/// ```text\n/// a picture\n/// ```\nfn a() {}\n//! ```sh\n//! ls\n//! ```\n",
         );
         assert_eq!(check(&[fine]), []);
-        for fence in ["```", "```no_run", "```rust", "``` ignore"] {
+        for fence in ["```", "```no_run", "~~~rust", "``` ignore"] {
             let text = format!("//! {fence}\n//! let x = 1;\n//! ```\n");
             let found = check(&[file("a.rs", &text)]);
             assert_eq!(found.len(), 1, "{fence}");

@@ -53,11 +53,19 @@ type Figure = fn(&Row) -> f64;
 
 /// Judges the ratio of a first figure to a second by pairs of them.
 fn compared(name: &str, pairs: &[(f64, f64)], bound: Bound, unit: &str) -> Check {
+    if pairs.len() < 2 {
+        // One pair has no interval. Whatever does not take turns any more must not pass for undecided.
+        return check(
+            name,
+            Judgement::Lost,
+            "not measured in turn at one rate".to_owned(),
+        );
+    }
     let judged = judge(pairs, bound);
     let middle = |of: fn(&(f64, f64)) -> f64| median(&pairs.iter().map(of).collect::<Vec<_>>());
     let figures = match (middle(|pair| pair.0), middle(|pair| pair.1)) {
         (Some(first), Some(second)) => format!("{first:.1} and {second:.1} {unit}: {}", judged.text),
-        _ => "never measured in turn at one rate".to_owned(),
+        _ => judged.text,
     };
     check(name, judged.judgement, figures)
 }
