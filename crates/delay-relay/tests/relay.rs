@@ -1,23 +1,46 @@
 //! The relay between real sockets, and everything that it can be told.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use delay_relay::{Control, Counters, MAX_DELAY, MAX_SPIN, MIN_PIPE_BYTES, Options, Refusal, Relay};
+use socket2::{Domain, Socket, Type};
 
 /// Longest that anything here may take.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Long enough that what was to be passed on would have been.
-const QUIET: Duration = Duration::from_millis(60);
+
+/// The port whose listener marks an address as taken, for this process and for others.
+const CLAIM: u16 = 4999;
+
+thread_local! {
+    /// An address of 127/8 that no other test has: a port that another gives back is none of this one's.
+    static OWN: (Ipv4Addr, TcpListener) = claim();
+}
+
+fn claim() -> (Ipv4Addr, TcpListener) {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let claimed = (0..10_000).find_map(|_| {
+        // Spreads processes apart: 61 addresses each, then into the next one's, which is no harm.
+        let number = std::process::id()
+            .wrapping_mul(61)
+            .wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let [_, a, b, c] = number.to_be_bytes();
+        let ip = Ipv4Addr::new(127, a | 1, b, c.clamp(1, 254));
+        Some((ip, TcpListener::bind((ip, CLAIM)).ok()?))
+    });
+    claimed.expect("a loopback address is free")
+}
 
 const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
+/// Any port of the test's own address.
 fn any() -> SocketAddr {
-    SocketAddr::from(([127, 0, 0, 1], 0))
+    OWN.with(|(ip, _)| SocketAddr::from((*ip, 0)))
 }
 
 fn listener() -> TcpListener {
@@ -93,12 +116,31 @@ fn hear_reset(stream: &mut TcpStream) {
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
 }
 
+/// A new connection is reset at once: perhaps before this thread knows that it was connected.
 #[track_caller]
-fn hear_nothing(stream: &mut TcpStream) {
-    stream.set_read_timeout(Some(QUIET)).expect("an option");
+fn hear_refusal(relay: &Relay) {
+    match TcpStream::connect(relay.address()) {
+        Ok(stream) => hear_reset(&mut patient(stream)),
+        Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
+    }
+}
+
+/// The relay does what follows from all that has happened until now: it does that before each command.
+fn catch_up(control: &Control) {
+    for _ in 0..3 {
+        // A command that changes nothing: no test that comes here counts on cuts to come.
+        control.reset_after(0, 0).expect("done");
+    }
+}
+
+/// Nothing has been passed on, although the relay has seen what happened until now.
+#[track_caller]
+fn hear_nothing(control: &Control, stream: &mut TcpStream) {
+    catch_up(control);
+    stream.set_nonblocking(true).expect("an option");
     let outcome = stream.read(&mut [0; 16]);
     assert_eq!(outcome.expect_err("nothing").kind(), ErrorKind::WouldBlock);
-    stream.set_read_timeout(Some(PATIENCE)).expect("an option");
+    stream.set_nonblocking(false).expect("an option");
 }
 
 #[track_caller]
@@ -154,19 +196,22 @@ fn an_answer_takes_both_delays_and_is_counted() {
 
 #[test]
 fn bytes_on_their_way_do_not_wait_for_each_other() {
-    // With 20 questions on their way at once, all are answered after little more than one delay;
-    // the lower bound of each is what is checked.
+    // All 20 questions are taken before the first answer is read; what is checked is that none arrives
+    // before its time.
     let relay = start(echo(), |options| options.to_target = ms(40));
+    let control = relay.control();
     let mut client = connect(&relay);
     let asked: Vec<Instant> = (0..20_u8)
         .map(|n| {
             let now = Instant::now();
             say(&mut client, &[n]);
-            thread::sleep(ms(2));
+            wait_until(&control, |counters| counters.to_target.bytes == u64::from(n) + 1);
             now
         })
         .collect();
-    assert!(relay.counters().to_target.passed < 20);
+    let passed = relay.counters().to_target.passed;
+    let due = asked.iter().filter(|asked| asked.elapsed() >= ms(40)).count();
+    assert!(passed <= due as u64, "{passed} passed on, {due} due");
     for (n, asked) in asked.into_iter().enumerate() {
         hear(&mut client, &[u8::try_from(n).expect("small")]);
         assert!(asked.elapsed() >= ms(40));
@@ -255,19 +300,29 @@ fn a_slow_reader_holds_the_sender_back() {
     let (relay, client, mut server) = pair(|options| options.pipe_bytes = BOUND);
     client.set_nonblocking(true).expect("an option");
     let block = noise(64 * 1024, 5);
-    // The client writes until nobody takes anything any more: kernel buffers and the relay are full.
-    let (mut sent, mut idle) = (0, Instant::now());
-    while idle.elapsed() < QUIET * 3 {
-        match (&client).write(&block[sent % block.len()..]) {
-            Ok(count) => (sent, idle) = (sent + count, Instant::now()),
-            Err(error) => {
-                assert_eq!(error.kind(), ErrorKind::WouldBlock);
-                thread::sleep(ms(1));
+    // The client writes until nothing is taken any more: kernel buffers and the relay are full. Then no byte
+    // moves, whatever the relay does.
+    let control = relay.control();
+    let mut sent = 0;
+    let mut before = relay.counters().to_target;
+    let until = Instant::now() + PATIENCE;
+    let flow = loop {
+        let sent_before = sent;
+        let full = loop {
+            match (&client).write(&block[sent % block.len()..]) {
+                Ok(count) => sent += count,
+                Err(error) => break error,
             }
+        };
+        assert_eq!(full.kind(), ErrorKind::WouldBlock);
+        catch_up(&control);
+        let flow = relay.counters().to_target;
+        if (sent, flow) == (sent_before, before) && flow.pauses > 0 {
+            break flow;
         }
-    }
-    let flow = relay.counters().to_target;
-    assert!(flow.pauses > 0, "{flow:?}");
+        assert!(Instant::now() < until, "never full: {flow:?}");
+        before = flow;
+    };
     let held = usize::try_from(flow.on_the_way()).expect("small");
     assert!(held > 0 && held <= BOUND, "{flow:?}");
     client.shutdown(Shutdown::Write).expect("an end");
@@ -296,13 +351,13 @@ fn a_stall_holds_everything_and_loses_nothing() {
     let mut second = connect(&relay);
     say(&mut second, b"second");
     let mut server_of_second = patient(target.accept().expect("a connection").0);
-    hear_nothing(&mut server);
-    hear_nothing(&mut client);
-    hear_nothing(&mut server_of_second);
+    hear_nothing(&control, &mut server);
+    hear_nothing(&control, &mut client);
+    hear_nothing(&control, &mut server_of_second);
     assert_eq!(relay.counters().to_target.bytes, 6);
     say(&mut client, b"stalled");
     client.shutdown(Shutdown::Write).expect("an end");
-    hear_nothing(&mut server);
+    hear_nothing(&control, &mut server);
     control.resume().expect("done");
     hear(&mut server, b"while stalled");
     hear_end(&mut server);
@@ -313,10 +368,13 @@ fn a_stall_holds_everything_and_loses_nothing() {
 #[test]
 fn what_is_on_its_way_waits_out_a_stall() {
     let (relay, mut client, mut server) = pair(|options| options.to_target = ms(40));
+    let control = relay.control();
     say(&mut client, b"x");
-    relay.control().stall().expect("done");
-    hear_nothing(&mut server);
-    relay.control().resume().expect("done");
+    control.stall().expect("done");
+    // It was taken before that, and is due.
+    thread::sleep(ms(40));
+    hear_nothing(&control, &mut server);
+    control.resume().expect("done");
     hear(&mut server, b"x");
 }
 
@@ -329,11 +387,11 @@ fn swallowed_bytes_never_arrive() {
     say(&mut client, b"into the hole");
     say(&mut server, b"this too");
     hear(&mut client, b"on its way");
-    hear_nothing(&mut server);
-    hear_nothing(&mut client);
     let counters = wait_until(&control, |counters| {
         (counters.to_target.lost, counters.to_client.lost) == (13, 8)
     });
+    hear_nothing(&control, &mut server);
+    hear_nothing(&control, &mut client);
     assert_eq!((counters.to_target.bytes, counters.to_client.bytes), (13, 18));
     control.resume().expect("done");
     say(&mut client, b"again");
@@ -343,10 +401,11 @@ fn swallowed_bytes_never_arrive() {
 #[test]
 fn an_end_in_the_hole_is_told_when_it_resumes() {
     let (relay, client, mut server) = pair(|_| {});
-    relay.control().drop_bytes().expect("done");
+    let control = relay.control();
+    control.drop_bytes().expect("done");
     drop(client);
-    hear_nothing(&mut server);
-    relay.control().resume().expect("done");
+    hear_nothing(&control, &mut server);
+    control.resume().expect("done");
     hear_end(&mut server);
 }
 
@@ -377,10 +436,7 @@ fn a_reset_is_passed_on_behind_what_came_before() {
     // Closed with something unread, a socket resets.
     say(&mut client, b"unread");
     wait_until(&relay.control(), |counters| counters.to_target.passed == 6);
-    server.set_nonblocking(true).expect("an option");
-    while server.peek(&mut [0]).is_err() {
-        thread::sleep(ms(1));
-    }
+    assert_eq!(server.peek(&mut [0]).expect("it comes"), 1);
     drop(server);
     hear(&mut client, b"last words");
     hear_reset(&mut client);
@@ -420,7 +476,7 @@ fn a_stalled_connection_can_be_closed() {
 
 #[test]
 fn all_connections_are_reset() {
-    let (relay, mut client, mut server) = pair(|options| options.to_client = ms(2_000));
+    let (relay, mut client, mut server) = pair(|options| options.to_client = MAX_DELAY);
     let control = relay.control();
     say(&mut server, b"on its way");
     control.reset_all().expect("done");
@@ -484,7 +540,7 @@ fn new_connections_are_refused_by_reset_and_accepted_again() {
     say(&mut open, b"x");
     hear(&mut open, b"x");
     control.refuse(Refusal::Reset).expect("done");
-    hear_reset(&mut connect(&relay));
+    hear_refusal(&relay);
     say(&mut open, b"still");
     hear(&mut open, b"still");
     control.accept().expect("done");
@@ -516,14 +572,17 @@ fn a_closed_port_refuses_and_opens_again() {
     }
     control.refuse(Refusal::Closed).expect("done");
     control.refuse(Refusal::Reset).expect("done");
-    hear_reset(&mut connect(&relay));
+    hear_refusal(&relay);
 }
 
 #[test]
 fn a_target_that_refuses_resets_the_client() {
-    let nobody = listener().local_addr().expect("an address");
-    let relay = start(nobody, |_| {});
-    hear_reset(&mut connect(&relay));
+    // It holds the port, and does not listen.
+    let held = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    held.bind(&any().into()).expect("a port");
+    let nobody = held.local_addr().expect("an address").as_socket();
+    let relay = start(nobody.expect("of the internet"), |_| {});
+    hear_refusal(&relay);
     wait_until(&relay.control(), |counters| {
         (counters.unreachable, counters.open, counters.opened) == (1, 0, 1)
     });
@@ -542,7 +601,7 @@ fn more_connections_than_allowed_are_reset() {
         say(client, b"x");
         hear(client, b"x");
     }
-    hear_reset(&mut connect(&relay));
+    hear_refusal(&relay);
     assert_eq!(relay.counters().refused, 1);
     drop(clients);
     wait_until(&relay.control(), |counters| counters.open == 0);

@@ -194,7 +194,8 @@ impl Load {
                 progress(self.progress());
                 tick = self.now + TICK_US;
             }
-            let over = self.now >= window_end;
+            // A generator that was kept from running has calls to begin when the window is over already.
+            let over = self.now >= window_end && self.schedule.next() >= window_end;
             if self.now >= end || (over && self.uac.under_way() == 0) {
                 break;
             }

@@ -3,15 +3,47 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use sip_core::transport::Transport;
 use sip_load::plan::{Connections, Kind, Plan, TlsPlan, Users};
-use sip_load::{Offered, Report, run};
+use sip_load::{Offered, Progress, Report, run};
+use socket2::{Domain, Socket, Type};
+
+/// The port whose listener marks an address as taken, for this process and for others.
+const CLAIM: u16 = 4999;
+
+/// An address of 127/8 that no other test has: a port that another gives back is none of this one's.
+struct Place {
+    ip: Ipv4Addr,
+    _claim: TcpListener,
+}
+
+impl Place {
+    fn claim() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let claimed = (0..10_000).find_map(|_| {
+            // Spreads processes apart: 61 addresses each, then into the next one's, which is no harm.
+            let number = std::process::id()
+                .wrapping_mul(61)
+                .wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+            let [_, a, b, c] = number.to_be_bytes();
+            let ip = Ipv4Addr::new(127, a | 1, b, c.clamp(1, 254));
+            let claim = TcpListener::bind((ip, CLAIM)).ok()?;
+            Some(Self { ip, _claim: claim })
+        });
+        claimed.expect("a loopback address is free")
+    }
+
+    /// Any port of it.
+    fn any(&self) -> SocketAddr {
+        (self.ip, 0).into()
+    }
+}
 
 /// What the server makes of a request: what to send, and when.
 type Act = fn(&Request<'_>) -> Vec<(Duration, String)>;
@@ -56,16 +88,27 @@ fn at_once(text: String) -> Vec<(Duration, String)> {
     vec![(Duration::ZERO, text)]
 }
 
+/// The same, to a request that comes for the first time: however late that is, there is one answer.
+fn once(request: &Request<'_>, text: String) -> Vec<(Duration, String)> {
+    if request.before == 0 {
+        at_once(text)
+    } else {
+        Vec::new()
+    }
+}
+
 /// Does with each user's requests what is written for it, user n by entry n mod their number.
 struct Server {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+    _place: Place,
 }
 
 impl Server {
     fn start(acts: &'static [Act]) -> Self {
-        let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let place = Place::claim();
+        let socket = UdpSocket::bind(place.any()).expect("a socket");
         socket
             .set_read_timeout(Some(Duration::from_millis(2)))
             .expect("a timeout");
@@ -79,6 +122,7 @@ impl Server {
             address,
             stop,
             thread: Some(thread),
+            _place: place,
         }
     }
 }
@@ -130,7 +174,7 @@ fn plan(target: SocketAddr, kind: Kind, users: u32, calls: u32) -> Plan {
         kind,
         transport: Transport::Udp,
         target,
-        local: None,
+        local: Some(SocketAddr::new(target.ip(), 0)),
         domain: "example.com".into(),
         server: "example.com".into(),
         users: Users::Numbered {
@@ -166,8 +210,8 @@ fn plan(target: SocketAddr, kind: Kind, users: u32, calls: u32) -> Plan {
     }
 }
 
-fn play(server: &Server, kind: Kind, users: u32, calls: u32) -> Report {
-    played(plan(server.address, kind, users, calls), calls)
+fn play(target: SocketAddr, kind: Kind, users: u32, calls: u32) -> Report {
+    played(plan(target, kind, users, calls), calls)
 }
 
 fn played(plan: Plan, calls: u32) -> Report {
@@ -193,44 +237,49 @@ fn failures(report: &Report) -> Vec<(&str, u64)> {
 
 const CHALLENGE: &str = "WWW-Authenticate: Digest realm=\"r\", nonce=\"n\", algorithm=MD5, qop=\"auth\"\r\n";
 
+/// What becomes of each user's request.
+const ACTS: [Act; 9] = [
+    |r| once(r, r.answer(200, "")),
+    |_| Vec::new(),
+    |r| once(r, r.answer(503, "")),
+    // Late, and yet before the request is given up.
+    |r| {
+        if r.before == 0 {
+            vec![(Duration::from_millis(100), r.answer(200, ""))]
+        } else {
+            Vec::new()
+        }
+    },
+    |r| at_once(r.answer(200, "").replace("CSeq: ", "CSeq: 1")),
+    |r| once(r, r.answer(401, CHALLENGE)),
+    // The first is lost.
+    |r| {
+        if r.before == 1 {
+            at_once(r.answer(200, ""))
+        } else {
+            Vec::new()
+        }
+    },
+    |_| at_once("HTTP/1.1 200 OK\r\n\r\n".to_owned()),
+    // Twice the answer of another.
+    |r| {
+        if r.before > 0 {
+            return Vec::new();
+        }
+        let other = r.answer(200, "").replace("z9hG4bK00000007", "z9hG4bK00000008");
+        let good = r.answer(200, "");
+        vec![
+            (Duration::ZERO, other),
+            (Duration::ZERO, good.clone()),
+            (Duration::from_millis(5), good),
+        ]
+    },
+];
+
 #[test]
 fn requests_without_a_dialog() {
-    const ACTS: [Act; 9] = [
-        |r| at_once(r.answer(200, "")),
-        |_| Vec::new(),
-        |r| at_once(r.answer(503, "")),
-        // Late, and yet before the request is given up.
-        |r| {
-            if r.before == 0 {
-                vec![(Duration::from_millis(100), r.answer(200, ""))]
-            } else {
-                Vec::new()
-            }
-        },
-        |r| at_once(r.answer(200, "").replace("CSeq: ", "CSeq: 1")),
-        |r| at_once(r.answer(401, CHALLENGE)),
-        // The first is lost.
-        |r| {
-            if r.before == 0 {
-                Vec::new()
-            } else {
-                at_once(r.answer(200, ""))
-            }
-        },
-        |_| at_once("HTTP/1.1 200 OK\r\n\r\n".to_owned()),
-        // Twice the answer of another.
-        |r| {
-            let other = r.answer(200, "").replace("z9hG4bK00000007", "z9hG4bK00000008");
-            let good = r.answer(200, "");
-            vec![
-                (Duration::ZERO, other),
-                (Duration::ZERO, good.clone()),
-                (Duration::from_millis(5), good),
-            ]
-        },
-    ];
     let server = Server::start(&ACTS);
-    let report = play(&server, Kind::Options, 9, 90);
+    let report = play(server.address, Kind::Options, 9, 90);
     let expected = [
         ("bad response", 10),
         ("credentials refused", 10),
@@ -240,7 +289,7 @@ fn requests_without_a_dialog() {
     assert_eq!(failures(&report), expected);
     assert_eq!(report.succeeded, 40);
     let ignored: Vec<_> = report.ignored.iter().map(|(why, n)| (*why, *n)).collect();
-    // Of each that is not answered, the first and ten more (timers E and F), and 10 of user 4.
+    // Of each that is not answered well, the first and some more (timer E): 10 at least of user 4 and of user 7.
     let [bad, late, not_sip, unknown] = ignored[..] else {
         panic!("{ignored:?}")
     };
@@ -252,7 +301,7 @@ fn requests_without_a_dialog() {
     );
     assert_eq!((late.1, unknown.1), (10, 10));
     assert!(bad.1 >= 10 && not_sip.1 >= 10, "{ignored:?}");
-    // User 6 sends each again once at least, and who is not answered at all ten times.
+    // User 6 sends each again once at least, and who is not answered six times, if not too late.
     assert!(
         report.retransmissions["OPTIONS"] >= 10 + 3 * 10 * 5,
         "{:?}",
@@ -260,7 +309,7 @@ fn requests_without_a_dialog() {
     );
     let times = &report.response_ms["OPTIONS 200"];
     assert_eq!(times.count, 40);
-    assert!(times.max >= 100.0 && times.p50 < 100.0, "{times:?}");
+    assert!(times.max >= 100.0 && times.p90 >= 100.0, "{times:?}");
     assert_eq!(report.response_ms["challenge"].count, 10);
 }
 
@@ -325,7 +374,7 @@ const CALLS: [Act; 8] = [
 #[test]
 fn calls() {
     let server = Server::start(&CALLS);
-    let report = play(&server, Kind::Call, 8, 80);
+    let report = play(server.address, Kind::Call, 8, 80);
     let expected = [
         ("bad response", 10),
         ("bye status 481", 10),
@@ -354,25 +403,26 @@ fn calls() {
 /// Nobody is there: the kernel says so, and no call waits for its time-out.
 #[test]
 fn a_port_where_nobody_listens() {
-    let server = Server::start(&[|_| Vec::new()]);
-    let gone = Server {
-        address: UdpSocket::bind("127.0.0.1:0")
-            .and_then(|s| s.local_addr())
-            .expect("an address"),
-        stop: Arc::clone(&server.stop),
-        thread: None,
-    };
-    let gone = std::mem::ManuallyDrop::new(gone);
-    let report = play(&gone, Kind::Options, 3, 30);
-    assert_eq!(failures(&report), [("send failed", 30)]);
+    let place = Place::claim();
+    // It holds the port, and hears its peer alone, which is not there.
+    let held = UdpSocket::bind(place.any()).expect("a socket");
+    held.connect((place.ip, 1)).expect("a peer");
+    let target = held.local_addr().expect("bound");
+    // Requests of one length that leave in one turn leave as one, and the kernel reports that once. So few
+    // calls have all failed before the last of their retransmissions.
+    let report = play(target, Kind::Options, 3, 5);
+    assert_eq!(failures(&report), [("send failed", 5)]);
 }
 
 /// No connection is ever made, and all calls say so, also those between two attempts.
 #[test]
 fn a_port_where_nobody_listens_for_connections() {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let target = listener.local_addr().expect("bound");
-    drop(listener);
+    let place = Place::claim();
+    // It holds the port, and does not listen.
+    let held = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    held.bind(&place.any().into()).expect("a port");
+    let target = held.local_addr().expect("bound").as_socket();
+    let target = target.expect("of the internet");
     for connections in [Connections::Shared(2), Connections::PerCall] {
         let plan = Plan {
             transport: Transport::Tcp,
@@ -393,14 +443,16 @@ fn a_port_where_nobody_listens_for_connections() {
 /// Who is connected to and then says nothing: in 64 × T1 that is given up, and tried again.
 #[test]
 fn a_connection_that_never_comes_up() {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    const CALLS: u32 = 150;
+    let place = Place::claim();
+    let listener = TcpListener::bind(place.any()).expect("a port");
     let plan = Plan {
         transport: Transport::Ws,
         t1: Duration::from_millis(2),
-        ..plan(listener.local_addr().expect("bound"), Kind::Options, 3, 50)
+        ..plan(listener.local_addr().expect("bound"), Kind::Options, 3, CALLS)
     };
-    let report = played(plan, 50);
-    assert_eq!(failures(&report), [("connect timeout", 50)]);
+    let report = played(plan, CALLS);
+    assert_eq!(failures(&report), [("connect timeout", u64::from(CALLS))]);
     listener.set_nonblocking(true).expect("a listener");
     let tried = std::iter::from_fn(|| listener.accept().ok()).count();
     assert!(tried > 1, "{tried}");
@@ -409,27 +461,30 @@ fn a_connection_that_never_comes_up() {
 /// The address that was asked for is the one that is seen, and the one in Via.
 #[test]
 fn connections_come_from_the_address_that_was_given() {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let (place, own) = (Place::claim(), Place::claim());
+    let listener = TcpListener::bind(place.any()).expect("a port");
     let target = listener.local_addr().expect("bound");
     let server = std::thread::spawn(move || {
         let (mut socket, from) = listener.accept().expect("a connection");
-        let mut buffer = [0; 4096];
-        let count = socket.read(&mut buffer).expect("a request");
-        (from.ip(), String::from_utf8_lossy(&buffer[..count]).into_owned())
+        let (mut request, mut piece) = (Vec::new(), [0; 4096]);
+        while !request.ends_with(b"\r\n\r\n") {
+            let count = socket.read(&mut piece).expect("a request");
+            assert!(count > 0, "{}", String::from_utf8_lossy(&request));
+            request.extend_from_slice(&piece[..count]);
+        }
+        (from.ip(), String::from_utf8_lossy(&request).into_owned())
     });
     let plan = Plan {
         transport: Transport::Tcp,
-        local: Some(([127, 0, 0, 9], 0).into()),
+        local: Some(own.any()),
         ..plan(target, Kind::Options, 1, 1)
     };
     let report = played(plan, 1);
     assert_eq!(failures(&report), [("connection lost", 1)]);
     let (from, request) = server.join().expect("no panic");
-    assert_eq!(from.to_string(), "127.0.0.9");
-    assert!(
-        request.contains("\r\nVia: SIP/2.0/TCP 127.0.0.9:5060;"),
-        "{request}"
-    );
+    assert_eq!(from, own.ip);
+    let via = format!("\r\nVia: SIP/2.0/TCP {}:5060;", own.ip);
+    assert!(request.contains(&via), "{request}");
 }
 
 /// What was reached of the time is what rates are rates of.
@@ -442,8 +497,10 @@ fn a_run_that_is_stopped() {
         warmup: Duration::from_millis(100),
         ..plan(server.address, Kind::Options, 1, 1)
     };
-    let stop_later = |progress: sip_load::Progress| {
+    let mut last = Progress::default();
+    let stop_later = |progress: Progress| {
         stop.fetch_or(progress.seconds > 0.5, Ordering::Relaxed);
+        last = progress;
     };
     let report = run(plan.clone(), &stop, stop_later).expect("it runs");
     assert!(
@@ -451,10 +508,18 @@ fn a_run_that_is_stopped() {
         "{}",
         report.duration_s
     );
-    let ratio = report.goodput * report.duration_s / report.succeeded as f64;
-    assert!((0.9..1.1).contains(&ratio), "{ratio}");
+    // What succeeded in that time: the calls that were meant for it, and some that were meant for the warm-up.
+    let completed = (report.goodput * report.duration_s).round() as u64;
+    assert!(
+        (report.succeeded..=last.succeeded).contains(&completed),
+        "{completed} {last:?}"
+    );
     assert!(report.generator.utilization >= report.generator.cpu_s / 3599.0);
     // Before anything counted.
+    let plan = Plan {
+        warmup: Duration::from_secs(60),
+        ..plan
+    };
     let report = run(plan, &AtomicBool::new(true), |_| ()).expect("it runs");
     assert_eq!(
         (report.duration_s, report.goodput, report.generator.utilization),

@@ -1,5 +1,7 @@
 //! What the lab starts, through the built binary: it ends however the lab ends.
 
+use crate::common;
+
 use std::io::{BufRead, BufReader, Write};
 use std::net::UdpSocket;
 use std::os::unix::process::CommandExt;
@@ -7,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+use common::{PATIENCE, Place};
 
 fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trapezoid"));
@@ -83,12 +85,14 @@ fn running(out: &Path) -> Killed {
         .stderr(Stdio::piped())
         .spawn()
         .expect("it runs");
-    let mut line = String::new();
     let stderr = lab.stderr.take().expect("a pipe");
     let lab = Killed(lab);
     let mut lines = BufReader::new(stderr);
-    lines.read_line(&mut line).expect("a line");
-    assert!(line.starts_with("Trapezoid stateless"), "{line}");
+    // What cannot be measured here may be said before.
+    let mut said = String::new();
+    while !said.lines().any(|line| line.starts_with("Trapezoid stateless")) {
+        assert!(lines.read_line(&mut said).expect("text") > 0, "{said}");
+    }
     // Nobody listens any more: what it says must not end it.
     std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
     lab
@@ -141,11 +145,13 @@ fn a_signal_ends_everything_and_so_does_a_kill() {
 
 #[test]
 fn the_floor_relays_and_asks_for_loopback() {
-    let callee = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let place = Place::claim();
+    let own = place.at(0).to_string();
+    let callee = UdpSocket::bind(&own).expect("a port");
     let target = callee.local_addr().expect("an address").to_string();
     let refused = command(&["lab-floor", "--listen", "0.0.0.0:0", "--target", &target]).output();
     assert_eq!(refused.expect("it runs").status.code(), Some(2));
-    let mut floor = command(&["lab-floor", "--listen", "127.0.0.1:0", "--target", &target])
+    let mut floor = command(&["lab-floor", "--listen", &own, "--target", &target])
         .stderr(Stdio::piped())
         .spawn()
         .expect("it runs");
@@ -154,7 +160,7 @@ fn the_floor_relays_and_asks_for_loopback() {
     let _floor = Killed(floor);
     BufReader::new(stderr).read_line(&mut line).expect("a line");
     let at = line.trim().rsplit(' ').next().expect("an address").to_owned();
-    let caller = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let caller = UdpSocket::bind(&own).expect("a port");
     let mut bytes = [0; 64];
     for socket in [&caller, &callee] {
         socket.set_read_timeout(Some(PATIENCE)).expect("a limit");

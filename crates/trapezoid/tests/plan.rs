@@ -175,7 +175,8 @@ fn times_are_taken_from_what_a_server_measured() {
 
 #[test]
 fn the_page_of_a_running_server_is_read() {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
+    let place = common::Place::claim();
+    let listener = TcpListener::bind(place.at(0)).expect("binds");
     let url = format!("http://{}/metrics", listener.local_addr().expect("an address"));
     let server = std::thread::spawn(move || {
         for status in ["200 OK", "503 Service Unavailable"] {

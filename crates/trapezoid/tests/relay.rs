@@ -1,12 +1,13 @@
 //! `trapezoid relay`, through the built binary.
 
+use crate::common;
+
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longest that anything here may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+use common::{PATIENCE, Place};
 
 fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trapezoid"));
@@ -42,9 +43,9 @@ fn line(from: &mut impl BufRead) -> String {
 }
 
 impl Running {
-    fn start(target: SocketAddr, more: &[&str]) -> Self {
-        let target = target.to_string();
-        let arguments = ["--listen", "127.0.0.1:0", "--target", &target];
+    fn start(place: &Place, target: SocketAddr, more: &[&str]) -> Self {
+        let (listen, target) = (place.at(0).to_string(), target.to_string());
+        let arguments = ["--listen", &listen, "--target", &target];
         let mut child = command(&[&arguments, more].concat())
             .spawn()
             .expect("the binary starts");
@@ -97,8 +98,8 @@ impl Running {
     }
 }
 
-fn target() -> (TcpListener, SocketAddr) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+fn target(place: &Place) -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind(place.at(0)).expect("a port");
     let address = listener.local_addr().expect("an address");
     (listener, address)
 }
@@ -111,8 +112,10 @@ fn hear(stream: &mut TcpStream, bytes: &[u8]) {
 
 #[test]
 fn it_delays_obeys_and_counts() {
-    let (listener, address) = target();
+    let place = Place::claim();
+    let (listener, address) = target(&place);
     let mut relay = Running::start(
+        &place,
         address,
         &["--delay", "15ms", "--delay-to-client", "1ms", "--json"],
     );
@@ -134,8 +137,12 @@ fn it_delays_obeys_and_counts() {
     let wrong = "explode is no command; `help` lists them\n";
     assert_eq!(relay.tell("explode"), wrong);
     assert_eq!(relay.tell("refuse"), "done: refuse\n");
-    let error = relay.connect().read(&mut [0]).expect_err("refused");
-    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    // Perhaps before this thread knows that it was connected.
+    let refused = TcpStream::connect(relay.address).and_then(|mut stream| {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.read(&mut [0])
+    });
+    assert_eq!(refused.expect_err("refused").kind(), ErrorKind::ConnectionReset);
     assert_eq!(relay.tell("accept"), "done: accept\n");
     assert_eq!(relay.tell("reset"), "done: reset\n");
     let error = client.read(&mut [0]).expect_err("reset");
@@ -170,7 +177,8 @@ fn it_delays_obeys_and_counts() {
 
 #[test]
 fn it_ends_quietly_where_nobody_asked_for_counters() {
-    let mut relay = Running::start(target().1, &[]);
+    let place = Place::claim();
+    let mut relay = Running::start(&place, target(&place).1, &[]);
     assert_eq!(relay.end("-INT"), (Some(0), String::new()));
 }
 
@@ -181,7 +189,8 @@ fn what_it_cannot_do_is_told() {
         let text = String::from_utf8(output.stderr).expect("text");
         (output.status.code(), text)
     };
-    let (_keep, taken) = target();
+    let place = Place::claim();
+    let (_keep, taken) = target(&place);
     let taken = taken.to_string();
     let (code, text) = refused(&["--listen", "0.0.0.0:0", "--target", &taken]);
     assert_eq!(code, Some(2));
@@ -195,7 +204,8 @@ fn what_it_cannot_do_is_told() {
         text.starts_with(&format!("cannot relay from {taken}: ")),
         "{text}"
     );
-    let arguments = ["--listen", "127.0.0.1:0", "--target", &taken, "--delay", "15"];
+    let listen = place.at(0).to_string();
+    let arguments = ["--listen", &listen, "--target", &taken, "--delay", "15"];
     let (code, text) = refused(&arguments);
     assert_eq!(code, Some(2));
     assert!(text.contains("15 is no delay"), "{text}");

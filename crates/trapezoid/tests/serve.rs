@@ -5,7 +5,7 @@ use crate::common;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, Server, address, ask, check, get};
+use common::{PATIENCE, Place, Server, ask, check, get};
 
 fn configuration(sip: SocketAddr, admin: SocketAddr, more: &str) -> String {
     format!(
@@ -37,13 +37,14 @@ fn options(server: SocketAddr, branch: &str) -> String {
 #[test]
 fn a_server_serves_reloads_and_drains() {
     let dir = tempfile::tempdir().expect("a directory");
-    let (sip, admin) = (address("127.83.1.1:5060"), address("127.83.1.1:8080"));
+    let place = Place::claim();
+    let (sip, admin) = (place.at(5060), place.at(8080));
     let write = |text: &str| std::fs::write(dir.path().join("t.toml"), text).expect("writable");
     write(&configuration(sip, admin, ""));
     let mut server = Server::start(dir.path());
     let ready = server.wait_for("is ready");
-    assert!(ready.contains("udp+tcp 127.83.1.1:5060"), "{ready}");
-    server.wait_for("metrics at http://127.83.1.1:8080/metrics");
+    assert!(ready.contains(&format!("udp+tcp {sip}")), "{ready}");
+    server.wait_for(&format!("metrics at http://{admin}/metrics"));
     assert_eq!(
         get(admin, "/health/ready"),
         (200, "{\"status\":\"ready\"}\n".to_owned())
@@ -98,7 +99,10 @@ fn a_server_serves_reloads_and_drains() {
 #[test]
 fn a_drain_outlives_a_reload_and_the_token_is_shown_once() {
     let dir = tempfile::tempdir().expect("a directory");
-    let (sip, admin) = (address("127.83.4.1:5060"), address("127.83.4.1:8080"));
+    let place = Place::claim();
+    let (sip, admin) = (place.at(5060), place.at(8080));
+    // Nothing is sent to members here.
+    let [first, second, third] = ["192.0.2.2", "192.0.2.3", "192.0.2.4"];
     let group = |members: &str| {
         let more = format!(
             "[[group]]\nname = \"carriers\"\nprobe_s = 0\nmembers = [{members}]\n\
@@ -106,7 +110,9 @@ fn a_drain_outlives_a_reload_and_the_token_is_shown_once() {
         );
         std::fs::write(dir.path().join("t.toml"), configuration(sip, admin, &more)).expect("writable");
     };
-    group("{ uri = \"sip:127.83.4.2\" }, { uri = \"sip:127.83.4.3\" }");
+    group(&format!(
+        "{{ uri = \"sip:{first}\" }}, {{ uri = \"sip:{second}\" }}"
+    ));
     let mut server = Server::start(dir.path());
     server.wait_for("is ready");
     server.has_said("the token of /api/v1/ was made");
@@ -129,18 +135,20 @@ fn a_drain_outlives_a_reload_and_the_token_is_shown_once() {
     };
     assert_eq!(get(admin, "/api/v1/groups").0, 401);
     assert_eq!(states(), (200, vec!["up".to_owned(), "up".to_owned()]));
-    let drain = "POST /api/v1/groups/carriers/drain?member=sip:127.83.4.3";
-    assert_eq!(ask(admin, drain, &headers).0, 200);
+    let drain = format!("POST /api/v1/groups/carriers/drain?member=sip:{second}");
+    assert_eq!(ask(admin, &drain, &headers).0, 200);
     server.wait_for("member drained by the operator");
 
-    group("{ uri = \"sip:127.83.4.3\" }, { uri = \"sip:127.83.4.4\" }, { uri = \"sip:127.83.4.2\" }");
+    group(&format!(
+        "{{ uri = \"sip:{second}\" }}, {{ uri = \"sip:{third}\" }}, {{ uri = \"sip:{first}\" }}"
+    ));
     server.signal("HUP");
     server.wait_for("configuration reloaded");
     let expected = ["drained", "up", "up"].map(str::to_owned).to_vec();
     assert_eq!(states(), (200, expected));
     let page = get(admin, "/metrics").1;
-    let up = "trapezoid_group_member_up{group=\"carriers\",member=\"sip:127.83.4.3\"} 0";
-    assert!(page.contains(up), "{page}");
+    let up = format!("trapezoid_group_member_up{{group=\"carriers\",member=\"sip:{second}\"}} 0");
+    assert!(page.contains(&up), "{page}");
     server.signal("TERM");
     assert_eq!(server.exit_code(), Some(0));
     let with_token = |lines: Vec<String>| -> Vec<String> {
@@ -161,21 +169,22 @@ fn a_drain_outlives_a_reload_and_the_token_is_shown_once() {
 #[test]
 fn data_in_use_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
-    let start = |host: &str| {
-        let (sip, admin) = (address(&format!("{host}:5060")), address(&format!("{host}:8080")));
-        std::fs::write(dir.path().join("t.toml"), configuration(sip, admin, "")).expect("writable");
+    let places = [(); 3].map(|()| Place::claim());
+    let start = |place: &Place| {
+        let text = configuration(place.at(5060), place.at(8080), "");
+        std::fs::write(dir.path().join("t.toml"), text).expect("writable");
         Server::start(dir.path())
     };
-    let mut first = start("127.83.2.1");
+    let mut first = start(&places[0]);
     first.wait_for("is ready");
-    let mut second = start("127.83.2.2");
+    let mut second = start(&places[1]);
     let line = second.wait_for("is in use by another process");
     assert!(line.contains("name another [location] url or data_dir"), "{line}");
     assert_eq!(second.exit_code(), Some(2));
     first.signal("INT");
     assert_eq!(first.exit_code(), Some(0));
     // What the first left is free again.
-    let mut third = start("127.83.2.3");
+    let mut third = start(&places[2]);
     third.wait_for("is ready");
     third.signal("TERM");
     assert_eq!(third.exit_code(), Some(0));
@@ -196,12 +205,9 @@ fn addresses_that_cannot_be_had_are_told_with_a_remedy() {
         line.contains("no interface of this machine has that address"),
         "{line}"
     );
-    let taken = std::net::TcpListener::bind("127.83.3.1:8080").expect("binds");
-    let line = fails(&configuration(
-        address("127.83.3.1:5060"),
-        taken.local_addr().expect("address"),
-        "",
-    ));
+    let place = Place::claim();
+    let _taken = std::net::TcpListener::bind(place.at(8080)).expect("binds");
+    let line = fails(&configuration(place.at(5060), place.at(8080), ""));
     assert!(
         line.contains("name another address in [admin] listen, or \"off\""),
         "{line}"
@@ -212,7 +218,8 @@ fn addresses_that_cannot_be_had_are_told_with_a_remedy() {
 #[test]
 fn cpu_time_is_split_as_the_file_says() {
     let dir = tempfile::tempdir().expect("a directory");
-    let (sip, admin) = (address("127.83.1.9:5060"), address("127.83.1.9:8080"));
+    let place = Place::claim();
+    let (sip, admin) = (place.at(5060), place.at(8080));
     let write = |more: &str| {
         let text = configuration(sip, admin, more);
         std::fs::write(dir.path().join("t.toml"), text).expect("writable");

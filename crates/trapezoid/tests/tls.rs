@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{PATIENCE, Server, address, ask, check, get};
+use common::{PATIENCE, Place, Server, ask, check, get};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use sip_net::tls::rustls::pki_types::ServerName;
 use sip_net::tls::rustls::{ClientConnection, HandshakeKind, StreamOwned};
@@ -124,7 +124,7 @@ fn reload(admin: SocketAddr, headers: &str) -> (u16, serde_json::Value) {
 }
 
 /// After one reload of each other kind.
-fn refused_and_counted(dir: &Path, admin: SocketAddr, headers: &str) {
+fn refused_and_counted(dir: &Path, tls: SocketAddr, admin: SocketAddr, headers: &str) {
     // A wrong configuration is refused as a whole.
     fs::write(dir.join("t.toml"), "[server]\nworkrs = 3\n").expect("writable");
     let (status, body) = reload(admin, headers);
@@ -140,21 +140,22 @@ fn refused_and_counted(dir: &Path, admin: SocketAddr, headers: &str) {
         let line = format!("trapezoid_reloads_total{{result=\"{result}\"}} {count}");
         assert!(page.contains(&line), "{line} in {page}");
     }
-    let line =
-        "trapezoid_tls_certificate_expiry_seconds{listener=\"tls 127.83.5.1:5061\",domain=\"example.com\"} ";
-    assert!(page.contains(line), "{page}");
+    let labels = format!("listener=\"tls {tls}\",domain=\"example.com\"");
+    let line = format!("trapezoid_tls_certificate_expiry_seconds{{{labels}}} ");
+    assert!(page.contains(&line), "{page}");
 }
 
 #[test]
 fn certificates_change_under_living_connections() {
     let dir = tempfile::tempdir().expect("a directory");
-    let (tls, admin) = (address("127.83.5.1:5061"), address("127.83.5.1:8080"));
+    let place = Place::claim();
+    let (tls, admin) = (place.at(5061), place.at(8080));
     let authority = Authority::new(dir.path(), "ca");
     let own = authority.issue("own", "example.com");
     fs::write(dir.path().join("t.toml"), configuration(tls, admin, "")).expect("writable");
     let mut server = Server::start(dir.path());
     let ready = server.wait_for("is ready");
-    assert!(ready.contains("tls 127.83.5.1:5061"), "{ready}");
+    assert!(ready.contains(&format!("tls {tls}")), "{ready}");
     let token = fs::read_to_string(dir.path().join("data/admin.token")).expect("made");
     let headers = format!("Authorization: Bearer {}\r\n", token.trim());
 
@@ -195,7 +196,7 @@ fn certificates_change_under_living_connections() {
     assert_eq!(third.shown(), new, "the old one");
     assert_eq!(living.options(tls, "d").expect("still there"), "SIP/2.0 200 OK");
 
-    refused_and_counted(dir.path(), admin, &headers);
+    refused_and_counted(dir.path(), tls, admin, &headers);
     server.signal("TERM");
     assert_eq!(server.exit_code(), Some(0));
 }
@@ -203,7 +204,8 @@ fn certificates_change_under_living_connections() {
 #[test]
 fn sessions_are_resumed_after_a_restart() {
     let dir = tempfile::tempdir().expect("a directory");
-    let (tls, admin) = (address("127.83.6.1:5061"), address("127.83.6.1:8080"));
+    let place = Place::claim();
+    let (tls, admin) = (place.at(5061), place.at(8080));
     Authority::new(dir.path(), "ca").issue("own", "example.com");
     fs::write(dir.path().join("t.toml"), configuration(tls, admin, "")).expect("writable");
     let client = trusting(&dir.path().join("ca.pem"), None);
@@ -230,7 +232,8 @@ fn sessions_are_resumed_after_a_restart() {
 #[test]
 fn who_must_show_a_certificate_gets_in_with_one_only() {
     let dir = tempfile::tempdir().expect("a directory");
-    let (tls, admin) = (address("127.83.7.1:5061"), address("127.83.7.1:8080"));
+    let place = Place::claim();
+    let (tls, admin) = (place.at(5061), place.at(8080));
     let (authority, other) = (
         Authority::new(dir.path(), "ca"),
         Authority::new(dir.path(), "other"),
@@ -257,7 +260,8 @@ fn who_must_show_a_certificate_gets_in_with_one_only() {
 #[test]
 fn a_bad_file_is_told_by_check_and_at_the_start() {
     let dir = tempfile::tempdir().expect("a directory");
-    let (tls, admin) = (address("127.83.8.1:5061"), address("127.83.8.1:8080"));
+    let place = Place::claim();
+    let (tls, admin) = (place.at(5061), place.at(8080));
     let authority = Authority::new(dir.path(), "ca");
     let own = authority.issue("own", "example.com");
     fs::write(dir.path().join("t.toml"), configuration(tls, admin, "")).expect("writable");

@@ -130,8 +130,8 @@ fn a_wrong_password_for_the_database_is_one_clear_line() {
 
 #[test]
 fn a_database_that_is_not_there_is_one_clear_line() {
-    let free = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
-    let free = free.expect("a port");
+    let place = common::Place::claim();
+    let free = place.closed();
     for scheme in ["mysql", "postgres"] {
         let url = format!("{scheme}://someone:S3cret-Word@{free}/base");
         let shown = format!("{scheme}://someone@{free}/base");
@@ -145,7 +145,8 @@ fn a_database_that_is_not_there_is_one_clear_line() {
 /// It does not wait for ever.
 #[test]
 fn a_database_that_says_nothing_is_one_clear_line() {
-    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let place = common::Place::claim();
+    let silent = TcpListener::bind(place.at(0)).expect("a port");
     let address = silent.local_addr().expect("an address");
     thread::scope(|scope| {
         for scheme in ["mysql", "postgres"] {

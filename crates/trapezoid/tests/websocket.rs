@@ -5,7 +5,7 @@ use crate::common;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use common::{PATIENCE, Server, address};
+use common::{PATIENCE, Place, Server};
 
 /// Asks for a WebSocket with these header lines; the answer's first line.
 fn upgrade(server: SocketAddr, headers: &str) -> String {
@@ -30,7 +30,8 @@ fn upgrade(server: SocketAddr, headers: &str) -> String {
 #[test]
 fn only_pages_of_the_origins_that_the_listener_names_get_in() {
     let dir = tempfile::tempdir().expect("a directory");
-    let (some, any) = (address("127.83.9.1:5066"), address("127.83.9.1:5067"));
+    let place = Place::claim();
+    let (some, any) = (place.at(5066), place.at(5067));
     let text = format!(
         "[server]\nworkers = 1\ndrain_s = 1\n[admin]\nlisten = \"off\"\n\
          [[listen]]\ntransport = \"ws\"\naddress = \"{some}\"\norigins = [\"https://phone.example.com\"]\n\
@@ -39,10 +40,7 @@ fn only_pages_of_the_origins_that_the_listener_names_get_in() {
     std::fs::write(dir.path().join("t.toml"), text).expect("writable");
     let mut server = Server::start(dir.path());
     let ready = server.wait_for("is ready");
-    assert!(
-        ready.contains("ws 127.83.9.1:5066, ws 127.83.9.1:5067"),
-        "{ready}"
-    );
+    assert!(ready.contains(&format!("ws {some}, ws {any}")), "{ready}");
     let sip = "Sec-WebSocket-Protocol: sip\r\n";
     let from = |origin: &str| format!("{sip}Origin: {origin}\r\n");
     let switched = "HTTP/1.1 101 Switching Protocols";

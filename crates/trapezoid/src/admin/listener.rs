@@ -133,7 +133,7 @@ mod tests {
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("binds");
         let address = listener.local_addr().expect("an address");
         let router = axum::Router::new().route("/", axum::routing::get(|| async { "here" }));
-        let bounded = Bounded::with(listener, 1, Duration::from_millis(50));
+        let bounded = Bounded::with(listener, 1, Duration::from_millis(1_500));
         runtime.spawn(async move { axum::serve(bounded, router).await });
 
         let mut silent = std::net::TcpStream::connect(address).expect("connects");

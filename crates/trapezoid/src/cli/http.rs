@@ -231,9 +231,10 @@ mod tests {
 
     #[test]
     fn nobody_there_is_an_error() {
+        // The port of a connection's other end has no listener as long as that end is kept.
         let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
-        let address = listener.local_addr().expect("an address");
-        drop(listener);
+        let kept = TcpStream::connect(listener.local_addr().expect("an address")).expect("connects");
+        let address = kept.local_addr().expect("an address");
         assert!(get(&format!("http://{address}/metrics")).is_err());
     }
 }

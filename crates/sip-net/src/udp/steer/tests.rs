@@ -166,6 +166,10 @@ fn socket(address: &str) -> UdpSocket {
 #[test]
 fn the_kernel_gives_each_call_to_its_worker() {
     for any in ["127.0.0.1:0", "[::1]:0"] {
+        if std::net::UdpSocket::bind(any).is_err() {
+            // A machine without IPv6.
+            continue;
+        }
         let first = socket(any);
         let address = first.local_address();
         let mut sockets = vec![first];
