@@ -85,7 +85,7 @@ impl Agent {
         let outbound = if self.outbound {
             format!(
                 ";reg-id=1;+sip.instance=\"<urn:uuid:00000000-0000-4000-8000-{:012}>\"",
-                self.client.local().port()
+                self.number
             )
         } else {
             String::new()

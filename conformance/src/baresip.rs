@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::child::{Child, wait_until};
-use crate::{Authority, DOMAIN, Scene, Transport, tool};
+use crate::child::{Child, wait_within};
+use crate::{Authority, DOMAIN, PATIENCE, STARTING, Scene, Transport, tool};
 
 /// A running phone with one account of [`DOMAIN`].
 #[derive(Debug)]
@@ -93,15 +93,11 @@ impl Baresip {
             .current_dir(scene.dir());
         let mut child = Child::start(user, &mut command, &scene.path(&format!("baresip-{user}.log")));
         let mut stream = None;
-        wait_until(
-            &format!("{user}'s phone takes commands"),
-            Duration::from_secs(10),
-            || {
-                assert!(child.ended().is_none(), "{user}'s phone ended at its start");
-                stream = TcpStream::connect(control).ok();
-                stream.is_some()
-            },
-        );
+        wait_within(&format!("{user}'s phone takes commands"), STARTING, || {
+            assert!(child.ended().is_none(), "{user}'s phone ended at its start");
+            stream = TcpStream::connect(control).ok();
+            stream.is_some()
+        });
         let control = stream.expect("connected above");
         control
             .set_read_timeout(Some(Duration::from_millis(50)))
@@ -127,9 +123,10 @@ impl Baresip {
     /// Waits until the phone's account is registered, as baresip itself tells it.
     ///
     /// # Panics
-    /// When that takes longer than ten seconds.
+    /// When it does not become so.
+    #[track_caller]
     pub fn expect_registered(&mut self) {
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + PATIENCE;
         loop {
             self.command("reginfo", "");
             self.read_for(Duration::from_millis(200));
@@ -152,9 +149,10 @@ impl Baresip {
     /// Waits for an event of a call, such as `CALL_ESTABLISHED`, and returns it.
     ///
     /// # Panics
-    /// When it does not come within ten seconds.
+    /// When it does not come.
+    #[track_caller]
     pub fn expect_event(&mut self, kind: &str) -> Value {
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(at) = self
                 .events

@@ -11,11 +11,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::child::{Child, wait_until};
-use crate::{DOMAIN, Identity, Message, Scene, tool};
+use crate::child::{Child, wait_within};
+use crate::{DOMAIN, Identity, Message, STARTING, Scene, tool};
 
-/// How long a browser may take for what it has to do.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// Between looks at it.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -81,7 +79,7 @@ impl Browser {
             .env_remove("XDG_CACHE_HOME");
         let mut child = Child::start_with_others("chromedriver", &mut command, &log);
         let mut port = None;
-        wait_until("chromedriver listens", PATIENCE, || {
+        wait_within("chromedriver listens", STARTING, || {
             assert!(child.ended().is_none(), "chromedriver ended at its start");
             let text = std::fs::read_to_string(&log).unwrap_or_default();
             let said = text.split_once("successfully on port ").map(|(_, rest)| rest);
@@ -111,7 +109,7 @@ impl Browser {
     /// registers.
     ///
     /// # Panics
-    /// When it does not within some seconds.
+    /// When it does not.
     pub fn phone(&self, url: &str, user: &str, password: &str) -> Tab<'_> {
         let tab = self.command("POST", "/window/new", &json!({ "type": "tab" }));
         let tab = Tab {
@@ -182,7 +180,7 @@ impl Tab<'_> {
     /// Waits until a value of [`Self::state`] is this one; all of them then.
     ///
     /// # Panics
-    /// When it does not become so within some seconds.
+    /// When it does not become so.
     pub fn expect(&self, name: &str, value: &Value) -> Value {
         self.expect_that(name, |found| found == value)
     }
@@ -190,9 +188,9 @@ impl Tab<'_> {
     /// Waits until a value of [`Self::state`] is as wished; all of them then.
     ///
     /// # Panics
-    /// When it does not become so within some seconds.
+    /// When it does not become so.
     pub fn expect_that(&self, name: &str, wished: impl Fn(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + STARTING;
         loop {
             let state = self.state();
             if wished(&state[name]) {
@@ -234,8 +232,9 @@ impl Driver {
     }
 
     fn try_ask(&self, method: &str, path: &str, body: &Value) -> std::io::Result<(u16, Value)> {
-        let mut stream = TcpStream::connect_timeout(&self.at, PATIENCE)?;
-        stream.set_read_timeout(Some(2 * PATIENCE))?;
+        let mut stream = TcpStream::connect_timeout(&self.at, STARTING)?;
+        // To make a session is to start a browser.
+        stream.set_read_timeout(Some(2 * STARTING))?;
         let body = if body.is_null() {
             String::new()
         } else {
@@ -283,8 +282,9 @@ impl PageServer {
         let thread = std::thread::spawn(move || {
             while !ends.load(Ordering::Relaxed) {
                 match listener.accept() {
-                    // A browser that goes away is the test's business.
-                    Ok((stream, _)) => drop(serve(stream)),
+                    // Each by itself: Chromium opens connections ahead of need, and says nothing on some. A browser
+                    // that goes away is the test's business.
+                    Ok((stream, _)) => drop(std::thread::spawn(move || drop(serve(stream)))),
                     Err(_) => std::thread::sleep(Duration::from_millis(2)),
                 }
             }
@@ -309,8 +309,7 @@ impl Drop for PageServer {
 /// Answers one request.
 fn serve(mut stream: TcpStream) -> std::io::Result<()> {
     stream.set_nonblocking(false)?;
-    // Chromium opens connections ahead of need, and says nothing on some.
-    stream.set_read_timeout(Some(Duration::from_millis(200)))?;
+    stream.set_read_timeout(Some(STARTING))?;
     let mut request = Vec::new();
     let mut buffer = [0; 4096];
     while !request.windows(4).any(|w| w == b"\r\n\r\n") {

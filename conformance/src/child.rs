@@ -5,6 +5,11 @@ use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::PATIENCE;
+
+/// Between two looks at what is waited for.
+const PAUSE: Duration = Duration::from_millis(10);
+
 /// A running program whose output goes to a log file; killed when dropped.
 #[derive(Debug)]
 pub struct Child {
@@ -59,19 +64,14 @@ impl Child {
     ///
     /// # Panics
     /// After `limit`.
+    #[track_caller]
     pub fn wait(&mut self, limit: Duration) -> ExitStatus {
-        let deadline = Instant::now() + limit;
-        loop {
-            if let Some(status) = self.ended() {
-                return status;
-            }
-            assert!(
-                Instant::now() < deadline,
-                "{} still runs after {limit:?}",
-                self.name
-            );
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let mut status = None;
+        wait_within(&format!("the end of {}", self.name), limit, || {
+            status = self.ended();
+            status.is_some()
+        });
+        status.expect("it has ended, as above")
     }
 }
 
@@ -121,12 +121,19 @@ fn descendants(of: u32) -> Vec<u32> {
 /// Asks `ready` until it says yes.
 ///
 /// # Panics
-/// After `limit`, naming `what`.
-pub(crate) fn wait_until(what: &str, limit: Duration, mut ready: impl FnMut() -> bool) {
+/// After [`PATIENCE`], naming `what`.
+#[track_caller]
+pub fn wait_until(what: &str, ready: impl FnMut() -> bool) {
+    wait_within(what, PATIENCE, ready);
+}
+
+/// The same, for as long as `limit`.
+#[track_caller]
+pub(crate) fn wait_within(what: &str, limit: Duration, mut ready: impl FnMut() -> bool) {
     let deadline = Instant::now() + limit;
     while !ready() {
         assert!(Instant::now() < deadline, "{what}: not within {limit:?}");
-        std::thread::sleep(Duration::from_millis(10));
+        std::thread::sleep(PAUSE);
     }
 }
 
@@ -142,12 +149,12 @@ mod tests {
         command.args(["-c", "sh -c 'sleep 100 & wait' & wait"]);
         let child = Child::start_with_others("sh", &mut command, &log);
         let mut others = Vec::new();
-        wait_until("three processes", Duration::from_secs(5), || {
+        wait_until("three processes", || {
             others = descendants(child.inner.id());
             others.len() >= 2
         });
         drop(child);
-        wait_until("their end", Duration::from_secs(5), || {
+        wait_until("their end", || {
             let lives = |process: &u32| {
                 let text = std::fs::read_to_string(format!("/proc/{process}/stat"));
                 text.is_ok_and(|text| !text.contains(") Z "))

@@ -4,10 +4,11 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
-use crate::child::{Child, wait_until};
-use crate::{Authority, Identity, Scene, Transport, tool};
+use crate::child::{Child, wait_within};
+use crate::{Authority, Identity, STARTING, Scene, Transport, tool};
 
 /// A Kamailio that keeps transactions, records the route, and sends new requests to one place.
 #[derive(Debug)]
@@ -63,9 +64,9 @@ impl Kamailio {
             .arg(run.join("pid"))
             .current_dir(scene.dir());
         let log = scene.path("kamailio.log");
-        let mut child = Child::start("kamailio", &mut command, &log);
+        let mut child = Child::start_with_others("kamailio", &mut command, &log);
         for (transport, local) in listen {
-            wait_until("Kamailio listens", Duration::from_secs(15), || {
+            wait_within("Kamailio listens", STARTING, || {
                 assert!(child.ended().is_none(), "Kamailio ended at its start");
                 let probe = std::net::UdpSocket::bind((scene.ip(), 0)).expect("a socket");
                 match transport {
@@ -136,11 +137,11 @@ impl Secured<'_> {
 }
 
 impl Drop for Kamailio {
-    /// Its workers end with their parent, which a plain kill would leave behind.
+    /// In order, if it can; it and its workers do not outlive this in any case.
     fn drop(&mut self) {
         self.child.signal("TERM");
-        let deadline = std::time::Instant::now() + Duration::from_secs(5);
-        while self.child.ended().is_none() && std::time::Instant::now() < deadline {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while self.child.ended().is_none() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -148,14 +149,15 @@ impl Drop for Kamailio {
 
 /// Whether an OPTIONS gets any answer.
 fn answers(probe: &std::net::UdpSocket, target: &str) -> bool {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
     let Ok(local) = probe.local_addr() else {
         return false;
     };
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let request = format!(
-        "OPTIONS sip:{target} SIP/2.0\r\nVia: SIP/2.0/UDP {local};branch=z9hG4bKprobe{port}\r\nMax-Forwards: 70\r\n\
-         From: <sip:probe@{local}>;tag=1\r\nTo: <sip:{target}>\r\nCall-ID: probe{port}\r\nCSeq: 1 OPTIONS\r\n\
-         Content-Length: 0\r\n\r\n",
-        port = local.port()
+        "OPTIONS sip:{target} SIP/2.0\r\nVia: SIP/2.0/UDP {local};branch=z9hG4bKready{number}\r\nMax-Forwards: 70\r\n\
+         From: <sip:probe@{local}>;tag=1\r\nTo: <sip:{target}>\r\nCall-ID: ready-{number}\r\nCSeq: 1 OPTIONS\r\n\
+         Content-Length: 0\r\n\r\n"
     );
     probe
         .set_read_timeout(Some(Duration::from_millis(200)))

@@ -3,6 +3,9 @@
 //!
 //! A test makes a [`Scene`], starts a [`Server`] in it, then the peers. Whatever is left running
 //! is ended when its handle is dropped; a test that panics prints every log of its scene.
+//!
+//! No test counts on the machine's speed. It waits for events ([`wait_until`]) and never for a time in which
+//! something will have happened; a least time is taken from before what starts it.
 
 mod agent;
 mod baresip;
@@ -17,6 +20,7 @@ mod link;
 mod load;
 mod openssl;
 mod phone;
+mod repeats;
 mod scene;
 mod server;
 mod sipp;
@@ -27,7 +31,7 @@ pub use agent::{Agent, Dialog};
 pub use baresip::Baresip;
 pub use browser::{Browser, Tab};
 pub use certificates::{Authority, Identity, Name};
-pub use child::Child;
+pub use child::{Child, wait_until};
 pub use dns::NameServer;
 pub use kamailio::{Kamailio, Secured};
 pub use link::{Link, Reading, TlsPeer};
@@ -38,6 +42,14 @@ pub use scene::{Scene, tool};
 pub use server::{Config, DOMAIN, Server, binary};
 pub use sipp::{Running, Sipp, Stats};
 pub use wire::{Client, Message};
+
+use std::time::Duration;
+
+/// How long a test waits for what must come. It is a bound for what is stuck: a wait ends with its event.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The same, where a program is to start or to end.
+pub const STARTING: Duration = Duration::from_secs(60);
 
 /// Ports on the scene's address: who listens where.
 pub mod port {

@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs;
@@ -15,10 +15,10 @@ use socket2::{Domain, Socket, Type};
 use tungstenite::client::ClientRequestBuilder;
 use tungstenite::{Message, WebSocket};
 
-use crate::{Authority, Identity, Scene, Transport};
+use crate::{Authority, Identity, PATIENCE, Scene, Transport};
 
-/// How long a handshake, or the wait for an answer, may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The least time that a socket takes for a time-out.
+const LEAST: Duration = Duration::from_millis(1);
 
 type Tls = StreamOwned<ClientConnection, TcpStream>;
 
@@ -131,7 +131,6 @@ impl Link {
         if transport == Transport::Udp {
             let socket = UdpSocket::bind(from)?;
             socket.connect(to)?;
-            socket.set_read_timeout(Some(PATIENCE))?;
             return Ok(Self {
                 transport,
                 local: socket.local_addr()?,
@@ -154,7 +153,7 @@ impl Link {
         })
     }
 
-    /// A connection that somebody opened to us.
+    /// A connection that a peer opened to us.
     ///
     /// # Panics
     /// When it has no address.
@@ -181,12 +180,9 @@ impl Link {
     /// # Panics
     /// When the system refuses.
     pub fn set_nonblocking(&self) {
-        let set = match &self.way {
-            Way::Udp(socket) => socket.set_nonblocking(true),
-            Way::Tcp(socket) => socket.set_nonblocking(true),
-            Way::Tls(stream) => stream.sock.set_nonblocking(true),
-            Way::Ws(socket) => socket.get_ref().set_nonblocking(true),
-            Way::Wss(socket) => socket.get_ref().sock.set_nonblocking(true),
+        let set = match self.way.stream() {
+            Ok(stream) => stream.set_nonblocking(true),
+            Err(socket) => socket.set_nonblocking(true),
         };
         set.expect("a setting of a socket");
     }
@@ -202,7 +198,11 @@ impl Link {
             Err(_) => Message::binary(bytes.to_vec()),
         };
         match &mut self.way {
-            Way::Udp(socket) => socket.send(bytes).map(|_| ()),
+            Way::Udp(socket) => match socket.send(bytes) {
+                // The error is that of an earlier datagram, and this one was not sent.
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => socket.send(bytes).map(|_| ()),
+                sent => sent.map(|_| ()),
+            },
             Way::Tcp(stream) => stream.write_all(bytes),
             Way::Tls(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
             Way::Ws(socket) => socket.send(message()).map_err(io::Error::other),
@@ -210,8 +210,26 @@ impl Link {
         }
     }
 
-    /// What is there; waits ten seconds for it, or not at all ([`Self::set_nonblocking`]).
+    /// What is there; waits for [`PATIENCE`], or not at all ([`Self::set_nonblocking`]).
     pub fn read(&mut self) -> Reading {
+        self.read_until(Instant::now() + PATIENCE)
+    }
+
+    /// What is there; waits for it until then, or not at all ([`Self::set_nonblocking`]).
+    ///
+    /// # Panics
+    /// When the system refuses.
+    pub fn read_until(&mut self, until: Instant) -> Reading {
+        let left = Some(until.saturating_duration_since(Instant::now()).max(LEAST));
+        let set = match self.way.stream() {
+            Ok(stream) => stream.set_read_timeout(left),
+            Err(socket) => socket.set_read_timeout(left),
+        };
+        set.expect("a setting of a socket");
+        self.read_once()
+    }
+
+    fn read_once(&mut self) -> Reading {
         let mut buffer = vec![0; 65_536];
         let read = match &mut self.way {
             Way::Udp(socket) => socket.recv(&mut buffer),
@@ -226,7 +244,26 @@ impl Link {
                 buffer.truncate(length);
                 Reading::Bytes(buffer)
             }
+            // A datagram found no listener: over UDP that is no end.
+            Err(error)
+                if self.transport == Transport::Udp && error.kind() == ErrorKind::ConnectionRefused =>
+            {
+                Reading::Nothing
+            }
             Err(error) => nothing_or_closed(&error),
+        }
+    }
+}
+
+impl Way {
+    /// The connection below; `Err`: there is none.
+    fn stream(&self) -> Result<&TcpStream, &UdpSocket> {
+        match self {
+            Self::Udp(socket) => Err(socket),
+            Self::Tcp(stream) => Ok(stream),
+            Self::Tls(stream) => Ok(&stream.sock),
+            Self::Ws(socket) => Ok(socket.get_ref()),
+            Self::Wss(socket) => Ok(&socket.get_ref().sock),
         }
     }
 }

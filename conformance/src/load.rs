@@ -1,5 +1,7 @@
 //! A steady stream of requests from one socket, many under way at a time: what becomes of each, and
-//! how long it took. Nothing is ever sent twice, so that whatever is lost is seen.
+//! how long it took. A request without an answer is sent again as any client does (RFC 3261 §17.1.2.2), for
+//! a datagram may find no room; one that the server has taken and lost is seen all the same, since its
+//! transaction absorbs the copies.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -10,10 +12,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::{DOMAIN, Message, Scene, digest, port};
+use crate::child::wait_until;
+use crate::repeats::Repeats;
+use crate::{DOMAIN, Message, PATIENCE, Scene, digest, port};
 
-/// How long after the last request answers are waited for.
-const PATIENCE: Duration = Duration::from_secs(8);
 /// Between looks at the clock, where nothing comes.
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -74,17 +76,31 @@ pub struct Load {
 #[derive(Debug, Default)]
 struct Shared {
     outcomes: Mutex<Vec<Outcome>>,
+    progress: Mutex<Progress>,
     end: AtomicBool,
+}
+
+/// What is under way. Requests are begun under its lock.
+#[derive(Debug, Clone, Copy, Default)]
+struct Progress {
+    /// Whether nothing more is begun.
+    rests: bool,
+    /// When the oldest request without a final answer was begun.
+    oldest: Option<Instant>,
 }
 
 impl Shared {
     fn outcomes(&self) -> MutexGuard<'_, Vec<Outcome>> {
-        self.outcomes.lock().expect("nobody panics with it")
+        self.outcomes.lock().expect("no thread panics with it")
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().expect("no thread panics with it")
     }
 }
 
 impl Load {
-    /// Begins to send from the scene's address to its server.
+    /// A stream from the scene's address to its server, at rest until [`Self::go_on`].
     ///
     /// # Panics
     /// When the caller's port cannot be had.
@@ -93,6 +109,7 @@ impl Load {
         socket.connect(scene.at(port::SERVER)).expect("connecting");
         socket.set_read_timeout(Some(PAUSE)).expect("a time-out");
         let shared = Arc::new(Shared::default());
+        shared.progress().rests = true;
         let sender = Sender {
             local: scene.at(port::CALLER),
             contact: scene.at(port::CALLEE),
@@ -100,6 +117,7 @@ impl Load {
             plan,
             open: HashMap::new(),
             sent: [0; 3],
+            repeats: Repeats::new(),
             shared: Arc::clone(&shared),
         };
         let thread = std::thread::spawn(move || sender.run());
@@ -114,28 +132,77 @@ impl Load {
         self.shared.outcomes().clone()
     }
 
-    /// Waits until `n` requests of a class in a row, begun from now on, have succeeded; when the
-    /// first of them was begun.
+    /// Begins nothing more, and waits until all that is under way has its final answer.
     ///
     /// # Panics
-    /// After `limit`.
-    pub fn wait_for_success(&self, class: Class, n: usize, limit: Duration) -> Instant {
+    /// When that does not come.
+    #[track_caller]
+    pub fn rest(&self) {
+        self.shared.progress().rests = true;
+        wait_until("the load is at rest", || self.shared.progress().oldest.is_none());
+    }
+
+    /// Ends [`Self::rest`].
+    pub fn go_on(&self) {
+        self.shared.progress().rests = false;
+    }
+
+    /// Waits until every request that was begun before `at` has its final answer.
+    ///
+    /// # Panics
+    /// When that does not come.
+    #[track_caller]
+    pub fn wait_for_answers(&self, at: Instant) {
+        wait_until("the answers to what was begun before", || {
+            let oldest = self.shared.progress().oldest;
+            oldest.is_none_or(|oldest| oldest > at)
+        });
+    }
+
+    /// Waits until so many requests of a class that were begun from `at` on have their final answers.
+    ///
+    /// # Panics
+    /// When these do not come.
+    #[track_caller]
+    pub fn wait_for(&self, class: Class, n: usize, at: Instant) {
+        wait_until(&format!("{n} answers to {class:?} requests"), || {
+            let outcomes = self.shared.outcomes();
+            let of_class = outcomes.iter().filter(|o| o.class == class && o.begun >= at);
+            of_class.count() >= n
+        });
+    }
+
+    /// Waits until a request of this user that was begun from `at` on has ended with this status.
+    ///
+    /// # Panics
+    /// When none does.
+    #[track_caller]
+    pub fn wait_for_status(&self, user: &str, status: u16, at: Instant) {
+        wait_until(&format!("{user} gets {status}"), || {
+            let outcomes = self.shared.outcomes();
+            let mut of_user = outcomes.iter().filter(|o| o.user == user && o.begun >= at);
+            of_user.any(|o| o.status == status)
+        });
+    }
+
+    /// Waits until the last `n` requests of a class that were begun, from now on, have succeeded, and none
+    /// begun after the first of these has failed; when that was begun.
+    ///
+    /// # Panics
+    /// When they do not succeed.
+    #[track_caller]
+    pub fn wait_for_success(&self, class: Class, n: usize) -> Instant {
         let start = Instant::now();
-        loop {
-            std::thread::sleep(Duration::from_millis(20));
+        let mut first = None;
+        wait_until(&format!("{n} {class:?} requests succeed"), || {
             let mut of_class = self.outcomes();
             of_class.retain(|o| o.class == class && o.begun >= start);
-            let last = of_class.iter().rev().take_while(|o| o.status == 200);
-            let last: Vec<&Outcome> = last.collect();
-            if let Some(first) = last.iter().map(|o| o.begun).min().filter(|_| last.len() >= n) {
-                return first;
-            }
-            assert!(
-                start.elapsed() < limit,
-                "{class:?} requests do not succeed within {limit:?}: {:?}",
-                of_class.iter().map(|o| o.status).collect::<Vec<_>>()
-            );
-        }
+            let failed = of_class.iter().filter(|o| o.status != 200).map(|o| o.begun).max();
+            of_class.retain(|o| failed.is_none_or(|failed| o.begun > failed));
+            first = of_class.iter().map(|o| o.begun).min();
+            of_class.len() >= n
+        });
+        first.expect("there were some")
     }
 
     /// Sends no more, waits for the answers that are to come, and tells all.
@@ -185,28 +252,38 @@ struct Sender {
     open: HashMap<String, Job>,
     /// Of each class.
     sent: [u32; 3],
+    repeats: Repeats<()>,
     shared: Arc<Shared>,
 }
 
 impl Sender {
     fn run(mut self) {
-        let start = Instant::now();
+        let shared = Arc::clone(&self.shared);
+        // Time that it was not at rest.
+        let (mut active, mut last) = (Duration::ZERO, Instant::now());
         let mut buffer = vec![0; 65_536];
         let mut until = None;
         loop {
             let now = Instant::now();
-            if self.shared.end.load(Ordering::Relaxed) {
-                let until = *until.get_or_insert(now + PATIENCE);
-                if self.open.is_empty() || now >= until {
-                    break;
-                }
-            } else {
-                self.send_due(now - start);
+            let is_over = shared.end.load(Ordering::Relaxed);
+            let mut progress = shared.progress();
+            if !progress.rests && !is_over {
+                active += now - last;
+                self.send_due(active);
+            }
+            last = now;
+            progress.oldest = self.open.values().map(|job| job.begun).min();
+            drop(progress);
+            if is_over && (self.open.is_empty() || now >= *until.get_or_insert(now + PATIENCE)) {
+                break;
+            }
+            for (bytes, ()) in self.repeats.due(now) {
+                self.transmit(&bytes);
             }
             match self.socket.recv(&mut buffer) {
                 Ok(length) => self.hear(&buffer[..length]),
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
-                // Nobody listens: what is open stays so.
+                // Nothing listens there: what is open stays so.
                 Err(_) => std::thread::sleep(PAUSE),
             }
         }
@@ -274,7 +351,7 @@ impl Sender {
         }
     }
 
-    fn send(&self, call: &str, job: &Job, more: &str) {
+    fn send(&mut self, call: &str, job: &Job, more: &str) {
         let (method, uri, from) = (job.method, self.uri(job), self.from(job));
         let to = if method == "REGISTER" { &from } else { &uri };
         let branch = format!("{call}-{}", job.cseq);
@@ -295,13 +372,24 @@ impl Sender {
         )
     }
 
-    fn send_bytes(&self, text: &str) {
+    fn send_bytes(&mut self, text: &str) {
+        self.repeats.sent(text.as_bytes(), (), false, Instant::now());
+        self.transmit(text.as_bytes());
+    }
+
+    fn transmit(&self, bytes: &[u8]) {
         // A server that is not there is the test's business.
-        let _ = self.socket.send(text.as_bytes());
+        let _ = self.socket.send(bytes);
     }
 
     fn hear(&mut self, bytes: &[u8]) {
         let message = Message::parse(bytes);
+        if let Some(again) = self.repeats.heard(&message, false) {
+            for (bytes, ()) in again {
+                self.transmit(&bytes);
+            }
+            return;
+        }
         let status = message.status();
         let call = message.header("call-id").to_owned();
         let cseq = message.header("cseq");
@@ -311,28 +399,29 @@ impl Sender {
         if cseq.ends_with(" INVITE") {
             self.acknowledge(&call, &message);
         }
-        // Copies come late.
-        let Some(job) = self.open.get_mut(&call).filter(|job| {
-            let number = cseq.split(' ').next();
-            number.and_then(|n| n.parse().ok()) == Some(job.cseq)
-        }) else {
+        // An answer to the request without credentials is the end of that only.
+        let number = cseq.split(' ').next().and_then(|n| n.parse().ok());
+        let Some(mut job) = self.open.remove(&call) else {
             return;
         };
-        if matches!(status, 401 | 407) && job.class != Class::Open && job.cseq == 1 {
+        if number != Some(job.cseq) {
+            self.open.insert(call, job);
+        } else if matches!(status, 401 | 407) && job.class != Class::Open && job.cseq == 1 {
             job.cseq = 2;
             job.sent = Instant::now();
-            let Some(job) = self.open.get(&call) else { return };
             let password = (self.plan.password)(&job.user);
-            let credentials = digest::credentials(job.method, &self.uri(job), &message, &job.user, &password);
+            let credentials =
+                digest::credentials(job.method, &self.uri(&job), &message, &job.user, &password);
             let name = if status == 401 { "" } else { "Proxy-" };
-            self.send(&call, job, &format!("{name}Authorization: {credentials}\r\n"));
-        } else if let Some(job) = self.open.remove(&call) {
+            self.send(&call, &job, &format!("{name}Authorization: {credentials}\r\n"));
+            self.open.insert(call, job);
+        } else {
             self.record(job, status, message.header("retry-after"));
         }
     }
 
     /// RFC 3261 §17.1.1.3: in its transaction; §13.2.2.4: a 2xx in its dialog.
-    fn acknowledge(&self, call: &str, answer: &Message) {
+    fn acknowledge(&mut self, call: &str, answer: &Message) {
         let number = answer.header("cseq").split(' ').next().unwrap_or_default();
         let cseq = number.parse().unwrap_or(1);
         let branch = format!("{call}-{cseq}");

@@ -4,13 +4,10 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::child::wait_until;
 use crate::{Authority, DOMAIN, Identity, Scene, Transport, tool};
-
-/// How long a client may take.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What `openssl s_client` does against one server.
 #[derive(Debug, Clone)]
@@ -91,23 +88,27 @@ impl<'a> SClient<'a> {
         // It reads this once it is connected. Where it ends before, that is seen below.
         let _ = input.write_all(self.options().as_bytes());
         let mut success = false;
-        wait_until("openssl s_client", PATIENCE, || {
+        wait_until("openssl s_client", || {
+            // In this order: what it has said before its end is read.
+            let has_ended = child.try_wait().expect("a child can be asked").is_some();
             success = done(&read(&log));
-            success || child.try_wait().expect("a child can be asked").is_some()
+            success || has_ended
         });
         drop(input);
-        wait_until("the end of openssl s_client", PATIENCE, || {
+        wait_until("the end of openssl s_client", || {
             child.try_wait().expect("a child can be asked").is_some()
         });
         (read(&log), success)
     }
 
     fn options(&self) -> String {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let at = self.scene.at(Transport::Tls.port());
         format!(
-            "OPTIONS sip:{at} SIP/2.0\r\nVia: SIP/2.0/TLS {ip}:1;branch=z9hG4bKopenssl;rport\r\n\
+            "OPTIONS sip:{at} SIP/2.0\r\nVia: SIP/2.0/TLS {ip}:1;branch=z9hG4bKopenssl{number};rport\r\n\
              Max-Forwards: 70\r\nFrom: <sip:openssl@{DOMAIN}>;tag=1\r\nTo: <sip:{at}>\r\n\
-             Call-ID: openssl\r\nCSeq: 1 OPTIONS\r\nContent-Length: 0\r\n\r\n",
+             Call-ID: openssl-{number}\r\nCSeq: 1 OPTIONS\r\nContent-Length: 0\r\n\r\n",
             ip = self.scene.ip(),
         )
     }

@@ -11,10 +11,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::child::wait_until;
+use crate::repeats::{Repeats, T1};
 use crate::{DOMAIN, Message, Scene, Transport, port};
 
-/// How long anything may take that has to come.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// Between looks at the sockets.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -24,10 +23,12 @@ const PAUSE: Duration = Duration::from_millis(1);
 pub enum Part {
     /// Rings, and answers after this time.
     Answer(Duration),
+    /// Rings, and answers on its cue ([`Phone::cue`]).
+    AnswerOnCue,
     /// Rings until it is cancelled.
     Ring,
-    /// Says nothing for this time, then rings until it is cancelled.
-    RingLate(Duration),
+    /// Says nothing until its cue, then rings until it is cancelled.
+    RingOnCue,
     /// Gives this final answer to every request, after this time.
     Refuse(u16, Duration),
     /// Answers 302 with these values of Contact.
@@ -61,6 +62,7 @@ struct Shared {
     tcp: TcpListener,
     streams: Mutex<Vec<Stream>>,
     heard: Mutex<Vec<Heard>>,
+    cue: AtomicBool,
     end: AtomicBool,
 }
 
@@ -77,9 +79,24 @@ enum Way {
     Stream(usize),
 }
 
-/// Something to say later.
+impl Way {
+    fn is_reliable(self) -> bool {
+        matches!(self, Self::Stream(_))
+    }
+}
+
+/// When a response is sent.
+#[derive(Debug, Clone, Copy)]
+enum When {
+    Now,
+    After(Duration),
+    OnCue,
+}
+
+/// A response that is sent later.
 struct Later {
-    at: Instant,
+    /// `None`: on cue.
+    at: Option<Instant>,
     text: String,
     way: Way,
     /// The branch of an INVITE, whose CANCEL makes this go away.
@@ -87,7 +104,7 @@ struct Later {
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("nobody panics with it")
+    mutex.lock().expect("no thread panics with it")
 }
 
 impl Phone {
@@ -102,6 +119,7 @@ impl Phone {
             tcp: TcpListener::bind(local).expect("binding"),
             streams: Mutex::default(),
             heard: Mutex::default(),
+            cue: AtomicBool::new(false),
             end: AtomicBool::new(false),
         });
         shared.udp.set_nonblocking(true).expect("not to block");
@@ -114,8 +132,8 @@ impl Phone {
                 transport,
                 part,
                 later: Vec::new(),
-                seen: BTreeSet::new(),
                 invites: BTreeMap::new(),
+                repeats: Repeats::new(),
             }
             .run();
         });
@@ -149,10 +167,7 @@ impl Phone {
             port = local.port(),
         );
         match self.transport {
-            Transport::Udp => {
-                let sent = self.shared.udp.send_to(text.as_bytes(), self.server);
-                sent.expect("sending");
-            }
+            Transport::Udp => self.send_datagram(&text),
             Transport::Tls | Transport::Ws | Transport::Wss => {
                 panic!("a callee over {name} is an Agent")
             }
@@ -166,9 +181,24 @@ impl Phone {
                 });
             }
         }
-        wait_until("the answer to REGISTER", PATIENCE, || {
+        let mut sent = Instant::now();
+        wait_until("the answer to REGISTER", || {
+            if self.transport == Transport::Udp && sent.elapsed() >= T1 {
+                sent = Instant::now();
+                self.send_datagram(&text);
+            }
             self.heard().iter().any(|heard| heard.message.status() == 200)
         });
+    }
+
+    fn send_datagram(&self, text: &str) {
+        let sent = self.shared.udp.send_to(text.as_bytes(), self.server);
+        sent.expect("sending");
+    }
+
+    /// Has it do what its part leaves to a cue, for the INVITEs that have come and those that follow.
+    pub fn cue(&self) {
+        self.shared.cue.store(true, Ordering::Relaxed);
     }
 
     /// Everything that came so far.
@@ -182,7 +212,8 @@ impl Phone {
         let mut heard = self.heard();
         heard.retain(|heard| {
             let message = &heard.message;
-            message.first_line.split(' ').next() == Some(method) && branches.insert(branch(message))
+            message.first_line.split(' ').next() == Some(method)
+                && branches.insert(message.branch().to_owned())
         });
         heard
     }
@@ -196,9 +227,10 @@ impl Phone {
     ///
     /// # Panics
     /// When none comes.
+    #[track_caller]
     pub fn wait_for(&self, method: &str) -> Heard {
         let what = format!("{method} at {}", self.local);
-        wait_until(&what, PATIENCE, || self.count(method) > 0);
+        wait_until(&what, || self.count(method) > 0);
         self.requests(method).remove(0)
     }
 }
@@ -220,10 +252,9 @@ struct Life<'a> {
     transport: Transport,
     part: Part,
     later: Vec<Later>,
-    /// Branches and methods of requests that came.
-    seen: BTreeSet<String>,
     /// INVITEs by their branch.
     invites: BTreeMap<String, Message>,
+    repeats: Repeats<Way>,
 }
 
 impl Life<'_> {
@@ -244,14 +275,23 @@ impl Life<'_> {
                 idle = false;
                 self.hear(&bytes, Way::Stream(number));
             }
-            let now = Instant::now();
-            let (due, later) = self.later.drain(..).partition(|later| later.at <= now);
-            self.later = later;
-            let due: Vec<Later> = due;
-            due.iter().for_each(|later| self.say(&later.text, later.way));
+            self.say_what_is_due();
             if idle {
                 std::thread::sleep(PAUSE);
             }
+        }
+    }
+
+    fn say_what_is_due(&mut self) {
+        let (now, has_cue) = (Instant::now(), self.shared.cue.load(Ordering::Relaxed));
+        let is_due = |later: &Later| later.at.map_or(has_cue, |at| at <= now);
+        let (due, later): (Vec<Later>, Vec<Later>) = self.later.drain(..).partition(is_due);
+        self.later = later;
+        for later in due {
+            self.say(&later.text, later.way);
+        }
+        for (bytes, way) in self.repeats.due(now) {
+            self.transmit(&bytes, way);
         }
     }
 
@@ -283,46 +323,55 @@ impl Life<'_> {
             message: message.clone(),
             at: Instant::now(),
         });
-        let method = message
-            .first_line
-            .split(' ')
-            .next()
-            .unwrap_or_default()
-            .to_owned();
-        let is_new = self.seen.insert(format!("{} {method}", branch(&message)));
-        if message.status() > 0 || !is_new || self.part == Part::Silent {
+        if let Some(again) = self.repeats.heard(&message, way.is_reliable()) {
+            for (bytes, way) in again {
+                self.transmit(&bytes, way);
+            }
             return;
         }
-        match method.as_str() {
+        if message.status() > 0 || self.part == Part::Silent {
+            return;
+        }
+        match message.first_line.split(' ').next().unwrap_or_default() {
             "ACK" => {}
             "INVITE" => self.invited(&message, way),
             "CANCEL" => self.cancelled(&message, way),
-            _ => match self.part {
-                Part::Refuse(code, _) => self.answer(&message, code, "", Duration::ZERO, way),
-                Part::Answer(_) | Part::Ring | Part::RingLate(_) | Part::Redirect(_) | Part::Silent => {
-                    self.answer(&message, 200, "", Duration::ZERO, way);
-                }
-            },
+            _ => {
+                let code = match self.part {
+                    Part::Refuse(code, _) => code,
+                    Part::Answer(_)
+                    | Part::AnswerOnCue
+                    | Part::Ring
+                    | Part::RingOnCue
+                    | Part::Redirect(_)
+                    | Part::Silent => 200,
+                };
+                self.answer(&message, code, "", When::Now, way);
+            }
         }
     }
 
     fn invited(&mut self, message: &Message, way: Way) {
         let contact = format!("Contact: <{}>\r\n", Self::uri(self.local, self.transport));
-        self.invites.insert(branch(message), message.clone());
+        self.invites.insert(message.branch().to_owned(), message.clone());
         match self.part.clone() {
             Part::Answer(after) => {
-                self.answer(message, 180, &contact, Duration::ZERO, way);
-                self.answer(message, 200, &contact, after, way);
+                self.answer(message, 180, &contact, When::Now, way);
+                self.answer(message, 200, &contact, When::After(after), way);
             }
-            Part::Ring => self.answer(message, 180, &contact, Duration::ZERO, way),
-            Part::RingLate(after) => self.answer(message, 180, &contact, after, way),
-            Part::Refuse(code, after) => self.answer(message, code, "", after, way),
+            Part::AnswerOnCue => {
+                self.answer(message, 180, &contact, When::Now, way);
+                self.answer(message, 200, &contact, When::OnCue, way);
+            }
+            Part::Ring => self.answer(message, 180, &contact, When::Now, way),
+            Part::RingOnCue => self.answer(message, 180, &contact, When::OnCue, way),
+            Part::Refuse(code, after) => self.answer(message, code, "", When::After(after), way),
             Part::Redirect(contacts) => {
                 let lines: String = contacts
                     .iter()
                     .map(|value| format!("Contact: {value}\r\n"))
                     .collect();
-                self.answer(message, 302, &lines, Duration::ZERO, way);
+                self.answer(message, 302, &lines, When::Now, way);
             }
             Part::Silent => {}
         }
@@ -334,18 +383,18 @@ impl Life<'_> {
 
     /// 200 to the CANCEL; 487 to its INVITE, unless that has its answer.
     fn cancelled(&mut self, cancel: &Message, way: Way) {
-        self.answer(cancel, 200, "", Duration::ZERO, way);
-        let waits = matches!(self.part, Part::Ring | Part::RingLate(_));
+        self.answer(cancel, 200, "", When::Now, way);
+        let waits = matches!(self.part, Part::Ring | Part::RingOnCue);
         let before = self.later.len();
-        let cancelled = branch(cancel);
+        let cancelled = cancel.branch();
         self.later.retain(|later| later.branch != cancelled);
         let stops = waits || self.later.len() < before;
-        if let Some(invite) = self.invites.get(&cancelled).filter(|_| stops).cloned() {
-            self.answer(&invite, 487, "", Duration::ZERO, way);
+        if let Some(invite) = self.invites.get(cancelled).filter(|_| stops).cloned() {
+            self.answer(&invite, 487, "", When::Now, way);
         }
     }
 
-    fn answer(&mut self, request: &Message, code: u16, more: &str, after: Duration, way: Way) {
+    fn answer(&mut self, request: &Message, code: u16, more: &str, when: When, way: Way) {
         let mut text = format!("SIP/2.0 {code} Scripted\r\n");
         for (name, value) in &request.headers {
             let copied = ["via", "from", "to", "call-id", "cseq", "record-route"].contains(&name.as_str());
@@ -358,33 +407,34 @@ impl Life<'_> {
             }
         }
         text.push_str(&format!("{more}Content-Length: 0\r\n\r\n"));
-        if after.is_zero() {
-            self.say(&text, way);
-        } else {
-            self.later.push(Later {
-                at: Instant::now() + after,
-                text,
-                way,
-                branch: branch(request),
-            });
-        }
+        let at = match when {
+            When::Now => return self.say(&text, way),
+            When::After(time) if time.is_zero() => return self.say(&text, way),
+            When::After(time) => Some(Instant::now() + time),
+            When::OnCue => None,
+        };
+        self.later.push(Later {
+            at,
+            text,
+            way,
+            branch: request.branch().to_owned(),
+        });
     }
 
-    fn say(&self, text: &str, way: Way) {
+    fn say(&mut self, text: &str, way: Way) {
+        self.repeats
+            .sent(text.as_bytes(), way, way.is_reliable(), Instant::now());
+        self.transmit(text.as_bytes(), way);
+    }
+
+    fn transmit(&self, bytes: &[u8], way: Way) {
         // A peer that is gone is the test's business.
         let _ = match way {
-            Way::Datagram(to) => self.shared.udp.send_to(text.as_bytes(), to).map(|_| ()),
+            Way::Datagram(to) => self.shared.udp.send_to(bytes, to).map(|_| ()),
             Way::Stream(number) => match locked(&self.shared.streams).get_mut(number) {
-                Some(stream) => stream.socket.write_all(text.as_bytes()),
+                Some(stream) => stream.socket.write_all(bytes),
                 None => Ok(()),
             },
         };
     }
-}
-
-/// The branch of the topmost Via.
-fn branch(message: &Message) -> String {
-    let via = message.header("via");
-    let value = via.split("branch=").nth(1).unwrap_or_default();
-    value.split([';', ',', ' ']).next().unwrap_or_default().to_owned()
 }

@@ -6,16 +6,19 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::child::{Child, wait_until};
-use crate::{Identity, Scene, Transport, port};
+use crate::child::{Child, wait_until, wait_within};
+use crate::{Identity, PATIENCE, STARTING, Scene, Transport, port};
 
 /// The domain that the server serves in every test.
 pub const DOMAIN: &str = "example.com";
 
-/// How long a server may take from its start to being ready, and from SIGTERM to its end.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Between two looks at what it counts.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How long a connection to the admin address may take to open.
+const CONNECT: Duration = Duration::from_secs(10);
 
 /// A configuration file in the making: one domain without authentication, bindings and
 /// subscribers in SQLite, UDP and TCP on the scene's address.
@@ -203,7 +206,7 @@ impl Server {
             .current_dir(scene.dir());
         let mut child = Child::start("trapezoid serve", &mut command, &log);
         let admin = scene.at(port::ADMIN);
-        wait_until("/health/ready answers 200", PATIENCE, || {
+        wait_within("/health/ready answers 200", STARTING, || {
             if let Some(status) = child.ended() {
                 panic!("the server ended at its start: {status}");
             }
@@ -230,14 +233,48 @@ impl Server {
             .sum()
     }
 
+    /// Waits until [`Self::metric`] is as wanted; what it is then. Workers publish what they count a few
+    /// times a second.
+    ///
+    /// # Panics
+    /// When it does not become so.
+    #[track_caller]
+    pub fn wait_for_metric(&self, name: &str, label: &str, wanted: impl Fn(f64) -> bool) -> f64 {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let value = self.metric(name, label);
+            if wanted(value) {
+                return value;
+            }
+            assert!(Instant::now() < deadline, "{name} {label} stays at {value}");
+            std::thread::sleep(LOOK);
+        }
+    }
+
     /// Asks `/api/v1` with the server's token, with a body or an empty one.
     ///
     /// # Panics
     /// When it does not answer 200.
+    #[track_caller]
     pub fn api(&self, what: &str, body: &str) -> serde_json::Value {
         let (status, answer) = self.ask(what, body);
         assert_eq!(status, 200, "{what}: {answer}");
         serde_json::from_str(&answer).expect("JSON")
+    }
+
+    /// The same; again where the answer is 503, which says so.
+    ///
+    /// # Panics
+    /// When it does not answer 200.
+    #[track_caller]
+    pub fn api_when_ready(&self, what: &str, body: &str) -> serde_json::Value {
+        let mut answer = (503, String::new());
+        wait_until(what, || {
+            answer = self.ask(what, body);
+            answer.0 != 503
+        });
+        assert_eq!(answer.0, 200, "{what}: {}", answer.1);
+        serde_json::from_str(&answer.1).expect("JSON")
     }
 
     fn ask(&self, what: &str, body: &str) -> (u16, String) {
@@ -277,16 +314,30 @@ impl Server {
         (status, answer)
     }
 
-    /// What it has logged so far.
+    /// What it has logged so far. A thread of its own writes that, some time after the event.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Waits until it has logged this; what it has logged so far.
+    ///
+    /// # Panics
+    /// When it does not.
+    #[track_caller]
+    pub fn wait_for_log(&self, text: &str) -> String {
+        let mut log = String::new();
+        wait_until(&format!("{text:?} in the log"), || {
+            log = self.log();
+            log.contains(text)
+        });
+        log
     }
 
     /// Ends it without a warning, by SIGKILL. What it had written is there, on disk or not: the kernel lives on,
     /// so that this shows nothing of a power failure.
     pub fn kill(mut self) {
         self.child.signal("KILL");
-        self.child.wait(PATIENCE);
+        self.child.wait(STARTING);
     }
 
     fn finish(&mut self) {
@@ -296,7 +347,7 @@ impl Server {
             return;
         }
         self.child.signal("TERM");
-        let status = self.child.wait(PATIENCE);
+        let status = self.child.wait(STARTING);
         assert!(status.success(), "after SIGTERM the server ended with {status}");
         assert!(!self.log().contains("panicked at"), "the server panicked");
     }
@@ -372,8 +423,8 @@ fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
 
 /// Status and body of the answer to a request with these header lines and this body.
 fn ask(address: SocketAddr, what: &str, headers: &str, body: &str) -> Option<(u16, String)> {
-    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+    let mut stream = TcpStream::connect_timeout(&address, CONNECT).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
     write!(
         stream,
         "{what} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {}\r\n{headers}\r\n{body}",

@@ -7,11 +7,18 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use crate::child::{Child, wait_until};
-use crate::{Scene, Transport, tool};
+use crate::child::{Child, wait_until, wait_within};
+use crate::{STARTING, Scene, Transport, tool};
 
-/// SIPp's own time-out; it then counts its open calls as failed and exits with an error.
-const TIMEOUT_S: u64 = 60;
+/// SIPp's own time-out, for what is stuck; it then counts its open calls as failed and exits with an
+/// error.
+const TIMEOUT_S: u64 = 120;
+/// How long after that it may take to end.
+const GRACE: Duration = Duration::from_secs(20);
+
+/// What SIPp asks of the system for the buffers of its sockets: what comes while it does not run finds
+/// room there.
+const BUFFER_BYTES: &str = "1000000";
 
 /// One SIPp to be started.
 #[derive(Debug, Clone)]
@@ -62,6 +69,8 @@ impl<'a> Sipp<'a> {
             ("or_code", "699".to_owned()),
             ("cseq", "1".to_owned()),
             ("cseq_again", "2".to_owned()),
+            // Longer than RFC 3261's T1: on a busy machine nothing is sent again that was not lost.
+            ("retrans", "2000".to_owned()),
         ];
         Self {
             scene,
@@ -167,11 +176,15 @@ impl<'a> Sipp<'a> {
         ]);
         // SIPp's own choice is its peer's address; RFC 7616 §3.4.6 wants the Request-URI.
         command.args(["-auth_uri", self.auth_uri()]);
+        command.args(["-buff_size", BUFFER_BYTES]);
         if self.bounded {
             command.args(["-m", &self.calls.to_string()]);
         }
         if self.lost_percent > 0 {
             command.args(["-lost", &self.lost_percent.to_string()]);
+            // SIPp's own choice of 5 is too few where one of five is lost on its way.
+            command.args(["-max_retrans", "20", "-max_invite_retrans", "9"]);
+            command.args(["-max_non_invite_retrans", "20"]);
         }
         if let Some(remote) = self.remote {
             command.args(["-r", &self.rate.to_string(), &remote.to_string()]);
@@ -179,9 +192,9 @@ impl<'a> Sipp<'a> {
         let mut child = Child::start(&name, &mut command, &file("screen.log"));
         if self.remote.is_none() {
             let local = self.scene.at(self.port);
-            wait_until(&format!("{name} listens"), Duration::from_secs(10), || {
+            wait_within(&format!("{name} listens"), STARTING, || {
                 assert!(child.ended().is_none(), "{name} ended at its start");
-                taken(local, self.transport)
+                is_bound(local, self.transport)
             });
         }
         Some(Running {
@@ -232,13 +245,24 @@ impl<'a> Sipp<'a> {
     }
 }
 
-fn taken(address: SocketAddr, transport: Transport) -> bool {
-    match transport {
-        Transport::Udp => std::net::UdpSocket::bind(address).is_err(),
-        Transport::Tcp | Transport::Tls | Transport::Ws | Transport::Wss => {
-            std::net::TcpListener::bind(address).is_err()
-        }
-    }
+/// Whether a socket is bound to this address, and for connections listens there, as the kernel has it: to
+/// bind one by way of trial would keep SIPp from it.
+fn is_bound(address: SocketAddr, transport: Transport) -> bool {
+    let std::net::IpAddr::V4(ip) = address.ip() else {
+        panic!("a scene is at 127/8");
+    };
+    let (table, state) = match transport {
+        Transport::Udp => ("/proc/net/udp", None),
+        Transport::Tcp | Transport::Tls | Transport::Ws | Transport::Wss => ("/proc/net/tcp", Some("0A")),
+    };
+    let text = std::fs::read_to_string(table).unwrap_or_default();
+    // The address as the kernel has it in memory.
+    let wanted = format!("{:08X}:{:04X}", u32::from_ne_bytes(ip.octets()), address.port());
+    text.lines().skip(1).any(|line| {
+        // Number, local address, remote address, state.
+        let mut words = line.split_whitespace().skip(1);
+        words.next() == Some(wanted.as_str()) && (state.is_none() || words.nth(1) == state)
+    })
 }
 
 /// A SIPp that runs.
@@ -268,61 +292,88 @@ impl Running {
         stats
     }
 
+    /// The same, and no INVITE came as new twice: each call had one, and copies of it the same branch.
+    pub fn succeed_with_one_invite_each(self, calls: u32) -> Stats {
+        let (name, messages) = (self.name.clone(), self.messages.clone());
+        let stats = self.succeed(calls);
+        assert_eq!(stats.incoming(), u64::from(calls), "{name}: {stats:?}");
+        let branches = invites_in(&messages);
+        assert_eq!(branches.len(), calls as usize, "{name}: {branches:?}");
+        assert!(
+            branches.values().all(|b| b.len() == 1),
+            "{name}: an INVITE came twice: {branches:?}"
+        );
+        stats
+    }
+
     /// Waits for its end, whatever it is.
     pub fn end(mut self) -> (Option<i32>, Stats) {
-        let status = self.child.wait(Duration::from_secs(TIMEOUT_S + 20));
+        let status = self.child.wait(Duration::from_secs(TIMEOUT_S) + GRACE);
         (status.code(), Stats::read(&self.stats))
     }
 
-    /// Ends it at once, whatever calls are open: no call has failed so far.
-    pub fn stop(self) -> Stats {
+    /// Ends it once it has counted so many calls that came in, whatever calls are open: none has failed so far.
+    pub fn stop(self, calls: u32) -> Stats {
+        let mut stats = Stats::default();
         // Statistics are written once a second.
-        std::thread::sleep(Duration::from_millis(1_500));
-        let stats = Stats::read(&self.stats);
+        wait_until(&format!("{} counts {calls} calls", self.name), || {
+            stats = Stats::read(&self.stats);
+            stats
+                .0
+                .get("IncomingCall")
+                .is_some_and(|n| *n >= u64::from(calls))
+        });
         assert_eq!(stats.failed(), 0, "{}: failed calls, of {stats:?}", self.name);
         stats
     }
 
     /// Call-IDs of the INVITEs that it received, each with the branches that they came with.
     pub fn invites_received(&self) -> BTreeMap<String, BTreeSet<String>> {
-        let log = String::from_utf8_lossy(&std::fs::read(&self.messages).unwrap_or_default()).into_owned();
-        let mut calls: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-        for message in log.split("message received").skip(1) {
-            let message = message.split("message sent").next().unwrap_or_default();
-            let Some(start) = message.find("INVITE sip:") else {
-                continue;
-            };
-            if message[..start].contains("SIP/2.0") {
-                continue;
-            }
-            let header = |name: &str| {
-                let line = message.lines().find(|l| l.to_ascii_lowercase().starts_with(name));
-                line.and_then(|l| l.split_once(':'))
-                    .map(|(_, v)| v.trim().to_owned())
-                    .unwrap_or_default()
-            };
-            let branch = header("via:")
-                .split(";branch=")
-                .nth(1)
-                .unwrap_or_default()
-                .to_owned();
-            let branch = branch.split([';', ',']).next().unwrap_or_default().to_owned();
-            calls.entry(header("call-id:")).or_default().insert(branch);
-        }
-        calls
+        invites_in(&self.messages)
     }
 }
 
+/// [`Running::invites_received`], from its log of messages.
+fn invites_in(messages: &Path) -> BTreeMap<String, BTreeSet<String>> {
+    let log = String::from_utf8_lossy(&std::fs::read(messages).unwrap_or_default()).into_owned();
+    let mut calls: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for message in log.split("message received").skip(1) {
+        let message = message.split("message sent").next().unwrap_or_default();
+        let Some(start) = message.find("INVITE sip:") else {
+            continue;
+        };
+        if message[..start].contains("SIP/2.0") {
+            continue;
+        }
+        let header = |name: &str| {
+            let line = message.lines().find(|l| l.to_ascii_lowercase().starts_with(name));
+            line.and_then(|l| l.split_once(':'))
+                .map(|(_, v)| v.trim().to_owned())
+                .unwrap_or_default()
+        };
+        let branch = header("via:")
+            .split(";branch=")
+            .nth(1)
+            .unwrap_or_default()
+            .to_owned();
+        let branch = branch.split([';', ',']).next().unwrap_or_default().to_owned();
+        calls.entry(header("call-id:")).or_default().insert(branch);
+    }
+    calls
+}
+
 /// The last row of SIPp's statistics: totals by column name.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stats(BTreeMap<String, u64>);
 
 impl Stats {
     fn read(path: &Path) -> Self {
         let text = std::fs::read_to_string(path).unwrap_or_default();
-        let mut rows = text.lines();
+        // While SIPp runs the last row may be half written.
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        let mut rows = whole.lines();
         let names = rows.next().unwrap_or_default().split(';');
-        let values = rows.last().unwrap_or_default().split(';');
+        let values = rows.next_back().unwrap_or_default().split(';');
         let totals = names.zip(values).filter(|(name, _)| name.ends_with("(C)"));
         Self(
             totals

@@ -1,9 +1,14 @@
-//! A client that sends exactly what a test wrote, for what no well-behaved peer would send.
+//! A client that sends exactly what a test wrote, for what no well-behaved peer would send. Below that it
+//! does as any user agent does: over UDP it sends requests again while it waits for the answer, and a test
+//! never sees a message twice.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
 
 use crate::link::{Link, Reading};
-use crate::{DOMAIN, Scene, Transport};
+use crate::repeats::Repeats;
+use crate::{DOMAIN, PATIENCE, Scene, Transport};
 
 /// One way to the server.
 #[derive(Debug)]
@@ -13,6 +18,8 @@ pub struct Client {
     /// to it (RFC 7118 §5).
     host: String,
     pending: Vec<u8>,
+    repeats: Repeats<()>,
+    sends_once: bool,
 }
 
 /// A message as text: first line, then headers in order.
@@ -61,6 +68,17 @@ impl Message {
             .strip_prefix("SIP/2.0 ")
             .and_then(|rest| rest.get(..3));
         code.and_then(|c| c.parse().ok()).unwrap_or(0)
+    }
+
+    /// The branch of the topmost Via; empty where there is none.
+    pub fn branch(&self) -> &str {
+        let value = self.header("via").split("branch=").nth(1).unwrap_or_default();
+        value.split([';', ',', ' ']).next().unwrap_or_default()
+    }
+
+    /// The method that CSeq names; empty where there is none.
+    pub fn cseq_method(&self) -> &str {
+        self.header("cseq").split_whitespace().nth(1).unwrap_or_default()
     }
 
     /// The first header of this name (lower case); empty where there is none.
@@ -148,7 +166,15 @@ impl Client {
             link,
             host,
             pending: Vec::new(),
+            repeats: Repeats::new(),
+            sends_once: false,
         }
+    }
+
+    /// Sends nothing again, for a server that counts what comes.
+    pub fn sending_once(mut self) -> Self {
+        self.sends_once = true;
+        self
     }
 
     /// The address that it sends from.
@@ -167,12 +193,19 @@ impl Client {
     }
 
     /// Sends a message written with plain line ends and without Via, Content-Length or a body.
+    #[track_caller]
     pub fn send(&mut self, text: &str, branch: &str) {
         self.send_with_body(text, branch, "");
     }
 
     /// The same with a body; its type is one of the headers.
+    #[track_caller]
     pub fn send_with_body(&mut self, text: &str, branch: &str, body: &str) {
+        let message = self.written(text, branch, body);
+        self.send_bytes(message.as_bytes());
+    }
+
+    fn written(&self, text: &str, branch: &str, body: &str) -> String {
         let (first, rest) = text.trim().split_once('\n').expect("a first line and headers");
         let via = format!(
             "Via: SIP/2.0/{} {};branch=z9hG4bK{branch};rport",
@@ -180,43 +213,83 @@ impl Client {
             self.host
         );
         let headers: String = rest.lines().map(|l| format!("{}\r\n", l.trim())).collect();
-        let message = format!(
+        format!(
             "{}\r\n{via}\r\n{headers}Content-Length: {}\r\n\r\n{body}",
             first.trim(),
             body.len()
-        );
-        self.send_bytes(message.as_bytes());
+        )
     }
 
     /// Sends these bytes.
+    ///
+    /// # Panics
+    /// When the server has closed the connection.
+    #[track_caller]
     pub fn send_bytes(&mut self, bytes: &[u8]) {
+        self.note_sent(bytes);
         self.link.send(bytes).expect("sending");
     }
 
-    /// The next message.
+    fn note_sent(&mut self, bytes: &[u8]) {
+        self.repeats.sent(bytes, (), self.is_reliable(), Instant::now());
+    }
+
+    fn is_reliable(&self) -> bool {
+        self.transport() != Transport::Udp
+    }
+
+    /// The next message that is no copy of one before.
     ///
     /// # Panics
-    /// When none comes within ten seconds, or a WebSocket message is not one message of SIP
-    /// (RFC 7118 §5).
+    /// When none comes, the server closes the connection, or a WebSocket message is not one message of
+    /// SIP (RFC 7118 §5).
+    #[track_caller]
     pub fn receive(&mut self) -> Message {
+        self.receive_unless_closed()
+            .expect("the server closed the connection")
+    }
+
+    /// The same; `None` where the server closes the connection.
+    ///
+    /// # Panics
+    /// When nothing comes, or a WebSocket message is not one message of SIP.
+    #[track_caller]
+    pub fn receive_unless_closed(&mut self) -> Option<Message> {
+        let deadline = Instant::now() + PATIENCE;
         loop {
-            if let Some(message) = Message::take(&mut self.pending) {
+            while let Some(message) = Message::take(&mut self.pending) {
                 let whole = self.pending.is_empty() || !self.transport().is_websocket();
                 assert!(whole, "more than one message in one of WebSocket");
-                return Message::parse(&message);
+                let message = Message::parse(&message);
+                match self.repeats.heard(&message, self.is_reliable()) {
+                    None => return Some(message),
+                    Some(again) => self.send_again(again),
+                }
             }
             let part = !self.pending.is_empty() && self.transport().is_websocket();
             assert!(!part, "a part of a message in one of WebSocket");
-            match self.link.read() {
+            let now = Instant::now();
+            assert!(now < deadline, "no answer from the server");
+            let due = self.repeats.due(now);
+            self.send_again(due);
+            let until = self.repeats.next().map_or(deadline, |next| next.min(deadline));
+            match self.link.read_until(until) {
                 Reading::Bytes(bytes) => {
                     // Keep-alives (RFC 5626 §4.4.1).
                     if bytes != b"\r\n" && bytes != b"\r\n\r\n" {
                         self.pending.extend_from_slice(&bytes);
                     }
                 }
-                Reading::Nothing => panic!("no answer from the server"),
-                Reading::Closed => panic!("the server closed the connection"),
+                Reading::Nothing => {}
+                Reading::Closed => return None,
             }
+        }
+    }
+
+    fn send_again(&mut self, messages: Vec<(Vec<u8>, ())>) {
+        for (bytes, ()) in messages.into_iter().filter(|_| !self.sends_once) {
+            // A connection that is gone is seen by the next reading.
+            let _ = self.link.send(&bytes);
         }
     }
 
@@ -275,12 +348,13 @@ impl Client {
     }
 
     /// Calls, waits for the final answer and acknowledges it; every answer, the final one last.
+    #[track_caller]
     pub fn call(&mut self, user: &str, call: &str) -> Vec<Message> {
         self.invite(user, call);
         let mut answers = Vec::new();
         loop {
             let answer = self.receive();
-            // Copies of an earlier call's answer.
+            // Of an earlier call.
             if answer.header("call-id") != call {
                 continue;
             }
@@ -295,19 +369,40 @@ impl Client {
     }
 
     /// OPTIONS to `uri` is answered 200; that answer.
-    pub fn expect_options(&mut self, uri: &str, call: &str) -> Message {
+    ///
+    /// # Panics
+    /// When it is not, or the server closes the connection.
+    #[track_caller]
+    pub fn expect_options(&mut self, uri: &str) -> Message {
+        self.options_unless_closed(uri)
+            .expect("the server closed the connection")
+    }
+
+    /// The same; `None` where the server closes the connection instead of an answer.
+    ///
+    /// # Panics
+    /// When there is another answer.
+    #[track_caller]
+    pub fn options_unless_closed(&mut self, uri: &str) -> Option<Message> {
+        // No two of one test program have the same Call-ID, nor the same branch: ports are given out again.
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let call = format!("options-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
         let text = format!(
             "OPTIONS {uri} SIP/2.0\nMax-Forwards: 70\nFrom: <sip:alice@{DOMAIN}>;tag=1\nTo: <{uri}>\n\
              Call-ID: {call}\nCSeq: 1 OPTIONS"
         );
-        self.send(&text, call);
-        let answer = self.final_response();
+        let message = self.written(&text, &call, "");
+        self.note_sent(message.as_bytes());
+        // Whether the server still reads is seen by what comes.
+        let _ = self.link.send(message.as_bytes());
+        let answer = self.receive_unless_closed()?;
         assert_eq!(answer.status(), 200, "{call}: {answer:?}");
         assert_eq!(answer.header("call-id"), call);
-        answer
+        Some(answer)
     }
 
     /// The next final response.
+    #[track_caller]
     pub fn final_response(&mut self) -> Message {
         loop {
             let message = self.receive();

@@ -1,15 +1,19 @@
 //! Abuse control of a real server: guessing, bans that outlive a restart, floods, scanners.
 
 use std::io::{ErrorKind, Read};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use conformance::digest::credentials;
-use conformance::{Client, Config, DOMAIN, Message, Scene, Server, Transport, binary, port};
+use conformance::{
+    Client, Config, DOMAIN, Message, PATIENCE, Scene, Server, Transport, binary, port, wait_until,
+};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How often a request without an answer is sent again (RFC 3261 §17.1.2.2).
+const AGAIN: Duration = Duration::from_millis(500);
 
 fn register(user: &str, call: &str, cseq: u32, more: &str) -> String {
     format!(
@@ -35,12 +39,13 @@ fn log_in(client: &mut Client, user: &str, password: &str, call: &str) -> Messag
     client.final_response()
 }
 
-fn guarded(scene: &Scene, more: &str) -> Server {
+fn guarded(scene: &Scene, workers: u16) -> Server {
     let config = Config::new()
+        .workers(workers)
         .auth(&["REGISTER"])
         .user("alice", "wonderland")
         .user("bob", "builder")
-        .table("[abuse]", &format!("failures = 3\nban_s = 600\n{more}"));
+        .table("[abuse]", "failures = 3\nban_s = 600");
     Server::start(scene, &config)
 }
 
@@ -56,26 +61,108 @@ fn banned(server: &Server) -> Vec<String> {
         .collect()
 }
 
-fn until(what: &str, mut is: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is() {
-        assert!(began.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+/// Asks the server by OPTIONS over UDP, each time with another Call-ID, from some ports in turn: where the
+/// kernel spreads datagrams by their source, all workers get some as well.
+struct Stranger {
+    sockets: Vec<UdpSocket>,
+    server: SocketAddr,
+    /// Of its last request.
+    number: u32,
 }
 
-/// Whether a datagram is answered.
-fn is_heard(from: &UdpSocket, to: SocketAddr, call: &str) -> bool {
-    let at = from.local_addr().expect("an address");
-    let text = format!(
-        "OPTIONS sip:{to} SIP/2.0\nVia: SIP/2.0/UDP {at};branch=z9hG4bK{call};rport\nMax-Forwards: 70\n\
-         From: <sip:a@{DOMAIN}>;tag=1\nTo: <sip:{to}>\nCall-ID: {call}\nCSeq: 1 OPTIONS\nContent-Length: 0\n\n"
-    );
-    from.set_read_timeout(Some(Duration::from_millis(500)))
-        .expect("a time-out");
-    from.send_to(text.replace('\n', "\r\n").as_bytes(), to)
-        .expect("sent");
-    from.recv(&mut [0; 2048]).is_ok()
+impl Stranger {
+    fn at(ip: IpAddr, server: SocketAddr) -> Self {
+        let bind = |_| {
+            let socket = UdpSocket::bind((ip, 0)).expect("a socket");
+            socket.set_nonblocking(true).expect("not to block");
+            socket
+        };
+        Self {
+            sockets: (0..16).map(bind).collect(),
+            server,
+            number: 0,
+        }
+    }
+
+    fn new(scene: &Scene) -> Self {
+        Self::at(scene.ip(), scene.at(port::SERVER))
+    }
+
+    /// Sends the request of this number.
+    fn send(&self, number: u32) {
+        let socket = &self.sockets[number as usize % self.sockets.len()];
+        let (at, to) = (socket.local_addr().expect("an address"), self.server);
+        let text = format!(
+            "OPTIONS sip:{to} SIP/2.0\nVia: SIP/2.0/UDP {at};branch=z9hG4bKstranger{number};rport\nMax-Forwards: 70\n\
+             From: <sip:a@{DOMAIN}>;tag=1\nTo: <sip:{to}>\nCall-ID: stranger-{number}\nCSeq: 1 OPTIONS\n\
+             Content-Length: 0\n\n"
+        );
+        let sent = socket.send_to(text.replace('\n', "\r\n").as_bytes(), to);
+        sent.expect("sent");
+    }
+
+    /// Sends a new one; its number.
+    fn ask(&mut self) -> u32 {
+        // Of all strangers.
+        static NUMBER: AtomicU32 = AtomicU32::new(1);
+        self.number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        self.send(self.number);
+        self.number
+    }
+
+    /// Whether a request from this number on has been answered.
+    fn was_heard(&self, from: u32) -> bool {
+        let mut buffer = [0; 2048];
+        for socket in &self.sockets {
+            while let Ok(length) = socket.recv(&mut buffer) {
+                let text = String::from_utf8_lossy(&buffer[..length]);
+                let number = text.split("\r\nCall-ID: stranger-").nth(1);
+                let number = number.and_then(|rest| rest.split("\r\n").next()?.parse::<u32>().ok());
+                if number.is_some_and(|number| number >= from) {
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// A request is answered, sooner or later.
+    #[track_caller]
+    fn expect_answer(&mut self) {
+        let number = self.ask();
+        let mut sent = Instant::now();
+        wait_until("an answer to a stranger", || {
+            if sent.elapsed() >= AGAIN {
+                sent = Instant::now();
+                self.send(number);
+            }
+            self.was_heard(number)
+        });
+    }
+
+    /// Each of both workers drops a request, as they count.
+    #[track_caller]
+    fn expect_ban(&mut self, server: &Server) {
+        self.ask_both(server, "trapezoid_dropped_total", "cause=\"banned\"");
+    }
+
+    /// Each of both workers takes a request, and one is answered.
+    #[track_caller]
+    fn expect_no_ban(&mut self, server: &Server) {
+        self.ask_both(server, "trapezoid_requests_received_total", "method=\"OPTIONS\"");
+        self.expect_answer();
+    }
+
+    /// Asks until both workers have counted one more of these.
+    #[track_caller]
+    fn ask_both(&mut self, server: &Server, name: &str, label: &str) {
+        let count = |worker: u16| server.metric(name, &format!("{label},worker=\"{worker}\""));
+        let before = [0, 1].map(count);
+        wait_until(&format!("{name} {label} of both workers"), || {
+            self.ask();
+            count(0) > before[0] && count(1) > before[1]
+        });
+    }
 }
 
 /// Runs `trapezoid bans`; whether it did, and what it printed.
@@ -96,18 +183,17 @@ fn bans_command(scene: &Scene, arguments: &[&str]) -> (bool, String) {
 #[test]
 fn guessing_ends_in_a_ban_that_outlives_a_restart_and_is_lifted() {
     let scene = Scene::new();
-    let server = guarded(&scene, "");
+    let server = guarded(&scene, 2);
     let ip = scene.at(0).ip().to_string();
-    let mut guesser = client(&scene, Transport::Udp, port::CALLER);
+    // A copy of a guess would be another guess.
+    let mut guesser = client(&scene, Transport::Udp, port::CALLER).sending_once();
     for (number, user) in ["alice", "bob", "carol"].iter().enumerate() {
         let answer = log_in(&mut guesser, user, "guess", &format!("guess{number}"));
         assert_eq!(answer.status(), 401);
     }
-    until("the ban", || banned(&server) == [ip.as_str()]);
-    let socket = UdpSocket::bind(scene.at(port::NEXT_HOP)).expect("a socket");
-    until("the workers know", || {
-        !is_heard(&socket, scene.at(port::SERVER), "x")
-    });
+    wait_until("the ban", || banned(&server) == [ip.as_str()]);
+    let mut stranger = Stranger::new(&scene);
+    stranger.expect_ban(&server);
     // A connection is closed as soon as it is accepted.
     let stream = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
     stream.bind(&scene.at(0).into()).expect("bound");
@@ -121,20 +207,25 @@ fn guessing_ends_in_a_ban_that_outlives_a_restart_and_is_lifted() {
         .map_or_else(|e| e.kind() == ErrorKind::ConnectionReset, |n| *n == 0);
     assert!(is_closed, "{end:?}");
     assert!(server.metric("trapezoid_bans_in_force", "") >= 1.0);
-    assert!(server.log().contains("source banned"), "{}", server.log());
+    server.wait_for_log("source banned");
 
     // Nothing was left to do at its end.
     server.kill();
     let server = Server::start_again(&scene);
     assert_eq!(banned(&server), [ip.as_str()]);
-    assert!(!is_heard(&socket, scene.at(port::SERVER), "y"));
-    assert!(server.metric("trapezoid_dropped_total", "banned") >= 1.0);
+    // A worker that has begun to work has heard of the bans.
+    for worker in ["worker=\"0\"", "worker=\"1\""] {
+        server.wait_for_metric("trapezoid_net_turns_total", worker, |turns| turns > 0.0);
+    }
+    let first = stranger.number + 1;
+    stranger.expect_ban(&server);
+    assert!(!stranger.was_heard(first), "a banned source is heard");
     let (done, text) = bans_command(&scene, &["list"]);
     assert!(done && text.starts_with(&format!("{ip} for ")), "{text}");
 
     let (done, text) = bans_command(&scene, &["lift", &ip]);
     assert!(done, "{text}");
-    until("heard again", || is_heard(&socket, scene.at(port::SERVER), "z"));
+    stranger.expect_no_ban(&server);
     assert!(banned(&server).is_empty());
     let answer = log_in(&mut guesser, "alice", "wonderland", "right");
     assert_eq!(answer.status(), 200);
@@ -145,19 +236,20 @@ fn guessing_ends_in_a_ban_that_outlives_a_restart_and_is_lifted() {
 #[test]
 fn an_office_is_not_banned_for_one_wrong_password() {
     let scene = Scene::new();
-    let server = guarded(&scene, "");
+    // With one worker: what comes later is judged later.
+    let server = guarded(&scene, 1);
     let mut office = client(&scene, Transport::Tcp, port::CALLER);
     assert_eq!(log_in(&mut office, "alice", "wonderland", "good").status(), 200);
     for number in 0..12 {
         let answer = log_in(&mut office, "bob", "forgotten", &format!("bad{number}"));
         assert_eq!(answer.status(), 401);
     }
-    assert_eq!(server.metric("trapezoid_bans_made_total", ""), 0.0);
     // Three that fail are no mistake. The last of them may hear no more of it.
     let answer = log_in(&mut office, "carol", "guess", "other");
     assert_eq!(answer.status(), 401);
+    assert_eq!(server.metric("trapezoid_bans_made_total", ""), 0.0);
     guess(&mut office, "dave", "guess", "last");
-    until("the ban", || banned(&server).len() == 1);
+    wait_until("the ban", || banned(&server).len() == 1);
 }
 
 #[test]
@@ -179,6 +271,7 @@ fn who_is_trusted_is_never_banned() {
     assert!(banned(&server).is_empty());
     let (done, text) = bans_command(&scene, &["add", &ip]);
     assert!(!done && text.contains("never banned"), "{text}");
+    server.wait_for_metric("trapezoid_requests_received_total", "REGISTER", |n| n >= 20.0);
     assert_eq!(server.metric("trapezoid_dropped_total", "rate"), 0.0);
 }
 
@@ -200,17 +293,16 @@ fn scanners_get_no_answer_and_are_banned_where_they_are_certain() {
     };
     let mut by_udp = client(&scene, Transport::Udp, port::CALLER);
     (0..5).for_each(|number| scan(&mut by_udp, number));
-    until("five are dropped", || {
-        server.metric("trapezoid_dropped_total", "scanner") >= 5.0
-    });
+    server.wait_for_metric("trapezoid_dropped_total", "scanner", |n| n >= 5.0);
     // Nobody knows who sent them.
     assert!(banned(&server).is_empty());
-    let socket = UdpSocket::bind(scene.at(port::NEXT_HOP)).expect("a socket");
-    assert!(is_heard(&socket, scene.at(port::SERVER), "other"));
+    Stranger::new(&scene).expect_answer();
     let mut by_tcp = client(&scene, Transport::Tcp, port::CALLER);
     (5..8).for_each(|number| scan(&mut by_tcp, number));
-    until("the ban", || banned(&server).len() == 1);
-    let logged = server.log().matches("requests of a scanner were dropped").count();
+    wait_until("the ban", || banned(&server).len() == 1);
+    // This line comes after those of the requests.
+    let log = server.wait_for_log("source banned");
+    let logged = log.matches("requests of a scanner were dropped").count();
     assert_eq!(logged, 1, "one line, not one for each");
 }
 
@@ -221,23 +313,25 @@ fn a_flood_is_limited_and_another_is_served() {
     let server = Server::start(&scene, &config);
     let flooder = UdpSocket::bind(scene.at(port::CALLER)).expect("a socket");
     let to = scene.at(port::SERVER);
-    for number in 0..2_000 {
-        let text = format!("OPTIONS sip:{to} SIP/2.0\r\nCall-ID: flood{number}\r\n\r\n");
-        flooder.send_to(text.as_bytes(), to).expect("sent");
-    }
-    until("most are dropped", || {
+    let mut number = 0;
+    wait_until("1,500 are dropped", || {
+        for _ in 0..200 {
+            number += 1;
+            let text = format!("OPTIONS sip:{to} SIP/2.0\r\nCall-ID: flood{number}\r\n\r\n");
+            flooder.send_to(text.as_bytes(), to).expect("sent");
+        }
         server.metric("trapezoid_dropped_total", "rate") >= 1_500.0
     });
     // From another address of the loopback network.
-    let other = UdpSocket::bind("127.0.0.1:0").expect("a socket");
-    for number in 0..10 {
-        assert!(is_heard(&other, to, &format!("other{number}")));
+    let mut other = Stranger::at(Ipv4Addr::LOCALHOST.into(), to);
+    for _ in 0..10 {
+        other.expect_answer();
     }
-    let logged = server.log().matches("sends more than it may").count();
+    let log = server.wait_for_log("sends more than it may");
+    let logged = log.matches("sends more than it may").count();
     assert_eq!(logged, 1, "one line, not one for each");
     // It is limited, not banned.
-    std::thread::sleep(Duration::from_millis(500));
-    assert!(is_heard(&flooder, to, "again"));
+    Stranger::new(&scene).expect_answer();
 }
 
 #[test]
@@ -248,14 +342,18 @@ fn a_damaged_file_of_bans_is_set_aside() {
         &scene,
         &["add", "2001:db8::66", "--for", "1h", "--reason", "noise"],
     );
-    assert!(done && text.contains("banned 2001:db8::/64 for 36"), "{text}");
+    let left = text.split("banned 2001:db8::/64 for ").nth(1);
+    let left = left.and_then(|rest| rest.split(' ').next()?.parse::<u32>().ok());
+    // An hour, and what has passed of it.
+    let is_an_hour = left.is_some_and(|left| (3_500..=3_600).contains(&left));
+    assert!(done && is_an_hour, "{text}");
     let file = scene.path("data/bans");
     drop(server);
     let whole = std::fs::read(&file).expect("the file");
     std::fs::write(&file, &whole[..whole.len() / 2]).expect("writable");
     let server = Server::start_again(&scene);
     assert!(banned(&server).is_empty());
-    assert!(server.log().contains("nobody is banned now"), "{}", server.log());
+    server.wait_for_log("nobody is banned now");
     assert!(Path::new(&scene.path("data/bans.damaged")).exists());
     let (done, text) = bans_command(&scene, &["add", "192.0.2.66"]);
     assert!(done, "{text}");

@@ -10,13 +10,11 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use conformance::{Config, Scene, Server, port};
+use conformance::{Config, PATIENCE, Scene, Server, port};
 
 /// REGISTERs on their way at one time.
 const WINDOW: usize = 128;
-/// A REGISTER that is not answered within this time is not answered.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// One that was lost on the way is sent again after this.
+/// A REGISTER that is not answered within this time is sent again.
 const AGAIN: Duration = Duration::from_millis(500);
 /// With this many registrations on disk and more,
 const MANY: u32 = 1_000_000;
@@ -43,9 +41,26 @@ struct Registrant {
     socket: UdpSocket,
     server: SocketAddr,
     users: Vec<Known>,
-    /// User and CSeq by branch, and when it was sent.
-    under_way: BTreeMap<u64, (u32, u32, Instant)>,
+    /// REGISTERs without an answer, by their branch.
+    under_way: BTreeMap<u64, UnderWay>,
     branch: u64,
+}
+
+/// A REGISTER on its way.
+struct UnderWay {
+    user: u32,
+    cseq: u32,
+    text: String,
+    sent: Instant,
+}
+
+/// What a look at the socket brought.
+enum Heard {
+    /// An answer: whose, to which CSeq, and what it says.
+    Answer(u32, u32, String),
+    /// An answer to a REGISTER that had one, or that is not waited for any more.
+    Copy,
+    Nothing,
 }
 
 /// The q-value of a binding that this CSeq made, in thousandths.
@@ -81,7 +96,18 @@ impl Registrant {
              Call-ID: crash-{user}\r\nCSeq: {cseq} REGISTER\r\n{contact}Content-Length: 0\r\n\r\n",
             branch = self.branch,
         );
-        self.under_way.insert(self.branch, (user, cseq, Instant::now()));
+        self.transmit(&text);
+        let sent = Instant::now();
+        let register = UnderWay {
+            user,
+            cseq,
+            text,
+            sent,
+        };
+        self.under_way.insert(self.branch, register);
+    }
+
+    fn transmit(&self, text: &str) {
         // A server that was just killed refuses: that is an answer that does not come.
         let _ = self.socket.send_to(text.as_bytes(), self.server);
     }
@@ -99,17 +125,11 @@ impl Registrant {
         );
     }
 
-    /// The next answer: whose, to which CSeq, and what it says.
-    fn answer(&mut self) -> Option<(u32, u32, String)> {
+    /// What comes next, within a moment.
+    fn hear(&mut self) -> Heard {
         let mut buffer = [0; 4096];
-        match self.socket.recv(&mut buffer) {
-            Ok(len) => {
-                let text = String::from_utf8_lossy(&buffer[..len]).into_owned();
-                let branch = text.split_once("branch=z9hG4bK")?.1;
-                let digits: String = branch.chars().take_while(char::is_ascii_digit).collect();
-                let (user, cseq, _) = self.under_way.remove(&digits.parse().ok()?)?;
-                Some((user, cseq, text))
-            }
+        let length = match self.socket.recv(&mut buffer) {
+            Ok(length) => length,
             Err(error) => {
                 let may_be = [
                     ErrorKind::WouldBlock,
@@ -117,59 +137,70 @@ impl Registrant {
                     ErrorKind::ConnectionRefused,
                 ];
                 assert!(may_be.contains(&error.kind()), "{error}");
-                None
+                return Heard::Nothing;
             }
+        };
+        let text = String::from_utf8_lossy(&buffer[..length]).into_owned();
+        let branch = text.split_once("branch=z9hG4bK").map_or("", |(_, rest)| rest);
+        let digits: String = branch.chars().take_while(char::is_ascii_digit).collect();
+        let branch = digits.parse::<u64>().ok();
+        let register = branch.and_then(|branch| self.under_way.remove(&branch));
+        match register {
+            Some(UnderWay { user, cseq, .. }) => Heard::Answer(user, cseq, text),
+            None => Heard::Copy,
         }
     }
 
-    /// Notes answers until `until`, or until nothing is under way.
-    fn hear(&mut self, until: Instant) {
-        while Instant::now() < until && !self.under_way.is_empty() {
-            self.note();
-        }
-    }
-
-    fn note(&mut self) {
-        if let Some((user, cseq, text)) = self.answer()
-            && text.starts_with("SIP/2.0 200")
-        {
-            let known = self.known(user);
-            known.answered = known.answered.max(cseq);
+    /// Notes what comes next; whether anything came.
+    fn note(&mut self) -> bool {
+        match self.hear() {
+            Heard::Answer(user, cseq, text) => {
+                if text.starts_with("SIP/2.0 200") {
+                    let known = self.known(user);
+                    known.answered = known.answered.max(cseq);
+                }
+                true
+            }
+            Heard::Copy => true,
+            Heard::Nothing => false,
         }
     }
 
     /// Registers every user once.
     fn register_all(&mut self) {
-        for user in 0..self.users.len() as u32 {
-            self.register(user);
-            while self.under_way.len() >= WINDOW {
-                self.note();
+        let mut users = 0..self.users.len() as u32;
+        let mut answered = Instant::now();
+        loop {
+            while self.under_way.len() < WINDOW
+                && let Some(user) = users.next()
+            {
+                self.register(user);
+            }
+            if self.under_way.is_empty() {
+                return;
+            }
+            if self.note() {
+                answered = Instant::now();
+            } else {
+                assert!(answered.elapsed() < PATIENCE, "REGISTERs were not answered");
                 self.again();
             }
         }
-        let began = Instant::now();
-        while !self.under_way.is_empty() {
-            assert!(began.elapsed() < PATIENCE, "REGISTERs were not answered");
-            self.hear(Instant::now() + AGAIN);
-            self.again();
-        }
     }
 
-    /// Forgets what was lost on the way; whose.
-    fn lost(&mut self) -> Vec<u32> {
-        let lost = |(_, _, sent): &(u32, u32, Instant)| sent.elapsed() > AGAIN;
-        let users = self.under_way.values().filter(|u| lost(u)).map(|u| u.0).collect();
-        self.under_way.retain(|_, u| !lost(u));
-        users
-    }
-
+    /// Sends what has no answer once more, as it was.
     fn again(&mut self) {
-        for user in self.lost() {
-            self.register(user);
+        let (now, mut due) = (Instant::now(), Vec::new());
+        for register in self.under_way.values_mut() {
+            if now - register.sent > AGAIN {
+                register.sent = now;
+                due.push(register.text.clone());
+            }
         }
+        due.iter().for_each(|text| self.transmit(text));
     }
 
-    /// Registers users in turn until `until`, without waiting for what does not come.
+    /// Registers users in turn until `until`, and waits for nothing that does not come.
     fn load(&mut self, until: Instant) {
         let changing = CHANGING.min(self.users.len() as u32);
         let mut user = 0;
@@ -179,35 +210,34 @@ impl Registrant {
                 user = (user + 1) % changing;
             }
             self.note();
-            self.lost();
         }
     }
 
     /// Asks for the registration of each of these users, and compares; users that are wrong.
-    fn compare(&mut self, users: impl Iterator<Item = u32>) -> Vec<String> {
+    fn compare(&mut self, mut users: impl Iterator<Item = u32>) -> Vec<String> {
         let mut wrong = Vec::new();
         self.under_way.clear();
-        let mut open: BTreeMap<u32, u32> = BTreeMap::new();
-        let (mut users, mut began) = (users, Instant::now());
+        let mut answered = Instant::now();
         loop {
-            while open.len() < WINDOW
+            while self.under_way.len() < WINDOW
                 && let Some(user) = users.next()
             {
-                open.insert(user, 0);
                 self.ask(user);
             }
-            if open.is_empty() {
+            if self.under_way.is_empty() {
                 return wrong;
             }
-            if let Some((user, _, text)) = self.answer()
-                && open.remove(&user).is_some()
-            {
-                began = Instant::now();
-                wrong.extend(self.judge(user, &text));
-            } else {
-                assert!(began.elapsed() < PATIENCE, "no answer for {:?}", open.keys());
-                for user in self.lost() {
-                    self.ask(user);
+            match self.hear() {
+                Heard::Answer(user, _, text) => {
+                    answered = Instant::now();
+                    wrong.extend(self.judge(user, &text));
+                }
+                Heard::Copy => {}
+                Heard::Nothing => {
+                    let left = self.under_way.values().map(|register| register.user);
+                    let left: Vec<u32> = left.collect();
+                    assert!(answered.elapsed() < PATIENCE, "no answer for {left:?}");
+                    self.again();
                 }
             }
         }
@@ -251,8 +281,8 @@ fn no_answered_registration_is_lost_when_the_server_is_killed() {
         let pause = Duration::from_millis(50 + u64::from(round) * 397 % 1_450);
         registrant.load(Instant::now() + pause);
         server.kill();
-        // What was answered before the end counts.
-        registrant.hear(Instant::now() + Duration::from_millis(30));
+        // What was answered before the end counts: all of that is here.
+        while registrant.note() {}
         let began = Instant::now();
         server = Server::start_again(&scene);
         let ready = began.elapsed();

@@ -5,11 +5,7 @@
 //! secrets are kept in memory; others get an answer in time, and are served again when the database is
 //! back. The log has no secret in it. `--nocapture` shows the times.
 
-#[path = "credentials/faults.rs"]
 mod faults;
-#[path = "credentials/memory.rs"]
 mod memory;
-#[path = "credentials/stage.rs"]
 mod stage;
-#[path = "credentials/tables.rs"]
 mod tables;

@@ -1,9 +1,11 @@
 //! The load generator beside SIPp, and over every transport.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use conformance::generator::{load, target, total};
-use conformance::{Authority, Config, Name, Scene, Server, Sipp, Transport, over_udp_and_tcp, port};
+use conformance::{
+    Authority, Config, Name, PATIENCE, Scene, Server, Sipp, Transport, over_udp_and_tcp, port,
+};
 
 over_udp_and_tcp!(
     as_many_of_each_as_sipp,
@@ -11,19 +13,40 @@ over_udp_and_tcp!(
     as_many_cancelled_as_sipp
 );
 
-const CALLS: u32 = 300;
-const RATE: u32 = 100;
+const CALLS: u32 = 200;
+const RATE: u32 = 200;
 
-/// What the server counts, once that does not change any more: workers tell it now and then.
-fn counted(server: &Server) -> Vec<(String, f64)> {
-    let mut last = counted_now(server);
+/// T1 of all three. A machine that stalls for less than this makes none of them send anything again, and what they
+/// count is how many there are of each.
+const SERVERS_T1: &str = "t1_ms = 4000";
+const GENERATORS_T1: &str = "4s";
+const SIPPS_T1: &str = "4000";
+
+/// What the server counts, once that has grown by this much since `before`, and does not change any more: each
+/// worker publishes its counters a few times a second.
+fn counted(server: &Server, before: &[(String, f64)], least: &[(&str, u32)]) -> Vec<(String, f64)> {
+    let growth = |now: &[(String, f64)], label: &str| -> f64 {
+        let quoted = format!("\"{label}\"");
+        let pairs = now
+            .iter()
+            .zip(before)
+            .filter(|((name, _), _)| name.contains(&quoted));
+        pairs.map(|((_, now), (_, then))| now - then).sum()
+    };
+    let mut last = Vec::new();
+    let deadline = Instant::now() + PATIENCE;
     loop {
-        std::thread::sleep(Duration::from_millis(500));
         let now = counted_now(server);
-        if now == last {
+        let is_enough = |(label, least): &(&str, u32)| growth(&now, label) >= f64::from(*least);
+        if now == last && least.iter().all(is_enough) {
             return now;
         }
+        assert!(
+            Instant::now() < deadline,
+            "{least:?} more than {before:?}: {now:?}"
+        );
         last = now;
+        std::thread::sleep(Duration::from_millis(300));
     }
 }
 
@@ -39,9 +62,14 @@ fn counted_now(server: &Server) -> Vec<(String, f64)> {
         .collect()
 }
 
-/// How much each has grown by.
-fn grown(server: &Server, before: &[(String, f64)]) -> Vec<(String, f64)> {
-    let after = counted(server).into_iter().zip(before);
+/// How much each has grown by. `calls` says how often each of these labels is counted for a call, in hundredths.
+fn grown(server: &Server, before: &[(String, f64)], calls: &[(&'static str, u32)]) -> Vec<(String, f64)> {
+    // Within one percent, as below.
+    let least: Vec<(&str, u32)> = calls
+        .iter()
+        .map(|(label, hundredths)| (*label, CALLS * hundredths / 100 * 99 / 100))
+        .collect();
+    let after = counted(server, before, &least).into_iter().zip(before);
     after.map(|((name, now), (_, then))| (name, now - then)).collect()
 }
 
@@ -67,7 +95,7 @@ fn within_one_percent(ours: &[(String, f64)], sipps: &[(String, f64)], some: &[&
     }
 }
 
-/// On a machine that stalls, either of the two sends messages again: then once more, twice at most.
+/// On a machine that stalls for long, either of the two sends messages again: then once more, twice at most.
 fn unless_stalled(compare: impl Fn() -> Result<(), String>) {
     let differences: Vec<String> = (0..3).map_while(|_| compare().err()).collect();
     assert!(differences.len() < 3, "{differences:#?}");
@@ -93,6 +121,8 @@ fn calls(scene: &Scene, transport: Transport, users: &str, more: &[&str]) -> con
         users,
         "--uas",
         &uas,
+        "--t1",
+        GENERATORS_T1,
     ];
     load(scene, &[&words, more].concat())
 }
@@ -117,8 +147,40 @@ fn callee(scene: &Scene, transport: Transport, more: u16) -> String {
 /// SIPp, with as many calls.
 fn sipp_caller(scene: &Scene, transport: Transport) -> Sipp<'_> {
     let server = scene.at(port::SERVER);
-    Sipp::client(scene, "uac_call", transport, port::CALLER, server).calls(CALLS, RATE)
+    Sipp::client(scene, "uac_call", transport, port::CALLER, server)
+        .calls(CALLS, RATE)
+        .set("retrans", SIPPS_T1)
 }
+
+/// What a call makes the server count, in hundredths: all of its messages but for the provisional responses,
+/// of which some may be spared.
+const A_CALL: [(&str, u32); 5] = [
+    ("INVITE", 100),
+    ("ACK", 100),
+    ("BYE", 100),
+    ("1xx", 100),
+    ("2xx", 200),
+];
+
+/// The same where every other call is refused.
+const HALF_A_CALL: [(&str, u32); 6] = [
+    ("INVITE", 100),
+    ("ACK", 100),
+    ("BYE", 50),
+    ("1xx", 50),
+    ("2xx", 100),
+    ("4xx", 50),
+];
+
+/// The same where each is cancelled.
+const CANCELLED: [(&str, u32); 6] = [
+    ("INVITE", 100),
+    ("ACK", 100),
+    ("CANCEL", 100),
+    ("1xx", 100),
+    ("2xx", 200),
+    ("4xx", 100),
+];
 
 fn as_many_of_each_as_sipp(transport: Transport) {
     unless_stalled(|| each_beside_sipp(transport));
@@ -131,27 +193,29 @@ fn each_beside_sipp(transport: Transport) -> Result<(), String> {
     };
     let config = Config::new()
         .route(&route("^sip:bob@", callee(&scene, transport, 0)))
-        .route(&route("^sip:user", callee(&scene, transport, 1)));
+        .route(&route("^sip:user", callee(&scene, transport, 1)))
+        .table("[timers]", SERVERS_T1);
     let server = Server::start(&scene, &config);
-    let before = counted(&server);
+    let before = counted_now(&server);
     let report = calls(&scene, transport, "user:1000", &[]);
-    let ours = grown(&server, &before);
+    let ours = grown(&server, &before, &A_CALL);
     assert_eq!(report["succeeded"].as_u64(), Some(u64::from(CALLS)), "{report}");
     assert_eq!(report["failed"].as_u64(), Some(0), "{report}");
     let Some(phone) = Sipp::server(&scene, "uas_call", transport, port::CALLEE)
         .calls(CALLS, RATE)
+        .set("retrans", SIPPS_T1)
         .start()
     else {
         return Ok(());
     };
-    let before = counted(&server);
+    let before = counted_now(&server);
     sipp_caller(&scene, transport)
         .start()
         .expect("SIPp, as above")
         .succeed(CALLS);
     phone.succeed(CALLS);
     let some = ["INVITE", "ACK", "BYE", "1xx", "2xx"];
-    within_one_percent(&ours, &grown(&server, &before), &some)?;
+    within_one_percent(&ours, &grown(&server, &before, &A_CALL), &some)?;
     // And what the generator says that it sent and got is what the server got and sent.
     let sent = |name: &str| report["messages"]["sent"][name].as_u64().unwrap_or(0) as f64;
     let resent = total(&report["retransmissions"]) as f64;
@@ -187,11 +251,12 @@ fn failures_beside_sipp(transport: Transport) -> Result<(), String> {
     let scene = Scene::new();
     let config = Config::new()
         .route("when = { method = [\"INVITE\"], uri = \"^sip:[a-z]*[0-9]*[13579]@\" }\ndo = { reject = 488 }")
-        .invites_to(&callee(&scene, transport, 1), "");
+        .invites_to(&callee(&scene, transport, 1), "")
+        .table("[timers]", SERVERS_T1);
     let server = Server::start(&scene, &config);
-    let before = counted(&server);
+    let before = counted_now(&server);
     let report = calls(&scene, transport, "user:10", &[]);
-    let ours = grown(&server, &before);
+    let ours = grown(&server, &before, &HALF_A_CALL);
     let half = u64::from(CALLS / 2);
     assert_eq!(
         (report["succeeded"].as_u64(), report["failed"].as_u64()),
@@ -201,18 +266,19 @@ fn failures_beside_sipp(transport: Transport) -> Result<(), String> {
     assert_eq!(report["failures"], serde_json::json!({ "status 488": half }));
     let Some(phone) = Sipp::server(&scene, "uas_call", transport, port::CALLEE + 1)
         .calls(CALLS / 2, RATE)
+        .set("retrans", SIPPS_T1)
         .start()
     else {
         return Ok(());
     };
-    let before = counted(&server);
+    let before = counted_now(&server);
     let caller = sipp_caller(&scene, transport).set("uri", "sip:u[call_number]@example.com");
     let (_, stats) = caller.start().expect("SIPp, as above").end();
     phone.succeed(CALLS / 2);
     assert!(stats.successful().abs_diff(half) <= half / 100, "{stats:?}");
     assert!(stats.failed().abs_diff(half) <= half / 100, "{stats:?}");
     let some = ["INVITE", "ACK", "BYE", "1xx", "2xx", "4xx"];
-    within_one_percent(&ours, &grown(&server, &before), &some)
+    within_one_percent(&ours, &grown(&server, &before, &HALF_A_CALL), &some)
 }
 
 /// Nobody picks up, and the callers cancel: the messages of that are as many, too.
@@ -222,12 +288,14 @@ fn as_many_cancelled_as_sipp(transport: Transport) {
 
 fn cancelled_beside_sipp(transport: Transport) -> Result<(), String> {
     let scene = Scene::new();
-    let config = Config::new().invites_to(&callee(&scene, transport, 1), "");
+    let config = Config::new()
+        .invites_to(&callee(&scene, transport, 1), "")
+        .table("[timers]", SERVERS_T1);
     let server = Server::start(&scene, &config);
-    let before = counted(&server);
+    let before = counted_now(&server);
     let rings = ["--ring", "60s", "--answer-within", "50ms"];
     let report = calls(&scene, transport, "user:1000", &rings);
-    let ours = grown(&server, &before);
+    let ours = grown(&server, &before, &CANCELLED);
     assert_eq!(
         report["failures"],
         serde_json::json!({ "no final answer": CALLS })
@@ -239,11 +307,12 @@ fn cancelled_beside_sipp(transport: Transport) -> Result<(), String> {
     );
     let Some(phone) = Sipp::server(&scene, "uas_cancelled", transport, port::CALLEE + 1)
         .calls(CALLS, RATE)
+        .set("retrans", SIPPS_T1)
         .start()
     else {
         return Ok(());
     };
-    let before = counted(&server);
+    let before = counted_now(&server);
     let caller = Sipp::client(
         &scene,
         "uac_cancel",
@@ -251,11 +320,11 @@ fn cancelled_beside_sipp(transport: Transport) -> Result<(), String> {
         port::CALLER,
         scene.at(port::SERVER),
     );
-    let caller = caller.calls(CALLS, RATE).start().expect("SIPp, as above");
-    caller.succeed(CALLS);
+    let caller = caller.calls(CALLS, RATE).set("retrans", SIPPS_T1);
+    caller.start().expect("SIPp, as above").succeed(CALLS);
     phone.succeed(CALLS);
     let some = ["INVITE", "ACK", "CANCEL", "1xx", "2xx", "4xx"];
-    within_one_percent(&ours, &grown(&server, &before), &some)
+    within_one_percent(&ours, &grown(&server, &before, &CANCELLED), &some)
 }
 
 /// A limit of the generator's own is told as such, and no other cause with it.
@@ -283,75 +352,122 @@ fn without_descriptors() {
     assert!(why.contains("Too many open files"), "{why}");
 }
 
-/// Calls, registrations, OPTIONS and messages over each transport, by one connection, by several
-/// and by one for each call.
-#[test]
-fn every_transport() {
+mod every_transport {
+    use conformance::Transport;
+
+    #[test]
+    fn udp() {
+        super::over_each_kind_of_connection(Transport::Udp);
+    }
+
+    #[test]
+    fn tcp() {
+        super::over_each_kind_of_connection(Transport::Tcp);
+    }
+
+    #[test]
+    fn tls() {
+        super::over_each_kind_of_connection(Transport::Tls);
+    }
+
+    #[test]
+    fn websocket() {
+        super::over_each_kind_of_connection(Transport::Ws);
+    }
+
+    #[test]
+    fn secured_websocket() {
+        super::over_each_kind_of_connection(Transport::Wss);
+    }
+}
+
+/// Operations of each kind, and users. Of one user no two REGISTERs are under way.
+const COUNT: u64 = 20;
+
+/// Checks that all operations of a run succeeded over as many connections as it was to open; how many those are.
+fn all_succeeded(
+    report: &conformance::generator::Report,
+    transport: Transport,
+    connections: &str,
+) -> Option<u64> {
+    assert_eq!(
+        report["succeeded"].as_u64(),
+        Some(COUNT),
+        "{connections}: {report}"
+    );
+    assert_eq!(report["failed"].as_u64(), Some(0), "{report}");
+    let connects = report["response_ms"]["connect"]["count"].as_u64();
+    let (least, expected) = match (transport, connections) {
+        (Transport::Udp, _) => (None, None),
+        // The generator counts those that it began in the time of its load: of the last it may come too late.
+        (_, "per-call") => (Some(1), Some(COUNT)),
+        (_, shared) => (shared.parse().ok(), shared.parse().ok()),
+    };
+    assert!(
+        least <= connects && connects <= expected,
+        "{connections}: {connects:?} in {report}"
+    );
+    expected
+}
+
+/// Calls, registrations, OPTIONS and messages over a transport, by one connection, by several and by one for each
+/// call.
+fn over_each_kind_of_connection(transport: Transport) {
     let scene = Scene::new();
     let authority = Authority::new(&scene, "Test");
     let identity = authority.issue("server", &[Name::Dns("example.com")]);
     let mut config = Config::new().workers(2).auth(&["REGISTER", "INVITE", "MESSAGE"]);
-    for transport in [Transport::Tls, Transport::Ws, Transport::Wss] {
+    if !matches!(transport, Transport::Udp | Transport::Tcp) {
         config = config.listen(&scene, transport, &identity, "");
     }
-    // As many as calls: of one user no two REGISTERs are under way.
-    for user in 0..20 {
+    for user in 0..COUNT {
         config = config.user(&format!("user{user:05}"), "secret");
     }
     let callee = callee(&scene, Transport::Udp, 1);
-    let _server = Server::start(
+    let server = Server::start(
         &scene,
         &config.invites_to(&callee, "").route(&format!(
             "when = {{ method = [\"MESSAGE\"] }}\ndo = {{ relay = \"{callee}\" }}"
         )),
     );
     let (uas, ca) = (scene.at(port::CALLEE + 1).to_string(), authority.file());
-    let ca = ca.to_str().expect("a path");
-    for transport in Transport::ALL {
-        for kind in ["call", "register", "options", "message"] {
-            for connections in ["1", "3", "per-call"] {
-                let words = [
-                    kind,
-                    "--target",
-                    &target(&scene, transport),
-                    "--transport",
-                    word(transport),
-                    "--rate",
-                    "50",
-                    "--duration",
-                    "400ms",
-                    "--domain",
-                    "example.com",
-                    "--auth",
-                    "digest",
-                    "--users",
-                    "user:20",
-                    "--password",
-                    "secret",
-                    "--uas",
-                    &uas,
-                    "--uas-transport",
-                    "udp",
-                    "--tls-ca",
-                    ca,
-                    "--connections",
-                    connections,
-                ];
-                let report = load(&scene, &words);
-                assert_eq!(
-                    report["succeeded"].as_u64(),
-                    Some(20),
-                    "{transport:?} {kind} {connections}: {report}"
-                );
-                assert_eq!(report["failed"].as_u64(), Some(0), "{report}");
-                let connects = report["response_ms"]["connect"]["count"].as_u64();
-                let expected = match (transport, connections) {
-                    (Transport::Udp, _) => None,
-                    (_, "per-call") => Some(20),
-                    (_, shared) => shared.parse().ok(),
-                };
-                assert_eq!(connects, expected, "{transport:?} {kind} {connections}");
-            }
+    let users = format!("user:{COUNT}");
+    let mut opened = 0;
+    for kind in ["call", "register", "options", "message"] {
+        for connections in ["1", "3", "per-call"] {
+            let words = [
+                kind,
+                "--target",
+                &target(&scene, transport),
+                "--transport",
+                word(transport),
+                "--rate",
+                "200",
+                "--duration",
+                "100ms",
+                "--domain",
+                "example.com",
+                "--auth",
+                "digest",
+                "--users",
+                &users,
+                "--password",
+                "secret",
+                "--uas",
+                &uas,
+                "--uas-transport",
+                "udp",
+                "--tls-ca",
+                ca.to_str().expect("a path"),
+                "--connections",
+                connections,
+            ];
+            let report = load(&scene, &words);
+            opened += all_succeeded(&report, transport, connections).unwrap_or(0);
+            let peers = server.wait_for_metric("trapezoid_net_connections_total", "\"peer\"", |n| {
+                n >= opened as f64
+            });
+            assert_eq!(peers, opened as f64, "{kind} {connections}");
         }
     }
 }

@@ -37,7 +37,7 @@ fn through_kamailio_to_the_callee(transport: Transport) {
     )
     .calls(CALLS, 20)
     .expect_header("Record-Route", &port::NEXT_HOP.to_string())
-    // Kamailio's workers may let a BYE overtake its ACK, which SIPp does not expect.
+    // Kamailio's workers may let a BYE overtake its ACK: no call fails of that, but its ACK is not seen.
     .set("hold_ms", "200")
     .start()
     .expect("SIPp, as above");

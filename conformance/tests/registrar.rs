@@ -36,15 +36,16 @@ fn register_refresh_query_unregister(transport: Transport) {
     let register = |cseq: &str| phone(&scene, "register", transport).set("cseq", cseq);
     let first = register("1")
         .set("contact", contact(&scene, "bob", 600))
-        .expect_header("Contact", "sip:bob@.*expires=(600|599)");
+        .expect_header("Contact", "sip:bob@.*expires=(600|59[0-9])");
     if !succeeds(first) {
         return;
     }
     let refresh = register("2")
         .set("contact", contact(&scene, "bob", 900))
-        .expect_header("Contact", "sip:bob@.*expires=(900|899)");
+        .expect_header("Contact", "sip:bob@.*expires=(900|89[0-9])");
     succeeds(refresh);
-    succeeds(register("3").expect_header("Contact", "sip:bob@.*expires=(900|89[0-9])"));
+    // Less the time until it is asked for.
+    succeeds(register("3").expect_header("Contact", "sip:bob@.*expires=(900|8[0-9][0-9])"));
     let second = register("4")
         .set("contact", contact(&scene, "desk", 300))
         .expect_header("Contact", "sip:(bob|desk)@");

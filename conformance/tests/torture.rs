@@ -9,12 +9,10 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use conformance::torture::{self, Outcome, RFC4475, RFC5118, Row};
-use conformance::{Authority, Config, Link, Name, Reading, Scene, Server, TlsPeer, Transport, port};
+use conformance::{
+    Authority, Config, Link, Name, PATIENCE, Reading, Scene, Server, TlsPeer, Transport, port, wait_until,
+};
 
-/// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// How long nothing must come where nothing is expected.
-const SILENCE: Duration = Duration::from_millis(60);
 /// Between looks at sockets.
 const PAUSE: Duration = Duration::from_micros(200);
 
@@ -114,15 +112,16 @@ impl Ears {
     }
 
     /// The next message, 100s left out.
-    fn hear(&mut self, patience: Duration) -> Option<Heard> {
-        let end = Instant::now() + patience;
+    #[track_caller]
+    fn hear(&mut self, what: &str) -> Heard {
+        let end = Instant::now() + PATIENCE;
         loop {
             match self.look() {
                 Some(heard) if heard.bytes.starts_with(b"SIP/2.0 100") => {}
-                Some(heard) => return Some(heard),
-                None if Instant::now() >= end => return None,
-                None => sleep(PAUSE),
+                Some(heard) => return heard,
+                None => assert!(Instant::now() < end, "{what} does not come"),
             }
+            sleep(PAUSE);
         }
     }
 
@@ -175,7 +174,9 @@ struct Stage {
     /// Send OPTIONS over UDP, TCP, and what else is tested.
     probes: Vec<Ears>,
     status_line: Vec<u8>,
+    /// Of the last probe.
     number: u32,
+    _ports: Option<Ports>,
     _scenes: [Scene; 2],
 }
 
@@ -190,6 +191,7 @@ fn towards_callee(transport: Transport) -> Transport {
     }
 }
 
+/// With a T1 for which no test stalls: what comes twice was sent twice.
 fn configuration(scene: &Scene, at: SocketAddr, callee: &str, more: &str) -> String {
     let aliases = torture::ALIASES.map(|name| format!("\"{name}\"")).join(", ");
     let mut text = format!(
@@ -199,7 +201,8 @@ fn configuration(scene: &Scene, at: SocketAddr, callee: &str, more: &str) -> Str
          [[listen]]\ntransport = \"udp\"\naddress = \"{other}\"\nadvertise = \"{own_route}\"\n\n\
          [subscribers]\nurl = \"sqlite:subscribers.db\"\n\n[location]\nurl = \"memory:\"\n\n\
          [[domain]]\nname = \"example.com\"\naliases = [{aliases}]\n[domain.auth]\nmethods = []\n\n\
-         [admin]\nlisten = \"{admin}\"\n\n",
+         [admin]\nlisten = \"{admin}\"\n\n\
+         [timers]\nt1_ms = 5000\nt2_ms = 5000\n\n",
         other = scene.at(torture::OTHER_PORT),
         own_route = torture::OWN_ROUTE,
         admin = scene.at(port::ADMIN),
@@ -218,14 +221,38 @@ fn configuration(scene: &Scene, at: SocketAddr, callee: &str, more: &str) -> Str
     text
 }
 
-/// A port of `ip` that is free now over UDP and TCP.
-fn free_port(ip: IpAddr) -> SocketAddr {
-    let taken = || {
-        let udp = UdpSocket::bind((ip, 0))?;
-        let address = udp.local_addr()?;
-        TcpListener::bind(address).map(|_| address)
-    };
-    (0..100).find_map(|_| taken().ok()).expect("a free port")
+/// Two ports of an address that all tests share, and the listener that keeps other tests off them.
+struct Ports {
+    _claim: TcpListener,
+    server: SocketAddr,
+    callee: SocketAddr,
+}
+
+impl Ports {
+    /// Below those that Linux gives out by itself (32768 and up), so that no other program gets one meanwhile.
+    const RANGE: std::ops::Range<u16> = 20_000..32_000;
+
+    /// # Panics
+    /// When no ports are free.
+    fn claim(ip: IpAddr) -> Self {
+        let is_free =
+            |address: &SocketAddr| UdpSocket::bind(address).is_ok() && TcpListener::bind(address).is_ok();
+        // Three each: the first is the claim.
+        let (first, count) = (Self::RANGE.start, Self::RANGE.len() as u32 / 3);
+        (0..count)
+            .find_map(|n| {
+                let number = (std::process::id().wrapping_add(n) % count) as u16;
+                let [claim, server, callee] =
+                    [0, 1, 2].map(|port| SocketAddr::new(ip, first + 3 * number + port));
+                let claim = TcpListener::bind(claim).ok()?;
+                [&server, &callee].into_iter().all(is_free).then_some(Self {
+                    _claim: claim,
+                    server,
+                    callee,
+                })
+            })
+            .expect("free ports")
+    }
 }
 
 /// Where the answers of a sender over this transport may come to but the way that its requests
@@ -250,13 +277,14 @@ impl Stage {
         let scenes = [Scene::new(), Scene::new()];
         let authority = Authority::new(&scenes[0], "authority");
         let tls = TlsPeer::trusting(&authority, "example.com");
-        let (plain, from, callee) = match ip {
-            None => (
+        let ports = ip.map(|ip| Ports::claim(ip.into()));
+        let (plain, from, callee) = match (&ports, ip) {
+            (Some(ports), Some(ip)) => (ports.server, ip.into(), ports.callee),
+            _ => (
                 scenes[0].at(port::SERVER),
                 scenes[1].ip(),
                 scenes[0].at(port::CALLER),
             ),
-            Some(ip) => (free_port(ip.into()), ip.into(), free_port(ip.into())),
         };
         let (at, more) = match transport {
             Transport::Udp | Transport::Tcp => (plain, String::new()),
@@ -297,6 +325,7 @@ impl Stage {
             plain,
             status_line,
             number: 0,
+            _ports: ports,
             _scenes: scenes,
         })
     }
@@ -322,7 +351,7 @@ impl Stage {
             }
             None => ears.streams[0].write(options.as_bytes()),
         }
-        let heard = ears.hear(PATIENCE).expect("an answer to OPTIONS");
+        let heard = ears.hear("an answer to OPTIONS");
         let text = String::from_utf8_lossy(&heard.bytes);
         assert!(text.starts_with("SIP/2.0 200 OK\r\n"), "{text}");
         assert!(
@@ -346,10 +375,9 @@ impl Stage {
 
     /// Waits until `cause` was counted once more than `before`.
     fn assert_dropped(&self, cause: &str, before: f64) {
-        let end = Instant::now() + PATIENCE;
-        while self.dropped(cause) < before + 1.0 && Instant::now() < end {
-            sleep(Duration::from_millis(5));
-        }
+        wait_until(&format!("dropped: {cause}"), || {
+            self.dropped(cause) >= before + 1.0
+        });
         assert!(
             (self.dropped(cause) - before - 1.0).abs() < 0.5,
             "dropped: {cause}"
@@ -392,17 +420,18 @@ impl Stage {
         }
         let stream = &mut connection.streams[0];
         if closes {
-            let end = Instant::now() + PATIENCE;
-            while !stream.closed && Instant::now() < end {
+            wait_until("the end of the connection", || {
                 stream.read();
-                sleep(PAUSE);
-            }
-            assert!(stream.closed, "the connection goes on");
+                stream.closed
+            });
             return;
         }
         if outcomes.contains(&Outcome::Incomplete) {
-            assert!(connection.hear(SILENCE).is_none(), "an answer to half a message");
+            // It is half a message that the server holds, once it has read it.
+            self.server
+                .wait_for_metric("trapezoid_connection_bytes", "", |bytes| bytes > 0.0);
         } else {
+            self.number += 1;
             Self::probe(self.number, self.plain, &mut connection);
         }
         assert!(connection.look().is_none(), "more on the connection");
@@ -431,7 +460,7 @@ impl Stage {
     ) {
         match expected {
             Outcome::Forwarded(values) => {
-                let arrived = self.callee.hear(PATIENCE).expect("it reaches the callee");
+                let arrived = self.callee.hear("the request at the callee");
                 torture::assert_forwarded_by(sent, &arrived.bytes, source, values, self.record_routes);
                 let answer = torture::answer_of_callee(&arrived.bytes, &self.status_line);
                 self.callee.answer(&arrived.from, &answer);
@@ -448,9 +477,10 @@ impl Stage {
                 torture::assert_own(expected, &answer);
             }
             Outcome::Dropped(cause) => {
+                // Counted where it is dropped: an answer would have been sent before.
                 self.assert_dropped(cause, before);
                 let ears = answers.map_or(&mut self.sender, |(ears, _)| ears);
-                assert!(ears.hear(SILENCE).is_none(), "an answer to what is dropped");
+                assert!(ears.look().is_none(), "an answer to what is dropped");
                 assert!(self.callee.look().is_none(), "what is dropped reaches the callee");
             }
             Outcome::Incomplete => {}
@@ -460,13 +490,12 @@ impl Stage {
     /// The answer to `sent`, at the port where it must come.
     fn hear_answer(&mut self, sent: &[u8], answers: Option<&mut (&mut Ears, SocketAddr)>) -> Vec<u8> {
         let (heard, port) = match answers {
-            Some((ears, local)) => (ears.hear(PATIENCE), Some(local.port())),
+            Some((ears, local)) => (ears.hear("an answer"), Some(local.port())),
             None => (
-                self.sender.hear(PATIENCE),
+                self.sender.hear("an answer"),
                 torture::answer_port(sent, self.source),
             ),
         };
-        let heard = heard.expect("an answer");
         assert_eq!(Some(heard.port), port, "the answer's port");
         heard.bytes
     }

@@ -3,16 +3,12 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
-use std::time::Duration;
 
-use conformance::{Authority, Config, DOMAIN, Name, Scene, Server, Transport};
+use conformance::{Authority, Config, DOMAIN, Name, PATIENCE, Scene, Server, Transport};
 use tungstenite::client::ClientRequestBuilder;
 use tungstenite::protocol::frame::Frame;
 use tungstenite::protocol::frame::coding::{CloseCode, Data, OpCode};
 use tungstenite::{Message, WebSocket};
-
-/// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The handshake of RFC 6455 §1.3, with the sub-protocol of SIP.
 const REQUEST: &str = "GET / HTTP/1.1\r\nHost: example.com\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\

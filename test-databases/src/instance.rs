@@ -25,6 +25,10 @@ const LOOK: Duration = Duration::from_millis(5);
 /// that was killed gets its port again.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
+/// Another loopback address: a listener there at the number of a server's port says that the port is
+/// taken, also while the server is down.
+const CLAIMS: &str = "127.0.0.2";
+
 /// What is to know of a make of servers.
 pub(crate) struct Make {
     pub(crate) name: &'static str,
@@ -49,7 +53,7 @@ pub(crate) struct Instance {
     name: &'static str,
     ready: fn(&Path, u32) -> bool,
     orderly: &'static str,
-    port: u16,
+    port: Port,
     tls: Option<tls::Files>,
     /// Above the directory: dropped before it.
     watchdog: Mutex<Watchdog>,
@@ -63,10 +67,10 @@ impl Instance {
     /// When it does not come up; shows its log.
     pub(crate) fn start(make: &Make) -> Self {
         for _ in 0..10 {
-            let instance = Self::new(make, free_port());
+            let instance = Self::new(make, Port::claim());
             match instance.come_up() {
                 Ok(()) => return instance,
-                // Somebody took the port since we looked.
+                // Another program took the port since we looked.
                 Err(log) if log.contains("ddress already in use") => {}
                 Err(log) => panic!("{} does not start:\n{log}", make.name),
             }
@@ -74,14 +78,14 @@ impl Instance {
         panic!("{} finds no free port", make.name);
     }
 
-    fn new(make: &Make, port: u16) -> Self {
+    fn new(make: &Make, port: Port) -> Self {
         let directory = template::directory(make.name, make.owner);
         template::copy(&make.template, &directory.path().join("data"));
         let tls = make.with_tls.then(|| tls::Files::of(directory.path()));
         if let Some(files) = &tls {
             files.write(make.owner);
         }
-        let command = (make.command)(&make.program, directory.path(), port, tls.as_ref());
+        let command = (make.command)(&make.program, directory.path(), port.number, tls.as_ref());
         let watchdog = Watchdog::new(directory.path(), make.at_once, make.owner, &command);
         Self {
             name: make.name,
@@ -95,7 +99,7 @@ impl Instance {
     }
 
     pub(crate) fn port(&self) -> u16 {
-        self.port
+        self.port.number
     }
 
     pub(crate) fn ca_file(&self) -> Option<&Path> {
@@ -222,12 +226,28 @@ impl Instance {
     }
 }
 
-/// A port that nobody listens on now.
-fn free_port() -> u16 {
-    let random = || RandomState::new().build_hasher().finish();
-    let span = u64::from(PORTS.end - PORTS.start);
-    (0..1000)
-        .map(|_| PORTS.start + u16::try_from(random() % span).expect("it is below a port's limit"))
-        .find(|port| TcpListener::bind((HOST, *port)).is_ok())
-        .expect("one of a thousand ports is free")
+/// A port of [`HOST`] that is one server's as long as this lives.
+#[derive(Debug)]
+struct Port {
+    number: u16,
+    _claim: TcpListener,
+}
+
+impl Port {
+    /// Claims one on which no program listens now.
+    fn claim() -> Self {
+        let random = || RandomState::new().build_hasher().finish();
+        let span = u64::from(PORTS.end - PORTS.start);
+        (0..1000)
+            .map(|_| PORTS.start + u16::try_from(random() % span).expect("it is below a port's limit"))
+            .find_map(|number| {
+                let claim = TcpListener::bind((CLAIMS, number)).ok()?;
+                TcpListener::bind((HOST, number)).ok()?;
+                Some(Self {
+                    number,
+                    _claim: claim,
+                })
+            })
+            .expect("one of a thousand ports is free")
+    }
 }

@@ -117,7 +117,7 @@ impl MariaDb {
             "--batch",
             "--skip-column-names",
             "--raw",
-            "--connect-timeout=10",
+            "--connect-timeout=60",
         ];
         let client = Client {
             program: client,

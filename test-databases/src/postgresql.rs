@@ -150,7 +150,7 @@ impl PostgreSql {
                 .chain([host, port])
                 .collect(),
             user_option: "--username=",
-            database_option: "--dbname=connect_timeout=10 dbname=",
+            database_option: "--dbname=connect_timeout=60 dbname=",
         };
         Self {
             server: Server::new(home, client, &DIALECT),

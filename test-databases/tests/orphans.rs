@@ -69,24 +69,31 @@ fn processes_in(directory: &Path) -> Vec<PathBuf> {
 }
 
 fn ends_with_its_program(make: &str) {
-    for end in ["exit", "abort", "killed", "stopped"] {
-        let (mut program, server) = run(&format!("{make} {end}"));
-        // Servers work in their data directory.
-        let data = std::fs::read_link(format!("/proc/{server}/cwd")).unwrap();
-        let directory = data.parent().unwrap();
-        assert!(directory.join("log").exists(), "{}", directory.display());
-        assert!(!processes_in(directory).is_empty());
-        match end {
-            "exit" | "abort" => program.stdin.take().unwrap().write_all(b"\n").unwrap(),
-            _ => program.kill().unwrap(),
+    // Side by side: mostly they wait for each other's programs.
+    std::thread::scope(|scope| {
+        for end in ["exit", "abort", "killed", "stopped"] {
+            scope.spawn(move || ends_at(make, end));
         }
-        program.wait().unwrap();
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while directory.exists() || !processes_in(directory).is_empty() {
-            let late = Instant::now() > deadline;
-            assert!(!late, "{make} {end}: {:?} live on", processes_in(directory));
-            std::thread::sleep(Duration::from_millis(10));
-        }
+    });
+}
+
+fn ends_at(make: &str, end: &str) {
+    let (mut program, server) = run(&format!("{make} {end}"));
+    // Servers work in their data directory.
+    let data = std::fs::read_link(format!("/proc/{server}/cwd")).unwrap();
+    let directory = data.parent().unwrap();
+    assert!(directory.join("log").exists(), "{}", directory.display());
+    assert!(!processes_in(directory).is_empty());
+    match end {
+        "exit" | "abort" => program.stdin.take().unwrap().write_all(b"\n").unwrap(),
+        _ => program.kill().unwrap(),
+    }
+    program.wait().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while directory.exists() || !processes_in(directory).is_empty() {
+        let late = Instant::now() > deadline;
+        assert!(!late, "{make} {end}: {:?} live on", processes_in(directory));
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

@@ -58,18 +58,26 @@ fn databases_are_apart(server: &Server, null: &str) {
     assert!(url.ends_with(&expected), "{url}");
 }
 
+/// A process and when it began: numbers of processes come again.
+fn life(process: u32) -> (u32, String) {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+    // After the name, which may hold anything: state, and 18 more before the time.
+    let (_, rest) = stat.rsplit_once(')').unwrap();
+    (process, rest.split_ascii_whitespace().nth(19).unwrap().to_owned())
+}
+
 fn data_outlives_ends(server: &Server, asks: &[u8]) {
     let database = filled(server);
     let port = server.port();
     for end in [Server::kill, Server::shut_down, |_: &Server| ()] {
-        let before = server.pid();
+        let before = life(server.pid());
         end(server);
-        if std::fs::metadata(format!("/proc/{before}")).is_err() {
+        if std::fs::metadata(format!("/proc/{}", before.0)).is_err() {
             TcpStream::connect(("127.0.0.1", port)).unwrap_err();
             assert!(database.try_sql("SELECT 1").is_err());
         }
         server.restart();
-        assert_ne!(server.pid(), before);
+        assert_ne!(life(server.pid()), before);
         assert_eq!(server.port(), port);
         assert!(answers(server, asks, LONG));
         assert_eq!(database.sql("SELECT COUNT(*) FROM t"), "2\n");

@@ -8,22 +8,9 @@ use test_databases::{Database, MariaDb, PostgreSql, Server as DatabaseServer};
 
 use crate::credentials::stage::{Setting, Stage, password};
 
-/// How long faults last, where nothing else is said.
-const LASTS: Duration = Duration::from_millis(2500);
-
-/// Does something for a while; when that begins and ends.
-fn during(begin: impl FnOnce(), end: impl FnOnce()) -> (Instant, Instant) {
-    let fault = Instant::now();
-    begin();
-    std::thread::sleep(LASTS);
-    let over = Instant::now();
-    end();
-    (fault, over)
-}
-
 fn killed(what: &str, server: &DatabaseServer) {
     let stage = Stage::set(server.fresh_database(), Setting::default());
-    let (fault, over) = during(|| server.kill(), || server.restart());
+    let (fault, over) = stage.during(|| server.kill(), || server.restart());
     let recovered = stage.recovered();
     let told = stage.finish(fault, over, recovered);
     told.is_undisturbed(what);
@@ -44,13 +31,13 @@ fn a_postgresql_that_is_killed_and_comes_back() {
 fn a_database_that_accepts_and_never_answers() {
     let what = "stalled";
     let setting = Setting {
-        credentials: "deadline_ms = 1000\non_unavailable = \"504\"",
+        credentials: "deadline_ms = 2000\non_unavailable = \"504\"",
         unavailable: 504,
         ..Setting::default()
     };
     let stage = Stage::set(MariaDb::shared().fresh_database(), setting);
     let control = stage.relay.control();
-    let (fault, over) = during(
+    let (fault, over) = stage.during(
         || control.stall().expect("stalled"),
         || control.resume().expect("resumed"),
     );
@@ -65,7 +52,7 @@ fn a_database_whose_processes_are_stopped() {
     let what = "stopped";
     let maria = MariaDb::start();
     let stage = Stage::set(maria.fresh_database(), Setting::default());
-    let (fault, over) = during(|| maria.stop_answering(), || maria.continue_answering());
+    let (fault, over) = stage.during(|| maria.stop_answering(), || maria.continue_answering());
     let recovered = stage.recovered();
     let told = stage.finish(fault, over, recovered);
     told.is_undisturbed(what);
@@ -76,14 +63,14 @@ fn a_database_whose_processes_are_stopped() {
 fn a_slow_database() {
     let what = "slow";
     let setting = Setting {
-        credentials: "deadline_ms = 3000",
-        deadline: Duration::from_secs(3),
+        credentials: "deadline_ms = 10000",
+        deadline: Duration::from_secs(10),
         ..Setting::default()
     };
     let stage = Stage::set(MariaDb::shared().fresh_database(), setting);
     let control = stage.relay.control();
     let half = Duration::from_millis(500);
-    let (fault, over) = during(
+    let (fault, over) = stage.during(
         || control.set_delay(half, half).expect("slower"),
         || {
             control
@@ -123,7 +110,7 @@ fn a_database_that_takes_the_password_no_more() {
         maria.sql(&format!("ALTER USER {user}@'%' IDENTIFIED BY '{password}'"));
     };
     let control = stage.relay.control();
-    let (fault, over) = during(
+    let (fault, over) = stage.during(
         || {
             set("another");
             control.reset_all().expect("cut");
@@ -142,7 +129,7 @@ fn a_database_without_its_table_for_a_while() {
     let what = "renamed";
     let stage = Stage::set(MariaDb::shared().fresh_database(), Setting::default());
     let database = stage.database.clone();
-    let (fault, over) = during(
+    let (fault, over) = stage.during(
         || drop(database.sql("RENAME TABLE subscriber TO elsewhere")),
         || drop(database.sql("RENAME TABLE elsewhere TO subscriber")),
     );
@@ -170,9 +157,11 @@ fn a_database_that_is_not_ready_when_the_server_starts() {
     };
     let stage = Stage::set(database.clone(), setting);
     let fault = Instant::now();
-    std::thread::sleep(LASTS / 2);
+    stage.server.wait_for_log("Access denied");
     set(database.password());
-    std::thread::sleep(LASTS);
+    stage.server.wait_for_log("no table \"subscriber\"");
+    // Enough of them.
+    stage.wait_for_some(fault);
     let added = Instant::now();
     Server::add_user(&stage.scene, "first", &password("first"));
     Stage::fill(&database);
@@ -216,9 +205,12 @@ fn a_database_that_is_far_away() {
     told.is_answered_in_time(what);
 }
 
-/// Cuts connections now and then while the database is well: whatever was under way is asked once
-/// more.
+/// Cuts connections now and then while the database is well, until some look-ups were lost by that: whatever was
+/// under way is asked once more.
 fn cut(what: &str, database: Database, cut: impl Fn(&Control, u32)) {
+    /// Batches that are to be lost, and after how many turns none was lost by chance.
+    const LOST: f64 = 3.0;
+    const TURNS: u32 = 30;
     let setting = Setting {
         credentials: "deadline_ms = 3000",
         deadline: Duration::from_secs(3),
@@ -231,22 +223,28 @@ fn cut(what: &str, database: Database, cut: impl Fn(&Control, u32)) {
     control.set_delay(half, half).expect("slower");
     let lost = || stage.server.metric("trapezoid_credential_batches_lost", "");
     let (fault, before) = (Instant::now(), lost());
-    for turn in 0..3 {
+    let mut turn = 0;
+    while turn < 3 || lost() < before + LOST {
+        assert!(turn < TURNS, "{what}: was anything cut?");
         cut(&control, turn);
-        std::thread::sleep(LASTS / 2);
+        // The connections are back, and what was asked once more has its answer.
+        stage.recovered();
+        stage.wait_for_answers();
+        turn += 1;
     }
     let lost = lost() - before;
     let over = Instant::now();
     let told = stage.finish(fault, over, over);
-    eprintln!("{what}: {lost} batches lost");
-    assert!(lost >= 3.0, "{what}: {lost} batches lost: was anything cut?");
+    eprintln!("{what}: {lost} batches lost in {turn} turns");
     told.is_undisturbed(what);
     told.new_users_succeed(what);
 }
 
 /// Cuts them within an answer.
 fn in_an_answer(control: &Control, turn: u32) {
-    control.reset_open_after(u64::from(10 + 90 * turn)).expect("cut");
+    control
+        .reset_open_after(u64::from(10 + 90 * (turn % 3)))
+        .expect("cut");
 }
 
 #[test]

@@ -6,9 +6,12 @@ use conformance::Class;
 use delay_relay::Refusal;
 use test_databases::{Database, MariaDb};
 
-use crate::credentials::stage::{Setting, Stage, Told};
+use crate::credentials::stage::{Setting, Stage, Told, regulars};
 
-/// Nobody reaches the database.
+/// `cache_ttl_s` where it is set here.
+const TTL: Duration = Duration::from_secs(1);
+
+/// The database cannot be reached.
 fn take_away(stage: &Stage) {
     let control = stage.relay.control();
     control.refuse(Refusal::Closed).expect("refusing");
@@ -37,16 +40,15 @@ fn statuses(told: &Told, user: &str, from: Instant) -> Vec<u16> {
 fn old_secrets_serve_while_the_database_is_away() {
     let what = "stale";
     let setting = Setting {
-        credentials: "deadline_ms = 1000\ncache_ttl_s = 1\ncache_stale_s = 3600",
+        credentials: "deadline_ms = 2000\ncache_ttl_s = 1\ncache_stale_s = 3600",
         ..Setting::default()
     };
     let stage = Stage::set(MariaDb::shared().fresh_database(), setting);
     let control = stage.relay.control();
-    let fault = Instant::now();
-    control.stall().expect("stalled");
-    std::thread::sleep(Duration::from_secs(4));
-    let over = Instant::now();
-    control.resume().expect("resumed");
+    let (fault, over) = stage.during(
+        || control.stall().expect("stalled"),
+        || control.resume().expect("resumed"),
+    );
     let recovered = stage.recovered();
     let stale = stage.server.metric("trapezoid_credential_stale_answers", "");
     let told = stage.finish(fault, over, recovered);
@@ -59,20 +61,23 @@ fn old_secrets_serve_while_the_database_is_away() {
 fn old_secrets_do_not_serve_where_the_configuration_says_so() {
     let what = "not stale";
     let setting = Setting {
-        credentials: "deadline_ms = 1000\ncache_ttl_s = 1\ncache_stale_s = 0",
+        credentials: "deadline_ms = 2000\ncache_ttl_s = 1\ncache_stale_s = 0",
         ..Setting::default()
     };
     let stage = Stage::set(MariaDb::shared().fresh_database(), setting);
     let fault = Instant::now();
     take_away(&stage);
-    std::thread::sleep(Duration::from_secs(3));
+    // One is refused: the time of the others is over soon, also of what came from the database at the last moment.
+    stage.wait_for_status("regular0", 503);
+    std::thread::sleep(2 * TTL);
+    let outdated = Instant::now();
+    stage.wait_for_some(outdated);
     let over = Instant::now();
     give_back(&stage);
     let recovered = stage.recovered();
     let told = stage.finish(fault, over, recovered);
-    // Their time is over then.
-    let late = told.of(Class::Regular, fault + Duration::from_millis(1200), over);
-    let late = late.iter().filter(|o| o.ended < over);
+    let late = told.of(Class::Regular, outdated, over);
+    let late = late.iter().filter(|o| o.begun >= outdated && o.ended < over);
     let served: Vec<_> = late.clone().filter(|o| o.status != 503).collect();
     assert!(late.count() > 20, "{what}: somebody asked");
     assert!(served.is_empty(), "{what}: {served:#?}");
@@ -85,12 +90,8 @@ fn old_secrets_do_not_serve_where_the_configuration_says_so() {
 fn who_was_deleted_is_not_served_while_the_database_is_away() {
     let stage = Stage::set(MariaDb::shared().fresh_database(), Setting::default());
     delete(&stage.database, "regular0");
-    stage.settle();
-    let fault = Instant::now();
-    take_away(&stage);
-    std::thread::sleep(Duration::from_secs(2));
-    let over = Instant::now();
-    give_back(&stage);
+    stage.settle(&regulars()[1..]);
+    let (fault, over) = stage.during(|| take_away(&stage), || give_back(&stage));
     let recovered = stage.recovered();
     let told = stage.finish(fault, over, recovered);
     let served = statuses(&told, "regular0", fault);
@@ -107,14 +108,14 @@ fn who_was_deleted_while_nobody_could_look_is_not_served() {
     let stage = Stage::set(maria.fresh_database(), Setting::default());
     let fault = Instant::now();
     take_away(&stage);
-    std::thread::sleep(Duration::from_millis(300));
     delete(&stage.database, "regular0");
     maria.restart();
     let over = Instant::now();
     give_back(&stage);
     let recovered = stage.recovered();
-    stage.settle();
+    stage.settle(&regulars()[1..]);
     let seen = Instant::now();
+    stage.wait_for_some(seen);
     let told = stage.finish(fault, over, recovered);
     let served = statuses(&told, "regular0", seen);
     assert!(!served.contains(&200), "deleted, and served: {served:?}");

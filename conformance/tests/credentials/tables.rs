@@ -46,21 +46,22 @@ fn register(client: &mut Client, user: &str, cseq: u32, credentials: &str) {
     client.send(&text, &format!("{user}-{cseq}"));
 }
 
-/// A registration that has been challenged: sends it again with credentials for this name.
-fn begin(scene: &Scene, user: &str, username: &str, password: &str) -> Client {
+/// A registration that has been challenged; the line that answers the challenge with this name.
+fn challenged(scene: &Scene, user: &str, username: &str, password: &str) -> (Client, String) {
     let mut client = client(scene);
     register(&mut client, user, 1, "");
     let challenge = client.final_response();
     assert_eq!(challenge.status(), 401, "{challenge:?}");
     let uri = format!("sip:{DOMAIN}");
     let credentials = digest::credentials("REGISTER", &uri, &challenge, username, password);
-    register(&mut client, user, 2, &format!("Authorization: {credentials}"));
-    client
+    (client, format!("Authorization: {credentials}"))
 }
 
-/// The final answer to it.
+/// The final answer to a registration with credentials for this name.
 fn registered(scene: &Scene, user: &str, username: &str, password: &str) -> Message {
-    begin(scene, user, username, password).final_response()
+    let (mut client, credentials) = challenged(scene, user, username, password);
+    register(&mut client, user, 2, &credentials);
+    client.final_response()
 }
 
 fn start(scene: &Scene, database: &Database, more: &str) -> Server {
@@ -185,14 +186,17 @@ fn a_broken_row_concerns_nobody_else(database: &Database) {
     }
     let server = Server::start(&scene, &config);
     database.sql("UPDATE subscriber SET ha1 = concat('not a hash', ha1) WHERE username = 'broken'");
-    let mut clients: Vec<(String, Client)> = users
+    let mut clients: Vec<(String, (Client, String))> = users
         .iter()
         .map(String::as_str)
         .chain(["broken", "unknown"])
-        .map(|user| (user.to_owned(), begin(&scene, user, user, &password(user))))
+        .map(|user| (user.to_owned(), challenged(&scene, user, user, &password(user))))
         .collect();
+    for (user, (client, credentials)) in &mut clients {
+        register(client, user, 2, credentials);
+    }
     let mut refused = Vec::new();
-    for (user, client) in &mut clients {
+    for (user, (client, _)) in &mut clients {
         let answer = client.final_response();
         if users.contains(user) {
             assert_eq!(answer.status(), 200, "{user}: {answer:?}");
