@@ -16,10 +16,6 @@ pub(super) struct Case {
 }
 
 impl Case {
-    pub(super) fn key(&self) -> (&str, &str) {
-        (&self.program, &self.test)
-    }
-
     /// nextest's expression for this test and no other.
     pub(super) fn filter(&self) -> String {
         format!("binary_id(={}) & test(={})", self.program, self.test)
@@ -97,7 +93,7 @@ mod tests {
     fn each_test_has_its_end_and_its_time() {
         let report = Report::parse(RUN).expect("a report");
         assert_eq!(report.cases.len(), 3);
-        assert_eq!(report.cases[0].key(), ("sip-core::suite", "forking::best"));
+        assert_eq!(report.cases[0].to_string(), "sip-core::suite forking::best");
         assert_eq!(report.cases[1].took, Duration::from_millis(6500));
         let failed: Vec<String> = report.failed().into_iter().map(ToString::to_string).collect();
         assert_eq!(failed, ["sip-core::suite forking::worst", "xtask a"]);
