@@ -69,6 +69,9 @@ fn run_forgiving(filter: &[String], forgives: bool) -> Result<Option<Ran>, Strin
     let junit = root().join("target/nextest").join(profile()).join("junit.xml");
     // What an earlier run left must not be taken for this one's.
     let _ = std::fs::remove_file(&junit);
+    // What building wrote goes to the disk now, and not while tests wait for theirs to be there: a
+    // registration is answered once it is on disk, and refused after 5 s.
+    run_step("sync", &mut Command::new("sync"))?;
     let databases = Databases::start(&debug.join("test-databases"))?;
     let mut environment = databases.variables.clone();
     environment.push((
