@@ -3,7 +3,8 @@
 //! Each server is private: its own data, configuration, port on 127.0.0.1 and Unix socket, all
 //! under one temporary directory; nothing of an installation of the machine is read or touched.
 //! What a server needs at first (system tables) is made once per machine and copied for each
-//! start (in `test-databases-UID` of the temporary directory; remove it at will). A server and its directory go when its value is dropped, and also when the test program
+//! start (in `test-databases-UID` of the temporary directory, or of `TRAPEZOID_TEST_TEMPLATES`; remove
+//! it at will). A server and its directory go when its value is dropped, and also when the test program
 //! ends without that ([`MariaDb::shared`] lives in a static), however it ends.
 //!
 //! `MariaDb::shared().fresh_database()` gives an empty database; its `url()` is

@@ -23,19 +23,24 @@ pub(crate) fn template(key: &str, owner: Option<Owner>, make: impl FnOnce(&Path)
     let lock = File::create(shelf.join(format!("{name}.lock"))).expect("a lock file can be made");
     lock.lock().expect("a file of our own can be locked");
     if !template.exists() {
-        let workshop = directory("template", owner);
+        let workshop = directory_in(&shelves(), "template", owner);
         let made = workshop.path().join("data");
         make(&made);
         // Whole or not at all.
-        fs::rename(&made, &template).expect("the template can be moved within the temporary directory");
+        fs::rename(&made, &template).expect("the template can be moved to the directory beside it");
     }
     template
+}
+
+/// The directory of templates' directories. It outlives the run, as the temporary directory may not.
+fn shelves() -> PathBuf {
+    std::env::var_os("TRAPEZOID_TEST_TEMPLATES").map_or_else(std::env::temp_dir, PathBuf::from)
 }
 
 /// Where templates are kept.
 fn shelf() -> PathBuf {
     let uid = system::own_uid();
-    let shelf = std::env::temp_dir().join(format!("test-databases-{uid}"));
+    let shelf = shelves().join(format!("test-databases-{uid}"));
     let made = DirBuilder::new().mode(0o700).create(&shelf);
     let found =
         fs::symlink_metadata(&shelf).unwrap_or_else(|e| panic!("{}: {e} ({made:?})", shelf.display()));
@@ -51,9 +56,13 @@ fn shelf() -> PathBuf {
 
 /// A new temporary directory that only `owner` (or this user) may enter.
 pub(crate) fn directory(name: &str, owner: Option<Owner>) -> tempfile::TempDir {
+    directory_in(&std::env::temp_dir(), name, owner)
+}
+
+fn directory_in(parent: &Path, name: &str, owner: Option<Owner>) -> tempfile::TempDir {
     let directory = tempfile::Builder::new()
         .prefix(&format!("test-{name}-"))
-        .tempdir()
+        .tempdir_in(parent)
         .expect("a temporary directory can be made");
     if let Some(Owner { uid, gid }) = owner {
         std::os::unix::fs::chown(directory.path(), Some(uid), Some(gid))

@@ -4,6 +4,7 @@
 //! then, it is *unsteady*, which the run says loudly and forgives up to [`MAX_UNSTEADY`] times.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -12,10 +13,12 @@ use crate::steps::{Outcome, cargo, has_subcommand, root, run_own, run_step, targ
 mod databases;
 mod repeat;
 mod report;
+mod scratch;
 
 use databases::Databases;
 pub(crate) use repeat::repeat;
 use report::{Case, Report};
+use scratch::Scratch;
 
 /// Unsteady tests that a run in CI may have.
 const MAX_UNSTEADY: usize = 3;
@@ -69,16 +72,19 @@ fn run_forgiving(filter: &[String], forgives: bool) -> Result<Option<Ran>, Strin
     let junit = root().join("target/nextest").join(profile()).join("junit.xml");
     // What an earlier run left must not be taken for this one's.
     let _ = std::fs::remove_file(&junit);
-    // What building wrote goes to the disk now, and not while tests wait for theirs to be there: a
-    // registration is answered once it is on disk, and refused after 5 s.
-    run_step("sync", &mut Command::new("sync"))?;
-    let databases = Databases::start(&debug.join("test-databases"))?;
-    let mut environment = databases.variables.clone();
+    let scratch = Scratch::new();
+    let mut environment = scratch.variables();
+    let databases = Databases::start(&debug.join("test-databases"), &environment)?;
+    environment.extend(databases.variables.iter().cloned());
     environment.push((
         "TRAPEZOID_BIN".into(),
         debug.join("trapezoid").display().to_string(),
     ));
     let mut first = runner();
+    if !has_subcommand("nextest") {
+        // Cargo itself takes only one.
+        first.arg("--");
+    }
     first.args(filter).envs(environment.clone());
     let mut code = None;
     let outcome = run_own("tests", || {
@@ -165,6 +171,16 @@ impl Ran {
 /// Whether so many failures are few enough to be tried again.
 fn may_be_forgiven(failed: usize) -> bool {
     (1..=MAX_UNSTEADY).contains(&failed)
+}
+
+/// Conformance tests, with a server of another build: what libtest is given chooses them.
+pub(crate) fn conformance(server: &Path, words: &[&str]) -> Command {
+    let mut tests = cargo();
+    tests
+        .args(["test", "--package", "conformance", "--test", "suite", "--"])
+        .args(words)
+        .env("TRAPEZOID_BIN", server);
+    tests
 }
 
 /// Runs each once more, by itself; those that pass.

@@ -13,9 +13,10 @@ pub(super) struct Databases {
 }
 
 impl Databases {
-    pub(super) fn start(program: &Path) -> Result<Self, String> {
+    pub(super) fn start(program: &Path, environment: &[(String, String)]) -> Result<Self, String> {
         let of_program = |error: &dyn std::fmt::Display| format!("{}: {error}", program.display());
         let mut keeper = Command::new(program)
+            .envs(environment.iter().cloned())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
