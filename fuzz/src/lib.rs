@@ -35,6 +35,26 @@ pub struct Target {
     pub run: fn(&[u8]),
 }
 
+/// Gives the names of all targets to a macro: each names a module here, a program of libFuzzer's, and
+/// a test of each test program.
+#[macro_export]
+macro_rules! for_all_targets {
+    ($macro:ident) => {
+        $macro!(
+            datagram,
+            stream,
+            websocket,
+            uri,
+            auth_header,
+            configuration,
+            journal,
+            endpoint,
+            differential,
+            smuggle,
+        );
+    };
+}
+
 macro_rules! targets {
     ($($name:ident),+ $(,)?) => {
         /// All of them.
@@ -44,15 +64,14 @@ macro_rules! targets {
     };
 }
 
-targets!(
-    datagram,
-    stream,
-    websocket,
-    uri,
-    auth_header,
-    configuration,
-    journal,
-    endpoint,
-    differential,
-    smuggle,
-);
+for_all_targets!(targets);
+
+/// The target of this name.
+///
+/// # Panics
+/// If there is none.
+#[must_use]
+pub fn target(name: &str) -> &'static Target {
+    let target = TARGETS.iter().find(|target| target.name == name);
+    target.expect("a target of this name")
+}

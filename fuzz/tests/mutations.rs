@@ -3,7 +3,7 @@
 
 use std::panic::catch_unwind;
 
-use fuzz::{TARGETS, kept};
+use fuzz::{for_all_targets, kept, target};
 
 /// Inputs that are tried for each target, and those of targets that take much longer for one.
 const TRIED: usize = 4_000;
@@ -69,8 +69,7 @@ fn damage(random: &mut Random, input: &mut Vec<u8>, other: &[u8]) {
 }
 
 fn survives(name: &str) {
-    let target = TARGETS.iter().find(|target| target.name == name);
-    let target = target.expect("a target of this name");
+    let target = target(name);
     let inputs = kept::inputs(target);
     let tried = SLOW
         .iter()
@@ -100,25 +99,7 @@ macro_rules! survive {
                 survives(stringify!($name));
             }
         )+
-
-        #[test]
-        fn every_target_is_tried() {
-            let tried = [$(stringify!($name)),+];
-            let targets: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
-            assert_eq!(targets, tried);
-        }
     };
 }
 
-survive!(
-    datagram,
-    stream,
-    websocket,
-    uri,
-    auth_header,
-    configuration,
-    journal,
-    endpoint,
-    differential,
-    smuggle,
-);
+for_all_targets!(survive);

@@ -3,27 +3,28 @@
 
 use crate::steps::{Outcome, cargo, run_tests};
 
-/// Times that a model's threads are interrupted where they need not wait, at most: as in the tests.
-const PREEMPTIONS: u32 = 3;
-
 /// Runs the models whose names contain a filter (default: all).
 pub(crate) fn run(args: &[String]) -> Outcome {
     let (preemptions, filter) = arguments(args)?;
     let mut command = cargo();
     command
         .args(["test", "--package", "loom-models", "--tests", "--"])
-        .args(&filter)
-        .env("LOOM_MAX_PREEMPTIONS", preemptions.to_string());
+        .args(&filter);
+    let Some(preemptions) = preemptions else {
+        return run_tests("models, as the tests run them", &mut command);
+    };
+    command.env("LOOM_MAX_PREEMPTIONS", preemptions.to_string());
     run_tests(&format!("models, {preemptions} preemptions"), &mut command)
 }
 
-fn arguments(args: &[String]) -> Result<(u32, Vec<String>), String> {
-    let (mut preemptions, mut filter) = (PREEMPTIONS, Vec::new());
+/// How often a model's threads are interrupted where they need not wait, at most, and the filters.
+fn arguments(args: &[String]) -> Result<(Option<u32>, Vec<String>), String> {
+    let (mut preemptions, mut filter) = (None, Vec::new());
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         if arg == "--preemptions" {
             let number = args.next().and_then(|n| n.parse().ok());
-            preemptions = number.ok_or("--preemptions needs a number")?;
+            preemptions = Some(number.ok_or("--preemptions needs a number")?);
         } else if arg.starts_with('-') {
             return Err(format!(
                 "unknown option {arg}; usage: loom [--preemptions N] [FILTER…]"
@@ -44,9 +45,9 @@ mod tests {
         let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(
             arguments(&words("--preemptions 5 mailbox")),
-            Ok((5, words("mailbox")))
+            Ok((Some(5), words("mailbox")))
         );
-        assert_eq!(arguments(&[]), Ok((PREEMPTIONS, vec![])));
+        assert_eq!(arguments(&[]), Ok((None, vec![])));
         assert!(arguments(&words("--preemptions")).is_err());
         assert!(arguments(&words("--preemption 5")).is_err());
     }

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use crate::setup::find_program;
 use crate::steps::{Outcome, cargo, root, run_step, run_tests, target_dir};
+use crate::suite::conformance;
 use crate::{fuzz, models, sanitizer, sim};
 
 /// Minutes of the simulator where `MINUTES` does not say.
@@ -37,18 +38,7 @@ pub(crate) fn crash(args: &[String]) -> Outcome {
     let server = target_dir()?.join("release").join("trapezoid");
     run_tests(
         &format!("{crashes} crashes with {bindings} registrations on disk"),
-        cargo()
-            .args([
-                "test",
-                "--package",
-                "conformance",
-                "--test",
-                "suite",
-                "--",
-                "--nocapture",
-                "crash::",
-            ])
-            .env("TRAPEZOID_BIN", server)
+        conformance(&server, &["--nocapture", "crash::"])
             .env("CRASHES", crashes.to_string())
             .env("BINDINGS", bindings.to_string()),
     )

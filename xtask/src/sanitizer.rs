@@ -1,9 +1,10 @@
 //! `cargo xtask asan`: what has `unsafe` code, and the server itself, under the address sanitizer.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::steps::{Outcome, cargo, host_triple, run_step, run_tests, target_dir};
+use crate::suite::conformance;
 
 /// Packages with `unsafe` code, and the tests that run it.
 const TESTS: &[(&str, &[&str])] = &[("sip-net", &["--lib", "--tests"])];
@@ -88,25 +89,9 @@ impl Build {
         let server = self.target_dir.join(&self.triple).join("debug/trapezoid");
         for module in SCENARIOS {
             let what = format!("address sanitizer: the server, {module}");
-            run_tests(&what, &mut scenario(&server, module))?;
+            let mut tests = conformance(&server, &[module]);
+            run_tests(&what, tests.env("ASAN_OPTIONS", OPTIONS))?;
         }
         Ok(())
     }
-}
-
-fn scenario(server: &Path, module: &str) -> Command {
-    let mut command = cargo();
-    command
-        .args([
-            "test",
-            "--package",
-            "conformance",
-            "--test",
-            "suite",
-            "--",
-            module,
-        ])
-        .env("TRAPEZOID_BIN", server)
-        .env("ASAN_OPTIONS", OPTIONS);
-    command
 }

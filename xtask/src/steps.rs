@@ -142,6 +142,7 @@ pub(crate) fn check() -> Outcome {
     run_step("formatting", cargo().args(["fmt", "--all", "--check"]))?;
     fuzz_lock_file()?;
     clippy()?;
+    product()?;
     run_own("tidy", || tidy::run(&root()))?;
     run_own("mutants apply", sim::check_mutants)?;
     run_step(
@@ -156,6 +157,15 @@ pub(crate) fn check() -> Outcome {
             ])
             // Private items are documented too, so links to them lead somewhere.
             .env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links"),
+    )
+}
+
+/// The server with no features but its own: beside the rest of the workspace, a dependency has those
+/// that any crate asks for.
+fn product() -> Outcome {
+    run_step(
+        "the server by itself",
+        cargo().args(["check", "--package", "trapezoid", "--bins", "--quiet"]),
     )
 }
 
