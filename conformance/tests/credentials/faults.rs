@@ -211,9 +211,10 @@ fn cut(what: &str, database: Database, cut: impl Fn(&Control, u32)) {
     /// Batches that are to be lost, and after how many turns none was lost by chance.
     const LOST: f64 = 3.0;
     const TURNS: u32 = 30;
+    // None is to be refused, however long a busy machine takes to connect and ask again.
     let setting = Setting {
-        credentials: "deadline_ms = 3000",
-        deadline: Duration::from_secs(3),
+        credentials: "deadline_ms = 10000",
+        deadline: Duration::from_secs(10),
         ..Setting::default()
     };
     let stage = Stage::set(database, setting);

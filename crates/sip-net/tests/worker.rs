@@ -337,8 +337,8 @@ fn cpu_time_is_split_by_what_the_worker_does() {
     let rig = Rig::start(1, settings());
     let client = udp_client();
     let spin = || {
-        client.send_to(b"SPIN 20", rig.udp).unwrap();
-        assert_eq!(receive(&client), "SPIN 20");
+        client.send_to(b"SPIN 200", rig.udp).unwrap();
+        assert_eq!(receive(&client), "SPIN 200");
     };
     let split = || {
         rig.load();
@@ -353,7 +353,8 @@ fn cpu_time_is_split_by_what_the_worker_does() {
 
     rig.hub.order(&Control::SplitCpu(true));
     // A turn in 16 is measured, and so many are enough to divide by. Each works so long that what else runs on
-    // the machine meanwhile makes no other component look as large.
+    // the machine meanwhile makes no other component look as large: whoever hears the answer takes the core
+    // while it is being sent, for some milliseconds.
     while split().turns < 16 {
         (0..16).for_each(|_| spin());
     }

@@ -485,7 +485,9 @@ mod tests {
     }
 
     proptest! {
-        /// Around its capacity a real server sometimes carries more and sometimes less.
+        /// Around its capacity a real server sometimes carries more and sometimes less. What is confirmed is
+        /// near it; where luck at a high rate has cost too many looks, that is said, and what lies above
+        /// is near it.
         #[test]
         fn a_noisy_server(capacity in 50.0_f64..200_000.0, seed: u64, noise in 0.0_f64..0.08) {
             let mut state = seed;
@@ -497,7 +499,12 @@ mod tests {
             prop_assert!(looks.len() <= LIMITS.looks);
             let peak = peak.unwrap();
             let low = capacity * (1.0 - noise) / 1.03_f64.powi(5);
-            prop_assert!(peak.rate >= low && peak.rate <= capacity * (1.0 + noise), "{:?} of {}: {:?}", peak, capacity, looks);
+            prop_assert!(peak.rate <= capacity * (1.0 + noise), "{:?} of {}: {:?}", peak, capacity, looks);
+            let is_near = match peak.confirmed {
+                true => peak.rate >= low,
+                false => looks.len() == LIMITS.looks && peak.above.is_some_and(|above| above >= low),
+            };
+            prop_assert!(is_near, "{:?} of {}: {:?}", peak, capacity, looks);
         }
 
         #[test]
