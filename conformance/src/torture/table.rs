@@ -307,10 +307,7 @@ pub const RFC4475: [Row; 49] = [
         Answered(
             420,
             "Bad Extension",
-            &[
-                "Unsupported: noProxiesSupportThis",
-                "Unsupported: norDoAnyProxiesSupportThis",
-            ],
+            &["Unsupported: noProxiesSupportThis, norDoAnyProxiesSupportThis"],
         ),
         Same,
         "420 with what Proxy-Require names, and nothing of Require",

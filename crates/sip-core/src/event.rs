@@ -71,18 +71,78 @@ counters! {
     responses_relayed_stateless => "responses_relayed" { "state=\"stateless\"" };
     /// Responses relayed, by state kept.
     responses_relayed_stateful => "responses_relayed" { "state=\"transaction\"" };
+    /// Responses with a flaw, by what became of them.
+    responses_mended => "responses_flawed" { "result=\"mended\"" };
+    /// Responses with a flaw, by what became of them.
+    responses_flawed => "responses_flawed" { "result=\"not-passed-on\"" };
     /// Responses made by this server.
-    replies_1xx => "responses_made" { "class=\"1xx\"" };
+    replies_100 => "responses_made" { "class=\"1xx\",code=\"100\"" };
     /// Responses made by this server.
-    replies_2xx => "responses_made" { "class=\"2xx\"" };
+    replies_1xx => "responses_made" { "class=\"1xx\",code=\"other\"" };
     /// Responses made by this server.
-    replies_3xx => "responses_made" { "class=\"3xx\"" };
+    replies_200 => "responses_made" { "class=\"2xx\",code=\"200\"" };
     /// Responses made by this server.
-    replies_4xx => "responses_made" { "class=\"4xx\"" };
+    replies_2xx => "responses_made" { "class=\"2xx\",code=\"other\"" };
     /// Responses made by this server.
-    replies_5xx => "responses_made" { "class=\"5xx\"" };
+    replies_302 => "responses_made" { "class=\"3xx\",code=\"302\"" };
     /// Responses made by this server.
-    replies_6xx => "responses_made" { "class=\"6xx\"" };
+    replies_3xx => "responses_made" { "class=\"3xx\",code=\"other\"" };
+    /// Responses made by this server.
+    replies_400 => "responses_made" { "class=\"4xx\",code=\"400\"" };
+    /// Responses made by this server.
+    replies_401 => "responses_made" { "class=\"4xx\",code=\"401\"" };
+    /// Responses made by this server.
+    replies_403 => "responses_made" { "class=\"4xx\",code=\"403\"" };
+    /// Responses made by this server.
+    replies_404 => "responses_made" { "class=\"4xx\",code=\"404\"" };
+    /// Responses made by this server.
+    replies_405 => "responses_made" { "class=\"4xx\",code=\"405\"" };
+    /// Responses made by this server.
+    replies_407 => "responses_made" { "class=\"4xx\",code=\"407\"" };
+    /// Responses made by this server.
+    replies_408 => "responses_made" { "class=\"4xx\",code=\"408\"" };
+    /// Responses made by this server.
+    replies_413 => "responses_made" { "class=\"4xx\",code=\"413\"" };
+    /// Responses made by this server.
+    replies_416 => "responses_made" { "class=\"4xx\",code=\"416\"" };
+    /// Responses made by this server.
+    replies_420 => "responses_made" { "class=\"4xx\",code=\"420\"" };
+    /// Responses made by this server.
+    replies_423 => "responses_made" { "class=\"4xx\",code=\"423\"" };
+    /// Responses made by this server.
+    replies_430 => "responses_made" { "class=\"4xx\",code=\"430\"" };
+    /// Responses made by this server.
+    replies_440 => "responses_made" { "class=\"4xx\",code=\"440\"" };
+    /// Responses made by this server.
+    replies_480 => "responses_made" { "class=\"4xx\",code=\"480\"" };
+    /// Responses made by this server.
+    replies_481 => "responses_made" { "class=\"4xx\",code=\"481\"" };
+    /// Responses made by this server.
+    replies_482 => "responses_made" { "class=\"4xx\",code=\"482\"" };
+    /// Responses made by this server.
+    replies_483 => "responses_made" { "class=\"4xx\",code=\"483\"" };
+    /// Responses made by this server.
+    replies_487 => "responses_made" { "class=\"4xx\",code=\"487\"" };
+    /// Responses made by this server.
+    replies_4xx => "responses_made" { "class=\"4xx\",code=\"other\"" };
+    /// Responses made by this server.
+    replies_500 => "responses_made" { "class=\"5xx\",code=\"500\"" };
+    /// Responses made by this server.
+    replies_501 => "responses_made" { "class=\"5xx\",code=\"501\"" };
+    /// Responses made by this server.
+    replies_502 => "responses_made" { "class=\"5xx\",code=\"502\"" };
+    /// Responses made by this server.
+    replies_503 => "responses_made" { "class=\"5xx\",code=\"503\"" };
+    /// Responses made by this server.
+    replies_504 => "responses_made" { "class=\"5xx\",code=\"504\"" };
+    /// Responses made by this server.
+    replies_505 => "responses_made" { "class=\"5xx\",code=\"505\"" };
+    /// Responses made by this server.
+    replies_513 => "responses_made" { "class=\"5xx\",code=\"513\"" };
+    /// Responses made by this server.
+    replies_5xx => "responses_made" { "class=\"5xx\",code=\"other\"" };
+    /// Responses made by this server.
+    replies_6xx => "responses_made" { "class=\"6xx\",code=\"other\"" };
     /// Retransmissions received and absorbed by a transaction.
     retransmissions_absorbed => "retransmissions_absorbed" {};
     /// Requests and responses sent again by a timer.
@@ -233,18 +293,59 @@ pub enum Event {
         /// Microseconds from the INVITE's arrival to the answer.
         after_us: u64,
     },
+    /// A response with a flaw came: mended it went on; else it ended its branch.
+    ResponseFlawed {
+        /// Source.
+        source: SocketAddr,
+        /// Call-ID; empty if it cannot be read.
+        call_id: Box<[u8]>,
+        /// What is wrong: one of few texts.
+        flaw: &'static str,
+        /// Whether it went on.
+        mended: bool,
+    },
     /// Wrong credentials, unknown user, or a request in another's name.
     AuthFailed {
         /// `username` as sent.
         user: Box<[u8]>,
         /// Source.
         source: SocketAddr,
+        /// Method of the request.
+        method: Box<[u8]>,
+        /// Domain whose credentials were asked for.
+        domain: Box<[u8]>,
+        /// Call-ID of the request.
+        call_id: Box<[u8]>,
         /// Why.
         reason: AuthFailure,
         /// Whether it may be held against the source: a guess at a password, from outside of the
         /// trust domain, and certainly from there. A datagram's source is certain once a nonce has
         /// come back from where it was sent to.
         counts: bool,
+    },
+    /// This server has refused a request. Each is told of, up to a bound for a source and cause and one
+    /// for all.
+    Refused {
+        /// Source.
+        source: SocketAddr,
+        /// Method; empty if the message is no request that can be read.
+        method: Box<[u8]>,
+        /// Request-URI, as far as it is kept; so the following texts.
+        uri: Box<[u8]>,
+        /// Call-ID.
+        call_id: Box<[u8]>,
+        /// URI of From.
+        from: Box<[u8]>,
+        /// URI of To.
+        to: Box<[u8]>,
+        /// Number of the rule that matched, from 0.
+        rule: Option<u16>,
+        /// Status code of the answer.
+        status: u16,
+        /// Its reason phrase.
+        reason: Box<str>,
+        /// Others of the same source and cause that were not told of, since the last one that was.
+        untold: u32,
     },
     /// A source sends more than it may. Told at once and then now and then.
     SourceLimited {

@@ -205,7 +205,7 @@ fn where_next_hops_with_names_are_is_learnt_and_told() {
     let mut b = Bench::new(&config);
     b.udp(CALLER, &request("OPTIONS", "sip:x@gw.example.net", "b1", ""));
     b.serve(zone);
-    assert_eq!(events(&mut b), []);
+    assert!(!events(&mut b).contains(&met));
 }
 
 /// How often it is told in this time that a peer is at `ip`, while nothing is sent.

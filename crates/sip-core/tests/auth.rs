@@ -266,6 +266,9 @@ fn a_wrong_password_and_an_unknown_user_look_alike() {
                 let event = Event::AuthFailed {
                     user: user.as_bytes().into(),
                     source: CALLER.parse().unwrap(),
+                    method: b"MESSAGE"[..].into(),
+                    domain: b"example.com"[..].into(),
+                    call_id: b"c1@192.0.2.10"[..].into(),
                     reason,
                     counts: true,
                 };

@@ -400,3 +400,20 @@ fn a_302_of_a_member_is_not_followed_after_a_cancel() {
     ack(&mut b, &out[1]);
     end(&mut b);
 }
+
+/// Its datagrams' source is all there is to try: its Contact leads to the same phone, for which a second INVITE
+/// would be another call.
+#[test]
+fn a_phone_that_says_nothing_gets_one_invite() {
+    for recurse in [true, false] {
+        let config = location_with(|r| (r.recurse, r.timeout_s) = (recurse, Some(4)));
+        let mut b = registered(&config, &[phone(1)]);
+        let sent = call(&mut b);
+        assert_eq!(brief(&sent), ["1 INVITE"]);
+        let out = b.pass(6_000);
+        let others = out.iter().filter(|s| s.text != sent[0].text);
+        let others: Vec<Sent> = others.cloned().collect();
+        assert_eq!(brief(&others)[0], "caller 408", "{recurse}");
+        assert!(brief(&others).iter().all(|s| s.starts_with("caller")));
+    }
+}

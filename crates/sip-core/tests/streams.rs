@@ -171,7 +171,7 @@ fn a_contact_is_behind_its_connection() {
     assert_eq!(out[0].to.transport, Transport::Tcp);
     let to = out[0].to;
     b.endpoint.handle_undelivered(now, to, out[0].text.as_bytes());
-    assert_eq!(b.drain()[0].first_line(), "SIP/2.0 500 Server Internal Error");
+    assert_eq!(b.drain()[0].first_line(), "SIP/2.0 480 Temporarily Unavailable");
 }
 
 /// RFC 3261 §18.2.2 and RFC 3263 §5: the caller's connection is gone, and its address takes no other.

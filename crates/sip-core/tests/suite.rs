@@ -6,6 +6,7 @@ mod agent;
 mod auth;
 mod cancel;
 mod common;
+mod flawed;
 mod fork_properties;
 mod forking;
 #[path = "common/forks.rs"]
@@ -15,6 +16,7 @@ mod groups;
 mod owner;
 mod proxy;
 mod redirect;
+mod refusals;
 mod registrar;
 mod resolve;
 mod rfc3261_requests;

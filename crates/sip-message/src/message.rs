@@ -47,9 +47,9 @@ impl<'a> Message<'a> {
             None => {}
             Some(Ok(length)) => match self.body_at.checked_add(length) {
                 Some(end) if end <= self.bytes.len() => self.end = end,
-                _ => self.defect = self.defect.or(Some(Defect::Truncated)),
+                _ => self.defect = Defect::graver(self.defect, Some(Defect::Truncated)),
             },
-            Some(Err(defect)) => self.defect = self.defect.or(Some(defect)),
+            Some(Err(defect)) => self.defect = Defect::graver(self.defect, Some(defect)),
         }
     }
 
@@ -144,6 +144,14 @@ impl<'a> Message<'a> {
         match self.start {
             StartLine::Response { status, .. } => Some(status),
             StartLine::Request { .. } => None,
+        }
+    }
+
+    /// Reason phrase of a response, as written; empty for a request.
+    pub const fn reason(&self) -> &'a [u8] {
+        match self.start {
+            StartLine::Response { reason, .. } => reason,
+            StartLine::Request { .. } => &[],
         }
     }
 

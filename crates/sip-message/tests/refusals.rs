@@ -89,7 +89,7 @@ fn headers_that_may_stand_once() {
 
 #[test]
 fn lines() {
-    use Defect::{Control, HeaderLine, LineEnd, Unterminated};
+    use Defect::{Control, HeadEnd, HeaderLine, LineEnd, Unterminated};
     for (lines, expected) in [
         ("X: y\r\n", None),
         ("X:\r\n", None),
@@ -104,9 +104,9 @@ fn lines() {
         ("X: a\tb\r\n", None),
         ("X: a\nY: b\r\n", Some(LineEnd)),
         ("X: a\rY: b\r\n", Some(LineEnd)),
-        ("X: a\n\r\n", Some(LineEnd)),
-        ("X: a\r\n\nY: b\r\n", Some(LineEnd)),
-        ("X: a\r\r\n", Some(LineEnd)),
+        ("X: a\n\r\n", Some(HeadEnd)),
+        ("X: a\r\n\nY: b\r\n", Some(HeadEnd)),
+        ("X: a\r\r\n", Some(HeadEnd)),
         ("X: a\n b\r\n", Some(LineEnd)),
         ("X: a\r b\r\n", Some(LineEnd)),
         ("X\r\n", Some(HeaderLine)),
@@ -125,10 +125,10 @@ fn lines() {
         ("SIP/2.0\r\nVia", "SIP/2.0\nVia", LineEnd),
         ("SIP/2.0\r\nVia", "SIP/2.0\rVia", LineEnd),
         ("SIP/2.0\r\nVia", "SIP/2.0\r\n Via", HeaderLine),
-        ("MESSAGE\r\n\r\n", "MESSAGE\r\n\n", LineEnd),
-        ("MESSAGE\r\n\r\n", "MESSAGE\r\n\r", LineEnd),
+        ("MESSAGE\r\n\r\n", "MESSAGE\r\n\n", HeadEnd),
+        ("MESSAGE\r\n\r\n", "MESSAGE\r\n\r", HeadEnd),
         ("MESSAGE\r\n\r\n", "MESSAGE\r\n", Unterminated),
-        ("MESSAGE\r\n\r\n", "MESSAGE\r", LineEnd),
+        ("MESSAGE\r\n\r\n", "MESSAGE\r", Unterminated),
         ("MESSAGE\r\n\r\n", "MESSAGE", Unterminated),
     ] {
         let broken = whole.replace(from, to);

@@ -5,7 +5,7 @@ use core::hash::Hasher as _;
 use core::net::{IpAddr, SocketAddr};
 
 use sip_message::Uri;
-use siphasher::sip::SipHasher24;
+use siphasher::sip::SipHasher13;
 use zeroize::Zeroizing;
 
 use super::challenge::{self, Credentials, Role};
@@ -131,18 +131,18 @@ impl Authenticator {
         }
     }
 
-    /// What makes a request this one, for [`crate::shared::SharedState::use_nonce`]: a
-    /// retransmission has the same response, branch of the top Via, and source. Keyed alike on
-    /// all workers, for any of them may see the retransmission.
-    pub fn request_hash(&self, credentials: &Credentials<'_>, branch: &[u8], source: SocketAddr) -> u64 {
-        let mut hasher = SipHasher24::new_with_keys(self.request_key.0, self.request_key.1);
-        hasher.write(credentials.response.as_bytes());
+    /// What makes a request this one, for [`crate::shared::SharedState::use_nonce`]: all bytes of
+    /// `message`, none of which a retransmission changes, and its source. The digest covers little of a
+    /// request (RFC 7616 §3.4.3: method and URI): on a count that was heard another Contact or body could
+    /// else be sent. Keyed alike on all workers, for any of them may see the retransmission.
+    pub fn request_hash(&self, message: &[u8], source: SocketAddr) -> u64 {
+        let mut hasher = SipHasher13::new_with_keys(self.request_key.0, self.request_key.1);
         match source.ip() {
             IpAddr::V4(ip) => hasher.write(&ip.to_ipv6_mapped().octets()),
             IpAddr::V6(ip) => hasher.write(&ip.octets()),
         }
         hasher.write(&source.port().to_be_bytes());
-        hasher.write(branch);
+        hasher.write(message);
         hasher.finish()
     }
 }
@@ -308,25 +308,22 @@ mod tests {
 
     #[test]
     fn a_request_is_told_from_another() {
-        let (mut a, policy) = (authenticator(), policy(Algorithm::Md5));
-        let mut line = vec![];
-        a.challenge(&mut line, Role::Server, &policy, NOW, HERE, false);
-        let value = answer(&line, "alice", "secret", "sip:example.com", true);
-        with_credentials(&policy, &value, |c, _| {
-            let source: SocketAddr = "192.0.2.1:5060".parse().unwrap();
-            let first = a.request_hash(&c, b"z9hG4bK1", source);
-            // Another worker of the same process has another seed.
-            let elsewhere = Authenticator::new(&[1; 32], &[9; 32], 1);
-            assert_eq!(first, elsewhere.request_hash(&c, b"z9hG4bK1", source));
-            assert_ne!(first, a.request_hash(&c, b"z9hG4bK2", source));
-            assert_ne!(
-                first,
-                a.request_hash(&c, b"z9hG4bK1", "192.0.2.1:5061".parse().unwrap())
-            );
-            assert_ne!(
-                first,
-                a.request_hash(&c, b"z9hG4bK1", "192.0.2.2:5060".parse().unwrap())
-            );
-        });
+        let a = authenticator();
+        let source = |text: &str| -> SocketAddr { text.parse().unwrap() };
+        let first = a.request_hash(b"REGISTER", source("192.0.2.1:5060"));
+        // Another worker of the same process has another seed.
+        let elsewhere = Authenticator::new(&[1; 32], &[9; 32], 1);
+        assert_eq!(
+            first,
+            elsewhere.request_hash(b"REGISTER", source("192.0.2.1:5060"))
+        );
+        for (message, from) in [
+            (&b"REGISTES"[..], "192.0.2.1:5060"),
+            (b"REGISTER ", "192.0.2.1:5060"),
+            (b"REGISTER", "192.0.2.1:5061"),
+            (b"REGISTER", "192.0.2.2:5060"),
+        ] {
+            assert_ne!(first, a.request_hash(message, source(from)));
+        }
     }
 }

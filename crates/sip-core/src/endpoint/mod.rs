@@ -16,7 +16,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
-use sip_message::{HeaderIndex, StartLine};
+use sip_message::{HeaderIndex, Message, StartLine};
 
 use crate::activity::{Activity, Component};
 use crate::admission::Standing;
@@ -33,6 +33,7 @@ use crate::engine::{Engine, Wake};
 use crate::event::{Counters, Event, Gauges};
 use crate::id::{ConnId, QueryId, WorkerId};
 use crate::owner;
+use crate::proxy::flawed::Flaw;
 use crate::proxy::response::Outcome;
 use crate::query::{Answer, Query, QueryKind};
 use crate::request_path;
@@ -150,7 +151,10 @@ impl Endpoint {
                 request_path::Handled::Broken => Handled::Here,
             },
             StartLine::Response { .. } => {
-                let outcome = engine.handle_response(&message, flow);
+                let outcome = match engine.handle_response(&message, flow) {
+                    Ok(outcome) => outcome,
+                    Err(flaw) => take_flawed(engine, &message, flow, flaw),
+                };
                 self.follow(outcome)
             }
         }
@@ -173,7 +177,9 @@ impl Endpoint {
             };
             let _ = engine.refuse_unreadable(&message, flow, status);
         } else {
-            engine.counters.dropped_malformed += 1;
+            let flaw = message.defect().map_or(Flaw::Framing(error.fault), Flaw::Defect);
+            let outcome = engine.handle_flawed(&message, flow, flaw);
+            let _ = self.follow(outcome);
         }
     }
 
@@ -368,4 +374,23 @@ impl Endpoint {
             sources: engine.admission.sources(engine.now.instant) as u64,
         }
     }
+}
+
+/// A response with a flaw: as it is when mended, if that can be; else it ends what it belongs to.
+#[cold]
+fn take_flawed(engine: &mut Engine, message: &Message<'_>, flow: Flow, flaw: Flaw) -> Outcome {
+    let mut text = Vec::new();
+    if message.mend(&mut text) {
+        let most = engine.config.limits.headers;
+        let mut index = HeaderIndex::new();
+        let mended = sip_message::parse(&text, &mut index, most).ok();
+        let handled = mended.map(|mended| engine.handle_response(&mended, flow));
+        if let Some(Ok(outcome)) = handled {
+            if !matches!(outcome, Outcome::HandOver(_)) {
+                engine.note_flaw(message, flow, flaw, true);
+            }
+            return outcome;
+        }
+    }
+    engine.handle_flawed(message, flow, flaw)
 }

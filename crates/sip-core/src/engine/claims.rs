@@ -7,13 +7,16 @@
 //! Diversion (RFC 5806), which every PBX that forwards must write, and whose gateway must therefore
 //! decide whom it believes.
 
+use alloc::vec::Vec;
+use core::ops::Range;
+
 use sip_message::{Field, HeaderName, Message};
 
 use super::Engine;
 use crate::transport::Flow;
 
 /// Names in lower case, and when they are taken off. The first is [`HeaderName::PAssertedIdentity`].
-const CLAIMS: [(&[u8], Strip); 16] = [
+const CLAIMS: [(&[u8], Strip); 22] = [
     // RFC 3325 §5.
     (b"p-asserted-identity", Strip::Always),
     // RFC 7315 §4.4: the phone writes it of itself; that the network saw it, it cannot say.
@@ -38,6 +41,17 @@ const CLAIMS: [(&[u8], Strip); 16] = [
     // RFC 4457: where the user's data are.
     (b"p-user-database", Strip::Always),
     (b"p-visited-network-id", Strip::Always),
+    // 3GPP TS 24.229 §7.2.20: further identities of who calls, as P-Asserted-Identity.
+    (b"additional-identity", Strip::Always),
+    // ATIS-1000074: what the network attests of the caller's number, and where the call came in.
+    (b"attestation-info", Strip::Always),
+    (b"origination-id", Strip::Always),
+    // RFC 8496: who is charged.
+    (b"p-charge-info", Strip::Always),
+    // 3GPP TS 24.229 §7.2.14: what the call costs on its way.
+    (b"relayed-charge", Strip::Always),
+    // RFC 5373 §8: the phone answers by itself, past its own settings.
+    (b"priv-answer-mode", Strip::Always),
     // draft-ietf-sip-privacy: what P-Asserted-Identity was called before; gateways still read it.
     (b"remote-party-id", Strip::Always),
 ];
@@ -71,6 +85,22 @@ impl Engine {
             self.edits.delete(field.start as usize..field.end as usize);
         }
     }
+
+    /// Takes off a From what a stranger says of the network's verification of his number. A dialog is
+    /// known by tags, so that the answer's From may be another.
+    pub(crate) fn strip_verstat(&mut self, message: &Message<'_>, from: &Flow) {
+        let Some(field) = message.fields_named(HeaderName::From).next() else {
+            return;
+        };
+        let mut params = verstat_params(message.field_value(field)).peekable();
+        if params.peek().is_none() || self.is_trusted(from) {
+            return;
+        }
+        for param in params {
+            let at = field.value as usize;
+            self.edits.delete(at + param.start..at + param.end);
+        }
+    }
 }
 
 #[expect(
@@ -83,7 +113,7 @@ fn is_claim(message: &Message<'_>, field: &Field) -> bool {
         HeaderName::Other => {
             let name = message.field_name(field);
             // Most names that are not known begin with another letter.
-            if !matches!(name.first(), Some(b'P' | b'p' | b'R' | b'r')) {
+            if !matches!(name.first().map(|c| c | 0x20), Some(b'p' | b'r' | b'a' | b'o')) {
                 return false;
             }
             let claim = CLAIMS.iter().find(|(claim, _)| claim.eq_ignore_ascii_case(name));
@@ -96,10 +126,80 @@ fn is_claim(message: &Message<'_>, field: &Field) -> bool {
     }
 }
 
-/// Whether one of the values of this P-Access-Network-Info says so. With it go the others of its line:
-/// nobody else puts two values on one.
+/// Whether this P-Access-Network-Info says so in any form that some reader takes for it: quoted, escaped,
+/// as a parameter's value. With it go the other values of its line: no other sender puts two on one.
 fn says_network_provided(value: &[u8]) -> bool {
-    value
-        .split(|c| matches!(c, b';' | b','))
-        .any(|part| part.trim_ascii().eq_ignore_ascii_case(b"network-provided"))
+    const WORD: &[u8] = b"network-provided";
+    let is_here = |text: &[u8]| text.windows(WORD.len()).any(|w| w.eq_ignore_ascii_case(WORD));
+    if !value.contains(&b'\\') {
+        return is_here(value);
+    }
+    let plain: Vec<u8> = value.iter().copied().filter(|c| *c != b'\\').collect();
+    is_here(&plain)
+}
+
+/// The parameter of an identity that says whether the network has verified its number
+/// (3GPP TS 24.229 §7.2A.20).
+const VERSTAT: &[u8] = b"verstat";
+
+/// Where `;verstat=…` stands in a value, each of them.
+fn verstat_params(value: &[u8]) -> impl Iterator<Item = Range<usize>> {
+    let ends = |c: &u8| matches!(c, b';' | b'@' | b'>' | b'<' | b',' | b'"' | b'?');
+    let mut at = 0;
+    core::iter::from_fn(move || {
+        loop {
+            let start = at + memchr::memchr(b';', value.get(at..)?)?;
+            let rest = value.get(start + 1..)?;
+            at = start + 1;
+            let blanks = rest.iter().take_while(|c| matches!(c, b' ' | b'\t')).count();
+            let rest = rest.get(blanks..)?;
+            let len = rest.iter().position(ends).unwrap_or(rest.len());
+            let name = rest.get(..len)?.split(|c| *c == b'=').next().unwrap_or_default();
+            if name.trim_ascii().eq_ignore_ascii_case(VERSTAT) {
+                at = start + 1 + blanks + len;
+                return Some(start..at);
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verstat_is_found_where_it_is_a_parameter() {
+        for (value, expected) in [
+            ("<sip:+1;verstat=TN-Validation-Passed@b>;tag=1", &["7..36"][..]),
+            ("<tel:+1;VerStat=x;y>;tag=1", &["7..17"]),
+            (
+                "<sip:+1@b;user=phone;verstat>;verstat=y;tag=1",
+                &["20..28", "29..39"],
+            ),
+            ("<sip:+1@b>; verstat = y", &["10..23"]),
+            ("<sip:+1@b>;tag=verstat", &[]),
+            ("<sip:+1@b;verstatus=1>;tag=1", &[]),
+            ("<sip:+1@b>;", &[]),
+            ("\"verstat=1\" <sip:+1@b>", &[]),
+        ] {
+            let found: Vec<_> = verstat_params(value.as_bytes())
+                .map(|range| alloc::format!("{range:?}"))
+                .collect();
+            assert_eq!(found, expected, "{value}");
+        }
+    }
+
+    #[test]
+    fn what_the_network_provided_is_known_in_any_form() {
+        for value in [
+            &b"IEEE-802.11; network-provided"[..],
+            b"IEEE-802.11;NETWORK-Provided",
+            b"IEEE-802.11;\"network-provided\"",
+            b"IEEE-802.11;\"network\\-provided\"",
+            b"IEEE-802.11;np=network-provided;x",
+        ] {
+            assert!(says_network_provided(value), "{}", value.escape_ascii());
+        }
+        assert!(!says_network_provided(b"IEEE-802.11;i-wlan-node-id=00112233"));
+    }
 }

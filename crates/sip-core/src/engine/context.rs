@@ -75,6 +75,8 @@ pub(crate) struct Target {
     pub(crate) breadth: u32,
     /// It is to be reached by TLS, whatever its URI says.
     pub(crate) secure: bool,
+    /// It is a registered contact, and not a next hop of the configuration.
+    pub(crate) is_contact: bool,
 }
 
 impl Target {
@@ -104,6 +106,7 @@ impl Target {
             spare_of: None,
             breadth: 0,
             secure: false,
+            is_contact: false,
         }
     }
 }
@@ -427,10 +430,7 @@ impl Best {
     /// What is answered where the text found no room: the status alone, unless that says nothing
     /// without what came with it.
     pub(crate) fn status_alone(&self) -> Option<Status<'_>> {
-        // RFC 3261 §8.1.3.5 and others: these ask for something that a header field says.
-        const ASKING: [u16; 11] = [401, 405, 407, 415, 420, 421, 422, 423, 469, 489, 494];
-        let says_enough = self.status >= 400 && !ASKING.contains(&self.status);
-        (says_enough && !self.reason.is_empty()).then_some(Status {
+        (tells_alone(self.status) && !self.reason.is_empty()).then_some(Status {
             code: self.status,
             reason: &self.reason,
         })
@@ -442,16 +442,42 @@ impl Best {
             self.take(status, |_| {});
         }
     }
+
+    /// The same with a reason phrase.
+    pub(crate) fn offer_status(&mut self, status: Status<'_>) {
+        if self.is_beaten_by(status.code) {
+            self.take(status.code, |_| {});
+            self.reason = bounded_reason(status.reason);
+        }
+    }
+}
+
+/// Whether a status of failure says something without a header field.
+pub(crate) const fn tells_alone(status: u16) -> bool {
+    // RFC 3261 §8.1.3.5 and others: these ask for something that a header field says.
+    status >= 400
+        && !matches!(
+            status,
+            401 | 405 | 407 | 415 | 420 | 421 | 422 | 423 | 469 | 489 | 494
+        )
 }
 
 /// The reason phrase of a response, as far as it is kept.
 fn reason_of(text: &[u8]) -> Box<str> {
     let line = text.split(|c| *c == b'\r').next().unwrap_or_default();
     let reason = line.splitn(3, |c| *c == b' ').nth(2).unwrap_or_default();
-    let reason = core::str::from_utf8(reason).ok().filter(|r| !r.is_empty());
-    reason
-        .map(|reason| reason.chars().take(MAX_REASON).collect::<String>())
-        .map_or_else(|| Box::from("Refused"), String::into_boxed_str)
+    bounded_reason(core::str::from_utf8(reason).unwrap_or_default())
+}
+
+fn bounded_reason(reason: &str) -> Box<str> {
+    match reason {
+        "" => Box::from("Refused"),
+        _ => reason
+            .chars()
+            .take(MAX_REASON)
+            .collect::<String>()
+            .into_boxed_str(),
+    }
 }
 
 /// §16.7 step 6: a 6xx first; else the lowest class. Within 4xx those that tell how to ask again

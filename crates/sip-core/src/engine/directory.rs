@@ -13,7 +13,7 @@ use crate::config::{Config, Domain, Listener, Network};
 use crate::id::ListenerId;
 use crate::location::aor::unescape;
 use crate::resolve::Transports;
-use crate::transport::Transport;
+use crate::transport::{Flow, Proof, Transport};
 
 /// A host in canonical form: names in lower case without a trailing dot, addresses as bytes.
 type HostKey = SmallVec<[u8; 64]>;
@@ -287,6 +287,12 @@ impl Entry {
             (Some(port), own @ None) => *own = Some(OwnPorts::These(smallvec::smallvec![port])),
         }
     }
+}
+
+/// Whether what comes on `flow` comes from one of `networks`. What this server has sent to itself comes from
+/// none: a contact that leads back here would else lend its calls our own rights.
+pub(crate) fn comes_from(networks: &[Network], flow: &Flow) -> bool {
+    flow.proof != Proof::Ourselves && in_networks(networks, flow.remote.ip())
 }
 
 /// Whether any of `networks` holds `ip`.

@@ -272,7 +272,7 @@ impl Engine {
             };
             engine.write_late_reply(&mut text, message, flow, &reply, waited_us);
             engine.out.push(to, &text);
-            engine.counters.replies_1xx += 1;
+            engine.count_reply(100);
         });
         self.scratch = text;
         if let Some(live) = self.table.live_mut(key)

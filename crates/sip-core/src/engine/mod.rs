@@ -10,6 +10,7 @@ pub(crate) mod effects;
 pub(crate) mod elsewhere;
 pub(crate) mod flows;
 pub(crate) mod no_tcp;
+mod refusals;
 pub(crate) mod reply;
 pub(crate) mod request;
 pub(crate) mod secrets;
@@ -48,6 +49,7 @@ use directory::Directory;
 use elsewhere::Elsewhere;
 use flows::Flows;
 use no_tcp::NoTcp;
+use refusals::Refusals;
 use secrets::Secrets;
 use waiting::Waiting;
 
@@ -122,8 +124,8 @@ pub(crate) struct ServerUser {
 pub(crate) enum Owner {
     /// It is a branch of this server transaction.
     Server(Key),
-    /// It is a CANCEL of ours, and its end concerns nobody.
-    Cancel,
+    /// It sends a CANCEL or BYE of ours, and its end concerns nobody.
+    Nobody,
     /// It asks a member of a group whether it is there.
     Probe(Probe),
 }
@@ -173,6 +175,8 @@ pub(crate) struct ClientUser {
     pub(crate) switched: bool,
     /// The connection by which it goes knows of it.
     pub(crate) listed: bool,
+    /// It goes to a registered contact.
+    pub(crate) is_contact: bool,
 }
 
 impl ClientUser {
@@ -189,6 +193,7 @@ impl ClientUser {
             pin: Pin::None,
             switched: false,
             listed: false,
+            is_contact: false,
         }
     }
 
@@ -196,7 +201,7 @@ impl ClientUser {
     pub(crate) const fn server(&self) -> Option<Key> {
         match self.owner {
             Owner::Server(key) => Some(key),
-            Owner::Cancel | Owner::Probe(_) => None,
+            Owner::Nobody | Owner::Probe(_) => None,
         }
     }
 }
@@ -245,6 +250,10 @@ pub(crate) struct Engine {
     pub(crate) proved: bool,
     /// The configuration lets the request at hand in without credentials.
     pub(crate) is_let_in: bool,
+    /// Number of the rule that the request at hand goes by.
+    pub(crate) rule_at_hand: Option<u16>,
+    /// Which refused requests were told of.
+    pub(crate) refusals: Refusals,
     /// Where the response at hand came from.
     pub(crate) answered_by: Option<Flow>,
     pub(crate) draining: bool,
@@ -379,7 +388,7 @@ impl core::ops::Deref for SharedHandle {
 impl Engine {
     /// Whether what comes from there is believed: by its address, or by what its certificate proves.
     pub(crate) fn is_trusted(&self, flow: &Flow) -> bool {
-        flow.proof == Proof::Trusted || directory::in_networks(&self.config.trust, flow.remote.ip())
+        flow.proof == Proof::Trusted || directory::comes_from(&self.config.trust, flow)
     }
 
     pub(crate) fn new(config: &Config, keys: &Keys, worker: WorkerId, shared: Arc<dyn SharedState>) -> Self {
@@ -415,6 +424,8 @@ impl Engine {
             asks_callers: asks_callers(&config),
             proved: false,
             is_let_in: false,
+            rule_at_hand: None,
+            refusals: Refusals::default(),
             answered_by: None,
             draining: false,
             live: 0,

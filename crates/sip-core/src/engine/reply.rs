@@ -98,6 +98,10 @@ impl Status<'static> {
         code: 500,
         reason: "Server Internal Error",
     };
+    pub(crate) const BAD_GATEWAY: Self = Self {
+        code: 502,
+        reason: "Bad Gateway",
+    };
     pub(crate) const NOT_IMPLEMENTED: Self = Self {
         code: 501,
         reason: "Not Implemented",
@@ -294,6 +298,7 @@ impl Engine {
         }
         let before = self.activity.enter(Component::Build);
         self.count_reply(reply.status.code);
+        self.note_refusal(message, flow, reply.status);
         let mut text = core::mem::take(&mut self.scratch);
         text.clear();
         self.write_reply(&mut text, message, flow, reply);
@@ -324,15 +329,46 @@ impl Engine {
         self.scratch = text;
     }
 
-    fn count_reply(&mut self, code: u16) {
+    /// Counts an answer that is made here.
+    pub(crate) fn count_reply(&mut self, code: u16) {
         let c = &mut self.counters;
-        let counter = match code / 100 {
-            1 => &mut c.replies_1xx,
-            2 => &mut c.replies_2xx,
-            3 => &mut c.replies_3xx,
-            4 => &mut c.replies_4xx,
-            5 => &mut c.replies_5xx,
-            _ => &mut c.replies_6xx,
+        let counter = match code {
+            100 => &mut c.replies_100,
+            200 => &mut c.replies_200,
+            302 => &mut c.replies_302,
+            400 => &mut c.replies_400,
+            401 => &mut c.replies_401,
+            403 => &mut c.replies_403,
+            404 => &mut c.replies_404,
+            405 => &mut c.replies_405,
+            407 => &mut c.replies_407,
+            408 => &mut c.replies_408,
+            413 => &mut c.replies_413,
+            416 => &mut c.replies_416,
+            420 => &mut c.replies_420,
+            423 => &mut c.replies_423,
+            430 => &mut c.replies_430,
+            440 => &mut c.replies_440,
+            480 => &mut c.replies_480,
+            481 => &mut c.replies_481,
+            482 => &mut c.replies_482,
+            483 => &mut c.replies_483,
+            487 => &mut c.replies_487,
+            500 => &mut c.replies_500,
+            501 => &mut c.replies_501,
+            502 => &mut c.replies_502,
+            503 => &mut c.replies_503,
+            504 => &mut c.replies_504,
+            505 => &mut c.replies_505,
+            513 => &mut c.replies_513,
+            _ => match code / 100 {
+                1 => &mut c.replies_1xx,
+                2 => &mut c.replies_2xx,
+                3 => &mut c.replies_3xx,
+                4 => &mut c.replies_4xx,
+                5 => &mut c.replies_5xx,
+                _ => &mut c.replies_6xx,
+            },
         };
         *counter += 1;
     }

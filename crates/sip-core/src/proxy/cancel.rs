@@ -75,7 +75,7 @@ impl Engine {
         let user = ClientUser {
             peer: client.user.peer.clone(),
             pin: client.user.pin,
-            ..ClientUser::new(Owner::Cancel)
+            ..ClientUser::new(Owner::Nobody)
         };
         let request = core::mem::take(&mut client.request);
         let mut text = core::mem::take(&mut self.scratch);
@@ -118,13 +118,18 @@ impl Engine {
 
     /// Answers the stored request of a server transaction.
     pub(crate) fn answer_stored(&mut self, server: Key, status: Status<'_>) {
+        self.answer_stored_with(server, status, &[]);
+    }
+
+    /// The same with header lines.
+    pub(super) fn answer_stored_with(&mut self, server: Key, status: Status<'_>, extra: &[u8]) {
         let Some(found) = self.table.live_mut(server) else {
             return;
         };
         let flow = found.source;
         let request = core::mem::take(&mut found.request);
         self.with_message(&request, |engine, message| {
-            engine.reply(message, flow, Some(server), &Reply { status, extra: &[] });
+            engine.reply(message, flow, Some(server), &Reply { status, extra });
         });
     }
 }

@@ -8,7 +8,7 @@ use sip_message::header::Contact;
 use sip_message::{HeaderName, Message, Uri};
 
 use super::forward::write_request_uri;
-use super::response::{Failure, Outcome};
+use super::response::{Failure, GONE, Outcome};
 use crate::dispatcher::Group;
 use crate::engine::Engine;
 use crate::engine::context::{Context, MAX_CHALLENGES, Step, Target, TargetState};
@@ -116,7 +116,7 @@ impl Engine {
                 Failure::TimedOut => 408,
                 Failure::Unreachable => 503,
                 // RFC 5626 §5.3.1, as if an edge proxy had said so.
-                Failure::FlowGone(_) => 430,
+                Failure::FlowGone(_) | Failure::ContactGone => 430,
             });
         }
         self.next_step(server, None)
@@ -152,7 +152,7 @@ impl Engine {
             .is_some_and(|s| now.micros_since(s.user.started) >= u64::from(timers.t1_ms) * 64_000)
     }
 
-    fn end(&mut self, server: Key) {
+    pub(super) fn end(&mut self, server: Key) {
         if let Some(context) = self.context(server) {
             context.end();
         }
@@ -280,12 +280,16 @@ impl Engine {
             430 => Status::TEMPORARILY_UNAVAILABLE,
             _ => Status::SERVER_ERROR,
         };
+        let extra: &[u8] = match (status.code, best.status) {
+            (480, 430) => GONE,
+            _ => &[],
+        };
         match at_hand {
             Some(request) => {
-                let reply = Reply { status, extra: &[] };
+                let reply = Reply { status, extra };
                 self.reply(&request.message, request.flow, Some(server), &reply);
             }
-            None => self.answer_stored(server, status),
+            None => self.answer_stored_with(server, status, extra),
         }
     }
 

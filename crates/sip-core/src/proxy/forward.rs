@@ -74,6 +74,8 @@ pub(crate) struct Branch {
     pub(crate) breadth: Option<u32>,
     /// It is left if nothing came from there for so long, milliseconds.
     pub(crate) reply_timeout_ms: Option<u32>,
+    /// It goes to a registered contact.
+    pub(crate) is_contact: bool,
 }
 
 /// What the edits of a forwarded request depend on, beside the request.
@@ -146,6 +148,7 @@ impl Engine {
                 secure: decision.secure,
                 breadth: None,
                 reply_timeout_ms: None,
+                is_contact: decision.contact.is_some(),
             },
         );
         // Behind a registration's flow stand all candidates, or a name that is not known yet.
@@ -226,10 +229,14 @@ impl Engine {
             peer: decision.peer.clone(),
             by_flow: decision.flow.is_some(),
             next,
-            located: decision.flow.is_none() || decision.pin != Pin::None || !decision.candidates.is_empty(),
+            // A datagram's source is all there is to try, as in a fork.
+            located: decision.flow.is_none_or(|flow| !flow.transport.is_reliable())
+                || decision.pin != Pin::None
+                || !decision.candidates.is_empty(),
             breadth: context.whole_breadth(),
             // Who registered by TLS is reached by nothing else.
             secure: decision.flow.is_some_and(|flow| flow.transport.is_secure()),
+            is_contact: decision.contact.is_some(),
             ..Target::new(uri, 0)
         };
         context.targets.push(target);
@@ -319,6 +326,7 @@ impl Engine {
             switched,
             peer: plan.peer.clone(),
             pin: plan.pin,
+            is_contact: plan.is_contact,
             ..ClientUser::new(Owner::Server(plan.server))
         };
         // Timer C is an INVITE's; the wait for the first sign of life is anybody's.

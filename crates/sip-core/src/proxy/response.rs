@@ -6,6 +6,7 @@ use core::net::SocketAddr;
 use sip_message::header::{Mandatory, Via};
 use sip_message::{HeaderName, Message, Method};
 
+use super::flawed::Flaw;
 use super::forward::{client_key, read_branch, read_ingress, remove_values};
 use crate::activity::Component;
 use crate::engine::effects::{ClientEvent, ServerEvent};
@@ -18,6 +19,9 @@ use crate::time::Instant;
 use crate::transaction::table::{ClientMachine, Key, ServerMachine};
 use crate::transaction::{Passed, Timer, invite_client, invite_server};
 use crate::transport::{Flow, Proof, Transport, via};
+
+/// Why a phone that is registered gets no call, for who reads the 480 (RFC 3326).
+pub(super) const GONE: &[u8] = b"Reason: SIP;cause=503;text=\"Contact Unreachable\"\r\n";
 
 /// What became of a response or of a branch's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,49 +41,54 @@ pub(crate) enum Failure {
     TimedOut,
     /// The transport could not deliver its request.
     Unreachable,
+    /// Nor could it to a registered contact: its phone is gone.
+    ContactGone,
     /// Nor could it on the flow that is the only way.
     FlowGone(Pin),
 }
 
 impl Engine {
     /// A response came.
-    pub(crate) fn handle_response(&mut self, message: &Message<'_>, flow: Flow) -> Outcome {
+    ///
+    /// # Errors
+    /// It has a flaw, and nothing was done.
+    pub(crate) fn handle_response(&mut self, message: &Message<'_>, flow: Flow) -> Result<Outcome, Flaw> {
         let status = message.status().unwrap_or(0);
-        let (None, Ok(parts)) = (message.defect(), message.mandatory()) else {
-            self.counters.dropped_malformed += 1;
-            return Outcome::Done;
-        };
+        if let Some(defect) = message.defect() {
+            return Err(Flaw::Defect(defect));
+        }
+        let parts = message.mandatory().map_err(Flaw::Header)?;
         self.activity.enter(Component::Transaction);
         self.answered_by = Some(flow);
         let top = &parts.via;
         let Some((branch, target)) = top.branch().and_then(read_branch) else {
-            return self.stray();
+            return Ok(self.stray());
         };
         // §18.1.2: sent-by must be ours.
         if !self.is_sent_by(top) {
-            return self.stray();
+            return Ok(self.stray());
         }
         if let Some(key) = self.table.find_client(client_key(branch, parts.cseq.method)) {
-            // §16.7 step 3: without a Via beside ours it is for nobody behind us.
+            // §16.7 step 3: without a Via beside ours it has no way on.
             let serves = self.table.client(key).is_some_and(|c| c.user.server().is_some());
             let two_lines = || {
                 let mut vias = message.fields_named(HeaderName::Via);
                 vias.nth(1).is_some_and(|second| second.value != second.value_end)
             };
             if serves && !two_lines() && message.values(HeaderName::Via).nth(1).is_none() {
-                return self.stray();
+                return Ok(self.end_branch(key, message, flow, Flaw::OnlyOurVia));
             }
             self.count_response(status);
             self.note_answered_by(&flow);
-            return self.client_response(key, status, message);
+            return Ok(self.client_response(key, status, message));
         }
         if self.holds_state
             && let Some(other) = self.other_owner(parts.call_id)
         {
-            return Outcome::HandOver(other);
+            return Ok(Outcome::HandOver(other));
         }
         self.count_response(status);
-        self.relay_response_statelessly(message, &parts, flow, branch, target)
+        Ok(self.relay_response_statelessly(message, &parts, flow, branch, target))
     }
 
     fn stray(&mut self) -> Outcome {
@@ -88,7 +97,7 @@ impl Engine {
     }
 
     /// Whether sent-by is what one of our listeners writes, or means this server all the same.
-    fn is_sent_by(&self, top: &Via<'_>) -> bool {
+    pub(crate) fn is_sent_by(&self, top: &Via<'_>) -> bool {
         let written = |sent_by: &[u8]| {
             let Some((host, rest)) = sent_by.split_at_checked(top.host_text.len()) else {
                 return false;
@@ -104,7 +113,7 @@ impl Engine {
             || self.directory.is_own(&top.host, top.port)
     }
 
-    fn count_response(&mut self, status: u16) {
+    pub(super) fn count_response(&mut self, status: u16) {
         let c = &mut self.counters;
         let counter = match status / 100 {
             1 => &mut c.responses_1xx,
@@ -204,7 +213,7 @@ impl Engine {
         outcome
     }
 
-    fn forget_if_over(&mut self, key: Key) {
+    pub(super) fn forget_if_over(&mut self, key: Key) {
         if self.client_is_over(key) {
             self.forget_client(key);
         }
@@ -215,14 +224,8 @@ impl Engine {
         let Some(client) = self.table.client_mut(key) else {
             return Outcome::Done;
         };
-        let server = match &client.user.owner {
-            Owner::Server(server) => *server,
-            // A CANCEL of ours was answered; the INVITE's answer is what counts.
-            Owner::Cancel => return Outcome::Done,
-            Owner::Probe(_) => {
-                self.probe_answered(key, status);
-                return Outcome::Done;
-            }
+        let Some(server) = client.user.server() else {
+            return self.own_request_answered(key, status);
         };
         if status < 200 {
             let target = client.user.target;
@@ -262,8 +265,18 @@ impl Engine {
         self.target_answered(server, key, target, status, message)
     }
 
+    /// A request of ours was answered that serves none of a caller's.
+    pub(super) fn own_request_answered(&mut self, key: Key, status: u16) -> Outcome {
+        match self.table.client(key).map(|client| client.user.owner) {
+            Some(Owner::Probe(_)) => self.probe_answered(key, status),
+            // After a CANCEL the INVITE's answer is what counts.
+            Some(Owner::Nobody | Owner::Server(_)) | None => {}
+        }
+        Outcome::Done
+    }
+
     /// §16.7 step 2: something came from there.
-    fn note_provisional(&mut self, key: Key, server: Key, status: u16) {
+    pub(super) fn note_provisional(&mut self, key: Key, server: Key, status: u16) {
         let Some(client) = self.table.client_mut(key) else {
             return;
         };
@@ -409,6 +422,7 @@ impl Engine {
             return Outcome::Done;
         };
         let (remote, target, pin) = (client.to.remote, client.user.target, client.user.pin);
+        let is_contact = client.user.is_contact;
         let (server, given_up) = (client.user.server(), client.user.cancel_wanted);
         let probe = matches!(client.user.owner, Owner::Probe(_));
         let told = self.client_event(key, event, None);
@@ -433,6 +447,7 @@ impl Engine {
         }
         let failure = match (timed_out, pin) {
             (true, _) => Failure::TimedOut,
+            (false, Pin::None) if is_contact => Failure::ContactGone,
             (false, Pin::None) => Failure::Unreachable,
             (false, pin) => Failure::FlowGone(pin),
         };
@@ -500,7 +515,9 @@ impl Engine {
             (_, Failure::TimedOut) => self.server_event(server, ServerEvent::Abandon, &[]),
             (_, Failure::Unreachable) => self.answer_stored(server, Status::SERVER_ERROR),
             (_, Failure::FlowGone(Pin::Route)) => self.answer_stored(server, Status::FLOW_FAILED),
-            (_, Failure::FlowGone(_)) => self.answer_stored(server, Status::TEMPORARILY_UNAVAILABLE),
+            (_, Failure::FlowGone(_) | Failure::ContactGone) => {
+                self.answer_stored_with(server, Status::TEMPORARILY_UNAVAILABLE, GONE);
+            }
         }
     }
 

@@ -171,7 +171,7 @@ impl Engine {
         }
         if let Err(reason) = verdict {
             self.counters.auth_rejected += 1;
-            self.note_failure(request, credentials, reason);
+            self.note_failure(request, &domain.name, credentials, reason);
             return self.challenge(request, progress, &domain.auth, false);
         }
         let now = self.now.unix_ms;
@@ -181,15 +181,14 @@ impl Engine {
         else {
             return self.challenge(request, progress, &domain.auth, true);
         };
-        let branch = request.via.branch().unwrap_or_default();
         let this = self
             .authenticator
-            .request_hash(credentials, branch, request.flow.remote);
+            .request_hash(request.message.bytes(), request.flow.remote);
         match self.shared.use_nonce(now, nonce, credentials.count, this) {
             NonceUse::Fresh | NonceUse::Retransmission => {}
             NonceUse::Replay => {
                 self.counters.auth_replayed += 1;
-                self.note_failure(request, credentials, AuthFailure::Replay);
+                self.note_failure(request, &domain.name, credentials, AuthFailure::Replay);
                 return self.challenge(request, progress, &domain.auth, true);
             }
             NonceUse::Unknown => {
@@ -199,7 +198,7 @@ impl Engine {
         }
         if !self.owns(request, domain, credentials.username) {
             self.counters.auth_rejected += 1;
-            self.note_failure(request, credentials, AuthFailure::NotOwner);
+            self.note_failure(request, &domain.name, credentials, AuthFailure::NotOwner);
             self.refuse(request, progress.server, Status::FORBIDDEN);
             return Authorized::No;
         }
@@ -207,13 +206,22 @@ impl Engine {
         Authorized::Yes
     }
 
-    fn note_failure(&mut self, request: &Request<'_>, credentials: &Credentials<'_>, reason: AuthFailure) {
+    fn note_failure(
+        &mut self,
+        request: &Request<'_>,
+        domain: &[u8],
+        credentials: &Credentials<'_>,
+        reason: AuthFailure,
+    ) {
         let user = Box::from(credentials.username);
         let is_guess = matches!(reason, AuthFailure::UnknownUser | AuthFailure::WrongPassword);
         let counts = is_guess && self.counts_against(&request.flow, Some(credentials));
         self.event(Event::AuthFailed {
             user,
             source: request.flow.remote,
+            method: Box::from(request.method.as_bytes()),
+            domain: Box::from(domain),
+            call_id: Box::from(request.call_id),
             reason,
             counts,
         });
@@ -392,6 +400,7 @@ impl Engine {
             }
         }
         self.strip_claims(message, Some(&request.flow));
+        self.strip_verstat(message, &request.flow);
     }
 }
 

@@ -30,6 +30,7 @@ use crate::engine::Engine;
 use crate::engine::reply::{Reply, Status};
 use crate::engine::request::Request;
 use crate::id::WorkerId;
+use crate::proxy::forward::read_branch;
 use crate::transaction::table::Key;
 use crate::transport::{Flow, Proof, via};
 
@@ -65,8 +66,12 @@ impl Engine {
             Ok(request) => request,
             Err(status) => return self.refuse_unreadable(message, flow, status),
         };
+        if self.is_by_ourselves(&request) {
+            request.flow.proof = Proof::Ourselves;
+        }
+        let flow = request.flow;
         self.activity.enter(Component::Transaction);
-        if flow.proof != Proof::None {
+        if matches!(flow.proof, Proof::Certificate | Proof::Trusted) {
             if flow.proof == Proof::Trusted {
                 self.meet_peer(flow.remote.ip());
             }
@@ -98,6 +103,11 @@ impl Engine {
 
     /// Phases 2 to 7.
     pub(crate) fn dispatch(&mut self, request: &Request<'_>, progress: Progress) {
+        self.run_phases(request, progress);
+        self.rule_at_hand = None;
+    }
+
+    fn run_phases(&mut self, request: &Request<'_>, progress: Progress) {
         self.activity.enter(Component::Route);
         self.edits.clear();
         if let Err((status, extra)) = self.check_sanity(request) {
@@ -141,6 +151,15 @@ impl Engine {
             return self.refuse(request, progress.server, status);
         }
         self.route(request, &position, progress);
+    }
+
+    /// Whether this server has sent it: the topmost Via is one of ours.
+    fn is_by_ourselves(&self, request: &Request<'_>) -> bool {
+        let is_ours = request
+            .via
+            .branch()
+            .is_some_and(|branch| read_branch(branch).is_some());
+        is_ours && self.is_sent_by(&request.via)
     }
 
     /// Refuses a request that was read.
@@ -224,10 +243,11 @@ impl Engine {
 /// Whether a message with this defect may have ended elsewhere than its sender meant.
 const fn breaks_framing(defect: Defect) -> bool {
     match defect {
-        Defect::RequestLine | Defect::Version | Defect::Control => false,
+        Defect::RequestLine | Defect::Version | Defect::ReasonPhrase | Defect::Control => false,
         Defect::Repeated(name) => matches!(name, HeaderName::ContentLength),
         Defect::HeaderLine
         | Defect::LineEnd
+        | Defect::HeadEnd
         | Defect::ContentLength
         | Defect::Truncated
         | Defect::Unterminated

@@ -124,7 +124,7 @@ impl Engine {
     /// Its bindings are on disk.
     fn saved(&mut self, parked: &Parked, told: &Told, aor: alloc::boxed::Box<[u8]>) {
         self.counters.registrations += 1;
-        self.counters.replies_2xx += 1;
+        self.count_reply(200);
         let flow = parked.flow;
         self.event(Event::Registered {
             aor,

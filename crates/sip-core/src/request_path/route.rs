@@ -10,7 +10,7 @@ use super::targets::first_hop;
 use crate::activity::Component;
 use crate::config::{Action, Config, Domain, Relay, RelayTarget, Route, StateMode, When};
 use crate::engine::context::Shape;
-use crate::engine::directory::{address_of_record, in_networks};
+use crate::engine::directory::{address_of_record, comes_from};
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
 use crate::engine::{Engine, LocationTarget, Pin, is_sips};
@@ -68,6 +68,7 @@ impl Engine {
         } else {
             self.matching_rule(&config, request)
         };
+        self.rule_at_hand = u16::try_from(rule_number).ok();
         let again = progress.begin;
         if !again && self.authorize_routed(&config, request, position, progress, rule) == Authorized::No {
             return;
@@ -162,9 +163,17 @@ impl Engine {
             return Authorized::Yes;
         }
         let domain = self.policy_domain(config, request);
+        let called = || {
+            request
+                .uri
+                .sip()
+                .and_then(|uri| self.directory.domain_of(config, uri))
+        };
         let needed = match (rule.and_then(|r| r.auth), domain) {
             (Some(auth), _) => auth,
-            (None, Some(domain)) => asks(domain),
+            // The stricter policy holds: From is the caller's to write, and no way round that of the
+            // domain which is called.
+            (None, Some(domain)) => asks(domain) || called().is_some_and(asks),
             // Neither who calls nor who is called is of ours: no policy says that he may, and a rule
             // for everybody is no open relay unless it says so.
             (None, None) => {
@@ -179,7 +188,7 @@ impl Engine {
         let beyond_asking = position.in_dialog
             && (!position.from_initiator
                 || request.method == Method::Ack
-                || is_exempt(config, request.flow.remote.ip()));
+                || is_exempt(config, &request.flow));
         if !needed || beyond_asking {
             self.is_let_in = !position.in_dialog;
             return Authorized::Yes;
@@ -215,7 +224,7 @@ impl Engine {
             method => method,
         };
         (when.methods.is_empty() || when.methods.iter().any(|m| **m == *method.as_bytes()))
-            && (when.source.is_empty() || in_networks(&when.source, request.flow.remote.ip()))
+            && (when.source.is_empty() || comes_from(&when.source, &request.flow))
             && when
                 .domain
                 .as_ref()
@@ -620,11 +629,11 @@ impl Engine {
 
 /// Whether a rule frees new requests from this source of credentials: no rule is looked for in a
 /// dialog, but what its first request needed not prove, the others need not either.
-fn is_exempt(config: &Config, source: core::net::IpAddr) -> bool {
+fn is_exempt(config: &Config, source: &Flow) -> bool {
     config
         .routes
         .iter()
-        .any(|rule| rule.auth == Some(false) && in_networks(&rule.when.source, source))
+        .any(|rule| rule.auth == Some(false) && comes_from(&rule.when.source, source))
 }
 
 /// Whether a header with exactly this value is there. The name is in lower case.

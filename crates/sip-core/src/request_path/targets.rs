@@ -61,6 +61,7 @@ impl Engine {
                 pin: contact.pin(),
                 spare_of: spare_of.and_then(|n| u8::try_from(n).ok()),
                 secure: contact.secure,
+                is_contact: true,
                 ..Target::new(Box::from(contact.contact.as_slice()), order)
             });
         }
@@ -370,12 +371,11 @@ impl Engine {
         let Some(target) = context.target_mut(number) else {
             return;
         };
-        let (is_member, peer) = (target.member.is_some(), target.peer.clone());
+        let (is_member, is_contact, peer) = (target.member.is_some(), target.is_contact, target.peer.clone());
         let secure = request.is_secure() || target.is_sips();
         let is_last = target.next.saturating_add(1) >= target.candidates.len() && !context.has_more();
-        // Only members have others to take their place. Of an INVITE that all of them leave
-        // without an answer the caller hears; of another request nobody may be told (RFC 4320
-        // §4.2), so that waiting for the last one costs nothing.
+        // Only members have others to take their place. Where all leave an INVITE without an answer its
+        // caller hears of it; of another request not (RFC 4320 §4.2): waiting for the last costs nothing.
         let reply_timeout_ms =
             reply_timeout_ms.filter(|_| is_member && (request.method == Method::Invite || !is_last));
         let Some(target) = context.target_mut(number) else {
@@ -417,6 +417,7 @@ impl Engine {
                 secure,
                 breadth,
                 reply_timeout_ms,
+                is_contact,
             },
         );
         if let Some(context) = self.context(server) {

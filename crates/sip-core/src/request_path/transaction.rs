@@ -4,7 +4,7 @@ use sip_message::Method;
 
 use crate::activity::Component;
 use crate::engine::Engine;
-use crate::engine::directory::in_networks;
+use crate::engine::directory::comes_from;
 use crate::engine::effects::ServerEvent;
 use crate::engine::reply::{Reply, Status};
 use crate::engine::request::Request;
@@ -125,7 +125,7 @@ impl Engine {
                 .config
                 .routes
                 .iter()
-                .any(|rule| in_networks(&rule.when.source, flow.remote.ip()))
+                .any(|rule| comes_from(&rule.when.source, flow))
             && !self.is_let_in
     }
 

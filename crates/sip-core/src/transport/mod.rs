@@ -130,6 +130,9 @@ pub enum Proof {
     Certificate,
     /// A certificate of one of the peers that are trusted (`trust` of the configuration).
     Trusted,
+    /// What comes has been sent by this server itself: whatever network holds its address, that says
+    /// nothing of who wrote it. Noted by the core, from the topmost Via.
+    Ourselves,
 }
 
 /// One message to send. The bytes lie in the batch.

@@ -1,8 +1,11 @@
 //! A datagram may say that it came from somebody else: whoever cannot show that he receives what we
 //! send gets no more than one datagram for each of his, and three times its bytes.
 
+use proptest::prelude::*;
+use sip_core::config::Algorithm;
+
 use crate::agent::nonce_of;
-use crate::common::{Bench, CALLEE, CALLER, Sent, one, request, response};
+use crate::common::{Bench, CALLEE, CALLER, Sent, config, one, request, response};
 use crate::replay::{credentials, guarded};
 
 const URI: &str = "sip:bob@example.com";
@@ -89,6 +92,52 @@ fn a_stranger_gets_one_datagram_for_one() {
             tally.assert_bounded();
             bench.assert_idle();
         }
+    }
+}
+
+proptest! {
+    /// Whatever a datagram of a stranger asks for, and however often, all answers to it are three times as
+    /// long as it is at most.
+    #[test]
+    fn no_refusal_is_much_longer_than_its_request(
+        method in prop::sample::select(vec!["INVITE", "REGISTER", "OPTIONS", "MESSAGE", "BYE", "X"]),
+        uri in prop::sample::select(vec![
+            URI, "sip:example.com", "sip:x@elsewhere.example", "tel:+1", "urn:x", "sips:bob@example.com", "sip:@",
+        ]),
+        algorithms in 1usize..4,
+        lines in prop::collection::vec((0usize..12, 1usize..200), 0..4),
+        cut in prop::option::of(0usize..400),
+    ) {
+        let mut config = config();
+        config.domains[0].auth.methods = vec![b"*"[..].into()];
+        config.domains[0].auth.algorithms =
+            [Algorithm::Sha512_256, Algorithm::Sha256, Algorithm::Md5][..algorithms].to_vec();
+        let extra: String = lines.iter().map(|(kind, count)| match kind {
+            0 => format!("Proxy-Require: {}\n", vec!["a"; *count].join(",")),
+            1 => format!(
+                "Proxy-Require: {}\n",
+                (0..*count).map(|n| n.to_string()).collect::<Vec<_>>().join(",")
+            ),
+            2 => format!("Require: {}\n", vec!["a"; *count].join(",")),
+            3 => "Route: <sip:elsewhere.example;lr>\n".to_owned(),
+            4 => format!("Via: {}\n", vec!["SIP/2.0/UDP a"; *count].join(",")),
+            5 => "Timestamp: 1\n".to_owned(),
+            6 => "Max-Forwards: 0\n".to_owned(),
+            7 => "Content-Length: 7\n".to_owned(),
+            8 => "Proxy-Authorization: Digest username=\"alice\"\n".to_owned(),
+            9 => "Contact: *\n".to_owned(),
+            10 => "no colon\n".to_owned(),
+            _ => "Expires: 1\n".to_owned(),
+        }).collect();
+        let mut text = request(method, uri, "a", &extra);
+        if let Some(cut) = cut {
+            text.truncate(cut);
+        }
+        let mut bench = Bench::new(&config);
+        let mut tally = Tally::default();
+        tally.forge(&mut bench, &text);
+        tally.pass(&mut bench, 60_000);
+        tally.assert_bounded();
     }
 }
 

@@ -301,6 +301,73 @@ fn an_ack_outside_a_dialog_goes_nowhere() {
     }
 }
 
+/// A contact that leads back here: what comes then has been sent by this server, whose address a rule or
+/// the trust domain may hold, and is a stranger's all the same.
+#[test]
+fn the_server_does_not_believe_itself() {
+    use crate::common::PROXY;
+    let own = Network {
+        address: "192.0.2.1".parse().expect("an address"),
+        prefix_len: 32,
+    };
+    let mut by_source = guarded();
+    let mut rule = relay("sip:192.0.2.66");
+    rule.auth = Some(false);
+    rule.when.source = vec![own];
+    by_source.routes = vec![rule, relay("sip:192.0.2.20:5060")];
+    let mut by_trust = guarded();
+    by_trust.routes = vec![relay("sip:192.0.2.66")];
+    by_trust.trust = vec![own];
+    // A call that went on: its Via is what this server writes.
+    let mut bench = Bench::new(&config());
+    let sent = bench.udp(CALLER, &request("INVITE", "sip:bob@example.com", "a", ""));
+    let foreign = |text: &str| {
+        text.replace("sip:bob@example.com", "sip:bob@elsewhere.example")
+            .replace("alice@example.com", "mallory@foreign.example")
+    };
+    let text = sent[1]
+        .text
+        .replace("sip:bob@example.com SIP", "sip:0019005550100@192.0.2.1 SIP");
+    let other = "192.0.2.66:5060";
+    for (config, text) in [(by_source, text), (by_trust, foreign(&sent[1].text))] {
+        let mut bench = Bench::new(&config);
+        let back = bench.udp(PROXY, &text);
+        assert!(back.iter().all(|s| s.address() != other), "{back:?}");
+        // Another program on this machine, which has a Via of its own, is what its address says.
+        let program = text
+            .replacen("branch=z9hG4bK", "branch=z9hG4bKx", 1)
+            .replace("c1@", "c2@");
+        let passed = bench.udp(PROXY, &program);
+        assert!(passed.iter().any(|s| s.address() == other), "{passed:?}");
+    }
+}
+
+/// Two domains of ours, of which one asks for no credentials: From is the caller's to write.
+#[test]
+fn the_stricter_domain_decides() {
+    let mut config = guarded();
+    let mut open = config.domains[0].clone();
+    open.name = b"open.example"[..].into();
+    open.auth.realm = b"open.example"[..].into();
+    open.auth.methods.clear();
+    config.domains.push(open);
+    for (from, to, asked) in [
+        ("open.example", "example.com", true),
+        ("example.com", "open.example", true),
+        ("foreign.example", "example.com", true),
+        ("open.example", "open.example", false),
+    ] {
+        let text = request("INVITE", &format!("sip:bob@{to}"), "a", "")
+            .replace("alice@example.com", &format!("alice@{from}"));
+        let expected = match asked {
+            true => "SIP/2.0 407 Proxy Authentication Required",
+            false => "SIP/2.0 480 Temporarily Unavailable",
+        };
+        let sent = one(Bench::new(&config).udp(CALLER, &text));
+        assert_eq!(sent.first_line(), expected, "{from} to {to}");
+    }
+}
+
 /// Whoever took part in a call knows its mark; it is no pass for ever.
 #[test]
 fn a_mark_ends_with_its_days() {

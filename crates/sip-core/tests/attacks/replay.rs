@@ -66,6 +66,36 @@ fn assert_challenged(bench: &mut Bench, flow: Flow, text: &str, stale: bool) {
     bench.no_query();
 }
 
+/// The digest covers method and Request-URI alone: what else a sniffed request said must not change, be its
+/// branch and forged source the same.
+#[test]
+fn a_count_serves_one_message() {
+    let mut bench = guarded();
+    let nonce = challenge(&mut bench);
+    let udp = udp_flow(CALLER);
+    let extra = format!(
+        "{}Contact: <sip:alice@192.0.2.10>\n",
+        credentials(&nonce, "MESSAGE", 1)
+    );
+    let used = message("b1", &extra).replace("Content-Length: 0\r\n\r\n", "Content-Length: 2\r\n\r\nhi");
+    assert_passes(&mut bench, udp, &used);
+    // Once its transaction has gone, a copy is the same message, and another one is another.
+    bench.pass(100_000);
+    assert_passes(&mut bench, udp, &used);
+    for (from, to) in [
+        ("\r\n\r\nhi", "\r\n\r\nho"),
+        ("sip:alice@192.0.2.10>", "sip:eve@192.0.2.66>"),
+        ("b1@", "b2@"),
+        ("Max-Forwards: 70", "Max-Forwards: 69"),
+        ("To: <sip:bob@", "To: <sip:eve@"),
+    ] {
+        bench.pass(100_000);
+        let changed = used.replacen(from, to, 1);
+        assert_ne!(changed, used);
+        assert_challenged(&mut bench, udp, &changed, true);
+    }
+}
+
 /// Used again by who heard it, from elsewhere or as another transaction. Over a stream, too, where nobody need
 /// show that he receives what goes to his address.
 #[test]

@@ -49,7 +49,7 @@ fn spellings(name: &str, value: &str) -> Vec<String> {
 }
 
 /// What strangers may not claim, and how it would be written.
-const CLAIMS: [(&str, &str); 17] = [
+const CLAIMS: [(&str, &str); 25] = [
     ("P-Asserted-Identity", "<sip:president@example.com>"),
     ("P-Asserted-Service", "urn:urn-7:3gpp-service.ims.icsi.mmtel"),
     (
@@ -64,6 +64,14 @@ const CLAIMS: [(&str, &str); 17] = [
         "P-Access-Network-Info",
         "3GPP-UTRAN-TDD;utran-cell-id-3gpp=\"2\" ;Network-Provided",
     ),
+    ("P-Access-Network-Info", "IEEE-802.11;\"network-provided\""),
+    ("P-Access-Network-Info", "IEEE-802.11;\"network\\-provided\""),
+    ("Additional-Identity", "<sip:president@example.com>"),
+    ("Attestation-Info", "A"),
+    ("Origination-Id", "5e8f1b1c-0000-4000-8000-000000000000"),
+    ("P-Charge-Info", "<sip:other@example.com>;npi=ISDN"),
+    ("Relayed-Charge", "ccf=192.0.2.66"),
+    ("Priv-Answer-Mode", "Auto;require"),
     ("P-Called-Party-ID", "<sip:other@example.com>"),
     ("P-Visited-Network-ID", "\"other\""),
     ("P-User-Database", "<aaa://192.0.2.66>"),
@@ -163,6 +171,35 @@ fn no_spelling_of_credentials_goes_on() {
                  response=\"0123456789abcdef0123456789abcdef\"";
     for name in ["Proxy-Authorization", "Authorization"] {
         assert_stripped(name, value);
+    }
+}
+
+/// Nor what a stranger says of how his own number was verified.
+#[test]
+fn a_verification_of_ones_own_goes_on_from_nobody() {
+    for (from, expected) in [
+        (
+            "<sip:+1;verstat=TN-Validation-Passed@example.com>;tag=f1",
+            "<sip:+1@example.com>;tag=f1",
+        ),
+        ("<tel:+1;VERSTAT=x>;verstat=y;tag=f1", "<tel:+1>;tag=f1"),
+        (
+            "<sip:+1@example.com>;a ; verstat = x;tag=f1",
+            "<sip:+1@example.com>;a ;tag=f1",
+        ),
+    ] {
+        for trusted in [false, true] {
+            let mut config = config();
+            if trusted {
+                config.trust = vec![Network {
+                    address: "192.0.2.10".parse().expect("an address"),
+                    prefix_len: 32,
+                }];
+            }
+            let text = with("MESSAGE", "Subject: x").replace("<sip:alice@example.com>;tag=f1", from);
+            let sent = one(Bench::new(&config).udp(CALLER, &text));
+            assert_eq!(sent.header("From"), if trusted { from } else { expected });
+        }
     }
 }
 

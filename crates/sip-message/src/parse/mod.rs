@@ -82,10 +82,14 @@ pub enum Defect {
     RequestLine,
     /// Not SIP/2.0 (505).
     Version,
+    /// A control character in the reason phrase of a response.
+    ReasonPhrase,
     /// A header line without a name or a colon.
     HeaderLine,
     /// A line end that is not CRLF.
     LineEnd,
+    /// The same at or before an empty line: readers differ on whether the headers end there.
+    HeadEnd,
     /// A control character in a header field that no backslash quotes: some readers end the value there.
     Control,
     /// A header that may stand once stands twice.
@@ -101,13 +105,23 @@ pub enum Defect {
 }
 
 impl Defect {
+    /// The first, but for one that could be mended where the other could not.
+    pub(crate) fn graver(first: Option<Self>, second: Option<Self>) -> Option<Self> {
+        let is_harmless = |defect: Option<Self>| defect.is_none_or(Self::is_harmless);
+        match is_harmless(first) && !is_harmless(second) {
+            true => second,
+            false => first.or(second),
+        }
+    }
+
     /// For the reason phrase of the refusal.
     pub const fn reason(self) -> &'static str {
         match self {
             Self::RequestLine => "Malformed Request-Line",
             Self::Version => "SIP Version Not Supported",
+            Self::ReasonPhrase => "Control Character In Reason Phrase",
             Self::HeaderLine => "Malformed Header Line",
-            Self::LineEnd => "Line End Is Not CRLF",
+            Self::LineEnd | Self::HeadEnd => "Line End Is Not CRLF",
             Self::Control => "Control Character In Header",
             Self::Repeated(_) => "Repeated Header Field",
             Self::ContentLength => "Bad Content-Length",
@@ -166,7 +180,7 @@ pub fn parse<'a>(
         defect: None,
     };
     let body_at = fields.run(index, max_headers);
-    defect = defect.or(fields.defect);
+    defect = Defect::graver(defect, fields.defect);
     let mut message = Message::new(bytes, start, index, start_at, body_at, defect);
     message.find_body(fields_content_length(&message));
     Ok(message)
@@ -252,11 +266,16 @@ impl FieldParser<'_> {
                     self.note(Defect::Unterminated);
                     return self.at;
                 }
-                Some(b'\r') if self.bytes.get(self.at + 1) == Some(&b'\n') => return self.at + 2,
+                Some(b'\r') if self.bytes.get(self.at + 1) == Some(&b'\n') => {
+                    // Some readers take CR CR LF for one line end.
+                    if self.bytes.get(self.at.saturating_sub(2)..self.at) != Some(b"\r\n") {
+                        self.note(Defect::HeadEnd);
+                    }
+                    return self.at + 2;
+                }
                 Some(b'\r' | b'\n') => {
-                    // An empty line with a bare CR or LF: readers differ on whether the headers
-                    // end here, which is how headers are smuggled.
-                    self.note(Defect::LineEnd);
+                    // This is how headers are smuggled.
+                    self.note(Defect::HeadEnd);
                     return self.at + 1;
                 }
                 Some(_) => {}
@@ -301,7 +320,7 @@ impl FieldParser<'_> {
     }
 
     fn note(&mut self, defect: Defect) {
-        self.defect = self.defect.or(Some(defect));
+        self.defect = Defect::graver(self.defect, Some(defect));
     }
 
     /// One field, whatever it is.

@@ -37,12 +37,12 @@ const VERSION: &[u8] = b"SIP/2.0";
 /// Reads a line (without its end).
 pub(super) fn parse(line: &[u8]) -> Result<(StartLine<'_>, Option<Defect>), StartLineError> {
     match line.get(..4) {
-        Some([b'S' | b's', b'I' | b'i', b'P' | b'p', b'/']) => status_line(line).map(|start| (start, None)),
+        Some([b'S' | b's', b'I' | b'i', b'P' | b'p', b'/']) => status_line(line),
         _ => request_line(line),
     }
 }
 
-fn status_line(line: &[u8]) -> Result<StartLine<'_>, StartLineError> {
+fn status_line(line: &[u8]) -> Result<(StartLine<'_>, Option<Defect>), StartLineError> {
     let (version, rest) = line
         .split_at_checked(VERSION.len())
         .ok_or(StartLineError::Status)?;
@@ -64,7 +64,9 @@ fn status_line(line: &[u8]) -> Result<StartLine<'_>, StartLineError> {
     if !(100..700).contains(&status) {
         return Err(StartLineError::Status);
     }
-    Ok(StartLine::Response { status, reason })
+    let has_control = reason.iter().any(|c| c.is_ascii_control() && *c != b'\t');
+    let defect = has_control.then_some(Defect::ReasonPhrase);
+    Ok((StartLine::Response { status, reason }, defect))
 }
 
 fn request_line(line: &[u8]) -> Result<(StartLine<'_>, Option<Defect>), StartLineError> {
@@ -158,6 +160,11 @@ mod tests {
         assert_eq!(parse(b"SIP/2.0 200 OK"), response(200, b"OK"));
         assert_eq!(parse(b"SIP/2.0 100 "), response(100, b""));
         assert_eq!(parse(b"SIP/2.0 100"), response(100, b""));
+        let odd = StartLine::Response {
+            status: 200,
+            reason: b"O\0K",
+        };
+        assert_eq!(parse(b"SIP/2.0 200 O\0K"), Ok((odd, Some(Defect::ReasonPhrase))));
         for bad in [
             &b"SIP/2.0 4294967301 x"[..],
             b"SIP/2.0 99 x",

@@ -1,5 +1,7 @@
 //! Forwarding as an edit list over the received bytes: what was not changed leaves byte for byte.
 
+mod mend;
+
 use alloc::vec::Vec;
 use core::ops::Range;
 

@@ -98,6 +98,8 @@ impl Watch {
             Event::AuthFailed { .. }
             | Event::Scanned { .. }
             | Event::SourceLimited { .. }
+            | Event::ResponseFlawed { .. }
+            | Event::Refused { .. }
             | Event::CallAnswered { .. }
             | Event::MemberFailed { .. }
             | Event::MemberRecovered { .. }

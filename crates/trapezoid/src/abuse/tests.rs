@@ -27,6 +27,9 @@ fn failed(n: u32) -> Event {
     Event::AuthFailed {
         user: b"alice"[..].into(),
         source: SocketAddr::from((std::net::Ipv4Addr::from_bits(0xc633_0000 + n), 5060)),
+        method: b"INVITE"[..].into(),
+        domain: b"example.com"[..].into(),
+        call_id: b"c1"[..].into(),
         reason: AuthFailure::WrongPassword,
         counts: true,
     }

@@ -8,6 +8,7 @@ mod backends;
 pub(crate) mod data_dir;
 mod files;
 mod first_start;
+mod flaws;
 pub(crate) mod reload;
 mod sinks;
 pub(crate) mod tls;

@@ -16,6 +16,8 @@ use sip_net::worker::EventSink;
 
 use crate::abuse::Watch;
 
+use super::flaws::Flaws;
+
 /// Takes the back-ends' answers to the mailbox of the worker that asked.
 pub(crate) struct Answers {
     hub: Hub,
@@ -58,6 +60,7 @@ pub(crate) struct EventLog {
     /// Listeners by number, as `tls 0.0.0.0:5061`.
     listeners: Arc<[Box<str>]>,
     watch: Watch,
+    flaws: Flaws,
 }
 
 impl EventLog {
@@ -69,6 +72,7 @@ impl EventLog {
         Self {
             listeners: listeners.iter().map(name).collect(),
             watch,
+            flaws: Flaws::default(),
         }
     }
 
@@ -82,6 +86,7 @@ impl EventSink for EventLog {
     fn record(&mut self, _worker: WorkerId, events: &mut Vec<Event>) {
         for event in events.drain(..) {
             self.watch.see(&event);
+            self.flaws.see(&event);
             record(&event);
         }
     }
@@ -106,6 +111,8 @@ impl EventSink for EventLog {
 
 fn record(event: &Event) {
     match event {
+        // See `Flaws`.
+        Event::ResponseFlawed { .. } => {}
         Event::Registered {
             aor,
             source,
@@ -120,17 +127,7 @@ fn record(event: &Event) {
         } => {
             tracing::debug!(call_id = ?lossy(call_id), status, after_us, "call answered");
         }
-        Event::AuthFailed {
-            user, source, reason, ..
-        } => {
-            let reason = match reason {
-                AuthFailure::UnknownUser => "unknown user",
-                AuthFailure::WrongPassword => "wrong password",
-                AuthFailure::NotOwner => "not the owner of the address it used",
-                AuthFailure::Replay => "nonce count seen before",
-            };
-            tracing::info!(user = ?lossy(user), %source, reason, "authentication failed");
-        }
+        Event::AuthFailed { .. } | Event::Refused { .. } => record_failure(event),
         Event::SourceLimited { source, dropped } => {
             tracing::warn!(%source, dropped, "a source sends more than it may; messages were dropped");
         }
@@ -163,6 +160,53 @@ fn record(event: &Event) {
             let cause = if *timed_out { "no answer" } else { "unreachable" };
             tracing::warn!(%destination, cause, "next hop failed");
         }
+    }
+}
+
+/// A request that failed here.
+fn record_failure(event: &Event) {
+    if let Event::AuthFailed {
+        user,
+        source,
+        method,
+        domain,
+        call_id,
+        reason,
+        ..
+    } = event
+    {
+        let reason = match reason {
+            AuthFailure::UnknownUser => "unknown user",
+            AuthFailure::WrongPassword => "wrong password",
+            AuthFailure::NotOwner => "not the owner of the address it used",
+            AuthFailure::Replay => "nonce count seen before",
+        };
+        let (method, domain) = (lossy(method), lossy(domain));
+        tracing::info!(
+            user = ?lossy(user), %source, ?method, ?domain, call_id = ?lossy(call_id), reason,
+            "authentication failed"
+        );
+    }
+    if let Event::Refused {
+        source,
+        method,
+        uri,
+        call_id,
+        from,
+        to,
+        rule,
+        status,
+        reason,
+        untold,
+    } = event
+    {
+        // As people count them.
+        let rule = rule.map(|number| u32::from(number) + 1);
+        let (method, uri, call_id) = (lossy(method), lossy(uri), lossy(call_id));
+        tracing::info!(
+            status, ?reason, %source, ?method, ?uri, ?call_id, from = ?lossy(from), to = ?lossy(to), rule, untold,
+            "request refused"
+        );
     }
 }
 

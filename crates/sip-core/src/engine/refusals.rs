@@ -1,0 +1,145 @@
+//! Which failed requests are told of: each, with a bound for every source and cause, and one for all.
+//!
+//! A request that is refused in silence is the hardest fault to find; a flood of them must not become a
+//! flood of events. What is not told of is counted, and the number comes with the next one that is.
+
+use alloc::boxed::Box;
+use core::net::IpAddr;
+
+use sip_message::{HeaderName, Message};
+
+use super::Engine;
+use super::reply::Status;
+use crate::event::Event;
+use crate::transport::Flow;
+
+/// Sources and causes that are told apart: the place of one is that of others, too, and whoever comes last
+/// has it.
+const PLACES: usize = 256;
+/// Told of in one minute, of one source and cause.
+const OF_ONE: u16 = 30;
+/// Told of in one second in all.
+const OF_ALL: u16 = 50;
+/// Bytes of a value of the request that are kept.
+const MOST_TEXT: usize = 128;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Refusals {
+    places: Box<[Place]>,
+    /// The second, and what was told of in it.
+    second: (u64, u16),
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    key: u64,
+    minute: u64,
+    told: u16,
+    untold: u32,
+}
+
+impl Default for Refusals {
+    fn default() -> Self {
+        Self {
+            places: alloc::vec![Place::default(); PLACES].into_boxed_slice(),
+            second: (0, 0),
+        }
+    }
+}
+
+impl Refusals {
+    /// Counts one; `Some`: it is to be told of, and with it so many that were not.
+    fn note(&mut self, key: u64, now_s: u64) -> Option<u32> {
+        let place = self.places.get_mut(key as usize % PLACES)?;
+        if place.key != key {
+            *place = Place {
+                key,
+                ..Place::default()
+            };
+        }
+        if place.minute != now_s / 60 {
+            (place.minute, place.told) = (now_s / 60, 0);
+        }
+        if self.second.0 != now_s {
+            self.second = (now_s, 0);
+        }
+        if place.told >= OF_ONE || self.second.1 >= OF_ALL {
+            place.untold = place.untold.saturating_add(1);
+            return None;
+        }
+        place.told += 1;
+        self.second.1 += 1;
+        Some(core::mem::take(&mut place.untold))
+    }
+}
+
+impl Engine {
+    /// Tells of a request that this server refuses. Challenges are no refusals.
+    pub(crate) fn note_refusal(&mut self, message: &Message<'_>, flow: Flow, status: Status<'_>) {
+        if status.code < 400 || matches!(status.code, 401 | 407) {
+            return;
+        }
+        let ip = match flow.remote.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+            IpAddr::V6(ip) => ip.octets(),
+        };
+        let key = self.secrets.map_key([
+            b"refusal",
+            &ip,
+            &status.code.to_be_bytes(),
+            status.reason.as_bytes(),
+        ]) as u64;
+        let Some(untold) = self.refusals.note(key, self.now.instant.as_micros() / 1_000_000) else {
+            return;
+        };
+        let text = |value: &[u8]| Box::from(value.get(..MOST_TEXT).unwrap_or(value));
+        let uri_of = |name| {
+            let value = message.value(name).unwrap_or_default();
+            text(sip_message::header::NameAddr::parse(value).map_or(value, |addr| addr.uri))
+        };
+        self.event(Event::Refused {
+            source: flow.remote,
+            method: text(message.method().map_or(&[], |method| method.as_bytes())),
+            uri: text(message.request_uri().unwrap_or_default()),
+            call_id: text(message.value(HeaderName::CallId).unwrap_or_default()),
+            from: uri_of(HeaderName::From),
+            to: uri_of(HeaderName::To),
+            rule: self.rule_at_hand,
+            status: status.code,
+            reason: Box::from(status.reason),
+            untold,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_source_and_cause_has_a_bound() {
+        let mut refusals = Refusals::default();
+        // Spread, so that the bound of all is not met.
+        let told = |refusals: &mut Refusals, from: u64| {
+            let all = (from..from + 60).filter(|second| refusals.note(7, *second).is_some());
+            all.count() as u16
+        };
+        assert_eq!(told(&mut refusals, 60), OF_ONE);
+        // Another one, meanwhile.
+        assert_eq!(refusals.note(8, 119), Some(0));
+        assert_eq!(refusals.note(7, 120), Some(30));
+        assert_eq!(refusals.note(7, 121), Some(0));
+    }
+
+    #[test]
+    fn all_together_have_a_bound() {
+        let mut refusals = Refusals::default();
+        let told = |refusals: &mut Refusals, second| {
+            let all = (0..10_000).filter(|key| refusals.note(*key, second).is_some());
+            all.count() as u16
+        };
+        assert_eq!(told(&mut refusals, 60), OF_ALL);
+        assert_eq!(told(&mut refusals, 61), OF_ALL);
+    }
+}

@@ -1,0 +1,380 @@
+//! Responses with flaws: what can be mended goes on, and what cannot ends its branch
+//! (RFC 3261 §16.7, §17.1.1.2, §17.1.3).
+#![allow(
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "helpers of tests"
+)]
+
+use crate::common;
+use crate::forks::{BOB, location, phone, register};
+
+use common::*;
+use sip_core::config::StateMode;
+use sip_core::event::Event;
+
+const TO: &str = "sip:bob@example.com";
+
+fn below(line: &str) -> String {
+    format!("{CALLEE} {line}")
+}
+
+fn above(status: &str) -> String {
+    format!("{CALLER} SIP/2.0 {status}")
+}
+
+/// A request under way, and as it left.
+fn begun(method: &str, state: StateMode) -> (Bench, Sent) {
+    let mut config = config();
+    config.state = state;
+    let mut b = Bench::new(&config);
+    let sent = b.udp(CALLER, &request(method, TO, "a1", "")).pop().unwrap();
+    assert_eq!(sent.address(), CALLEE);
+    (b, sent)
+}
+
+fn events(b: &mut Bench) -> Vec<(&'static str, bool)> {
+    let all = std::iter::from_fn(|| b.endpoint.poll_event());
+    all.filter_map(|event| match event {
+        Event::ResponseFlawed { flaw, mended, .. } => Some((flaw, mended)),
+        _ => None,
+    })
+    .collect()
+}
+
+/// What to replace in a good response, by what, and how the result reads where it goes on.
+const HARMLESS: [(&str, &str, &str); 9] = [
+    (";tag=t1", ";tag=t1;tag=t1", ";tag=t1"),
+    (";tag=t1", ";tag=t1;tag=t2", ";tag=t1"),
+    (";tag=t1", ";tag=", ""),
+    (
+        "Content-Length: 0\r\n",
+        "Content-Length: 0\r\nContent-Length: 0\r\n",
+        "Content-Length: 0\r\n",
+    ),
+    ("X: a\r\n", "X: a\r\nno colon here\r\n", "X: a\r\n"),
+    ("X: a\r\n", "X: a\n b\r\n", "X: a b\r\n"),
+    ("X: a\r\n", "X: a\r\n\tb\n c\r\n", "X: a b c\r\n"),
+    ("X: a\r\n", "X: a\nY: b\r\n", "X: a\r\nY: b\r\n"),
+    (" O", " \u{1}O", " O"),
+];
+
+#[test]
+fn harmless_flaws_are_mended_and_the_response_goes_on() {
+    for state in [StateMode::Transaction, StateMode::Stateless] {
+        for (method, status) in [
+            ("INVITE", "180 Oh"),
+            ("INVITE", "200 OK"),
+            ("INVITE", "486 Occupied"),
+            ("MESSAGE", "200 OK"),
+            ("MESSAGE", "404 Off"),
+        ] {
+            for (what, by, mended) in HARMLESS {
+                let good = |b: &mut Bench, sent: &Sent, by: &str| {
+                    let text = response(sent, status, "X: a\n").replacen(what, by, 1);
+                    let mut out = b.udp(CALLEE, &text);
+                    out.retain(|s| s.address() == CALLER);
+                    (one(out), b.counters().responses_mended)
+                };
+                let (mut b, sent) = begun(method, state);
+                let (flawed, counted) = good(&mut b, &sent, by);
+                let (mut b, sent) = begun(method, state);
+                let (expected, none) = good(&mut b, &sent, mended);
+                assert_eq!(flawed.text, expected.text, "{state:?} {method} {status} {by:?}");
+                assert_eq!((counted, none), (1, 0));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_mended_response_is_told_of() {
+    let (mut b, sent) = begun("INVITE", StateMode::Transaction);
+    b.udp(
+        CALLEE,
+        &response(&sent, "180 Ringing", "").replace(";tag=t1", ";tag=t1;tag=t2"),
+    );
+    assert_eq!(events(&mut b), [("Malformed To", true)]);
+}
+
+/// Flaws that leave a doubt: what to replace, and by what.
+const GRAVE: [(&str, &str); 8] = [
+    ("X: a\r\n", "X: a\0\r\n"),
+    ("X: a\r\n", "Call-ID: another\r\n"),
+    ("X: a\r\n", "To: <sip:eve@example.com>;tag=t9\r\n"),
+    ("Content-Length: 0", "Content-Length: 10"),
+    ("Content-Length: 0", "Content-Length: none"),
+    ("From: ", "Not-From: "),
+    ("Call-ID: c1@192.0.2.10\r\n", ""),
+    ("\r\n\r\n", "\r\n"),
+];
+
+const CONTACT: &str = "Contact: <sip:bob@192.0.2.21:5070;transport=udp>\nX: a\n";
+
+#[test]
+fn other_flaws_end_a_call_that_was_refused() {
+    for (what, by) in GRAVE {
+        let (mut b, sent) = begun("INVITE", StateMode::Transaction);
+        let busy = response(&sent, "486 Busy Here", "X: a\n").replacen(what, by, 1);
+        let out = b.udp(CALLEE, &busy);
+        assert_eq!(
+            lines(&out),
+            [below("ACK sip:bob@example.com SIP/2.0"), above("502 Bad Gateway")],
+            "{by:?}"
+        );
+        assert_eq!(out[0].header("Via"), sent.header("Via"));
+        assert_eq!(events(&mut b).len(), 1);
+        // A copy is acknowledged, too, and nothing goes up.
+        let out = b.udp(CALLEE, &busy);
+        assert_eq!(lines(&out), [below("ACK sip:bob@example.com SIP/2.0")], "{by:?}");
+        assert_eq!(b.counters().dropped_malformed, 0);
+        b.pass(64_000);
+        b.assert_idle();
+    }
+}
+
+#[test]
+fn other_flaws_of_a_provisional_response_stop_the_retransmissions() {
+    for (what, by) in GRAVE {
+        let (mut b, sent) = begun("INVITE", StateMode::Transaction);
+        let ringing = response(&sent, "180 Ringing", "X: a\n").replacen(what, by, 1);
+        assert_eq!(lines(&b.udp(CALLEE, &ringing)), [""; 0], "{by:?}");
+        assert_eq!(lines(&b.pass(30_000)), [""; 0]);
+        let ok = b.udp(CALLEE, &response(&sent, "200 OK", ""));
+        assert_eq!(lines(&ok), [above("200 OK")]);
+    }
+}
+
+#[test]
+fn a_callee_whose_2xx_cannot_be_passed_on_is_hung_up() {
+    for (what, by) in GRAVE {
+        let (mut b, sent) = begun("INVITE", StateMode::Transaction);
+        let ok = response(&sent, "200 OK", CONTACT).replacen(what, by, 1);
+        let out = b.udp(CALLEE, &ok);
+        assert_eq!(
+            lines(&out),
+            [
+                below("ACK sip:bob@192.0.2.21:5070;transport=udp SIP/2.0"),
+                below("BYE sip:bob@192.0.2.21:5070;transport=udp SIP/2.0"),
+                above("502 Bad Gateway")
+            ],
+            "{by:?}"
+        );
+        let [ack, bye, _] = out.try_into().unwrap();
+        assert_eq!((ack.header("CSeq"), bye.header("CSeq")), ("1 ACK", "2 BYE"));
+        for request in [&ack, &bye] {
+            for name in ["From", "Call-ID"] {
+                assert_eq!(request.header(name), sent.header(name));
+            }
+            assert_eq!(request.header("To"), "<sip:bob@example.com>;tag=t1");
+            assert_eq!(request.headers("Via").len(), 1);
+            assert_ne!(request.header("Via"), sent.header("Via"));
+            assert_eq!(request.headers("Route").len(), 0);
+        }
+        assert_ne!(ack.header("Via"), bye.header("Via"));
+        // The ACK was lost: it goes again, the BYE by its own timer.
+        let out = b.udp(CALLEE, &ok);
+        assert_eq!(lines(&out).len(), 1, "{:?}", lines(&out));
+        assert_eq!(out[0].text, ack.text);
+        let resent = b.pass(600);
+        assert!(resent.contains(&bye), "{:?}", lines(&resent));
+        assert!(resent.iter().all(|s| *s == bye || s.address() == CALLER));
+        assert_eq!(lines(&b.udp(CALLEE, &response(&bye, "200 OK", ""))), [""; 0]);
+        b.pass(64_000);
+        b.assert_idle();
+    }
+}
+
+#[test]
+fn a_2xx_that_says_not_where_its_callee_is_gets_no_bye() {
+    for (what, by) in [
+        (";tag=t1", ";tag=t1;\0"),
+        ("Contact: <sip:bob@192.0.2.21:5070;transport=udp>", "X: y"),
+        ("Contact: <sip:bob@192.0.2.21:5070;transport=udp>", "Contact: *"),
+        ("Contact: <sip:", "Contact: <\0sip:"),
+    ] {
+        let (mut b, sent) = begun("INVITE", StateMode::Transaction);
+        let ok = response(&sent, "200 OK", CONTACT).replacen(what, by, 1);
+        let ok = ok.replace("X: a\r\n", "X: a\0\r\n");
+        assert_eq!(lines(&b.udp(CALLEE, &ok)), [above("502 Bad Gateway")], "{by:?}");
+        b.pass(64_000);
+        b.assert_idle();
+    }
+}
+
+/// RFC 3261 §12.1.2: what the callee's side recorded, in reverse; what lies behind us is not on the way.
+#[test]
+fn the_bye_goes_by_the_proxies_ahead() {
+    let (mut b, sent) = begun("INVITE", StateMode::Transaction);
+    let ours = sent.header("Record-Route").to_string();
+    assert!(!ours.is_empty());
+    let ok = response(&sent, "200 OK", CONTACT).replacen(
+        "Record-Route: ",
+        "Record-Route: <sip:far.example.net;lr>, <sip:near.example.net;lr>\r\nRecord-Route: ",
+        1,
+    );
+    let out = b.udp(CALLEE, &ok.replace("X: a\r\n", "X: a\0\r\n"));
+    assert_eq!(out.len(), 3);
+    for request in &out[..2] {
+        assert_eq!(
+            request.headers("Route"),
+            ["<sip:near.example.net;lr>", "<sip:far.example.net;lr>"]
+        );
+    }
+}
+
+/// After a delivered MESSAGE, a 502 would make its sender send another.
+#[test]
+fn other_flaws_of_answers_to_other_methods_mean_no_answer() {
+    for (what, by) in GRAVE {
+        for status in ["200 OK", "404 Not Found"] {
+            let (mut b, sent) = begun("MESSAGE", StateMode::Transaction);
+            let answer = response(&sent, status, "X: a\n").replacen(what, by, 1);
+            assert_eq!(lines(&b.udp(CALLEE, &answer)), [""; 0], "{by:?}");
+            // Its transactions are there: the caller's copies go nowhere, and ours end.
+            assert_eq!(lines(&b.udp(CALLER, &request("MESSAGE", TO, "a1", ""))), [""; 0]);
+            assert_eq!(lines(&b.pass(64_000)), [""; 0], "{by:?}");
+            b.assert_idle();
+        }
+    }
+}
+
+fn only_our_via(response: &str) -> String {
+    let mut vias = 0;
+    let lines = response.split_inclusive("\r\n").filter(|line| {
+        vias += usize::from(line.starts_with("Via:"));
+        !line.starts_with("Via:") || vias == 1
+    });
+    lines.collect()
+}
+
+#[test]
+fn a_response_with_only_our_via_ends_what_it_answers() {
+    let answered = |method: &str, status: &str| {
+        let (mut b, sent) = begun(method, StateMode::Transaction);
+        let text = only_our_via(&response(&sent, status, CONTACT));
+        let out = lines(&b.udp(CALLEE, &text));
+        assert_eq!(b.counters().dropped_stray_response, 0);
+        let resent = b.pass(20_000).into_iter().filter(|s| s.address() == CALLEE);
+        let resent = resent.filter(|s| !s.first_line().starts_with("BYE")).count();
+        assert_eq!(resent, 0, "{method} {status}");
+        out
+    };
+    let ack = below("ACK sip:bob@example.com SIP/2.0");
+    for status in ["486 Busy Here", "603 No Thanks", "502 Own Words"] {
+        assert_eq!(answered("INVITE", status), [ack.clone(), above(status)]);
+    }
+    // These say nothing without what they ask for, nor does a 302 without its contacts.
+    for status in ["401 Unauthorized", "407 X", "420 Bad Extension", "302 Moved"] {
+        assert_eq!(
+            answered("INVITE", status),
+            [ack.clone(), above("502 Bad Gateway")]
+        );
+    }
+    assert_eq!(
+        answered("INVITE", "503 Overloaded"),
+        [ack, above("500 Server Internal Error")]
+    );
+    assert_eq!(answered("INVITE", "180 Ringing"), [""; 0]);
+    assert_eq!(answered("MESSAGE", "200 OK"), [above("200 OK")]);
+    assert_eq!(answered("MESSAGE", "404 Not Found"), [above("404 Not Found")]);
+    assert_eq!(answered("MESSAGE", "407 X"), [""; 0]);
+    assert_eq!(answered("INVITE", "200 OK").len(), 3);
+    assert_eq!(answered("INVITE", "200 OK")[2], above("502 Bad Gateway"));
+}
+
+#[test]
+fn a_cancelled_call_ends_with_487_whatever_its_flaw() {
+    for flaw in [false, true] {
+        let (mut b, sent) = begun("INVITE", StateMode::Transaction);
+        b.udp(CALLEE, &response(&sent, "180 Ringing", ""));
+        b.udp(CALLER, &request("CANCEL", TO, "a1", ""));
+        let mut text = only_our_via(&response(&sent, "487 Request Terminated", "X: a\n"));
+        if flaw {
+            text = text.replace("X: a", "X: \0");
+        }
+        assert_eq!(
+            lines(&b.udp(CALLEE, &text)),
+            [
+                below("ACK sip:bob@example.com SIP/2.0"),
+                above("487 Request Terminated")
+            ]
+        );
+    }
+}
+
+/// Without state there is nothing that could end.
+#[test]
+fn without_state_what_cannot_be_mended_is_dropped() {
+    for (what, by) in GRAVE {
+        let (mut b, sent) = begun("INVITE", StateMode::Stateless);
+        let text = response(&sent, "486 Busy Here", "X: a\n").replacen(what, by, 1);
+        assert_eq!(lines(&b.udp(CALLEE, &text)), [""; 0], "{by:?}");
+        assert_eq!(b.counters().dropped_malformed, 1);
+    }
+}
+
+#[test]
+fn what_belongs_to_nothing_is_dropped() {
+    let (mut b, sent) = begun("INVITE", StateMode::Transaction);
+    let busy = response(&sent, "486 Busy Here", "X: a\n").replace("X: a", "X: \0");
+    for (what, by) in [
+        ("z9hG4bK", "z9hG4bL"),
+        ("1 INVITE", "1 BYE"),
+        ("Via: SIP/2.0/UDP 192.0.2.1", "Via: SIP/2.0/UDP 192.0.2.2"),
+        ("CSeq: 1 INVITE", "CSeq: one"),
+    ] {
+        assert_eq!(
+            lines(&b.udp(CALLEE, &busy.replacen(what, by, 1))),
+            [""; 0],
+            "{by}"
+        );
+    }
+    assert_eq!(b.counters().dropped_malformed, 4);
+    assert_eq!(b.counters().responses_flawed, 0);
+}
+
+/// The other phone goes on ringing; where none answers, a better answer than 502 goes to the caller.
+#[test]
+fn one_flawed_branch_does_not_end_the_others() {
+    for grave in [true, false] {
+        let mut b = Bench::new(&location());
+        register(&b, "bob@example.com", &[phone(1), phone(2)]);
+        let mut sent = b.udp(CALLER, &request("INVITE", BOB, "a1", ""));
+        sent.retain(|s| s.first_line().starts_with("INVITE"));
+        let [first, second] = sent.try_into().unwrap();
+        let busy = only_our_via(&response(&first, "486 Busy Here", "X: a\n"));
+        let busy = if grave {
+            busy.replace("X: a", "X: \0")
+        } else {
+            busy
+        };
+        let out = b.udp(&first.address(), &busy);
+        assert_eq!(out.len(), 1);
+        assert!(out[0].first_line().starts_with("ACK"));
+        let out = b.udp(&second.address(), &response(&second, "404 Not Found", ""));
+        let status = if grave { "404 Not Found" } else { "486 Busy Here" };
+        assert_eq!(out[1].first_line(), format!("SIP/2.0 {status}"));
+    }
+}
+
+/// On a stream, what cannot be framed ends its branch, too, and the connection.
+#[test]
+fn a_response_that_breaks_its_stream_ends_its_branch() {
+    use sip_core::transport::framing::{FramingError, FramingFault};
+    let mut config = config();
+    config.routes = vec![relay("sip:192.0.2.20:5060;transport=tcp")];
+    let mut b = Bench::new(&config);
+    let sent = b.udp(CALLER, &request("INVITE", TO, "a1", "")).pop().unwrap();
+    let head = response(&sent, "486 Busy Here", "").replace("Content-Length: 0\r\n", "");
+    let error = FramingError {
+        fault: FramingFault::MissingContentLength,
+        head: head.as_bytes(),
+    };
+    let now = b.now();
+    b.endpoint.handle_framing_error(now, tcp_flow(CALLEE, 3), error);
+    assert_eq!(
+        lines(&b.drain()),
+        [below("ACK sip:bob@example.com SIP/2.0"), above("502 Bad Gateway")]
+    );
+}

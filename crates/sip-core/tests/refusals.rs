@@ -1,0 +1,154 @@
+//! What this server says of requests that fail: by its answers, and to its operator.
+#![allow(
+    clippy::unwrap_used,
+    clippy::wildcard_enum_match_arm,
+    reason = "helpers of tests"
+)]
+
+use crate::common;
+use crate::forks::{BOB, call, location, phone, registered};
+
+use common::*;
+use sip_core::config::{Action, Config};
+use sip_core::event::Event;
+
+const GONE: &str = "SIP;cause=503;text=\"Contact Unreachable\"";
+
+/// A phone that is gone is no fault of this server: 480 says so, and a 500 that something is wrong here.
+#[test]
+fn a_phone_that_cannot_be_reached_is_unavailable() {
+    let mut b = registered(&location(), &[phone(1)]);
+    let sent = call(&mut b).remove(0);
+    let answer = one(b.undelivered(&sent));
+    assert_eq!(answer.first_line(), "SIP/2.0 480 Temporarily Unavailable");
+    assert_eq!(answer.header("Reason"), GONE);
+    // Of several the last one decides.
+    let mut b = registered(&location(), &[phone(1), phone(2)]);
+    let sent = call(&mut b);
+    assert!(b.undelivered(&sent[0]).is_empty());
+    let answer = one(b.undelivered(&sent[1]));
+    assert_eq!(answer.first_line(), "SIP/2.0 480 Temporarily Unavailable");
+    assert_eq!(answer.header("Reason"), GONE);
+    // One that was reached says more.
+    let mut b = registered(&location(), &[phone(1), phone(2)]);
+    let sent = call(&mut b);
+    assert!(b.undelivered(&sent[0]).is_empty());
+    let out = b.udp(&sent[1].address(), &response(&sent[1], "486 Busy Here", ""));
+    assert_eq!(out[1].first_line(), "SIP/2.0 486 Busy Here");
+    // Cancelled meanwhile, it ends as any other.
+    let mut b = registered(&location(), &[phone(1)]);
+    let sent = call(&mut b).remove(0);
+    b.udp(CALLER, &request("CANCEL", BOB, "a1", ""));
+    let answer = one(b.undelivered(&sent));
+    assert_eq!(
+        (answer.first_line(), answer.header("Reason")),
+        ("SIP/2.0 487 Request Terminated", "")
+    );
+}
+
+/// A next hop of the configuration that is away is one.
+#[test]
+fn a_next_hop_that_cannot_be_reached_is_a_500() {
+    let mut b = Bench::new(&config());
+    let sent = b.udp(CALLER, &request("INVITE", BOB, "a1", "")).remove(1);
+    let answer = one(b.undelivered(&sent));
+    assert_eq!(answer.first_line(), "SIP/2.0 500 Server Internal Error");
+    assert_eq!(answer.header("Reason"), "");
+}
+
+fn refused(b: &mut Bench) -> Vec<Event> {
+    let all = std::iter::from_fn(|| b.endpoint.poll_event());
+    all.filter(|event| matches!(event, Event::Refused { .. }))
+        .collect()
+}
+
+fn rejecting() -> Config {
+    let mut config = config();
+    let mut rule = relay("sip:192.0.2.20:5060");
+    rule.when.methods = vec![b"MESSAGE"[..].into()];
+    let mut reject = relay("sip:192.0.2.20:5060");
+    reject.action = Action::Reject {
+        status: 603,
+        reason: b"Not Today"[..].into(),
+    };
+    config.routes = vec![rule, reject];
+    config
+}
+
+#[test]
+fn each_refused_request_is_told_of() {
+    let mut b = Bench::new(&rejecting());
+    b.udp(CALLER, &request("INVITE", BOB, "a1", ""));
+    let event = Event::Refused {
+        source: CALLER.parse().unwrap(),
+        method: b"INVITE"[..].into(),
+        uri: BOB.as_bytes().into(),
+        call_id: b"c1@192.0.2.10"[..].into(),
+        from: b"sip:alice@example.com"[..].into(),
+        to: b"sip:bob@example.com"[..].into(),
+        rule: Some(1),
+        status: 603,
+        reason: "Not Today".into(),
+        untold: 0,
+    };
+    assert_eq!(refused(&mut b), [event]);
+    // What cannot be read, what nobody answers in time, what no rule is for.
+    let told = |b: &mut Bench, text: &str| {
+        b.udp(CALLER, text);
+        let status = |event: &Event| match event {
+            Event::Refused { status, rule, .. } => (*status, *rule),
+            other => panic!("{other:?}"),
+        };
+        refused(b).iter().map(status).collect::<Vec<_>>()
+    };
+    let broken = request("INVITE", BOB, "a2", "").replace("CSeq: 1 INVITE", "CSeq: 1 BYE");
+    assert_eq!(told(&mut b, &broken), [(400, None)]);
+    assert_eq!(told(&mut b, &request("MESSAGE", BOB, "a3", "")), []);
+    let mut b = Bench::new(&config());
+    assert_eq!(told(&mut b, &request("INVITE", BOB, "a4", "")), []);
+    b.pass(33_000);
+    assert!(matches!(
+        refused(&mut b)[..],
+        [Event::Refused {
+            status: 408,
+            rule: None,
+            ..
+        }]
+    ));
+    // Nor is a challenge a refusal, nor what a callee refuses.
+    let mut guarded = config();
+    guarded.domains[0].auth.methods = vec![b"*"[..].into()];
+    let mut b = Bench::new(&guarded);
+    assert_eq!(told(&mut b, &request("INVITE", BOB, "a5", "")), []);
+    let (mut b, text) = (Bench::new(&config()), request("INVITE", BOB, "a6", ""));
+    let sent = b.udp(CALLER, &text).remove(1);
+    b.udp(CALLEE, &response(&sent, "486 Busy Here", ""));
+    assert_eq!(refused(&mut b), []);
+}
+
+/// A flood is told of by its beginning and its number; another source meanwhile by itself.
+#[test]
+fn a_flood_of_refusals_is_bounded() {
+    let mut b = Bench::new(&rejecting());
+    for second in 0..600 {
+        for n in 0..20 {
+            b.udp(CALLER, &request("INVITE", BOB, &format!("b{second}x{n}"), ""));
+        }
+        b.pass(100);
+    }
+    let told = refused(&mut b);
+    assert_eq!(told.len(), 60, "thirty in each of two minutes");
+    b.udp("192.0.2.11:5060", &request("INVITE", BOB, "c1", ""));
+    assert_eq!(refused(&mut b).len(), 1);
+    b.pass(60_000);
+    b.udp(CALLER, &request("INVITE", BOB, "c2", ""));
+    let all: usize = told
+        .iter()
+        .chain(&refused(&mut b))
+        .map(|event| match event {
+            Event::Refused { untold, .. } => 1 + *untold as usize,
+            _ => 0,
+        })
+        .sum();
+    assert_eq!(all, 600 * 20 + 1);
+}

@@ -1,0 +1,228 @@
+//! A flawed response written anew from what was read of it.
+//!
+//! A response that is dropped leaves a call in the dark: its caller waits for half a minute, and a callee
+//! that has answered believes that the call is up. So flaws that leave no doubt about what is said are
+//! mended, and the message that goes on has none: no reader behind us finds in it what was not found here.
+//! Requests are not mended: their sender is there to be answered.
+
+use alloc::vec::Vec;
+
+use crate::chars::{quoted_len, trim, trim_start};
+use crate::message::Message;
+use crate::name::HeaderName;
+use crate::number::write_decimal;
+use crate::params::Params;
+use crate::parse::{Defect, StartLine};
+
+impl Message<'_> {
+    /// Appends the response without the flaws that can be mended; `false`: it is a request, or has another
+    /// flaw, and nothing is appended.
+    ///
+    /// Lines end with CRLF, and values stand on one line. Control characters of the reason phrase go. A line without a name or a colon goes, as does
+    /// the second of two equal lines of a header that may stand once. Of several tags in To the first is
+    /// kept; one without a value goes.
+    pub fn mend(&self, out: &mut Vec<u8>) -> bool {
+        let StartLine::Response { status, reason } = self.start() else {
+            return false;
+        };
+        if self.defect().is_some_and(|defect| !defect.is_harmless()) {
+            return false;
+        }
+        out.extend_from_slice(b"SIP/2.0 ");
+        write_decimal(out, u64::from(status));
+        out.push(b' ');
+        out.extend(reason.iter().filter(|c| !c.is_ascii_control()));
+        out.extend_from_slice(b"\r\n");
+        for (number, field) in self.fields().iter().enumerate() {
+            let value = self.field_value(field);
+            let mut before = self.fields().get(..number).unwrap_or_default().iter();
+            if field.name.is_single() && before.any(|f| f.name == field.name && self.field_value(f) == value)
+            {
+                continue;
+            }
+            out.extend_from_slice(self.field_name(field));
+            out.extend_from_slice(b": ");
+            if field.name == HeaderName::To {
+                write_one_tag(out, value);
+            } else {
+                write_on_one_line(out, value);
+            }
+            out.extend_from_slice(b"\r\n");
+        }
+        out.extend_from_slice(b"\r\n");
+        out.extend_from_slice(self.body());
+        true
+    }
+}
+
+impl Defect {
+    /// Whether a response with it can be mended ([`Message::mend`]).
+    pub(crate) const fn is_harmless(self) -> bool {
+        matches!(
+            self,
+            Self::ReasonPhrase | Self::HeaderLine | Self::LineEnd | Self::Repeated(_)
+        )
+    }
+}
+
+/// A value whose lines are joined by single spaces (RFC 3261 §7.3.1).
+fn write_on_one_line(out: &mut Vec<u8>, value: &[u8]) {
+    let lines = value.split(|c| matches!(c, b'\r' | b'\n')).map(trim);
+    for (number, line) in lines.filter(|line| !line.is_empty()).enumerate() {
+        if number > 0 {
+            out.push(b' ');
+        }
+        out.extend_from_slice(line);
+    }
+}
+
+/// A `name-addr` with the first tag that has a value, and its other parameters.
+fn write_one_tag(out: &mut Vec<u8>, value: &[u8]) {
+    let (address, text) = value.split_at(params_at(value));
+    write_on_one_line(out, address);
+    let is_tag = |name: &[u8]| name.eq_ignore_ascii_case(b"tag");
+    let mut has_tag = false;
+    let mut written = 0;
+    for param in Params::new(text).iter() {
+        written += 1;
+        let value = param.value.filter(|value| !value.is_empty());
+        if is_tag(param.name) && (value.is_none() || core::mem::replace(&mut has_tag, true)) {
+            continue;
+        }
+        out.push(b';');
+        out.extend_from_slice(param.name);
+        if let Some(value) = param.value {
+            out.push(b'=');
+            write_on_one_line(out, value);
+        }
+    }
+    // What is no parameter stays, and is refused when the message is read again.
+    if written == 0 {
+        write_on_one_line(out, text);
+    }
+}
+
+/// Where the parameters of a `name-addr` or `addr-spec` begin.
+fn params_at(value: &[u8]) -> usize {
+    let display = match value.first() {
+        Some(b'"') => quoted_len(value).unwrap_or(0),
+        _ => 0,
+    };
+    let rest = value.get(display..).unwrap_or_default();
+    let open = memchr::memchr2(b'<', b';', rest).filter(|at| rest.get(*at) == Some(&b'<'));
+    let end = match open.and_then(|at| memchr::memchr(b'>', rest.get(at..)?).map(|len| at + len + 1)) {
+        Some(end) => end,
+        None => memchr::memchr(b';', rest).unwrap_or(rest.len()),
+    };
+    let blanks = rest.get(end..).unwrap_or_default();
+    display + end + (blanks.len() - trim_start(blanks).len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse::{HeaderIndex, parse};
+    use alloc::format;
+    use alloc::string::String;
+
+    fn mended(text: &str) -> Option<String> {
+        let mut index = HeaderIndex::new();
+        let message = parse(text.as_bytes(), &mut index, 100).unwrap();
+        let mut out = Vec::new();
+        message.mend(&mut out).then(|| String::from_utf8(out).unwrap())
+    }
+
+    fn response(to: &str, lines: &str, body: &str) -> String {
+        format!(
+            "SIP/2.0 180 Ringing\r\nVia: SIP/2.0/UDP a;branch=z9hG4bK1\r\nFrom: <sip:a@b>;tag=1\r\n\
+             To: {to}\r\nCall-ID: x\r\nCSeq: 1 INVITE\r\n{lines}\r\n{body}"
+        )
+    }
+
+    #[test]
+    fn a_response_without_a_flaw_stays_as_it_is() {
+        let text = response(
+            "<sip:c@d>;tag=2;x=\"y;z\"",
+            "X: y\r\nContent-Length: 4\r\n",
+            "body",
+        );
+        assert_eq!(mended(&text), Some(text));
+    }
+
+    #[test]
+    fn lines_are_mended() {
+        for (lines, expected) in [
+            ("X: a\n b\r\n", "X: a b\r\n"),
+            ("X: a\r\n \r\n\tb\r\n", "X: a b\r\n"),
+            ("X: a\nY: b\r\n", "X: a\r\nY: b\r\n"),
+            ("no colon\r\nX: a\r\n", "X: a\r\n"),
+            ("no colon\r\n folded\r\nX: a\r\n", "X: a\r\n"),
+            ("Content-Length: 0\r\nl: 0\r\n", "Content-Length: 0\r\n"),
+            ("call-id: x\r\n", ""),
+            ("X\t:\ta\r\n", "X: a\r\n"),
+        ] {
+            let expected = response("<sip:c@d>", expected, "");
+            assert_eq!(
+                mended(&response("<sip:c@d>", lines, "")),
+                Some(expected),
+                "{lines:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn to_keeps_one_tag() {
+        for (to, expected) in [
+            ("<sip:c@d>;tag=1;tag=2", "<sip:c@d>;tag=1"),
+            ("<sip:c@d>;tag=1;tag=1;x", "<sip:c@d>;tag=1;x"),
+            ("<sip:c@d>;tag=", "<sip:c@d>"),
+            ("<sip:c@d>;TAG;x=y", "<sip:c@d>;x=y"),
+            ("<sip:c@d;tag=9>;tag=;tag=2", "<sip:c@d;tag=9>;tag=2"),
+            (
+                "\"a <b> \\\";\" <sip:c@d> ; tag = 1;tag=2",
+                "\"a <b> \\\";\" <sip:c@d>;tag=1",
+            ),
+            ("sip:c@d;tag=1;tag=2", "sip:c@d;tag=1"),
+            ("sip:c@d;x=<;tag=1", "sip:c@d;x=<;tag=1"),
+            (
+                "Me <sip:c@d>;x=\";tag=3\";tag=1",
+                "Me <sip:c@d>;x=\";tag=3\";tag=1",
+            ),
+        ] {
+            let expected = response(expected, "", "");
+            assert_eq!(mended(&response(to, "", "")), Some(expected), "{to:?}");
+        }
+    }
+
+    #[test]
+    fn what_leaves_doubts_is_not_mended() {
+        for lines in ["X: a\0\r\n", "Content-Length: 9\r\n", "Content-Length: x\r\n"] {
+            assert_eq!(mended(&response("<sip:c@d>", lines, "")), None, "{lines:?}");
+        }
+        for end in [
+            "\n\n",
+            "\r\r",
+            "\n\r\n",
+            "\r\r\n",
+            "\r\n\rX: y\r\n\r\n",
+            "\r\n\nX: y\r\n\r\n",
+        ] {
+            let text = response("<sip:c@d>", "", "").replace("\r\n\r\n", end);
+            assert_eq!(mended(&text), None, "{end:?}");
+        }
+        let cut = response("<sip:c@d>", "Contact: <sip:x", "");
+        assert_eq!(mended(&cut), None);
+        // A graver flaw behind a harmless one.
+        assert_eq!(mended(&response("<sip:c@d>", "no colon\r\nX: a\0\r\n", "")), None);
+        assert_eq!(mended("OPTIONS sip:a@b SIP/2.0\r\nno colon\r\n\r\n"), None);
+    }
+
+    #[test]
+    fn two_different_values_stay_and_are_refused() {
+        let two = response("<sip:c@d>", "Call-ID: y\r\n", "");
+        let text = mended(&two).unwrap();
+        let mut index = HeaderIndex::new();
+        let message = parse(text.as_bytes(), &mut index, 100).unwrap();
+        assert_eq!(message.defect(), Some(Defect::Repeated(HeaderName::CallId)));
+    }
+}

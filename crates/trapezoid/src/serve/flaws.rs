@@ -1,0 +1,106 @@
+//! Peers whose responses have flaws: one line in the log for each peer and cause, once an hour.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use sip_core::event::Event;
+
+/// How long nothing more is said of a peer and a cause.
+const SILENCE: Duration = Duration::from_secs(3600);
+
+/// Peers and causes that are remembered; beyond that, lines wait until one is forgotten.
+const MOST: usize = 1024;
+
+/// What has been said lately, by any worker. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Flaws(Arc<Mutex<Said>>);
+
+type Said = HashMap<(IpAddr, &'static str, bool), (Instant, u64)>;
+
+impl Flaws {
+    /// Writes the line of a flawed response, if it is time for one.
+    pub(super) fn see(&self, event: &Event) {
+        let Event::ResponseFlawed {
+            source,
+            call_id,
+            flaw,
+            mended,
+        } = event
+        else {
+            return;
+        };
+        let mut said = self.0.lock();
+        let Some(since) = note(&mut said, (source.ip(), flaw, *mended), Instant::now()) else {
+            return;
+        };
+        drop(said);
+        let call_id = String::from_utf8_lossy(call_id);
+        if *mended {
+            tracing::info!(
+                peer = %source, flaw, ?call_id, since,
+                "responses of a peer have a flaw; they go on mended"
+            );
+        } else {
+            tracing::warn!(
+                peer = %source, flaw, ?call_id, since,
+                "responses of a peer cannot be passed on; their requests fail"
+            );
+        }
+    }
+}
+
+/// Counts one; `Some`: it is time for a line, and so many came since the last one, this one among them.
+fn note(said: &mut Said, key: (IpAddr, &'static str, bool), now: Instant) -> Option<u64> {
+    if let Some((at, count)) = said.get_mut(&key) {
+        *count += 1;
+        if now.duration_since(*at) < SILENCE {
+            return None;
+        }
+        *at = now;
+        return Some(core::mem::take(count));
+    }
+    if said.len() >= MOST {
+        said.retain(|_, (at, _)| now.duration_since(*at) < SILENCE);
+    }
+    if said.len() >= MOST {
+        return None;
+    }
+    said.insert(key, (now, 0));
+    Some(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(last: u32) -> (IpAddr, &'static str, bool) {
+        (IpAddr::V4(last.into()), "Malformed To", true)
+    }
+
+    #[test]
+    fn a_peer_and_cause_have_one_line_an_hour() {
+        let (mut said, start) = (Said::new(), Instant::now());
+        assert_eq!(note(&mut said, key(1), start), Some(1));
+        assert_eq!(note(&mut said, key(1), start + SILENCE / 2), None);
+        assert_eq!(note(&mut said, key(2), start), Some(1));
+        let other = (key(1).0, "Malformed From", true);
+        assert_eq!(note(&mut said, other, start), Some(1));
+        assert_eq!(note(&mut said, key(1), start + SILENCE), Some(2));
+        assert_eq!(note(&mut said, key(1), start + SILENCE), None);
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let (mut said, start) = (Said::new(), Instant::now());
+        let most = u32::try_from(MOST).expect("a small number");
+        let told = |said: &mut Said, keys: std::ops::Range<u32>, at| {
+            keys.filter(|n| note(said, key(*n), at).is_some()).count()
+        };
+        assert_eq!(told(&mut said, 0..2 * most, start), MOST);
+        assert_eq!(said.len(), MOST);
+        assert_eq!(told(&mut said, 2 * most..3 * most, start + SILENCE), MOST);
+    }
+}
