@@ -153,6 +153,10 @@ fn verstat_params(value: &[u8]) -> impl Iterator<Item = Range<usize>> {
             at = start + 1;
             let blanks = rest.iter().take_while(|c| matches!(c, b' ' | b'\t')).count();
             let rest = rest.get(blanks..)?;
+            // Nearly always it is the tag.
+            if rest.first().is_none_or(|c| c | 0x20 != b'v') {
+                continue;
+            }
             let len = rest.iter().position(ends).unwrap_or(rest.len());
             let name = rest.get(..len)?.split(|c| *c == b'=').next().unwrap_or_default();
             if name.trim_ascii().eq_ignore_ascii_case(VERSTAT) {

@@ -57,6 +57,7 @@ impl Flaw {
 
 impl Engine {
     /// A response that could not be mended came.
+    #[cold]
     pub(crate) fn handle_flawed(&mut self, message: &Message<'_>, flow: Flow, flaw: Flaw) -> Outcome {
         self.answered_by = Some(flow);
         let (Ok(top), Ok(cseq)) = (message.top_via(), message.cseq()) else {
@@ -80,6 +81,8 @@ impl Engine {
     }
 
     /// The flawed response belongs to this client transaction.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn end_branch(&mut self, key: Key, message: &Message<'_>, flow: Flow, flaw: Flaw) -> Outcome {
         let status = message.status().unwrap_or(0);
         self.count_response(status);

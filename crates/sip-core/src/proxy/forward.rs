@@ -618,7 +618,11 @@ pub(crate) fn write_via_start(out: &mut Vec<u8>, start: &[u8], branch: u128, num
     write_hex(out, u128::from(number), 2);
 }
 
+/// The least length of a branch of ours.
+pub(crate) const OWN_BRANCH: usize = COOKIE.len() + 34;
+
 /// Reads a branch of ours: its hash and the target's number.
+#[inline(always)]
 pub(crate) fn read_branch(branch: &[u8]) -> Option<(u128, u8)> {
     use crate::engine::secrets::read_hex;
     let digits = branch.strip_prefix(COOKIE)?;

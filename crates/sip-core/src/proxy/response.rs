@@ -97,6 +97,7 @@ impl Engine {
     }
 
     /// Whether sent-by is what one of our listeners writes, or means this server all the same.
+    #[inline(always)]
     pub(crate) fn is_sent_by(&self, top: &Via<'_>) -> bool {
         let written = |sent_by: &[u8]| {
             let Some((host, rest)) = sent_by.split_at_checked(top.host_text.len()) else {
@@ -266,6 +267,7 @@ impl Engine {
     }
 
     /// A request of ours was answered that serves none of a caller's.
+    #[cold]
     pub(super) fn own_request_answered(&mut self, key: Key, status: u16) -> Outcome {
         match self.table.client(key).map(|client| client.user.owner) {
             Some(Owner::Probe(_)) => self.probe_answered(key, status),

@@ -30,7 +30,7 @@ use crate::engine::Engine;
 use crate::engine::reply::{Reply, Status};
 use crate::engine::request::Request;
 use crate::id::WorkerId;
-use crate::proxy::forward::read_branch;
+use crate::proxy::forward::{OWN_BRANCH, read_branch};
 use crate::transaction::table::Key;
 use crate::transport::{Flow, Proof, via};
 
@@ -155,11 +155,9 @@ impl Engine {
 
     /// Whether this server has sent it: the topmost Via is one of ours.
     fn is_by_ourselves(&self, request: &Request<'_>) -> bool {
-        let is_ours = request
-            .via
-            .branch()
-            .is_some_and(|branch| read_branch(branch).is_some());
-        is_ours && self.is_sent_by(&request.via)
+        // Few other branches are as long as ours.
+        let is_ours = |branch: &[u8]| branch.len() >= OWN_BRANCH && read_branch(branch).is_some();
+        request.via.branch().is_some_and(is_ours) && self.is_sent_by(&request.via)
     }
 
     /// Refuses a request that was read.

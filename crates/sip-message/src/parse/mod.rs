@@ -106,6 +106,7 @@ pub enum Defect {
 
 impl Defect {
     /// The first, but for one that could be mended where the other could not.
+    #[inline]
     pub(crate) fn graver(first: Option<Self>, second: Option<Self>) -> Option<Self> {
         let is_harmless = |defect: Option<Self>| defect.is_none_or(Self::is_harmless);
         match is_harmless(first) && !is_harmless(second) {
@@ -268,7 +269,9 @@ impl FieldParser<'_> {
                 }
                 Some(b'\r') if self.bytes.get(self.at + 1) == Some(&b'\n') => {
                     // Some readers take CR CR LF for one line end.
-                    if self.bytes.get(self.at.saturating_sub(2)..self.at) != Some(b"\r\n") {
+                    if self.defect.is_some()
+                        && self.bytes.get(self.at.saturating_sub(2)..self.at) != Some(b"\r\n")
+                    {
                         self.note(Defect::HeadEnd);
                     }
                     return self.at + 2;

@@ -64,7 +64,10 @@ fn status_line(line: &[u8]) -> Result<(StartLine<'_>, Option<Defect>), StartLine
     if !(100..700).contains(&status) {
         return Err(StartLineError::Status);
     }
-    let has_control = reason.iter().any(|c| c.is_ascii_control() && *c != b'\t');
+    // Without a branch for each.
+    let has_control = reason.iter().fold(false, |found, &c| {
+        found | ((c < b' ') & (c != b'\t')) | (c == 0x7f)
+    });
     let defect = has_control.then_some(Defect::ReasonPhrase);
     Ok((StartLine::Response { status, reason }, defect))
 }
