@@ -185,6 +185,8 @@ impl<'a> Sipp<'a> {
             // SIPp's own choice of 5 is too few where one of five is lost on its way.
             command.args(["-max_retrans", "20", "-max_invite_retrans", "9"]);
             command.args(["-max_non_invite_retrans", "20"]);
+            // A copy may come between any two steps; it is sent again, and then there is a step for it.
+            command.args(["-default_behaviors", "all,-abortunexp"]);
         }
         if let Some(remote) = self.remote {
             command.args(["-r", &self.rate.to_string(), &remote.to_string()]);

@@ -73,6 +73,7 @@ fn policy(bits: u8) -> AuthPolicy {
         methods: vec![],
         algorithms,
         nonce_lifetime_s: LIFETIME_S,
+        strict_uri: false,
     }
 }
 

@@ -14,7 +14,7 @@ use super::listeners::Listening;
 use super::model::{ListenTransport, OnUnavailable, Settings};
 use super::problems::Problems;
 use super::tree::{Node, Value};
-use super::{Loaded, Machine, Shell, abuse, domains, groups, listeners, routes, stores, tls};
+use super::{Loaded, Machine, Shell, abuse, domains, groups, listeners, routes, stores, tls, warnings};
 
 /// What conversions need beside their own table.
 pub(super) struct Cx<'a> {
@@ -180,7 +180,7 @@ pub(super) fn convert(
         admin_token,
         cpu_split: settings.admin.cpu_split,
     };
-    let warnings = warnings(settings, &core, &shell);
+    let warnings = warnings::warnings(settings, &core, &shell, cx.machine);
     Loaded {
         core,
         shell,
@@ -380,41 +380,4 @@ fn admin_token(settings: &Settings, data_dir: &Path, cx: &mut Cx<'_>) -> PathBuf
         Some(file) => cx.path(file),
         None => data_dir.join("admin.token"),
     }
-}
-
-/// What is allowed and may still not be meant.
-fn warnings(settings: &Settings, core: &Config, shell: &Shell) -> Vec<String> {
-    let mut out = Vec::new();
-    if let Some(admin) = shell.admin.filter(|admin| !admin.ip().is_loopback()) {
-        out.push(format!(
-            "admin.listen: whoever reaches {admin} can read the metrics"
-        ));
-    }
-    let speaks_tls = core
-        .listeners
-        .iter()
-        .any(|listener| listener.transport == sip_core::transport::Transport::Tls);
-    if !core.trust_names.is_empty() && !speaks_tls {
-        out.push("trust.peers: san: has no effect without a listener of tls".to_owned());
-    }
-    if settings.listen.iter().any(|listen| listen.preloaded_route)
-        && core.trust.is_empty()
-        && core.trust_names.is_empty()
-    {
-        out.push("listen.preloaded_route has no effect without trust.peers".to_owned());
-    }
-    groups::warnings(&settings.group, &core.routes, &mut out);
-    for domain in core.domains.iter().filter(|domain| {
-        !domain
-            .auth
-            .methods
-            .iter()
-            .any(|m| matches!(&**m, b"REGISTER" | b"*"))
-    }) {
-        let name = String::from_utf8_lossy(&domain.name);
-        out.push(format!(
-            "{name}: REGISTER is not in auth.methods, so anybody may take anybody's calls"
-        ));
-    }
-    out
 }

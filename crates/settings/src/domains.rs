@@ -182,6 +182,7 @@ fn auth(i: usize, entry: &model::Domain, cx: &mut Cx<'_>) -> AuthPolicy {
         methods,
         algorithms,
         nonce_lifetime_s: entry.auth.nonce_lifetime_s,
+        strict_uri: entry.auth.strict_uri,
     }
 }
 

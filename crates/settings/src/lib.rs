@@ -19,6 +19,7 @@ mod stores;
 mod tls;
 mod tree;
 mod unsupported;
+mod warnings;
 
 #[cfg(test)]
 mod reference;
@@ -146,7 +147,9 @@ pub fn load(file: Option<&Path>, machine: &Machine) -> Result<Loaded, Problems> 
 /// Reads `text`, which messages call `name`; `file` says where relative paths begin.
 pub fn read_text(text: &str, name: &str, file: Option<&Path>, machine: &Machine) -> Result<Loaded, Problems> {
     let mut problems = Problems::new(name, text);
-    let tree = tree::parse(text, &machine.variable, &mut problems);
+    let Some(tree) = tree::parse(text, &machine.variable, &mut problems) else {
+        return Err(problems);
+    };
     let tree = shape::check(tree, shape::schema(), &mut problems).unwrap_or_else(tree::Node::empty);
     let settings: Settings = match serde_json::from_value(tree.to_json()) {
         Ok(settings) => settings,

@@ -232,6 +232,9 @@ pub(crate) struct Auth {
     /// answers without asking its user.
     #[schemars(range(min = 10, max = 86_400))]
     pub nonce_lifetime_s: u32,
+    /// Whether `uri` in credentials must be the Request-URI. Else it may be another of the same user at another
+    /// of this server's names, as where a proxy before this one has rewritten the host.
+    pub strict_uri: bool,
 }
 
 impl Default for Auth {
@@ -251,6 +254,7 @@ impl Default for Auth {
             schemes: vec![Scheme::Digest],
             algorithms: vec![Algorithm::Md5],
             nonce_lifetime_s: 300,
+            strict_uri: false,
         }
     }
 }

@@ -49,7 +49,7 @@ fn text(bytes: &[u8]) -> &str {
 
 /// Input and every line of the answer.
 const WRONG: &[(&str, &[&str])] = &[
-    // Syntax, several errors at once.
+    // Syntax: one error, one message.
     (
         "[server\n",
         &["f:1: unclosed table, expected `]`; see https://toml.io for the syntax"],
@@ -57,6 +57,10 @@ const WRONG: &[(&str, &[&str])] = &[
     (
         "[server]\nworkers = 1\nworkers = 2\n",
         &["f:3: duplicate key; see https://toml.io for the syntax"],
+    ),
+    (
+        "[[route]]\nwhen = { uri = 'x'\ndo = { relay = \"location\" }\n[server]\nnmae = 1\n[log]\nlevel = \"info\"\n",
+        &["f:3: missing comma between key-value pairs, expected `,`; see https://toml.io for the syntax"],
     ),
     // Unknown keys, with what was probably meant.
     (
@@ -536,6 +540,76 @@ fn warnings() {
         loaded.warnings,
         ["trust.peers: san: has no effect without a listener of tls"]
     );
+}
+
+/// Rules that let strangers through, that cannot match, and that nothing reaches.
+#[test]
+fn rules_that_may_not_be_meant() {
+    let domain = "[[domain]]\nname = \"example.com\"\n";
+    for (rules, expected) in [
+        (
+            "[[route]]\ndo = { relay = \"request-uri\" }\nauth = false\n",
+            &["rule 1: auth = false without when.source relays for everybody to anywhere (an open relay)"][..],
+        ),
+        (
+            "[[route]]\nwhen = { uri = '^sip:[0-9]+@', header = { \"X-Trunk\" = \"a\" } }\n\
+             do = { relay = \"sip:192.0.2.20\" }\nauth = false\n",
+            &[
+                "rule 1: auth = false without when.source lets everybody call by that next hop; a header is no \
+               credential, as whoever calls writes it",
+            ],
+        ),
+        (
+            "[[route]]\nwhen = { source = [\"192.0.2.20\"] }\ndo = { relay = \"request-uri\" }\nauth = false\n\
+             [[route]]\ndo = { relay = \"location\" }\nauth = false\n",
+            &[],
+        ),
+        (
+            "[[route]]\nwhen = { domain = \"elsewhere.example\" }\ndo = { reject = 403 }\n\
+             [[route]]\nwhen = { domain = \"example.com\", uri = '^tel:' }\ndo = { reject = 403 }\n",
+            &[
+                "rule 1: when.domain elsewhere.example is no domain of this server",
+                "rule 2: cannot match, as a tel: URI has no domain (when.domain)",
+            ],
+        ),
+        (
+            "[[route]]\nwhen = { method = [\"INVITE\", \"MESSAGE\"], source = [\"10.0.0.0/8\"] }\ndo = { reject = 403 }\n\
+             [[route]]\nwhen = { method = [\"MESSAGE\"], source = [\"10.1.0.0/16\", \"10.2.0.1\"], uri = 'x' }\n\
+             do = { relay = \"location\" }\n\
+             [[route]]\nwhen = { method = [\"MESSAGE\"] }\ndo = { reject = 403 }\n\
+             [[route]]\nwhen = { method = [\"MESSAGE\"], uri = 'y' }\ndo = { relay = \"location\" }\n\
+             [[route]]\nwhen = { method = [\"OPTIONS\"], uri = 'y' }\ndo = { relay = \"location\" }\n",
+            &[
+                "rule 2: is never reached: rule 1 takes all that it would",
+                "rule 4: is never reached: rule 3 takes all that it would",
+            ],
+        ),
+    ] {
+        assert_eq!(valid(&format!("{domain}{rules}")).warnings, expected, "{rules}");
+    }
+}
+
+/// Who is believed, and where the server listens.
+#[test]
+fn trust_and_addresses_that_may_not_be_meant() {
+    let listen = |ip: &str| format!("[[listen]]\ntransport = \"udp\"\naddress = \"{ip}:5060\"\n");
+    for (text, expected) in [
+        (
+            listen("192.0.2.10")
+                + "preloaded_route = true\n[trust]\npeers = [\"0.0.0.0/0\", \"10.0.0.0/8\"]\n",
+            &[
+                "trust.peers: 0.0.0.0/0 believes whoever calls to be whom he says he is",
+                "listen.preloaded_route: with 0.0.0.0/0 in trust.peers this server relays for everybody (an open relay)",
+            ][..],
+        ),
+        (
+            listen("192.0.2.10") + &listen("198.51.100.1") + &listen("127.0.0.2"),
+            &["listen: this machine does not have the address 198.51.100.1"],
+        ),
+        (listen("0.0.0.0"), &[]),
+    ] {
+        assert_eq!(valid(&text).warnings, expected, "{text}");
+    }
 }
 
 #[test]

@@ -121,9 +121,18 @@ pub(crate) fn quoted(text: &str) -> String {
     }
 }
 
-/// Reads `text`; syntax errors and missing variables go to `problems`, what could be read comes back.
-pub(crate) fn parse(text: &str, environment: Environment<'_>, problems: &mut Problems) -> Node {
-    let (table, errors) = DeTable::parse_recoverable(text);
+/// Reads `text`; errors and missing variables go to `problems`. `None`: it is no TOML.
+///
+/// Of the syntax the first error is told alone: behind a missing brace each line is one.
+pub(crate) fn parse(text: &str, environment: Environment<'_>, problems: &mut Problems) -> Option<Node> {
+    let (table, mut errors) = DeTable::parse_recoverable(text);
+    errors.sort_by_key(|error| error.span().map_or(0, |span| span.start));
+    let is_broken = |error: &toml::de::Error| !error.message().starts_with("duplicate key");
+    let broken = errors.iter().position(is_broken);
+    if let Some(first) = broken {
+        errors.drain(..first);
+        errors.truncate(1);
+    }
     for error in &errors {
         let what = error.message().replace('\n', ", ");
         problems.add(
@@ -133,12 +142,15 @@ pub(crate) fn parse(text: &str, environment: Environment<'_>, problems: &mut Pro
             "see https://toml.io for the syntax",
         );
     }
+    if broken.is_some() {
+        return None;
+    }
     let span = table.span();
     let mut builder = Builder {
         environment,
         problems,
     };
-    builder.table(table.into_inner(), span, String::new())
+    Some(builder.table(table.into_inner(), span, String::new()))
 }
 
 struct Builder<'a, 'p> {

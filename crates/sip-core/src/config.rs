@@ -138,6 +138,8 @@ pub struct AuthPolicy {
     pub algorithms: Vec<Algorithm>,
     /// How long a nonce is good, seconds.
     pub nonce_lifetime_s: u32,
+    /// Whether `uri` in credentials must be the Request-URI, and not another URI of the same user here.
+    pub strict_uri: bool,
 }
 
 impl AuthPolicy {

@@ -229,12 +229,16 @@ counters! {
     forked => "forked" {};
     /// Responses 3xx whose contacts became targets.
     recursions => "recursions" {};
+    /// Registered contacts that lead back to this server, and were looked up here.
+    contacts_own => "contacts_own" {};
     /// Forked requests that came back unchanged and were answered 482 (RFC 5393 §4.2).
     loops => "loops" {};
     /// OPTIONS sent to members of groups, by outcome.
     probes_answered => "probes" { "result=\"answered\"" };
     /// OPTIONS sent to members of groups, by outcome.
     probes_failed => "probes" { "result=\"failed\"" };
+    /// Credentials whose `uri` is not the Request-URI but another of the same user here.
+    auth_uri_rewritten => "auth_uri_rewritten" {};
     /// Questions asked of a back-end.
     queries_credentials => "queries" { "kind=\"credentials\"" };
     /// Questions asked of a back-end.
@@ -323,7 +327,7 @@ pub enum Event {
         /// come back from where it was sent to.
         counts: bool,
     },
-    /// This server has refused a request. Each is told of, up to a bound for a source and cause and one
+    /// This server has refused a request. Each is told of, up to a bound for a source and status and one
     /// for all.
     Refused {
         /// Source.
@@ -338,13 +342,13 @@ pub enum Event {
         from: Box<[u8]>,
         /// URI of To.
         to: Box<[u8]>,
-        /// Number of the rule that matched, from 0.
+        /// Number of the rule that matched, from 0; `None`: none did, or it was refused later, after a time-out say.
         rule: Option<u16>,
         /// Status code of the answer.
         status: u16,
         /// Its reason phrase.
         reason: Box<str>,
-        /// Others of the same source and cause that were not told of, since the last one that was.
+        /// Others of this source and status that were not told of since the last one that was.
         untold: u32,
     },
     /// A source sends more than it may. Told at once and then now and then.

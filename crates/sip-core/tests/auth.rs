@@ -280,6 +280,41 @@ fn a_wrong_password_and_an_unknown_user_look_alike() {
     }
 }
 
+/// RFC 3261 §22.4, rule 6: a proxy before us has put our name into the Request-URI. The user must be the same,
+/// and both hosts ours: nobody points an authenticated request elsewhere.
+#[test]
+fn the_digest_uri_may_have_another_of_our_names() {
+    for (uri, strict, passes) in [
+        ("sip:bob@proxy.example.com", false, true),
+        ("sip:b%6fb@192.0.2.1:5060;transport=udp", false, true),
+        ("sip:bob@proxy.example.com", true, false),
+        ("sip:b%6Fb@EXAMPLE.com", true, true),
+        ("sip:bob@elsewhere.example", false, false),
+        ("sip:carol@proxy.example.com", false, false),
+        ("sips:bob@proxy.example.com", false, false),
+        ("tel:+1", false, false),
+    ] {
+        let mut config = closed(StateMode::Stateless);
+        config.domains[0].auth.strict_uri = strict;
+        let mut b = cached(&config);
+        let nonce = nonce_of(&challenge(&mut b, &message("a1", "")));
+        let line = Login {
+            uri: uri.into(),
+            ..login("MESSAGE", BOB)
+        }
+        .line(&nonce);
+        let out = one(b.udp(CALLER, &message("a2", &line)));
+        assert_eq!(
+            out.address() == CALLEE,
+            passes,
+            "{uri} {strict}: {}",
+            out.first_line()
+        );
+        let rewritten = passes && !strict;
+        assert_eq!(b.counters().auth_uri_rewritten, u64::from(rewritten), "{uri}");
+    }
+}
+
 #[test]
 fn credentials_that_are_broken_or_for_another_uri_are_400() {
     let mut b = cached(&closed(StateMode::Stateless));

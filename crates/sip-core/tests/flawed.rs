@@ -161,7 +161,7 @@ fn a_callee_whose_2xx_cannot_be_passed_on_is_hung_up() {
             "{by:?}"
         );
         let [ack, bye, _] = out.try_into().unwrap();
-        assert_eq!((ack.header("CSeq"), bye.header("CSeq")), ("1 ACK", "2 BYE"));
+        assert_eq!((ack.header("CSeq"), bye.header("CSeq")), ("1 ACK", "65537 BYE"));
         for request in [&ack, &bye] {
             for name in ["From", "Call-ID"] {
                 assert_eq!(request.header(name), sent.header(name));
@@ -358,7 +358,137 @@ fn one_flawed_branch_does_not_end_the_others() {
     }
 }
 
-/// On a stream, what cannot be framed ends its branch, too, and the connection.
+/// A session stands as it was after a 502 to a re-INVITE (§14.1), at both sides.
+#[test]
+fn a_flawed_2xx_in_a_dialog_is_acknowledged_and_ends_nothing() {
+    let (mut b, sent) = begun("INVITE", StateMode::Transaction);
+    let ok = b.udp(CALLEE, &response(&sent, "200 OK", CONTACT));
+    let route = ok[0].header("Record-Route").to_string();
+    let again = request(
+        "INVITE",
+        "sip:bob@192.0.2.20:5060",
+        "a2",
+        &format!("Route: {route}\nRoute: <sip:192.0.2.20:5060;lr>\n"),
+    )
+    .replace("To: <sip:bob@example.com>", "To: <sip:bob@example.com>;tag=t1")
+    .replace("1 INVITE", "2 INVITE");
+    let sent = b.udp(CALLER, &again).pop().unwrap();
+    let ok = response(&sent, "200 OK", CONTACT).replace("X: a", "X: \0");
+    let out = b.udp(CALLEE, &ok);
+    assert_eq!(
+        lines(&out),
+        [
+            below("ACK sip:bob@192.0.2.21:5070;transport=udp SIP/2.0"),
+            above("502 Bad Gateway")
+        ]
+    );
+    assert_eq!(out[0].headers("Route"), sent.headers("Route"));
+    assert_eq!(
+        (out[0].header("To"), out[0].header("CSeq")),
+        (sent.header("To"), "2 ACK")
+    );
+}
+
+/// A copy that was damaged on its way, of an answer that the caller has.
+#[test]
+fn a_flawed_copy_of_a_good_2xx_ends_nothing() {
+    let (mut b, sent) = begun("INVITE", StateMode::Transaction);
+    let ok = response(&sent, "200 OK", CONTACT);
+    assert_eq!(lines(&b.udp(CALLEE, &ok)), [above("200 OK")]);
+    assert_eq!(lines(&b.udp(CALLEE, &ok.replace("X: a", "X: \0"))), [""; 0]);
+    assert_eq!(lines(&b.udp(CALLEE, &ok)), [above("200 OK")]);
+}
+
+/// Who has accepted is the end of it: another member would ring once more.
+#[test]
+fn what_a_member_accepted_is_not_tried_at_the_next() {
+    use crate::forks::{brief, group, grouped};
+    use sip_core::dispatcher::Distribution;
+    for (method, flaw, expected) in [
+        ("INVITE", "200 OK", &["g1 ACK", "g1 BYE", "caller 502"][..]),
+        ("MESSAGE", "200 OK", &[]),
+    ] {
+        let mut b = Bench::new(&grouped(group(Distribution::RoundRobin, 2)));
+        let mut sent = b.udp(CALLER, &request(method, BOB, "a1", ""));
+        sent.retain(|s| s.first_line().starts_with(method));
+        let text = response(&sent[0], flaw, "Contact: <sip:b@198.51.100.1>\nX: a\n").replace("X: a", "X: \0");
+        assert_eq!(brief(&b.udp(&sent[0].address(), &text)), expected);
+        let later = b.pass(64_000);
+        assert!(
+            brief(&later).iter().all(|s| !s.starts_with("g2")),
+            "{:?}",
+            brief(&later)
+        );
+    }
+    // A refusal with only our Via is the member's word, as one that can be passed on.
+    let mut b = Bench::new(&grouped(group(Distribution::RoundRobin, 2)));
+    let mut sent = b.udp(CALLER, &request("INVITE", BOB, "a1", ""));
+    sent.retain(|s| s.first_line().starts_with("INVITE"));
+    let busy = only_our_via(&response(&sent[0], "486 Busy Here", ""));
+    assert_eq!(brief(&b.udp(&sent[0].address(), &busy)), ["g1 ACK", "caller 486"]);
+    // And a 503 has the next one tried.
+    let mut b = Bench::new(&grouped(group(Distribution::RoundRobin, 2)));
+    let mut sent = b.udp(CALLER, &request("INVITE", BOB, "a1", ""));
+    sent.retain(|s| s.first_line().starts_with("INVITE"));
+    let away = only_our_via(&response(&sent[0], "503 Away", ""));
+    assert_eq!(brief(&b.udp(&sent[0].address(), &away)), ["g1 ACK", "g2 INVITE"]);
+}
+
+/// An empty tag goes, and the call of a callee without one (§12.1.2) is acknowledged and ends.
+#[test]
+fn a_call_without_a_tag_can_be_ended() {
+    let mut config = config();
+    config.domains[0].auth.methods = vec![b"INVITE"[..].into(), b"*"[..].into()];
+    config.routes[0].auth = Some(false);
+    let mut b = Bench::new(&config);
+    let sent = b.udp(CALLER, &request("INVITE", TO, "a1", "")).pop().unwrap();
+    let ok = b.udp(
+        CALLEE,
+        &response(&sent, "200 OK", CONTACT).replace(";tag=t1", ";tag="),
+    );
+    assert_eq!(ok[0].header("To"), "<sip:bob@example.com>");
+    let route = format!("Route: {}\n", ok[0].header("Record-Route"));
+    config.routes.clear();
+    b.endpoint.reconfigure(&config);
+    for (method, passes) in [("ACK", true), ("BYE", true), ("INFO", false), ("INVITE", false)] {
+        let text = request(method, "sip:bob@192.0.2.20:5060", method, &route);
+        let out = b.udp(CALLER, &text);
+        assert_eq!(out.iter().any(|s| s.address() == CALLEE), passes, "{method}");
+    }
+}
+
+/// The connection is here, and the call on another worker.
+#[test]
+fn what_breaks_a_stream_is_handed_to_the_worker_of_its_call() {
+    use sip_core::id::WorkerId;
+    use sip_core::transport::framing::{FramingError, FramingFault};
+    use std::sync::Arc;
+    let mut config = config();
+    config.workers = 2;
+    config.routes = vec![relay("sip:192.0.2.20:5060;transport=tcp")];
+    let text = request("INVITE", TO, "a1", "");
+    let first = Bench::new(&config);
+    let owner = first.endpoint.owner_of(text.as_bytes()).unwrap_or(WorkerId(0));
+    let shared = Arc::clone(&first.shared);
+    let mut owning = Bench::worker(&config, owner.0, Arc::clone(&shared));
+    let mut other = Bench::worker(&config, 1 - owner.0, shared);
+    let sent = owning.udp(CALLER, &text).pop().unwrap();
+    let head = response(&sent, "486 Busy Here", "").replace("Content-Length: 0\r\n", "");
+    let error = FramingError {
+        fault: FramingFault::MissingContentLength,
+        head: head.as_bytes(),
+    };
+    let (now, flow) = (other.now(), tcp_flow(CALLEE, 3));
+    let (worker, bytes) = other.endpoint.handle_framing_error(now, flow, error).unwrap();
+    assert_eq!(worker, owner);
+    let _ = owning.endpoint.handle_message(now, flow, &bytes);
+    assert_eq!(
+        lines(&owning.drain()),
+        [below("ACK sip:bob@example.com SIP/2.0"), above("502 Bad Gateway")]
+    );
+}
+
+/// On a stream, what cannot be framed ends its branch, too. (The shell closes the connection.)
 #[test]
 fn a_response_that_breaks_its_stream_ends_its_branch() {
     use sip_core::transport::framing::{FramingError, FramingFault};
@@ -372,7 +502,8 @@ fn a_response_that_breaks_its_stream_ends_its_branch() {
         head: head.as_bytes(),
     };
     let now = b.now();
-    b.endpoint.handle_framing_error(now, tcp_flow(CALLEE, 3), error);
+    let elsewhere = b.endpoint.handle_framing_error(now, tcp_flow(CALLEE, 3), error);
+    assert_eq!(elsewhere, None);
     assert_eq!(
         lines(&b.drain()),
         [below("ACK sip:bob@example.com SIP/2.0"), above("502 Bad Gateway")]

@@ -541,3 +541,22 @@ fn only_sip_addresses_are_registered() {
         );
     }
 }
+
+/// RFC 3261 §17.2.3: a branch without the cookie is one of RFC 2543, and so is an empty one.
+#[test]
+fn an_empty_branch_is_none() {
+    for empty in ["branch=", "branch", "branch=;rport", "x=y"] {
+        let mut b = Bench::new(&config());
+        let text = request("INVITE", "sip:bob@example.com", "a1", "").replace("branch=z9hG4bKa1", empty);
+        let sent = b.udp(CALLER, &text);
+        assert_eq!(sent.len(), 2, "{empty}: {:?}", lines(&sent));
+        assert_eq!(sent[1].address(), CALLEE);
+        // A copy is known, and the answer finds its way.
+        assert_eq!(
+            lines(&b.udp(CALLER, &text)),
+            [format!("{CALLER} SIP/2.0 100 Trying")]
+        );
+        let out = b.udp(CALLEE, &response(&sent[1], "180 Ringing", ""));
+        assert_eq!(lines(&out), [format!("{CALLER} SIP/2.0 180 Ringing")], "{empty}");
+    }
+}

@@ -226,6 +226,7 @@ fn config(plan: &ProxyPlan, address: SocketAddr, next: SocketAddr) -> Config {
                     .as_ref()
                     .map_or_else(|| vec![Algorithm::Md5], |d| d.algorithms.clone()),
                 nonce_lifetime_s: 300,
+                strict_uri: false,
             },
         }],
         routes: vec![Route {

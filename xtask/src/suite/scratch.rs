@@ -65,18 +65,23 @@ impl Drop for Scratch {
 fn make(parent: &Path) -> std::io::Result<(PathBuf, File)> {
     for old in fs::read_dir(parent)?.flatten() {
         let is_ours = old.file_name().to_string_lossy().starts_with(PREFIX);
-        // The kernel frees the lock of a process that has ended. One without a lock is being made.
+        // The kernel frees the lock of a process that has ended.
         let is_left = || File::open(old.path().join(LOCK)).is_ok_and(|lock| lock.try_lock().is_ok());
         if is_ours && is_left() {
-            fs::remove_dir_all(old.path())?;
+            // Another user's stays.
+            let _ = fs::remove_dir_all(old.path());
         }
     }
-    let path = parent.join(format!("{PREFIX}{}", std::process::id()));
-    fs::create_dir(&path)?;
+    // It gets its name when it is locked: before that it would look left.
+    let name = format!("{PREFIX}{}", std::process::id());
+    let draft = parent.join(format!(".{name}"));
+    fs::create_dir(&draft)?;
     // Databases run as users of their own.
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o1777))?;
-    let lock = File::create(path.join(LOCK))?;
+    fs::set_permissions(&draft, fs::Permissions::from_mode(0o1777))?;
+    let lock = File::create(draft.join(LOCK))?;
     lock.lock()?;
+    let path = parent.join(name);
+    fs::rename(&draft, &path)?;
     Ok((path, lock))
 }
 

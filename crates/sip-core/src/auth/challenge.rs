@@ -227,6 +227,7 @@ mod tests {
             methods: vec![],
             algorithms: algorithms.into(),
             nonce_lifetime_s: 300,
+            strict_uri: false,
         }
     }
 

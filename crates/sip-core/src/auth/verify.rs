@@ -70,9 +70,7 @@ impl Authenticator {
     /// Checks what needs no secret; gives the nonce whose use is to be noted once
     /// [`Authenticator::check`] has passed.
     ///
-    /// `uri` must be the Request-URI: the same bytes, or an equal URI by RFC 3261 §19.1.4.
-    /// Rule 6 of §22.4 would allow more, for requests whose Request-URI a proxy before us has
-    /// changed; but then anybody on the way could point an authenticated request elsewhere.
+    /// `uri` must be `expected_uri`: the same bytes, or an equal URI by RFC 3261 §19.1.4.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -80,7 +78,7 @@ impl Authenticator {
         &self,
         policy: &AuthPolicy,
         credentials: &Credentials<'_>,
-        request_uri: &[u8],
+        expected_uri: &[u8],
         now_unix_ms: u64,
     ) -> Result<NonceId, Refusal> {
         let nonce = match self.nonces.check(
@@ -93,7 +91,7 @@ impl Authenticator {
             NonceCheck::Stale => return Err(Refusal::Stale),
             NonceCheck::Forged => return Err(Refusal::Forged),
         };
-        if !same_uri(credentials.uri, request_uri) {
+        if !same_uri(credentials.uri, expected_uri) {
             return Err(Refusal::WrongUri);
         }
         Ok(nonce)
@@ -176,6 +174,7 @@ mod tests {
             methods: vec![],
             algorithms: vec![algorithm],
             nonce_lifetime_s: 300,
+            strict_uri: false,
         }
     }
 

@@ -12,6 +12,7 @@
 //!    [`Endpoint::observe`].
 //! 4. getters: [`Endpoint::counters`], [`Endpoint::gauges`].
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -162,13 +163,20 @@ impl Endpoint {
 
     /// A stream cannot be followed further: refuses the request at fault, if it is one and can be
     /// answered (RFC 3261 §18.3, §21.4.11). The shell closes the connection after sending that.
-    pub fn handle_framing_error(&mut self, now: Now, flow: Flow, error: FramingError<'_>) {
+    /// `Some`: what it belongs to lives on another worker: give these bytes, with the same flow, to that worker's
+    /// [`Endpoint::handle_message`].
+    pub fn handle_framing_error(
+        &mut self,
+        now: Now,
+        flow: Flow,
+        error: FramingError<'_>,
+    ) -> Option<(WorkerId, Box<[u8]>)> {
         let engine = &mut self.engine;
         engine.now = now;
         let Ok(message) = sip_message::parse(error.head, &mut self.index, engine.config.limits.headers)
         else {
             engine.counters.dropped_not_sip += 1;
-            return;
+            return None;
         };
         if message.method().is_some() {
             let status = Status {
@@ -177,10 +185,15 @@ impl Endpoint {
             };
             let _ = engine.refuse_unreadable(&message, flow, status);
         } else {
-            let flaw = message.defect().map_or(Flaw::Framing(error.fault), Flaw::Defect);
-            let outcome = engine.handle_flawed(&message, flow, flaw);
-            let _ = self.follow(outcome);
+            let outcome = engine.handle_flawed(&message, flow, Flaw::Framing(error.fault));
+            // Without its last line it has no end, whatever else was wrong: so the other worker takes it for
+            // one that cannot be passed on.
+            if let Handled::HandOver(worker) = self.follow(outcome) {
+                let head = error.head.strip_suffix(b"\r\n").unwrap_or(error.head);
+                return Some((worker, head.into()));
+            }
         }
+        None
     }
 
     /// `bytes`, sent to `to`, could not be delivered: ICMP error, connection refused or lost.
@@ -380,13 +393,16 @@ impl Endpoint {
 #[cold]
 fn take_flawed(engine: &mut Engine, message: &Message<'_>, flow: Flow, flaw: Flaw) -> Outcome {
     let mut text = Vec::new();
+    let strays = engine.counters.dropped_stray_response;
     if message.mend(&mut text) {
         let most = engine.config.limits.headers;
         let mut index = HeaderIndex::new();
         let mended = sip_message::parse(&text, &mut index, most).ok();
         let handled = mended.map(|mended| engine.handle_response(&mended, flow));
         if let Some(Ok(outcome)) = handled {
-            if !matches!(outcome, Outcome::HandOver(_)) {
+            // What belongs to nothing did not go on.
+            let is_stray = engine.counters.dropped_stray_response != strays;
+            if !is_stray && !matches!(outcome, Outcome::HandOver(_)) {
                 engine.note_flaw(message, flow, flaw, true);
             }
             return outcome;

@@ -260,6 +260,16 @@ impl Directory {
         config.domains.get(self.find(host)?.domain?)
     }
 
+    /// Whether an address is this machine's, as far as it is known here: of a listener, of a host of ours, or of
+    /// the loopback.
+    pub(crate) fn is_own_address(&self, ip: IpAddr) -> bool {
+        let host = match ip.to_canonical() {
+            IpAddr::V4(ip) => Host::V4(ip),
+            IpAddr::V6(ip) => Host::V6(ip),
+        };
+        ip.to_canonical().is_loopback() || self.find(&host).is_some()
+    }
+
     /// Whether host and port mean this server: what we listen on or advertise, its name, a domain.
     pub(crate) fn is_own(&self, host: &Host<'_>, port: Option<u16>) -> bool {
         let Some(entry) = self.find(host) else {

@@ -175,7 +175,7 @@ pub(crate) struct ClientUser {
     pub(crate) switched: bool,
     /// The connection by which it goes knows of it.
     pub(crate) listed: bool,
-    /// It goes to a registered contact.
+    /// It goes to a user agent by a contact or flow, and not to a next hop of the configuration.
     pub(crate) is_contact: bool,
 }
 

@@ -1,7 +1,8 @@
-//! Which failed requests are told of: each, with a bound for every source and cause, and one for all.
+//! Which failed requests are told of: each, with a bound for a source and status, and one for all.
 //!
 //! A request that is refused in silence is the hardest fault to find; a flood of them must not become a
-//! flood of events. What is not told of is counted, and the number comes with the next one that is.
+//! flood of events. What is not told of is counted, and the number comes with the next one of that source
+//! and status, if the place in the table has not been taken by another meanwhile.
 
 use alloc::boxed::Box;
 use core::net::IpAddr;
@@ -13,10 +14,9 @@ use super::reply::Status;
 use crate::event::Event;
 use crate::transport::Flow;
 
-/// Sources and causes that are told apart: the place of one is that of others, too, and whoever comes last
-/// has it.
-const PLACES: usize = 256;
-/// Told of in one minute, of one source and cause.
+/// Places for a source and status. Others share a place; the one that came last has it.
+const PLACES: usize = 1024;
+/// Told of in one minute, of one source and status.
 const OF_ONE: u16 = 30;
 /// Told of in one second in all.
 const OF_ALL: u16 = 50;
@@ -84,12 +84,9 @@ impl Engine {
             IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
             IpAddr::V6(ip) => ip.octets(),
         };
-        let key = self.secrets.map_key([
-            b"refusal",
-            &ip,
-            &status.code.to_be_bytes(),
-            status.reason.as_bytes(),
-        ]) as u64;
+        let key = self
+            .secrets
+            .map_key([b"refusal", &ip, &status.code.to_be_bytes()]) as u64;
         let Some(untold) = self.refusals.note(key, self.now.instant.as_micros() / 1_000_000) else {
             return;
         };
@@ -107,7 +104,7 @@ impl Engine {
             to: uri_of(HeaderName::To),
             rule: self.rule_at_hand,
             status: status.code,
-            reason: Box::from(status.reason),
+            reason: status.reason.chars().take(MOST_TEXT).collect(),
             untold,
         });
     }
@@ -118,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_source_and_cause_has_a_bound() {
+    fn one_source_and_status_has_a_bound() {
         let mut refusals = Refusals::default();
         // Spread, so that the bound of all is not met.
         let told = |refusals: &mut Refusals, from: u64| {

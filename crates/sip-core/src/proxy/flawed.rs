@@ -11,9 +11,9 @@ use sip_message::header::{Contact, HeaderError, NameAddr};
 use sip_message::number::write_decimal;
 use sip_message::{Defect, HeaderName, Message, Method};
 
+use super::fork::Answered;
 use super::forward::{client_key, read_branch, write_request_uri, write_via_start};
 use super::response::Outcome;
-use crate::engine::context::TargetState;
 use crate::engine::effects::{ClientEvent, ServerEvent};
 use crate::engine::reply::Status;
 use crate::engine::{ClientUser, Engine, Owner};
@@ -131,111 +131,100 @@ impl Engine {
             self.note_provisional(key, server, status);
             return Outcome::Done;
         }
-        let invite = message.cseq().is_ok_and(|c| c.method == Method::Invite);
-        if !invite {
-            self.table.keep_request(key, alloc::boxed::Box::default());
-        } else if status < 300 {
-            self.hang_up(key, message);
+        let method = message.cseq().map_or(Method::Other(b""), |cseq| cseq.method);
+        let accepted = status < 300;
+        match (method, accepted) {
+            (Method::Invite, true) => self.hang_up(key, message),
+            (Method::Invite, false) => {}
+            _ => self.table.keep_request(key, alloc::boxed::Box::default()),
         }
-        let tells = flaw == Flaw::OnlyOurVia && !(invite && status < 300) && says_enough(status);
-        let own = tells.then_some(status);
-        if self.context(server).is_some() {
-            return self.target_flawed(server, key, target, own, message);
+        let tells = flaw == Flaw::OnlyOurVia && says_enough(method, status);
+        let end = match (method, accepted, tells) {
+            (_, _, true) => End::Status(own_status(status, message)),
+            (Method::Invite, _, false) => End::Status(Status::BAD_GATEWAY),
+            (_, _, false) => End::Silence,
+        };
+        let is_forked = self.context(server).is_some();
+        if !is_forked || accepted || end == End::Silence {
+            // Who has accepted, or may have, is the end of all: another would have the same once more.
+            return self.end_with(server, key, target, end);
         }
-        self.answer_flawed(server, own, message);
+        match end {
+            End::Status(status) => self.target_answered(server, key, target, Answered::Only(status)),
+            End::Silence => Outcome::Done,
+        }
+    }
+
+    /// The request has ended with this branch.
+    fn end_with(&mut self, server: Key, client: Key, target: u8, end: End<'_>) -> Outcome {
+        let invite = self.is_invite(server);
+        if let Some(context) = self.context(server) {
+            if !context.awaits(target, client) {
+                return Outcome::Done;
+            }
+            context.end();
+            self.member_answered(server, target);
+            self.cancel_others(server, client);
+        }
+        let Some(found) = self.table.live(server) else {
+            return Outcome::Done;
+        };
+        match end {
+            _ if invite && found.user.cancelled => self.answer_stored(server, Status::REQUEST_TERMINATED),
+            // As where it can be passed on (§16.7 step 6).
+            End::Status(Status { code: 503, .. }) => self.answer_stored(server, Status::SERVER_ERROR),
+            End::Status(status) => self.answer_stored(server, status),
+            End::Silence => self.server_event(server, ServerEvent::Abandon, &[]),
+        }
         Outcome::Done
     }
 
-    /// The only branch has ended: its own status where that can be told, else 502; for a request that is
-    /// not INVITE what it gets where no answer came: after a delivered MESSAGE a 502 would make duplicates.
-    fn answer_flawed(&mut self, server: Key, own: Option<u16>, message: &Message<'_>) {
-        let invite = self.is_invite(server);
-        let Some(found) = self.table.live(server) else {
-            return;
-        };
-        match own {
-            _ if invite && found.user.cancelled => self.answer_stored(server, Status::REQUEST_TERMINATED),
-            // As where it can be passed on (§16.7 step 6).
-            Some(503) => self.answer_stored(server, Status::SERVER_ERROR),
-            Some(code) => self.answer_stored(server, own_status(code, message)),
-            None if invite => self.answer_stored(server, Status::BAD_GATEWAY),
-            None => self.server_event(server, ServerEvent::Abandon, &[]),
-        }
-    }
-
-    /// The same for a branch among others.
-    fn target_flawed(
-        &mut self,
-        server: Key,
-        client: Key,
-        number: u8,
-        own: Option<u16>,
-        message: &Message<'_>,
-    ) -> Outcome {
-        let invite = self.is_invite(server);
-        let Some(context) = self.context(server) else {
-            return Outcome::Done;
-        };
-        if !context.awaits(number, client) {
-            return Outcome::Done;
-        }
-        context.set_state(number, TargetState::Done);
-        self.member_answered(server, number);
-        if let Some(code @ 200..=299) = own {
-            self.answer_stored(server, own_status(code, message));
-            return Outcome::Done;
-        }
-        if let Some(600..) = own {
-            self.end(server);
-            self.cancel_others(server, client);
-        }
-        let status = match own {
-            Some(code) => own_status(code, message),
-            None if invite => Status::BAD_GATEWAY,
-            None => Status::REQUEST_TIMEOUT,
-        };
-        if let Some(context) = self.context(server) {
-            context.best.offer_status(status);
-        }
-        self.next_step(server, None)
-    }
-
     /// A callee has accepted a call and its 2xx cannot be passed on: it gets its ACK and a BYE, where the
-    /// response says who it is and where. Each copy of the 2xx is acknowledged; the BYE goes once.
+    /// response says who it is and where. In a dialog it gets the ACK alone: after a 502 to a re-INVITE the
+    /// session stands as it was (§14.1). Each copy of the 2xx is acknowledged.
     fn hang_up(&mut self, key: Key, message: &Message<'_>) {
-        let (Some(to), Some(contact)) = (readable_to(message), readable_contact(message)) else {
-            return;
-        };
         let Some(client) = self.table.client_mut(key) else {
             return;
         };
+        // A good 2xx came before, and the caller deals with that call.
+        if client.request.is_empty() {
+            return;
+        }
         let (flow, peer, pin) = (client.to, client.user.peer.clone(), client.user.pin);
-        let branch = client.key().to_be_bytes();
+        let hash = client.key().to_be_bytes();
         let invite = core::mem::take(&mut client.request);
         let mut text = core::mem::take(&mut self.scratch);
+        let is_first = self.with_message(&invite, |_, invite| {
+            invite.to().is_ok_and(|to| to.tag().is_none())
+        });
+        let is_first = is_first.unwrap_or(true);
         for (method, name) in [(Method::Ack, &b"ACK"[..]), (Method::Bye, b"BYE")] {
-            let branch = self.secrets.map_key([name, &branch, to]);
-            let bye_key = client_key(branch, method);
-            if self.table.find_client(bye_key).is_some() {
+            let branch =
+                self.secrets
+                    .map_key([name, &hash, message.value(HeaderName::To).unwrap_or_default()]);
+            let bye_key = client_key(branch, Method::Bye);
+            if method == Method::Bye && (!is_first || self.table.find_client(bye_key).is_some()) {
                 continue;
             }
             text.clear();
             self.with_message(&invite, |engine, invite| {
-                let start = engine.directory.via_start(flow.listener);
-                write_via_start(&mut text, start, branch, 0);
+                let mut via = Vec::with_capacity(96);
+                write_via_start(&mut via, engine.directory.via_start(flow.listener), branch, 0);
                 if !flow.transport.is_reliable() {
-                    text.extend_from_slice(b";rport");
+                    via.extend_from_slice(b";rport");
                 }
-                let via = core::mem::take(&mut text);
-                write_of_dialog(&mut text, name, contact, &via, invite, to, message);
+                write_of_dialog(&mut text, name, &via, invite, message);
             });
+            if text.is_empty() {
+                continue;
+            }
             if method == Method::Ack {
                 self.out.push(flow, &text);
                 self.out.name_last(peer.clone());
                 if pin.holds(&flow) {
                     self.out.pin_last();
                 }
-            } else if !text.is_empty() {
+            } else {
                 let user = ClientUser {
                     peer: peer.clone(),
                     pin,
@@ -251,9 +240,28 @@ impl Engine {
     }
 }
 
-/// Whether a status can be told without the header fields that belong to it.
-fn says_enough(status: u16) -> bool {
-    (200..300).contains(&status) || crate::engine::context::tells_alone(status)
+/// What a request ends with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End<'a> {
+    /// This answer.
+    Status(Status<'a>),
+    /// What it gets where no answer came (RFC 4320 §4.2): after a delivered MESSAGE a 502 would make duplicates.
+    Silence,
+}
+
+/// Whether the status of a response to `method` can be told without its header fields and body.
+fn says_enough(method: Method<'_>, status: u16) -> bool {
+    let is_invite = method == Method::Invite;
+    match status {
+        // Others say in it what was agreed on.
+        200..=299 => matches!(
+            method,
+            Method::Bye | Method::Message | Method::Info | Method::Notify | Method::Options
+        ),
+        // RFC 4320 §4.2.
+        408 => is_invite,
+        _ => crate::engine::context::tells_alone(status),
+    }
 }
 
 /// The status of a response, for an answer made here.
@@ -280,37 +288,54 @@ fn is_clean(text: &[u8]) -> bool {
     !text.iter().any(u8::is_ascii_control)
 }
 
-/// Appends the ACK or BYE of the dialog that `accepted` made of `invite`, with our Via alone.
+/// The CSeq number of a BYE, so far above that of its INVITE that no request of the dialog had a higher one.
+const CSEQ_GAP: u32 = 1 << 16;
+/// RFC 3261 §8.1.1.5.
+const MOST_CSEQ: u32 = (1 << 31) - 1;
+
+/// Appends the ACK or BYE of the dialog that `accepted` made of `invite`, or the ACK in a dialog that was there
+/// before, with our Via alone; nothing where the response does not say to whom and where.
 fn write_of_dialog(
     out: &mut Vec<u8>,
     method: &[u8],
-    contact: &[u8],
     via: &[u8],
     invite: &Message<'_>,
-    to: &[u8],
     accepted: &Message<'_>,
 ) {
+    let is_new = invite.to().is_ok_and(|to| to.tag().is_none());
+    let (to, uri) = match is_new {
+        true => (readable_to(accepted), readable_contact(accepted)),
+        false => (
+            invite.value(HeaderName::To),
+            readable_contact(accepted).or(invite.request_uri()),
+        ),
+    };
+    let (Some(to), Some(uri)) = (to, uri) else {
+        return;
+    };
     out.extend_from_slice(method);
     out.push(b' ');
-    write_request_uri(out, contact);
+    write_request_uri(out, uri);
     out.extend_from_slice(b" SIP/2.0\r\n");
     out.extend_from_slice(via);
     out.extend_from_slice(b"\r\nMax-Forwards: 70\r\n");
-    // §12.1.2: the route set of who called is the Record-Route in reverse. What stood in the INVITE
-    // when it left here is the way that lies behind us.
-    let behind = invite.values(HeaderName::RecordRoute).count();
-    let all = accepted.values(HeaderName::RecordRoute).count();
-    let ahead: Vec<&[u8]> = accepted
-        .values(HeaderName::RecordRoute)
-        .take(all.saturating_sub(behind))
-        .map(|value| value.text)
-        .collect();
-    for route in ahead.into_iter().rev().filter(|route| is_clean(route)) {
+    // §12.1.2: the route set of who called is the Record-Route in reverse; what stood in the INVITE when it
+    // left here is the way that lies behind us. In a dialog it is the INVITE's own.
+    let routes: Vec<&[u8]> = if is_new {
+        let behind = invite.values(HeaderName::RecordRoute).count();
+        let all = accepted.values(HeaderName::RecordRoute).count();
+        let ahead = accepted.values(HeaderName::RecordRoute);
+        let ahead = ahead.take(all.saturating_sub(behind)).map(|value| value.text);
+        let ahead: Vec<&[u8]> = ahead.collect();
+        ahead.into_iter().rev().collect()
+    } else {
+        invite.values(HeaderName::Route).map(|value| value.text).collect()
+    };
+    for route in routes.into_iter().filter(|route| is_clean(route)) {
         out.extend_from_slice(b"Route: ");
         out.extend_from_slice(route);
         out.extend_from_slice(b"\r\n");
     }
-    let number = u64::from(invite.cseq().map_or(0, |c| c.number)) + u64::from(method == b"BYE");
     for (name, value) in [
         (&b"From: "[..], invite.value(HeaderName::From).unwrap_or_default()),
         (b"To: ", to),
@@ -320,8 +345,13 @@ fn write_of_dialog(
         out.extend_from_slice(value);
         out.extend_from_slice(b"\r\n");
     }
+    let number = invite.cseq().map_or(0, |c| c.number);
+    let number = match method {
+        b"BYE" => number.saturating_add(CSEQ_GAP).min(MOST_CSEQ),
+        _ => number,
+    };
     out.extend_from_slice(b"CSeq: ");
-    write_decimal(out, number);
+    write_decimal(out, u64::from(number));
     out.push(b' ');
     out.extend_from_slice(method);
     if method == b"BYE" {

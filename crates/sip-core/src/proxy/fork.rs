@@ -18,6 +18,24 @@ use crate::engine::request::Request;
 use crate::event::Event;
 use crate::transaction::table::Key;
 
+/// A branch's final answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Answered<'a> {
+    /// This response, of this status.
+    With(u16, &'a Message<'a>),
+    /// One that cannot be passed on: what stands for it.
+    Only(Status<'a>),
+}
+
+impl Answered<'_> {
+    const fn status(&self) -> u16 {
+        match self {
+            Self::With(status, _) => *status,
+            Self::Only(status) => status.code,
+        }
+    }
+}
+
 impl Engine {
     pub(crate) fn context(&mut self, server: Key) -> Option<&mut Context> {
         self.table
@@ -36,9 +54,9 @@ impl Engine {
         server: Key,
         client: Key,
         number: u8,
-        status: u16,
-        message: &Message<'_>,
+        answer: Answered<'_>,
     ) -> Outcome {
+        let status = answer.status();
         let Some(context) = self.context(server) else {
             return Outcome::Done;
         };
@@ -76,12 +94,20 @@ impl Engine {
         } else if stands_for_all && let Some(context) = self.context(server) {
             context.give_up_members();
         }
-        let contacts = if recurse {
-            self.recurse(server, message)
-        } else {
-            Contacts::Untouched
-        };
-        self.keep_if_best(server, status, message, contacts);
+        match answer {
+            Answered::With(status, message) => {
+                let contacts = match recurse {
+                    true => self.recurse(server, message),
+                    false => Contacts::Untouched,
+                };
+                self.keep_if_best(server, status, message, contacts);
+            }
+            Answered::Only(status) => {
+                if let Some(context) = self.context(server) {
+                    context.best.offer_status(status);
+                }
+            }
+        }
         self.next_step(server, None)
     }
 

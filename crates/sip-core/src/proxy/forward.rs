@@ -3,6 +3,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv4Addr};
 use core::ops::Range;
 
 use sip_message::number::write_decimal;
@@ -74,7 +75,7 @@ pub(crate) struct Branch {
     pub(crate) breadth: Option<u32>,
     /// It is left if nothing came from there for so long, milliseconds.
     pub(crate) reply_timeout_ms: Option<u32>,
-    /// It goes to a registered contact.
+    /// It goes to a user agent by a contact or flow, and not to a next hop of the configuration.
     pub(crate) is_contact: bool,
 }
 
@@ -281,6 +282,9 @@ impl Engine {
         let Candidate {
             transport, address, ..
         } = *candidate;
+        if is_no_host(address.ip()) {
+            return None;
+        }
         let listener = self
             .directory
             .egress(&self.config, transport, address.ip(), ingress)?;
@@ -616,6 +620,13 @@ pub(crate) fn write_via_start(out: &mut Vec<u8>, start: &[u8], branch: u128, num
     out.extend_from_slice(start);
     write_hex(out, branch, 32);
     write_hex(out, u128::from(number), 2);
+}
+
+/// Whether an address is not that of one host. A contact, a 3xx, a Request-URI or a name can lead there, and a
+/// request would go to many hosts at once, or to this one.
+fn is_no_host(ip: IpAddr) -> bool {
+    let ip = ip.to_canonical();
+    ip.is_multicast() || ip.is_unspecified() || ip == IpAddr::V4(Ipv4Addr::BROADCAST)
 }
 
 /// The least length of a branch of ours.

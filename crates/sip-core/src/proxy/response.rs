@@ -7,6 +7,7 @@ use sip_message::header::{Mandatory, Via};
 use sip_message::{HeaderName, Message, Method};
 
 use super::flawed::Flaw;
+use super::fork::Answered;
 use super::forward::{client_key, read_branch, read_ingress, remove_values};
 use crate::activity::Component;
 use crate::engine::effects::{ClientEvent, ServerEvent};
@@ -263,7 +264,7 @@ impl Engine {
             self.relay_final(server, status, message);
             return Outcome::Done;
         }
-        self.target_answered(server, key, target, status, message)
+        self.target_answered(server, key, target, Answered::With(status, message))
     }
 
     /// A request of ours was answered that serves none of a caller's.

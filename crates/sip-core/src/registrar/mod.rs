@@ -28,6 +28,7 @@
 //! - **Contact schemes**: `sip` and `sips`; nothing else can be reached from here.
 
 mod contact;
+pub(crate) mod extensions;
 mod response;
 
 use alloc::boxed::Box;
@@ -133,7 +134,7 @@ impl<'a> Registration<'a> {
         max_contacts: usize,
         now: Now,
     ) -> Result<Self, Rejection> {
-        if unsupported(message).next().is_some() {
+        if !unsupported(message).is_empty() {
             return Err(Rejection::Extension);
         }
         let call_id = message
@@ -358,11 +359,8 @@ impl<'a> Registration<'a> {
 }
 
 /// Option tags of Require that we do not know.
-fn unsupported<'a>(message: &Message<'a>) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-    message
-        .values(HeaderName::Require)
-        .map(|v| v.text)
-        .filter(|tag| !EXTENSIONS.iter().any(|known| known.eq_ignore_ascii_case(tag)))
+fn unsupported<'a>(message: &Message<'a>) -> extensions::Tags<'a> {
+    extensions::unknown(message, HeaderName::Require, &EXTENSIONS)
 }
 
 fn read_contacts<'a>(

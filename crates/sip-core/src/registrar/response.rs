@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use sip_message::number::write_decimal;
 use sip_message::{HeaderName, Message};
 
+use super::extensions::write_unsupported;
 use super::{Registration, Rejection, stored_path, unsupported};
 use crate::location::{AorRecord, Binding};
 
@@ -41,9 +42,7 @@ impl Rejection {
         match self {
             // §21.4.15.
             Self::Extension => {
-                for tag in unsupported(request) {
-                    line(out, HeaderName::Unsupported, |out| out.extend_from_slice(tag));
-                }
+                write_unsupported(out, &unsupported(request));
             }
             // §21.4.17.
             Self::TooBrief(min) => line(out, HeaderName::MinExpires, |out| {

@@ -620,7 +620,7 @@ fn required_extensions() {
     let lines = "Require: path, gruu|Require: Outbound|Contact: <sip:a@h>";
     assert_eq!(
         register(&mut AorRecord::default(), 0, "c", 1, lines),
-        Did::Refused(420, "Unsupported: gruu|Unsupported: Outbound|".into())
+        Did::Refused(420, "Unsupported: gruu, Outbound|".into())
     );
     let lines = "Require: path|Contact: <sip:a@h>";
     assert!(matches!(

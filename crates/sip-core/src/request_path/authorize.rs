@@ -113,10 +113,9 @@ impl Engine {
         credentials: &Credentials<'_>,
     ) -> Option<Authorized> {
         let now = self.now.unix_ms;
-        match self
-            .authenticator
-            .precheck(&domain.auth, credentials, original_uri(request), now)
-        {
+        let uri = self.expected_uri(request, domain, credentials);
+        self.counters.auth_uri_rewritten += u64::from(uri != original_uri(request));
+        match self.authenticator.precheck(&domain.auth, credentials, uri, now) {
             // Over UDP, from somebody who may have asked for it elsewhere: an answer that only the
             // source can give costs one that has moved a round trip, and another nothing.
             Ok(_) if !self.is_proved_by(request, credentials) => {
@@ -139,6 +138,33 @@ impl Engine {
                 );
                 Some(Authorized::No)
             }
+        }
+    }
+
+    /// What `uri` in credentials must be: the Request-URI, or (RFC 3261 §22.4, rule 6) what it was before a
+    /// proxy rewrote its host: another of our own, for the same user. No other: on the way to us nobody is
+    /// to point an authenticated request elsewhere.
+    fn expected_uri<'a>(
+        &self,
+        request: &Request<'a>,
+        domain: &Domain,
+        credentials: &Credentials<'a>,
+    ) -> &'a [u8] {
+        let original = original_uri(request);
+        if domain.auth.strict_uri || credentials.uri == original {
+            return original;
+        }
+        let own_user = |text: &'a [u8]| match Uri::parse(text) {
+            Ok(Uri::Sip(uri)) if self.directory.is_own(&uri.host, uri.port) => {
+                let mut user = Vec::new();
+                unescape(uri.user.unwrap_or_default(), &mut user);
+                Some((uri.secure, user))
+            }
+            Ok(_) | Err(_) => None,
+        };
+        match (own_user(original), own_user(credentials.uri)) {
+            (Some(now), Some(then)) if now == then => credentials.uri,
+            (Some(_) | None, Some(_) | None) => original,
         }
     }
 
@@ -175,10 +201,8 @@ impl Engine {
             return self.challenge(request, progress, &domain.auth, false);
         }
         let now = self.now.unix_ms;
-        let Ok(nonce) = self
-            .authenticator
-            .precheck(&domain.auth, credentials, original_uri(request), now)
-        else {
+        let uri = self.expected_uri(request, domain, credentials);
+        let Ok(nonce) = self.authenticator.precheck(&domain.auth, credentials, uri, now) else {
             return self.challenge(request, progress, &domain.auth, true);
         };
         let this = self

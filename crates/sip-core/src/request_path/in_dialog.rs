@@ -2,7 +2,7 @@
 //! (RFC 3261 §16.4).
 
 use sip_message::header::NameAddr;
-use sip_message::{HeaderName, Host, Params, Uri};
+use sip_message::{HeaderName, Host, Method, Params, Uri};
 
 use crate::engine::Engine;
 use crate::engine::reply::Status;
@@ -79,9 +79,10 @@ impl Engine {
         }
         keep_values(&mut self.edits, message, HeaderName::Route, count..end);
         (position.kept_from, position.kept_to) = (count, end);
-        if request.to.tag().is_some()
-            && let Some(from_initiator) = marked
-        {
+        // §12.1.2: a callee of RFC 2543 has no tag. Its calls must be acknowledged and end all the same.
+        let has_tag = request.to.tag().is_some()
+            || (marked == Some(true) && matches!(request.method, Method::Ack | Method::Bye));
+        if let Some(from_initiator) = marked.filter(|_| has_tag) {
             position.in_dialog = true;
             position.from_initiator = from_initiator;
         } else {

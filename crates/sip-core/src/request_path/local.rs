@@ -1,5 +1,7 @@
 //! Phase 4: requests to this server itself.
 
+use alloc::vec::Vec;
+
 use sip_message::{HeaderName, Method, Uri};
 
 use super::Progress;
@@ -7,6 +9,7 @@ use super::in_dialog::Position;
 use crate::engine::Engine;
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
+use crate::registrar::extensions::{unknown, write_unsupported};
 
 /// RFC 3261 §11.2: what an answer to OPTIONS tells. No Allow, which would say little of a proxy:
 /// it sends any method on.
@@ -35,8 +38,12 @@ impl Engine {
     pub(crate) fn answer_for_us(&mut self, request: &Request<'_>, progress: Progress) {
         match request.method {
             Method::Options => {
-                if let Some(extra) = unsupported(request) {
-                    return self.refuse_with(request, progress.server, Status::BAD_EXTENSION, &extra);
+                // §8.2.2.3: no extension may be required of OPTIONS.
+                let tags = unknown(&request.message, HeaderName::Require, &[b"path"]);
+                if !tags.is_empty() {
+                    let mut line = Vec::new();
+                    write_unsupported(&mut line, &tags);
+                    return self.refuse_with(request, progress.server, Status::BAD_EXTENSION, &line);
                 }
                 self.refuse_with(request, progress.server, Status::OK, CAPABILITIES);
             }
@@ -51,17 +58,4 @@ impl Engine {
             _ => self.refuse_with(request, progress.server, Status::METHOD_NOT_ALLOWED, ALLOWED),
         }
     }
-}
-
-/// RFC 3261 §8.2.2.3: as a server we support no extension that may be required of OPTIONS.
-fn unsupported(request: &Request<'_>) -> Option<alloc::vec::Vec<u8>> {
-    let mut lines = alloc::vec::Vec::new();
-    for value in request.message.values(HeaderName::Require) {
-        if !value.text.eq_ignore_ascii_case(b"path") {
-            lines.extend_from_slice(b"Unsupported: ");
-            lines.extend_from_slice(value.text);
-            lines.extend_from_slice(b"\r\n");
-        }
-    }
-    (!lines.is_empty()).then_some(lines)
 }

@@ -153,11 +153,14 @@ impl Engine {
         self.route(request, &position, progress);
     }
 
-    /// Whether this server has sent it: the topmost Via is one of ours.
+    /// Whether this server has sent it: the topmost Via is one of ours, and the address, too. (Via alone may be
+    /// written by a peer that a rule refuses by its address.)
     fn is_by_ourselves(&self, request: &Request<'_>) -> bool {
         // Few other branches are as long as ours.
         let is_ours = |branch: &[u8]| branch.len() >= OWN_BRANCH && read_branch(branch).is_some();
-        request.via.branch().is_some_and(is_ours) && self.is_sent_by(&request.via)
+        request.via.branch().is_some_and(is_ours)
+            && self.is_sent_by(&request.via)
+            && self.directory.is_own_address(request.flow.remote.ip())
     }
 
     /// Refuses a request that was read.

@@ -1,7 +1,10 @@
 //! Phase 6: where a request goes (RFC 3261 §16.5): rules, location, name service.
 
+use alloc::boxed::Box;
+
 use sip_message::header::NameAddr;
 use sip_message::{HeaderName, Method, Uri};
+use smallvec::SmallVec;
 
 use super::Progress;
 use super::authorize::Authorized;
@@ -10,7 +13,7 @@ use super::targets::first_hop;
 use crate::activity::Component;
 use crate::config::{Action, Config, Domain, Relay, RelayTarget, Route, StateMode, When};
 use crate::engine::context::Shape;
-use crate::engine::directory::{address_of_record, comes_from};
+use crate::engine::directory::{address_of_record, comes_from, in_networks};
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
 use crate::engine::{Engine, LocationTarget, Pin, is_sips};
@@ -212,19 +215,20 @@ impl Engine {
             .routes
             .iter()
             .enumerate()
-            .find(|(_, rule)| self.matches(config, &rule.when, request))
+            .find(|(_, rule)| self.matches(config, rule, request))
             .map_or((NO_RULE, None), |(number, rule)| (number, Some(rule)))
     }
 
     #[expect(clippy::wildcard_enum_match_arm, reason = "most methods are alike here")]
-    fn matches(&self, config: &Config, when: &When, request: &Request<'_>) -> bool {
+    fn matches(&self, config: &Config, rule: &Route, request: &Request<'_>) -> bool {
+        let when: &When = &rule.when;
         // CANCEL and the ACK to a non-2xx take the path of their INVITE.
         let method = match request.method {
             Method::Ack | Method::Cancel => Method::Invite,
             method => method,
         };
         (when.methods.is_empty() || when.methods.iter().any(|m| **m == *method.as_bytes()))
-            && (when.source.is_empty() || comes_from(&when.source, &request.flow))
+            && (when.source.is_empty() || is_source_of(rule, &request.flow))
             && when
                 .domain
                 .as_ref()
@@ -422,6 +426,7 @@ impl Engine {
     /// To the registered contacts (§16.5, RFC 3327 §5.3).
     fn follow_location(&mut self, request: &Request<'_>, progress: Progress, plan: &Plan<'_>) {
         let count = self.look_up(request);
+        let count = self.resolve_own(request, count);
         if count == 0 {
             // The same for a user who is not there and for one that there never was.
             return self.no_way(request, progress, Status::TEMPORARILY_UNAVAILABLE);
@@ -448,23 +453,32 @@ impl Engine {
     /// Copies the live bindings of the Request-URI to `self.found`, the best first; how many. Of a SIPS
     /// URI those that are SIPS (RFC 5630 §5.3).
     pub(super) fn look_up(&mut self, request: &Request<'_>) -> usize {
-        let user = request.uri.sip().and_then(|uri| uri.user);
-        let domain: Option<&Domain> = self.own_domain_of(&request.uri);
-        let (Some(user), Some(domain)) = (user, domain) else {
-            return 0;
-        };
+        match self.own_aor(&request.uri) {
+            Some(aor) => self.look_up_aor(&aor, request.is_secure(), 0),
+            None => 0,
+        }
+    }
+
+    /// The address-of-record that a URI is, if its domain is ours.
+    pub(super) fn own_aor(&self, uri: &Uri<'_>) -> Option<Box<[u8]>> {
+        let domain: &Domain = self.own_domain_of(uri)?;
+        let user = uri.sip()?.user?;
+        Some(address_of_record(user, domain))
+    }
+
+    /// Puts the live bindings of an address-of-record behind the first `count` in `self.found`; how many
+    /// there are then.
+    fn look_up_aor(&mut self, aor: &[u8], secure: bool, mut count: usize) -> usize {
         let before = self.activity.enter(Component::Location);
-        let aor = address_of_record(user, domain);
         let now = self.now.unix_s();
-        let secure = request.is_secure();
-        let mut count = 0;
+        let room = MAX_CONTACTS.saturating_sub(count);
         let found = &mut self.found;
-        self.shared.read_bindings(&aor, &mut |record| {
+        self.shared.read_bindings(aor, &mut |record| {
             let live = record
                 .bindings()
                 .filter_map(Result::ok)
                 .filter(|b| b.expires_unix_s > now && (!secure || is_sips(b.contact)) && !b.is_lost());
-            for binding in live.take(MAX_CONTACTS) {
+            for binding in live.take(room) {
                 match found.get_mut(count) {
                     Some(target) => target.set(&binding),
                     None => found.push(LocationTarget::new(&binding)),
@@ -474,6 +488,61 @@ impl Engine {
         });
         self.activity.enter(before);
         count
+    }
+
+    /// Contacts that lead back to this server are looked up here: sent to itself, a request with ten such
+    /// contacts would become ten, each of which has ten again. What is no user of ours here is no target.
+    fn resolve_own(&mut self, request: &Request<'_>, count: usize) -> usize {
+        let secure = request.is_secure();
+        let (mut count, mut at) = (count, 0);
+        let mut seen: SmallVec<[Box<[u8]>; 2]> = SmallVec::new();
+        while at < count {
+            let Some(target) = self.found.get(at).filter(|target| self.leads_back(target)) else {
+                at += 1;
+                continue;
+            };
+            self.counters.contacts_own += 1;
+            if seen.is_empty() {
+                seen.extend(self.own_aor(&request.uri));
+            }
+            let q_milli = target.q_milli;
+            let aor = Uri::parse(&target.contact)
+                .ok()
+                .and_then(|uri| self.own_aor(&uri));
+            // It goes to the end of those that are in use.
+            if let Some(targets) = self.found.get_mut(at..count) {
+                targets.rotate_left(1);
+            }
+            count -= 1;
+            let Some(aor) = aor.filter(|aor| !seen.contains(aor)) else {
+                continue;
+            };
+            let from = count;
+            count = self.look_up_aor(&aor, secure, from);
+            seen.push(aor);
+            // They ring when it would have.
+            for target in self.found.iter_mut().take(count).skip(from) {
+                target.q_milli = q_milli;
+            }
+        }
+        if !seen.is_empty()
+            && let Some(targets) = self.found.get_mut(..count)
+        {
+            targets.sort_by_key(|target| core::cmp::Reverse(target.q_milli));
+        }
+        count
+    }
+
+    /// Whether a contact would have the request sent to this very server.
+    fn leads_back(&self, target: &LocationTarget) -> bool {
+        let has_way = !target.path.is_empty()
+            || target.only_flow
+            || self.usable_flow(target.flow, target.secure).is_some();
+        !has_way
+            && matches!(
+                Uri::parse(&target.contact),
+                Ok(Uri::Sip(uri)) if self.directory.is_own(&uri.host, uri.port)
+            )
     }
 
     fn send_to_contact(
@@ -615,6 +684,10 @@ impl Engine {
         match self.forward(request, progress.server, &decision) {
             Ok(()) => {}
             Err(NotSent::Full) => self.refuse(request, progress.server, Status::SERVICE_UNAVAILABLE),
+            Err(NotSent::NoListener) if decision.contact.is_some() => {
+                self.counters.dropped_no_route += 1;
+                self.no_way(request, progress, Status::TEMPORARILY_UNAVAILABLE);
+            }
             Err(NotSent::NoListener) => {
                 self.counters.dropped_no_route += 1;
                 let status = Status {
@@ -624,6 +697,15 @@ impl Engine {
                 self.refuse(request, progress.server, status);
             }
         }
+    }
+}
+
+/// Whether a rule is for what comes on `flow`. One that denies holds for what this server has sent itself, too.
+fn is_source_of(rule: &Route, flow: &Flow) -> bool {
+    let denies = matches!(rule.action, Action::Reject { .. }) || rule.auth == Some(true);
+    match denies {
+        true => in_networks(&rule.when.source, flow.remote.ip()),
+        false => comes_from(&rule.when.source, flow),
     }
 }
 

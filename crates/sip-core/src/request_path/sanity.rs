@@ -3,38 +3,14 @@
 use alloc::vec::Vec;
 
 use sip_message::{HeaderName, Method, Uri};
-use smallvec::SmallVec;
 
 use crate::engine::Engine;
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
+use crate::registrar::extensions::{unknown, write_unsupported};
 
 /// Option tags that a proxy may be required to understand, and we do.
 const PROXY_OPTIONS: [&[u8]; 1] = [b"path"];
-
-/// Option tags that a refusal names at most, each once: whoever wrote another's address into a datagram
-/// makes nothing large of it.
-const MOST_TAGS: usize = 8;
-
-/// The header line that names what is required and not supported here (§20.40); empty: there is nothing.
-fn unsupported(request: &Request<'_>) -> Vec<u8> {
-    let mut tags: SmallVec<[&[u8]; MOST_TAGS]> = SmallVec::new();
-    for value in request.message.values(HeaderName::ProxyRequire) {
-        let is_known = |known: &&[u8]| known.eq_ignore_ascii_case(value.text);
-        if tags.len() < MOST_TAGS && !PROXY_OPTIONS.iter().chain(tags.iter()).any(is_known) {
-            tags.push(value.text);
-        }
-    }
-    let mut line = Vec::new();
-    for (number, tag) in tags.into_iter().enumerate() {
-        line.extend_from_slice(if number == 0 { b"Unsupported: " } else { b", " });
-        line.extend_from_slice(tag);
-    }
-    if !line.is_empty() {
-        line.extend_from_slice(b"\r\n");
-    }
-    line
-}
 
 impl Engine {
     /// §16.3 steps 2 and 5. The refusal's header lines come with it.
@@ -55,9 +31,11 @@ impl Engine {
         if !matches!(request.method, Method::Ack | Method::Cancel)
             && request.message.has(HeaderName::ProxyRequire)
         {
-            let unsupported = unsupported(request);
-            if !unsupported.is_empty() {
-                return Err((Status::BAD_EXTENSION, unsupported));
+            let tags = unknown(&request.message, HeaderName::ProxyRequire, &PROXY_OPTIONS);
+            if !tags.is_empty() {
+                let mut line = Vec::new();
+                write_unsupported(&mut line, &tags);
+                return Err((Status::BAD_EXTENSION, line));
             }
         }
         Ok(())

@@ -74,9 +74,11 @@ impl Engine {
     /// What stands for this request, and for what was decided of it, in a Via of ours: one that
     /// comes back and is sent elsewhere is in a spiral, not in a loop (RFC 5393 §4.2.1).
     pub(super) fn loop_mark(&self, request: &Request<'_>, rule_number: usize) -> u64 {
-        let (uri, call_id) = (request.uri_text, request.call_id);
+        // A user of ours is one whatever parameters stand in the URI: those a contact chooses.
+        let aor = self.own_aor(&request.uri);
+        let uri = aor.as_deref().unwrap_or(request.uri_text);
         self.secrets
-            .loop_mark(uri, call_id, request.cseq.number, rule_number)
+            .loop_mark(uri, request.call_id, request.cseq.number, rule_number)
     }
 
     /// RFC 5393: whether this request may get several branches, at once or one after the other.

@@ -3,7 +3,7 @@
 //!
 //! Where a message ends decides where the next begins, so whoever can make two readers disagree
 //! about it can slip a request past one of them. Hence what is not beyond doubt is an error, and
-//! an error ends the connection: a Content-Length that is missing, repeated, no number or too
+//! an error ends the connection: a Content-Length that is missing, contradicted, no number or too
 //! large, a line that does not end in CRLF. Lines, folding and numbers are read here exactly as
 //! by [`sip_message::parse()`], which then sees the whole message again.
 
@@ -78,7 +78,7 @@ pub enum FramingFault {
     MissingContentLength,
     /// Content-Length is not a number, or one above 2^31 - 1.
     BadContentLength,
-    /// More than one Content-Length, agreeing or not.
+    /// More than one Content-Length, and they do not agree.
     RepeatedContentLength,
     /// Content-Length is more than [`Limits::body_bytes`].
     BodyTooLarge,
@@ -407,6 +407,8 @@ impl Scan {
         };
         let length = number::content_length(value).and_then(|length| u32::try_from(length).ok());
         self.content_length = match (&self.content_length, length) {
+            // Two readers read the same. The parser notes it: a request is refused for it.
+            (ContentLength::Bytes(before), Some(again)) if *before == again => return,
             (ContentLength::Absent, Some(length)) => ContentLength::Bytes(length),
             (ContentLength::Absent, None) => ContentLength::Fault(FramingFault::BadContentLength),
             (ContentLength::Bytes(_) | ContentLength::Fault(_), _) => {

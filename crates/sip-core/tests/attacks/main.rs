@@ -20,6 +20,7 @@ mod bursts;
 mod digest;
 mod enumeration;
 mod floods;
+mod loops;
 mod registering;
 mod relaying;
 mod replay;

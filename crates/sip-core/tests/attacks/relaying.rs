@@ -342,6 +342,31 @@ fn the_server_does_not_believe_itself() {
     }
 }
 
+/// Nor does anybody get round a rule that denies by writing our Via.
+#[test]
+fn a_via_of_ours_is_no_way_round_a_rule() {
+    let mut reject = relay("sip:192.0.2.20:5060");
+    reject.when.source = vec![Network {
+        address: "198.51.100.0".parse().expect("an address"),
+        prefix_len: 24,
+    }];
+    reject.action = Action::Reject {
+        status: 603,
+        reason: b"Not You"[..].into(),
+    };
+    let mut config = config();
+    config.routes.insert(0, reject);
+    for via in [
+        "192.0.2.10:5060;branch=z9hG4bKa",
+        "192.0.2.1:5060;branch=z9hG4bK0000000000000000000000000000000000",
+    ] {
+        let text = request("INVITE", "sip:bob@example.com", "a", "")
+            .replace("192.0.2.10:5060;branch=z9hG4bKa", &format!("{via};rport"));
+        let sent = one(Bench::new(&config).udp("198.51.100.7:5060", &text));
+        assert_eq!(sent.first_line(), "SIP/2.0 603 Not You", "{via}");
+    }
+}
+
 /// Two domains of ours, of which one asks for no credentials: From is the caller's to write.
 #[test]
 fn the_stricter_domain_decides() {

@@ -111,6 +111,7 @@ pub fn config() -> Config {
                 methods: vec![],
                 algorithms: vec![Algorithm::Md5],
                 nonce_lifetime_s: 300,
+                strict_uri: false,
             },
         }],
         routes: vec![relay("sip:192.0.2.20:5060")],

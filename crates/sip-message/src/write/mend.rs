@@ -15,12 +15,14 @@ use crate::params::Params;
 use crate::parse::{Defect, StartLine};
 
 impl Message<'_> {
-    /// Appends the response without the flaws that can be mended; `false`: it is a request, or has another
-    /// flaw, and nothing is appended.
+    /// Appends the response without the flaws that can be mended; `false`: it is a request, or has a defect
+    /// that cannot be, and nothing is appended. The result is to be read again: a header may be missing from it
+    /// or still be malformed.
     ///
-    /// Lines end with CRLF, and values stand on one line. Control characters of the reason phrase go. A line without a name or a colon goes, as does
-    /// the second of two equal lines of a header that may stand once. Of several tags in To the first is
-    /// kept; one without a value goes.
+    /// Lines end with CRLF, and values stand on one line. A line without a name or a colon goes, as does the
+    /// second of two equal lines of a header that may stand once. So do control characters of the reason
+    /// phrase. Of several tags in To the first is kept; one without a value goes. Content-Length is written
+    /// where there is none.
     pub fn mend(&self, out: &mut Vec<u8>) -> bool {
         let StartLine::Response { status, reason } = self.start() else {
             return false;
@@ -47,6 +49,12 @@ impl Message<'_> {
             } else {
                 write_on_one_line(out, value);
             }
+            out.extend_from_slice(b"\r\n");
+        }
+        // Where the line was not there, or none, the body ends with the datagram: on a stream it must say so.
+        if !self.has(HeaderName::ContentLength) {
+            out.extend_from_slice(b"Content-Length: ");
+            write_decimal(out, self.body().len() as u64);
             out.extend_from_slice(b"\r\n");
         }
         out.extend_from_slice(b"\r\n");
@@ -80,11 +88,13 @@ fn write_on_one_line(out: &mut Vec<u8>, value: &[u8]) {
 fn write_one_tag(out: &mut Vec<u8>, value: &[u8]) {
     let (address, text) = value.split_at(params_at(value));
     write_on_one_line(out, address);
+    // What is no parameter stays, and is refused when the message is read again.
+    if Params::new(text).count_loose().is_none() {
+        return write_on_one_line(out, text);
+    }
     let is_tag = |name: &[u8]| name.eq_ignore_ascii_case(b"tag");
     let mut has_tag = false;
-    let mut written = 0;
     for param in Params::new(text).iter() {
-        written += 1;
         let value = param.value.filter(|value| !value.is_empty());
         if is_tag(param.name) && (value.is_none() || core::mem::replace(&mut has_tag, true)) {
             continue;
@@ -95,10 +105,6 @@ fn write_one_tag(out: &mut Vec<u8>, value: &[u8]) {
             out.push(b'=');
             write_on_one_line(out, value);
         }
-    }
-    // What is no parameter stays, and is refused when the message is read again.
-    if written == 0 {
-        write_on_one_line(out, text);
     }
 }
 
@@ -135,17 +141,14 @@ mod tests {
     fn response(to: &str, lines: &str, body: &str) -> String {
         format!(
             "SIP/2.0 180 Ringing\r\nVia: SIP/2.0/UDP a;branch=z9hG4bK1\r\nFrom: <sip:a@b>;tag=1\r\n\
-             To: {to}\r\nCall-ID: x\r\nCSeq: 1 INVITE\r\n{lines}\r\n{body}"
+             To: {to}\r\nCall-ID: x\r\nCSeq: 1 INVITE\r\nl: {}\r\n{lines}\r\n{body}",
+            body.len()
         )
     }
 
     #[test]
     fn a_response_without_a_flaw_stays_as_it_is() {
-        let text = response(
-            "<sip:c@d>;tag=2;x=\"y;z\"",
-            "X: y\r\nContent-Length: 4\r\n",
-            "body",
-        );
+        let text = response("<sip:c@d>;tag=2;x=\"y;z\"", "X: y\r\n", "body");
         assert_eq!(mended(&text), Some(text));
     }
 
@@ -157,7 +160,7 @@ mod tests {
             ("X: a\nY: b\r\n", "X: a\r\nY: b\r\n"),
             ("no colon\r\nX: a\r\n", "X: a\r\n"),
             ("no colon\r\n folded\r\nX: a\r\n", "X: a\r\n"),
-            ("Content-Length: 0\r\nl: 0\r\n", "Content-Length: 0\r\n"),
+            ("Content-Length: 0\r\nX: a\r\nl: 0\r\n", "X: a\r\n"),
             ("call-id: x\r\n", ""),
             ("X\t:\ta\r\n", "X: a\r\n"),
         ] {
@@ -184,6 +187,10 @@ mod tests {
             ),
             ("sip:c@d;tag=1;tag=2", "sip:c@d;tag=1"),
             ("sip:c@d;x=<;tag=1", "sip:c@d;x=<;tag=1"),
+            // What is no parameter is not cut off: it is refused when it is read again.
+            ("<sip:c@d>;x=1;tag=a b", "<sip:c@d>;x=1;tag=a b"),
+            ("<sip:c@d>;tag=t1;;y", "<sip:c@d>;tag=t1;;y"),
+            ("<sip:c@d>;tag=t1;x=\"open", "<sip:c@d>;tag=t1;x=\"open"),
             (
                 "Me <sip:c@d>;x=\";tag=3\";tag=1",
                 "Me <sip:c@d>;x=\";tag=3\";tag=1",
@@ -195,8 +202,15 @@ mod tests {
     }
 
     #[test]
+    fn a_length_is_written_where_there_is_none() {
+        let text = "SIP/2.0 200 OK\r\nContent-Length 0\r\n\r\nMESSAGE sip:a@b SIP/2.0\r\n";
+        let expected = "SIP/2.0 200 OK\r\nContent-Length: 25\r\n\r\nMESSAGE sip:a@b SIP/2.0\r\n";
+        assert_eq!(mended(text).as_deref(), Some(expected));
+    }
+
+    #[test]
     fn what_leaves_doubts_is_not_mended() {
-        for lines in ["X: a\0\r\n", "Content-Length: 9\r\n", "Content-Length: x\r\n"] {
+        for lines in ["X: a\0\r\n", "c: x\r\nX: \x01\r\n"] {
             assert_eq!(mended(&response("<sip:c@d>", lines, "")), None, "{lines:?}");
         }
         for end in [

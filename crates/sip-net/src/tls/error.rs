@@ -211,7 +211,7 @@ impl TlsFileError {
 #[non_exhaustive]
 pub enum TlsWarning {
     /// Peers that verify will refuse it.
-    #[error("{path}: the certificate expired {ago_s} s ago; peers will refuse it")]
+    #[error("{path}: the certificate expired {} ago; peers will refuse it", span(*ago_s))]
     Expired {
         /// The file.
         path: PathBuf,
@@ -219,7 +219,7 @@ pub enum TlsWarning {
         ago_s: u64,
     },
     /// Peers that verify will refuse it as yet.
-    #[error("{path}: the certificate is valid only in {in_s} s; peers will refuse it until then")]
+    #[error("{path}: the certificate is valid only in {}; peers will refuse it until then", span(*in_s))]
     NotYetValid {
         /// The file.
         path: PathBuf,
@@ -249,7 +249,7 @@ pub enum TlsWarning {
         path: PathBuf,
     },
     /// A list of revoked certificates for which there should be a newer one by now; it still counts.
-    #[error("{path}: list {number} of revoked certificates is out of date since {ago_s} s; it still counts")]
+    #[error("{path}: list {number} of revoked certificates is out of date for {}; it still counts", span(*ago_s))]
     RevocationListOutOfDate {
         /// The file.
         path: PathBuf,
@@ -264,4 +264,34 @@ pub enum TlsWarning {
         /// How many.
         count: usize,
     },
+}
+
+/// A time that people can read: its largest unit of which there are two.
+fn span(seconds: u64) -> String {
+    let units = [(86_400, "days"), (3_600, "hours"), (60, "minutes")];
+    let unit = units.into_iter().find(|(unit, _)| seconds >= 2 * unit);
+    unit.map_or_else(
+        || format!("{seconds} s"),
+        |(unit, name)| format!("{} {name}", seconds / unit),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_can_be_read() {
+        for (seconds, text) in [
+            (0, "0 s"),
+            (119, "119 s"),
+            (120, "2 minutes"),
+            (7_199, "119 minutes"),
+            (7_200, "2 hours"),
+            (172_800, "2 days"),
+            (185_958_006, "2152 days"),
+        ] {
+            assert_eq!(span(seconds), text);
+        }
+    }
 }

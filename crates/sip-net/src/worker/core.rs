@@ -25,7 +25,12 @@ pub trait Core {
     /// See [`Endpoint::handle_message`].
     fn handle_message(&mut self, now: Now, flow: Flow, bytes: &[u8]) -> Handled;
     /// See [`Endpoint::handle_framing_error`].
-    fn handle_framing_error(&mut self, now: Now, flow: Flow, error: FramingError<'_>);
+    fn handle_framing_error(
+        &mut self,
+        now: Now,
+        flow: Flow,
+        error: FramingError<'_>,
+    ) -> Option<(WorkerId, Box<[u8]>)>;
     /// See [`Endpoint::handle_undelivered`].
     fn handle_undelivered(&mut self, now: Now, to: Flow, bytes: &[u8]);
     /// See [`Endpoint::handle_flow_closed`].
@@ -73,8 +78,13 @@ impl Core for Endpoint {
         Self::handle_message(self, now, flow, bytes)
     }
 
-    fn handle_framing_error(&mut self, now: Now, flow: Flow, error: FramingError<'_>) {
-        Self::handle_framing_error(self, now, flow, error);
+    fn handle_framing_error(
+        &mut self,
+        now: Now,
+        flow: Flow,
+        error: FramingError<'_>,
+    ) -> Option<(WorkerId, Box<[u8]>)> {
+        Self::handle_framing_error(self, now, flow, error)
     }
 
     fn handle_undelivered(&mut self, now: Now, to: Flow, bytes: &[u8]) {

@@ -225,8 +225,11 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                     dispatch(handled, activity, outboxes, &mut handed_over, flow, bytes)
                 }
                 Arrival::Fault(error) => {
-                    if core.admit(now, &flow) {
-                        core.handle_framing_error(now, flow, error);
+                    if core.admit(now, &flow)
+                        && let Some((worker, head)) = core.handle_framing_error(now, flow, error)
+                    {
+                        let handled = Handled::HandOver(worker);
+                        let _ = dispatch(handled, activity, outboxes, &mut handed_over, flow, &head);
                     }
                     Verdict::Close
                 }

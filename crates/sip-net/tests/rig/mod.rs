@@ -316,11 +316,17 @@ impl Core for Fake {
         handled
     }
 
-    fn handle_framing_error(&mut self, _: Now, _: Flow, error: FramingError<'_>) {
+    fn handle_framing_error(
+        &mut self,
+        _: Now,
+        _: Flow,
+        error: FramingError<'_>,
+    ) -> Option<(WorkerId, Box<[u8]>)> {
         let _ = self.told.send(Told::Fault {
             worker: self.worker.0,
             fault: error.fault,
         });
+        None
     }
 
     fn handle_undelivered(&mut self, _: Now, to: Flow, bytes: &[u8]) {

@@ -1,15 +1,18 @@
-//! Accepts HTTP connections within bounds: so many at once, each for so long. More wait in the
-//! kernel; a peer that says nothing, or stays for ever, makes room for them.
+//! Accepts HTTP connections within bounds: so many at once, each for so long. One more ends the oldest, those
+//! first that have had no answer: a peer that says nothing keeps no probe from being answered.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot::{Receiver, Sender, channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -25,6 +28,15 @@ pub(super) struct Bounded {
     listener: TcpListener,
     permits: Arc<Semaphore>,
     lifetime: Duration,
+    /// Those that live, the oldest first, and some that have ended since the last was accepted.
+    open: VecDeque<Open>,
+}
+
+/// How a connection is ended from here.
+struct Open {
+    /// Dropped, it ends.
+    end: Sender<()>,
+    is_answered: Arc<AtomicBool>,
 }
 
 impl Bounded {
@@ -37,7 +49,15 @@ impl Bounded {
             listener,
             permits: Arc::new(Semaphore::new(connections)),
             lifetime,
+            open: VecDeque::new(),
         }
+    }
+
+    /// Ends a connection: the oldest without an answer, else the oldest.
+    fn make_room(&mut self) {
+        let silent = |open: &Open| !open.is_answered.load(Ordering::Relaxed);
+        let at = self.open.iter().position(silent).unwrap_or(0);
+        self.open.remove(at);
     }
 }
 
@@ -47,15 +67,28 @@ impl axum::serve::Listener for Bounded {
 
     async fn accept(&mut self) -> (Connection, SocketAddr) {
         loop {
-            // The semaphore is never closed.
-            let permit = Arc::clone(&self.permits).acquire_owned().await.ok();
             match self.listener.accept().await {
                 Ok((stream, peer)) => {
+                    self.open.retain(|open| !open.end.is_closed());
+                    if self.permits.available_permits() == 0 {
+                        self.make_room();
+                    }
+                    // The semaphore is never closed.
+                    let permit = Arc::clone(&self.permits).acquire_owned().await.ok();
                     let until = Box::pin(sleep_until(Instant::now() + self.lifetime));
+                    let (end, ended) = channel();
+                    let is_answered = Arc::new(AtomicBool::new(false));
+                    self.open.push_back(Open {
+                        end,
+                        is_answered: Arc::clone(&is_answered),
+                    });
                     return (
                         Connection {
                             stream,
                             until,
+                            ended,
+                            is_over: false,
+                            is_answered,
                             _permit: permit,
                         },
                         peer,
@@ -78,12 +111,19 @@ impl axum::serve::Listener for Bounded {
 pub(super) struct Connection {
     stream: TcpStream,
     until: Pin<Box<Sleep>>,
+    ended: Receiver<()>,
+    is_over: bool,
+    is_answered: Arc<AtomicBool>,
     _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Connection {
-    /// Whether its time is over; if not, the task is woken when it is.
+    /// Whether its time is over, or its place is wanted; if not, the task is woken when that is so.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        self.is_over = self.is_over || Pin::new(&mut self.ended).poll(cx).is_ready();
+        if self.is_over {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
         match self.until.as_mut().poll(cx) {
             Poll::Ready(()) => Err(io::ErrorKind::TimedOut.into()),
             Poll::Pending => Ok(()),
@@ -105,6 +145,7 @@ impl AsyncRead for Connection {
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.check(cx)?;
+        self.is_answered.store(true, Ordering::Relaxed);
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
@@ -123,8 +164,8 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_silent_peer_makes_room_in_the_end() {
+    /// Serves with room for so many connections; the address.
+    fn served(connections: usize, lifetime: Duration) -> (tokio::runtime::Runtime, SocketAddr) {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -133,17 +174,47 @@ mod tests {
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("binds");
         let address = listener.local_addr().expect("an address");
         let router = axum::Router::new().route("/", axum::routing::get(|| async { "here" }));
-        let bounded = Bounded::with(listener, 1, Duration::from_millis(1_500));
+        let bounded = Bounded::with(listener, connections, lifetime);
         runtime.spawn(async move { axum::serve(bounded, router).await });
+        (runtime, address)
+    }
 
-        let mut silent = std::net::TcpStream::connect(address).expect("connects");
-        let mut asking = std::net::TcpStream::connect(address).expect("waits in the kernel");
+    fn ask(address: SocketAddr) {
+        let mut asking = std::net::TcpStream::connect(address).expect("connects");
         asking
             .write_all(b"GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n")
             .expect("writes");
         let mut answer = String::new();
         asking.read_to_string(&mut answer).expect("an answer");
         assert!(answer.ends_with("here"), "{answer}");
+    }
+
+    /// Long before their time.
+    #[test]
+    fn silent_peers_make_room() {
+        let (_runtime, address) = served(4, Duration::from_secs(3_600));
+        let silent: Vec<_> = (0..9)
+            .map(|_| {
+                let mut silent = std::net::TcpStream::connect(address).expect("connects");
+                silent.write_all(b"GET / HTTP/1.1\r\n").expect("writes");
+                silent
+            })
+            .collect();
+        for _ in 0..3 {
+            ask(address);
+        }
+        // The oldest have gone.
+        for mut stream in silent.into_iter().take(5) {
+            let mut rest = Vec::new();
+            let _ = stream.read_to_end(&mut rest);
+        }
+    }
+
+    #[test]
+    fn a_silent_peer_ends_with_its_time() {
+        let (_runtime, address) = served(2, Duration::from_millis(100));
+        let mut silent = std::net::TcpStream::connect(address).expect("connects");
+        ask(address);
         assert_eq!(silent.read(&mut [0]).expect("closed"), 0);
     }
 }

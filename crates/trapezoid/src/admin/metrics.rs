@@ -1,4 +1,4 @@
-//! `/metrics`: everything that is counted, in the OpenMetrics text format, which Prometheus reads.
+//! `/metrics`: everything that is counted, as OpenMetrics; [`super::exposition`] has the other format.
 //!
 //! Nothing is counted here. The parts of the program count for themselves; a [`Source`] reads them when
 //! somebody asks, and the collector below puts the readings of one name together.
@@ -23,9 +23,6 @@ use super::process;
 use crate::cpu::CpuTime;
 use crate::machine::unix_ms;
 use crate::serve::tls::{Ends, Use};
-
-/// Media type of [`Metrics::text`].
-pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Where readings come from.
 pub(crate) trait Source: Send + Sync + 'static {
@@ -62,7 +59,7 @@ impl Metrics {
         Self { registry }
     }
 
-    /// The page as text.
+    /// The page as OpenMetrics.
     ///
     /// # Errors
     /// A reading could not be written, which is a fault of this program.

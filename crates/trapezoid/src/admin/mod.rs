@@ -5,7 +5,9 @@ mod api;
 mod bans;
 pub(crate) mod cpu_split;
 pub(crate) mod credentials;
+mod exposition;
 pub(crate) mod health;
+mod host;
 mod listener;
 pub(crate) mod metrics;
 mod openapi;
@@ -19,10 +21,11 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 
+use self::exposition::Format;
 use self::health::Health;
 use self::listener::Bounded;
 use self::metrics::Metrics;
@@ -72,7 +75,11 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 /// The listener cannot be watched.
 pub(crate) async fn serve(listener: TcpListener, pages: Pages) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    axum::serve(Bounded::new(listener), router(pages)).await
+    let mut router = router(pages);
+    if listener.local_addr()?.ip().is_loopback() {
+        router = router.layer(axum::middleware::from_fn(host::check));
+    }
+    axum::serve(Bounded::new(listener), router).await
 }
 
 fn router(pages: Pages) -> Router {
@@ -89,12 +96,14 @@ fn router(pages: Pages) -> Router {
         .with_state(pages)
 }
 
-async fn metrics_page(State(pages): State<Arc<Pages>>) -> impl IntoResponse {
+async fn metrics_page(State(pages): State<Arc<Pages>>, headers: HeaderMap) -> impl IntoResponse {
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    let format = Format::wanted(accept);
     match pages.metrics.text() {
         Ok(text) => (
             StatusCode::OK,
-            [(header::CONTENT_TYPE, metrics::CONTENT_TYPE)],
-            text,
+            [(header::CONTENT_TYPE, format.content_type())],
+            format.page(text),
         ),
         Err(error) => {
             let text = format!("{error}\n");
@@ -216,7 +225,7 @@ mod tests {
         let mut stream = TcpStream::connect(address).expect("connects");
         let length = body.len();
         let request = format!(
-            "{what} HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n{body}"
+            "{what} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n{body}"
         );
         stream.write_all(request.as_bytes()).expect("writes");
         let mut answer = String::new();
@@ -289,13 +298,20 @@ mod tests {
             "alive while draining"
         );
         assert!(get(address, "/nowhere").starts_with("HTTP/1.1 404"));
+        // A page that has its name lead here.
+        let mut stream = TcpStream::connect(address).expect("connects");
+        let rebound = "GET /metrics HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n";
+        stream.write_all(rebound.as_bytes()).expect("writes");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.starts_with("HTTP/1.1 421"), "{answer}");
         let metrics = get(address, "/metrics");
         assert!(metrics.starts_with("HTTP/1.1 200"));
         assert!(
             metrics
                 .to_lowercase()
-                .contains("content-type: application/openmetrics-text")
+                .contains("content-type: text/plain; version=0.0.4")
         );
-        assert!(metrics.ends_with("# EOF\n"));
+        assert!(!metrics.contains("# EOF"));
     }
 }

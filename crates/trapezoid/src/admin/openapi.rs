@@ -30,6 +30,10 @@ pub(super) fn document() -> Value {
     })
 }
 
+fn text() -> Value {
+    json!({ "schema": { "type": "string" } })
+}
+
 fn paths() -> Value {
     let group = json!([{
         "name": "group", "in": "path", "required": true, "schema": { "type": "string" },
@@ -54,8 +58,8 @@ fn paths() -> Value {
             "summary": "Everything that is counted, for Prometheus",
             "security": [],
             "responses": { "200": {
-                "description": "OpenMetrics text.",
-                "content": { "application/openmetrics-text": { "schema": { "type": "string" } } },
+                "description": "Prometheus' text format, or OpenMetrics where `Accept` prefers it.",
+                "content": { "text/plain": text(), "application/openmetrics-text": text() },
             } },
         } },
         "/health/live": { "get": {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::{Failure, configuration, say};
 use crate::machine;
+use crate::serve::data_dir;
 use crate::serve::tls::TlsFiles;
 
 #[derive(Debug, clap::Args)]
@@ -20,7 +21,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if !findings.errors.is_empty() {
         return Err(Failure::Usage(findings.errors.join("\n")));
     }
-    for warning in loaded.warnings.iter().chain(&findings.warnings) {
+    let exposed = data_dir::exposed(&loaded.shell.data_dir);
+    for warning in loaded.warnings.iter().chain(&findings.warnings).chain(&exposed) {
         say(&format!("warning: {warning}"));
     }
     let core = &loaded.core;

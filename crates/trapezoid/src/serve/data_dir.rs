@@ -2,7 +2,7 @@
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use zeroize::Zeroizing;
@@ -49,6 +49,27 @@ pub(crate) fn domain_key(data_dir: &Path) -> Result<Zeroizing<[u8; KEY_BYTES]>, 
     }
 }
 
+/// What other users of this machine could do with the directory and the key in it, a sentence each. They are
+/// the operator's to change: a group may be meant to read, but none to write.
+pub(crate) fn exposed(data_dir: &Path) -> Vec<String> {
+    let mode = |path: &Path| fs::metadata(path).map_or(0, |data| data.permissions().mode() & 0o777);
+    let key = data_dir.join("domain.key");
+    let mut found = Vec::new();
+    if mode(data_dir) & 0o022 != 0 {
+        found.push(format!(
+            "{}: other users can write here, and so replace keys and registrations; chmod go-w",
+            data_dir.display()
+        ));
+    }
+    if mode(&key) & 0o077 != 0 {
+        found.push(format!(
+            "{}: other users can read or write it, and so forge what this server knows again; chmod go-rwx",
+            key.display()
+        ));
+    }
+    found
+}
+
 /// Fresh random bytes from the kernel.
 pub(crate) fn random_key() -> Result<Zeroizing<[u8; KEY_BYTES]>, Failure> {
     let mut key = Zeroizing::new([0; KEY_BYTES]);
@@ -91,8 +112,6 @@ pub(crate) fn write_once(path: &Path, secret: &[u8]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     #[test]
@@ -116,6 +135,29 @@ mod tests {
         let other = dir.path().join("b");
         create(&other).expect("made");
         assert_ne!(*domain_key(&other).expect("a key"), *first);
+    }
+
+    #[test]
+    fn what_others_can_write_is_told() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let data = dir.path().join("data");
+        create(&data).expect("made");
+        domain_key(&data).expect("a key");
+        assert_eq!(exposed(&data), Vec::<String>::new());
+        let set = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("ours");
+        };
+        // A group may read the directory.
+        for (directory, key, told) in [
+            (0o750, 0o600, 0),
+            (0o770, 0o600, 1),
+            (0o700, 0o640, 1),
+            (0o777, 0o666, 2),
+        ] {
+            set(&data, directory);
+            set(&data.join("domain.key"), key);
+            assert_eq!(exposed(&data).len(), told, "{directory:o} {key:o}");
+        }
     }
 
     #[test]

@@ -14,15 +14,15 @@ const SILENCE: Duration = Duration::from_secs(3600);
 /// Peers and causes that are remembered; beyond that, lines wait until one is forgotten.
 const MOST: usize = 1024;
 
-/// What has been said lately, by any worker. Cheap to clone.
+/// What has been said lately; all workers have clones of one. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Flaws(Arc<Mutex<Said>>);
+pub(crate) struct Flaws(Arc<Mutex<Said>>);
 
 type Said = HashMap<(IpAddr, &'static str, bool), (Instant, u64)>;
 
 impl Flaws {
     /// Writes the line of a flawed response, if it is time for one.
-    pub(super) fn see(&self, event: &Event) {
+    pub(crate) fn see(&self, event: &Event) {
         let Event::ResponseFlawed {
             source,
             call_id,

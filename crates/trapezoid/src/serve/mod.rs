@@ -95,6 +95,7 @@ pub(crate) fn run(loaded: Loaded) -> Result<(), Failure> {
         domain_secret: &domain_secret,
         shared: backends.shared(),
         watch: abuse.watch(),
+        flaws: flaws::Flaws::default(),
         clock,
         services: &tls.services(&loaded.shell.services),
     };
@@ -278,7 +279,8 @@ fn start_workers(
 
 /// Tells what runs now.
 fn announce(loaded: &Loaded, findings: &Findings, admin: Option<SocketAddr>, receive_buffer: Option<usize>) {
-    for warning in loaded.warnings.iter().chain(&findings.warnings) {
+    let exposed = data_dir::exposed(&loaded.shell.data_dir);
+    for warning in loaded.warnings.iter().chain(&findings.warnings).chain(&exposed) {
         tracing::warn!("{warning}");
     }
     let wanted = loaded.shell.sockets.udp_receive_buffer;

@@ -64,7 +64,7 @@ pub(crate) struct EventLog {
 }
 
 impl EventLog {
-    pub(crate) fn new(listeners: &[Listener], watch: Watch) -> Self {
+    pub(crate) fn new(listeners: &[Listener], watch: Watch, flaws: Flaws) -> Self {
         let name = |listener: &Listener| {
             let transport = listener.transport.uri_name();
             format!("{transport} {}", listener.address).into_boxed_str()
@@ -72,7 +72,7 @@ impl EventLog {
         Self {
             listeners: listeners.iter().map(name).collect(),
             watch,
-            flaws: Flaws::default(),
+            flaws,
         }
     }
 

@@ -17,6 +17,7 @@ use sip_net::worker::{Ended, Parts, Published, QuerySink, Worker};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::data_dir;
+use super::flaws::Flaws;
 use super::sinks::EventLog;
 use crate::abuse::Watch;
 use crate::cli::Failure;
@@ -42,6 +43,7 @@ pub(crate) struct Common<'a> {
     pub domain_secret: &'a [u8; data_dir::KEY_BYTES],
     pub shared: Arc<dyn SharedState>,
     pub watch: Watch,
+    pub flaws: Flaws,
     pub clock: Clock,
     /// What the connections of each listener are.
     pub services: &'a [StreamService],
@@ -73,7 +75,7 @@ pub(crate) fn start<Q: QuerySink + 'static>(
         hub: common.hub.clone(),
         clock: common.clock.clone(),
         queries,
-        events: EventLog::new(&config.listeners, common.watch.clone()),
+        events: EventLog::new(&config.listeners, common.watch.clone(), common.flaws.clone()),
         seed: u32::from_le_bytes([keys.seed[0], keys.seed[1], keys.seed[2], keys.seed[3]]),
     })
     .map_err(failed)?;

@@ -113,6 +113,7 @@ fn domain(plan: &ServerPlan, number: usize) -> Domain {
             methods: methods.iter().map(|method| Box::from(*method)).collect(),
             algorithms: vec![Algorithm::Sha256, Algorithm::Md5],
             nonce_lifetime_s: 60,
+            strict_uri: false,
         },
     }
 }

@@ -299,7 +299,10 @@ impl Server {
         if let (Some((flow, fault, head)), Some(process)) = (fault, &mut self.process) {
             let worker = flow.conn.map_or(0, |id| usize::from(id.worker.0));
             let error = sip_core::transport::framing::FramingError { fault, head: &head };
-            process.workers[worker].handle_framing_error(read(clocks), flow, error);
+            let now = read(clocks);
+            if let Some((owner, head)) = process.workers[worker].handle_framing_error(now, flow, error) {
+                let _ = process.workers[usize::from(owner.0)].handle_message(now, flow, &head);
+            }
         }
         self.collect(clocks);
         if over {

@@ -1,0 +1,176 @@
+//! What is allowed and may still not be meant: said at the start, by `trapezoid check`, and after a reload.
+
+use sip_core::config::{self, Action, Config, Network, RelayTarget};
+use sip_core::transport::Transport;
+use sip_net::tls::ClientAuth;
+
+use super::model::{Route, Settings};
+use super::{Machine, Shell, groups};
+
+/// A network with a shorter prefix holds more than any operator has.
+const WIDEST: (u8, u8) = (8, 16);
+
+pub(super) fn warnings(settings: &Settings, core: &Config, shell: &Shell, machine: &Machine) -> Vec<String> {
+    let mut out = Vec::new();
+    if let Some(admin) = shell.admin.filter(|admin| !admin.ip().is_loopback()) {
+        out.push(format!(
+            "admin.listen: whoever reaches {admin} can read the metrics"
+        ));
+    }
+    addresses(core, machine, &mut out);
+    trust(settings, core, shell, &mut out);
+    groups::warnings(&settings.group, &core.routes, &mut out);
+    rules(settings, core, &mut out);
+    for domain in core.domains.iter().filter(|domain| {
+        !domain
+            .auth
+            .methods
+            .iter()
+            .any(|m| matches!(&**m, b"REGISTER" | b"*"))
+    }) {
+        let name = String::from_utf8_lossy(&domain.name);
+        out.push(format!(
+            "{name}: REGISTER is not in auth.methods, so anybody may take anybody's calls"
+        ));
+    }
+    out
+}
+
+/// Addresses that this machine lacks: the start fails on them, or they come later (a virtual address that
+/// another node holds now).
+fn addresses(core: &Config, machine: &Machine, out: &mut Vec<String>) {
+    let mut told = Vec::new();
+    for listener in &core.listeners {
+        let ip = listener.address.ip();
+        let has = ip.is_unspecified()
+            || ip.is_loopback()
+            || machine
+                .addresses
+                .iter()
+                .any(|(known, _)| *known == ip.to_canonical());
+        if !has && !machine.addresses.is_empty() && !told.contains(&ip) {
+            told.push(ip);
+            out.push(format!("listen: this machine does not have the address {ip}"));
+        }
+    }
+}
+
+fn is_everybody(network: &Network) -> bool {
+    let widest = if network.address.is_ipv4() {
+        WIDEST.0
+    } else {
+        WIDEST.1
+    };
+    network.prefix_len < widest
+}
+
+/// Who is believed what.
+fn trust(settings: &Settings, core: &Config, shell: &Shell, out: &mut Vec<String>) {
+    let tls = || core.listeners.iter().filter(|l| l.transport == Transport::Tls);
+    let asking = || {
+        let listeners = shell.tls.listeners.iter();
+        listeners.filter(|listener| listener.client_auth != ClientAuth::None)
+    };
+    if !core.trust_names.is_empty() && tls().next().is_none() {
+        out.push("trust.peers: san: has no effect without a listener of tls".to_owned());
+    } else if !core.trust_names.is_empty() && asking().next().is_none() {
+        out.push(
+            "trust.peers: san: has no effect without a listener that asks for certificates (client_auth)"
+                .to_owned(),
+        );
+    }
+    let is_preloaded = settings.listen.iter().any(|listen| listen.preloaded_route);
+    if is_preloaded && core.trust.is_empty() && core.trust_names.is_empty() {
+        out.push("listen.preloaded_route has no effect without trust.peers".to_owned());
+    }
+    for network in core.trust.iter().filter(|network| is_everybody(network)) {
+        let name = format!("{}/{}", network.address, network.prefix_len);
+        out.push(format!(
+            "trust.peers: {name} believes whoever calls to be whom he says he is"
+        ));
+        if is_preloaded {
+            out.push(format!(
+                "listen.preloaded_route: with {name} in trust.peers this server relays for everybody (an open relay)"
+            ));
+        }
+    }
+    for listener in asking().filter(|listener| listener.client_ca.is_none()) {
+        out.push(format!(
+            "{}: client_auth without client_ca: a certificate of any authority of the system is good",
+            listener.label
+        ));
+    }
+}
+
+/// Rules that let strangers through, or do nothing.
+fn rules(settings: &Settings, core: &Config, out: &mut Vec<String>) {
+    for (i, (written, rule)) in settings.route.iter().zip(&core.routes).enumerate() {
+        let number = i + 1;
+        if rule.auth == Some(false) && rule.when.source.is_empty() {
+            open_door(number, written, rule, out);
+        }
+        let domain = rule.when.domain.as_deref();
+        if let Some(name) = domain.filter(|name| !is_ours(core, name)) {
+            out.push(format!(
+                "rule {number}: when.domain {} is no domain of this server",
+                String::from_utf8_lossy(name)
+            ));
+        }
+        let only_tel = |text: &String| text.trim_start_matches('^').starts_with("tel:");
+        if domain.is_some() && written.when.uri.as_ref().is_some_and(only_tel) {
+            out.push(format!(
+                "rule {number}: cannot match, as a tel: URI has no domain (when.domain)"
+            ));
+        }
+        let before = settings.route.iter().zip(&core.routes).take(i).enumerate();
+        let hides = |(_, (earlier, rule_before)): &(usize, (&Route, &config::Route))| {
+            covers(earlier, rule_before, written, rule)
+        };
+        if let Some((first, _)) = before.into_iter().find(hides) {
+            out.push(format!(
+                "rule {number}: is never reached: rule {} takes all that it would",
+                first + 1
+            ));
+        }
+    }
+}
+
+fn open_door(number: usize, written: &Route, rule: &config::Route, out: &mut Vec<String>) {
+    let Action::Relay(relay) = &rule.action else {
+        return;
+    };
+    let what = match relay.target {
+        RelayTarget::RequestUri => "relays for everybody to anywhere (an open relay)",
+        RelayTarget::Group(_) | RelayTarget::Uri(_) => "lets everybody call by that next hop",
+        RelayTarget::Location => return,
+    };
+    let header = match written.when.header.is_empty() {
+        true => "",
+        false => "; a header is no credential, as whoever calls writes it",
+    };
+    out.push(format!(
+        "rule {number}: auth = false without when.source {what}{header}"
+    ));
+}
+
+fn is_ours(core: &Config, name: &[u8]) -> bool {
+    let is_it = |known: &[u8]| known.eq_ignore_ascii_case(name);
+    let of_domain = |domain: &config::Domain| is_it(&domain.name) || domain.aliases.iter().any(|a| is_it(a));
+    core.domains.iter().any(of_domain) || core.own_hosts.iter().any(|own| is_it(&own.host))
+}
+
+/// Whether each request that `rule` would take is taken by `before`.
+fn covers(earlier: &Route, before: &config::Route, written: &Route, rule: &config::Route) -> bool {
+    let (first, then) = (&before.when, &rule.when);
+    let methods = first.methods.is_empty()
+        || (!then.methods.is_empty() && then.methods.iter().all(|m| first.methods.contains(m)));
+    let uri = earlier.when.uri.is_none() || earlier.when.uri == written.when.uri;
+    let domain = first.domain.is_none() || first.domain == then.domain;
+    let holds = |network: &Network| {
+        let within = |wide: &Network| wide.prefix_len <= network.prefix_len && wide.contains(network.address);
+        first.source.iter().any(within)
+    };
+    let source = first.source.is_empty() || (!then.source.is_empty() && then.source.iter().all(holds));
+    let headers = first.headers.iter().all(|header| then.headers.contains(header));
+    methods && uri && domain && source && headers
+}

@@ -1,0 +1,37 @@
+//! Option tags that a request requires and this server does not know (RFC 3261 §8.2.2.3, §16.3 step 5), here as
+//! a registrar and, by the same rule, as a proxy.
+
+use alloc::vec::Vec;
+
+use sip_message::{HeaderName, Message};
+use smallvec::SmallVec;
+
+/// Those that a refusal names at most, each once: whoever has written another's address into a datagram makes
+/// nothing large of it.
+const MOST: usize = 8;
+
+/// Such tags.
+pub(crate) type Tags<'a> = SmallVec<[&'a [u8]; MOST]>;
+
+/// The tags in `name` (Require, Proxy-Require) that are none of `known`.
+pub(crate) fn unknown<'a>(message: &Message<'a>, name: HeaderName, known: &[&[u8]]) -> Tags<'a> {
+    let mut tags = Tags::new();
+    for value in message.values(name) {
+        let is_it = |other: &&[u8]| other.eq_ignore_ascii_case(value.text);
+        if tags.len() < MOST && !known.iter().any(is_it) && !tags.iter().any(is_it) {
+            tags.push(value.text);
+        }
+    }
+    tags
+}
+
+/// Appends the line of a 420 that names them (§20.40); nothing where there are none.
+pub(crate) fn write_unsupported(out: &mut Vec<u8>, tags: &[&[u8]]) {
+    for (number, tag) in tags.iter().enumerate() {
+        out.extend_from_slice(if number == 0 { b"Unsupported: " } else { b", " });
+        out.extend_from_slice(tag);
+    }
+    if !tags.is_empty() {
+        out.extend_from_slice(b"\r\n");
+    }
+}

@@ -1,0 +1,182 @@
+//! Contacts that lead back to this server: one request becomes ten, and each of these ten again.
+
+use sip_core::config::Config;
+use sip_core::location::Binding;
+use sip_core::transport::Flow;
+
+use crate::common::{Bench, CALLER, PROXY, Sent, request, tcp_flow};
+use crate::forks::{BOB, location, phone, register, with_contact};
+
+/// A registration whose connection has gone, so that its contact is the way.
+fn lost(n: u8, contact: &str) -> Binding {
+    Binding {
+        received: Flow {
+            conn: None,
+            ..tcp_flow("192.0.2.66:40000", 1)
+        },
+        ..with_contact(n, contact)
+    }
+}
+
+/// All that is sent for one request, with what comes back to this server given to it again, up to `most`.
+fn all_sent(bench: &mut Bench, text: &str, most: usize) -> Vec<Sent> {
+    let mut all = vec![];
+    let mut back = vec![(CALLER.to_owned(), text.to_owned())];
+    while let Some((from, text)) = back.pop() {
+        let sent = bench.udp(&from, &text);
+        let ours = sent.iter().filter(|s| s.address() == PROXY);
+        back.extend(ours.map(|s| (PROXY.to_owned(), s.text.clone())));
+        all.extend(sent);
+        assert!(all.len() <= most, "more than {most} messages");
+    }
+    all
+}
+
+fn invites(sent: &[Sent]) -> Vec<String> {
+    let invites = sent.iter().filter(|s| s.first_line().starts_with("INVITE"));
+    let mut all: Vec<String> = invites.map(Sent::address).collect();
+    all.sort();
+    all
+}
+
+fn bench(config: &Config, users: &[(&str, &[Binding])]) -> Bench {
+    let bench = Bench::new(config);
+    for (aor, bindings) in users {
+        register(&bench, aor, bindings);
+    }
+    bench
+}
+
+#[test]
+fn contacts_that_lead_back_here_are_looked_up_in_place() {
+    let names = |users: &[&str]| -> Vec<Binding> {
+        let own = |user: &str| -> Vec<Binding> {
+            let contact = |n: u8| lost(n, &format!("sip:{user}@example.com;x={n}"));
+            (0..10).map(contact).collect()
+        };
+        users.iter().flat_map(|user| own(user)).collect()
+    };
+    // To itself, to each other, to a phone behind them all.
+    for (bob, carol, expected) in [
+        (names(&["bob"]), vec![], 0),
+        (names(&["carol"]), names(&["bob"]), 0),
+        (
+            names(&["carol", "bob"]),
+            [names(&["bob"]), vec![phone(1)]].concat(),
+            1,
+        ),
+        (names(&["nobody"]), vec![], 0),
+    ] {
+        let mut b = bench(
+            &location(),
+            &[("bob@example.com", &bob), ("carol@example.com", &carol)],
+        );
+        let sent = all_sent(&mut b, &request("INVITE", BOB, "a", ""), 8);
+        assert_eq!(invites(&sent).len(), expected, "{:?}", invites(&sent));
+        assert!(sent.iter().all(|s| s.address() != PROXY));
+        let answer = match expected {
+            0 => "SIP/2.0 480 Temporarily Unavailable",
+            _ => "SIP/2.0 100 Trying",
+        };
+        assert_eq!(sent[0].first_line(), answer);
+        assert!(b.counters().contacts_own > 0);
+    }
+}
+
+/// A gateway's number at our own address is no contact: the call would be this server's own.
+#[test]
+fn a_contact_at_our_own_address_is_no_target() {
+    for contact in [
+        "sip:0019005550100@192.0.2.1",
+        "sip:x@proxy.example.com",
+        "sip:192.0.2.1:5060",
+    ] {
+        let mut b = bench(&location(), &[("bob@example.com", &[lost(1, contact)])]);
+        let sent = all_sent(&mut b, &request("INVITE", BOB, "a", ""), 8);
+        assert_eq!(
+            sent[0].first_line(),
+            "SIP/2.0 480 Temporarily Unavailable",
+            "{contact}"
+        );
+    }
+}
+
+/// In place of the contact, in its turn.
+#[test]
+fn what_is_found_in_place_rings_when_the_contact_would_have() {
+    let first = Binding {
+        q_milli: 900,
+        ..lost(1, "sip:carol@example.com")
+    };
+    let then = Binding {
+        q_milli: 500,
+        ..phone(2)
+    };
+    let mut b = bench(
+        &location(),
+        &[
+            ("bob@example.com", &[then, first]),
+            ("carol@example.com", &[phone(3)]),
+        ],
+    );
+    let sent = all_sent(&mut b, &request("INVITE", BOB, "a", ""), 8);
+    assert_eq!(invites(&sent), ["192.0.2.33:5060"]);
+}
+
+/// By way of another server that sends back whatever it gets.
+#[test]
+fn a_loop_through_another_server_ends_at_its_first_turn() {
+    let contacts: Vec<Binding> = (0..10)
+        .map(|n| lost(n, &format!("sip:bob@192.0.2.77;x={n}")))
+        .collect();
+    let mut b = bench(&location(), &[("bob@example.com", &contacts)]);
+    let mut all = b.udp(CALLER, &request("INVITE", BOB, "a", ""));
+    let turns: Vec<Sent> = all
+        .iter()
+        .filter(|s| s.address() == "192.0.2.77:5060")
+        .cloned()
+        .collect();
+    assert_eq!(turns.len(), 10);
+    for turn in &turns {
+        let back = turn.text.replacen("@192.0.2.77;", "@example.com;", 1).replacen(
+            "Via: ",
+            "Via: SIP/2.0/UDP 192.0.2.77;branch=z9hG4bKother\r\nVia: ",
+            1,
+        );
+        let sent = b.udp("192.0.2.77:5060", &back);
+        assert!(
+            sent.iter().any(|s| s.first_line() == "SIP/2.0 482 Loop Detected"),
+            "{sent:?}"
+        );
+        all.extend(sent);
+    }
+    assert_eq!(invites(&all).len(), 10);
+}
+
+/// One datagram of ours would reach many hosts, or any program on this one.
+#[test]
+fn nothing_is_sent_to_what_is_no_host() {
+    for host in [
+        "224.0.0.1",
+        "239.255.255.250",
+        "255.255.255.255",
+        "0.0.0.0",
+        "[ff02::1]",
+        "[::]",
+        "[::ffff:0.0.0.0]",
+    ] {
+        let contact = format!("sip:bob@{host}");
+        let mut b = bench(&location(), &[("bob@example.com", &[lost(1, &contact)])]);
+        let sent = b.udp(CALLER, &request("INVITE", BOB, "a", ""));
+        assert_eq!(invites(&sent).len(), 0, "{contact}");
+        let last = sent.last().map(Sent::first_line);
+        assert_eq!(last, Some("SIP/2.0 480 Temporarily Unavailable"), "{contact}");
+        // Beside a phone, it is a branch that fails.
+        let mut b = bench(
+            &location(),
+            &[("bob@example.com", &[lost(1, &contact), phone(2)])],
+        );
+        let sent = b.udp(CALLER, &request("INVITE", BOB, "a", ""));
+        assert_eq!(invites(&sent), ["192.0.2.32:5060"], "{contact}");
+    }
+}
