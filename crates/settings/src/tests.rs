@@ -549,13 +549,13 @@ fn rules_that_may_not_be_meant() {
     for (rules, expected) in [
         (
             "[[route]]\ndo = { relay = \"request-uri\" }\nauth = false\n",
-            &["rule 1: auth = false without when.source relays for everybody to anywhere (an open relay)"][..],
+            &["rule 1: auth = false for every source relays for everybody to anywhere (an open relay)"][..],
         ),
         (
             "[[route]]\nwhen = { uri = '^sip:[0-9]+@', header = { \"X-Trunk\" = \"a\" } }\n\
              do = { relay = \"sip:192.0.2.20\" }\nauth = false\n",
             &[
-                "rule 1: auth = false without when.source lets everybody call by that next hop; a header is no \
+                "rule 1: auth = false for every source lets everybody call by that next hop; a header is no \
                credential, as whoever calls writes it",
             ],
         ),

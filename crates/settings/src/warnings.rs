@@ -106,7 +106,8 @@ fn trust(settings: &Settings, core: &Config, shell: &Shell, out: &mut Vec<String
 fn rules(settings: &Settings, core: &Config, out: &mut Vec<String>) {
     for (i, (written, rule)) in settings.route.iter().zip(&core.routes).enumerate() {
         let number = i + 1;
-        if rule.auth == Some(false) && rule.when.source.is_empty() {
+        let is_for_all = rule.when.source.is_empty() || rule.when.source.iter().any(is_everybody);
+        if rule.auth == Some(false) && is_for_all {
             open_door(number, written, rule, out);
         }
         let domain = rule.when.domain.as_deref();
@@ -116,7 +117,7 @@ fn rules(settings: &Settings, core: &Config, out: &mut Vec<String>) {
                 String::from_utf8_lossy(name)
             ));
         }
-        let only_tel = |text: &String| text.trim_start_matches('^').starts_with("tel:");
+        let only_tel = |text: &String| text.starts_with("^tel:") && !text.contains('|');
         if domain.is_some() && written.when.uri.as_ref().is_some_and(only_tel) {
             out.push(format!(
                 "rule {number}: cannot match, as a tel: URI has no domain (when.domain)"
@@ -149,7 +150,7 @@ fn open_door(number: usize, written: &Route, rule: &config::Route, out: &mut Vec
         false => "; a header is no credential, as whoever calls writes it",
     };
     out.push(format!(
-        "rule {number}: auth = false without when.source {what}{header}"
+        "rule {number}: auth = false for every source {what}{header}"
     ));
 }
 
@@ -172,5 +173,9 @@ fn covers(earlier: &Route, before: &config::Route, written: &Route, rule: &confi
     };
     let source = first.source.is_empty() || (!then.source.is_empty() && then.source.iter().all(holds));
     let headers = first.headers.iter().all(|header| then.headers.contains(header));
-    methods && uri && domain && source && headers
+    // What denies holds for what this server has sent itself, too; what lets through does not.
+    let denies =
+        |rule: &config::Route| matches!(rule.action, Action::Reject { .. }) || rule.auth == Some(true);
+    let loops = first.source.is_empty() || denies(before) || !denies(rule);
+    methods && uri && domain && source && headers && loops
 }

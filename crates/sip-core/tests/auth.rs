@@ -292,10 +292,14 @@ fn the_digest_uri_may_have_another_of_our_names() {
         ("sip:bob@elsewhere.example", false, false),
         ("sip:carol@proxy.example.com", false, false),
         ("sips:bob@proxy.example.com", false, false),
+        ("sip:bob@other.example", false, false),
         ("tel:+1", false, false),
     ] {
         let mut config = closed(StateMode::Stateless);
         config.domains[0].auth.strict_uri = strict;
+        let mut other = config.domains[0].clone();
+        other.name = b"other.example"[..].into();
+        config.domains.push(other);
         let mut b = cached(&config);
         let nonce = nonce_of(&challenge(&mut b, &message("a1", "")));
         let line = Login {

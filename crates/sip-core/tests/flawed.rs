@@ -389,6 +389,39 @@ fn a_flawed_2xx_in_a_dialog_is_acknowledged_and_ends_nothing() {
     );
 }
 
+/// Of two phones that get a MESSAGE, one's flawed answer does not hide the other's; and where it was a 2xx, no
+/// refusal goes on: the sender would send another.
+#[test]
+fn one_flawed_answer_to_a_message_does_not_hide_the_other() {
+    for (flawed, other, expected) in [
+        ("404 Not Found", "200 OK", Some("200 OK")),
+        ("200 OK", "200 OK", Some("200 OK")),
+        ("200 OK", "404 Not Found", None),
+    ] {
+        let mut b = Bench::new(&location());
+        register(&b, "bob@example.com", &[phone(1), phone(2)]);
+        let sent = b.udp(CALLER, &request("MESSAGE", BOB, "a1", ""));
+        let [first, second] = sent.try_into().unwrap();
+        let text = response(&first, flawed, "X: a\n").replace("X: a", "X: \0");
+        assert_eq!(lines(&b.udp(&first.address(), &text)), [""; 0]);
+        let out = b.udp(&second.address(), &response(&second, other, ""));
+        let expected: Vec<String> = expected.map(above).into_iter().collect();
+        assert_eq!(lines(&out), expected, "{flawed} {other}");
+        b.pass(64_000);
+        b.assert_idle();
+    }
+}
+
+/// A clean copy comes after the 502: the callee has been hung up, and the caller has its answer.
+#[test]
+fn a_clean_copy_of_a_flawed_2xx_comes_too_late() {
+    let (mut b, sent) = begun("INVITE", StateMode::Transaction);
+    let ok = response(&sent, "200 OK", CONTACT);
+    assert_eq!(b.udp(CALLEE, &ok.replace("X: a", "X: \0")).len(), 3);
+    let out = lines(&b.udp(CALLEE, &ok));
+    assert_eq!(out, [below("ACK sip:bob@192.0.2.21:5070;transport=udp SIP/2.0")]);
+}
+
 /// A copy that was damaged on its way, of an answer that the caller has.
 #[test]
 fn a_flawed_copy_of_a_good_2xx_ends_nothing() {

@@ -143,6 +143,8 @@ pub(crate) struct Context {
     pub(crate) best: Best,
     /// No new branches: a 6xx came, or a CANCEL.
     pub(crate) ended: bool,
+    /// A 2xx of a branch could not be told: unless another's can be, the request is not answered.
+    pub(crate) is_silent: bool,
     /// Max-Breadth received; `None`: there was none.
     pub(crate) breadth: Option<u32>,
 }
@@ -170,6 +172,7 @@ impl Context {
             group: None,
             best: Best::default(),
             ended: false,
+            is_silent: false,
             breadth: None,
         }
     }

@@ -177,6 +177,8 @@ pub(crate) struct ClientUser {
     pub(crate) listed: bool,
     /// It goes to a user agent by a contact or flow, and not to a next hop of the configuration.
     pub(crate) is_contact: bool,
+    /// Its callee accepted with a 2xx that could not be passed on, and was hung up.
+    pub(crate) is_hung_up: bool,
 }
 
 impl ClientUser {
@@ -194,6 +196,7 @@ impl ClientUser {
             switched: false,
             listed: false,
             is_contact: false,
+            is_hung_up: false,
         }
     }
 

@@ -14,6 +14,7 @@ use sip_message::{Defect, HeaderName, Message, Method};
 use super::fork::Answered;
 use super::forward::{client_key, read_branch, write_request_uri, write_via_start};
 use super::response::Outcome;
+use crate::engine::context::TargetState;
 use crate::engine::effects::{ClientEvent, ServerEvent};
 use crate::engine::reply::Status;
 use crate::engine::{ClientUser, Engine, Owner};
@@ -144,15 +145,32 @@ impl Engine {
             (Method::Invite, _, false) => End::Status(Status::BAD_GATEWAY),
             (_, _, false) => End::Silence,
         };
-        let is_forked = self.context(server).is_some();
-        if !is_forked || accepted || end == End::Silence {
-            // Who has accepted, or may have, is the end of all: another would have the same once more.
+        if self.context(server).is_none() {
             return self.end_with(server, key, target, end);
         }
         match end {
+            // What was accepted is the end of all: another would have the same once more.
+            End::Status(_) if accepted => self.end_with(server, key, target, end),
             End::Status(status) => self.target_answered(server, key, target, Answered::Only(status)),
-            End::Silence => Outcome::Done,
+            End::Silence => self.end_target_silently(server, key, target, accepted),
         }
+    }
+
+    /// A branch of a request other than INVITE has ended, and what it said cannot be told. Another's 2xx goes on;
+    /// where this one was a 2xx, nothing else does.
+    fn end_target_silently(&mut self, server: Key, client: Key, target: u8, accepted: bool) -> Outcome {
+        let Some(context) = self.context(server).filter(|c| c.awaits(target, client)) else {
+            return Outcome::Done;
+        };
+        context.set_state(target, TargetState::Done);
+        if accepted {
+            context.is_silent = true;
+            context.end();
+        } else {
+            context.best.offer(408);
+        }
+        self.member_answered(server, target);
+        self.next_step(server, None)
     }
 
     /// The request has ended with this branch.
@@ -182,7 +200,7 @@ impl Engine {
     /// A callee has accepted a call and its 2xx cannot be passed on: it gets its ACK and a BYE, where the
     /// response says who it is and where. In a dialog it gets the ACK alone: after a 502 to a re-INVITE the
     /// session stands as it was (§14.1). Each copy of the 2xx is acknowledged.
-    fn hang_up(&mut self, key: Key, message: &Message<'_>) {
+    pub(super) fn hang_up(&mut self, key: Key, message: &Message<'_>) {
         let Some(client) = self.table.client_mut(key) else {
             return;
         };
@@ -190,6 +208,7 @@ impl Engine {
         if client.request.is_empty() {
             return;
         }
+        client.user.is_hung_up = true;
         let (flow, peer, pin) = (client.to, client.user.peer.clone(), client.user.pin);
         let hash = client.key().to_be_bytes();
         let invite = core::mem::take(&mut client.request);

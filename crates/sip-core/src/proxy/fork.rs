@@ -285,18 +285,18 @@ impl Engine {
             return;
         };
         let (cancelled, started) = (found.user.cancelled, found.user.started);
-        let best = found
-            .user
-            .context
-            .take()
-            .map(|mut c| core::mem::take(&mut c.best));
-        let best = best.unwrap_or_default();
+        let context = found.user.context.take();
+        let is_silent = context.as_ref().is_some_and(|context| context.is_silent);
+        let best = context
+            .map(|mut c| core::mem::take(&mut c.best))
+            .unwrap_or_default();
         let made_here = best.text.is_empty();
         let alone = best.status_alone();
         let status = match best.status {
             // §16.10: cancelled before anybody answered.
             _ if cancelled && invite && made_here => Status::REQUEST_TERMINATED,
             // RFC 4320 §4.2: its sender has timed out as well.
+            _ if is_silent && !invite => return self.server_event(server, ServerEvent::Abandon, &[]),
             408 if !invite => return self.server_event(server, ServerEvent::Abandon, &[]),
             // §16.7 step 6: a 503 would say that this proxy can serve nothing.
             503 => Status::SERVER_ERROR,

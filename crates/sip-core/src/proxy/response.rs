@@ -239,6 +239,11 @@ impl Engine {
             }
             return self.relay_provisional(server, status, message);
         }
+        if client.user.is_hung_up && status < 300 {
+            // A clean copy comes too late: its caller has another answer.
+            self.hang_up(key, message);
+            return Outcome::Done;
+        }
         let target = client.user.target;
         // What it was sent as is needed no more; an INVITE that failed keeps its ACK there.
         if status < 300 || message.cseq().is_ok_and(|c| c.method != Method::Invite) {

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use sip_message::header::NameAddr;
-use sip_message::{HeaderName, Host, Method, TelUri, Uri};
+use sip_message::{HeaderName, Host, Method, SipUri, TelUri, Uri};
 
 use super::Progress;
 use crate::activity::Component;
@@ -114,7 +114,6 @@ impl Engine {
     ) -> Option<Authorized> {
         let now = self.now.unix_ms;
         let uri = self.expected_uri(request, domain, credentials);
-        self.counters.auth_uri_rewritten += u64::from(uri != original_uri(request));
         match self.authenticator.precheck(&domain.auth, credentials, uri, now) {
             // Over UDP, from somebody who may have asked for it elsewhere: an answer that only the
             // source can give costs one that has moved a round trip, and another nothing.
@@ -154,18 +153,32 @@ impl Engine {
         if domain.auth.strict_uri || credentials.uri == original {
             return original;
         }
-        let own_user = |text: &'a [u8]| match Uri::parse(text) {
-            Ok(Uri::Sip(uri)) if self.directory.is_own(&uri.host, uri.port) => {
-                let mut user = Vec::new();
-                unescape(uri.user.unwrap_or_default(), &mut user);
-                Some((uri.secure, user))
-            }
-            Ok(_) | Err(_) => None,
+        let (Ok(Uri::Sip(now)), Ok(Uri::Sip(then))) = (Uri::parse(original), Uri::parse(credentials.uri))
+        else {
+            return original;
         };
-        match (own_user(original), own_user(credentials.uri)) {
-            (Some(now), Some(then)) if now == then => credentials.uri,
-            (Some(_) | None, Some(_) | None) => original,
-        }
+        let is_own = |uri: &SipUri<'_>| self.directory.is_own(&uri.host, uri.port);
+        let domain_of = |uri: &SipUri<'_>| self.directory.domain_of(&self.config, uri);
+        // Two domains have different users of one name. A host of ours that is no domain has none.
+        let domains = match (domain_of(&now), domain_of(&then)) {
+            (Some(now), Some(then)) => now.name == then.name,
+            (Some(_) | None, None) | (None, Some(_)) => true,
+        };
+        let user = |uri: &SipUri<'_>| {
+            let mut user = Vec::new();
+            unescape(uri.user.unwrap_or_default(), &mut user);
+            user
+        };
+        // Parameters choose the way, too: none may have come on the way here.
+        let params = now.params.as_bytes().is_empty() || now.params.as_bytes() == then.params.as_bytes();
+        let is_same = now == then
+            || (is_own(&now)
+                && is_own(&then)
+                && domains
+                && params
+                && now.secure == then.secure
+                && user(&now) == user(&then));
+        if is_same { credentials.uri } else { original }
     }
 
     /// Whether these credentials may be of the source: it has received the challenge, or cannot have
@@ -227,6 +240,8 @@ impl Engine {
             return Authorized::No;
         }
         self.counters.auth_accepted += 1;
+        let is_other = uri == credentials.uri && !is_same_uri(uri, original_uri(request));
+        self.counters.auth_uri_rewritten += u64::from(is_other);
         Authorized::Yes
     }
 
@@ -485,4 +500,9 @@ fn unquote(text: &[u8], out: &mut Vec<u8>) {
         let text = core::mem::take(out);
         unescape(&text, out);
     }
+}
+
+/// Whether two URIs are equal by RFC 3261 §19.1.4.
+fn is_same_uri(a: &[u8], b: &[u8]) -> bool {
+    a == b || matches!((Uri::parse(a), Uri::parse(b)), (Ok(a), Ok(b)) if a == b)
 }

@@ -28,6 +28,9 @@ use crate::transport::{Flow, NextHop, PeerName};
 /// would else be asked for in turns.
 pub(super) const MAX_ASKED: u8 = 40;
 
+/// Addresses-of-record that are looked up for one request because a contact is one of them.
+const MAX_OWN: usize = 16;
+
 /// The most contacts of one address-of-record that are looked at.
 const MAX_CONTACTS: usize = 64;
 
@@ -505,7 +508,7 @@ impl Engine {
             if seen.is_empty() {
                 seen.extend(self.own_aor(&request.uri));
             }
-            let q_milli = target.q_milli;
+            let (q_milli, secure) = (target.q_milli, secure || is_sips(&target.contact));
             let aor = Uri::parse(&target.contact)
                 .ok()
                 .and_then(|uri| self.own_aor(&uri));
@@ -514,7 +517,7 @@ impl Engine {
                 targets.rotate_left(1);
             }
             count -= 1;
-            let Some(aor) = aor.filter(|aor| !seen.contains(aor)) else {
+            let Some(aor) = aor.filter(|aor| seen.len() <= MAX_OWN && !seen.contains(aor)) else {
                 continue;
             };
             let from = count;
@@ -541,7 +544,7 @@ impl Engine {
         !has_way
             && matches!(
                 Uri::parse(&target.contact),
-                Ok(Uri::Sip(uri)) if self.directory.is_own(&uri.host, uri.port)
+                Ok(Uri::Sip(uri)) if !uri.params.has(b"maddr") && self.directory.is_own(&uri.host, uri.port)
             )
     }
 

@@ -2,9 +2,9 @@
 
 use sip_core::config::Config;
 use sip_core::location::Binding;
-use sip_core::transport::Flow;
+use sip_core::transport::{Flow, Transport};
 
-use crate::common::{Bench, CALLER, PROXY, Sent, request, tcp_flow};
+use crate::common::{Bench, CALLER, PROXY, Sent, listener, request, tcp_flow};
 use crate::forks::{BOB, location, phone, register, with_contact};
 
 /// A registration whose connection has gone, so that its contact is the way.
@@ -123,6 +123,37 @@ fn what_is_found_in_place_rings_when_the_contact_would_have() {
     assert_eq!(invites(&sent), ["192.0.2.33:5060"]);
 }
 
+/// Each user's contact is the next one, and there are many.
+#[test]
+fn a_long_chain_of_contacts_is_cut() {
+    for (length, reached) in [(15, true), (1_000, false)] {
+        let mut b = bench(&location(), &[]);
+        for n in 0..length {
+            let next = lost(1, &format!("sip:u{}@example.com", n + 1));
+            register(&b, &format!("u{n}@example.com"), &[next]);
+        }
+        register(&b, &format!("u{length}@example.com"), &[phone(1)]);
+        let text = request("INVITE", "sip:u0@example.com", "a", "");
+        let sent = all_sent(&mut b, &text, 8);
+        assert_eq!(invites(&sent).len(), usize::from(reached), "{length}");
+        assert!(b.counters().contacts_own <= 20, "{}", b.counters().contacts_own);
+    }
+}
+
+/// A contact that must be reached by TLS leads to none that cannot.
+#[test]
+fn a_sips_contact_stays_one_in_place() {
+    let mut b = bench(
+        &location(),
+        &[
+            ("bob@example.com", &[lost(1, "sips:carol@example.com")]),
+            ("carol@example.com", &[phone(1)]),
+        ],
+    );
+    let sent = all_sent(&mut b, &request("INVITE", BOB, "a", ""), 8);
+    assert_eq!(invites(&sent).len(), 0);
+}
+
 /// By way of another server that sends back whatever it gets.
 #[test]
 fn a_loop_through_another_server_ends_at_its_first_turn() {
@@ -166,16 +197,17 @@ fn nothing_is_sent_to_what_is_no_host() {
         "[::ffff:0.0.0.0]",
     ] {
         let contact = format!("sip:bob@{host}");
-        let mut b = bench(&location(), &[("bob@example.com", &[lost(1, &contact)])]);
+        let mut config = location();
+        config
+            .listeners
+            .push(listener(Transport::Udp, "[2001:db8::1]:5060"));
+        let mut b = bench(&config, &[("bob@example.com", &[lost(1, &contact)])]);
         let sent = b.udp(CALLER, &request("INVITE", BOB, "a", ""));
         assert_eq!(invites(&sent).len(), 0, "{contact}");
         let last = sent.last().map(Sent::first_line);
         assert_eq!(last, Some("SIP/2.0 480 Temporarily Unavailable"), "{contact}");
         // Beside a phone, it is a branch that fails.
-        let mut b = bench(
-            &location(),
-            &[("bob@example.com", &[lost(1, &contact), phone(2)])],
-        );
+        let mut b = bench(&config, &[("bob@example.com", &[lost(1, &contact), phone(2)])]);
         let sent = b.udp(CALLER, &request("INVITE", BOB, "a", ""));
         assert_eq!(invites(&sent), ["192.0.2.32:5060"], "{contact}");
     }

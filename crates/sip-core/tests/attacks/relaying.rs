@@ -367,6 +367,27 @@ fn a_via_of_ours_is_no_way_round_a_rule() {
     }
 }
 
+/// And such a rule holds for what this server has sent itself.
+#[test]
+fn a_rule_that_denies_holds_for_ourselves() {
+    use crate::common::PROXY;
+    let mut reject = relay("sip:192.0.2.20:5060");
+    reject.when.source = vec![Network {
+        address: "192.0.2.1".parse().expect("an address"),
+        prefix_len: 32,
+    }];
+    reject.action = Action::Reject {
+        status: 603,
+        reason: b"Not You"[..].into(),
+    };
+    let mut bench = Bench::new(&config());
+    let sent = bench.udp(CALLER, &request("INVITE", "sip:bob@example.com", "a", ""));
+    let mut config = config();
+    config.routes.insert(0, reject);
+    let sent = one(Bench::new(&config).udp(PROXY, &sent[1].text));
+    assert_eq!(sent.first_line(), "SIP/2.0 603 Not You");
+}
+
 /// Two domains of ours, of which one asks for no credentials: From is the caller's to write.
 #[test]
 fn the_stricter_domain_decides() {

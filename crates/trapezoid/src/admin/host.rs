@@ -16,7 +16,7 @@ pub(super) async fn check(request: Request, next: Next) -> Response {
     if host.is_none() || named.is_some_and(is_own) {
         return next.run(request).await;
     }
-    let text = "this address answers to 127.0.0.1, [::1] and localhost only; see admin.listen\n";
+    let text = "this address answers where Host is an address or localhost only; see admin.listen\n";
     (StatusCode::MISDIRECTED_REQUEST, text).into_response()
 }
 

@@ -32,8 +32,12 @@ pub(super) struct Bounded {
     open: VecDeque<Open>,
 }
 
+/// What is silent for so long makes room first: who has just come may be about to ask.
+const SILENCE: Duration = Duration::from_secs(1);
+
 /// How a connection is ended from here.
 struct Open {
+    since: Instant,
     /// Dropped, it ends.
     end: Sender<()>,
     is_answered: Arc<AtomicBool>,
@@ -53,11 +57,14 @@ impl Bounded {
         }
     }
 
-    /// Ends a connection: the oldest without an answer, else the oldest.
+    /// Ends a connection: the oldest that has been silent for a while, else the oldest that has had an answer, else
+    /// the oldest.
     fn make_room(&mut self) {
-        let silent = |open: &Open| !open.is_answered.load(Ordering::Relaxed);
-        let at = self.open.iter().position(silent).unwrap_or(0);
-        self.open.remove(at);
+        let is_answered = |open: &Open| open.is_answered.load(Ordering::Relaxed);
+        let silent = |open: &Open| !is_answered(open) && open.since.elapsed() >= SILENCE;
+        let at = self.open.iter().position(silent);
+        let at = at.or_else(|| self.open.iter().position(is_answered));
+        self.open.remove(at.unwrap_or(0));
     }
 }
 
@@ -79,6 +86,7 @@ impl axum::serve::Listener for Bounded {
                     let (end, ended) = channel();
                     let is_answered = Arc::new(AtomicBool::new(false));
                     self.open.push_back(Open {
+                        since: Instant::now(),
                         end,
                         is_answered: Arc::clone(&is_answered),
                     });
@@ -109,12 +117,13 @@ impl axum::serve::Listener for Bounded {
 
 /// A connection that ends in time and then gives its place back.
 pub(super) struct Connection {
+    // Given back before its end is heard of.
+    _permit: Option<OwnedSemaphorePermit>,
     stream: TcpStream,
     until: Pin<Box<Sleep>>,
     ended: Receiver<()>,
     is_over: bool,
     is_answered: Arc<AtomicBool>,
-    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Connection {
@@ -212,9 +221,8 @@ mod tests {
 
     #[test]
     fn a_silent_peer_ends_with_its_time() {
-        let (_runtime, address) = served(2, Duration::from_millis(100));
+        let (_runtime, address) = served(2, Duration::from_millis(500));
         let mut silent = std::net::TcpStream::connect(address).expect("connects");
-        ask(address);
         assert_eq!(silent.read(&mut [0]).expect("closed"), 0);
     }
 }
