@@ -163,7 +163,7 @@ impl Stage {
             password,
             rate: [RATE; 3],
         };
-        let stage = Self {
+        let mut stage = Self {
             load: Load::start(&scene, plan),
             server,
             _phone: phone,
@@ -175,6 +175,9 @@ impl Stage {
         };
         if stage.setting.filled {
             stage.settle(&regulars());
+            // The first look-ups prepare their statements, which on a busy machine may take their deadline.
+            stage.load.wait_for_success(Class::New, SOME / 2);
+            stage.begun = Instant::now();
         } else {
             stage.load.go_on();
         }
