@@ -1,19 +1,15 @@
 //! Where a test takes place: an address of its own, a directory, and the logs in it.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use tempfile::TempDir;
-
-/// The port whose listener marks an address as taken, by this process or another.
-const CLAIM: u16 = 4999;
+use test_address::Place;
 
 /// One test's loopback address and directory.
 #[derive(Debug)]
 pub struct Scene {
-    ip: Ipv4Addr,
-    _claim: TcpListener,
+    place: Place,
     dir: Option<TempDir>,
 }
 
@@ -24,22 +20,20 @@ impl Scene {
     /// When neither can be had.
     pub fn new() -> Self {
         let dir = TempDir::with_prefix("trapezoid-test-").expect("a temporary directory");
-        let (ip, claim) = claim_address();
         Self {
-            ip,
-            _claim: claim,
+            place: Place::claim(),
             dir: Some(dir),
         }
     }
 
     /// The scene's address.
     pub fn ip(&self) -> IpAddr {
-        IpAddr::V4(self.ip)
+        self.place.ip()
     }
 
     /// A port on it.
     pub fn at(&self, port: u16) -> SocketAddr {
-        SocketAddr::new(self.ip(), port)
+        self.place.at(port)
     }
 
     /// The scene's directory.
@@ -70,23 +64,6 @@ impl Drop for Scene {
             eprintln!("kept: {}", dir.keep().display());
         }
     }
-}
-
-/// Loopback addresses are plentiful; the listener keeps other tests off ours.
-fn claim_address() -> (Ipv4Addr, TcpListener) {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    for _ in 0..10_000 {
-        // Spread processes apart: 61 addresses each, then into the next one's, which is no harm.
-        let number = std::process::id()
-            .wrapping_mul(61)
-            .wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
-        let [_, a, b, c] = number.to_be_bytes();
-        let ip = Ipv4Addr::new(127, a | 1, b, c.clamp(1, 254));
-        if let Ok(listener) = TcpListener::bind((ip, CLAIM)) {
-            return (ip, listener);
-        }
-    }
-    panic!("no loopback address is free");
 }
 
 fn print_logs(dir: &Path) {

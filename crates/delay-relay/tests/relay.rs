@@ -1,37 +1,19 @@
 //! The relay between real sockets, and everything that it can be told.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use delay_relay::{Control, Counters, MAX_DELAY, MAX_SPIN, MIN_PIPE_BYTES, Options, Refusal, Relay};
 use socket2::{Domain, Socket, Type};
+use test_address::Place;
 
 /// Longest that anything here may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The port whose listener marks an address as taken, for this process and for others.
-const CLAIM: u16 = 4999;
-
 thread_local! {
-    /// An address of 127/8 that no other test has: a port that another gives back is none of this one's.
-    static OWN: (Ipv4Addr, TcpListener) = claim();
-}
-
-fn claim() -> (Ipv4Addr, TcpListener) {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let claimed = (0..10_000).find_map(|_| {
-        // Spreads processes apart: 61 addresses each, then into the next one's, which is no harm.
-        let number = std::process::id()
-            .wrapping_mul(61)
-            .wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
-        let [_, a, b, c] = number.to_be_bytes();
-        let ip = Ipv4Addr::new(127, a | 1, b, c.clamp(1, 254));
-        Some((ip, TcpListener::bind((ip, CLAIM)).ok()?))
-    });
-    claimed.expect("a loopback address is free")
+    static OWN: Place = Place::claim();
 }
 
 const fn ms(ms: u64) -> Duration {
@@ -40,7 +22,7 @@ const fn ms(ms: u64) -> Duration {
 
 /// Any port of the test's own address.
 fn any() -> SocketAddr {
-    OWN.with(|(ip, _)| SocketAddr::from((*ip, 0)))
+    OWN.with(Place::any)
 }
 
 fn listener() -> TcpListener {

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -13,37 +13,7 @@ use sip_core::transport::Transport;
 use sip_load::plan::{Connections, Kind, Plan, TlsPlan, Users};
 use sip_load::{Offered, Progress, Report, run};
 use socket2::{Domain, Socket, Type};
-
-/// The port whose listener marks an address as taken, for this process and for others.
-const CLAIM: u16 = 4999;
-
-/// An address of 127/8 that no other test has: a port that another gives back is none of this one's.
-struct Place {
-    ip: Ipv4Addr,
-    _claim: TcpListener,
-}
-
-impl Place {
-    fn claim() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let claimed = (0..10_000).find_map(|_| {
-            // Spreads processes apart: 61 addresses each, then into the next one's, which is no harm.
-            let number = std::process::id()
-                .wrapping_mul(61)
-                .wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
-            let [_, a, b, c] = number.to_be_bytes();
-            let ip = Ipv4Addr::new(127, a | 1, b, c.clamp(1, 254));
-            let claim = TcpListener::bind((ip, CLAIM)).ok()?;
-            Some(Self { ip, _claim: claim })
-        });
-        claimed.expect("a loopback address is free")
-    }
-
-    /// Any port of it.
-    fn any(&self) -> SocketAddr {
-        (self.ip, 0).into()
-    }
-}
+use test_address::Place;
 
 /// What the server makes of a request: what to send, and when.
 type Act = fn(&Request<'_>) -> Vec<(Duration, String)>;
@@ -406,7 +376,7 @@ fn a_port_where_nobody_listens() {
     let place = Place::claim();
     // It holds the port, and hears its peer alone, which is not there.
     let held = UdpSocket::bind(place.any()).expect("a socket");
-    held.connect((place.ip, 1)).expect("a peer");
+    held.connect((place.ip(), 1)).expect("a peer");
     let target = held.local_addr().expect("bound");
     // Requests of one length that leave in one turn leave as one, and the kernel reports that once. So few
     // calls have all failed before the last of their retransmissions.
@@ -482,8 +452,8 @@ fn connections_come_from_the_address_that_was_given() {
     let report = played(plan, 1);
     assert_eq!(failures(&report), [("connection lost", 1)]);
     let (from, request) = server.join().expect("no panic");
-    assert_eq!(from, own.ip);
-    let via = format!("\r\nVia: SIP/2.0/TCP {}:5060;", own.ip);
+    assert_eq!(from, own.ip());
+    let via = format!("\r\nVia: SIP/2.0/TCP {}:5060;", own.ip());
     assert!(request.contains(&via), "{request}");
 }
 

@@ -11,14 +11,15 @@ use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
 
-use rig::{Claim, Rig, Told, connect_from, expect, framed, settings, write};
+use rig::{Rig, Told, connect_from, expect, framed, settings, write};
 use sip_core::admission::{Source, Standing};
 use sip_net::mailbox::Control;
 use sip_net::settings::Settings;
+use test_address::Place;
 
 /// Addresses of two sources.
-fn sources() -> [Claim; 2] {
-    [Claim::new(), Claim::new()]
+fn sources() -> [Place; 2] {
+    [Place::claim(), Place::claim()]
 }
 
 fn stand(rig: &Rig, banned: &[IpAddr], peers: &[IpAddr]) {
@@ -47,8 +48,8 @@ fn connections_of_the_banned_are_closed_and_refused_until_the_ban_is_lifted() {
             ..settings()
         };
         let rig = Rig::start(1, settings);
-        let claims = sources();
-        let [from, other] = [0, 1].map(|source| IpAddr::from(claims[source].ip));
+        let places = sources();
+        let [from, other] = [0, 1].map(|source| places[source].ip());
         let mut bad = connect_from(from, rig.tcp);
         let mut good = connect_from(other, rig.tcp);
         for stream in [&mut bad, &mut good] {
@@ -78,9 +79,9 @@ fn connections_of_the_banned_are_closed_and_refused_until_the_ban_is_lifted() {
 #[test]
 fn datagrams_of_the_banned_are_not_read() {
     let rig = Rig::start(1, settings());
-    let claims = sources();
-    let [bad, good] = [0, 1].map(|source| UdpSocket::bind((claims[source].ip, 0)).unwrap());
-    stand(&rig, &[claims[0].ip.into()], &[]);
+    let places = sources();
+    let [bad, good] = [0, 1].map(|source| UdpSocket::bind(places[source].any()).unwrap());
+    stand(&rig, &[places[0].ip()], &[]);
     bad.send_to(b"NOTHING of the banned", rig.udp).unwrap();
     good.send_to(b"NOTHING of another", rig.udp).unwrap();
     match rig.next() {

@@ -353,8 +353,8 @@ fn cpu_time_is_split_by_what_the_worker_does() {
 
     rig.hub.order(&Control::SplitCpu(true));
     // A turn in 16 is measured, and so many are enough to divide by. Each works so long that what else runs on
-    // the machine meanwhile makes no other component look as large: whoever hears the answer takes the core
-    // while it is being sent, for some milliseconds.
+    // the machine meanwhile makes no other component look as large: the test's client, woken by the
+    // datagram, takes the core during the send for some milliseconds.
     while split().turns < 16 {
         (0..16).for_each(|_| spin());
     }

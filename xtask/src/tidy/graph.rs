@@ -33,9 +33,10 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     ("capacity", &[]),
     ("lab", &["sip-net"]),
-    ("conformance", &["sip-message", "delay-relay"]),
+    ("conformance", &["sip-message", "delay-relay", "test-address"]),
     ("instructions", &["sip-core", "sip-message"]),
     ("fuzz", &["sip-message", "sip-core", "sip-backend", "settings"]),
+    ("test-address", &[]),
     ("test-databases", &[]),
     ("xtask", &[]),
 ];
@@ -44,9 +45,11 @@ const EDGES: &[(&str, &[&str])] = &[
 const DEV_EDGES: &[(&str, &[&str])] = &[
     ("sip-message", &["counting-allocator"]),
     ("sip-core", &["counting-allocator"]),
-    ("sip-net", &["sip-message"]),
+    ("sip-net", &["sip-message", "test-address"]),
+    ("delay-relay", &["test-address"]),
+    ("sip-load", &["test-address"]),
     ("sip-backend", &["test-databases", "delay-relay"]),
-    ("trapezoid", &["sip-sim", "test-databases"]),
+    ("trapezoid", &["sip-sim", "test-address", "test-databases"]),
     ("conformance", &["test-databases"]),
     ("loom-models", &["sip-core"]),
 ];

@@ -18,8 +18,8 @@ mod net;
 pub mod websocket;
 
 pub use net::{
-    Claim, PATIENCE, accept, any_port, closed, closed_to_datagrams, connect, connect_from, expect, listen,
-    own_ip, read_to_end, receive, udp_client, wait_for_delivery, write,
+    PATIENCE, accept, any_port, closed, closed_to_datagrams, connect, connect_from, expect, listen, own_ip,
+    read_to_end, receive, udp_client, wait_for_delivery, write,
 };
 
 use std::collections::{BTreeSet, VecDeque};

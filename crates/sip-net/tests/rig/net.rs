@@ -1,55 +1,22 @@
-//! Loopback addresses of a test's own, and plain sockets there.
-//!
-//! At an address that another test has, too, a port that this test gives back may be that one's next: its
-//! messages would come here, or ours go there.
+//! Plain sockets at a loopback address of the test's own.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
+use test_address::Place;
 
 /// Long enough for anything that should happen.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The port whose listener marks an address as taken, for this process and for others.
-const CLAIM: u16 = 4999;
-
-/// An address of 127/8 that no other test has.
-pub struct Claim {
-    pub ip: Ipv4Addr,
-    _listener: TcpListener,
-}
-
-impl Claim {
-    pub fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        for _ in 0..10_000 {
-            // Spreads processes apart: 61 addresses each, then into the next one's, which is no harm.
-            let number = std::process::id()
-                .wrapping_mul(61)
-                .wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
-            let [_, a, b, c] = number.to_be_bytes();
-            let ip = Ipv4Addr::new(127, a | 1, b, c.clamp(1, 254));
-            if let Ok(listener) = TcpListener::bind((ip, CLAIM)) {
-                return Self {
-                    ip,
-                    _listener: listener,
-                };
-            }
-        }
-        panic!("no loopback address is free");
-    }
-}
-
 thread_local! {
-    static OWN: Claim = Claim::new();
+    static OWN: Place = Place::claim();
 }
 
 /// The address of this thread's test.
 pub fn own_ip() -> IpAddr {
-    OWN.with(|claim| claim.ip.into())
+    OWN.with(Place::ip)
 }
 
 /// Any port of it.

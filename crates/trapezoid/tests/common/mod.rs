@@ -2,51 +2,16 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 /// Longest that anything here may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The port whose listener marks an address as taken, for this process and for others.
-const CLAIM: u16 = 4999;
-
-/// An address of 127/8 that no other test has, with all of its ports.
-pub(crate) struct Place {
-    ip: Ipv4Addr,
-    _claim: TcpListener,
-}
-
-impl Place {
-    pub(crate) fn claim() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let claimed = (0..10_000).find_map(|_| {
-            // Spreads processes apart: 61 addresses each, then into the next one's, which is no harm.
-            let number = std::process::id()
-                .wrapping_mul(61)
-                .wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
-            let [_, a, b, c] = number.to_be_bytes();
-            let ip = Ipv4Addr::new(127, a | 1, b, c.clamp(1, 254));
-            let claim = TcpListener::bind((ip, CLAIM)).ok()?;
-            Some(Self { ip, _claim: claim })
-        });
-        claimed.expect("a loopback address is free")
-    }
-
-    /// A port of it; 0: one that the kernel chooses.
-    pub(crate) fn at(&self, port: u16) -> SocketAddr {
-        (self.ip, port).into()
-    }
-
-    /// Where connections are refused.
-    pub(crate) fn closed(&self) -> SocketAddr {
-        self.at(CLAIM - 1)
-    }
-}
+pub(crate) use test_address::Place;
 
 /// Exit code, standard output and standard error of `trapezoid …` in a directory.
 pub(crate) fn run(dir: &Path, arguments: &[&str], input: &str) -> (i32, String, String) {
