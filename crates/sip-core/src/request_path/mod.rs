@@ -1,18 +1,19 @@
 //! The way of a request, phase by phase, in the order of the files' names below:
 //!
-//! 0. **scanner**: what nobody wants to answer.
+//! 0. **scanner**: requests that are dropped without an answer.
 //! 1. **transaction**: a retransmission, an ACK or a CANCEL of something known ends here.
 //! 2. **sanity** (RFC 3261 §16.3): what is malformed or demands what we cannot do.
 //! 3. **in_dialog** (§16.4): Route values of ours come off; a valid mark makes it part of a dialog.
 //! 4. **local**: OPTIONS to this server; REGISTER to a domain of ours goes to `register`.
-//! 5. **authorize** (§22): who must prove who he is; may wait for credentials.
-//! 6. **route** (§16.5): rules, location, groups; what has several **targets** gets a response
+//! 5. **authorize** (§22): which requests need credentials; may wait for credentials.
+//! 6. **route** (§16.5): rules, location (**contacts**), groups; what has several **targets** gets a response
 //!    context; may wait for name service.
 //! 7. forwarding ([`crate::proxy::forward`], §16.6).
 //!
 //! A request that waits is kept as it came, and runs from phase 3 again when the answer is there.
 
 mod authorize;
+mod contacts;
 mod in_dialog;
 mod local;
 mod register;

@@ -1,24 +1,20 @@
 //! Phase 6: where a request goes (RFC 3261 §16.5): rules, location, name service.
 
-use alloc::boxed::Box;
-
 use sip_message::header::NameAddr;
 use sip_message::{HeaderName, Method, Uri};
-use smallvec::SmallVec;
 
 use super::Progress;
 use super::authorize::Authorized;
 use super::in_dialog::Position;
 use super::targets::first_hop;
-use crate::activity::Component;
 use crate::config::{Action, Config, Domain, Relay, RelayTarget, Route, StateMode, When};
 use crate::engine::context::Shape;
-use crate::engine::directory::{address_of_record, comes_from, in_networks};
+use crate::engine::directory::{comes_from, in_networks};
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
-use crate::engine::{Engine, LocationTarget, Pin, is_sips};
+use crate::engine::{Engine, Pin, is_sips};
 use crate::proxy::flow_token::RouteFlow;
-use crate::proxy::forward::{Decision, NotSent, keep_values, write_request_uri};
+use crate::proxy::forward::{Decision, NotSent, keep_values};
 use crate::proxy::hop::Hop;
 use crate::resolve::{Candidates, Located};
 use crate::transport::{Flow, NextHop, PeerName};
@@ -27,12 +23,6 @@ use crate::transport::{Flow, NextHop, PeerName};
 /// families of each candidate, and some to spare. Answers that end before the next one is there
 /// would else be asked for in turns.
 pub(super) const MAX_ASKED: u8 = 40;
-
-/// Addresses-of-record that are looked up for one request because a contact is one of them.
-const MAX_OWN: usize = 16;
-
-/// The most contacts of one address-of-record that are looked at.
-const MAX_CONTACTS: usize = 64;
 
 /// What the rules say, without what name service will add.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +36,7 @@ pub(super) struct Plan<'c> {
 }
 
 /// How the one target of a request is reached.
-enum Way {
+pub(super) enum Way {
     /// A flow, and whether it is the only way.
     Flow(Flow, Pin),
     /// These addresses, and who must be found there by TLS.
@@ -426,187 +416,6 @@ impl Engine {
         self.edits.replace(host.start..end, &next.authority);
     }
 
-    /// To the registered contacts (§16.5, RFC 3327 §5.3).
-    fn follow_location(&mut self, request: &Request<'_>, progress: Progress, plan: &Plan<'_>) {
-        let count = self.look_up(request);
-        let count = self.resolve_own(request, count);
-        if count == 0 {
-            // The same for a user who is not there and for one that there never was.
-            return self.no_way(request, progress, Status::TEMPORARILY_UNAVAILABLE);
-        }
-        let mut found = core::mem::take(&mut self.found);
-        for target in found.iter_mut().take(count) {
-            target.settle_scheme(request.is_secure());
-        }
-        // One that had to wait for a back-end has a transaction all the same. Other copies of it have none,
-        // and go to one target by the branch that this gets as well.
-        let stateless = plan.state == StateMode::Stateless;
-        let one =
-            stateless || plan.position.in_dialog || matches!(request.method, Method::Ack | Method::Cancel);
-        match found.get(..count).unwrap_or_default() {
-            [] => {}
-            [first, rest @ ..] if one || rest.is_empty() => {
-                self.send_to_contact(request, progress, plan, first);
-            }
-            contacts => self.fork(request, progress, plan, contacts),
-        }
-        self.found = found;
-    }
-
-    /// Copies the live bindings of the Request-URI to `self.found`, the best first; how many. Of a SIPS
-    /// URI those that are SIPS (RFC 5630 §5.3).
-    pub(super) fn look_up(&mut self, request: &Request<'_>) -> usize {
-        match self.own_aor(&request.uri) {
-            Some(aor) => self.look_up_aor(&aor, request.is_secure(), 0),
-            None => 0,
-        }
-    }
-
-    /// The address-of-record that a URI is, if its domain is ours.
-    pub(super) fn own_aor(&self, uri: &Uri<'_>) -> Option<Box<[u8]>> {
-        let domain: &Domain = self.own_domain_of(uri)?;
-        let user = uri.sip()?.user?;
-        Some(address_of_record(user, domain))
-    }
-
-    /// Puts the live bindings of an address-of-record behind the first `count` in `self.found`; how many
-    /// there are then.
-    fn look_up_aor(&mut self, aor: &[u8], secure: bool, mut count: usize) -> usize {
-        let before = self.activity.enter(Component::Location);
-        let now = self.now.unix_s();
-        let room = MAX_CONTACTS.saturating_sub(count);
-        let found = &mut self.found;
-        self.shared.read_bindings(aor, &mut |record| {
-            let live = record
-                .bindings()
-                .filter_map(Result::ok)
-                .filter(|b| b.expires_unix_s > now && (!secure || is_sips(b.contact)) && !b.is_lost());
-            for binding in live.take(room) {
-                match found.get_mut(count) {
-                    Some(target) => target.set(&binding),
-                    None => found.push(LocationTarget::new(&binding)),
-                }
-                count += 1;
-            }
-        });
-        self.activity.enter(before);
-        count
-    }
-
-    /// Contacts that lead back to this server are looked up here: sent to itself, a request with ten such
-    /// contacts would become ten, each of which has ten again. What is no user of ours here is no target.
-    fn resolve_own(&mut self, request: &Request<'_>, count: usize) -> usize {
-        let secure = request.is_secure();
-        let (mut count, mut at) = (count, 0);
-        let mut seen: SmallVec<[Box<[u8]>; 2]> = SmallVec::new();
-        while at < count {
-            let Some(target) = self.found.get(at).filter(|target| self.leads_back(target)) else {
-                at += 1;
-                continue;
-            };
-            self.counters.contacts_own += 1;
-            if seen.is_empty() {
-                seen.extend(self.own_aor(&request.uri));
-            }
-            let (q_milli, secure) = (target.q_milli, secure || is_sips(&target.contact));
-            let aor = Uri::parse(&target.contact)
-                .ok()
-                .and_then(|uri| self.own_aor(&uri));
-            // It goes to the end of those that are in use.
-            if let Some(targets) = self.found.get_mut(at..count) {
-                targets.rotate_left(1);
-            }
-            count -= 1;
-            let Some(aor) = aor.filter(|aor| seen.len() <= MAX_OWN && !seen.contains(aor)) else {
-                continue;
-            };
-            let from = count;
-            count = self.look_up_aor(&aor, secure, from);
-            seen.push(aor);
-            // They ring when it would have.
-            for target in self.found.iter_mut().take(count).skip(from) {
-                target.q_milli = q_milli;
-            }
-        }
-        if !seen.is_empty()
-            && let Some(targets) = self.found.get_mut(..count)
-        {
-            targets.sort_by_key(|target| core::cmp::Reverse(target.q_milli));
-        }
-        count
-    }
-
-    /// Whether a contact would have the request sent to this very server.
-    fn leads_back(&self, target: &LocationTarget) -> bool {
-        let has_way = !target.path.is_empty()
-            || target.only_flow
-            || self.usable_flow(target.flow, target.secure).is_some();
-        !has_way
-            && matches!(
-                Uri::parse(&target.contact),
-                Ok(Uri::Sip(uri)) if !uri.params.has(b"maddr") && self.directory.is_own(&uri.host, uri.port)
-            )
-    }
-
-    fn send_to_contact(
-        &mut self,
-        request: &Request<'_>,
-        progress: Progress,
-        plan: &Plan<'_>,
-        target: &LocationTarget,
-    ) {
-        self.edit_for_target(request, &target.contact, &target.path);
-        let contact = Some((target.contact.as_slice(), target.path.as_slice()));
-        if !target.path.is_empty() {
-            return match first_hop(&target.path) {
-                Some(hop) => self.locate_and_send(request, progress, plan, hop, contact),
-                None => self.refuse(request, progress.server, Status::SERVER_ERROR),
-            };
-        }
-        let secure = target.secure;
-        match self.usable_flow(target.flow, secure) {
-            Some(flow) => {
-                let pin = target.pin();
-                self.send(request, progress, plan, Way::Flow(flow, pin), contact);
-            }
-            None if target.only_flow => self.no_way(request, progress, Status::TEMPORARILY_UNAVAILABLE),
-            None => match Uri::parse(&target.contact) {
-                Ok(Uri::Sip(uri)) => match Hop::of_contact(&uri, secure) {
-                    Some(hop) => self.locate_and_send(request, progress, plan, hop, contact),
-                    None => self.refuse(request, progress.server, Status::TEMPORARILY_UNAVAILABLE),
-                },
-                _ => self.refuse(request, progress.server, Status::TEMPORARILY_UNAVAILABLE),
-            },
-        }
-    }
-
-    /// Request-URI and Route of a target that is not as the rule makes it.
-    pub(super) fn edit_for_target(&mut self, request: &Request<'_>, uri: &[u8], path: &[u8]) {
-        let message = &request.message;
-        let text = message.request_uri().unwrap_or_default();
-        if let Some(span) = sip_message::chars::span_in(message.source(), text) {
-            self.edits.clear_within(span.clone());
-            self.edits.replace_with(span, |out| write_request_uri(out, uri));
-        }
-        if !path.is_empty() {
-            self.edits.insert_with(message.headers_offset(), |out| {
-                out.extend_from_slice(b"Route: ");
-                out.extend_from_slice(path);
-                out.extend_from_slice(b"\r\n");
-            });
-        }
-    }
-
-    /// The way the registration came, through its NAT, on its connection; unless its listener is
-    /// gone, or it was a stream that ended with an earlier start of this server, or TLS is needed and
-    /// it is none.
-    pub(super) fn usable_flow(&self, flow: Flow, secure: bool) -> Option<Flow> {
-        let lost =
-            (flow.transport.is_reliable() && flow.conn.is_none()) || (secure && !flow.transport.is_secure());
-        let known = self.config.listeners.get(usize::from(flow.listener.0)).is_some();
-        (known && !lost).then_some(flow)
-    }
-
     /// Name service, then forwarding; or waiting for name service. `contact`: the registered
     /// contact and its Path, where the target is one.
     pub(super) fn locate_and_send(
@@ -658,7 +467,7 @@ impl Engine {
         }
     }
 
-    fn send(
+    pub(super) fn send(
         &mut self,
         request: &Request<'_>,
         progress: Progress,
