@@ -395,10 +395,7 @@ fn take_flawed(engine: &mut Engine, message: &Message<'_>, flow: Flow, flaw: Fla
     let mut text = Vec::new();
     let strays = engine.counters.dropped_stray_response;
     if message.mend(&mut text) {
-        let most = engine.config.limits.headers;
-        let mut index = HeaderIndex::new();
-        let mended = sip_message::parse(&text, &mut index, most).ok();
-        let handled = mended.map(|mended| engine.handle_response(&mended, flow));
+        let handled = engine.with_message(&text, |engine, mended| engine.handle_response(mended, flow));
         if let Some(Ok(outcome)) = handled {
             // What belongs to nothing did not go on.
             let is_stray = engine.counters.dropped_stray_response != strays;

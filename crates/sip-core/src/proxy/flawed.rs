@@ -83,7 +83,6 @@ impl Engine {
 
     /// The flawed response belongs to this client transaction.
     #[cold]
-    #[inline(never)]
     pub(crate) fn end_branch(&mut self, key: Key, message: &Message<'_>, flow: Flow, flaw: Flaw) -> Outcome {
         let status = message.status().unwrap_or(0);
         self.count_response(status);
@@ -106,7 +105,7 @@ impl Engine {
         outcome
     }
 
-    /// Counts a flawed response, mended or not, and tells of it.
+    /// Counts and reports a flawed response, mended or not.
     pub(crate) fn note_flaw(&mut self, message: &Message<'_>, flow: Flow, flaw: Flaw, mended: bool) {
         match mended {
             true => self.counters.responses_mended += 1,
@@ -156,8 +155,8 @@ impl Engine {
         }
     }
 
-    /// A branch of a request other than INVITE has ended, and what it said cannot be told. Another's 2xx goes on;
-    /// where this one was a 2xx, nothing else does.
+    /// A branch of a request other than INVITE has ended with a response that cannot be relayed. Another branch's
+    /// 2xx is still relayed. After a 2xx here, nothing else is.
     fn end_target_silently(&mut self, server: Key, client: Key, target: u8, accepted: bool) -> Outcome {
         let Some(context) = self.context(server).filter(|c| c.awaits(target, client)) else {
             return Outcome::Done;
@@ -212,50 +211,50 @@ impl Engine {
         let (flow, peer, pin) = (client.to, client.user.peer.clone(), client.user.pin);
         let hash = client.key().to_be_bytes();
         let invite = core::mem::take(&mut client.request);
-        let mut text = core::mem::take(&mut self.scratch);
-        let is_first = self.with_message(&invite, |_, invite| {
-            invite.to().is_ok_and(|to| to.tag().is_none())
-        });
-        let is_first = is_first.unwrap_or(true);
-        for (method, name) in [(Method::Ack, &b"ACK"[..]), (Method::Bye, b"BYE")] {
-            let branch =
-                self.secrets
-                    .map_key([name, &hash, message.value(HeaderName::To).unwrap_or_default()]);
-            let bye_key = client_key(branch, Method::Bye);
-            if method == Method::Bye && (!is_first || self.table.find_client(bye_key).is_some()) {
-                continue;
-            }
-            text.clear();
-            self.with_message(&invite, |engine, invite| {
-                let mut via = Vec::with_capacity(96);
-                write_via_start(&mut via, engine.directory.via_start(flow.listener), branch, 0);
-                if !flow.transport.is_reliable() {
-                    via.extend_from_slice(b";rport");
-                }
-                write_of_dialog(&mut text, name, &via, invite, message);
-            });
-            if text.is_empty() {
-                continue;
-            }
-            if method == Method::Ack {
-                self.out.push(flow, &text);
-                self.out.name_last(peer.clone());
-                if pin.holds(&flow) {
-                    self.out.pin_last();
-                }
-            } else {
-                let user = ClientUser {
-                    peer: peer.clone(),
-                    pin,
-                    ..ClientUser::new(Owner::Nobody)
-                };
-                self.begin_client(bye_key, false, flow, &text, user, None);
-            }
-        }
-        self.scratch = text;
+        let to = message.value(HeaderName::To).unwrap_or_default();
+        let branch_of = |engine: &Self, method: &[u8]| engine.secrets.map_key([method, &hash, to]);
+        let ack = self.dialog_request(b"ACK", branch_of(self, b"ACK"), flow, &invite, message);
+        let branch = branch_of(self, b"BYE");
+        let bye = self.dialog_request(b"BYE", branch, flow, &invite, message);
         if let Some(client) = self.table.client_mut(key) {
             client.request = invite;
         }
+        if let Some(ack) = ack {
+            self.out.push(flow, &ack);
+            self.out.name_last(peer.clone());
+            if pin.holds(&flow) {
+                self.out.pin_last();
+            }
+        }
+        let bye_key = client_key(branch, Method::Bye);
+        if let Some(bye) = bye.filter(|_| self.table.find_client(bye_key).is_none()) {
+            let user = ClientUser {
+                peer,
+                pin,
+                ..ClientUser::new(Owner::Detached)
+            };
+            self.begin_client(bye_key, false, flow, &bye, user, None);
+        }
+    }
+
+    /// The ACK or BYE for the dialog of `accepted`, a 2xx to `invite`. `None`: the 2xx does not say to whom and
+    /// where it goes, or it is a BYE in a dialog that was there before.
+    fn dialog_request(
+        &mut self,
+        method: &[u8],
+        branch: u128,
+        flow: Flow,
+        invite: &[u8],
+        accepted: &Message<'_>,
+    ) -> Option<Vec<u8>> {
+        let mut via = Vec::with_capacity(96);
+        write_via_start(&mut via, self.directory.via_start(flow.listener), branch, 0);
+        if !flow.transport.is_reliable() {
+            via.extend_from_slice(b";rport");
+        }
+        self.with_message(invite, |_, invite| {
+            write_of_dialog(method, &via, invite, accepted)
+        })?
     }
 }
 
@@ -268,7 +267,7 @@ enum End<'a> {
     Silence,
 }
 
-/// Whether the status of a response to `method` can be told without its header fields and body.
+/// Whether the status of a response to `method` means something without its header fields and body.
 fn says_enough(method: Method<'_>, status: u16) -> bool {
     let is_invite = method == Method::Invite;
     match status {
@@ -312,29 +311,26 @@ const CSEQ_GAP: u32 = 1 << 16;
 /// RFC 3261 §8.1.1.5.
 const MOST_CSEQ: u32 = (1 << 31) - 1;
 
-/// Appends the ACK or BYE of the dialog that `accepted` made of `invite`, or the ACK in a dialog that was there
-/// before, with our Via alone; nothing where the response does not say to whom and where.
+/// See [`Engine::dialog_request`].
 fn write_of_dialog(
-    out: &mut Vec<u8>,
     method: &[u8],
     via: &[u8],
     invite: &Message<'_>,
     accepted: &Message<'_>,
-) {
+) -> Option<Vec<u8>> {
     let is_new = invite.to().is_ok_and(|to| to.tag().is_none());
     let (to, uri) = match is_new {
-        true => (readable_to(accepted), readable_contact(accepted)),
+        true => (readable_to(accepted)?, readable_contact(accepted)?),
+        false if method == b"BYE" => return None,
         false => (
-            invite.value(HeaderName::To),
-            readable_contact(accepted).or(invite.request_uri()),
+            invite.value(HeaderName::To)?,
+            readable_contact(accepted).or(invite.request_uri())?,
         ),
     };
-    let (Some(to), Some(uri)) = (to, uri) else {
-        return;
-    };
+    let mut out = Vec::with_capacity(512);
     out.extend_from_slice(method);
     out.push(b' ');
-    write_request_uri(out, uri);
+    write_request_uri(&mut out, uri);
     out.extend_from_slice(b" SIP/2.0\r\n");
     out.extend_from_slice(via);
     out.extend_from_slice(b"\r\nMax-Forwards: 70\r\n");
@@ -370,7 +366,7 @@ fn write_of_dialog(
         _ => number,
     };
     out.extend_from_slice(b"CSeq: ");
-    write_decimal(out, u64::from(number));
+    write_decimal(&mut out, u64::from(number));
     out.push(b' ');
     out.extend_from_slice(method);
     if method == b"BYE" {
@@ -378,4 +374,5 @@ fn write_of_dialog(
         out.extend_from_slice(b"\r\nReason: SIP;cause=502;text=\"Bad Gateway\"");
     }
     out.extend_from_slice(b"\r\nContent-Length: 0\r\n\r\n");
+    Some(out)
 }
