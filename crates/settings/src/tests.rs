@@ -556,7 +556,7 @@ fn rules_that_may_not_be_meant() {
              do = { relay = \"sip:192.0.2.20\" }\nauth = false\n",
             &[
                 "rule 1: auth = false for every source lets everybody call by that next hop; a header is no \
-               credential, as whoever calls writes it",
+               credential, as the caller writes it",
             ],
         ),
         (
@@ -598,7 +598,7 @@ fn trust_and_addresses_that_may_not_be_meant() {
             listen("192.0.2.10")
                 + "preloaded_route = true\n[trust]\npeers = [\"0.0.0.0/0\", \"10.0.0.0/8\"]\n",
             &[
-                "trust.peers: 0.0.0.0/0 believes whoever calls to be whom he says he is",
+                "trust.peers: 0.0.0.0/0 trusts the identity that any caller claims",
                 "listen.preloaded_route: with 0.0.0.0/0 in trust.peers this server relays for everybody (an open relay)",
             ][..],
         ),

@@ -123,7 +123,7 @@ pub(crate) fn quoted(text: &str) -> String {
 
 /// Reads `text`; errors and missing variables go to `problems`. `None`: it is no TOML.
 ///
-/// Of the syntax the first error is told alone: behind a missing brace each line is one.
+/// Of syntax errors only the first is reported: behind a missing brace each line is another.
 pub(crate) fn parse(text: &str, environment: Environment<'_>, problems: &mut Problems) -> Option<Node> {
     let (table, mut errors) = DeTable::parse_recoverable(text);
     errors.sort_by_key(|error| error.span().map_or(0, |span| span.start));

@@ -39,7 +39,7 @@ pub(super) fn warnings(settings: &Settings, core: &Config, shell: &Shell, machin
 /// Addresses that this machine lacks: the start fails on them, or they come later (a virtual address that
 /// another node holds now).
 fn addresses(core: &Config, machine: &Machine, out: &mut Vec<String>) {
-    let mut told = Vec::new();
+    let mut seen = Vec::new();
     for listener in &core.listeners {
         let ip = listener.address.ip();
         let has = ip.is_unspecified()
@@ -48,8 +48,8 @@ fn addresses(core: &Config, machine: &Machine, out: &mut Vec<String>) {
                 .addresses
                 .iter()
                 .any(|(known, _)| *known == ip.to_canonical());
-        if !has && !machine.addresses.is_empty() && !told.contains(&ip) {
-            told.push(ip);
+        if !has && !machine.addresses.is_empty() && !seen.contains(&ip) {
+            seen.push(ip);
             out.push(format!("listen: this machine does not have the address {ip}"));
         }
     }
@@ -86,7 +86,7 @@ fn trust(settings: &Settings, core: &Config, shell: &Shell, out: &mut Vec<String
     for network in core.trust.iter().filter(|network| is_everybody(network)) {
         let name = format!("{}/{}", network.address, network.prefix_len);
         out.push(format!(
-            "trust.peers: {name} believes whoever calls to be whom he says he is"
+            "trust.peers: {name} trusts the identity that any caller claims"
         ));
         if is_preloaded {
             out.push(format!(
@@ -147,7 +147,7 @@ fn open_door(number: usize, written: &Route, rule: &config::Route, out: &mut Vec
     };
     let header = match written.when.header.is_empty() {
         true => "",
-        false => "; a header is no credential, as whoever calls writes it",
+        false => "; a header is no credential, as the caller writes it",
     };
     out.push(format!(
         "rule {number}: auth = false for every source {what}{header}"

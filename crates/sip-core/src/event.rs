@@ -297,7 +297,7 @@ pub enum Event {
         /// Microseconds from the INVITE's arrival to the answer.
         after_us: u64,
     },
-    /// A response with a flaw came: mended it went on; else it ended its branch.
+    /// A response with a flaw came. It was mended and relayed, or it ended its branch.
     ResponseFlawed {
         /// Source.
         source: SocketAddr,
@@ -327,7 +327,7 @@ pub enum Event {
         /// come back from where it was sent to.
         counts: bool,
     },
-    /// This server has refused a request. Each is told of, up to a bound for a source and status and one
+    /// This server has refused a request. Reported for each, up to a bound for a source and status and one
     /// for all.
     Refused {
         /// Source.
@@ -348,8 +348,8 @@ pub enum Event {
         status: u16,
         /// Its reason phrase.
         reason: Box<str>,
-        /// Others of this source and status that were not told of since the last one that was.
-        untold: u32,
+        /// Refusals of this source and status since the last report that had none of their own.
+        unreported: u32,
     },
     /// A source sends more than it may. Told at once and then now and then.
     SourceLimited {

@@ -281,7 +281,7 @@ fn a_wrong_password_and_an_unknown_user_look_alike() {
 }
 
 /// RFC 3261 §22.4, rule 6: a proxy before us has put our name into the Request-URI. The user must be the same,
-/// and both hosts ours: nobody points an authenticated request elsewhere.
+/// and both hosts ours: an authenticated request must not be redirected.
 #[test]
 fn the_digest_uri_may_have_another_of_our_names() {
     for (uri, strict, passes) in [

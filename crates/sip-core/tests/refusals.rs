@@ -76,7 +76,7 @@ fn rejecting() -> Config {
 }
 
 #[test]
-fn each_refused_request_is_told_of() {
+fn each_refused_request_is_reported() {
     let mut b = Bench::new(&rejecting());
     b.udp(CALLER, &request("INVITE", BOB, "a1", ""));
     let event = Event::Refused {
@@ -89,11 +89,11 @@ fn each_refused_request_is_told_of() {
         rule: Some(1),
         status: 603,
         reason: "Not Today".into(),
-        untold: 0,
+        unreported: 0,
     };
     assert_eq!(refused(&mut b), [event]);
-    // What cannot be read, what nobody answers in time, what no rule is for.
-    let told = |b: &mut Bench, text: &str| {
+    // A request that cannot be read; a request that times out.
+    let reported = |b: &mut Bench, text: &str| {
         b.udp(CALLER, text);
         let status = |event: &Event| match event {
             Event::Refused { status, rule, .. } => (*status, *rule),
@@ -102,10 +102,10 @@ fn each_refused_request_is_told_of() {
         refused(b).iter().map(status).collect::<Vec<_>>()
     };
     let broken = request("INVITE", BOB, "a2", "").replace("CSeq: 1 INVITE", "CSeq: 1 BYE");
-    assert_eq!(told(&mut b, &broken), [(400, None)]);
-    assert_eq!(told(&mut b, &request("MESSAGE", BOB, "a3", "")), []);
+    assert_eq!(reported(&mut b, &broken), [(400, None)]);
+    assert_eq!(reported(&mut b, &request("MESSAGE", BOB, "a3", "")), []);
     let mut b = Bench::new(&config());
-    assert_eq!(told(&mut b, &request("INVITE", BOB, "a4", "")), []);
+    assert_eq!(reported(&mut b, &request("INVITE", BOB, "a4", "")), []);
     b.pass(33_000);
     assert!(matches!(
         refused(&mut b)[..],
@@ -119,14 +119,14 @@ fn each_refused_request_is_told_of() {
     let mut guarded = config();
     guarded.domains[0].auth.methods = vec![b"*"[..].into()];
     let mut b = Bench::new(&guarded);
-    assert_eq!(told(&mut b, &request("INVITE", BOB, "a5", "")), []);
+    assert_eq!(reported(&mut b, &request("INVITE", BOB, "a5", "")), []);
     let (mut b, text) = (Bench::new(&config()), request("INVITE", BOB, "a6", ""));
     let sent = b.udp(CALLER, &text).remove(1);
     b.udp(CALLEE, &response(&sent, "486 Busy Here", ""));
     assert_eq!(refused(&mut b), []);
 }
 
-/// A flood is told of by its beginning and its number; another source meanwhile by itself.
+/// Of a flood the first refusals are reported, and then the count; another source has reports of its own.
 #[test]
 fn a_flood_of_refusals_is_bounded() {
     let mut b = Bench::new(&rejecting());
@@ -136,17 +136,17 @@ fn a_flood_of_refusals_is_bounded() {
         }
         b.pass(100);
     }
-    let told = refused(&mut b);
-    assert_eq!(told.len(), 60, "thirty in each of two minutes");
+    let reported = refused(&mut b);
+    assert_eq!(reported.len(), 60, "thirty in each of two minutes");
     b.udp("192.0.2.11:5060", &request("INVITE", BOB, "c1", ""));
     assert_eq!(refused(&mut b).len(), 1);
     b.pass(60_000);
     b.udp(CALLER, &request("INVITE", BOB, "c2", ""));
-    let all: usize = told
+    let all: usize = reported
         .iter()
         .chain(&refused(&mut b))
         .map(|event| match event {
-            Event::Refused { untold, .. } => 1 + *untold as usize,
+            Event::Refused { unreported, .. } => 1 + *unreported as usize,
             _ => 0,
         })
         .sum();

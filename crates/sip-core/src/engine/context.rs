@@ -143,7 +143,7 @@ pub(crate) struct Context {
     pub(crate) best: Best,
     /// No new branches: a 6xx came, or a CANCEL.
     pub(crate) ended: bool,
-    /// A 2xx of a branch could not be told: unless another's can be, the request is not answered.
+    /// A branch had a 2xx that could not be relayed. Only another branch's 2xx is relayed then.
     pub(crate) is_silent: bool,
     /// Max-Breadth received; `None`: there was none.
     pub(crate) breadth: Option<u32>,

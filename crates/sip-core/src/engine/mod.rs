@@ -124,8 +124,8 @@ pub(crate) struct ServerUser {
 pub(crate) enum Owner {
     /// It is a branch of this server transaction.
     Server(Key),
-    /// It sends a CANCEL or BYE of ours, and its end concerns nobody.
-    Nobody,
+    /// It sends a CANCEL or BYE of ours; no server transaction waits for its response.
+    Detached,
     /// It asks a member of a group whether it is there.
     Probe(Probe),
 }
@@ -204,7 +204,7 @@ impl ClientUser {
     pub(crate) const fn server(&self) -> Option<Key> {
         match self.owner {
             Owner::Server(key) => Some(key),
-            Owner::Nobody | Owner::Probe(_) => None,
+            Owner::Detached | Owner::Probe(_) => None,
         }
     }
 }
@@ -255,7 +255,7 @@ pub(crate) struct Engine {
     pub(crate) is_let_in: bool,
     /// Number of the rule that the request at hand goes by.
     pub(crate) rule_at_hand: Option<u16>,
-    /// Which refused requests were told of.
+    /// Limits how many refused requests are reported.
     pub(crate) refusals: Refusals,
     /// Where the response at hand came from.
     pub(crate) answered_by: Option<Flow>,

@@ -1,8 +1,8 @@
-//! Which failed requests are told of: each, with a bound for a source and status, and one for all.
+//! Reports of refused requests: one event for each, up to a bound for a source and status, and one for all.
 //!
-//! A request that is refused in silence is the hardest fault to find; a flood of them must not become a
-//! flood of events. What is not told of is counted, and the number comes with the next one of that source
-//! and status, if the place in the table has not been taken by another meanwhile.
+//! A request that is refused in silence is the hardest fault to find. A flood of refused requests must not
+//! become a flood of events. Refusals beyond a bound are counted; the next report of the same source and
+//! status has the count. The table is direct-mapped: a colliding source evicts the older entry and its count.
 
 use alloc::boxed::Box;
 use core::net::IpAddr;
@@ -14,11 +14,11 @@ use super::reply::Status;
 use crate::event::Event;
 use crate::transport::Flow;
 
-/// Places for a source and status. Others share a place; the one that came last has it.
+/// Entries of the table, each for a source and status.
 const PLACES: usize = 1024;
-/// Told of in one minute, of one source and status.
+/// Reports in one minute for one source and status.
 const OF_ONE: u16 = 30;
-/// Told of in one second in all.
+/// Reports in one second in all.
 const OF_ALL: u16 = 50;
 /// Bytes of a value of the request that are kept.
 const MOST_TEXT: usize = 128;
@@ -27,7 +27,7 @@ const MOST_TEXT: usize = 128;
 #[derive(Debug)]
 pub(crate) struct Refusals {
     places: Box<[Place]>,
-    /// The second, and what was told of in it.
+    /// The second, and the reports in it.
     second: (u64, u16),
 }
 
@@ -35,8 +35,8 @@ pub(crate) struct Refusals {
 struct Place {
     key: u64,
     minute: u64,
-    told: u16,
-    untold: u32,
+    reported: u16,
+    unreported: u32,
 }
 
 impl Default for Refusals {
@@ -49,7 +49,7 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    /// Counts one; `Some`: it is to be told of, and with it so many that were not.
+    /// Counts a refusal. `Some`: it is to be reported, with the count of those since the last report.
     fn note(&mut self, key: u64, now_s: u64) -> Option<u32> {
         let place = self.places.get_mut(key as usize % PLACES)?;
         if place.key != key {
@@ -59,23 +59,23 @@ impl Refusals {
             };
         }
         if place.minute != now_s / 60 {
-            (place.minute, place.told) = (now_s / 60, 0);
+            (place.minute, place.reported) = (now_s / 60, 0);
         }
         if self.second.0 != now_s {
             self.second = (now_s, 0);
         }
-        if place.told >= OF_ONE || self.second.1 >= OF_ALL {
-            place.untold = place.untold.saturating_add(1);
+        if place.reported >= OF_ONE || self.second.1 >= OF_ALL {
+            place.unreported = place.unreported.saturating_add(1);
             return None;
         }
-        place.told += 1;
+        place.reported += 1;
         self.second.1 += 1;
-        Some(core::mem::take(&mut place.untold))
+        Some(core::mem::take(&mut place.unreported))
     }
 }
 
 impl Engine {
-    /// Tells of a request that this server refuses. Challenges are no refusals.
+    /// Reports a request that this server refuses. Challenges are no refusals.
     pub(crate) fn note_refusal(&mut self, message: &Message<'_>, flow: Flow, status: Status<'_>) {
         if status.code < 400 || matches!(status.code, 401 | 407) {
             return;
@@ -87,7 +87,7 @@ impl Engine {
         let key = self
             .secrets
             .map_key([b"refusal", &ip, &status.code.to_be_bytes()]) as u64;
-        let Some(untold) = self.refusals.note(key, self.now.instant.as_micros() / 1_000_000) else {
+        let Some(unreported) = self.refusals.note(key, self.now.instant.as_micros() / 1_000_000) else {
             return;
         };
         let text = |value: &[u8]| Box::from(value.get(..MOST_TEXT).unwrap_or(value));
@@ -105,7 +105,7 @@ impl Engine {
             rule: self.rule_at_hand,
             status: status.code,
             reason: status.reason.chars().take(MOST_TEXT).collect(),
-            untold,
+            unreported,
         });
     }
 }
@@ -118,11 +118,11 @@ mod tests {
     fn one_source_and_status_has_a_bound() {
         let mut refusals = Refusals::default();
         // Spread, so that the bound of all is not met.
-        let told = |refusals: &mut Refusals, from: u64| {
+        let reported = |refusals: &mut Refusals, from: u64| {
             let all = (from..from + 60).filter(|second| refusals.note(7, *second).is_some());
             all.count() as u16
         };
-        assert_eq!(told(&mut refusals, 60), OF_ONE);
+        assert_eq!(reported(&mut refusals, 60), OF_ONE);
         // Another one, meanwhile.
         assert_eq!(refusals.note(8, 119), Some(0));
         assert_eq!(refusals.note(7, 120), Some(30));
@@ -132,11 +132,11 @@ mod tests {
     #[test]
     fn all_together_have_a_bound() {
         let mut refusals = Refusals::default();
-        let told = |refusals: &mut Refusals, second| {
+        let reported = |refusals: &mut Refusals, second| {
             let all = (0..10_000).filter(|key| refusals.note(*key, second).is_some());
             all.count() as u16
         };
-        assert_eq!(told(&mut refusals, 60), OF_ALL);
-        assert_eq!(told(&mut refusals, 61), OF_ALL);
+        assert_eq!(reported(&mut refusals, 60), OF_ALL);
+        assert_eq!(reported(&mut refusals, 61), OF_ALL);
     }
 }

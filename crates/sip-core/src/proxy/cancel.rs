@@ -75,7 +75,7 @@ impl Engine {
         let user = ClientUser {
             peer: client.user.peer.clone(),
             pin: client.user.pin,
-            ..ClientUser::new(Owner::Nobody)
+            ..ClientUser::new(Owner::Detached)
         };
         let request = core::mem::take(&mut client.request);
         let mut text = core::mem::take(&mut self.scratch);

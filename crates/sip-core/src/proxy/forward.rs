@@ -633,7 +633,6 @@ fn is_no_host(ip: IpAddr) -> bool {
 pub(crate) const OWN_BRANCH: usize = COOKIE.len() + 34;
 
 /// Reads a branch of ours: its hash and the target's number.
-#[inline(always)]
 pub(crate) fn read_branch(branch: &[u8]) -> Option<(u128, u8)> {
     use crate::engine::secrets::read_hex;
     let digits = branch.strip_prefix(COOKIE)?;

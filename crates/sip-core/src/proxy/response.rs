@@ -98,7 +98,6 @@ impl Engine {
     }
 
     /// Whether sent-by is what one of our listeners writes, or means this server all the same.
-    #[inline(always)]
     pub(crate) fn is_sent_by(&self, top: &Via<'_>) -> bool {
         let written = |sent_by: &[u8]| {
             let Some((host, rest)) = sent_by.split_at_checked(top.host_text.len()) else {
@@ -278,7 +277,7 @@ impl Engine {
         match self.table.client(key).map(|client| client.user.owner) {
             Some(Owner::Probe(_)) => self.probe_answered(key, status),
             // After a CANCEL the INVITE's answer is what counts.
-            Some(Owner::Nobody | Owner::Server(_)) | None => {}
+            Some(Owner::Detached | Owner::Server(_)) | None => {}
         }
         Outcome::Done
     }

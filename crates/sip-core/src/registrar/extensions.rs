@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 use sip_message::{HeaderName, Message};
 use smallvec::SmallVec;
 
-/// Those that a refusal names at most, each once: whoever has written another's address into a datagram makes
-/// nothing large of it.
+/// Tags that a refusal names at most, each once. So a datagram with a spoofed source address gets no large
+/// response.
 const MOST: usize = 8;
 
 /// Such tags.

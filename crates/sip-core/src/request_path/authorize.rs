@@ -140,9 +140,9 @@ impl Engine {
         }
     }
 
-    /// What `uri` in credentials must be: the Request-URI, or (RFC 3261 §22.4, rule 6) what it was before a
-    /// proxy rewrote its host: another of our own, for the same user. No other: on the way to us nobody is
-    /// to point an authenticated request elsewhere.
+    /// The URI that `uri` in credentials must equal: the Request-URI, or, if a proxy before this server rewrote its
+    /// host (RFC 3261 §22.4, rule 6), the one before that. Both must name the same user at hosts of this server:
+    /// an authenticated request must not be redirected on its way here.
     fn expected_uri<'a>(
         &self,
         request: &Request<'a>,

@@ -65,7 +65,7 @@ fn contacts_that_lead_back_here_are_looked_up_in_place() {
             [names(&["bob"]), vec![phone(1)]].concat(),
             1,
         ),
-        (names(&["nobody"]), vec![], 0),
+        (names(&["unknown"]), vec![], 0),
     ] {
         let mut b = bench(
             &location(),

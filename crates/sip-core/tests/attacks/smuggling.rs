@@ -176,7 +176,7 @@ fn no_spelling_of_credentials_goes_on() {
 
 /// Nor what a stranger says of how his own number was verified.
 #[test]
-fn a_verification_of_ones_own_goes_on_from_nobody() {
+fn a_verification_of_a_strangers_own_is_taken_off() {
     for (from, expected) in [
         (
             "<sip:+1;verstat=TN-Validation-Passed@example.com>;tag=f1",

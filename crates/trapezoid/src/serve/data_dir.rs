@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_can_write_is_told() {
+    fn what_others_can_write_is_a_warning() {
         let dir = tempfile::tempdir().expect("a directory");
         let data = dir.path().join("data");
         create(&data).expect("made");
@@ -148,7 +148,7 @@ mod tests {
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("ours");
         };
         // A group may read the directory.
-        for (directory, key, told) in [
+        for (directory, key, warnings) in [
             (0o750, 0o600, 0),
             (0o770, 0o600, 1),
             (0o700, 0o640, 1),
@@ -156,7 +156,7 @@ mod tests {
         ] {
             set(&data, directory);
             set(&data.join("domain.key"), key);
-            assert_eq!(exposed(&data).len(), told, "{directory:o} {key:o}");
+            assert_eq!(exposed(&data).len(), warnings, "{directory:o} {key:o}");
         }
     }
 

@@ -14,7 +14,7 @@ const SILENCE: Duration = Duration::from_secs(3600);
 /// Peers and causes that are remembered; beyond that, lines wait until one is forgotten.
 const MOST: usize = 1024;
 
-/// What has been said lately; all workers have clones of one. Cheap to clone.
+/// The log lines of the last hour, by peer and cause. All workers have clones of one value. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Flaws(Arc<Mutex<Said>>);
 
@@ -96,11 +96,11 @@ mod tests {
     fn what_is_remembered_is_bounded() {
         let (mut said, start) = (Said::new(), Instant::now());
         let most = u32::try_from(MOST).expect("a small number");
-        let told = |said: &mut Said, keys: std::ops::Range<u32>, at| {
+        let lines = |said: &mut Said, keys: std::ops::Range<u32>, at| {
             keys.filter(|n| note(said, key(*n), at).is_some()).count()
         };
-        assert_eq!(told(&mut said, 0..2 * most, start), MOST);
+        assert_eq!(lines(&mut said, 0..2 * most, start), MOST);
         assert_eq!(said.len(), MOST);
-        assert_eq!(told(&mut said, 2 * most..3 * most, start + SILENCE), MOST);
+        assert_eq!(lines(&mut said, 2 * most..3 * most, start + SILENCE), MOST);
     }
 }

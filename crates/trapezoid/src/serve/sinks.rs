@@ -197,14 +197,14 @@ fn record_failure(event: &Event) {
         rule,
         status,
         reason,
-        untold,
+        unreported,
     } = event
     {
         // As people count them.
         let rule = rule.map(|number| u32::from(number) + 1);
         let (method, uri, call_id) = (lossy(method), lossy(uri), lossy(call_id));
         tracing::info!(
-            status, ?reason, %source, ?method, ?uri, ?call_id, from = ?lossy(from), to = ?lossy(to), rule, untold,
+            status, ?reason, %source, ?method, ?uri, ?call_id, from = ?lossy(from), to = ?lossy(to), rule, unreported,
             "request refused"
         );
     }
