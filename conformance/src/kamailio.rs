@@ -37,7 +37,8 @@ impl Kamailio {
         Self::start_on(scene, &[(transport, local)], &target, None)
     }
 
-    /// Starts it on all of these addresses, in front of a URI. TLS needs `secured`.
+    /// Starts it on all of these addresses, in front of a URI. TLS needs `secured`; what goes over TLS on one side
+    /// should go over TCP on the other, so that one and the same worker of it has both.
     ///
     /// # Panics
     /// When it does not start.
@@ -103,6 +104,9 @@ fn configuration(
         std::fs::write(tls, secured.configuration()).expect("its configuration of TLS");
         extra.push_str("enable_tls=yes");
     }
+    // Its workers are processes that share the errors of OpenSSL 3: one takes another's for its own and closes a
+    // good connection (github.com/kamailio/kamailio/issues/3695, mended after 5.6).
+    let workers = if secured.is_some() { "1" } else { "2" };
     let mut more = String::new();
     if secured.is_some() {
         more.push_str(&TLS.replace("{file}", &tls.display().to_string()));
@@ -111,7 +115,7 @@ fn configuration(
         more.push_str(WEBSOCKET);
     }
     let text = CONFIG.replace("{extra}", &extra).replace("{target}", target);
-    text.replace("{more}", &more)
+    text.replace("{more}", &more).replace("{workers}", workers)
 }
 
 impl Secured<'_> {
@@ -170,8 +174,8 @@ const CONFIG: &str = r#"
 {extra}
 debug=1
 log_stderror=yes
-children=2
-tcp_children=2
+children={workers}
+tcp_children={workers}
 auto_aliases=no
 dns=no
 loadmodule "kex.so"

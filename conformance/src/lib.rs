@@ -67,6 +67,8 @@ pub mod port {
     pub const CALLER: u16 = 5090;
     /// A second proxy.
     pub const NEXT_HOP: u16 = 5080;
+    /// The same over TCP, where it also speaks TLS.
+    pub const NEXT_HOP_TCP: u16 = 5082;
     /// The server's admin address.
     pub const ADMIN: u16 = 8080;
 }

@@ -77,7 +77,7 @@ impl World {
         config.listen(&self.scene, Transport::Tls, &ours, &tls)
     }
 
-    /// The neighbour, on UDP and TLS, which trusts the first authority and wants certificates of it.
+    /// The neighbour, on UDP, TCP and TLS, which trusts the first authority and wants certificates of it.
     fn kamailio(&self, identity: &Identity, target: &str) -> Option<Kamailio> {
         let secured = Secured {
             identity,
@@ -85,7 +85,8 @@ impl World {
             mutual: true,
         };
         let at = self.scene.at(port::NEXT_HOP);
-        let listen = [(Transport::Tls, at), (Transport::Udp, at)];
+        let tcp = self.scene.at(port::NEXT_HOP_TCP);
+        let listen = [(Transport::Tls, at), (Transport::Udp, at), (Transport::Tcp, tcp)];
         Kamailio::start_on(&self.scene, &listen, target, Some(secured))
     }
 
@@ -96,14 +97,14 @@ impl World {
     }
 }
 
-fn sipp_talks_to_sipp(scene: &Scene, first: u16, transport: Transport) {
-    let Some(callee) = Sipp::server(scene, "uas_call", Transport::Udp, port::CALLEE)
+fn sipp_talks_to_sipp(scene: &Scene, first: u16, callee: Transport) {
+    let Some(callee) = Sipp::server(scene, "uas_call", callee, port::CALLEE)
         .calls(CALLS, 20)
         .start()
     else {
         return;
     };
-    let caller = Sipp::client(scene, "uac_call", transport, port::CALLER, scene.at(first))
+    let caller = Sipp::client(scene, "uac_call", Transport::Tcp, port::CALLER, scene.at(first))
         .calls(CALLS, 20)
         .expect_header("Record-Route", "transport=tls")
         // Kamailio's workers may let a BYE overtake its ACK: no call fails of that, but its ACK is not seen.
@@ -120,7 +121,8 @@ fn calls_to_kamailio() {
     let config = world.towards_neighbour(&world.ours(&world.trusted), "");
     let _server = Server::start(&world.scene, &config);
     let theirs = world.neighbour(&world.trusted);
-    let Some(_kamailio) = world.kamailio(&theirs, &world.callee()) else {
+    let callee = world.callee().replace("udp", "tcp");
+    let Some(_kamailio) = world.kamailio(&theirs, &callee) else {
         return;
     };
     sipp_talks_to_sipp(&world.scene, port::SERVER, Transport::Tcp);
@@ -134,7 +136,7 @@ fn calls_from_kamailio() {
     let Some(_kamailio) = world.kamailio_before_us(&theirs) else {
         return;
     };
-    sipp_talks_to_sipp(&world.scene, port::NEXT_HOP, Transport::Udp);
+    sipp_talks_to_sipp(&world.scene, port::NEXT_HOP_TCP, Transport::Udp);
 }
 
 /// Calls by the way of `first`; whether the call was taken. Where not, the callee heard nothing.
@@ -228,8 +230,8 @@ fn may_call_us(theirs: impl Fn(&World) -> Identity) -> Option<bool> {
     let server = Server::start(scene, &world.behind_neighbour());
     let _kamailio = world.kamailio_before_us(&theirs(&world))?;
     let callee = Phone::start(scene, Transport::Udp, port::CALLEE, Part::Answer(Duration::ZERO));
-    let next_hop = scene.at(port::NEXT_HOP);
-    let mut caller = Client::new(scene, Transport::Udp, port::CALLER, next_hop);
+    let next_hop = scene.at(port::NEXT_HOP_TCP);
+    let mut caller = Client::new(scene, Transport::Tcp, port::CALLER, next_hop);
     caller.invite("bob", "a-call");
     let (mut heard, mut refused) = (0, false);
     wait_until("the call comes, or is refused", || {
