@@ -86,9 +86,9 @@ fn calls(state: StateMode, count: u32) {
         let invite = desk.sent(b"INVITE ");
         counted_ringing(&mut desk, &desk::response(&invite, "180 Ringing", number), true);
         desk.sent(b"SIP/2.0 180 ");
-        let ok = desk::response(&invite, "200 OK", number);
-        counted_ok(&mut desk, &ok, true);
-        desk.sent(b"SIP/2.0 200 ");
+        counted_ok(&mut desk, &desk::response(&invite, "200 OK", number), true);
+        // As the caller gets it.
+        let ok = desk.sent(b"SIP/2.0 200 ");
         counted_ack(&mut desk, &desk::in_dialog("ACK", &ok, number), false);
         desk.sent(b"ACK ");
         counted_bye(&mut desk, &desk::in_dialog("BYE", &ok, number), false);

@@ -50,19 +50,15 @@ fn without_100(mut sent: Vec<Sent>) -> Vec<Sent> {
 }
 
 /// The request of who got `invite`, or sent it, in the dialog; `route`: his route set.
-fn in_dialog(method: &str, uri: &str, from_caller: bool, route: &[&str]) -> String {
+fn in_dialog(method: &str, uri: &str, from_caller: bool, route: &[impl AsRef<str>]) -> String {
     let (from, to) = match from_caller {
         true => ("<sip:alice@example.com>;tag=f1", "<sip:bob@example.com>;tag=t1"),
         false => ("<sip:bob@example.com>;tag=t1", "<sip:alice@example.com>;tag=f1"),
     };
-    let route: String = route.iter().map(|r| format!("Route: {r}\n")).collect();
+    let route: String = route.iter().map(|r| format!("Route: {}\n", r.as_ref())).collect();
     request(method, uri, &format!("d{method}{from_caller}"), &route)
         .replace("From: <sip:alice@example.com>;tag=f1", &format!("From: {from}"))
         .replace("To: <sip:bob@example.com>", &format!("To: {to}"))
-}
-
-fn reversed<'a>(marks: &[&'a str]) -> Vec<&'a str> {
-    marks.iter().rev().copied().collect()
 }
 
 /// A call from UDP to a browser and back: nothing of it asks name service.
@@ -85,13 +81,9 @@ fn a_browser_is_reached_by_its_flow_all_through_the_dialog() {
             "{marks:?}"
         );
         assert!(!marks[1].contains('@'), "{marks:?}");
-        let out = b.receive(
-            browser(4),
-            &response(&invite, "200 OK", &format!("Contact: <{INVALID}>\n")),
-        );
-        assert_eq!(one(out).to, udp_flow(CALLER));
+        let back = route_of_caller(&mut b, browser(4), &invite);
         for method in ["ACK", "INFO", "BYE"] {
-            let text = in_dialog(method, INVALID, true, &reversed(&marks));
+            let text = in_dialog(method, INVALID, true, &back);
             let sent = one(without_100(b.udp(CALLER, &text)));
             assert_eq!((sent.to, sent.pinned), (browser(4), true), "{method}");
             assert!(sent.first_line().starts_with(&format!("{method} {INVALID} ")));
@@ -128,16 +120,13 @@ fn two_browsers_on_one_listener() {
                 .all(|m| m.contains("@192.0.2.1:5067;transport=ws;lr;")),
         "{marks:?}"
     );
-    assert_eq!(
-        one(b.receive(browser(4), &response(&invite, "200 OK", ""))).to,
-        caller
-    );
-    let bye = in_dialog("BYE", INVALID, true, &reversed(&marks));
+    let back = route_of_caller(&mut b, browser(4), &invite);
+    let bye = in_dialog("BYE", INVALID, true, &back);
     assert_eq!(one(without_100(b.receive(caller, &bye))).to, browser(4));
     let bye = in_dialog("INFO", own, false, &marks);
     assert_eq!(one(without_100(b.receive(browser(4), &bye))).to, caller);
     // From another connection of the same caller as well.
-    let info = in_dialog("MESSAGE", INVALID, true, &reversed(&marks));
+    let info = in_dialog("MESSAGE", INVALID, true, &back);
     assert_eq!(
         one(without_100(
             b.receive(over(Transport::Wss, "192.0.2.31:40009", 9), &info)
@@ -153,10 +142,10 @@ fn tokens_of_flows_that_have_gone_and_forged_ones() {
     let mut b = Bench::new(&location(StateMode::Transaction));
     register(&mut b, browser(4), &format!("<{INVALID}>"));
     let invite = one(call(&mut b, "a1"));
-    let marks = invite.headers("Record-Route");
-    b.receive(browser(4), &response(&invite, "200 OK", ""));
+    let back = route_of_caller(&mut b, browser(4), &invite);
+    let marks: Vec<&str> = back.iter().rev().map(String::as_str).collect();
     let info = one(without_100(
-        b.udp(CALLER, &in_dialog("INFO", INVALID, true, &reversed(&marks))),
+        b.udp(CALLER, &in_dialog("INFO", INVALID, true, &back)),
     ));
     assert_eq!(one(b.undelivered(&info)).first_line(), "SIP/2.0 430 Flow Failed");
     // Anything else than what we wrote.
@@ -172,13 +161,14 @@ fn tokens_of_flows_that_have_gone_and_forged_ones() {
     // The token of one dialog with the mark of another.
     let other = request("INVITE", "sip:bob@example.com", "a2", "").replace("c1@", "c2@");
     let other = one(without_100(b.udp(CALLER, &other)));
-    let mixed = marks[0][..at].to_string() + &other.headers("Record-Route")[0][at..];
+    let other = route_of_caller(&mut b, browser(4), &other);
+    let mixed = marks[0][..at].to_string() + &other[1][at..];
     let text = in_dialog("MESSAGE", INVALID, true, &[&mixed]).replace("c1@", "c2@");
     assert_eq!(one(b.udp(CALLER, &text)).first_line(), "SIP/2.0 403 Forbidden");
     // Another node of the domain.
     let mut config = location(StateMode::Transaction);
     config.node_id = 2;
-    let out = one(Bench::new(&config).udp(CALLER, &in_dialog("INFO", INVALID, true, &reversed(&marks))));
+    let out = one(Bench::new(&config).udp(CALLER, &in_dialog("INFO", INVALID, true, &back)));
     assert_eq!(out.first_line(), "SIP/2.0 430 Flow Failed");
 }
 
@@ -224,11 +214,8 @@ fn behind_a_nat_the_flow_comes_before_the_contact() {
     register(&mut b, phone, &format!("<{uri}>"));
     let invite = one(call(&mut b, "a1"));
     assert_eq!((invite.to, invite.pinned), (phone, true));
-    let marks = invite.headers("Record-Route");
-    b.receive(phone, &response(&invite, "200 OK", ""));
-    let bye = one(without_100(
-        b.udp(CALLER, &in_dialog("BYE", uri, true, &reversed(&marks))),
-    ));
+    let back = route_of_caller(&mut b, phone, &invite);
+    let bye = one(without_100(b.udp(CALLER, &in_dialog("BYE", uri, true, &back))));
     assert_eq!((bye.to, bye.pinned), (phone, true));
     let again = one(b.undelivered(&bye));
     assert_eq!(
@@ -257,10 +244,9 @@ fn nothing_is_opened_to_the_far_end_of_a_flow() {
         register(&mut b, phone, &format!("<{uri}>"));
         let invite = one(call(&mut b, "a1"));
         assert_eq!((invite.to, invite.pinned), (phone, true), "{state:?}");
-        let marks = invite.headers("Record-Route");
-        b.receive(phone, &response(&invite, "200 OK", ""));
+        let back = route_of_caller(&mut b, phone, &invite);
         for method in ["ACK", "INVITE", "INFO", "BYE"] {
-            let text = in_dialog(method, uri, true, &reversed(&marks));
+            let text = in_dialog(method, uri, true, &back);
             let sent = one(without_100(b.udp(CALLER, &text)));
             assert_eq!((sent.to, sent.pinned), (phone, true), "{method}, {state:?}");
             let next = without_100(b.undelivered(&sent));
@@ -617,12 +603,11 @@ fn requests_to_flows_that_have_gone_are_forgotten() {
     let mut b = Bench::new(&location(StateMode::Transaction));
     register(&mut b, browser(4), &format!("<{INVALID}>"));
     let invite = one(call(&mut b, "a1"));
-    let marks = invite.headers("Record-Route");
-    b.receive(browser(4), &response(&invite, "200 OK", ""));
+    let back = route_of_caller(&mut b, browser(4), &invite);
     b.pass(40_000);
     closed(&mut b, browser(4));
     assert_eq!((b.endpoint.gauges().flows, b.counters().flows_lost), (0, 1));
-    let info = in_dialog("INFO", INVALID, true, &reversed(&marks));
+    let info = in_dialog("INFO", INVALID, true, &back);
     for n in 0..10_000 {
         let text = info.replace("dINFO", &format!("d{n}"));
         let sent = one(b.udp(CALLER, &text));

@@ -19,15 +19,12 @@ fn closed() -> Config {
     config
 }
 
-/// The Record-Route values of an INVITE through `b`.
-fn routes(b: &mut Bench) -> Vec<String> {
+/// The routes of the caller and of the callee after an INVITE through `b`: of each its only value.
+fn routes(b: &mut Bench) -> [String; 2] {
     let out = b.udp(CALLER, &request("INVITE", "sip:bob@example.com", "a0", ""));
-    out.last()
-        .unwrap()
-        .headers("Record-Route")
-        .into_iter()
-        .map(str::to_string)
-        .collect()
+    let invite = out.last().unwrap();
+    let of_callee = invite.header("Record-Route").to_string();
+    [route_of_caller(b, udp_flow(CALLEE), invite).remove(0), of_callee]
 }
 
 /// A request within the dialog of [`routes`].
@@ -50,7 +47,7 @@ fn from_callee(text: &str) -> String {
 #[test]
 fn a_mark_admits_both_sides_of_its_dialog_and_nobody_else() {
     let mut b = Bench::new(&closed());
-    let route = routes(&mut b).remove(0);
+    let [route, of_callee] = routes(&mut b);
     let bye = within(
         "BYE",
         "sip:bob@203.0.113.7:5062",
@@ -61,21 +58,25 @@ fn a_mark_admits_both_sides_of_its_dialog_and_nobody_else() {
     let out = one(b.udp(CALLER, &bye));
     assert_eq!(lines(std::slice::from_ref(&out)), [there]);
     assert!(out.headers("Route").is_empty());
-    assert_eq!(lines(&b.udp(CALLEE, &from_callee(&bye))), [there]);
+    let back = from_callee(&bye).replace(&route, &of_callee);
+    assert_eq!(lines(&b.udp(CALLEE, &back)), [there]);
     let mark = route
         .split(";tz=")
         .nth(1)
         .unwrap()
         .trim_end_matches('>')
         .to_string();
-    let zeros = "0".repeat(16);
+    let zeros = "0".repeat(32);
     for (what, text) in [
         ("no mark", bye.replace(&format!(";tz={mark}"), "")),
         ("forged", bye.replace(&mark, &zeros)),
-        ("cut", bye.replace(&mark, &mark[..15])),
+        ("cut", bye.replace(&mark, &mark[..31])),
         ("upper case", bye.replace(&mark, &mark.to_uppercase())),
         ("another call's", bye.replace("c1@", "c2@")),
         ("another initiator's", bye.replace("tag=f1", "tag=f2")),
+        ("another callee's", bye.replace("tag=t1", "tag=t2")),
+        ("the callee's", bye.replace(&route, &of_callee)),
+        ("with its tags exchanged", from_callee(&bye)),
         (
             "another host's",
             bye.replace("<sip:192.0.2.1:5060;lr", "<sip:192.0.2.2:5060;lr"),
@@ -114,7 +115,7 @@ fn a_mark_admits_both_sides_of_its_dialog_and_nobody_else() {
 #[test]
 fn ours_come_off_wherever_they_stand_on_the_line() {
     let mut b = Bench::new(&closed());
-    let ours = routes(&mut b).remove(0);
+    let [ours, _] = routes(&mut b);
     let plain = "<sip:proxy.example.com;lr>";
     let (x, y) = ("<sip:198.51.100.7;lr>", "\"Y, z\" <sip:198.51.100.8;lr>");
     for (lines_in, lines_out) in [
@@ -162,7 +163,7 @@ fn ours_come_off_wherever_they_stand_on_the_line() {
 #[test]
 fn what_a_strict_router_did_is_undone() {
     let mut b = Bench::new(&closed());
-    let ours = routes(&mut b).remove(0);
+    let [ours, _] = routes(&mut b);
     let uri = ours.trim_matches(['<', '>']);
     let (x, bob) = ("<sip:198.51.100.7;lr>", "<sip:bob@203.0.113.7;x=y>");
     for (lines_in, lines_out, to) in [
@@ -218,7 +219,7 @@ fn what_a_strict_router_did_is_undone() {
 #[test]
 fn a_strict_router_gets_itself_as_request_uri() {
     let mut b = Bench::new(&closed());
-    let ours = routes(&mut b).remove(0);
+    let [ours, _] = routes(&mut b);
     let (strict, x) = ("sip:198.51.100.7", "<sip:198.51.100.8;lr>");
     for (lines_in, lines_out) in [
         (

@@ -18,6 +18,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use crate::dispatcher::Group;
+use crate::engine::place::PlaceId;
 use crate::engine::reply::Status;
 use crate::engine::{Pin, is_sips};
 use crate::resolve::Candidates;
@@ -131,6 +132,8 @@ pub(crate) struct Shape {
     pub(crate) recurse: bool,
     /// RFC 5393 §4.2: goes into our Via where the request is forked.
     pub(crate) loop_mark: Option<u64>,
+    /// The guarded place that the rule leads to; 0: none.
+    pub(crate) place: PlaceId,
 }
 
 /// See the module.
@@ -507,6 +510,7 @@ mod tests {
         c_ms: 180_000,
         recurse: false,
         loop_mark: None,
+        place: 0,
     };
 
     fn context(orders: &[u16]) -> Context {

@@ -9,11 +9,12 @@ use hashbrown::HashTable;
 use sip_message::{Host, SipUri};
 use smallvec::SmallVec;
 
+use super::place::{PlaceId, denied_by, place_of_rule, places};
 use crate::config::{Config, Domain, Listener, Network};
 use crate::id::ListenerId;
 use crate::location::aor::unescape;
 use crate::resolve::Transports;
-use crate::transport::{Flow, Proof, Transport};
+use crate::transport::{Flow, HopHost, Proof, Transport};
 
 /// A host in canonical form: names in lower case without a trailing dot, addresses as bytes.
 type HostKey = SmallVec<[u8; 64]>;
@@ -63,6 +64,8 @@ struct Entry {
     domain: Option<usize>,
     /// It means this server.
     own: Option<OwnPorts>,
+    /// The guarded places that it belongs to.
+    places: SmallVec<[PlaceId; 2]>,
 }
 
 /// With which ports a host means this server.
@@ -85,6 +88,10 @@ pub(crate) struct Directory {
     via_starts: Vec<Box<[u8]>>,
     /// What can be sent from here.
     pub(crate) reach: Reach,
+    /// Whether there are guarded places, and any that are found by name service.
+    has_places: [bool; 2],
+    /// The place that each rule leads to; 0: none of its own.
+    rule_places: Vec<PlaceId>,
 }
 
 /// What the listeners can send over.
@@ -110,9 +117,12 @@ impl Reach {
     }
 }
 
+const VIA: &[u8] = b"Via: ";
+
 fn via_start(listener: &Listener) -> Box<[u8]> {
     let mut start = Vec::with_capacity(48);
-    start.extend_from_slice(b"Via: SIP/2.0/");
+    start.extend_from_slice(VIA);
+    start.extend_from_slice(b"SIP/2.0/");
     start.extend_from_slice(listener.transport.via_name().as_bytes());
     start.push(b' ');
     start.extend_from_slice(&listener.sent_by);
@@ -163,6 +173,12 @@ impl Directory {
             kinds: [[(0, ListenerId(0)); 2]; 5],
             via_starts: config.listeners.iter().map(via_start).collect(),
             reach: Reach::of(config),
+            has_places: [false; 2],
+            rule_places: config
+                .routes
+                .iter()
+                .map(|rule| place_of_rule(config, rule))
+                .collect(),
         };
         for (number, listener) in (0u16..).zip(&config.listeners) {
             let family = usize::from(listener.address.is_ipv6());
@@ -189,7 +205,53 @@ impl Directory {
                 }
             }
         }
+        for (place, hop) in places(config) {
+            let host = match &hop.host {
+                HopHost::Name(name) => Host::Name(name),
+                HopHost::Ip(IpAddr::V4(ip)) => Host::V4(*ip),
+                HopHost::Ip(IpAddr::V6(ip)) => Host::V6(*ip),
+            };
+            let [some, named] = &mut directory.has_places;
+            *some = true;
+            *named |= matches!(host, Host::Name(_));
+            let of_host = &mut directory.entry(host_key(&host)).places;
+            if !of_host.contains(&place) {
+                of_host.push(place);
+            }
+        }
+        for (place, key) in config
+            .routes
+            .iter()
+            .filter_map(denied_by)
+            .filter_map(|(place, host)| Some((place, text_key(host)?)))
+        {
+            let [some, _] = &mut directory.has_places;
+            *some = true;
+            directory.entry(key).places.push(place);
+        }
         directory
+    }
+
+    /// The guarded places that a host belongs to, as far as the configuration says.
+    pub(crate) fn places_of(&self, host: &Host<'_>) -> &[PlaceId] {
+        self.find(host).map_or(&[], |entry| &entry.places)
+    }
+
+    /// The place that the rule of this number leads to; 0: none of its own.
+    pub(crate) fn place_of_rule(&self, number: usize) -> PlaceId {
+        self.rule_places.get(number).copied().unwrap_or(0)
+    }
+
+    /// Whether there are guarded places.
+    pub(crate) const fn has_places(&self) -> bool {
+        let [some, _] = self.has_places;
+        some
+    }
+
+    /// Whether there are any of which the configuration does not say the address.
+    pub(crate) const fn has_named_places(&self) -> bool {
+        let [_, named] = self.has_places;
+        named
     }
 
     fn entry(&mut self, key: HostKey) -> &mut Entry {
@@ -200,6 +262,7 @@ impl Directory {
                 key: key.clone(),
                 domain: None,
                 own: None,
+                places: SmallVec::new(),
             })
             .into_mut()
     }
@@ -228,6 +291,13 @@ impl Directory {
         self.via_starts
             .get(usize::from(listener.0))
             .map_or(&[], |start| start)
+    }
+
+    /// Whether the value of a Via begins as a listener of ours writes it.
+    #[inline]
+    pub(crate) fn wrote_via(&self, value: &[u8]) -> bool {
+        let starts = self.via_starts.iter().filter_map(|line| line.strip_prefix(VIA));
+        starts.into_iter().any(|start| value.starts_with(start))
     }
 
     /// See [`egress`].
@@ -267,7 +337,7 @@ impl Directory {
             IpAddr::V4(ip) => Host::V4(ip),
             IpAddr::V6(ip) => Host::V6(ip),
         };
-        ip.to_canonical().is_loopback() || self.find(&host).is_some()
+        ip.to_canonical().is_loopback() || self.find(&host).is_some_and(Entry::is_ours)
     }
 
     /// Whether host and port mean this server: what we listen on or advertise, its name, a domain.
@@ -288,6 +358,10 @@ impl Directory {
 }
 
 impl Entry {
+    fn is_ours(&self) -> bool {
+        self.domain.is_some() || self.own.is_some()
+    }
+
     /// Notes that it means this server, with this port; `None`: with any that we listen on.
     fn add_own(&mut self, port: Option<u16>) {
         match (port, &mut self.own) {
@@ -303,6 +377,13 @@ impl Entry {
 /// none: a contact that leads back here would else lend its calls our own rights.
 pub(crate) fn comes_from(networks: &[Network], flow: &Flow) -> bool {
     flow.proof != Proof::Ourselves && in_networks(networks, flow.remote.ip())
+}
+
+/// Whether a rule frees new requests from this source of credentials: no rule is looked for in a
+/// dialog, but what its first request needed not prove, the others need not either.
+pub(crate) fn is_exempt(config: &Config, source: &Flow) -> bool {
+    let mut rules = config.routes.iter();
+    rules.any(|rule| rule.auth == Some(false) && comes_from(&rule.when.source, source))
 }
 
 /// Whether any of `networks` holds `ip`.

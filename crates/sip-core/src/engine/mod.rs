@@ -10,6 +10,7 @@ pub(crate) mod effects;
 pub(crate) mod elsewhere;
 pub(crate) mod flows;
 pub(crate) mod no_tcp;
+pub(crate) mod place;
 mod refusals;
 pub(crate) mod reply;
 pub(crate) mod request;
@@ -443,7 +444,9 @@ impl Engine {
 
     /// Takes a new configuration. Caches stay; what is under way goes on.
     pub(crate) fn reconfigure(&mut self, config: &Config) {
-        self.config = Arc::new(config.clone());
+        let mut config = config.clone();
+        place::keep_known(&self.config, &mut config);
+        self.config = Arc::new(config);
         self.directory = Directory::new(&self.config);
         self.admission.reconfigure(&self.config);
         self.holds_state = holds_state(&self.config);

@@ -2,12 +2,13 @@
 //!
 //! SipHash is a pseudo-random function made for short inputs. What is worth forging (marks, tags)
 //! is SipHash-2-4; a branch and a table's key, which come with every message and serve for its
-//! transaction only, are SipHash-1-3 of 128 bits: not to be guessed nor met by accident. Fields are hashed as length and bytes, so that
+//! transaction only, are SipHash-1-3 of 128 bits: not to be guessed nor met by accident. So is, of 64 bits, what
+//! turns a callee's mark into the caller's, in every response: the mark under it is SipHash-2-4. Fields are hashed as length and bytes, so that
 //! no two field lists encode alike.
 
 use core::hash::Hasher as _;
 
-use siphasher::sip::SipHasher24;
+use siphasher::sip::{SipHasher13, SipHasher24};
 use siphasher::sip128::{Hasher128 as _, SipHasher13 as SipHasher13x128};
 
 use crate::keys::derive_siphash_key;
@@ -22,6 +23,10 @@ pub(crate) struct Secrets {
     tag: Key,
     dice: Key,
     flow: Key,
+    /// For the marks of callers.
+    caller: Key,
+    /// What [`Secrets::mark_domain`] gives, and its digits.
+    mark_domain: (u32, [u8; 5]),
     /// For maps keyed by what a peer chooses; differs between starts.
     map: Key,
     /// The same for sources of messages.
@@ -36,12 +41,16 @@ impl core::fmt::Debug for Secrets {
 
 impl Secrets {
     pub(crate) fn new(domain_secret: &[u8; 32], seed: &[u8; 32]) -> Self {
+        let mark_domain = derive_siphash_key(domain_secret, "domain of marks").0 as u32 >> 12;
+        let [_, _, _, digits @ ..] = digits_of(spread(mark_domain)).to_le_bytes();
         Self {
             branch: derive_siphash_key(domain_secret, "client branch"),
             route: derive_siphash_key(domain_secret, "record-route mark"),
             tag: derive_siphash_key(domain_secret, "to tag"),
             dice: derive_siphash_key(domain_secret, "choice among equals"),
             flow: derive_siphash_key(domain_secret, "flow token"),
+            caller: derive_siphash_key(domain_secret, "mark of the caller"),
+            mark_domain: (mark_domain, digits),
             map: derive_siphash_key(seed, "transaction keys"),
             source: derive_siphash_key(seed, "sources"),
         }
@@ -70,16 +79,43 @@ impl Secrets {
         Fields(fields).hash128(self.branch)
     }
 
-    /// Marks a Record-Route as ours: the day, and 48 bits over it, Call-ID and the tag of the dialog's
-    /// initiator.
-    pub(crate) fn route_mark(&self, call_id: &[u8], initiator_tag: &[u8], day: u16) -> u64 {
-        let hash = hash64(self.route, [call_id, initiator_tag, &day.to_be_bytes()]);
-        u64::from(day) << 48 | hash >> 16
+    /// 20 bits by which marks of this secret are known as such. They prove nothing.
+    #[inline]
+    pub(crate) const fn mark_domain(&self) -> u32 {
+        self.mark_domain.0
     }
 
-    /// Makes a flow token ours (RFC 5626 §5.2), for the dialog with this mark only.
-    pub(crate) fn flow_mac(&self, flow: &[u8], mark: u64) -> u64 {
-        hash64(self.flow, [flow, &mark.to_be_bytes()])
+    /// The same as hexadecimal digits.
+    #[inline]
+    pub(crate) const fn mark_domain_digits(&self) -> &[u8; 5] {
+        &self.mark_domain.1
+    }
+
+    /// The MAC of the callee's mark, over what the mark says beside it, Call-ID and the caller's tag.
+    pub(crate) fn callee_mark(&self, says: [u8; 10], call_id: &[u8], caller_tag: &[u8]) -> u64 {
+        hash64(self.route, [call_id, caller_tag, &says])
+    }
+
+    /// The MAC of the caller's mark, over the callee's, as its digits, and the callee's tag. It is made for each
+    /// response, and needs no lengths: that of the first is fixed.
+    pub(crate) fn caller_mark(&self, of_callee: &[u8; 12], callee_tag: &[u8]) -> u64 {
+        let mut hasher = SipHasher13::new_with_keys(self.caller.0, self.caller.1);
+        let mut row = [0; 64];
+        let len = of_callee.len() + callee_tag.len();
+        let (start, rest) = row.split_at_mut(of_callee.len());
+        start.copy_from_slice(of_callee);
+        if let Some(place) = rest.get_mut(..callee_tag.len()) {
+            place.copy_from_slice(callee_tag);
+            return hasher.hash(row.get(..len).unwrap_or_default());
+        }
+        hasher.write(of_callee);
+        hasher.write(callee_tag);
+        hasher.finish()
+    }
+
+    /// Makes a flow token ours (RFC 5626 §5.2), for this dialog only.
+    pub(crate) fn flow_mac(&self, flow: &[u8], call_id: &[u8], caller_tag: &[u8]) -> u64 {
+        hash64(self.flow, [flow, call_id, caller_tag])
     }
 
     /// Marks a forked request, by which it is known should it come back unchanged (RFC 5393 §4.2).
@@ -240,6 +276,17 @@ pub(crate) fn write_hex(out: &mut alloc::vec::Vec<u8>, value: u128, digits: u32)
     }
 }
 
+/// The 12 digits of the low 48 bits of `value`.
+#[inline]
+pub(crate) fn hex48(value: u64) -> [u8; 12] {
+    let mut text = [0; 12];
+    let (high, low) = text.split_at_mut(8);
+    high.copy_from_slice(&digits_of(spread((value >> 16) as u32)).to_le_bytes());
+    let [_, _, _, _, last @ ..] = digits_of(spread(value as u32)).to_le_bytes();
+    low.copy_from_slice(&last);
+    text
+}
+
 /// Reads exactly `digits` lower-case hexadecimal digits, at most 32.
 pub(crate) fn read_hex(text: &[u8], digits: usize) -> Option<u128> {
     if text.len() != digits {
@@ -309,6 +356,7 @@ mod tests {
         write_hex(&mut out, 0x0012_ab00_0000_00ff, 16);
         write_hex(&mut out, 7, 2);
         assert_eq!(out, b"0012ab00000000ff07");
+        assert_eq!(&hex48(0xffff_0012_ab00_00f7), b"0012ab0000f7");
         assert_eq!(read_hex(b"0012ab00000000ff", 16), Some(0x0012_ab00_0000_00ff));
         for byte in 0..=u8::MAX {
             let text = [b'0', b'0', b'0', byte, b'0', b'0', b'0', b'0', byte];

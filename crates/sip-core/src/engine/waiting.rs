@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
+use super::place::DomainNumber;
 use super::{Engine, Wake};
 use crate::id::QueryId;
 use crate::query::{Query, QueryKind, RecordKind};
@@ -28,6 +29,8 @@ pub(crate) struct Parked {
     pub(crate) server: Option<Key>,
     /// Whether credentials were checked already.
     pub(crate) authorized: bool,
+    /// The domain of which any account will do; 0: that of From is asked.
+    pub(crate) any_account_of: DomainNumber,
     /// How often it waited for name service, this time included.
     pub(crate) asked: u8,
     /// The target whose name it waits for, where it has a response context.

@@ -2,8 +2,8 @@
 //! dialog find back to who has no address of his own.
 //!
 //! A token names the connection and both of its ends, and ends in a MAC under a key that only nodes of
-//! this domain have, which also covers the mark of the dialog: it is good in no other, and nobody who
-//! is called can lead strangers to the flow of another.
+//! this domain have, which also covers the dialog, by its Call-ID and the caller's tag: it is good in no other, and
+//! no callee can lead strangers to the flow of another.
 //!
 //! Who gets one:
 //! - **WebSocket clients** (RFC 7118 §5): their Contact names nobody.
@@ -51,6 +51,13 @@ pub(crate) enum TokenOwner {
     Forged,
 }
 
+/// The dialog of a token.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dialog<'a> {
+    pub(crate) call_id: &'a [u8],
+    pub(crate) caller_tag: &'a [u8],
+}
+
 /// The bytes of a token before its MAC: at most 33.
 type Bytes = smallvec::SmallVec<[u8; 48]>;
 
@@ -61,14 +68,14 @@ const CONN: u8 = 1 << 5;
 const TO_INITIATOR: u8 = 1 << 6;
 
 impl Engine {
-    /// Appends the token of a flow, for the dialog with this mark.
-    pub(crate) fn write_flow_token(&self, out: &mut Vec<u8>, route: &RouteFlow, mark: u64) {
-        seal(&self.secrets, self.config.node_id, out, route, mark);
+    /// Appends the token of a flow, for this dialog.
+    pub(crate) fn write_flow_token(&self, out: &mut Vec<u8>, route: &RouteFlow, dialog: Dialog<'_>) {
+        seal(&self.secrets, self.config.node_id, out, route, dialog);
     }
 
-    /// Reads what [`Engine::write_flow_token`] wrote for the dialog with this mark.
-    pub(crate) fn read_flow_token(&self, text: &[u8], mark: u64) -> TokenOwner {
-        open(&self.secrets, self.config.node_id, text, mark)
+    /// Reads what [`Engine::write_flow_token`] wrote for this dialog.
+    pub(crate) fn read_flow_token(&self, text: &[u8], dialog: Dialog<'_>) -> TokenOwner {
+        open(&self.secrets, self.config.node_id, text, dialog)
     }
 
     /// The flow by which the dialog of this request leads back to its sender, if it must.
@@ -128,19 +135,20 @@ fn is_elsewhere(uri: &SipUri<'_>, flow: &Flow) -> bool {
     }
 }
 
-fn seal(secrets: &Secrets, node: u16, out: &mut Vec<u8>, route: &RouteFlow, mark: u64) {
+fn seal(secrets: &Secrets, node: u16, out: &mut Vec<u8>, route: &RouteFlow, dialog: Dialog<'_>) {
     let mut bytes = encode(route, node);
-    let mac = secrets.flow_mac(&bytes, mark);
+    let mac = secrets.flow_mac(&bytes, dialog.call_id, dialog.caller_tag);
     bytes.extend_from_slice(&mac.to_be_bytes());
     write_base64url(out, &bytes);
 }
 
-fn open(secrets: &Secrets, node: u16, text: &[u8], mark: u64) -> TokenOwner {
+fn open(secrets: &Secrets, node: u16, text: &[u8], dialog: Dialog<'_>) -> TokenOwner {
     let read = || {
         let bytes = read_base64url(text)?;
         let (body, mac) = bytes.split_last_chunk::<MAC>()?;
         // One word compared with one word: nothing to be learnt of how long that takes.
-        (secrets.flow_mac(body, mark) == u64::from_be_bytes(*mac)).then_some(())?;
+        let genuine = secrets.flow_mac(body, dialog.call_id, dialog.caller_tag);
+        (genuine == u64::from_be_bytes(*mac)).then_some(())?;
         decode(body)
     };
     match read() {
@@ -273,25 +281,29 @@ mod tests {
         fn a_token_is_good_as_it_was_written_and_in_its_dialog_only(
             route in route(),
             node: u16,
-            mark: u64,
-            other in 1..u64::MAX,
+            call_id in "[a-z0-9]{0,20}",
+            other in "[A-Z]",
         ) {
+            let (call_id, other) = (call_id.as_bytes(), other.as_bytes());
+            let dialog = Dialog { call_id, caller_tag: b"a" };
             let secrets = Secrets::new(&[7; 32], &[9; 32]);
             let mut text = Vec::new();
-            seal(&secrets, node, &mut text, &route, mark);
-            prop_assert_eq!(open(&secrets, node, &text, mark), TokenOwner::Here(route));
+            seal(&secrets, node, &mut text, &route, dialog);
+            prop_assert_eq!(open(&secrets, node, &text, dialog), TokenOwner::Here(route));
             // Another node of the domain has the same secret, and a seed of its own.
             let of_another = Secrets::new(&[7; 32], &[8; 32]);
-            let elsewhere = open(&of_another, node ^ 1, &text, mark);
+            let elsewhere = open(&of_another, node ^ 1, &text, dialog);
             prop_assert_eq!(elsewhere, TokenOwner::Elsewhere(route));
             let of_strangers = Secrets::new(&[6; 32], &[9; 32]);
-            prop_assert_eq!(open(&of_strangers, node, &text, mark), TokenOwner::Forged);
-            prop_assert_eq!(open(&secrets, node, &text, mark ^ other), TokenOwner::Forged);
+            prop_assert_eq!(open(&of_strangers, node, &text, dialog), TokenOwner::Forged);
+            for of_another in [Dialog { call_id: other, ..dialog }, Dialog { caller_tag: other, ..dialog }] {
+                prop_assert_eq!(open(&secrets, node, &text, of_another), TokenOwner::Forged);
+            }
             for (at, bit) in (0..text.len()).flat_map(|at| (0..6).map(move |bit| (at, bit))) {
                 let mut changed = text.clone();
                 let value = ALPHABET.iter().position(|digit| *digit == text[at]).unwrap();
                 changed[at] = ALPHABET[value ^ 1 << bit];
-                let owner = open(&secrets, node, &changed, mark);
+                let owner = open(&secrets, node, &changed, dialog);
                 prop_assert_eq!(owner, TokenOwner::Forged, "digit {}, bit {}", at, bit);
             }
         }

@@ -11,17 +11,16 @@ use sip_message::write::Edits;
 use sip_message::{HeaderName, Message, Method, Uri};
 
 use super::flow_token::{RouteFlow, flow_of_contact};
-use super::record_route::{RecordRoute, day};
 use crate::activity::Component;
-use crate::config::{Config, StateMode};
+use crate::config::StateMode;
 use crate::engine::context::{Context, Shape, Target, TargetState};
 use crate::engine::directory::COOKIE;
 use crate::engine::request::Request;
-use crate::engine::secrets::{Secrets, write_hex};
+use crate::engine::secrets::write_hex;
 use crate::engine::{ClientUser, Engine, Owner, Pin};
 use crate::id::{ConnId, ListenerId};
 use crate::resolve::{Candidate, Candidates};
-use crate::time::{Millis, Now};
+use crate::time::Millis;
 use crate::transaction::table::{ClientMachine, Key};
 use crate::transaction::{invite_client, non_invite_client};
 use crate::transport::{Flow, PeerName, Proof, Transport, via};
@@ -81,14 +80,16 @@ pub(crate) struct Branch {
 
 /// What the edits of a forwarded request depend on, beside the request.
 #[derive(Clone, Copy, Debug)]
-struct Leaving {
+pub(super) struct Leaving {
     branch: u128,
     /// Number of the branch among those of this request.
     number: u8,
-    to: Flow,
-    shape: Shape,
-    secure: bool,
-    back: Option<RouteFlow>,
+    pub(super) to: Flow,
+    /// See [`Branch::is_contact`].
+    pub(super) is_contact: bool,
+    pub(super) shape: Shape,
+    pub(super) secure: bool,
+    pub(super) back: Option<RouteFlow>,
     breadth: Option<u32>,
     stateless: bool,
 }
@@ -176,6 +177,7 @@ impl Engine {
             branch: self.secrets.branch(&request.branch_input(), 0),
             number: 0,
             to,
+            is_contact: decision.contact.is_some(),
             shape: decision.shape,
             secure: decision.secure,
             back: decision.back(),
@@ -307,6 +309,7 @@ impl Engine {
             branch,
             number,
             to: plan.to,
+            is_contact: plan.is_contact,
             shape: plan.shape,
             secure: plan.secure,
             back: plan.back,
@@ -368,22 +371,6 @@ impl Engine {
         }
     }
 
-    /// The flows by which the dialog of a request finds back to its sender and on to its receiver, as
-    /// texts; empty where it begins none, or needs none.
-    fn flow_tokens(&self, request: &Request<'_>, leaving: &Leaving) -> [Vec<u8>; 2] {
-        let mut tokens = [Vec::new(), Vec::new()];
-        if begins_dialog(request) {
-            let flows = [self.flow_of_sender(request), leaving.back];
-            for (text, flow) in tokens.iter_mut().zip(flows) {
-                if let Some(flow) = flow {
-                    let mark = self.new_mark(request.call_id, request.from_tag());
-                    self.write_flow_token(text, &flow, mark);
-                }
-            }
-        }
-        tokens
-    }
-
     /// The edits that every forwarded request gets: received, Max-Forwards, Record-Route, Via
     /// (§16.6 steps 3, 4, 8) and, toward a stream, Content-Length.
     fn final_edits(&mut self, request: &Request<'_>, leaving: &Leaving) {
@@ -400,8 +387,10 @@ impl Engine {
             });
         }
         let first = message.headers_offset();
-        let tokens = self.flow_tokens(request, leaving);
-        let record_route = record_route(&self.config, &self.secrets, self.now, request, leaving, &tokens);
+        let stay = self.stay(request, leaving);
+        let record_route = stay
+            .as_ref()
+            .and_then(|stay| stay.lines(&self.config, request.flow, leaving));
         // Before the topmost Record-Route; where there is none, behind our Via.
         let others = record_route.and_then(|_| message.fields_named(HeaderName::RecordRoute).next());
         let start = self.directory.via_start(to.listener);
@@ -427,36 +416,6 @@ impl Engine {
             });
         }
     }
-}
-
-/// What Record-Route says of this request; `None`: nothing. Where somebody is found by his flow
-/// only, we stay whatever the rule says.
-fn record_route<'a>(
-    config: &'a Config,
-    secrets: &Secrets,
-    now: Now,
-    request: &Request<'_>,
-    leaving: &Leaving,
-    [sender, receiver]: &'a [Vec<u8>; 2],
-) -> Option<RecordRoute<'a>> {
-    let stays = leaving.shape.record_route || !sender.is_empty() || !receiver.is_empty();
-    if !stays || !begins_dialog(request) {
-        return None;
-    }
-    let listener = |flow: Flow| config.listeners.get(usize::from(flow.listener.0));
-    Some(RecordRoute {
-        mark: secrets.route_mark(request.call_id, request.from_tag(), day(now.unix_ms)),
-        ingress: listener(request.flow)?,
-        egress: listener(leaving.to)?,
-        secure: leaving.secure,
-        sender,
-        receiver,
-    })
-}
-
-/// Whether the answers to a request may begin a dialog.
-fn begins_dialog(request: &Request<'_>) -> bool {
-    request.to.tag().is_none() && matches!(request.method, Method::Invite | Method::Subscribe | Method::Refer)
 }
 
 /// The name that goes with what is sent there.

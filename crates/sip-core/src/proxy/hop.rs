@@ -4,7 +4,7 @@ use sip_message::{Host, SipUri};
 
 use crate::engine::Engine;
 use crate::resolve::{Candidates, HostRef, Question};
-use crate::transport::{HopHost, NextHop, PeerName, Transport};
+use crate::transport::{HopHost, Known, NextHop, PeerName, Transport};
 
 /// What the URI of a next hop says.
 #[derive(Clone, Copy, Debug)]
@@ -13,8 +13,8 @@ pub(crate) struct Hop<'a> {
     pub(crate) port: Option<u16>,
     pub(crate) transport: Option<Transport>,
     pub(crate) secure: bool,
-    /// The configuration names it: it is of the trust domain, wherever it is.
-    pub(crate) is_ours: bool,
+    /// The configuration names it: it is of the trust domain, wherever it is, and what is found is noted here.
+    pub(crate) known: Option<&'a Known>,
 }
 
 impl<'a> Hop<'a> {
@@ -27,7 +27,7 @@ impl<'a> Hop<'a> {
             port: hop.port,
             transport: hop.transport,
             secure: hop.secure,
-            is_ours: true,
+            known: Some(&hop.known),
         }
     }
 
@@ -82,7 +82,7 @@ impl<'a> Hop<'a> {
             port: uri.port,
             transport,
             secure: uri.secure,
-            is_ours: false,
+            known: None,
         }
     }
 }
@@ -90,8 +90,12 @@ impl<'a> Hop<'a> {
 impl Engine {
     /// Learns where a next hop of the configuration is. That of an address is known without.
     pub(crate) fn meet_peers(&mut self, hop: &Hop<'_>, candidates: &Candidates) {
-        if hop.is_ours && matches!(hop.host, HostRef::Name(_)) {
-            candidates.iter().for_each(|c| self.meet_peer(c.address.ip()));
+        let HostRef::Name(_) = hop.host else { return };
+        let Some(known) = hop.known else { return };
+        for candidate in candidates {
+            let ip = candidate.address.ip();
+            known.learn(ip);
+            self.meet_peer(ip);
         }
     }
 

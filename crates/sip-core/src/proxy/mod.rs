@@ -6,6 +6,7 @@ pub(crate) mod flow_token;
 pub(crate) mod fork;
 pub(crate) mod forward;
 pub(crate) mod hop;
+pub(crate) mod mark;
 mod peers;
 mod probe;
 pub(crate) mod record_route;

@@ -1,5 +1,6 @@
 //! Where next hops with names are, asked before anything is sent there: a trunk that only calls in belongs to
-//! the trust domain, too ([`crate::admission`]). The first worker asks, for as long as anybody may be refused.
+//! the trust domain, too ([`crate::admission`]), and no dialog must lead to it that does not name it ([`crate::engine::place`]). The first worker asks, for as long
+//! as any source may be refused.
 
 use super::hop::Hop;
 use super::probe::{NAME_TRIES, NAME_WAIT_MS};
@@ -21,7 +22,7 @@ impl Engine {
     /// Begins to locate the next hops of the configuration at hand. What was begun for an older one ends by
     /// itself.
     pub(crate) fn start_locating(&mut self) {
-        // One worker asks for all: what it learns is told to all.
+        // One worker asks for all: all get to know what it learns.
         if self.worker != WorkerId(0) || !self.admission.learns() {
             return;
         }

@@ -1,28 +1,33 @@
 //! Record-Route values of ours, and how we know them again (RFC 3261 §16.6 step 4, RFC 5658).
 //!
-//! Each carries `tz=`, a day and a keyed MAC over it, the Call-ID and the tag of the dialog's initiator,
-//! so that loose routing serves dialogs that came through here and no others: no open relay. Whoever
-//! took part in a dialog, or saw its messages, has its mark; so it ends after [`MARK_DAYS`].
+//! Each carries `tz=` and the mark of its dialog ([`super::mark`]), so that loose routing serves dialogs that came
+//! through here and no others: no open relay.
 //!
 //! They are SIPS URIs where the Request-URI that leaves, or the Route that leads it, is one
 //! (RFC 3261 §16.6 step 4, RFC 5630 §5.3), but for a side that the request did not pass by TLS.
 
 use alloc::vec::Vec;
 
-use sip_message::SipUri;
+use sip_message::header::NameAddr;
+use sip_message::{HeaderName, Method, SipUri};
 
-use super::flow_token::TokenOwner;
-use crate::config::Listener;
+use super::flow_token::{Dialog, RouteFlow, TokenOwner};
+use super::forward::Leaving;
+use super::hop::Hop;
+use super::mark::{Ends, Mark};
+use crate::config::{Config, Listener};
 use crate::engine::Engine;
+use crate::engine::directory::is_exempt;
+use crate::engine::place::{PlaceId, domain_number};
 use crate::engine::request::Request;
-use crate::engine::secrets::{read_hex, write_hex};
-use crate::transport::Transport;
+use crate::resolve::HostRef;
+use crate::transport::{Flow, Transport};
 
 /// What the Record-Route lines of one request are made of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecordRoute<'c> {
-    /// See [`Engine::route_owner`].
-    pub(crate) mark: u64,
+    /// That of the side which reads the lines first.
+    pub(crate) mark: Mark,
     /// Where the request came in.
     pub(crate) ingress: &'c Listener,
     /// Where it leaves.
@@ -35,11 +40,15 @@ pub(crate) struct RecordRoute<'c> {
     pub(crate) receiver: &'c [u8],
 }
 
-/// The parameter that holds the mark.
-const MARK: &[u8] = b"tz";
-/// Days for which a mark is good: none but broken calls last longer.
-const MARK_DAYS: u16 = 32;
-const DAY_MS: u64 = 86_400_000;
+/// That this server stays in the path of a dialog.
+#[derive(Debug)]
+pub(super) struct Stay {
+    mark: Mark,
+    /// See [`RecordRoute::sender`].
+    sender: Vec<u8>,
+    /// See [`RecordRoute::receiver`].
+    receiver: Vec<u8>,
+}
 
 /// What a Route value is to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,53 +59,187 @@ pub(crate) enum RouteOwner {
     OwnHost,
     /// Made by us for this dialog.
     Marked {
-        /// The request comes from who began the dialog.
-        from_initiator: bool,
+        /// Whose it is, and what it says.
+        mark: Mark,
         /// The flow that it names.
         flow: Option<TokenOwner>,
     },
 }
 
 impl Engine {
-    /// The mark of a dialog that begins now.
-    pub(crate) fn new_mark(&self, call_id: &[u8], initiator_tag: &[u8]) -> u64 {
-        self.secrets
-            .route_mark(call_id, initiator_tag, day(self.now.unix_ms))
-    }
-
-    /// Whether a mark was made for this dialog, and not too long ago. Another node's clock may be
-    /// ahead of ours.
-    fn is_mark_of(&self, mark: u64, call_id: &[u8], initiator_tag: &[u8]) -> bool {
-        let made = (mark >> 48) as u16;
-        let age = day(self.now.unix_ms).wrapping_add(1).wrapping_sub(made);
-        age <= MARK_DAYS + 1 && self.secrets.route_mark(call_id, initiator_tag, made) == mark
-    }
-
     /// Says whose this Route URI is, for a request of this dialog.
     pub(crate) fn route_owner(&self, request: &Request<'_>, uri: &SipUri<'_>) -> RouteOwner {
         if !self.directory.is_own(&uri.host, uri.port) {
             return RouteOwner::Foreign;
         }
-        let Some(mark) = uri.params.value(MARK).and_then(|m| read_hex(m, 16)) else {
+        let Some(mark) = Mark::of_params(&uri.params) else {
             return RouteOwner::OwnHost;
         };
-        let mark = mark as u64;
-        let made_with =
-            |tag: Option<&[u8]>| tag.is_some_and(|tag| self.is_mark_of(mark, request.call_id, tag));
-        let from_initiator = made_with(request.from.tag());
-        if !from_initiator && !made_with(request.to.tag()) {
+        let tags = [&request.from, &request.to].map(|addr| addr.tag().unwrap_or_default());
+        if !mark.is_of(&self.secrets, self.now.unix_ms, request.call_id, tags) {
             return RouteOwner::OwnHost;
         }
+        let [from_tag, to_tag] = tags;
+        let caller_tag = if mark.is_of_caller() { from_tag } else { to_tag };
+        let dialog = Dialog {
+            call_id: request.call_id,
+            caller_tag,
+        };
         RouteOwner::Marked {
-            from_initiator,
-            flow: uri.user.map(|token| self.read_flow_token(token, mark)),
+            mark,
+            flow: uri.user.map(|token| self.read_flow_token(token, dialog)),
         }
+    }
+
+    /// Whether this server stays in the path of the dialog that a request begins. Where a side is found by its flow
+    /// only, it does whatever the rule says.
+    pub(super) fn stay(&self, request: &Request<'_>, leaving: &Leaving) -> Option<Stay> {
+        let call_id = request.call_id;
+        let (caller_tag, mark, flows) = if begins_dialog(request) {
+            let flows = [self.flow_of_sender(request), leaving.back];
+            if !leaving.shape.record_route && flows.iter().all(Option::is_none) {
+                return None;
+            }
+            let tag = request.from_tag();
+            let ends = self.ends(request, leaving);
+            let mark = Mark::new(&self.secrets, self.now.unix_ms, ends, call_id, tag);
+            (tag, mark, flows)
+        } else {
+            let (mark, onward) = self.route_of_notifier(request)?;
+            let back = self.flow_of_sender(request).map(|flow| RouteFlow {
+                to_initiator: false,
+                ..flow
+            });
+            let tag = request.to.tag().unwrap_or_default();
+            (
+                tag,
+                mark.of_caller(&self.secrets, request.from_tag()),
+                [back, onward],
+            )
+        };
+        let dialog = Dialog { call_id, caller_tag };
+        let [sender, receiver] = flows.map(|flow| {
+            let mut token = Vec::new();
+            if let Some(flow) = flow {
+                self.write_flow_token(&mut token, &flow, dialog);
+            }
+            token
+        });
+        Some(Stay {
+            mark,
+            sender,
+            receiver,
+        })
+    }
+
+    /// The callee's mark in the Route of a NOTIFY that the callee sends, and the flow to the caller in it. It may come
+    /// before the 2xx, or from a second fork: its own Record-Route makes the dialog then (RFC 6665 §4.4.1).
+    fn route_of_notifier(&self, request: &Request<'_>) -> Option<(Mark, Option<RouteFlow>)> {
+        if request.method != Method::Notify || request.to.tag().is_none() {
+            return None;
+        }
+        let mut found = None;
+        for value in request.message.values(HeaderName::Route) {
+            let addr = NameAddr::parse(value.text)?;
+            let RouteOwner::Marked { mark, flow } = self.route_owner(request, &addr.sip_uri()?) else {
+                break;
+            };
+            if mark.is_of_caller() {
+                return None;
+            }
+            let onward = match flow {
+                Some(TokenOwner::Here(flow)) if flow.to_initiator => Some(flow),
+                _ => None,
+            };
+            let before = found.and_then(|(_, flow)| flow);
+            found = Some((mark, onward.or(before)));
+        }
+        found
+    }
+
+    /// The ends of the dialog that a request begins.
+    fn ends(&self, request: &Request<'_>, leaving: &Leaving) -> Ends {
+        let config = &self.config;
+        let mut ends = Ends::default();
+        if config
+            .domains
+            .iter()
+            .any(|domain| !domain.auth.methods.is_empty())
+        {
+            let number = |host| {
+                self.directory
+                    .domain_of_host(config, &host)
+                    .map_or(0, domain_number)
+            };
+            ends.caller_domain = request.from.sip_uri().map_or(0, |uri| number(uri.host));
+            if leaving.is_contact {
+                ends.callee_domain = request.uri.sip().map_or(0, |uri| number(uri.host));
+            }
+        }
+        if self.directory.has_places() {
+            ends.caller = self.place_of_caller(request);
+            ends.callee = self.place_of_callee(leaving);
+        }
+        ends
+    }
+
+    /// The place to which a request goes: that of its rule where it leads there, and not to where a 3xx did. A contact
+    /// is its user's to choose, and names none; where it is reached by its connection it is what it says.
+    fn place_of_callee(&self, leaving: &Leaving) -> PlaceId {
+        let ip = leaving.to.remote.ip();
+        let place = leaving.shape.place;
+        let is_there = || !leaving.shape.recurse || self.places_of(HostRef::Ip(ip)).contains(&place);
+        if place != 0 && is_there() {
+            return place;
+        }
+        match leaving.is_contact && leaving.to.conn.is_none() {
+            true => 0,
+            false => self.place_of_address(ip),
+        }
+    }
+
+    /// The place that a request came from. A trusted peer, and one that a rule lets in, may have its calls sent on from
+    /// where no calls go: the way back says what it belongs to, its Record-Route or its Contact.
+    fn place_of_caller(&self, request: &Request<'_>) -> PlaceId {
+        if self.is_trusted(&request.flow) || is_exempt(&self.config, &request.flow) {
+            let message = &request.message;
+            let back = message.values(HeaderName::RecordRoute).next();
+            let back = [back.map(|value| value.text), message.value(HeaderName::Contact)];
+            for value in back.into_iter().flatten() {
+                let uri = NameAddr::parse(value).and_then(|addr| addr.sip_uri());
+                let places = uri.map(|uri| self.places_of(Hop::of(&uri).host));
+                if let Some(place) = places.and_then(|places| places.first().copied()) {
+                    return place;
+                }
+            }
+        }
+        self.place_of_address(request.flow.remote.ip())
     }
 }
 
-/// Days since 1970, as far as two bytes hold them: enough to tell which came first for 89 years.
-pub(super) const fn day(unix_ms: u64) -> u16 {
-    (unix_ms / DAY_MS) as u16
+/// Whether the answers to a request may begin a dialog.
+fn begins_dialog(request: &Request<'_>) -> bool {
+    request.to.tag().is_none() && matches!(request.method, Method::Invite | Method::Subscribe | Method::Refer)
+}
+
+impl Stay {
+    /// `None`: a listener has gone.
+    pub(super) fn lines<'a>(
+        &'a self,
+        config: &'a Config,
+        from: Flow,
+        leaving: &Leaving,
+    ) -> Option<RecordRoute<'a>> {
+        let listener = |flow: Flow| config.listeners.get(usize::from(flow.listener.0));
+        Some(RecordRoute {
+            mark: self.mark,
+            ingress: listener(from)?,
+            egress: listener(leaving.to)?,
+            secure: leaving.secure,
+            sender: &self.sender,
+            receiver: &self.receiver,
+        })
+    }
 }
 
 impl RecordRoute<'_> {
@@ -147,7 +290,7 @@ impl RecordRoute<'_> {
             out.extend_from_slice(b";r2=on");
         }
         out.extend_from_slice(b";tz=");
-        write_hex(out, u128::from(self.mark), 16);
+        self.mark.write(out);
         out.extend_from_slice(b">\r\n");
     }
 }

@@ -99,6 +99,10 @@ impl Engine {
 
     /// Whether sent-by is what one of our listeners writes, or means this server all the same.
     pub(crate) fn is_sent_by(&self, top: &Via<'_>) -> bool {
+        // Nearly always just as it was written.
+        if self.directory.wrote_via(top.text) {
+            return true;
+        }
         let written = |sent_by: &[u8]| {
             let Some((host, rest)) = sent_by.split_at_checked(top.host_text.len()) else {
                 return false;
@@ -390,11 +394,12 @@ impl Engine {
         Outcome::Done
     }
 
-    /// What a response loses on its way: our Via (§16.7 step 3), and what its sender claims, where he is
-    /// not trusted (RFC 3325 §5).
+    /// What becomes of a response on its way: it loses our Via (§16.7 step 3), and what its sender claims but is not
+    /// trusted for (RFC 3325 §5); marks become those of the side to which it goes.
     pub(super) fn edit_response(&mut self, message: &Message<'_>) {
         self.edits.clear();
         remove_values(&mut self.edits, message, HeaderName::Via, 1);
+        self.turn_marks(message);
         let from = self.answered_by;
         self.strip_claims(message, from.as_ref());
     }

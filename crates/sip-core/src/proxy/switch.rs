@@ -27,6 +27,7 @@ use sip_message::write::Edits;
 use sip_message::{HeaderName, Message, Method};
 
 use super::forward::{read_ingress, write_via_start};
+use super::mark::Mark;
 use super::record_route::RecordRoute;
 use super::response::ingress_token;
 use crate::config::StateMode;
@@ -280,8 +281,9 @@ impl Engine {
         let first = message.fields_named(HeaderName::RecordRoute).next()?;
         let listener = |id: ListenerId| self.config.listeners.get(usize::from(id.0));
         let ingress = listener(moved.ingress)?;
-        let tag = message.from().ok()?.tag().unwrap_or_default();
-        let mark = self.new_mark(message.call_id()?, tag);
+        let topmost = message.values(HeaderName::RecordRoute).next()?;
+        let uri = NameAddr::parse(topmost.text)?.sip_uri()?;
+        let mark = Mark::of_params(&uri.params)?;
         // The token of the sender stands in the second of two lines.
         let own = message.values(HeaderName::RecordRoute).nth(1);
         let sender = own.and_then(|value| NameAddr::parse(value.text)?.sip_uri()?.user);

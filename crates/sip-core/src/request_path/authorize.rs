@@ -14,6 +14,7 @@ use crate::auth::window::NonceUse;
 use crate::config::{AuthPolicy, Config, Domain, StateMode};
 use crate::engine::Engine;
 use crate::engine::directory::address_of_record;
+use crate::engine::place::{DomainNumber, domain_number};
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
 use crate::engine::waiting::{Parked, Purpose};
@@ -40,14 +41,33 @@ impl Engine {
     /// The domain whose policy holds for a request: that of From when ours, else that of the
     /// Request-URI.
     pub(crate) fn policy_domain<'c>(&self, config: &'c Config, request: &Request<'_>) -> Option<&'c Domain> {
-        let from = request
-            .from
-            .sip_uri()
-            .and_then(|uri| self.directory.domain_of_host(config, &uri.host));
-        from.or_else(|| match &request.uri {
-            Uri::Sip(uri) => self.directory.domain_of(config, uri),
-            Uri::Tel(_) | Uri::Other { .. } => None,
-        })
+        self.domain_of_from(config, request)
+            .or_else(|| match &request.uri {
+                Uri::Sip(uri) => self.directory.domain_of(config, uri),
+                Uri::Tel(_) | Uri::Other { .. } => None,
+            })
+    }
+
+    /// The domain of From, if it is ours.
+    pub(crate) fn domain_of_from<'c>(&self, config: &'c Config, request: &Request<'_>) -> Option<&'c Domain> {
+        let uri = request.from.sip_uri()?;
+        self.directory.domain_of_host(config, &uri.host)
+    }
+
+    /// The domain of this number in which a side of a dialog must have an account, if it asks. Of two with one number
+    /// it is the one that From names.
+    pub(crate) fn domain_of_side<'c>(
+        &self,
+        config: &'c Config,
+        request: &Request<'_>,
+        number: DomainNumber,
+    ) -> Option<&'c Domain> {
+        let asks = |domain: &&Domain| domain.auth.asks(request.method.as_bytes(), true);
+        let is_it = |domain: &&Domain| domain_number(domain) == number;
+        match self.domain_of_from(config, request).filter(is_it) {
+            Some(domain) => Some(domain).filter(asks),
+            None => config.domains.iter().filter(is_it).find(asks),
+        }
     }
 
     /// Checks the credentials for `domain`; challenges where there are none that are good.
@@ -233,7 +253,7 @@ impl Engine {
                 return self.challenge(request, progress, &domain.auth, true);
             }
         }
-        if !self.owns(request, domain, credentials.username) {
+        if progress.any_account_of == 0 && !self.owns(request, domain, credentials.username) {
             self.counters.auth_rejected += 1;
             self.note_failure(request, &domain.name, credentials, AuthFailure::NotOwner);
             self.refuse(request, progress.server, Status::FORBIDDEN);
@@ -392,6 +412,7 @@ impl Engine {
             bytes,
             server,
             authorized: progress.authorized,
+            any_account_of: progress.any_account_of,
             asked: progress.asked,
             target: None,
             watched: false,
@@ -407,7 +428,7 @@ impl Engine {
     ) -> Authorized {
         self.activity.enter(Component::Auth);
         let config = self.config.clone();
-        let Some(domain) = self.auth_domain(request, &config) else {
+        let Some(domain) = self.auth_domain(request, &config, progress) else {
             // The configuration changed while it waited: the domain is no longer ours.
             self.refuse(request, progress.server, Status::FORBIDDEN);
             return Authorized::No;
@@ -420,9 +441,17 @@ impl Engine {
     }
 
     /// The domain whose credentials a request was asked for.
-    fn auth_domain<'c>(&self, request: &Request<'_>, config: &'c Config) -> Option<&'c Domain> {
+    fn auth_domain<'c>(
+        &self,
+        request: &Request<'_>,
+        config: &'c Config,
+        progress: Progress,
+    ) -> Option<&'c Domain> {
         if request.method == Method::Register {
             return self.directory.domain_of(config, request.uri.sip()?);
+        }
+        if progress.any_account_of != 0 {
+            return self.domain_of_side(config, request, progress.any_account_of);
         }
         self.policy_domain(config, request)
     }

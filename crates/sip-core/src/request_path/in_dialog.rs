@@ -9,6 +9,7 @@ use crate::engine::reply::Status;
 use crate::engine::request::Request;
 use crate::proxy::flow_token::{RouteFlow, TokenOwner};
 use crate::proxy::forward::keep_values;
+use crate::proxy::mark::Mark;
 use crate::proxy::record_route::RouteOwner;
 use crate::transport::Transport;
 
@@ -20,8 +21,8 @@ pub(crate) type RealUri<'a> = (Uri<'a>, &'a [u8]);
 pub(crate) struct Position<'a> {
     /// It has a To tag and a Route that we issued for its dialog.
     pub(crate) in_dialog: bool,
-    /// It comes from who began the dialog. Meaningless outside one.
-    pub(crate) from_initiator: bool,
+    /// The mark of its dialog, with a Route of ours.
+    pub(crate) mark: Option<Mark>,
     /// The flow to its receiver that a Route of ours names.
     pub(crate) flow: Option<RouteFlow>,
     /// The next Route value, another's.
@@ -70,9 +71,9 @@ impl Engine {
                     break;
                 }
                 RouteOwner::OwnHost => {}
-                RouteOwner::Marked { from_initiator, flow } => {
-                    marked = Some(from_initiator);
-                    position.flow = flow_onward(from_initiator, flow)?.or(position.flow);
+                RouteOwner::Marked { mark, flow } => {
+                    marked = Some(mark);
+                    position.flow = flow_onward(mark.is_of_caller(), flow)?.or(position.flow);
                 }
             }
             count += 1;
@@ -81,18 +82,32 @@ impl Engine {
         (position.kept_from, position.kept_to) = (count, end);
         // §12.1.2: a callee of RFC 2543 has no tag. Its calls must be acknowledged and end all the same.
         let has_tag = request.to.tag().is_some()
-            || (marked == Some(true) && matches!(request.method, Method::Ack | Method::Bye));
-        if let Some(from_initiator) = marked.filter(|_| has_tag) {
-            position.in_dialog = true;
-            position.from_initiator = from_initiator;
-        } else {
-            // A new request goes by the rules, whoever's token it carries.
-            position.flow = None;
-        }
-        if !position.in_dialog && position.next_route.is_some() && !self.may_preload(request) {
-            return Err(Status::FORBIDDEN);
+            || (marked.is_some_and(Mark::is_of_caller)
+                && matches!(request.method, Method::Ack | Method::Bye));
+        position.mark = marked.filter(|_| has_tag);
+        match position.mark {
+            Some(_) => position.in_dialog = true,
+            None => self.leave_dialog(request, &mut position)?,
         }
         Ok((position, real))
+    }
+
+    /// A request goes by the rules, whatever token it carries.
+    ///
+    /// # Errors
+    /// What to answer: it names a route that is not its dialog's.
+    pub(super) fn leave_dialog(
+        &self,
+        request: &Request<'_>,
+        position: &mut Position<'_>,
+    ) -> Result<(), Status<'static>> {
+        position.in_dialog = false;
+        position.mark = None;
+        position.flow = None;
+        if position.next_route.is_some() && !self.may_preload(request) {
+            return Err(Status::FORBIDDEN);
+        }
+        Ok(())
     }
 
     /// §16.4: a `maddr` that names this server goes, and with it port and transport, where the
@@ -149,19 +164,19 @@ impl Engine {
     }
 
     /// §16.4, first step: a strict router before us put our Record-Route into the Request-URI and
-    /// the real one at the end of Route, which the caller removes. `None`: our mark is not there;
-    /// else whether the initiator of the dialog sent it, and the real URI.
+    /// the real one at the end of Route, which is left to remove. `None`: our mark is not there;
+    /// else the mark and the real URI.
     fn undo_strict_route<'a>(
         &mut self,
         request: &Request<'a>,
-    ) -> Result<Option<(bool, RealUri<'a>)>, Status<'static>> {
+    ) -> Result<Option<(Mark, RealUri<'a>)>, Status<'static>> {
         let Uri::Sip(uri) = &request.uri else {
             return Ok(None);
         };
         if !uri.is_loose_route() {
             return Ok(None);
         }
-        let RouteOwner::Marked { from_initiator, .. } = self.route_owner(request, uri) else {
+        let RouteOwner::Marked { mark, .. } = self.route_owner(request, uri) else {
             return Ok(None);
         };
         let message = request.message;
@@ -174,7 +189,7 @@ impl Engine {
         if let Some(span) = sip_message::chars::span_in(message.source(), request.uri_text) {
             self.edits.replace(span, addr.uri);
         }
-        Ok(Some((from_initiator, (uri, addr.uri))))
+        Ok(Some((mark, (uri, addr.uri))))
     }
 }
 
@@ -183,16 +198,11 @@ impl Engine {
 ///
 /// # Errors
 /// What to answer: 430 for a flow that cannot be had here, 403 for a token that is not ours.
-fn flow_onward(
-    from_initiator: bool,
-    token: Option<TokenOwner>,
-) -> Result<Option<RouteFlow>, Status<'static>> {
+fn flow_onward(from_caller: bool, token: Option<TokenOwner>) -> Result<Option<RouteFlow>, Status<'static>> {
     match token {
         None => Ok(None),
         Some(TokenOwner::Forged) => Err(Status::FORBIDDEN),
-        Some(TokenOwner::Here(route) | TokenOwner::Elsewhere(route))
-            if route.to_initiator == from_initiator =>
-        {
+        Some(TokenOwner::Here(route) | TokenOwner::Elsewhere(route)) if route.to_initiator == from_caller => {
             Ok(None)
         }
         Some(TokenOwner::Here(route)) => Ok(Some(route)),

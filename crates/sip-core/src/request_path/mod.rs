@@ -14,6 +14,7 @@
 
 mod authorize;
 mod contacts;
+mod guard;
 mod in_dialog;
 mod local;
 mod register;
@@ -28,6 +29,7 @@ use sip_message::{Defect, HeaderName, Message, Method, Uri};
 
 use crate::activity::Component;
 use crate::engine::Engine;
+use crate::engine::place::DomainNumber;
 use crate::engine::reply::{Reply, Status};
 use crate::engine::request::Request;
 use crate::id::WorkerId;
@@ -46,6 +48,9 @@ pub(crate) struct Progress {
     pub(crate) begin: bool,
     /// How often it waited for name service.
     pub(crate) asked: u8,
+    /// The domain of which any account will do: it comes from a side of a dialog, whose From does not decide. 0: From
+    /// does.
+    pub(crate) any_account_of: DomainNumber,
 }
 
 /// What became of a request.
@@ -115,7 +120,7 @@ impl Engine {
             self.refuse_with(request, progress.server, status, &extra);
             return;
         }
-        let (position, real) = match self.take_routes(request) {
+        let (mut position, real) = match self.take_routes(request) {
             Ok(found) => found,
             Err(status) => return self.refuse(request, progress.server, status),
         };
@@ -133,6 +138,11 @@ impl Engine {
                 &changed
             }
         };
+        if self.goes_as_new(request, &position)
+            && let Err(status) = self.leave_dialog(request, &mut position)
+        {
+            return self.refuse(request, progress.server, status);
+        }
         if !position.in_dialog
             && let Err((status, extra)) = self.check_secure(request)
         {

@@ -256,6 +256,7 @@ impl Engine {
             bytes: Box::from(bytes),
             server: progress.server,
             authorized: true,
+            any_account_of: 0,
             asked: 0,
             target: None,
             // Its bindings are made already, and know when it closes.

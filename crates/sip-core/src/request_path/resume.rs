@@ -159,6 +159,7 @@ impl Engine {
                             server: None,
                             begin: false,
                             asked: parked.asked,
+                            any_account_of: parked.any_account_of,
                         },
                     );
                 }
@@ -178,7 +179,7 @@ impl Engine {
             }
             return;
         }
-        let (authorized, asked) = (parked.authorized, parked.asked);
+        let (authorized, asked, any_account_of) = (parked.authorized, parked.asked, parked.any_account_of);
         self.with_server_request(server, |engine, request| {
             go(
                 engine,
@@ -188,6 +189,7 @@ impl Engine {
                     server: Some(server),
                     begin: false,
                     asked,
+                    any_account_of,
                 },
             );
         });
@@ -222,6 +224,7 @@ impl Engine {
                     server: Some(server),
                     begin: true,
                     asked: 0,
+                    any_account_of: 0,
                 },
             );
         });

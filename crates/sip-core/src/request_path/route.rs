@@ -9,7 +9,8 @@ use super::in_dialog::Position;
 use super::targets::first_hop;
 use crate::config::{Action, Config, Domain, Relay, RelayTarget, Route, StateMode, When};
 use crate::engine::context::Shape;
-use crate::engine::directory::{comes_from, in_networks};
+use crate::engine::directory::{comes_from, in_networks, is_exempt};
+use crate::engine::place::{DomainNumber, domain_number};
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
 use crate::engine::{Engine, Pin, is_sips};
@@ -121,6 +122,7 @@ impl Engine {
                 c_ms: timeout_ms.unwrap_or(config.timers.c_ms),
                 recurse,
                 loop_mark: recurse.then(|| self.loop_mark(request, rule_number)),
+                place: self.directory.place_of_rule(rule_number),
             },
         }
     }
@@ -158,6 +160,10 @@ impl Engine {
             self.is_let_in = !position.in_dialog;
             return Authorized::Yes;
         }
+        if let Some(number) = self.domain_of_mark(config, request, position) {
+            return self.authorize_side(config, request, progress, number);
+        }
+        let beyond_asking = position.in_dialog && (is_ack || is_exempt(config, &request.flow));
         let domain = self.policy_domain(config, request);
         let called = || {
             request
@@ -178,13 +184,6 @@ impl Engine {
                 relays && !self.is_trusted(&request.flow)
             }
         };
-        // In a dialog only its initiator can be asked: who answered the call may be a stranger who
-        // has no account here (the mark in his Route shows that the dialog came through us). Nobody is
-        // asked for an ACK.
-        let beyond_asking = position.in_dialog
-            && (!position.from_initiator
-                || request.method == Method::Ack
-                || is_exempt(config, &request.flow));
         if !needed || beyond_asking {
             self.is_let_in = !position.in_dialog;
             return Authorized::Yes;
@@ -199,6 +198,44 @@ impl Engine {
                 self.refuse(request, progress.server, Status::FORBIDDEN);
                 Authorized::No
             }
+        }
+    }
+
+    /// The domain in which a side of a dialog has an account, where From does not decide who is asked: the callee did
+    /// not choose what it is called, and a caller with an account here must not get round that by another From.
+    /// `None`: From decides.
+    fn domain_of_mark(
+        &self,
+        config: &Config,
+        request: &Request<'_>,
+        position: &Position<'_>,
+    ) -> Option<DomainNumber> {
+        let mark = position.mark.filter(|_| position.in_dialog)?;
+        let number = mark.domain_of_holder();
+        let is_it = |domain: &Domain| domain_number(domain) == number;
+        let from_decides = || number == 0 || self.domain_of_from(config, request).is_some_and(is_it);
+        (!mark.is_of_caller() || !from_decides()).then_some(number)
+    }
+
+    /// Phase 5 for a side of a dialog. It can be asked where it has an account: the callee where it is a contact that is
+    /// registered here. Others may be strangers, and the mark shows that the dialog came through this server.
+    fn authorize_side(
+        &mut self,
+        config: &Config,
+        request: &Request<'_>,
+        progress: Progress,
+        number: DomainNumber,
+    ) -> Authorized {
+        if number == 0 || request.method == Method::Ack || is_exempt(config, &request.flow) {
+            return Authorized::Yes;
+        }
+        let progress = Progress {
+            any_account_of: number,
+            ..progress
+        };
+        match self.domain_of_side(config, request, number) {
+            Some(domain) => self.authorize(request, progress, domain),
+            None => Authorized::Yes,
         }
     }
 
@@ -441,6 +478,9 @@ impl Engine {
         let stateless = request.method == Method::Ack || plan.state == StateMode::Stateless;
         let question = self.question(hop, request.call_id, stateless);
         match self.resolver.locate(self.now.instant, &question) {
+            Located::Done(candidates) if self.leads_astray(request, plan.position, &hop, &candidates) => {
+                self.refuse(request, progress.server, Status::FORBIDDEN);
+            }
             Located::Done(candidates) if !candidates.is_empty() => {
                 self.meet_peers(&hop, &candidates);
                 let way = Way::Candidates(hop.peer(&candidates), candidates);
@@ -519,15 +559,6 @@ fn is_source_of(rule: &Route, flow: &Flow) -> bool {
         true => in_networks(&rule.when.source, flow.remote.ip()),
         false => comes_from(&rule.when.source, flow),
     }
-}
-
-/// Whether a rule frees new requests from this source of credentials: no rule is looked for in a
-/// dialog, but what its first request needed not prove, the others need not either.
-fn is_exempt(config: &Config, source: &Flow) -> bool {
-    config
-        .routes
-        .iter()
-        .any(|rule| rule.auth == Some(false) && comes_from(&rule.when.source, source))
 }
 
 /// Whether a header with exactly this value is there. The name is in lower case.

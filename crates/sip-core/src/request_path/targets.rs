@@ -221,12 +221,13 @@ impl Engine {
                 server: Some(server),
                 begin: true,
                 asked: 0,
+                any_account_of: 0,
             };
             return self.follow(request, progress, plan);
         }
         let (uri, path) = (target.uri.clone(), target.path.clone());
         let known = target.flow.is_some() || target.located;
-        if known || self.locate_target(request, server, number, &uri, &path) {
+        if known || self.locate_target(request, plan, server, number, (&uri, &path)) {
             self.edit_for_target(request, &uri, &path);
             self.begin_candidate(request, server, number);
         }
@@ -259,10 +260,10 @@ impl Engine {
     fn locate_target(
         &mut self,
         request: &Request<'_>,
+        plan: &Plan<'_>,
         server: Key,
         number: u8,
-        uri: &[u8],
-        path: &[u8],
+        (uri, path): (&[u8], &[u8]),
     ) -> bool {
         let group = self.context(server).and_then(|c| c.group.clone());
         let Some(context) = self.context(server) else {
@@ -276,25 +277,21 @@ impl Engine {
         let secure = target.secure || request.is_secure();
         let member = target.member.and_then(|n| group.as_ref()?.member(n));
         let parsed = Uri::parse(uri).ok();
-        let hop = if let Some(member) = member {
-            Some(Hop::configured(&member.hop))
-        } else if path.is_empty() {
-            parsed
-                .as_ref()
-                .and_then(|uri| uri.sip())
-                .and_then(|uri| Hop::of_contact(uri, secure))
-        } else {
-            first_hop(path)
+        let uri = parsed.as_ref().and_then(|uri| uri.sip());
+        let hop = match member {
+            Some(member) => Some(Hop::configured(&member.hop)),
+            None if path.is_empty() => uri.and_then(|uri| Hop::of_contact(uri, secure)),
+            None => first_hop(path),
         };
-        let hop = match secure {
-            true => hop.and_then(Hop::secured),
-            false => hop,
-        };
+        let hop = if secure { hop.and_then(Hop::secured) } else { hop };
         let Some(hop) = hop else {
             return self.no_address(server, number);
         };
         let question = self.question(hop, request.call_id, false);
         match self.resolver.locate(self.now.instant, &question) {
+            Located::Done(found) if self.leads_astray(request, plan.position, &hop, &found) => {
+                self.forbid_target(server, number)
+            }
             Located::Done(candidates) if !candidates.is_empty() => {
                 self.meet_peers(&hop, &candidates);
                 if let Some(target) = self.context(server).and_then(|c| c.target_mut(number)) {
@@ -313,6 +310,7 @@ impl Engine {
                     bytes: Box::default(),
                     server: Some(server),
                     authorized: true,
+                    any_account_of: 0,
                     asked: 0,
                     target: Some(number),
                     watched: false,
@@ -324,6 +322,15 @@ impl Engine {
             // Not the target's fault: a limit of ours.
             Located::Ask { .. } => self.not_located(server, number),
         }
+    }
+
+    /// A target is not for this request.
+    fn forbid_target(&mut self, server: Key, number: u8) -> bool {
+        if let Some(context) = self.context(server) {
+            context.set_state(number, TargetState::Done);
+            context.best.offer(403);
+        }
+        false
     }
 
     /// A target has no address that can be reached: as if it had answered 503 (RFC 3263 §4.3).

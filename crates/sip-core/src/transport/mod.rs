@@ -7,7 +7,7 @@ pub mod stun;
 pub mod via;
 pub mod websocket;
 
-pub use next_hop::{HopHost, NextHop};
+pub use next_hop::{HopHost, Known, NextHop};
 pub(crate) use peer::MAX_NAME;
 pub use peer::PeerName;
 

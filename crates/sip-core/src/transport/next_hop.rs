@@ -1,10 +1,14 @@
 //! A next hop named in the configuration, read once when that is loaded.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::hash::{Hash as _, Hasher as _};
 use core::net::IpAddr;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use sip_message::{Host, Uri};
+use siphasher::sip::SipHasher13;
 
 use super::Transport;
 
@@ -23,6 +27,55 @@ pub struct NextHop {
     pub secure: bool,
     /// `host[:port]` as written.
     pub authority: Box<[u8]>,
+    /// Where name service has said that it is.
+    pub known: Known,
+}
+
+/// The addresses at which a host was found, as hashes: the last few of them. Copies are one and the same, so that
+/// what one worker learns all workers know; it is no part of what a next hop is equal by.
+#[derive(Clone, Debug, Default)]
+pub struct Known(Arc<[AtomicU64; MOST_KNOWN]>);
+
+/// So many addresses of one name are remembered.
+const MOST_KNOWN: usize = 16;
+
+impl PartialEq for Known {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Known {}
+
+impl Known {
+    /// Remembers an address, in the place of another where there are too many.
+    pub(crate) fn learn(&self, ip: IpAddr) {
+        let hash = hash_of(ip);
+        if self.has_hash(hash) {
+            return;
+        }
+        let free = self.0.iter().find(|slot| slot.load(Relaxed) == 0);
+        let taken = || self.0.get(hash as usize % MOST_KNOWN);
+        if let Some(slot) = free.or_else(taken) {
+            slot.store(hash, Relaxed);
+        }
+    }
+
+    /// Whether the host was found at this address.
+    pub(crate) fn has(&self, ip: IpAddr) -> bool {
+        self.has_hash(hash_of(ip))
+    }
+
+    fn has_hash(&self, hash: u64) -> bool {
+        self.0.iter().any(|slot| slot.load(Relaxed) == hash)
+    }
+}
+
+/// Not 0, which stands for none.
+fn hash_of(ip: IpAddr) -> u64 {
+    let mut hasher = SipHasher13::new();
+    ip.to_canonical().hash(&mut hasher);
+    hasher.finish().max(1)
 }
 
 /// A name or an address.
@@ -65,6 +118,7 @@ impl NextHop {
             transport,
             secure: uri.secure,
             authority: authority.into_boxed_slice(),
+            known: Known::default(),
         })
     }
 }
@@ -82,6 +136,15 @@ mod tests {
         let hop = NextHop::parse(b"sips:[2001:db8::1]").unwrap();
         assert!(hop.secure && hop.port.is_none());
         assert_eq!(&*hop.authority, b"[2001:db8::1]");
+        let copy = hop.clone();
+        let ip = |last: u8| IpAddr::from([192, 0, 2, last]);
+        for last in 0..100 {
+            copy.known.learn(ip(last));
+            copy.known.learn(ip(last));
+            assert!(hop.known.has(ip(last)), "the newest is there");
+        }
+        let remembered = (0..=255).filter(|last| hop.known.has(ip(*last))).count();
+        assert_eq!(remembered, MOST_KNOWN);
         for bad in [
             &b"tel:+1"[..],
             b"sip:",

@@ -21,6 +21,7 @@ mod digest;
 mod enumeration;
 mod floods;
 mod loops;
+mod marks;
 mod registering;
 mod relaying;
 mod replay;

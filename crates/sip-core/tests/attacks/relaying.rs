@@ -4,7 +4,7 @@ use sip_core::auth::digest;
 use sip_core::config::{Action, Network, Relay, RelayTarget, Route, When};
 
 use crate::agent::{PASSWORD, login, nonce_of};
-use crate::common::{Bench, CALLEE, CALLER, Sent, config, one, relay, request};
+use crate::common::{Bench, CALLEE, CALLER, Sent, config, one, relay, request, route_of_caller, udp_flow};
 
 /// One domain with the default methods that need credentials, and its users by location.
 fn guarded() -> sip_core::config::Config {
@@ -93,11 +93,9 @@ fn a_dialog_goes_on_without_more_credentials() {
             "Contact: <sip:a@192.0.2.10>\n",
         ),
     );
-    let route = invite
-        .iter()
-        .find(|s| s.address() == CALLEE)
-        .map(|s| s.header("Record-Route").to_owned())
-        .expect("it goes on");
+    let invite = invite.iter().find(|s| s.address() == CALLEE);
+    let invite = invite.expect("it goes on");
+    let route = route_of_caller(&mut bench, udp_flow(CALLEE), invite).remove(0);
     config.routes.clear();
     bench.endpoint.reconfigure(&config);
     for (method, passes) in [("BYE", true), ("INFO", true), ("PRACK", true), ("REFER", false)] {
@@ -416,7 +414,7 @@ fn a_mark_ends_with_its_days() {
     const DAY: u64 = 86_400_000;
     let mut bench = Bench::new(&config());
     let invite = bench.udp(CALLER, &request("INVITE", "sip:bob@example.com", "a", ""));
-    let route = invite[1].header("Record-Route").to_owned();
+    let route = route_of_caller(&mut bench, udp_flow(CALLEE), &invite[1]).remove(0);
     let elsewhere = |branch: &str| {
         let text = request("BYE", "sip:bob@203.0.113.7", branch, &format!("Route: {route}\n"));
         text.replace("To: <sip:bob@example.com>", "To: <sip:bob@example.com>;tag=t1")

@@ -4,7 +4,7 @@
 use sip_core::config::{Config, StateMode};
 use sip_core::transport::{Flow, Transport};
 
-use crate::common::{Bench, CALLER, all_transports, one, over, request, response};
+use crate::common::{Bench, CALLER, all_transports, one, over, request, route_of_caller};
 
 const BROWSER: &str = "192.0.2.30:40000";
 const CONTACT: &str = "sip:x7@df7jal23ls0d.invalid;transport=ws";
@@ -35,9 +35,7 @@ fn established(bench: &mut Bench) -> Vec<String> {
         .into_iter()
         .find(|s| s.first_line().starts_with("INVITE"))
         .expect("it is called");
-    bench.receive(browser(), &response(&invite, "200 OK", ""));
-    let marks = invite.headers("Record-Route");
-    marks.iter().rev().map(|mark| (*mark).to_owned()).collect()
+    route_of_caller(bench, browser(), &invite)
 }
 
 fn within(call: &str, branch: &str, route: &str) -> String {

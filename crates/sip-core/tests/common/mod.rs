@@ -457,3 +457,22 @@ pub fn response(request: &Sent, status: &str, extra: &str) -> String {
     );
     text
 }
+
+/// Without the digits of dialog marks, which differ on the two sides of this server.
+pub fn unmarked(text: &str) -> String {
+    let mut parts = text.split(";tz=");
+    let first = parts.next().unwrap_or_default().to_string();
+    parts.fold(first, |text, part| text + ";tz=" + part.get(32..).unwrap_or(part))
+}
+
+/// The Record-Route values that the caller gets with the answer to `invite` from `callee`, the nearest first: its
+/// route.
+pub fn route_of_caller(bench: &mut Bench, callee: Flow, invite: &Sent) -> Vec<String> {
+    let sent = bench.receive(callee, &response(invite, "200 OK", ""));
+    let answer = sent
+        .iter()
+        .find(|s| s.first_line() == "SIP/2.0 200 OK")
+        .expect("it is relayed");
+    let route = answer.headers("Record-Route");
+    route.iter().rev().map(|value| (*value).to_string()).collect()
+}

@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 
 use super::dialog::{self, Dialog};
+use super::digest;
 use super::request::ClientRequest;
 use super::{Core, Purpose, TIME_OUT, Timer, doubled_to_t2};
 use crate::clock::{Micros, SECOND};
@@ -46,7 +47,8 @@ pub(crate) struct InCall {
     /// When the transaction is gone.
     forgotten_at: Option<Micros>,
     dialog: Dialog,
-    hung_up: bool,
+    /// Branches of its BYE, and of the one with credentials.
+    byes: Vec<String>,
     /// Requests to begin.
     pub(crate) wanted: Vec<ClientRequest>,
     pub(crate) report: CallReport,
@@ -68,7 +70,7 @@ impl InCall {
             last: None,
             sent: 0,
             forgotten_at: None,
-            hung_up: false,
+            byes: Vec::new(),
             wanted: Vec::new(),
             report: CallReport::new(plan.call, Side::Callee),
         };
@@ -162,7 +164,7 @@ impl InCall {
         match self.state {
             State::Completed => true,
             State::Accepted => {
-                self.report.acknowledged == Some(false) && !self.report.was_ended && !self.hung_up
+                self.report.acknowledged == Some(false) && !self.report.was_ended && self.byes.is_empty()
             }
             State::Proceeding | State::Confirmed | State::GivenUp => false,
         }
@@ -215,13 +217,26 @@ impl InCall {
 
     /// BYE, once.
     pub(crate) fn hang_up(&mut self, core: &mut Core) {
-        if self.hung_up || self.report.was_ended {
-            return;
+        if self.byes.is_empty() && !self.report.was_ended {
+            self.send_bye(core, None);
         }
-        self.hung_up = true;
+    }
+
+    /// The BYE with this branch was challenged: once more, with credentials.
+    pub(crate) fn bye_challenged(&mut self, core: &mut Core, branch: &str, view: &View<'_>) {
+        if self.byes.len() == 1 && self.byes[0] == branch {
+            self.send_bye(core, Some(view));
+        }
+    }
+
+    fn send_bye(&mut self, core: &mut Core, challenge: Option<&View<'_>>) {
         self.dialog.cseq += 1;
         let branch = core.branch();
-        let (to, text) = self.dialog.request(core, "BYE", &branch, "");
+        self.byes.push(branch.clone());
+        let line = challenge.and_then(|c| digest::credentials(c, core.user, "BYE", &self.dialog.target));
+        let (to, text) = self
+            .dialog
+            .request(core, "BYE", &branch, &line.unwrap_or_default());
         self.report.bye = RequestEnd::Pending;
         self.wanted
             .push(ClientRequest::new(self.plan.call, Purpose::Bye, branch, to, text));

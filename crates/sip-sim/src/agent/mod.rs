@@ -343,6 +343,7 @@ impl Agent {
         self.request_ended(call, &key, RequestEnd::Answered(status));
         if status == 407 && purpose == Purpose::Bye {
             self.with_out(call, |c, core| c.bye_challenged(core, &key.0, view));
+            self.with_in(call, |c, core| c.bye_challenged(core, &key.0, view));
         }
     }
 

@@ -142,8 +142,8 @@ impl Stranger {
     /// The server must have made a Route itself to follow it for who is nobody's caller.
     fn forged_route(&mut self, server: SocketAddr, phone: usize) -> String {
         let target = format!("sip:victim@{}:{SIP_PORT}", phone_ip(phone));
-        let mark = self.rng.next_u64();
-        let route = format!("Route: <sip:{server};lr;tz={mark:016x}>\r\n");
+        let (says, mac) = (self.rng.next_u64(), self.rng.next_u64());
+        let route = format!("Route: <sip:{server};lr;tz={says:016x}{mac:016x}>\r\n");
         self.request(
             self.address,
             "MESSAGE",

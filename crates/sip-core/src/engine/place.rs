@@ -1,0 +1,152 @@
+//! Guarded places: members of groups, targets of rules, and hosts that a rule denies, where calls cost money. A mark of a dialog leads to those
+//! that it names and to no others; everything else in the dialog goes by its Request-URI, which its sender writes.
+//!
+//! A place is a group, the target of a rule that relays, or a domain that a rule rejects or asks for credentials for. It is known by the hosts of its URIs, and by the
+//! addresses that name service gave for them ([`crate::transport::Known`]). Ports say nothing: another port of a
+//! gateway is the gateway.
+
+use core::net::IpAddr;
+
+use sip_message::Host;
+use smallvec::SmallVec;
+
+use super::Engine;
+use crate::config::{Action, Config, Domain, RelayTarget, Route};
+use crate::resolve::HostRef;
+use crate::transport::{HopHost, NextHop};
+
+/// A number for a place in the configuration; 0: none.
+pub(crate) type PlaceId = u16;
+
+/// The places that one host belongs to: nearly always one at most.
+type Places = SmallVec<[PlaceId; 2]>;
+
+/// The number of a place, which outlives a reload and is the same on each node: two places share one by accident
+/// in one of 65,535 cases.
+fn number(kind: u8, name: &[u8]) -> PlaceId {
+    // FNV-1a: only the operator chooses what is hashed.
+    let hash = core::iter::once(&kind)
+        .chain(name)
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+        });
+    ((hash >> 32) as PlaceId).max(1)
+}
+
+/// A number for a domain of ours, by its name, 1 to 31; 0: none.
+pub(crate) type DomainNumber = u8;
+
+/// See [`DomainNumber`]. Two domains may have one number.
+pub(crate) fn domain_number(domain: &Domain) -> DomainNumber {
+    (number(b'n', &domain.name) % 31) as DomainNumber + 1
+}
+
+/// The host that a rule denies, or asks for credentials for, and its place: one that names only a domain. What a rule
+/// does by other conditions depends on more than the host.
+pub(super) fn denied_by(rule: &Route) -> Option<(PlaceId, &[u8])> {
+    let when = &rule.when;
+    let denies = match &rule.action {
+        Action::Reject { .. } => true,
+        Action::Relay(relay) => rule.auth == Some(true) && relay.target == RelayTarget::RequestUri,
+        Action::Redirect(_) => false,
+    };
+    let by_host =
+        when.methods.is_empty() && when.headers.is_empty() && when.source.is_empty() && when.uri.is_none();
+    let domain = when.domain.as_deref().filter(|_| denies && by_host)?;
+    Some((number(b'd', domain), domain))
+}
+
+/// The place that a rule leads to; 0: none of its own.
+pub(super) fn place_of_rule(config: &Config, rule: &Route) -> PlaceId {
+    match &rule.action {
+        Action::Relay(relay) => match &relay.target {
+            RelayTarget::Uri(hop) => number(b'r', &hop.authority),
+            RelayTarget::Group(index) => config.groups.get(*index).map_or(0, |g| number(b'g', &g.name)),
+            RelayTarget::RequestUri => denied_by(rule).map_or(0, |(place, _)| place),
+            RelayTarget::Location => 0,
+        },
+        Action::Redirect(_) | Action::Reject { .. } => 0,
+    }
+}
+
+/// All next hops of the configuration, and the place of each.
+pub(crate) fn places(config: &Config) -> impl Iterator<Item = (PlaceId, &NextHop)> {
+    let rules = config.routes.iter().filter_map(|rule| match &rule.action {
+        Action::Relay(relay) => match &relay.target {
+            RelayTarget::Uri(hop) => Some((place_of_rule(config, rule), hop)),
+            RelayTarget::Location | RelayTarget::RequestUri | RelayTarget::Group(_) => None,
+        },
+        Action::Redirect(_) | Action::Reject { .. } => None,
+    });
+    let groups = config.groups.iter().flat_map(|group| {
+        let place = number(b'g', &group.name);
+        group.members.iter().map(move |member| (place, &member.hop))
+    });
+    // Those of more hosts first: where a host is in several, the first is what a mark names.
+    groups.chain(rules)
+}
+
+/// Where next hops with names are is known in the configuration that follows, too.
+pub(super) fn keep_known(before: &Config, after: &mut Config) {
+    let rules = after.routes.iter_mut().filter_map(|rule| match &mut rule.action {
+        Action::Relay(relay) => match &mut relay.target {
+            RelayTarget::Uri(hop) => Some(hop),
+            RelayTarget::Location | RelayTarget::RequestUri | RelayTarget::Group(_) => None,
+        },
+        Action::Redirect(_) | Action::Reject { .. } => None,
+    });
+    let members = after.groups.iter_mut().flat_map(|group| &mut group.members);
+    for hop in rules.chain(members.map(|member| &mut member.hop)) {
+        let same =
+            |(_, old): &(PlaceId, &NextHop)| matches!(hop.host, HopHost::Name(_)) && old.host == hop.host;
+        if let Some((_, old)) = places(before).find(same) {
+            hop.known = old.known.clone();
+        }
+    }
+}
+
+impl Engine {
+    /// The guarded places that a host belongs to.
+    pub(crate) fn places_of(&self, host: HostRef<'_>) -> Places {
+        let (ip, host) = match host {
+            HostRef::Name(name) => (None, Host::Name(name)),
+            HostRef::Ip(IpAddr::V4(ip)) => (Some(IpAddr::V4(ip)), Host::V4(ip)),
+            HostRef::Ip(IpAddr::V6(ip)) => (Some(IpAddr::V6(ip)), Host::V6(ip)),
+        };
+        let mut found = Places::from_slice(self.directory.places_of(&host));
+        if let Some(ip) = ip.filter(|_| self.directory.has_named_places()) {
+            let named = places(&self.config).filter(|(_, hop)| matches!(hop.host, HopHost::Name(_)));
+            found.extend(named.filter(|(_, hop)| hop.known.has(ip)).map(|(place, _)| place));
+        }
+        found
+    }
+
+    /// The first of those of an address; 0: none.
+    pub(crate) fn place_of_address(&self, ip: IpAddr) -> PlaceId {
+        match self.directory.has_places() {
+            true => {
+                let host = match ip {
+                    IpAddr::V4(ip) => Host::V4(ip),
+                    IpAddr::V6(ip) => Host::V6(ip),
+                };
+                match self.directory.places_of(&host) {
+                    [place, ..] => *place,
+                    [] if self.directory.has_named_places() => {
+                        self.places_of(HostRef::Ip(ip)).first().copied().unwrap_or(0)
+                    }
+                    [] => 0,
+                }
+            }
+            false => 0,
+        }
+    }
+
+    /// Whether a host is a guarded place which a mark that names `named` does not lead to.
+    pub(crate) fn is_guarded(&self, host: HostRef<'_>, named: PlaceId) -> bool {
+        if !self.directory.has_places() {
+            return false;
+        }
+        let places = self.places_of(host);
+        !places.is_empty() && !places.contains(&named)
+    }
+}

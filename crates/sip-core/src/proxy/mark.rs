@@ -1,0 +1,363 @@
+//! The mark of a dialog: what a Record-Route value of ours proves when it comes back as Route.
+//!
+//! Each side of a dialog has its own. What goes to the callee is made of the Call-ID and the caller's tag; in each
+//! response that passes back it becomes the caller's ([`Engine::turn_marks`]), which is made of the callee's mark and
+//! of the callee's tag. So a mark says on which side its holder is: a caller that exchanges the tags is no callee.
+//! No Contact is bound, since targets change (RFC 3261 §12.2); instead a mark names the place at each end
+//! ([`crate::engine::place`]), and leads to no other guarded place.
+//!
+//! The 128 bits, as 32 hexadecimal digits:
+//!
+//! | bits | what |
+//! | --- | --- |
+//! | 16 | the day on which it was made |
+//! | 6, 5, 1 | the domain of the callee, where it is a contact that is registered here; that of the caller; [`OF_CALLER`] |
+//! | 20 | which domain's secret it is made with: marks of others stay as they are |
+//! | 16 | the place of the caller |
+//! | 16 | the place of the callee |
+//! | 48 | a MAC over the rest |
+
+use alloc::vec::Vec;
+
+use sip_message::{HeaderName, Message, Method, Params};
+
+use crate::engine::Engine;
+use crate::engine::place::{DomainNumber, PlaceId};
+use crate::engine::secrets::{Secrets, hex48, read_hex, write_hex};
+
+/// The parameter that holds the mark.
+const PARAM: &[u8] = b"tz";
+/// The same where it stands in a value.
+const BEFORE: &[u8] = b";tz=";
+const DIGITS: usize = 32;
+/// Which digit has [`OF_CALLER`], in its lowest bit.
+const FLAGS: usize = 6;
+const MAC_DIGITS: usize = 12;
+/// Digits between the two.
+const KEPT: usize = DIGITS - FLAGS - 1 - MAC_DIGITS;
+/// Days for which a mark is good: none but broken calls last longer.
+const GOOD_DAYS: u16 = 32;
+const DAY_MS: u64 = 86_400_000;
+
+const DAY_AT: u32 = 112;
+const FLAGS_AT: u32 = 100;
+const DOMAIN_AT: u32 = 80;
+const CALLER_AT: u32 = 64;
+const CALLEE_AT: u32 = 48;
+const MAC_BITS: u128 = (1 << CALLEE_AT) - 1;
+
+/// It is the caller's; else the callee's.
+const OF_CALLER: u128 = 1 << FLAGS_AT;
+const CALLER_DOMAIN_AT: u32 = FLAGS_AT + 1;
+const CALLEE_DOMAIN_AT: u32 = FLAGS_AT + 6;
+
+/// See the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark(u128);
+
+/// The ends of a dialog that begins.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Ends {
+    /// The place from which the request came.
+    pub(crate) caller: PlaceId,
+    /// The place to which it goes.
+    pub(crate) callee: PlaceId,
+    /// The domain of From, where it is ours.
+    pub(crate) caller_domain: DomainNumber,
+    /// That of the callee, where it is a contact that is registered here.
+    pub(crate) callee_domain: DomainNumber,
+}
+
+impl Mark {
+    /// The callee's mark of a dialog that begins now.
+    pub(crate) fn new(
+        secrets: &Secrets,
+        unix_ms: u64,
+        ends: Ends,
+        call_id: &[u8],
+        caller_tag: &[u8],
+    ) -> Self {
+        let flags = u128::from(ends.callee_domain) << CALLEE_DOMAIN_AT
+            | u128::from(ends.caller_domain) << CALLER_DOMAIN_AT;
+        let head = u128::from(day(unix_ms)) << DAY_AT
+            | flags
+            | u128::from(secrets.mark_domain()) << DOMAIN_AT
+            | u128::from(ends.caller) << CALLER_AT
+            | u128::from(ends.callee) << CALLEE_AT;
+        Self::of_callee(secrets, head, call_id, caller_tag)
+    }
+
+    fn of_callee(secrets: &Secrets, head: u128, call_id: &[u8], caller_tag: &[u8]) -> Self {
+        let [says @ .., _, _, _, _, _, _] = head.to_be_bytes();
+        let mac = secrets.callee_mark(says, call_id, caller_tag);
+        Self(head & !MAC_BITS | u128::from(mac >> 16))
+    }
+
+    /// The caller's mark of the same dialog. It proves no more than this one does: a forged one becomes a forged one.
+    pub(crate) fn of_caller(self, secrets: &Secrets, callee_tag: &[u8]) -> Self {
+        let mac = secrets.caller_mark(&hex48(self.0 as u64), callee_tag);
+        Self(self.0 & !MAC_BITS | OF_CALLER | u128::from(mac >> 16))
+    }
+
+    /// Reads the digits of one. That it is genuine, [`Mark::is_of`] says.
+    #[inline]
+    pub(crate) fn read(digits: &[u8]) -> Option<Self> {
+        read_hex(digits, DIGITS).map(Self)
+    }
+
+    /// Reads that of a Route value: nearly always the last parameter, as it was written.
+    #[inline]
+    pub(crate) fn of_params(params: &Params<'_>) -> Option<Self> {
+        let usual = params.as_bytes().last_chunk::<{ 3 + DIGITS }>();
+        match usual.and_then(|tail| tail.strip_prefix(b"tz=")) {
+            Some(digits) => Self::read(digits),
+            None => Self::read(params.value(PARAM)?),
+        }
+    }
+
+    pub(crate) fn write(self, out: &mut Vec<u8>) {
+        write_hex(out, self.0, DIGITS as u32);
+    }
+
+    /// Whether its holder is the caller.
+    #[inline]
+    pub(crate) const fn is_of_caller(self) -> bool {
+        self.0 & OF_CALLER != 0
+    }
+
+    /// The domain in which its holder has an account; 0: none is known.
+    pub(crate) const fn domain_of_holder(self) -> DomainNumber {
+        match self.is_of_caller() {
+            true => (self.0 >> CALLER_DOMAIN_AT) as DomainNumber & 31,
+            false => (self.0 >> CALLEE_DOMAIN_AT) as DomainNumber & 31,
+        }
+    }
+
+    /// The place at the end to which the holder's requests go.
+    pub(crate) const fn place_beyond(self) -> PlaceId {
+        match self.is_of_caller() {
+            true => (self.0 >> CALLEE_AT) as PlaceId,
+            false => (self.0 >> CALLER_AT) as PlaceId,
+        }
+    }
+
+    /// Whether it was made for its holder in this dialog, and not too long ago. Another node's clock may be ahead
+    /// of ours. `from_tag` and `to_tag` are those of a request of its holder; empty: there is none.
+    pub(crate) fn is_of(
+        self,
+        secrets: &Secrets,
+        unix_ms: u64,
+        call_id: &[u8],
+        [from_tag, to_tag]: [&[u8]; 2],
+    ) -> bool {
+        let made = (self.0 >> DAY_AT) as u16;
+        let age = day(unix_ms).wrapping_add(1).wrapping_sub(made);
+        if age > GOOD_DAYS + 1 {
+            return false;
+        }
+        let of_callee = |tag| Self::of_callee(secrets, self.0 & !OF_CALLER, call_id, tag);
+        match self.is_of_caller() {
+            true => of_callee(from_tag).of_caller(secrets, to_tag) == self,
+            false => !to_tag.is_empty() && of_callee(to_tag) == self,
+        }
+    }
+}
+
+/// Days since 1970, as far as two bytes hold them: enough to tell which came first for 89 years.
+const fn day(unix_ms: u64) -> u16 {
+    (unix_ms / DAY_MS) as u16
+}
+
+impl Engine {
+    /// Makes the callee's marks in a response the caller's: in all Record-Route values of ours (RFC 3261 §16.7
+    /// step 8), those of a request that passed here twice, too. What is the caller's already stays as it is.
+    ///
+    /// This is done for each response: on the digits as they stand, without reading the rest of the value.
+    pub(super) fn turn_marks(&mut self, message: &Message<'_>) {
+        // Of two values both have the same.
+        let mut last: Option<(&[u8; MAC_DIGITS], [u8; MAC_DIGITS])> = None;
+        for field in message.fields_named(HeaderName::RecordRoute) {
+            let value = message.field_value(field);
+            let mut end = value.len();
+            while let Some(at) = last_mark(value, end) {
+                end = at;
+                let from = at + BEFORE.len();
+                let digits = value.get(from..).and_then(<[u8]>::first_chunk::<DIGITS>);
+                let Some((flags, kept, mac)) = digits.and_then(|digits| self.turnable(digits)) else {
+                    // Of a NOTIFY the callee is the one that gets the response: the caller's mark is not for it, and
+                    // its own route set is made.
+                    if message.cseq().is_ok_and(|cseq| cseq.method == Method::Notify) {
+                        self.edits.delete(field.start as usize..field.end as usize);
+                        break;
+                    }
+                    continue;
+                };
+                let new = match last {
+                    Some((of_callee, of_caller)) if of_callee == mac => of_caller,
+                    _ => hex48(self.secrets.caller_mark(mac, callee_tag(message)) >> 16),
+                };
+                last = Some((mac, new));
+                let start = field.value as usize + from;
+                let mut text = [0; DIGITS - FLAGS];
+                let (middle, last) = text.split_at_mut(1 + KEPT);
+                if let Some((first, middle)) = middle.split_first_mut() {
+                    *first = flags + 1;
+                    middle.copy_from_slice(kept);
+                }
+                last.copy_from_slice(&new);
+                self.edits.replace(start + FLAGS..start + DIGITS, &text);
+            }
+        }
+    }
+
+    /// Of a callee's mark of this domain: the last digit of the flags, what stays, and the MAC.
+    #[inline]
+    fn turnable<'a>(&self, digits: &'a [u8; DIGITS]) -> Option<(u8, &'a [u8; KEPT], &'a [u8; MAC_DIGITS])> {
+        let (flags, rest) = digits.get(FLAGS..)?.split_first()?;
+        let kept: &[u8; KEPT] = rest.first_chunk()?;
+        let mac = digits.last_chunk()?;
+        // A digit is even as its value is, but for the letters.
+        let is_of_caller = (*flags & 1 == 1) ^ flags.is_ascii_lowercase();
+        (!is_of_caller && kept.starts_with(self.secrets.mark_domain_digits())).then_some((*flags, kept, mac))
+    }
+}
+
+/// The callee's tag in a response; empty where there is none.
+#[inline]
+fn callee_tag<'a>(message: &Message<'a>) -> &'a [u8] {
+    let value = message.value(HeaderName::To).unwrap_or_default();
+    // Nearly always the last parameter. (That it is a token was seen when the response was read; behind a quote or an
+    // angle bracket it may be part of something else.)
+    let usual = memchr::memrchr(b';', value).and_then(|at| value.get(at..)?.strip_prefix(b";tag="));
+    if let Some(tag @ [first, .., last]) = usual
+        && !first.is_ascii_whitespace()
+        && !matches!(last, b'"' | b'>')
+    {
+        return tag;
+    }
+    let to = message.to().ok();
+    to.as_ref().and_then(|to| to.tag()).unwrap_or_default()
+}
+
+/// Where the last mark before `end` begins, its `;tz=` included.
+#[inline]
+fn last_mark(value: &[u8], end: usize) -> Option<usize> {
+    let value = value.get(..end)?;
+    // As we wrote it, and nothing behind it.
+    let usual = value.len().checked_sub(BEFORE.len() + DIGITS + 1)?;
+    if value.get(usual..usual + BEFORE.len()) == Some(BEFORE) {
+        return Some(usual);
+    }
+    memchr::memmem::rfind(value, BEFORE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::String;
+    use alloc::{format, vec};
+    use proptest::prelude::*;
+
+    const DAY: u64 = DAY_MS;
+
+    fn secrets(domain: u8) -> Secrets {
+        Secrets::new(&[domain; 32], &[9; 32])
+    }
+
+    fn ends() -> impl Strategy<Value = Ends> {
+        (any::<[u16; 2]>(), [0_u8..32, 0..32]).prop_map(
+            |([caller, callee], [caller_domain, callee_domain])| Ends {
+                caller,
+                callee,
+                caller_domain,
+                callee_domain,
+            },
+        )
+    }
+
+    proptest! {
+        /// A mark is good for its holder and in its dialog; with any bit changed it is good for nothing.
+        #[test]
+        fn a_mark_is_good_for_its_side_only(ends in ends(), bit in 0..128_u32) {
+            let secrets = secrets(7);
+            let of_callee = Mark::new(&secrets, DAY, ends, b"c1", b"a");
+            let of_caller = of_callee.of_caller(&secrets, b"b");
+            let is_good = |mark: Mark, call: &[u8], tags| mark.is_of(&secrets, DAY, call, tags);
+            prop_assert!(is_good(of_callee, b"c1", [b"b", b"a"]));
+            prop_assert!(is_good(of_caller, b"c1", [b"a", b"b"]));
+            // A callee's tag is not known when its mark is made.
+            prop_assert!(is_good(of_callee, b"c1", [b"x", b"a"]));
+            for (mark, call, tags) in [
+                (of_callee, &b"c1"[..], [&b"a"[..], &b"b"[..]]),
+                (of_callee, b"c2", [b"b", b"a"]),
+                (of_callee, b"c1", [b"a", b""]),
+                (of_caller, b"c1", [b"b", b"a"]),
+                (of_caller, b"c1", [b"a", b"x"]),
+                (of_caller, b"c1", [b"a", b""]),
+                (of_caller, b"c2", [b"a", b"b"]),
+                (Mark(of_caller.0 ^ 1 << bit), b"c1", [b"a", b"b"]),
+                (Mark(of_caller.0 ^ 1 << bit), b"c1", [b"b", b"a"]),
+                (Mark(of_callee.0 ^ 1 << bit), b"c1", [b"b", b"a"]),
+                (Mark(of_callee.0 ^ 1 << bit), b"c1", [b"a", b"b"]),
+            ] {
+                prop_assert!(!is_good(mark, call, tags), "{mark:?} {tags:?}");
+            }
+            prop_assert_eq!(of_callee.place_beyond(), ends.caller);
+            prop_assert_eq!(of_caller.place_beyond(), ends.callee);
+            prop_assert_eq!(of_callee.domain_of_holder(), ends.callee_domain);
+            prop_assert_eq!(of_caller.domain_of_holder(), ends.caller_domain);
+        }
+
+        #[test]
+        fn a_mark_is_read_as_it_was_written(ends in ends()) {
+            let mark = Mark::new(&secrets(7), DAY, ends, b"c", b"a");
+            let mut text = Vec::new();
+            mark.write(&mut text);
+            prop_assert_eq!(Mark::read(&text), Some(mark));
+        }
+    }
+
+    #[test]
+    fn a_mark_ends() {
+        let secrets = secrets(7);
+        let mark = Mark::new(&secrets, 100 * DAY, Ends::default(), b"c", b"a");
+        for (today, is_good) in [(98, false), (99, true), (100, true), (132, true), (133, false)] {
+            assert_eq!(
+                mark.is_of(&secrets, today * DAY, b"c", [b"b", b"a"]),
+                is_good,
+                "{today}"
+            );
+        }
+    }
+
+    #[test]
+    fn marks_of_another_domain_are_known_by_themselves() {
+        let mark = Mark::new(&secrets(7), DAY, Ends::default(), b"c", b"a");
+        let mut text = Vec::new();
+        mark.write(&mut text);
+        let domain = |text: &[u8]| text[FLAGS + 1..].to_vec();
+        assert!(domain(&text).starts_with(secrets(7).mark_domain_digits()));
+        assert!(!domain(&text).starts_with(secrets(8).mark_domain_digits()));
+    }
+
+    /// Two values in one line, parameters behind the mark, and what only looks like one.
+    #[test]
+    fn marks_are_found_wherever_they_stand() {
+        let mark = "00112233445566778899aabbccddeeff";
+        for (value, expected) in [
+            (format!("<sip:a;lr;tz={mark}>"), vec![9]),
+            (format!("<sip:a;lr;tz={mark}>, <sip:b;tz={mark}>"), vec![54, 9]),
+            (format!("<sip:a;tz={mark};x=y>;z"), vec![6]),
+            (String::from("<sip:a;lr>"), vec![]),
+            (String::new(), vec![]),
+        ] {
+            let mut end = value.len();
+            let mut found = Vec::new();
+            while let Some(at) = last_mark(value.as_bytes(), end) {
+                found.push(at);
+                end = at;
+            }
+            assert_eq!(found, expected, "{value}");
+        }
+    }
+}
