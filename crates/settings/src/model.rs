@@ -333,7 +333,7 @@ pub(crate) struct When {
     /// Methods; one of them.
     #[schemars(length(max = 32))]
     pub method: Vec<String>,
-    /// Regular expression on the Request-URI as written. Matched in linear time; at most 1 MiB compiled.
+    /// Regular expression on the Request-URI in one spelling: scheme and host in lower case; the user part without escapes of letters, digits and `-_.!~*'()+#`; a number without `-.()`. Matched in linear time; at most 1 MiB compiled.
     #[schemars(extend("x-default" = "none"), length(max = 4096))]
     pub uri: Option<String>,
     /// Domain of the Request-URI.

@@ -192,7 +192,8 @@ pub struct Route {
 pub struct When {
     /// Methods, upper case.
     pub methods: Vec<Box<[u8]>>,
-    /// Pattern on the Request-URI as written.
+    /// Pattern on the Request-URI in one spelling: scheme and host in lower case, the user without escapes, and a
+    /// number without separators.
     pub uri: Option<regex::bytes::Regex>,
     /// Domain of the Request-URI: a name or alias, lower case.
     pub domain: Option<Box<[u8]>>,

@@ -22,6 +22,7 @@ mod resume;
 mod route;
 mod sanity;
 mod scanner;
+mod spelling;
 mod targets;
 mod transaction;
 

@@ -6,6 +6,7 @@ use sip_message::{HeaderName, Method, Uri};
 use super::Progress;
 use super::authorize::Authorized;
 use super::in_dialog::Position;
+use super::spelling::normalised;
 use super::targets::first_hop;
 use crate::config::{Action, Config, Domain, Relay, RelayTarget, Route, StateMode, When};
 use crate::engine::context::Shape;
@@ -266,7 +267,7 @@ impl Engine {
             && when
                 .uri
                 .as_ref()
-                .is_none_or(|pattern| pattern.is_match(request.uri_text))
+                .is_none_or(|pattern| pattern.is_match(&normalised(request.uri_text)))
             && when
                 .headers
                 .iter()

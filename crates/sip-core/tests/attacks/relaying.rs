@@ -426,3 +426,39 @@ fn a_mark_ends_with_its_days() {
         assert_eq!(went, passes, "after {days} more days: {}", sent[0].text);
     }
 }
+
+/// A rule that bars a number bars it however it is written, and what is not escaped for nothing stays so.
+#[test]
+fn a_rule_bars_a_number_in_every_spelling() {
+    let mut config = config();
+    let mut barred = relay("sip:192.0.2.66");
+    barred.action = Action::Reject {
+        status: 403,
+        reason: b"Barred"[..].into(),
+    };
+    barred.when.uri = Some(regex::bytes::Regex::new("^(sips?|tel):(00|\\+)19").expect("a pattern"));
+    config.routes.insert(0, barred);
+    for uri in [
+        "sip:0019@example.com",
+        "SIP:0019@example.com",
+        "sip:%30%3019@example.com",
+        "sip:0-0.19@example.com",
+        "sip:%2b19@example.com",
+        "sip:+1-9(00)@example.com",
+        "tel:+1-900",
+        "TEL:00-19",
+    ] {
+        assert_eq!(
+            answer(&config, &request("INVITE", uri, "a", "")),
+            "SIP/2.0 403 Barred",
+            "{uri}"
+        );
+    }
+    let mut bench = Bench::new(&config);
+    let sent = bench.udp(CALLER, &request("MESSAGE", "sip:1%30-0@Example.com", "a", ""));
+    assert_eq!(
+        one(sent).first_line(),
+        "MESSAGE sip:1%30-0@Example.com SIP/2.0",
+        "it goes on as it came"
+    );
+}

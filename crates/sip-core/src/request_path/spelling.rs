@@ -1,0 +1,136 @@
+//! A Request-URI in one spelling, for the patterns of rules: `sip:0019`, `SIP:0019`, `sip:%30%3019` and `sip:0-019` call
+//! the same number, and the pattern that bars one bars all.
+
+use alloc::borrow::Cow;
+use alloc::vec::Vec;
+
+/// Characters between digits that only people read (RFC 3966 §5.1.1).
+const SEPARATORS: &[u8] = b"-.()";
+
+/// The URI with its scheme in lower case; what stands before `@` (all of a `tel:` number) without escapes of what may stand there bare and, where it is a number, without
+/// separators; the host in lower case. Parameters stay as they are. (That of the message stays as it is, too.)
+pub(super) fn normalised(uri: &[u8]) -> Cow<'_, [u8]> {
+    let (scheme, rest) = split_after(uri, b':');
+    let is_tel = scheme.eq_ignore_ascii_case(b"tel:");
+    // A user part may have `;`, `?` and `:`, but no `@`; of a URI without one all is the host.
+    let (user, at, rest) = match memchr::memchr(b'@', rest) {
+        Some(at) => (rest.get(..at), b"@".as_slice(), rest.get(at + 1..)),
+        None if is_tel => {
+            let end = memchr::memchr(b';', rest).unwrap_or(rest.len());
+            (rest.get(..end), b"".as_slice(), rest.get(end..))
+        }
+        None => (None, b"".as_slice(), Some(rest)),
+    };
+    let (user, rest) = (user.unwrap_or_default(), rest.unwrap_or_default());
+    let host_end = rest
+        .iter()
+        .position(|c| matches!(c, b';' | b'?'))
+        .unwrap_or(rest.len());
+    let host = rest.get(..host_end).unwrap_or_default();
+    let is_so = |part: &[u8]| !part.iter().any(u8::is_ascii_uppercase);
+    if is_so(scheme) && is_so(host) && !user.iter().any(|c| *c == b'%' || SEPARATORS.contains(c)) {
+        return Cow::Borrowed(uri);
+    }
+    let mut plain = Vec::with_capacity(user.len());
+    unescape_plain(user, &mut plain);
+    // Up to a parameter or password.
+    let end = plain
+        .iter()
+        .position(|c| matches!(c, b';' | b':'))
+        .unwrap_or(plain.len());
+    let behind = plain.split_off(end);
+    if is_number(&plain) {
+        plain.retain(|c| !SEPARATORS.contains(c));
+    }
+    plain.extend_from_slice(&behind);
+    let mut out = Vec::with_capacity(uri.len());
+    out.extend(scheme.iter().map(u8::to_ascii_lowercase));
+    out.extend_from_slice(&plain);
+    out.extend_from_slice(at);
+    out.extend(host.iter().map(u8::to_ascii_lowercase));
+    out.extend_from_slice(rest.get(host_end..).unwrap_or_default());
+    Cow::Owned(out)
+}
+
+/// Appends a user part without escapes of letters, digits and what else has no meaning of its own there (RFC 3261
+/// §19.1.4). Others stay: `%40` is no end of the user part.
+fn unescape_plain(text: &[u8], out: &mut Vec<u8>) {
+    let digit = |c: u8| char::from(c).to_digit(16);
+    let mut rest = text;
+    while let [first, tail @ ..] = rest {
+        let mut next = (*first, tail);
+        if let [b'%', high, low, tail @ ..] = rest
+            && let (Some(high), Some(low)) = (digit(*high), digit(*low))
+        {
+            let byte = (high << 4 | low) as u8;
+            if byte.is_ascii_alphanumeric() || b"-_.!~*'()+#".contains(&byte) {
+                next = (byte, tail);
+            }
+        }
+        out.push(next.0);
+        rest = next.1;
+    }
+}
+
+fn split_after(text: &[u8], end: u8) -> (&[u8], &[u8]) {
+    let at = memchr::memchr(end, text).map_or(0, |at| at + 1);
+    text.split_at_checked(at).unwrap_or((text, &[]))
+}
+
+/// Whether this is a telephone number.
+fn is_number(number: &[u8]) -> bool {
+    let digits = number.strip_prefix(b"+").unwrap_or(number);
+    let is_part = |c: &u8| c.is_ascii_digit() || matches!(c, b'*' | b'#') || SEPARATORS.contains(c);
+    digits.iter().any(u8::is_ascii_digit) && digits.iter().all(is_part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::String;
+    use proptest::prelude::*;
+
+    fn one(uri: &str) -> String {
+        String::from_utf8(normalised(uri.as_bytes()).into_owned()).unwrap()
+    }
+
+    #[test]
+    fn a_number_has_one_spelling() {
+        for (written, expected) in [
+            ("sip:0019@gw.example", "sip:0019@gw.example"),
+            ("SIP:0019@GW.example", "sip:0019@gw.example"),
+            ("sip:%30%3019@gw.example:5060;X=Y", "sip:0019@gw.example:5060;X=Y"),
+            ("sip:0-0(1)9.@gw.example", "sip:0019@gw.example"),
+            (
+                "sip:+1-900;phone-context=a-b@gw",
+                "sip:+1900;phone-context=a-b@gw",
+            ),
+            ("sip:%2B1900@gw", "sip:+1900@gw"),
+            ("Tel:+1-(900).5", "tel:+19005"),
+            ("tel:0-19;phone-context=A-B.c", "tel:019;phone-context=A-B.c"),
+            ("sips:Al.ice-b@Example.COM", "sips:Al.ice-b@example.com"),
+            ("sip:GW.example;lr", "sip:gw.example;lr"),
+            ("urn:Service:SOS", "urn:service:sos"),
+            ("sip:a%zz@b", "sip:a%zz@b"),
+            ("sip:%252B@b", "sip:%252B@b"),
+            ("sip:a%40good%3b%3A@bad", "sip:a%40good%3b%3A@bad"),
+            ("", ""),
+            ("nonsense", "nonsense"),
+        ] {
+            assert_eq!(one(written), expected, "{written}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_so_is_left_as_it_is(user in "[a-z0-9]{1,12}", host in "[a-z0-9.]{1,12}") {
+            let uri = alloc::format!("sip:{user}@{host}");
+            prop_assert!(matches!(normalised(uri.as_bytes()), Cow::Borrowed(_)));
+        }
+
+        #[test]
+        fn any_text_is_survived(text in prop::collection::vec(any::<u8>(), 0..60)) {
+            let _ = normalised(&text);
+        }
+    }
+}
