@@ -61,22 +61,51 @@ impl Engine {
     }
 
     /// §9.2, §16.10: 200 to the CANCEL whatever becomes of the INVITE. Each copy of the CANCEL
-    /// gets the same answer, so it needs no transaction of its own.
+    /// gets the same answer, so it needs no transaction of its own. One that has only the branch of an INVITE in
+    /// common with it is another's: 481.
     fn cancel(&mut self, request: &Request<'_>) -> bool {
         let Some(key) = self.table.find_server(self.server_key(request, Method::Invite)) else {
             return false;
+        };
+        let is_of_it = self.is_cancel_of(key, request);
+        let status = if is_of_it {
+            Status::OK
+        } else {
+            Status::NO_TRANSACTION
         };
         self.reply(
             &request.message,
             request.flow,
             None,
-            &Reply {
-                status: Status::OK,
-                extra: &[],
-            },
+            &Reply { status, extra: &[] },
         );
-        self.cancel_server(key);
+        if is_of_it {
+            self.cancel_server(key);
+        }
         true
+    }
+
+    /// Whether a CANCEL has from its INVITE what it must have (§9.1), and comes from the same address, or from a
+    /// trusted one. An INVITE that has its final answer cannot be cancelled, so nothing is compared with it.
+    fn is_cancel_of(&mut self, key: Key, request: &Request<'_>) -> bool {
+        let Some(found) = self.table.live_mut(key) else {
+            return true;
+        };
+        let source = found.source;
+        let bytes = core::mem::take(&mut found.request);
+        let is_same = self.with_message(&bytes, |_, invite| {
+            Request::read(*invite, source).is_ok_and(|invite| {
+                invite.call_id == request.call_id
+                    && invite.cseq.number == request.cseq.number
+                    && invite.from_tag() == request.from_tag()
+                    && invite.to.tag() == request.to.tag()
+            })
+        });
+        if let Some(found) = self.table.live_mut(key) {
+            found.request = bytes;
+        }
+        let is_from_there = source.remote.ip() == request.flow.remote.ip() || self.is_trusted(&request.flow);
+        is_same == Some(true) && is_from_there
     }
 
     /// Index key of the server transaction that `request` belongs to as `method`: branch, sent-by

@@ -17,6 +17,7 @@ mod amplification;
 mod answers;
 mod broken;
 mod bursts;
+mod cancelling;
 mod digest;
 mod enumeration;
 mod floods;
