@@ -1,5 +1,8 @@
 //! Phase 6: where a request goes (RFC 3261 §16.5): rules, location, name service.
 
+use alloc::borrow::Cow;
+use core::cell::OnceCell;
+
 use sip_message::header::NameAddr;
 use sip_message::{HeaderName, Method, Uri};
 
@@ -242,16 +245,24 @@ impl Engine {
 
     /// The first rule that matches, and its number.
     fn matching_rule<'c>(&self, config: &'c Config, request: &Request<'_>) -> (usize, Option<&'c Route>) {
+        // Written once, and only where a rule asks for it.
+        let uri = OnceCell::new();
         config
             .routes
             .iter()
             .enumerate()
-            .find(|(_, rule)| self.matches(config, rule, request))
+            .find(|(_, rule)| self.matches(config, rule, request, &uri))
             .map_or((NO_RULE, None), |(number, rule)| (number, Some(rule)))
     }
 
     #[expect(clippy::wildcard_enum_match_arm, reason = "most methods are alike here")]
-    fn matches(&self, config: &Config, rule: &Route, request: &Request<'_>) -> bool {
+    fn matches<'a>(
+        &self,
+        config: &Config,
+        rule: &Route,
+        request: &Request<'a>,
+        uri: &OnceCell<Cow<'a, [u8]>>,
+    ) -> bool {
         let when: &When = &rule.when;
         // CANCEL and the ACK to a non-2xx take the path of their INVITE.
         let method = match request.method {
@@ -267,7 +278,7 @@ impl Engine {
             && when
                 .uri
                 .as_ref()
-                .is_none_or(|pattern| pattern.is_match(&normalised(request.uri_text)))
+                .is_none_or(|pattern| pattern.is_match(uri.get_or_init(|| normalised(request.uri_text))))
             && when
                 .headers
                 .iter()

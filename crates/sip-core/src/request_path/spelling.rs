@@ -7,8 +7,9 @@ use alloc::vec::Vec;
 /// Characters between digits that only people read (RFC 3966 §5.1.1).
 const SEPARATORS: &[u8] = b"-.()";
 
-/// The URI with its scheme in lower case; what stands before `@` (all of a `tel:` number) without escapes of what may stand there bare and, where it is a number, without
-/// separators; the host in lower case. Parameters stay as they are. (That of the message stays as it is, too.)
+/// The URI with its scheme and host in lower case; what stands before `@` (all of a `tel:` number) without escapes of
+/// what may stand there bare and, where it is a number, without separators. Parameters stay as they are, and so does
+/// the URI of the message. Nothing is allocated for one that is so already.
 pub(super) fn normalised(uri: &[u8]) -> Cow<'_, [u8]> {
     let (scheme, rest) = split_after(uri, b':');
     let is_tel = scheme.eq_ignore_ascii_case(b"tel:");
@@ -28,17 +29,15 @@ pub(super) fn normalised(uri: &[u8]) -> Cow<'_, [u8]> {
         .unwrap_or(rest.len());
     let host = rest.get(..host_end).unwrap_or_default();
     let is_so = |part: &[u8]| !part.iter().any(u8::is_ascii_uppercase);
-    if is_so(scheme) && is_so(host) && !user.iter().any(|c| *c == b'%' || SEPARATORS.contains(c)) {
+    // Names have dots and hyphens, too, and keep them.
+    let number = before_parameters(user);
+    let is_parted = || number.iter().any(|c| SEPARATORS.contains(c)) && is_number(number);
+    if is_so(scheme) && is_so(host) && !user.contains(&b'%') && !is_parted() {
         return Cow::Borrowed(uri);
     }
     let mut plain = Vec::with_capacity(user.len());
     unescape_plain(user, &mut plain);
-    // Up to a parameter or password.
-    let end = plain
-        .iter()
-        .position(|c| matches!(c, b';' | b':'))
-        .unwrap_or(plain.len());
-    let behind = plain.split_off(end);
+    let behind = plain.split_off(before_parameters(&plain).len());
     if is_number(&plain) {
         plain.retain(|c| !SEPARATORS.contains(c));
     }
@@ -75,6 +74,12 @@ fn unescape_plain(text: &[u8], out: &mut Vec<u8>) {
 fn split_after(text: &[u8], end: u8) -> (&[u8], &[u8]) {
     let at = memchr::memchr(end, text).map_or(0, |at| at + 1);
     text.split_at_checked(at).unwrap_or((text, &[]))
+}
+
+/// A user part up to a parameter or password.
+fn before_parameters(user: &[u8]) -> &[u8] {
+    let end = memchr::memchr2(b';', b':', user).unwrap_or(user.len());
+    user.get(..end).unwrap_or_default()
 }
 
 /// Whether this is a telephone number.
@@ -123,7 +128,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_so_is_left_as_it_is(user in "[a-z0-9]{1,12}", host in "[a-z0-9.]{1,12}") {
+        fn what_is_so_is_left_as_it_is(user in "[a-z][a-z0-9.()-]{0,11}(;x=a-b)?", host in "[a-z0-9.]{1,12}") {
             let uri = alloc::format!("sip:{user}@{host}");
             prop_assert!(matches!(normalised(uri.as_bytes()), Cow::Borrowed(_)));
         }
