@@ -19,6 +19,7 @@ use sip_message::{HeaderIndex, HeaderName, Message, parse};
 
 pub use check::{
     answer_of_callee, assert_answer, assert_forwarded, assert_forwarded_by, assert_own, assert_relayed,
+    unmarked,
 };
 pub use table::{RFC4475, RFC5118};
 
