@@ -1,4 +1,4 @@
-//! Calls that somebody else would end.
+//! Calls that a stranger would end.
 
 use crate::common::{Bench, CALLER, config, one, request, response, udp_flow};
 
@@ -17,7 +17,7 @@ fn a_cancel_is_of_its_invite() {
     let cancel = request("CANCEL", "sip:bob@example.com", "a1", "");
     let stranger = "192.0.2.66:5060";
     for (what, from, text) in [
-        ("from elsewhere", stranger, cancel.clone()),
+        ("from another address", stranger, cancel.clone()),
         ("another call", CALLER, cancel.replace("c1@", "c2@")),
         ("another caller", CALLER, cancel.replace("tag=f1", "tag=f2")),
         ("no caller", CALLER, cancel.replace(";tag=f1", "")),
