@@ -1,9 +1,10 @@
-//! Guarded places: members of groups, targets of rules, and hosts that a rule denies, where calls cost money. A mark of a dialog leads to those
-//! that it names and to no others; everything else in the dialog goes by its Request-URI, which its sender writes.
+//! Guarded places: members of groups, targets of rules, and hosts that a rule denies, where calls cost money. A mark
+//! of a dialog leads to those that it names and to no others. Otherwise the Request-URI decides, which its sender
+//! writes.
 //!
-//! A place is a group, the target of a rule that relays, or a domain that a rule rejects or asks for credentials for. It is known by the hosts of its URIs, and by the
-//! addresses that name service gave for them ([`crate::transport::Known`]). Ports say nothing: another port of a
-//! gateway is the gateway.
+//! A place is a group, the target of a rule that relays, or a domain that a rule rejects or asks for credentials for.
+//! It is known by the hosts of its URIs, and by the addresses that name service gave for them
+//! ([`crate::transport::Known`]). Ports say nothing: another port of a gateway is the gateway.
 
 use core::net::IpAddr;
 

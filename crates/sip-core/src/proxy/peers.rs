@@ -1,6 +1,6 @@
 //! Where next hops with names are, asked before anything is sent there: a trunk that only calls in belongs to
-//! the trust domain, too ([`crate::admission`]), and no dialog must lead to it that does not name it ([`crate::engine::place`]). The first worker asks, for as long
-//! as any source may be refused.
+//! the trust domain, too ([`crate::admission`]), and no dialog must lead to it whose mark does not name it
+//! ([`crate::engine::place`]). The first worker asks, for as long as any source may be refused.
 
 use super::hop::Hop;
 use super::probe::{NAME_TRIES, NAME_WAIT_MS};
