@@ -349,7 +349,10 @@ impl Watch {
             Step::Name(found) => {
                 if !self.questions.is_empty() {
                     let query = self.questions.remove(0);
-                    let values = vec![address("192.0.2.37")];
+                    // Each edge has an address of its own: tags are made of addresses, and say who answers.
+                    let name = Bench::resolve_kind(&query);
+                    let edge = name.trim_start_matches("edge").chars().next().unwrap();
+                    let values = vec![address(&format!("192.0.2.3{edge}"))];
                     let answer = match found {
                         true => Ok(Records { ttl_s: 60, values }),
                         false => Err(Unavailable),
