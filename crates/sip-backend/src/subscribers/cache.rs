@@ -40,7 +40,13 @@ struct Shard {
     index: HashTable<usize>,
     slots: Vec<Slot>,
     hand: usize,
+    /// Slots that say that there is no such subscriber.
+    absent: usize,
 }
+
+/// Of a shard, that there is no such subscriber may take one slot in so many: names that strangers make up must not
+/// take the place of subscribers.
+const ABSENT_SHARE: usize = 8;
 
 struct Slot {
     hash: u64,
@@ -53,6 +59,8 @@ struct Slot {
     stale_until: Instant,
     generation: u64,
     used: bool,
+    /// It was put in to say that there are no secrets.
+    is_absent: bool,
 }
 
 impl std::fmt::Debug for Slot {
@@ -257,26 +265,42 @@ impl CredentialCache {
             stale_until,
             generation,
             used: false,
+            is_absent: false,
+        };
+        let slot = Slot {
+            is_absent: slot.secrets.is_none(),
+            ..slot
         };
         let mut shard = shard.lock();
         if forgets.is_some_and(|before| before != self.forgets.load(Ordering::Acquire)) {
             return;
         }
-        let Shard { index, slots, hand } = &mut *shard;
+        let Shard {
+            index,
+            slots,
+            hand,
+            absent,
+        } = &mut *shard;
+        let is_absent = slot.is_absent;
+        let most_absent = (self.per_shard / ABSENT_SHARE).max(1);
         if let Some(at) = index
             .find(hash, |at| slots.get(*at).is_some_and(|slot| slot.is(key)))
             .copied()
         {
             if let Some(old) = slots.get_mut(at) {
+                *absent = *absent + usize::from(is_absent) - usize::from(old.is_absent);
                 *old = slot;
             }
-        } else if slots.len() < self.per_shard {
+        } else if slots.len() < self.per_shard && !(is_absent && *absent >= most_absent) {
+            *absent += usize::from(is_absent);
             slots.push(slot);
             let at = slots.len() - 1;
             index.insert_unique(hash, at, |at| slots.get(*at).map_or(0, |slot| slot.hash));
         } else {
-            let at = victim(slots, hand, self.generation());
+            let among_absent = is_absent && *absent >= most_absent;
+            let at = victim(slots, hand, self.generation(), among_absent);
             let Some(old) = slots.get_mut(at) else { return };
+            *absent = *absent + usize::from(is_absent) - usize::from(old.is_absent);
             if let Ok(entry) = index.find_entry(old.hash, |held| *held == at) {
                 entry.remove();
             }
@@ -337,13 +361,15 @@ impl CredentialCache {
 }
 
 /// Second chance: the first from `hand` on that is outdated or was not used since the hand last
-/// came by. `slots` is not empty.
-fn victim(slots: &mut [Slot], hand: &mut usize, generation: u64) -> usize {
+/// came by. `among_absent`: of those that say that there is no such subscriber, of which there is one.
+/// `slots` is not empty.
+fn victim(slots: &mut [Slot], hand: &mut usize, generation: u64, among_absent: bool) -> usize {
     let now = Instant::now();
-    for _ in 0..=slots.len() {
+    // Twice around: those among which it is to be may all have been used.
+    for _ in 0..=2 * slots.len() {
         let at = *hand % slots.len();
         *hand = at + 1;
-        if let Some(slot) = slots.get_mut(at) {
+        if let Some(slot) = slots.get_mut(at).filter(|slot| slot.is_absent || !among_absent) {
             if !slot.used || slot.until <= now || slot.generation != generation {
                 return at;
             }
@@ -461,6 +487,39 @@ mod tests {
             .filter(|n| cache.get(&n.to_le_bytes(), b"d", b"r").is_some())
             .count();
         assert_eq!(hits, 639);
+    }
+
+    #[test]
+    fn names_that_are_made_up_take_the_place_of_no_subscriber() {
+        let cache = CredentialCache::new(SHARDS * 16, LONG, LONG);
+        let known: Vec<String> = (0..SHARDS * 4).map(|n| format!("known{n}")).collect();
+        for name in &known {
+            cache.insert(name.as_bytes(), b"d", b"r", 0, Some(secrets(1)));
+        }
+        let held = || {
+            known
+                .iter()
+                .filter(|name| cache.peek(name.as_bytes(), b"d", b"r").is_some())
+                .count()
+        };
+        let before = held();
+        for n in 0..100_000 {
+            let name = format!("made up {n}");
+            cache.insert(name.as_bytes(), b"d", b"r", 0, None);
+            assert_eq!(md5(cache.peek(name.as_bytes(), b"d", b"r")), Some(None), "{n}");
+        }
+        assert_eq!(held(), before);
+        assert!(cache.len() <= known.len() + SHARDS * 2);
+        // One that turns out to be there, and another that is gone.
+        cache.insert(b"made up 99999", b"d", b"r", 0, Some(secrets(2)));
+        cache.insert(known[0].as_bytes(), b"d", b"r", 0, None);
+        assert_eq!(md5(cache.get(b"made up 99999", b"d", b"r")), Some(Some(2)));
+        let absent: usize = cache.shards.iter().map(|shard| shard.lock().absent).sum();
+        let counted = cache.shards.iter().map(|shard| {
+            let shard = shard.lock();
+            shard.slots.iter().filter(|slot| slot.is_absent).count()
+        });
+        assert_eq!(absent, counted.sum::<usize>());
     }
 
     #[test]
