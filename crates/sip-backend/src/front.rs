@@ -135,6 +135,11 @@ impl Backend {
         }
     }
 
+    /// Whether registrations cannot be saved now.
+    pub fn cannot_save(&self) -> bool {
+        self.location.as_ref().is_some_and(|store| store.is_failing())
+    }
+
     /// Everything that the back-ends count.
     pub fn metrics(&self) -> Vec<Sample> {
         let mut samples = vec![Sample::counter(

@@ -534,3 +534,44 @@ fn a_start_on_a_full_disk_leaves_no_half_segment() {
     assert_eq!(start(&case).loaded.replayed, 3);
     assert_eq!(case.disk.files(journal), before);
 }
+
+/// A balancer sends nothing to a server that cannot save: it finds out by itself that it can again.
+#[test]
+fn a_disk_that_failed_is_tried_without_anything_to_be_saved() {
+    let mut case = Case::new(4);
+    let load = |_: Box<[u8]>, _: AorRecord| {};
+    let find = |_, _| Some(ListenerId(0));
+    let (disk, table) = (case.disk.clone(), case.table.clone());
+    let opened = open(case.now(), disk, table, &options(), &find, &load).expect("it starts");
+    let mut writer = opened.writer;
+    let mut version = 0;
+    let mut save = |case: &mut Case, writer: &mut Writer<_>| {
+        version += 1;
+        let (_, _, save) = case.save(0, version, Some(version), true);
+        let mut answered = Vec::new();
+        writer.commit(case.now(), &mut vec![(save, case.now().instant)], &mut answered);
+        answered.iter().all(|answer| answer.saved.is_ok())
+    };
+    // Each turn as the thread does it: when it says.
+    let pass = |case: &mut Case, writer: &mut Writer<_>, seconds: u64| {
+        let end = case.now_us + seconds * SECOND;
+        while let Some(at) = writer.poll_timeout().filter(|at| at.as_micros() <= end) {
+            case.now_us = case.now_us.max(at.as_micros() + 1);
+            writer.handle_timeout(case.now());
+        }
+        case.now_us = end;
+    };
+    assert!(save(&mut case, &mut writer) && !writer.is_failing());
+    let full = Faults {
+        room: Some(0),
+        ..Faults::default()
+    };
+    case.disk.set_faults(full);
+    assert!(!save(&mut case, &mut writer) && writer.is_failing());
+    pass(&mut case, &mut writer, 60);
+    assert!(writer.is_failing());
+    case.disk.set_faults(Faults::default());
+    pass(&mut case, &mut writer, 6);
+    assert!(!writer.is_failing());
+    assert!(save(&mut case, &mut writer));
+}

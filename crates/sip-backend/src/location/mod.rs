@@ -62,6 +62,9 @@ pub trait LocationStore: Send + Sync {
     /// From now on the listener ids inside records mean these sockets.
     fn set_listeners(&self, listeners: Vec<LocalSocket>);
 
+    /// Whether the last that was to be saved could not be, for the store's own reasons.
+    fn is_failing(&self) -> bool;
+
     /// Everything that this store counts.
     fn metrics(&self) -> Vec<Sample>;
 
@@ -180,6 +183,8 @@ pub(crate) struct Stats {
     latency: Histogram,
     sync: Histogram,
     journal_bytes: Gauge,
+    /// 1 while what is to be saved is refused, as the disk fails.
+    failing: Gauge,
 }
 
 impl Stats {
@@ -200,6 +205,7 @@ impl Stats {
             latency: Histogram::new(metrics::LATENCY_US),
             sync: Histogram::new(metrics::LATENCY_US),
             journal_bytes: Gauge::default(),
+            failing: Gauge::default(),
         }
     }
 
@@ -207,7 +213,7 @@ impl Stats {
         const SAVES: &str = "Registrations given to the location store, by what became of them.";
         let saves = |label, counter: &Counter| Sample::counter("location_saves", label, SAVES, counter.get());
         let count = |name, help, counter: &Counter| Sample::counter(name, "", help, counter.get());
-        vec![
+        [
             saves("result=\"saved\"", &self.saved),
             saves("result=\"write-failed\"", &self.failed_write),
             saves("result=\"queue-full\"", &self.refused_queue),
@@ -244,6 +250,15 @@ impl Stats {
                 "Bindings deleted from the location table that had ended while nothing ran or their deletion was refused.",
                 self.purged.get(),
             ),
+        ]
+        .into_iter()
+        .chain(self.of_the_moment())
+        .collect()
+    }
+
+    /// Times, sizes and what is so now.
+    fn of_the_moment(&self) -> [Sample; 5] {
+        [
             Sample::histogram(
                 "location_batch_size",
                 "",
@@ -267,6 +282,12 @@ impl Stats {
                 "",
                 "Bytes of journal that wait to be folded.",
                 self.journal_bytes.get(),
+            ),
+            Sample::gauge(
+                "location_failing",
+                "",
+                "1 while registrations cannot be saved, as the disk refuses to take them.",
+                self.failing.get(),
             ),
         ]
     }

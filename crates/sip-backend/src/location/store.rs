@@ -275,6 +275,10 @@ impl LocationStore for DiskStore {
         self.queue.push_control(Item::Listeners(listeners));
     }
 
+    fn is_failing(&self) -> bool {
+        self.stats.failing.get() > 0
+    }
+
     fn metrics(&self) -> Vec<Sample> {
         let mut samples = self.stats.samples();
         samples.push(Sample::gauge(

@@ -20,6 +20,9 @@ use crate::quiet::Quiet;
 
 /// After a failed write nothing is tried for this long, so that a full disk costs no CPU.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
+/// After a failed write the disk is tried after this long though there is nothing to be saved: a balancer that
+/// sends nothing to a server which cannot save has to learn that it can again.
+const PROBE_AFTER: Duration = Duration::from_secs(5);
 /// What an entry weighs beside address-of-record and record.
 const ENTRY_WEIGHT: usize = 128;
 /// Write buffers larger than this are given back.
@@ -216,19 +219,52 @@ impl<D: Disk> Writer<D> {
         self.stats.batch.observe(count, 1);
         match result {
             Ok(()) => {
-                if self.failed_at.take().is_some() {
-                    tracing::info!("location journal: writing works again");
-                }
+                self.works();
                 self.stats.saved.add(count);
                 Ok(())
             }
             Err(error) => {
-                self.failed_at = Some(now);
-                self.stats.write_errors.inc();
-                if let Some(more) = self.log.allow() {
-                    tracing::error!(%error, more, "location journal: registrations cannot be saved");
-                }
+                self.fails(now, &error);
                 refuse(&self.stats.failed_write)
+            }
+        }
+    }
+
+    fn works(&mut self) {
+        if self.failed_at.take().is_some() {
+            self.stats.failing.set(0);
+            tracing::info!("location journal: writing works again");
+        }
+    }
+
+    fn fails(&mut self, now: Instant, error: &std::io::Error) {
+        self.failed_at = Some(now);
+        self.stats.failing.set(1);
+        self.stats.write_errors.inc();
+        if let Some(more) = self.log.allow() {
+            tracing::error!(%error, more, "location journal: registrations cannot be saved");
+        }
+    }
+
+    /// Whether the last that was to be saved, or tried, could not be.
+    pub fn is_failing(&self) -> bool {
+        self.failed_at.is_some()
+    }
+
+    /// When the disk is tried that has failed.
+    fn probe_at(&self) -> Option<Instant> {
+        self.failed_at.map(|at| after(at, PROBE_AFTER))
+    }
+
+    /// Tries the disk: what is written says nothing.
+    fn probe(&mut self, now: Instant) {
+        match self.journal.append(now, &[]) {
+            Ok(()) => self.works(),
+            Err(error) => {
+                self.fails(now, &error);
+                if self.journal.is_spoilt() {
+                    self.retry_at.get_or_insert(after(now, RETRY_AFTER));
+                }
             }
         }
     }
@@ -237,7 +273,7 @@ impl<D: Disk> Writer<D> {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let active = self.journal.active();
         let ends = active.map(|(_, since)| after(since, self.options.fold_every));
-        ends.into_iter().chain(self.retry_at).min()
+        ends.into_iter().chain(self.retry_at).chain(self.probe_at()).min()
     }
 
     /// Ends the segment where it is old or large enough, and tries again what failed. To be called
@@ -246,6 +282,9 @@ impl<D: Disk> Writer<D> {
         if self.retry_at.is_some_and(|at| at <= now.instant) {
             self.retry_at = Some(after(now.instant, RETRY_AFTER));
             self.try_again(now);
+        }
+        if self.probe_at().is_some_and(|at| at <= now.instant) {
+            self.probe(now.instant);
         }
         if let Some((bytes, since)) = self.journal.active() {
             let old = now.instant >= after(since, self.options.fold_every);
