@@ -6,6 +6,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use hickory_resolver::TokioResolver;
@@ -73,6 +74,8 @@ struct Stats {
     refused: Counter,
     latency: Histogram,
     log: Quiet,
+    /// That name servers do not answer was logged since they answered last.
+    is_away: AtomicBool,
 }
 
 /// Answers questions for DNS records on a tokio runtime.
@@ -122,6 +125,7 @@ impl Dns {
             refused: Counter::default(),
             latency: Histogram::new(metrics::LATENCY_US),
             log: Quiet::new(Duration::from_secs(5)),
+            is_away: AtomicBool::new(false),
         };
         let resolver = Resolver(Arc::new(builder.build()?));
         let permits = Arc::new(Semaphore::new(options.in_flight));
@@ -157,6 +161,9 @@ impl Dns {
             let name = String::from_utf8_lossy(&name);
             let result = match result {
                 Ok(Ok(records)) => {
+                    if stats.is_away.swap(false, Ordering::Relaxed) {
+                        tracing::info!("name servers answer again");
+                    }
                     if records.values.is_empty() {
                         &stats.negative
                     } else {
@@ -168,14 +175,15 @@ impl Dns {
                 Ok(Err(error)) => {
                     stats.failed.inc();
                     if let Some(more) = stats.log.allow() {
-                        tracing::warn!(name = ?name, kind = ?kind, %error, more, "name cannot be resolved");
+                        tracing::warn!(name = &*name, kind = ?kind, %error, more, "name cannot be resolved");
                     }
                     Err(Unavailable)
                 }
                 Err(_elapsed) => {
                     stats.timed_out.inc();
                     if let Some(more) = stats.log.allow() {
-                        tracing::warn!(name = ?name, kind = ?kind, more, "name servers do not answer");
+                        tracing::warn!(name = &*name, kind = ?kind, more, "name servers do not answer");
+                        stats.is_away.store(true, Ordering::Relaxed);
                     }
                     Err(Unavailable)
                 }

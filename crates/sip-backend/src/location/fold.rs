@@ -189,7 +189,9 @@ impl<D: Disk, T: Table> Folder<D, T> {
         };
         match result {
             Ok(folded) => {
-                self.due.retry_at = None;
+                if self.due.retry_at.take().is_some() {
+                    tracing::info!("location journal is folded into the table again");
+                }
                 // A step of a walk is no reason for what waits to wait longer.
                 if folded > 0 {
                     self.backlog.done(now.instant, folded);

@@ -124,6 +124,8 @@ struct Inner {
     writing: tokio::sync::Mutex<()>,
     /// Something is not on disk yet.
     is_unsaved: AtomicBool,
+    /// The last try to write it failed.
+    has_failed: AtomicBool,
     /// Not all workers could be told.
     is_untold: AtomicBool,
     save_failures: Counter,
@@ -184,6 +186,7 @@ impl Abuse {
             path,
             writing: tokio::sync::Mutex::default(),
             is_unsaved: AtomicBool::new(false),
+            has_failed: AtomicBool::new(false),
             is_untold: AtomicBool::new(false),
             save_failures: Counter::default(),
         };
@@ -331,11 +334,17 @@ impl Abuse {
         let path = self.0.path.clone();
         let written = tokio::task::spawn_blocking(move || file::write(&path, &text)).await;
         let failed = match written {
-            Ok(Ok(())) => return Ok(()),
+            Ok(Ok(())) => {
+                if self.0.has_failed.swap(false, Ordering::Relaxed) {
+                    tracing::info!("bans are written again");
+                }
+                return Ok(());
+            }
             Ok(Err(error)) => format!("{}: {error}", self.0.path.display()),
             Err(error) => error.to_string(),
         };
         self.0.is_unsaved.store(true, Ordering::Relaxed);
+        self.0.has_failed.store(true, Ordering::Relaxed);
         self.0.save_failures.inc();
         tracing::error!("bans hold but cannot be written, and would be lost with a restart: {failed}");
         Err(failed)

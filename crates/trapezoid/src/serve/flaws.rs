@@ -40,12 +40,12 @@ impl Flaws {
         let call_id = String::from_utf8_lossy(call_id);
         if *mended {
             tracing::info!(
-                peer = %source, flaw, ?call_id, since,
+                peer = %source, flaw, call_id = &*call_id, since,
                 "responses of a peer have a flaw; they go on mended"
             );
         } else {
             tracing::warn!(
-                peer = %source, flaw, ?call_id, since,
+                peer = %source, flaw, call_id = &*call_id, since,
                 "responses of a peer cannot be passed on; their requests fail"
             );
         }

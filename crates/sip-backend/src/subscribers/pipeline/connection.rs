@@ -493,6 +493,7 @@ impl Inner {
             batcher.succeeded(round);
             ended.extend(batch.flights.iter().map(|(id, _)| batcher.settle(*id)));
         }
+        self.note_answer();
         for (((_, subject), secrets), ended) in batch.flights.iter().zip(found).zip(ended) {
             if self.cache.is_kept() {
                 let Subject {

@@ -11,6 +11,7 @@ mod connection;
 mod stats;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -112,6 +113,8 @@ struct Inner {
     sink: Arc<dyn AnswerSink>,
     log: Quiet,
     last_error: Mutex<Option<String>>,
+    /// A failure was logged since the database answered last.
+    is_away: AtomicBool,
 }
 
 impl Pipeline {
@@ -298,6 +301,7 @@ impl Inner {
             sink,
             log: Quiet::new(Duration::from_secs(5)),
             last_error: Mutex::new(None),
+            is_away: AtomicBool::new(false),
             options,
         }
     }
@@ -398,7 +402,15 @@ impl Inner {
         let is_new = last.as_ref() != Some(&text);
         if let Some(more) = self.log.allow_if(is_new) {
             tracing::error!(store = %self.store, error = %text, more, "subscriber database");
+            self.is_away.store(true, Ordering::Relaxed);
         }
         *last = Some(text);
+    }
+
+    /// Notes that it has answered.
+    fn note_answer(&self) {
+        if self.is_away.load(Ordering::Relaxed) && self.is_away.swap(false, Ordering::Relaxed) {
+            tracing::info!(store = %self.store, "subscriber database answers again");
+        }
     }
 }
