@@ -226,7 +226,7 @@ impl Server {
     /// # Panics
     /// When `/metrics` does not answer.
     pub fn metric(&self, name: &str, label: &str) -> f64 {
-        let (status, body) = get(self.admin, "/metrics").expect("/metrics answers");
+        let (status, body) = get(self.admin, "/metrics?by=worker").expect("/metrics answers");
         assert_eq!(status, 200, "/metrics");
         let ours = body.lines().filter(|l| l.starts_with(name) && l.contains(label));
         ours.filter_map(|l| l.rsplit(' ').next()?.parse::<f64>().ok())

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use conformance::digest::credentials;
+use conformance::generator::{load, target};
 use conformance::{
     Client, Config, DOMAIN, Message, PATIENCE, Scene, Server, Transport, binary, port, wait_until,
 };
@@ -45,7 +46,7 @@ fn guarded(scene: &Scene, workers: u16) -> Server {
         .auth(&["REGISTER"])
         .user("alice", "wonderland")
         .user("bob", "builder")
-        .table("[abuse]", "failures = 3\nban_s = 600");
+        .table("[abuse]", "failures = 3\nban_s = 600\nexempt = []");
     Server::start(scene, &config)
 }
 
@@ -259,7 +260,7 @@ fn who_is_trusted_is_never_banned() {
     let config = Config::new()
         .auth(&["REGISTER"])
         .user("alice", "wonderland")
-        .table("[abuse]", "failures = 2\nrate = 1\nburst = 1")
+        .table("[abuse]", "failures = 2\nrate = 1\nburst = 1\nexempt = []")
         .table("[abuse.scanners]", "user_agent = ['friendly-scanner']")
         .table("[trust]", &format!("peers = [\"{ip}\"]"));
     let server = Server::start(&scene, &config);
@@ -278,10 +279,13 @@ fn who_is_trusted_is_never_banned() {
 #[test]
 fn scanners_get_no_answer_and_are_banned_where_they_are_certain() {
     let scene = Scene::new();
-    let config = Config::new().workers(1).table("[abuse]", "failures = 3").table(
-        "[abuse.scanners]",
-        "user_agent = ['friendly-scanner']\nfrom_user = ['^sipvicious$']",
-    );
+    let config = Config::new()
+        .workers(1)
+        .table("[abuse]", "failures = 3\nexempt = []")
+        .table(
+            "[abuse.scanners]",
+            "user_agent = ['friendly-scanner']\nfrom_user = ['^sipvicious$']",
+        );
     let server = Server::start(&scene, &config);
     let scan = |client: &mut Client, number: u32| {
         let uri = format!("sip:100@{}", scene.at(port::SERVER));
@@ -309,7 +313,9 @@ fn scanners_get_no_answer_and_are_banned_where_they_are_certain() {
 #[test]
 fn a_flood_is_limited_and_another_is_served() {
     let scene = Scene::new();
-    let config = Config::new().workers(1).table("[abuse]", "rate = 20\nburst = 20");
+    let config = Config::new()
+        .workers(1)
+        .table("[abuse]", "rate = 20\nburst = 20\nexempt = []");
     let server = Server::start(&scene, &config);
     let flooder = UdpSocket::bind(scene.at(port::CALLER)).expect("a socket");
     let to = scene.at(port::SERVER);
@@ -332,6 +338,54 @@ fn a_flood_is_limited_and_another_is_served() {
     assert_eq!(logged, 1, "one line, not one for each");
     // It is limited, not banned.
     Stranger::new(&scene).expect_answer();
+}
+
+/// A hundred phones behind one address that register at once, thrice, and a trunk of 150 calls a second on one
+/// connection. One worker gets all of it.
+#[test]
+fn an_office_and_a_trunk_meet_no_limit() {
+    let scene = Scene::new();
+    // At an address of its own: a next hop is exempt.
+    let far = Scene::new();
+    let callee = far.at(port::CALLEE).to_string();
+    let config = Config::new()
+        .workers(1)
+        .invites_to(&format!("sip:{callee}"), "")
+        .table("[abuse]", "exempt = []");
+    let server = Server::start(&scene, &config);
+    let offer = |transport: Transport, words: &[&str]| {
+        let to = target(&scene, transport);
+        let common = [
+            "--target",
+            &to,
+            "--transport",
+            transport.name(),
+            "--domain",
+            DOMAIN,
+        ];
+        load(&scene, &[words, &common].concat())
+    };
+    let phones = ["--users", "phone:100"];
+    let at_once = ["register", "--rate", "300", "--duration", "1s"];
+    offer(Transport::Udp, &[&at_once[..], &phones].concat());
+    let calls = ["call", "--rate", "150", "--duration", "3s", "--uas", &callee];
+    offer(Transport::Tcp, &[&calls[..], &phones].concat());
+    server.wait_for_metric("trapezoid_requests_received_total", "REGISTER", |n| n >= 300.0);
+    server.wait_for_metric("trapezoid_requests_received_total", "INVITE", |n| n >= 450.0);
+    assert_eq!(server.metric("trapezoid_dropped_total", "rate"), 0.0);
+    assert!(banned(&server).is_empty());
+    // A flood from there does.
+    let flooder = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let to = scene.at(port::SERVER);
+    let mut number = 0;
+    wait_until("some are dropped", || {
+        for _ in 0..10_000 {
+            number += 1;
+            let text = format!("OPTIONS sip:{to} SIP/2.0\r\nCall-ID: flood{number}\r\n\r\n");
+            flooder.send_to(text.as_bytes(), to).expect("sent");
+        }
+        server.metric("trapezoid_dropped_total", "rate") > 0.0
+    });
 }
 
 #[test]

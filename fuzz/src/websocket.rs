@@ -56,6 +56,11 @@ fn feed(decoder: &mut Decoder, mut input: &[u8], origins: &AllowedOrigins, seen:
                 seen.push(('a', reply));
                 *decoder = Decoder::Frames(Frames::new(&limits()));
             }
+            Handshaking::Foreign(origin) => {
+                assert!(!origins.allows(Some(origin)), "whom we allow is let in");
+                seen.push(('f', origin.to_vec()));
+                *decoder = Decoder::Over;
+            }
             Handshaking::Refused(fault) => {
                 fault.write_response(&mut reply);
                 let refused = [&b"HTTP/1.1 4"[..], b"HTTP/1.1 5"];

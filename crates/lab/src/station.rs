@@ -547,7 +547,7 @@ fn batches((before, after): &(Page, Page)) -> Batches {
     Batches {
         count: grown("trapezoid_credential_batches_total"),
         rows: grown("trapezoid_credential_batch_rows_total"),
-        busy_us: grown("trapezoid_credential_batch_busy_microseconds_total"),
+        busy_us: grown("trapezoid_credential_batch_busy_seconds_total") * 1e6,
     }
 }
 

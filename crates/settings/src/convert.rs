@@ -4,7 +4,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use sip_backend::subscribers::Source;
 use sip_core::config::{Config, Network, RegistrarPolicy, Timers};
 use sip_core::limits::Limits;
 use sip_message::host::Host;
@@ -14,7 +13,9 @@ use super::listeners::Listening;
 use super::model::{ListenTransport, OnUnavailable, Settings};
 use super::problems::Problems;
 use super::tree::{Node, Value};
-use super::{Loaded, Machine, Shell, abuse, domains, groups, listeners, routes, stores, tls, warnings};
+use super::{
+    Loaded, Machine, Shell, abuse, destinations, domains, groups, listeners, routes, stores, tls, warnings,
+};
 
 /// What conversions need beside their own table.
 pub(super) struct Cx<'a> {
@@ -142,17 +143,8 @@ pub(super) fn convert(
     }
     let data_dir = cx.path(&settings.server.data_dir);
     let subscribers = stores::subscribers(settings, &data_dir, &mut cx);
-    let (location, registrar) = stores::location(settings, &data_dir, &mut cx);
-    if location
-        .as_ref()
-        .is_some_and(|location| subscribers.source == Source::Sqlite(location.clone()))
-    {
-        cx.problem(
-            "location.url",
-            "the same file as subscribers.url",
-            "name another file",
-        );
-    }
+    let admin_table = stores::admin_table(settings, &subscribers, &mut cx);
+    let (location, registrar) = stores::location(settings, &data_dir, &subscribers, &mut cx);
     let mut tls = tls::tls(settings, &data_dir, &mut cx);
     let listening = listeners::listeners(settings, &data_dir, &mut tls, &mut cx);
     let services = listening.services.clone();
@@ -163,7 +155,9 @@ pub(super) fn convert(
         file: file.map(Path::to_owned),
         data_dir,
         drain: Duration::from_secs(settings.server.drain_s.into()),
+        drain_min: Duration::from_secs(settings.server.drain_min_s.into()),
         subscribers,
+        admin_table,
         location,
         cache_entries: settings.credentials.cache_entries,
         cache_ttl: Duration::from_secs(settings.credentials.cache_ttl_s.into()),
@@ -195,6 +189,10 @@ fn core(settings: &Settings, listening: Listening, registrar: RegistrarPolicy, c
     let groups = groups::groups(settings, cx);
     let routes = routes::routes(settings, cx);
     let processors = u16::try_from(cx.machine.processors).unwrap_or(256).clamp(1, 256);
+    let workers = match settings.server.workers {
+        0 => processors,
+        workers => workers,
+    };
     Config {
         server_header: b"Trapezoid".as_slice().into(),
         listeners: listening.listeners,
@@ -204,21 +202,18 @@ fn core(settings: &Settings, listening: Listening, registrar: RegistrarPolicy, c
         groups,
         state: routes::state_mode(settings.state.mode),
         timers: timers(settings, cx),
-        limits: limits(settings),
+        limits: limits(settings, cx.machine, workers),
         registrar,
         trust: trust(settings, cx),
         trust_names: trust_names(settings, cx),
+        destinations: destinations::destinations(settings, cx),
         abuse: abuse::abuse(settings, cx),
         credentials_deadline_ms: settings.credentials.deadline_ms,
         credentials_unavailable: match settings.credentials.on_unavailable {
             OnUnavailable::Unavailable503 => 503,
             OnUnavailable::Timeout504 => 504,
         },
-        workers: if settings.server.workers == 0 {
-            processors
-        } else {
-            settings.server.workers
-        },
+        workers,
         node_id: 0,
     }
 }
@@ -242,19 +237,34 @@ fn timers(settings: &Settings, cx: &mut Cx<'_>) -> Timers {
     }
 }
 
-fn limits(settings: &Settings) -> Limits {
+/// Of the machine's memory, what registrations may take, and what the transactions of all workers may.
+const SHARE_OF_MEMORY: u64 = 4;
+
+/// What a limit in bytes is where the file has none: a share of the machine's memory, and the core's at most.
+fn share(memory_bytes: Option<u64>, among: u16, most: usize) -> usize {
+    let share = memory_bytes.map(|bytes| bytes / SHARE_OF_MEMORY / u64::from(among.max(1)));
+    let share = share.and_then(|share| usize::try_from(share).ok());
+    share.map_or(most, |share| share.clamp(1 << 20, most))
+}
+
+fn limits(settings: &Settings, machine: &Machine, workers: u16) -> Limits {
     let limits = &settings.limits;
+    let (memory, core) = (machine.memory_bytes, Limits::default());
     Limits {
         headers: limits.headers,
         header_bytes: settings.transport.max_header_bytes,
         body_bytes: settings.transport.max_body_bytes,
         transactions: limits.transactions,
         held_transactions: limits.held_transactions,
-        transaction_bytes: limits.transaction_bytes,
+        transaction_bytes: limits
+            .transaction_bytes
+            .unwrap_or_else(|| share(memory, workers, core.transaction_bytes)),
         branches: limits.branches,
         parked_requests: limits.parked_requests,
         parked_bytes: limits.parked_bytes,
-        location_bytes: limits.location_bytes,
+        location_bytes: limits
+            .location_bytes
+            .unwrap_or_else(|| share(memory, 1, core.location_bytes)),
         contacts_per_aor: settings.location.max_contacts,
         dns_entries: limits.dns_entries,
         events: limits.events,

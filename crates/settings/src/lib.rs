@@ -7,6 +7,7 @@
 
 mod abuse;
 mod convert;
+mod destinations;
 mod domains;
 mod groups;
 mod hosts;
@@ -31,7 +32,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use self::abuse::BanPolicy;
-pub use self::stores::lookup_deadline;
+pub use self::stores::{AdminTable, lookup_deadline};
 use sip_backend::subscribers::{LookupOptions, TableOptions};
 use sip_core::config::Config;
 
@@ -52,6 +53,8 @@ pub struct Machine {
     pub host_name: Option<String>,
     /// Processors that this process may use.
     pub processors: usize,
+    /// Bytes of memory that this process may use, if known.
+    pub memory_bytes: Option<u64>,
     /// Looks up an environment variable.
     pub variable: fn(&str) -> Option<String>,
 }
@@ -78,8 +81,12 @@ pub struct Shell {
     pub data_dir: PathBuf,
     /// How long draining may take.
     pub drain: Duration,
+    /// How long requests are served before it begins.
+    pub drain_min: Duration,
     /// The subscriber table.
     pub subscribers: TableOptions,
+    /// The same, where `trapezoid user` finds it.
+    pub admin_table: AdminTable,
     /// File of the registrations; `None`: memory only.
     pub location: Option<PathBuf>,
     /// Users whose secrets are cached; 0: none.

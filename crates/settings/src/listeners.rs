@@ -256,12 +256,14 @@ impl Listening {
                 continue;
             }
             self.services.push(service.clone());
+            let is_websocket = matches!(transport, Transport::Ws | Transport::Wss);
             self.listeners.push(Listener {
                 transport,
                 address,
                 prefix_len: *prefix_len,
                 sent_by: sent_by(entry.advertise.as_deref(), name, transport, address),
                 preloaded_route: entry.preloaded_route,
+                any_page: is_websocket && entry.origins.is_none(),
             });
         }
         !places.is_empty()

@@ -5,6 +5,7 @@
 //! `docs/configuration.md`; the comments below are the descriptions in both.
 
 mod abuse;
+mod destinations;
 mod groups;
 mod subscribers;
 mod tls;
@@ -15,6 +16,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use abuse::Abuse;
+pub(crate) use destinations::Destinations;
 pub(crate) use groups::{Group, GroupAlgorithm, Member, hold_s};
 pub(crate) use subscribers::{CredentialMode, Credentials, OnUnavailable, Subscribers};
 pub(crate) use tls::{ClientAuth, Connection, ListenTls, Tls, TlsPeer, TlsVersion};
@@ -45,6 +47,7 @@ pub(crate) struct Settings {
     #[schemars(length(max = 1000))]
     pub group: Vec<Group>,
     pub trust: Trust,
+    pub destinations: Destinations,
     pub abuse: Abuse,
     pub timers: Timers,
     pub transport: Transport,
@@ -73,6 +76,10 @@ pub(crate) struct Server {
     /// go on without the server, and through it once it is back.
     #[schemars(range(max = 3600))]
     pub drain_s: u32,
+    /// How long after SIGTERM requests are served as before, while `/health/ready` says 503, so that a balancer takes
+    /// this server out before it refuses anything. Draining (`drain_s`) begins after that.
+    #[schemars(range(max = 3600))]
+    pub drain_min_s: u32,
 }
 
 impl Default for Server {
@@ -82,6 +89,7 @@ impl Default for Server {
             workers: 0,
             data_dir: "data".to_owned(),
             drain_s: 32,
+            drain_min_s: 0,
         }
     }
 }
@@ -108,7 +116,8 @@ pub(crate) struct Listen {
     #[serde(default)]
     pub tls: Option<ListenTls>,
     /// For `ws` and `wss`: the origins whose pages may connect, as `https://phone.example.com`; `[]`: no page at all.
-    /// Clients that are no browsers send no origin, and are let in.
+    /// Clients that are no browsers send no origin, and are let in. Without it `trust.peers` and a rule's `source` do not
+    /// hold for what comes here by its address: any page in a browser of that network could connect.
     #[serde(default)]
     #[schemars(extend("x-default" = "every page"), length(max = 256))]
     pub origins: Option<Vec<String>>,
@@ -549,8 +558,9 @@ pub(crate) struct Limits {
     pub held_transactions: usize,
     /// Bytes of the messages that one worker's transactions hold. At the limit a new request that needs one is
     /// answered 503; an eighth above it answers go on but are not kept, and there are no further targets.
+    #[schemars(extend("x-default" = "a quarter of the machine's memory, shared out among the workers; 2 GiB at most"))]
     #[schemars(range(min = 1_048_576, max = 68_719_476_736_u64))]
-    pub transaction_bytes: usize,
+    pub transaction_bytes: Option<usize>,
     /// Branches of one request, over all its targets and their addresses. At the limit no other is tried.
     #[schemars(range(min = 1, max = 255))]
     pub branches: usize,
@@ -564,8 +574,9 @@ pub(crate) struct Limits {
     /// the limit a REGISTER that adds a contact is answered 503 and refreshes go on; an eighth above it those whose
     /// texts (Contact, Path, Call-ID, User-Agent) become longer are refused too. What was stored is loaded at a start
     /// whatever it takes. Removals are remembered for 37 s beside, in 64 MiB at most.
+    #[schemars(extend("x-default" = "a quarter of the machine's memory; 2 GiB at most"))]
     #[schemars(range(min = 1_048_576, max = 1_099_511_627_776_u64))]
-    pub location_bytes: usize,
+    pub location_bytes: Option<usize>,
     /// DNS answers that one worker keeps. At the limit the one that expires soonest leaves.
     #[schemars(range(min = 16, max = 1_000_000))]
     pub dns_entries: usize,
@@ -600,11 +611,11 @@ impl Default for Limits {
             headers: core.headers,
             transactions: core.transactions,
             held_transactions: core.held_transactions,
-            transaction_bytes: core.transaction_bytes,
+            transaction_bytes: None,
             branches: core.branches,
             parked_requests: core.parked_requests,
             parked_bytes: core.parked_bytes,
-            location_bytes: core.location_bytes,
+            location_bytes: None,
             dns_entries: core.dns_entries,
             events: core.events,
             nonces: core.nonces,

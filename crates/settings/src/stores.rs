@@ -15,7 +15,12 @@ const MAX_IDENTIFIER: usize = 64;
 /// `[subscribers]`.
 pub(super) fn subscribers(settings: &Settings, data_dir: &Path, cx: &mut Cx<'_>) -> TableOptions {
     let entry = &settings.subscribers;
-    let source = source(entry, cx).unwrap_or_else(|| Source::Sqlite(data_dir.join("subscribers.db")));
+    let of_server = Place {
+        keys: ["url", "url_file"],
+        url: entry.url.as_deref(),
+        file: entry.url_file.as_deref(),
+    };
+    let source = source(&of_server, cx).unwrap_or_else(|| Source::Sqlite(data_dir.join("subscribers.db")));
     let columns = &entry.columns;
     let names = [
         ("user", &columns.user),
@@ -69,20 +74,76 @@ fn identifier(path: &str, name: &str, of: &str, cx: &mut Cx<'_>) {
     }
 }
 
-fn source(entry: &model::Subscribers, cx: &mut Cx<'_>) -> Option<Source> {
+/// Where a subscriber store is written.
+struct Place<'a> {
+    keys: [&'static str; 2],
+    url: Option<&'a str>,
+    file: Option<&'a str>,
+}
+
+/// The table as `trapezoid user` opens it: by `admin_url` where there is one.
+pub(super) fn admin_table(settings: &Settings, table: &TableOptions, cx: &mut Cx<'_>) -> AdminTable {
+    let entry = &settings.subscribers;
+    let at = |source| TableOptions {
+        source,
+        ..table.clone()
+    };
+    match (&entry.admin_url, &entry.admin_url_file) {
+        // It is read when it is needed, by the account that may.
+        (None, Some(file)) => AdminTable::InFile(cx.path(file)),
+        (url, file) => {
+            let place = Place {
+                keys: ["admin_url", "admin_url_file"],
+                url: url.as_deref(),
+                file: file.as_deref(),
+            };
+            AdminTable::At(Box::new(source(&place, cx).map_or_else(|| table.clone(), at)))
+        }
+    }
+}
+
+/// Where `trapezoid user` finds the table.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AdminTable {
+    /// There.
+    At(Box<TableOptions>),
+    /// By the URL that is the first line of this file.
+    InFile(PathBuf),
+}
+
+impl AdminTable {
+    /// The table; `own` is the server's.
+    ///
+    /// # Errors
+    /// The file cannot be read, or has no such URL; in words.
+    pub fn open(&self, own: &TableOptions) -> Result<TableOptions, String> {
+        let file = match self {
+            Self::At(table) => return Ok(TableOptions::clone(table)),
+            Self::InFile(file) => file,
+        };
+        let place = file.display();
+        let text = std::fs::read_to_string(file).map_err(|error| format!("cannot read {place}: {error}"))?;
+        let url = text.lines().next().unwrap_or_default().trim();
+        let server = Server::parse(url).map_err(|what| format!("{place}: {what}"))?;
+        Ok(TableOptions {
+            source: Source::Server(server),
+            ..own.clone()
+        })
+    }
+}
+
+fn source(place: &Place<'_>, cx: &mut Cx<'_>) -> Option<Source> {
+    let [url_key, file_key] = place.keys.map(|key| format!("subscribers.{key}"));
     let read;
-    let (path, url) = match (&entry.url, &entry.url_file) {
-        (Some(url), None) => ("subscribers.url", url),
+    let (path, url) = match (place.url, place.file) {
+        (Some(url), None) => (&url_key, url),
         (None, Some(file)) => {
-            read = secret_file("subscribers.url_file", file, cx)?;
-            ("subscribers.url_file", &read)
+            read = secret_file(&file_key, file, cx)?;
+            (&file_key, read.as_str())
         }
         (Some(_), Some(_)) => {
-            cx.problem(
-                "subscribers.url_file",
-                "both url and url_file",
-                "keep one of them",
-            );
+            let [url, file] = place.keys;
+            cx.problem(&file_key, format!("both {url} and {file}"), "keep one of them");
             return None;
         }
         (None, None) => return None,
@@ -146,10 +207,17 @@ fn secret_file(path: &str, file: &str, cx: &mut Cx<'_>) -> Option<String> {
 pub(super) fn location(
     settings: &Settings,
     data_dir: &Path,
+    subscribers: &TableOptions,
     cx: &mut Cx<'_>,
 ) -> (Option<PathBuf>, RegistrarPolicy) {
     let entry = &settings.location;
     let file = location_file(entry, data_dir, cx);
+    if let (Some(file), Source::Sqlite(other)) = (&file, &subscribers.source)
+        && file == other
+    {
+        let what = "the same file as subscribers.url";
+        cx.problem("location.url", what, "name another file");
+    }
     let durability = match (entry.durability, &file) {
         (Some(model::Durability::Memory), _) | (None, None) => Durability::Memory,
         (Some(model::Durability::Commit) | None, Some(_)) => Durability::Commit,

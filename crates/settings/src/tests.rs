@@ -9,6 +9,7 @@ use sip_core::transport::NextHop;
 use super::*;
 
 mod abuse;
+mod destinations;
 mod groups;
 mod tls;
 
@@ -24,6 +25,7 @@ fn machine() -> Machine {
         ],
         host_name: Some("Bench".to_owned()),
         processors: 3,
+        memory_bytes: None,
         variable: |name| match name {
             "REALM" => Some("from the environment".to_owned()),
             "PASSWORD" => Some("hunter2".to_owned()),
@@ -68,7 +70,7 @@ const WRONG: &[(&str, &[&str])] = &[
         &[
             "f:2: server.nmae: unknown key; did you mean \"name\"?",
             "f:3: server.drain: unknown key; did you mean \"drain_s\"?",
-            "f:4: server.foo: unknown key; known here: name, workers, data_dir, drain_s",
+            "f:4: server.foo: unknown key; known here: name, workers, data_dir, drain_s, drain_min_s",
             "f:5: servers: unknown key; did you mean \"server\"?",
         ],
     ),
@@ -239,6 +241,16 @@ const WRONG: &[(&str, &[&str])] = &[
         &[
             "f:2: subscribers.url_file: cannot read /etc/trapezoid/nowhere: No such file or directory (os error 2); name a readable file",
         ],
+    ),
+    (
+        "[subscribers]\nadmin_url = \"file.db\"\nurl = \"mysql://a@b/c\"\n",
+        &[
+            "f:2: subscribers.admin_url: not the URL of a subscriber store; write \"sqlite:subscribers.db\", \"mysql://…\" or \"postgres://…\"",
+        ],
+    ),
+    (
+        "[subscribers]\nadmin_url = \"mysql://a@b/c\"\nadmin_url_file = \"x\"\n",
+        &["f:3: subscribers.admin_url_file: both admin_url and admin_url_file; keep one of them"],
     ),
     // Routes.
     (
@@ -638,5 +650,33 @@ proptest::proptest! {
         proptest::sample::select(include_str!("example.toml").lines().collect::<Vec<_>>()), 0..40,
     )) {
         let _ = read(&lines.join("\n"));
+    }
+}
+
+#[test]
+fn limits_in_bytes_follow_the_machines_memory() {
+    let limits = |memory_bytes, text: &str| {
+        let machine = Machine {
+            memory_bytes,
+            ..machine()
+        };
+        let loaded = read_text(text, "f", None, &machine).unwrap_or_else(|problems| panic!("{problems}"));
+        let limits = loaded.core.limits;
+        (limits.transaction_bytes, limits.location_bytes)
+    };
+    let (mib, gib) = (1 << 20, 1 << 30);
+    let four = "[server]\nworkers = 4\n";
+    for (memory, text, expected) in [
+        (None, four, (2 * gib, 2 * gib)),
+        (Some(1 << 30), four, (64 * mib, 256 * mib)),
+        (Some(1 << 40), four, (2 * gib, 2 * gib)),
+        (Some(1 << 20), four, (mib, mib)),
+        (
+            Some(1 << 30),
+            "[server]\nworkers = 4\n[limits]\ntransaction_bytes = 4194304\nlocation_bytes = 8388608\n",
+            (4 * mib, 8 * mib),
+        ),
+    ] {
+        assert_eq!(limits(memory, text), expected, "{memory:?}");
     }
 }

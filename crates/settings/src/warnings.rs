@@ -79,6 +79,18 @@ fn trust(settings: &Settings, core: &Config, shell: &Shell, out: &mut Vec<String
                 .to_owned(),
         );
     }
+    let has_page = core.listeners.iter().any(|listener| listener.any_page);
+    let sources = core
+        .routes
+        .iter()
+        .filter(|rule| rule.auth == Some(false) && !rule.when.source.is_empty());
+    if has_page && !settings.listen.is_empty() && (!core.trust.is_empty() || sources.count() > 0) {
+        out.push(
+            "listen.origins: without it trust.peers and a rule's source do not hold for WebSockets, as any web page may \
+             open one"
+                .to_owned(),
+        );
+    }
     let is_preloaded = settings.listen.iter().any(|listen| listen.preloaded_route);
     if is_preloaded && core.trust.is_empty() && core.trust_names.is_empty() {
         out.push("listen.preloaded_route has no effect without trust.peers".to_owned());

@@ -39,6 +39,8 @@ pub struct Config {
     /// SIP domains, lower case, that are trusted where they have proved to be these by certificate.
     /// The shell compares: [`crate::transport::Proof::Trusted`].
     pub trust_names: Vec<Box<str>>,
+    /// Where contacts and followed redirects may lead.
+    pub destinations: Destinations,
     /// What is done about who sends too much, or what nobody wants.
     pub abuse: Abuse,
     /// How long a request may wait for credentials, milliseconds.
@@ -49,6 +51,36 @@ pub struct Config {
     pub workers: u16,
     /// This node's number among those that share keys; part of each nonce.
     pub node_id: u16,
+}
+
+/// Where a request may be led by what others write: contacts, redirects, and the Request-URI or Route of a dialog.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Destinations {
+    /// Networks that are allowed whatever denies them.
+    pub allow: Vec<Network>,
+    /// Networks that are denied.
+    pub deny: Vec<Network>,
+    /// The loopback is denied, except to what is on it.
+    pub loopback: bool,
+    /// The addresses and ports of the listeners are denied.
+    pub own: bool,
+    /// Members of groups and targets of rules are denied.
+    pub groups: bool,
+    /// New addresses of the contacts of one user within an hour, for one worker; 0: any number.
+    pub new_per_hour: u32,
+}
+
+impl Default for Destinations {
+    fn default() -> Self {
+        Self {
+            allow: Vec::new(),
+            deny: Vec::new(),
+            loopback: true,
+            own: true,
+            groups: true,
+            new_per_hour: 30,
+        }
+    }
 }
 
 /// Abuse control ([`crate::admission`]). The default does nothing.
@@ -104,6 +136,8 @@ pub struct Listener {
     pub sent_by: Box<[u8]>,
     /// Take Route headers that are not ours in new requests (from `trust` sources only).
     pub preloaded_route: bool,
+    /// A page of anywhere may open a WebSocket here, in a browser of any network: its address says nothing of the page.
+    pub any_page: bool,
 }
 
 /// A host (and port) that means this server.

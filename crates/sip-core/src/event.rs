@@ -1,6 +1,10 @@
 //! What the core tells of itself: counters, which cost one addition each, and typed events for
 //! call records. The core logs nothing.
 
+mod calls;
+
+pub use calls::{BOUNDS_US, Calls, Code, Times};
+
 use alloc::boxed::Box;
 use core::net::{IpAddr, SocketAddr};
 
@@ -202,6 +206,8 @@ counters! {
     /// Requests refused because a limit was reached.
     limited_parked => "limit_reached" { "limit=\"parked\"" };
     /// Requests refused because a limit was reached.
+    limited_source_look_ups => "limit_reached" { "limit=\"look-ups-of-a-source\"" };
+    /// Requests refused because a limit was reached.
     limited_location => "limit_reached" { "limit=\"location-bytes\"" };
     /// Requests refused because a limit was reached.
     limited_flow_registrations => "limit_reached" { "limit=\"registrations-per-connection\"" };
@@ -231,6 +237,12 @@ counters! {
     recursions => "recursions" {};
     /// Registered contacts that lead back to this server, and were looked up here.
     contacts_own => "contacts_own" {};
+    /// Addresses to which no request was sent, as a contact, a 3xx or a dialog must not lead there.
+    destinations_denied => "destinations_denied" {};
+    /// REGISTER requests refused for their contacts, by reason.
+    contacts_unproved => "contacts_refused" { "reason=\"source-not-proved\"" };
+    /// REGISTER requests refused for their contacts, by reason.
+    contacts_too_new => "contacts_refused" { "reason=\"new-addresses\"" };
     /// Forked requests that came back unchanged and were answered 482 (RFC 5393 §4.2).
     loops => "loops" {};
     /// OPTIONS sent to members of groups, by outcome.
@@ -256,6 +268,8 @@ pub struct Gauges {
     pub server_transactions: u64,
     /// Those of them that have sent no final response.
     pub live_transactions: u64,
+    /// INVITE transactions that have sent no final response.
+    pub live_invites: u64,
     /// Client transactions held, finished ones included.
     pub client_transactions: u64,
     /// Bytes of the messages that transactions hold.

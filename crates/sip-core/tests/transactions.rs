@@ -452,3 +452,39 @@ fn old_peers_are_matched_by_what_their_time_had() {
         assert!(b.pass(400).iter().all(|s| !s.first_line().contains("487")));
     }
 }
+
+/// What operators see of calls: answers by code, how long callers waited, how many are being set up.
+#[test]
+fn calls_are_counted_and_timed() {
+    use sip_core::event::Code;
+    let (mut b, sent) = calling(&config());
+    assert_eq!(b.endpoint.gauges().live_invites, 1);
+    b.pass(300);
+    b.udp(CALLEE, &response(&sent, "180 Ringing", ""));
+    b.pass(50);
+    b.udp(CALLEE, &response(&sent, "183 Session Progress", ""));
+    b.pass(2_000);
+    let ok = one(b.udp(CALLEE, &response(&sent, "200 OK", "")));
+    assert_eq!(b.endpoint.gauges().live_invites, 0);
+    let times = |b: &Bench| {
+        let calls = b.endpoint.calls();
+        let of = |times: &sip_core::event::Times| (times.counts.iter().sum::<u64>(), times.sum_us);
+        let answers: Vec<_> = calls.answers().filter(|(_, count)| *count > 0).collect();
+        (answers, of(&calls.setup), of(&calls.ring))
+    };
+    let expected = (vec![(Code::One(200), 1)], (1, 300_000), (1, 2_050_000));
+    assert_eq!(times(&b), expected);
+    b.udp(CALLER, &ack(&ok));
+    // A refresh of the session is no call.
+    let again = request("INVITE", "sip:bob@192.0.2.20", "r1", "")
+        .replace("To: <sip:bob@example.com>", &format!("To: {}", ok.header("To")))
+        .replace("CSeq: 1 ", "CSeq: 2 ");
+    let relayed = b.udp(CALLER, &again);
+    assert!(relayed.iter().any(|s| s.first_line().starts_with("SIP/2.0 100")));
+    for sent in relayed.iter().filter(|s| s.first_line().starts_with("INVITE")) {
+        b.receive(sent.to, &response(sent, "200 OK", ""));
+    }
+    assert_eq!(times(&b), expected);
+    b.pass(60_000);
+    assert_eq!(b.endpoint.gauges().live_invites, 0);
+}

@@ -213,6 +213,7 @@ fn config(plan: &ProxyPlan, address: SocketAddr, next: SocketAddr) -> Config {
             prefix_len: 24,
             sent_by: text(address.to_string()),
             preloaded_route: false,
+            any_page: false,
         }],
         own_hosts: vec![],
         domains: vec![Domain {
@@ -257,6 +258,7 @@ fn config(plan: &ProxyPlan, address: SocketAddr, next: SocketAddr) -> Config {
         },
         trust: vec![],
         trust_names: vec![],
+        destinations: sip_core::config::Destinations::default(),
         abuse: sip_core::config::Abuse::default(),
         credentials_deadline_ms: 3000,
         credentials_unavailable: 503,

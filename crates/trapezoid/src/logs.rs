@@ -63,6 +63,9 @@ impl Logs {
                 .with_filter(filter)
                 .boxed(),
         };
+        if log.format == LogFormat::Json {
+            std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
+        }
         // A second subscriber is refused: the first goes on, which only tests see.
         let _ = tracing_subscriber::registry().with(level).with(layer).try_init();
         Self {

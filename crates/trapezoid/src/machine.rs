@@ -19,6 +19,7 @@ pub(crate) fn read() -> Result<Machine, Failure> {
             .map_err(|error| Failure::failed("cannot list the network interfaces", error))?,
         host_name: host_name(),
         processors: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        memory_bytes: memory_bytes(),
         variable: |name| std::env::var(name).ok(),
     })
 }
@@ -35,6 +36,24 @@ fn addresses() -> std::io::Result<Vec<(std::net::IpAddr, u8)>> {
         .into_iter()
         .map(|interface| (interface.address, interface.prefix_len))
         .collect())
+}
+
+/// What the machine has, or what its control group is limited to, if that is less.
+fn memory_bytes() -> Option<u64> {
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    let of_machine = read("/proc/meminfo").and_then(|text| {
+        let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+        let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        Some(kibibytes * 1024)
+    });
+    let of_group = read("/proc/self/cgroup").and_then(|text| {
+        let path = text.lines().find_map(|line| line.strip_prefix("0::"))?.to_owned();
+        read(&format!("/sys/fs/cgroup{path}/memory.max"))?
+            .trim()
+            .parse()
+            .ok()
+    });
+    of_machine.into_iter().chain(of_group).min()
 }
 
 fn host_name() -> Option<String> {

@@ -2,6 +2,8 @@
 
 use crate::common;
 
+use std::net::UdpSocket;
+
 use common::run;
 
 fn told((code, stdout, stderr): &(i32, String, String)) -> (i32, &str, &str) {
@@ -188,4 +190,59 @@ fn data_goes_to_standard_output() {
         assert_eq!((code, stdout), (2, ""), "{wrong:?}");
         assert!(!stderr.is_empty(), "{wrong:?}");
     }
+}
+
+#[test]
+fn check_tries_what_the_configuration_names() {
+    let dir = tempfile::tempdir().expect("a directory");
+    // A gateway that answers, a port where nothing listens, and name service that says nothing.
+    let gateway = UdpSocket::bind("127.0.0.1:0").expect("binds");
+    let there = gateway.local_addr().expect("an address");
+    let closed = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("binds");
+        listener.local_addr().expect("an address")
+    };
+    let silent = UdpSocket::bind("127.0.0.1:0").expect("binds");
+    let names = silent.local_addr().expect("an address");
+    let answering = std::thread::spawn(move || {
+        let mut request = [0; 2048];
+        let (length, from) = gateway.recv_from(&mut request).expect("a request");
+        let request = String::from_utf8_lossy(&request[..length]).into_owned();
+        let copied = request.lines().filter(|line| {
+            let heads = ["Via:", "From:", "To:", "Call-ID:", "CSeq:"];
+            heads.iter().any(|head| line.starts_with(head))
+        });
+        let lines: String = copied.map(|line| format!("{line}\r\n")).collect();
+        let answer = format!("SIP/2.0 405 Method Not Allowed\r\n{lines}Content-Length: 0\r\n\r\n");
+        gateway.send_to(answer.as_bytes(), from).expect("sends");
+        request
+    });
+    let config = |members: &str| {
+        format!(
+            "[[listen]]\ntransport = \"udp\"\naddress = \"127.0.0.1:5060\"\n[[listen]]\ntransport = \"tcp\"\n\
+             address = \"127.0.0.1:5060\"\n[dns]\nnameservers = [\"{names}\"]\ntimeout_ms = 200\n\
+             [[group]]\nname = \"carriers\"\nmembers = [ {members} ]\n[[route]]\ndo = {{ relay = \"group:carriers\" }}\n"
+        )
+    };
+    let all = format!(
+        "{{ uri = \"sip:{there}\" }}, {{ uri = \"sip:{closed};transport=tcp\" }}, {{ uri = \"sip:gw.example\" }}"
+    );
+    std::fs::write(dir.path().join("t.toml"), config(&all)).expect("writable");
+    let run = || common::run(dir.path(), &["check", "--connect", "--config", "t.toml"], "");
+    let (code, _, text) = run();
+    assert_eq!(code, 1, "{text}");
+    for line in [
+        "subscribers.db: not there yet; it is made when it is needed".to_owned(),
+        format!("ok: group carriers: sip:{there}: udp {there}: answers 405 Method Not Allowed"),
+        format!("failed: group carriers: sip:{closed};transport=tcp: tcp {closed}: Connection refused"),
+        "failed: group carriers: sip:gw.example: name service does not answer".to_owned(),
+        "2 of these failed".to_owned(),
+    ] {
+        assert!(text.contains(&line), "{line} in {text}");
+    }
+    assert!(answering.join().expect("it ends").starts_with("OPTIONS sip:"));
+    assert!(!dir.path().join("data").exists(), "nothing is written");
+    // Without the option nothing is tried.
+    let (code, _, text) = common::run(dir.path(), &["check", "--config", "t.toml"], "");
+    assert!(code == 0 && !text.contains("ok:"), "{text}");
 }

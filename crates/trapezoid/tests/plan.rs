@@ -36,12 +36,12 @@ fn page(fixed_us: u64, per_row_us: u64, sizes: &[u64], bytes: bool) -> String {
     let mut page = String::from("# TYPE trapezoid_credential_batches counter\n");
     for size in sizes {
         let (batches, rows) = (1000 / size + 1, (1000 / size + 1) * size);
-        let busy = batches * fixed_us + rows * per_row_us;
+        let busy = (batches * fixed_us + rows * per_row_us) as f64 / 1e6;
         let name = "trapezoid_credential_batch";
         let _ = write!(
             page,
             "{name}es_total{{size=\"{size}\"}} {batches}\n{name}_rows_total{{size=\"{size}\"}} {rows}\n\
-             {name}_busy_microseconds_total{{size=\"{size}\"}} {busy}\n"
+             {name}_busy_seconds_total{{size=\"{size}\"}} {busy}\n"
         );
         if bytes {
             let (out, back) = (50 * batches + 30 * rows, 100 * batches + 60 * rows);

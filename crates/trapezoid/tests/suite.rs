@@ -2,6 +2,7 @@
 
 mod commands;
 mod common;
+mod dashboard;
 mod lab;
 mod plan;
 mod relay;

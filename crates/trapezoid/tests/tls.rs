@@ -141,7 +141,7 @@ fn refused_and_counted(dir: &Path, tls: SocketAddr, admin: SocketAddr, headers: 
         assert!(page.contains(&line), "{line} in {page}");
     }
     let labels = format!("listener=\"tls {tls}\",domain=\"example.com\"");
-    let line = format!("trapezoid_tls_certificate_expiry_seconds{{{labels}}} ");
+    let line = format!("trapezoid_tls_certificate_expiry_timestamp_seconds{{{labels}}} ");
     assert!(page.contains(&line), "{page}");
 }
 

@@ -77,6 +77,39 @@ fn subscribers_come_and_go_on_mariadb() {
     subscribers_come_and_go(&MariaDb::shared().fresh_database());
 }
 
+/// The server's account may only read; the operator's is in a file that the server need not be able to read.
+#[test]
+fn an_operators_account_changes_what_the_servers_may_only_read() {
+    let server = MariaDb::shared();
+    let database = server.fresh_database();
+    let writer = database.url();
+    let reader = format!("reader{}", database.name());
+    let run = |dir: &Path, arguments: &[&str]| user(dir, arguments, "secret\n");
+    let with_table = at(&writer);
+    assert_eq!(run(with_table.path(), &["add", "alice", "--password-stdin"]).0, 0);
+    server.sql(&format!(
+        "CREATE USER '{reader}'@'%' IDENTIFIED BY 'r'; GRANT SELECT ON {}.* TO '{reader}'@'%'",
+        database.name()
+    ));
+    let address = format!("{}:{}/{}", database.host(), database.port(), database.name());
+    let dir = at(&format!("mysql://{reader}:r@{address}"));
+    let (code, _, text) = run(dir.path(), &["add", "bob", "--password-stdin"]);
+    assert!(code == 1 && text.contains("denied"), "{text}");
+    let config = dir.path().join("t.toml");
+    let text = std::fs::read_to_string(&config).expect("there");
+    let keyed = |key: &str| text.replace("[subscribers]\n", &format!("[subscribers]\n{key}\n"));
+    std::fs::write(&config, keyed(&format!("admin_url = \"{writer}\""))).expect("writable");
+    let added = run(dir.path(), &["add", "bob", "--password-stdin"]);
+    assert_eq!(added, said(0, "added bob@a.example"));
+    std::fs::write(&config, keyed("admin_url_file = \"writer\"")).expect("writable");
+    let (code, _, text) = run(dir.path(), &["del", "bob"]);
+    assert!(code == 2 && text.contains("cannot read"), "{text}");
+    // Whatever is in it, it is not needed to serve.
+    assert_eq!(common::check(dir.path(), "t.toml").0, 0);
+    std::fs::write(dir.path().join("writer"), format!("{writer}\n")).expect("writable");
+    assert_eq!(run(dir.path(), &["del", "bob"]), said(0, "deleted bob@a.example"));
+}
+
 #[test]
 fn subscribers_come_and_go_on_postgresql() {
     subscribers_come_and_go(&PostgreSql::shared().fresh_database());

@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Who is not heard: who sends too much, guesses passwords, or scans. See [abuse.md](abuse.md). Off unless switched on:
-/// which addresses stand for one phone and which for an office or a proxy, only the operator knows.
+/// Which sources are not heard: those that send too much, guess passwords, or scan. See [abuse.md](abuse.md). On by
+/// default, with limits that no phone, trunk or office of a hundred phones meets.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Abuse {
@@ -37,8 +37,8 @@ pub(crate) struct Abuse {
     /// those made by hand. Where all are such, a new one is refused, and counted.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub bans: usize,
-    /// Networks that are neither limited nor banned, as `10.0.0.0/24` or a single address, beside `trust.peers`, next
-    /// hops and members of groups. Nothing else is believed of them.
+    /// Networks that are neither limited nor banned, as `10.0.0.0/24` or a single address, in place of the default (the
+    /// loopback), beside `trust.peers`, next hops and members of groups. Nothing else is believed of them.
     #[schemars(length(max = 1000))]
     pub exempt: Vec<String>,
     pub scanners: Scanners,
@@ -47,15 +47,15 @@ pub(crate) struct Abuse {
 impl Default for Abuse {
     fn default() -> Self {
         Self {
-            rate: 0,
-            burst: 100,
+            rate: 2000,
+            burst: 5000,
             sources: 65_536,
-            failures: 0,
+            failures: 200,
             failures_s: 60,
             ban_s: 300,
             ban_max_s: 86_400,
             bans: 10_000,
-            exempt: Vec::new(),
+            exempt: vec!["127.0.0.0/8".to_owned(), "::1".to_owned()],
             scanners: Scanners::default(),
         }
     }

@@ -87,9 +87,9 @@ pub(crate) enum GroupAlgorithm {
 pub(crate) struct Member {
     /// Where it is: a SIP URI, which may name a port and a transport.
     pub uri: String,
-    /// Its share among the others.
+    /// Its share among the others. 0: it is drained; requests that it has go on, and new ones go to the others.
     #[serde(default = "weight")]
-    #[schemars(range(min = 1, max = 1000))]
+    #[schemars(range(max = 1000))]
     pub weight: u16,
     /// For `algorithm = "priority"`: members with a lower one are tried first.
     #[serde(default)]

@@ -15,6 +15,13 @@ pub(crate) struct Subscribers {
     /// A file whose first line is the `url`, to keep it out of this one.
     #[schemars(extend("x-default" = "none"))]
     pub url_file: Option<String>,
+    /// Where `trapezoid user` goes, if the server's own account may only read: the same table by another `url`.
+    #[schemars(extend("x-default" = "`url`"))]
+    pub admin_url: Option<String>,
+    /// A file whose first line is the `admin_url`. Only `trapezoid user` reads it, so that the server need not be able
+    /// to.
+    #[schemars(extend("x-default" = "none"))]
+    pub admin_url_file: Option<String>,
     /// Name of the table. It is never altered. In a file it is made where it is absent, on a server by the first
     /// `trapezoid user add`.
     pub table: String,
@@ -29,6 +36,8 @@ impl Default for Subscribers {
         Self {
             url: None,
             url_file: None,
+            admin_url: None,
+            admin_url_file: None,
             table: "subscriber".to_owned(),
             calculate_ha1: false,
             columns: Columns::default(),

@@ -3,11 +3,20 @@
 use super::*;
 
 #[test]
-fn abuse_control_is_off_until_it_is_switched_on() {
+fn abuse_control_is_on_until_it_is_switched_off() {
     let loaded = valid("");
     let abuse = &loaded.core.abuse;
-    assert!(abuse.rate == 0 && !abuse.bans && abuse.scanners.is_empty() && abuse.exempt.is_empty());
-    assert_eq!(loaded.shell.bans.failures, 0);
+    assert_eq!((abuse.rate, abuse.burst, abuse.bans), (2000, 5000, true));
+    assert!(abuse.scanners.is_empty());
+    let is_exempt = |ip: &str| {
+        let ip = ip.parse().expect("an address");
+        abuse.exempt.iter().any(|network| network.contains(ip))
+    };
+    assert!(is_exempt("127.0.0.1") && is_exempt("::1") && !is_exempt("192.0.2.1"));
+    assert_eq!(loaded.shell.bans.failures, 200);
+    let off = valid("[abuse]\nrate = 0\nfailures = 0\nexempt = []\n");
+    assert!(off.core.abuse.rate == 0 && !off.core.abuse.bans && off.core.abuse.exempt.is_empty());
+    assert_eq!(off.shell.bans.failures, 0);
     let loaded = valid(
         "[abuse]\nrate = 50\nburst = 200\nsources = 1000\nfailures = 10\nfailures_s = 30\nban_s = 60\nban_max_s = 600\n\
          bans = 5\nexempt = [\"10.0.0.0/8\", \"2001:db8::1\"]\n\

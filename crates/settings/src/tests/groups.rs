@@ -37,7 +37,7 @@ const WRONG: &[(&str, &[&str])] = &[
     // Members.
     (
         "[[group]]\nname = \"a\"\n[[group]]\nname = \"b\"\nmembers = [\n{ uri = \"sips:a;transport=udp\" },\n{ uri = \"tel:1\" },\n\
-         { uri = \"sip:a;transport=ws\" },\n{ weight = 2 },\n{ uri = \"sip:a\", weight = 0, wieght = 1 },\n\
+         { uri = \"sip:a;transport=ws\" },\n{ weight = 2 },\n{ uri = \"sip:a\", weight = 1001, wieght = 1 },\n\
          { uri = \"sip:192.0.2.1\" },\n{ uri = \"sip:gw@192.0.2.1:5060;transport=udp\" },\n\
          { uri = \"sip:GW.example\" },\n{ uri = \"sip:gw.example\" },\n{ uri = \"sip:gw.example:5060\" },\n]\n",
         &[
@@ -46,7 +46,7 @@ const WRONG: &[(&str, &[&str])] = &[
             "f:7: group[1].members[1].uri: \"tel:1\" is not a SIP URI; write a URI as \"sip:gw1.example.net\" or \"sip:192.0.2.1:5060;transport=tcp\"",
             "f:8: group[1].members[2].uri: transport=ws: a WebSocket is opened by the other side (RFC 7118 §5); use udp, tcp or tls",
             "f:9: group[1].members[3].uri: missing; write uri = \"…\"",
-            "f:10: group[1].members[4].weight: 0 is out of range; 1 to 1000",
+            "f:10: group[1].members[4].weight: 1001 is out of range; 0 to 1000",
             "f:10: group[1].members[4].wieght: unknown key; did you mean \"weight\"?",
             "f:12: group[1].members[6].uri: the same place as \"sip:192.0.2.1\"; remove one of them, and give the other more weight",
             "f:14: group[1].members[8].uri: the same place as \"sip:GW.example\"; remove one of them, and give the other more weight",

@@ -14,7 +14,6 @@
 use alloc::boxed::Box;
 use alloc::vec;
 
-use super::source::Source;
 use crate::time::Instant;
 
 /// Places of a set: their keys are one line of cache.
@@ -66,24 +65,43 @@ impl Buckets {
     /// Buckets of `burst` messages that fill at `rate` a second, each at least 1, with room for
     /// `sources` (rounded up to sets and to a power of two).
     pub(crate) fn new(rate: u32, burst: u32, sources: usize) -> Self {
+        Self::with_interval(1_000_000_000 / u64::from(rate.max(1)), burst, sources)
+    }
+
+    /// Buckets that get a message back in each interval, nanoseconds.
+    pub(crate) fn with_interval(interval_ns: u64, burst: u32, sources: usize) -> Self {
         let sets = sources.div_ceil(WAYS).max(1).next_power_of_two();
-        let interval_ns = 1_000_000_000 / u64::from(rate.max(1));
         Self {
             sets: vec![EMPTY; sets].into_boxed_slice(),
             mask: sets - 1,
             interval_ns,
-            slack_ns: interval_ns * u64::from(burst.max(1) - 1),
+            slack_ns: interval_ns.saturating_mul(u64::from(burst.max(1) - 1)),
         }
     }
 
-    /// Takes one message out of the bucket of `source`, whose keyed hash this is.
-    pub(crate) fn take(&mut self, now: Instant, source: Source, hash: u64) -> Taken {
+    /// Whether so many could be taken one after the other.
+    pub(crate) fn may_take(&self, now: Instant, source: u64, hash: u64, count: u32) -> bool {
+        let now_ns = now.as_micros().saturating_mul(1000);
+        let set = self.sets.get(hash as usize & self.mask);
+        let held = set.and_then(|set| {
+            let way = set.sources.iter().position(|held| *held == source)?;
+            set.full_ns.get(way).copied()
+        });
+        let more = self
+            .interval_ns
+            .saturating_mul(u64::from(count.saturating_sub(1)));
+        let last_ns = held.unwrap_or(0).max(now_ns).saturating_add(more);
+        count == 0 || last_ns <= now_ns.saturating_add(self.slack_ns)
+    }
+
+    /// Takes one message out of the bucket of the source with this number, whose keyed hash this is.
+    pub(crate) fn take(&mut self, now: Instant, source: u64, hash: u64) -> Taken {
         let now_ns = now.as_micros().saturating_mul(1000);
         let (interval_ns, most_ns) = (self.interval_ns, now_ns.saturating_add(self.slack_ns));
         let Some(set) = self.sets.get_mut(hash as usize & self.mask) else {
             return Taken::Untracked;
         };
-        if let Some(way) = set.sources.iter().position(|held| *held == source.bits()) {
+        if let Some(way) = set.sources.iter().position(|held| *held == source) {
             let Some(full_ns) = set.full_ns.get_mut(way) else {
                 return Taken::Untracked;
             };
@@ -107,7 +125,7 @@ impl Buckets {
 impl Set {
     /// Gives a source that is new the place of the fullest bucket.
     #[cold]
-    fn enter(&mut self, source: Source, now_ns: u64, interval_ns: u64, most_ns: u64) -> Taken {
+    fn enter(&mut self, source: u64, now_ns: u64, interval_ns: u64, most_ns: u64) -> Taken {
         let places = self.sources.iter_mut().zip(&mut self.full_ns);
         let Some((held, full_ns)) = places.min_by_key(|(_, full_ns)| **full_ns) else {
             return Taken::Untracked;
@@ -116,7 +134,7 @@ impl Set {
             return Taken::Untracked;
         }
         let forgets = *full_ns > now_ns;
-        *held = source.bits();
+        *held = source;
         *full_ns = now_ns.saturating_add(interval_ns);
         if forgets { Taken::Evicted } else { Taken::Passed }
     }
@@ -125,11 +143,12 @@ impl Set {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admission::source::Source;
     use alloc::collections::BTreeMap;
     use proptest::prelude::*;
 
-    fn source(number: u32) -> Source {
-        Source::of(core::net::Ipv4Addr::from_bits(number).into())
+    fn source(number: u32) -> u64 {
+        Source::of(core::net::Ipv4Addr::from_bits(number).into()).bits()
     }
 
     /// Spreads numbers over sets as a keyed hash would.

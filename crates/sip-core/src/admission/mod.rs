@@ -150,7 +150,7 @@ impl Admission {
             return Ok(());
         };
         let hash = hash(key, source);
-        match buckets.take(now, source, hash) {
+        match buckets.take(now, source.bits(), hash) {
             Taken::Passed => Ok(()),
             Taken::Evicted => {
                 counters.sources_evicted += 1;

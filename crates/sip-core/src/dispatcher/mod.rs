@@ -60,7 +60,7 @@ impl Local {
 pub struct Member {
     /// Where it is.
     pub hop: NextHop,
-    /// Its share among others, 1 to 1,000.
+    /// Its share among others, 1 to 1,000; 0: none, it is drained.
     pub weight: u16,
     /// Lower ones first, for [`Distribution::Priority`].
     pub priority: u16,
@@ -79,6 +79,14 @@ impl Member {
             priority,
             health: Arc::default(),
             load: Local::default(),
+        }
+    }
+
+    /// What the operator sees.
+    pub fn state(&self, now_unix_ms: u64) -> MemberState {
+        match self.weight {
+            0 => MemberState::Drained,
+            _ => self.health.state(now_unix_ms),
         }
     }
 
@@ -128,7 +136,7 @@ impl Group {
     pub fn order(&self, call: u64, now_unix_ms: u64, fixed: bool) -> Order {
         let mut order: Order = (0u16..)
             .zip(&self.members)
-            .filter(|(_, m)| m.health.state(now_unix_ms) == MemberState::Up)
+            .filter(|(_, m)| m.state(now_unix_ms) == MemberState::Up)
             .map(|(i, _)| i)
             .collect();
         let algorithm = if fixed && self.algorithm != Distribution::Priority {
@@ -278,6 +286,21 @@ mod tests {
         g.members[1].health.set_drained(true);
         assert!(g.order(7, 0, false).is_empty());
         assert_eq!(g.order(7, 1000, false)[..], [2]);
+    }
+
+    #[test]
+    fn a_member_without_weight_is_drained() {
+        for algorithm in [
+            Distribution::RoundRobin,
+            Distribution::Weighted,
+            Distribution::CallId,
+            Distribution::LeastLoad,
+            Distribution::Priority,
+        ] {
+            let g = group(algorithm, &[0, 1, 0]);
+            assert_eq!(g.order(7, 0, false)[..], [1], "{algorithm:?}");
+            assert_eq!(g.members[0].state(0), MemberState::Drained);
+        }
     }
 
     #[test]

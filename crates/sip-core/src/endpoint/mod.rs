@@ -31,7 +31,7 @@ use crate::engine::effects::ServerEvent;
 use crate::engine::reply::Status;
 use crate::engine::waiting::Purpose;
 use crate::engine::{Engine, Wake};
-use crate::event::{Counters, Event, Gauges};
+use crate::event::{Calls, Counters, Event, Gauges};
 use crate::id::{ConnId, QueryId, WorkerId};
 use crate::owner;
 use crate::proxy::flawed::Flaw;
@@ -370,12 +370,18 @@ impl Endpoint {
         &self.engine.counters
     }
 
+    /// What became of INVITEs.
+    pub fn calls(&self) -> &Calls {
+        &self.engine.calls
+    }
+
     /// Values of the moment.
     pub fn gauges(&self) -> Gauges {
         let engine = &self.engine;
         Gauges {
             server_transactions: engine.table.servers() as u64,
             live_transactions: engine.live as u64,
+            live_invites: engine.live_invites as u64,
             client_transactions: engine.table.clients() as u64,
             transaction_bytes: engine.table.bytes() as u64,
             parked_requests: engine.waiting.requests as u64,

@@ -16,6 +16,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::net::IpAddr;
 
 use crate::dispatcher::Group;
 use crate::engine::place::PlaceId;
@@ -78,6 +79,8 @@ pub(crate) struct Target {
     pub(crate) secure: bool,
     /// It is a registered contact, and not a next hop of the configuration.
     pub(crate) is_contact: bool,
+    /// Where a contact, or the 3xx that named it, came from.
+    pub(crate) from: Option<IpAddr>,
 }
 
 impl Target {
@@ -108,6 +111,7 @@ impl Target {
             breadth: 0,
             secure: false,
             is_contact: false,
+            from: None,
         }
     }
 }
@@ -148,6 +152,8 @@ pub(crate) struct Context {
     pub(crate) ended: bool,
     /// A branch had a 2xx that could not be relayed. Only another branch's 2xx is relayed then.
     pub(crate) is_silent: bool,
+    /// Targets that a 3xx named.
+    pub(crate) redirected: usize,
     /// Max-Breadth received; `None`: there was none.
     pub(crate) breadth: Option<u32>,
 }
@@ -176,6 +182,7 @@ impl Context {
             best: Best::default(),
             ended: false,
             is_silent: false,
+            redirected: 0,
             breadth: None,
         }
     }

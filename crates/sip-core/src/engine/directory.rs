@@ -374,9 +374,10 @@ impl Entry {
 }
 
 /// Whether what comes on `flow` comes from one of `networks`. What this server has sent to itself comes from
-/// none: a contact that leads back here would else lend its calls our own rights.
+/// none: a contact that leads back here would else lend its calls our own rights. So would a browser lend its network's
+/// to a web page of anywhere.
 pub(crate) fn comes_from(networks: &[Network], flow: &Flow) -> bool {
-    flow.proof != Proof::Ourselves && in_networks(networks, flow.remote.ip())
+    !matches!(flow.proof, Proof::Ourselves | Proof::Page) && in_networks(networks, flow.remote.ip())
 }
 
 /// Whether a rule frees new requests from this source of credentials: no rule is looked for in a

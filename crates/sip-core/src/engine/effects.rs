@@ -9,7 +9,8 @@ use smallvec::SmallVec;
 use super::reply::{Reply, Status};
 use super::{ClientUser, Engine, ServerUser, Wake};
 use crate::activity::Component;
-use crate::time::Millis;
+use crate::event::Calls;
+use crate::time::{Instant, Millis};
 use crate::transaction::table::{Client, ClientMachine, Key, Live, Server, ServerMachine, timer_place};
 use crate::transaction::{
     Effect, InviteClient, InviteServer, NonInviteClient, NonInviteServer, Passed, Sink, Timer, invite_client,
@@ -82,6 +83,7 @@ impl Engine {
             .table
             .insert_server(Server::new(key, machine, reply_to, live, quiet));
         self.live += 1;
+        self.live_invites += usize::from(invite);
         self.counters.transactions_server += 1;
         self.run_server(key, effects, &[]);
         key
@@ -109,6 +111,11 @@ impl Engine {
             return;
         };
         let mut effects = Effects::default();
+        if let (ServerEvent::Respond(status), Some(live)) = (event, &mut server.live)
+            && live.user.begins_call
+        {
+            note_response(&mut self.calls, self.now.instant, &mut live.user, status);
+        }
         match &mut server.machine {
             ServerMachine::Invite(machine) => {
                 use invite_server::Event as E;
@@ -150,6 +157,8 @@ impl Engine {
             cancelled: false,
             authorized: false,
             started: self.now.instant,
+            alerted: None,
+            begins_call: false,
             context: None,
         };
         match self.pool.pop() {
@@ -171,8 +180,10 @@ impl Engine {
     /// A final answer: what was kept for making one goes, and the transaction counts as live no
     /// more.
     fn settle(&mut self, key: Key) {
+        let invite = self.is_invite(key);
         if let Some(live) = self.table.settle(key) {
             self.live = self.live.saturating_sub(1);
+            self.live_invites -= usize::from(invite && self.live_invites > 0);
             self.recycle(live);
         }
     }
@@ -241,6 +252,8 @@ impl Engine {
             }
             if let Some(live) = server.live {
                 self.live = self.live.saturating_sub(1);
+                let invite = server.machine.is_invite();
+                self.live_invites -= usize::from(invite && self.live_invites > 0);
                 self.recycle(live);
             }
         }
@@ -519,4 +532,18 @@ pub(crate) fn write_derived(out: &mut Vec<u8>, invite: &Message<'_>, method: &[u
     out.push(b' ');
     out.extend_from_slice(method);
     out.extend_from_slice(b"\r\nContent-Length: 0\r\n\r\n");
+}
+
+/// Counts a response to an INVITE that has no final one yet.
+fn note_response(calls: &mut Calls, now: Instant, user: &mut ServerUser, status: u16) {
+    let after_us = now.micros_since(user.started);
+    match status {
+        ..=100 => {}
+        101..=199 if user.alerted.is_some() => {}
+        101..=199 => {
+            user.alerted = Some(now);
+            calls.alerted(after_us);
+        }
+        _ => calls.answered(status, after_us, user.alerted.map(|at| now.micros_since(at))),
+    }
 }

@@ -3,8 +3,10 @@
 
 pub(crate) mod admit;
 mod aors;
+pub(crate) mod bindings;
 pub(crate) mod claims;
 pub(crate) mod context;
+pub(crate) mod destination;
 pub(crate) mod directory;
 pub(crate) mod effects;
 pub(crate) mod elsewhere;
@@ -32,7 +34,7 @@ use crate::admission::Admission;
 use crate::auth::verify::Authenticator;
 use crate::config::{Config, StateMode};
 use crate::dispatcher::Group;
-use crate::event::{Counters, Event};
+use crate::event::{Calls, Counters, Event};
 use crate::id::{ConnId, QueryId, WorkerId};
 use crate::location::codec::BindingRef;
 use crate::owner::owner;
@@ -43,9 +45,10 @@ use crate::time::{Instant, Now};
 use crate::timer::wheel::{TimerId, Wheel};
 use crate::transaction::table::{Key, Live, Table};
 use crate::transaction::{MachineContext, Timer};
-use crate::transport::{Flow, PeerName, Proof, TransmitBatch};
+use crate::transport::{Flow, PeerName, Proof, TransmitBatch, Transport};
 
 use context::Context;
+use destination::NewAddresses;
 use directory::Directory;
 use elsewhere::Elsewhere;
 use flows::Flows;
@@ -116,6 +119,10 @@ pub(crate) struct ServerUser {
     pub(crate) authorized: bool,
     /// When the request came.
     pub(crate) started: Instant,
+    /// When the first provisional response other than 100 went to the caller.
+    pub(crate) alerted: Option<Instant>,
+    /// It begins a call.
+    pub(crate) begins_call: bool,
     /// Where there are, or may be, several branches.
     pub(crate) context: Option<Box<Context>>,
 }
@@ -256,6 +263,8 @@ pub(crate) struct Engine {
     pub(crate) is_let_in: bool,
     /// Number of the rule that the request at hand goes by.
     pub(crate) rule_at_hand: Option<u16>,
+    /// New addresses of the contacts of users.
+    pub(crate) new_addresses: NewAddresses,
     /// Limits how many refused requests are reported.
     pub(crate) refusals: Refusals,
     /// Where the response at hand came from.
@@ -263,6 +272,10 @@ pub(crate) struct Engine {
     pub(crate) draining: bool,
     /// Server transactions without a final answer yet.
     pub(crate) live: usize,
+    /// Those of them that are INVITEs.
+    pub(crate) live_invites: usize,
+    /// What became of INVITEs.
+    pub(crate) calls: Calls,
     /// Some request may find, or need, state on the worker that owns its Call-ID.
     pub(crate) holds_state: bool,
     /// Where the last look-up in the location service led; memory used again.
@@ -395,6 +408,21 @@ impl Engine {
         flow.proof == Proof::Trusted || directory::comes_from(&self.config.trust, flow)
     }
 
+    /// The same flow, noted as a page's where it may be one.
+    pub(crate) fn as_page(&self, flow: Flow) -> Flow {
+        let is_any = || {
+            let listener = self.config.listeners.get(usize::from(flow.listener.0));
+            listener.is_some_and(|listener| listener.any_page)
+        };
+        match flow.transport {
+            Transport::Ws | Transport::Wss if flow.proof == Proof::None && is_any() => Flow {
+                proof: Proof::Page,
+                ..flow
+            },
+            Transport::Udp | Transport::Tcp | Transport::Tls | Transport::Ws | Transport::Wss => flow,
+        }
+    }
+
     pub(crate) fn new(config: &Config, keys: &Keys, worker: WorkerId, shared: Arc<dyn SharedState>) -> Self {
         // A copy of its own: the workers share no reference count that changes with each message.
         let config = Arc::new(config.clone());
@@ -402,6 +430,7 @@ impl Engine {
         Self {
             directory: Directory::new(&config),
             admission: Admission::new(&config, secrets.source_key()),
+            new_addresses: NewAddresses::new(&config, secrets.source_key()),
             secrets,
             authenticator: Authenticator::new(&keys.domain_secret, &keys.seed, config.node_id),
             shared: SharedHandle(shared),
@@ -433,6 +462,8 @@ impl Engine {
             answered_by: None,
             draining: false,
             live: 0,
+            live_invites: 0,
+            calls: Calls::default(),
             holds_state: holds_state(&config),
             found: Vec::new(),
             groups: groups(&config),
@@ -449,6 +480,7 @@ impl Engine {
         self.config = Arc::new(config);
         self.directory = Directory::new(&self.config);
         self.admission.reconfigure(&self.config);
+        self.new_addresses.reconfigure(&self.config);
         self.holds_state = holds_state(&self.config);
         self.asks_callers = asks_callers(&self.config);
         self.groups = groups(&self.config);

@@ -2,7 +2,8 @@
 //! of a dialog leads to those that it names and to no others. Otherwise the Request-URI decides, which its sender
 //! writes.
 //!
-//! A place is a group, the target of a rule that relays, or a domain that a rule rejects or asks for credentials for.
+//! A place is a group, the target of a rule that relays, a domain that a rule rejects or asks for credentials for, or
+//! a denied destination ([`super::destination`]).
 //! It is known by the hosts of its URIs, and by the addresses that name service gave for them
 //! ([`crate::transport::Known`]). Ports say nothing: another port of a gateway is the gateway.
 
@@ -24,7 +25,7 @@ type Places = SmallVec<[PlaceId; 2]>;
 
 /// The number of a place, which outlives a reload and is the same on each node: two places share one by accident
 /// in one of 65,535 cases.
-fn number(kind: u8, name: &[u8]) -> PlaceId {
+pub(super) fn number(kind: u8, name: &[u8]) -> PlaceId {
     // FNV-1a: only the operator chooses what is hashed.
     let hash = core::iter::once(&kind)
         .chain(name)
@@ -122,24 +123,22 @@ impl Engine {
         found
     }
 
-    /// The first of those of an address; 0: none.
+    /// The first of those of an address, or that which it is as a denied destination; 0: none.
     pub(crate) fn place_of_address(&self, ip: IpAddr) -> PlaceId {
-        match self.directory.has_places() {
-            true => {
-                let host = match ip {
-                    IpAddr::V4(ip) => Host::V4(ip),
-                    IpAddr::V6(ip) => Host::V6(ip),
-                };
-                match self.directory.places_of(&host) {
-                    [place, ..] => *place,
-                    [] if self.directory.has_named_places() => {
-                        self.places_of(HostRef::Ip(ip)).first().copied().unwrap_or(0)
-                    }
-                    [] => 0,
-                }
-            }
-            false => 0,
-        }
+        let host = match ip {
+            IpAddr::V4(ip) => Host::V4(ip),
+            IpAddr::V6(ip) => Host::V6(ip),
+        };
+        let named = || self.places_of(HostRef::Ip(ip)).first().copied();
+        let found = match self.directory.has_places() {
+            true => match self.directory.places_of(&host) {
+                [place, ..] => Some(*place),
+                [] if self.directory.has_named_places() => named(),
+                [] => None,
+            },
+            false => None,
+        };
+        found.unwrap_or_else(|| self.denied_place(ip))
     }
 
     /// Whether a host is a guarded place which a mark that names `named` does not lead to.

@@ -43,6 +43,15 @@ impl Status<'static> {
         code: 403,
         reason: "Forbidden",
     };
+    pub(crate) const DESTINATION_DENIED: Self = Self {
+        code: 403,
+        reason: "Destination Denied",
+    };
+    /// As of a user that is not there.
+    pub(crate) const CONTACT_DENIED: Self = Self {
+        code: 480,
+        reason: "Contact Denied",
+    };
     pub(crate) const METHOD_NOT_ALLOWED: Self = Self {
         code: 405,
         reason: "Method Not Allowed",

@@ -6,12 +6,18 @@ use alloc::vec::Vec;
 
 use super::place::DomainNumber;
 use super::{Engine, Wake};
+use crate::admission::Source;
 use crate::id::QueryId;
 use crate::query::{Query, QueryKind, RecordKind};
 use crate::slab::{Key, Slab};
 use crate::time::Millis;
 use crate::timer::wheel::TimerId;
 use crate::transport::Flow;
+
+/// Of the requests that may wait, those of one source that wait for credentials may be one in so many, and as many as
+/// this in any case.
+const SOURCE_SHARE: usize = 8;
+const SOURCE_LEAST: usize = 64;
 
 /// How long the core waits for name service, milliseconds.
 const RESOLVE_DEADLINE_MS: u32 = 5_000;
@@ -93,6 +99,8 @@ pub(crate) struct Waiting {
     names: BTreeMap<u128, Key>,
     pub(crate) requests: usize,
     pub(crate) bytes: usize,
+    /// Those that wait for credentials, by source.
+    sources: BTreeMap<Source, u32>,
     /// Those that have their answer and wait for their turn; they count in the two above.
     answered: VecDeque<Parked>,
 }
@@ -106,6 +114,23 @@ impl Waiting {
     fn discount(&mut self, requests: usize, bytes: usize) {
         self.requests = self.requests.saturating_sub(requests);
         self.bytes = self.bytes.saturating_sub(bytes);
+    }
+
+    /// A request of this source waits for credentials from now on, or does not any more.
+    fn count_source(&mut self, purpose: &Purpose, waits: bool) {
+        let Purpose::Credentials(parked) = purpose else {
+            return;
+        };
+        let source = Source::of(parked.flow.remote.ip());
+        let count = self.sources.entry(source).or_default();
+        *count = if waits {
+            count.saturating_add(1)
+        } else {
+            count.saturating_sub(1)
+        };
+        if *count == 0 {
+            self.sources.remove(&source);
+        }
     }
 
     /// Whether some have their answer and wait for their turn.
@@ -148,6 +173,17 @@ impl Engine {
         fits
     }
 
+    /// Whether one more request that came by `flow` may wait for credentials. Names that a source makes up must not keep
+    /// all others from the database. Counts the refusal.
+    pub(crate) fn may_ask_for(&mut self, flow: &Flow) -> bool {
+        let most = (self.config.limits.parked_requests / SOURCE_SHARE).max(SOURCE_LEAST);
+        let source = Source::of(flow.remote.ip());
+        let waiting = self.waiting.sources.get(&source).copied().unwrap_or(0);
+        let may = (waiting as usize) < most || self.admission.is_exempt(flow);
+        self.counters.limited_source_look_ups += u64::from(!may);
+        may
+    }
+
     /// Asks a back-end; `purpose` comes back with the answer or when the deadline passes.
     pub(crate) fn ask(&mut self, kind: QueryKind, purpose: Purpose) {
         let deadline_ms = match &purpose {
@@ -162,6 +198,7 @@ impl Engine {
         }
         let (requests, bytes) = weight(&purpose);
         self.waiting.count(requests, bytes);
+        self.waiting.count_source(&purpose, true);
         let name = self.name_key(&purpose);
         let key = self.waiting.open.insert(Open { purpose, timer: None });
         let id = QueryId {
@@ -249,6 +286,7 @@ impl Engine {
         }
         let (requests, bytes) = weight(&open.purpose);
         self.waiting.discount(requests, bytes);
+        self.waiting.count_source(&open.purpose, false);
         Some(open.purpose)
     }
 }

@@ -60,7 +60,7 @@ impl Engine {
     /// A response that could not be mended came.
     #[cold]
     pub(crate) fn handle_flawed(&mut self, message: &Message<'_>, flow: Flow, flaw: Flaw) -> Outcome {
-        self.answered_by = Some(flow);
+        self.answered_by = Some(self.as_page(flow));
         let (Ok(top), Ok(cseq)) = (message.top_via(), message.cseq()) else {
             self.counters.dropped_malformed += 1;
             return Outcome::Done;

@@ -4,14 +4,13 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use sip_message::header::Contact;
-use sip_message::{HeaderName, Message, Uri};
+use sip_message::{HeaderName, Message};
 
-use super::forward::write_request_uri;
+use super::redirected::Contacts;
 use super::response::{Failure, GONE, Outcome};
 use crate::dispatcher::Group;
 use crate::engine::Engine;
-use crate::engine::context::{Context, MAX_CHALLENGES, Step, Target, TargetState};
+use crate::engine::context::{Context, MAX_CHALLENGES, Step, TargetState};
 use crate::engine::effects::ServerEvent;
 use crate::engine::reply::{Reply, Status};
 use crate::engine::request::Request;
@@ -97,7 +96,7 @@ impl Engine {
         match answer {
             Answered::With(status, message) => {
                 let contacts = match recurse {
-                    true => self.recurse(server, message),
+                    true => self.recurse(server, client, message),
                     false => Contacts::Untouched,
                 };
                 self.keep_if_best(server, status, message, contacts);
@@ -234,7 +233,7 @@ impl Engine {
     }
 
     /// Bytes that the context of a request may take.
-    fn context_room(&self, server: Key) -> usize {
+    pub(super) fn context_room(&self, server: Key) -> usize {
         let beside = self.table.bytes_beside_kept(server);
         self.config.limits.answer_bytes().saturating_sub(beside)
     }
@@ -302,12 +301,15 @@ impl Engine {
             503 => Status::SERVER_ERROR,
             _ if !made_here => return self.send_best(server, &best, invite.then_some(started)),
             408 => Status::REQUEST_TIMEOUT,
+            430 => alone.map_or(Status::TEMPORARILY_UNAVAILABLE, |status| Status {
+                code: 480,
+                ..status
+            }),
             _ if alone.is_some() => alone.unwrap_or(Status::SERVER_ERROR),
-            430 => Status::TEMPORARILY_UNAVAILABLE,
             _ => Status::SERVER_ERROR,
         };
         let extra: &[u8] = match (status.code, best.status) {
-            (480, 430) => GONE,
+            (480, 430) if alone.is_none() => GONE,
             _ => &[],
         };
         match at_hand {
@@ -354,70 +356,6 @@ impl Engine {
         });
     }
 
-    /// §16.7 step 4: the contacts of a 3xx become targets, tried after those that there are, by q.
-    fn recurse(&mut self, server: Key, message: &Message<'_>) -> Contacts {
-        let limit = self.config.limits.branches.min(usize::from(u8::MAX));
-        let mut room = self.context_room(server);
-        let Some(found) = self.table.live(server) else {
-            return Contacts::Untouched;
-        };
-        let original = found.request.split(|c| *c == b' ').nth(1).map(Vec::from);
-        let original = original.unwrap_or_default();
-        let secure = original
-            .get(..5)
-            .is_some_and(|s| s.eq_ignore_ascii_case(b"sips:"));
-        let Some(context) = self.context(server).filter(|c| !c.ended) else {
-            return Contacts::Untouched;
-        };
-        room = room.saturating_sub(context.bytes());
-        let mut found: Vec<(u16, Box<[u8]>)> = Vec::new();
-        let mut left = Vec::new();
-        for value in message.values(HeaderName::Contact) {
-            let usable = Contact::parse(value.text).and_then(|contact| {
-                let uri = contact.addr.sip_uri()?;
-                (!secure || uri.secure).then_some((contact.q_milli.unwrap_or(1000), contact.addr.uri))
-            });
-            let is_free = context.targets.len() + found.len() < limit;
-            let fits = |(_, uri): &(u16, &[u8])| is_free && uri.len() <= room;
-            let Some((q, uri)) = usable.filter(fits) else {
-                left.extend_from_slice(b"Contact: ");
-                left.extend_from_slice(value.text);
-                left.extend_from_slice(b"\r\n");
-                continue;
-            };
-            let mut target = Vec::with_capacity(uri.len());
-            write_request_uri(&mut target, uri);
-            // §16.5: no URI is tried twice.
-            let known = context.targets.iter().any(|t| is_same_uri(&t.uri, &target))
-                || found.iter().any(|(_, other)| is_same_uri(other, &target))
-                || is_same_uri(&original, &target);
-            if !known {
-                room -= target.len().min(room);
-                found.push((q, target.into_boxed_slice()));
-            }
-        }
-        if found.is_empty() {
-            return Contacts::Untouched;
-        }
-        found.sort_by_key(|(q, _)| core::cmp::Reverse(*q));
-        let mut order = context.targets.iter().map(|t| t.order).max().unwrap_or(0);
-        let mut last = None;
-        for (q, uri) in found {
-            if last != Some(q) {
-                order = order.saturating_add(1);
-                last = Some(q);
-            }
-            context.targets.push(Target::new(uri, order));
-        }
-        self.count_context(server);
-        self.counters.recursions += 1;
-        if left.is_empty() {
-            Contacts::AllUsed
-        } else {
-            Contacts::Left(left)
-        }
-    }
-
     fn member_of(&mut self, server: Key, number: u8) -> Option<(alloc::sync::Arc<Group>, u16)> {
         let context = self.context(server)?;
         let member = context.targets.get(usize::from(number))?.member?;
@@ -452,21 +390,6 @@ impl Engine {
             });
         }
     }
-}
-
-/// What recursion left of the contacts of a 3xx.
-enum Contacts {
-    /// They go on as they came.
-    Untouched,
-    /// All of them became targets: the response is not kept.
-    AllUsed,
-    /// These lines are left.
-    Left(Vec<u8>),
-}
-
-/// §19.1.4.
-fn is_same_uri(a: &[u8], b: &[u8]) -> bool {
-    a == b || matches!((Uri::parse(a), Uri::parse(b)), (Ok(a), Ok(b)) if a == b)
 }
 
 /// Appends the challenges of a 401 or 407, as whole lines, up to the limit.

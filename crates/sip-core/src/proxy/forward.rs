@@ -43,6 +43,8 @@ pub(crate) struct Decision<'a> {
     pub(crate) secure: bool,
     /// The registered contact and its Path, where the target is one.
     pub(crate) contact: Option<(&'a [u8], &'a [u8])>,
+    /// Where its registration came from, if that is the flow.
+    pub(crate) from: Option<IpAddr>,
 }
 
 impl Decision<'_> {
@@ -240,6 +242,7 @@ impl Engine {
             // Who registered by TLS is reached by nothing else.
             secure: decision.flow.is_some_and(|flow| flow.transport.is_secure()),
             is_contact: decision.contact.is_some(),
+            from: decision.from,
             ..Target::new(uri, 0)
         };
         context.targets.push(target);

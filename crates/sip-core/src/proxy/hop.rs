@@ -1,5 +1,7 @@
 //! The next hop of a request, before name service (RFC 3263 §4).
 
+use core::net::IpAddr;
+
 use sip_message::{Host, SipUri};
 
 use crate::engine::Engine;
@@ -15,6 +17,19 @@ pub(crate) struct Hop<'a> {
     pub(crate) secure: bool,
     /// The configuration names it: it is of the trust domain, wherever it is, and what is found is noted here.
     pub(crate) known: Option<&'a Known>,
+    /// What leads there.
+    pub(crate) lead: Lead,
+}
+
+/// What leads to a next hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lead {
+    /// The configuration, or a Path, which is believed when it is registered.
+    Believed,
+    /// The Request-URI or a Route of the request.
+    Request,
+    /// A contact or a 3xx that came from this address.
+    Contact(IpAddr),
 }
 
 impl<'a> Hop<'a> {
@@ -28,6 +43,7 @@ impl<'a> Hop<'a> {
             transport: hop.transport,
             secure: hop.secure,
             known: Some(&hop.known),
+            lead: Lead::Believed,
         }
     }
 
@@ -43,13 +59,14 @@ impl<'a> Hop<'a> {
         by_tls.then_some(Self { secure: true, ..self })
     }
 
-    /// The way to a registered contact, which must be TLS if `secure`. The port of a contact that was
-    /// registered by TLS is that of TLS, whether it says so or not.
-    pub(crate) fn of_contact(uri: &SipUri<'a>, secure: bool) -> Option<Self> {
+    /// The way to a contact that came from `from` (`None`: it is the Request-URI), which must be TLS if `secure`. The
+    /// port of a contact that was registered by TLS is that of TLS, whether it says so or not.
+    pub(crate) fn of_contact(uri: &SipUri<'a>, secure: bool, from: Option<IpAddr>) -> Option<Self> {
         let hop = Self::of(uri);
         let fits = !secure || hop.transport.is_none_or(Transport::is_secure);
         fits.then_some(Self {
             secure: secure || hop.secure,
+            lead: from.map_or(Lead::Request, Lead::Contact),
             ..hop
         })
     }
@@ -83,6 +100,7 @@ impl<'a> Hop<'a> {
             transport,
             secure: uri.secure,
             known: None,
+            lead: Lead::Request,
         }
     }
 }

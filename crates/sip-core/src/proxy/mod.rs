@@ -10,6 +10,7 @@ pub(crate) mod mark;
 mod peers;
 mod probe;
 pub(crate) mod record_route;
+pub(crate) mod redirected;
 pub(crate) mod response;
 pub(crate) mod switch;
 mod undelivered;

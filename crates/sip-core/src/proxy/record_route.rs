@@ -176,10 +176,8 @@ impl Engine {
                 ends.callee_domain = request.uri.sip().map_or(0, |uri| number(uri.host));
             }
         }
-        if self.directory.has_places() {
-            ends.caller = self.place_of_caller(request);
-            ends.callee = self.place_of_callee(leaving);
-        }
+        ends.caller = self.place_of_caller(request);
+        ends.callee = self.place_of_callee(leaving);
         ends
     }
 
@@ -193,7 +191,7 @@ impl Engine {
             return place;
         }
         match leaving.is_contact && leaving.to.conn.is_none() {
-            true => 0,
+            true => self.denied_place(ip),
             false => self.place_of_address(ip),
         }
     }
@@ -201,7 +199,8 @@ impl Engine {
     /// The place that a request came from. A trusted peer, and one that a rule lets in, may have its calls sent on from
     /// where no calls go: the way back says what it belongs to, its Record-Route or its Contact.
     fn place_of_caller(&self, request: &Request<'_>) -> PlaceId {
-        if self.is_trusted(&request.flow) || is_exempt(&self.config, &request.flow) {
+        let may_name_another = || self.is_trusted(&request.flow) || is_exempt(&self.config, &request.flow);
+        if self.directory.has_places() && may_name_another() {
             let message = &request.message;
             let back = message.values(HeaderName::RecordRoute).next();
             let back = [back.map(|value| value.text), message.value(HeaderName::Contact)];

@@ -60,7 +60,7 @@ impl Engine {
         }
         let parts = message.mandatory().map_err(Flaw::Header)?;
         self.activity.enter(Component::Transaction);
-        self.answered_by = Some(flow);
+        self.answered_by = Some(self.as_page(flow));
         let top = &parts.via;
         let Some((branch, target)) = top.branch().and_then(read_branch) else {
             return Ok(self.stray());

@@ -2,7 +2,7 @@
 
 use sip_message::header::NameAddr;
 use sip_message::number::{decimal_u32, delta_seconds, qvalue};
-use sip_message::{SipUri, Uri};
+use sip_message::{Host, SipUri, Uri};
 
 use super::{MALFORMED_EXPIRES_S, MAX_CONTACT, MAX_INSTANCE, NEVER_TOO_BRIEF_S, Rejection};
 use crate::config::RegistrarPolicy;
@@ -101,6 +101,12 @@ impl<'a> NewContact<'a> {
         })
     }
 
+    /// Where requests go to it, where they do not go back to where it came from; `None`: they only go there.
+    pub(super) fn host(&self) -> Option<Host<'a>> {
+        let only_flow = self.reg_id != 0 || self.uri.params.has(b"ob");
+        (!only_flow).then(|| destination(&self.uri))
+    }
+
     const fn identity(&self) -> Identity<'a> {
         Identity {
             contact: self.uri_text,
@@ -126,6 +132,12 @@ impl<'a> NewContact<'a> {
             Ok(Uri::Tel(_) | Uri::Other { .. }) | Err(_) => false,
         }
     }
+}
+
+/// The host that a URI leads to (RFC 3263 §4).
+pub(super) fn destination<'a>(uri: &SipUri<'a>) -> Host<'a> {
+    let other = uri.params.value(b"maddr").and_then(Host::parse);
+    other.unwrap_or(uri.host)
 }
 
 /// RFC 3261 §10.3 step 7: too brief is refused, too long is shortened.

@@ -35,14 +35,14 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use sip_message::header::NameAddr;
-use sip_message::{HeaderName, Message};
+use sip_message::{HeaderName, Host, Message, Uri};
 use smallvec::SmallVec;
 
 use crate::config::RegistrarPolicy;
 use crate::location::{AorRecord, Binding};
 use crate::time::Now;
 use crate::transport::Flow;
-use contact::NewContact;
+use contact::{NewContact, destination};
 
 /// Option tags of `Require` that the registrar can honour.
 const EXTENSIONS: [&[u8]; 1] = [b"path"];
@@ -78,6 +78,10 @@ pub(crate) enum Rejection {
     TooManyContacts,
     /// 403: a Path that is not believed.
     Path,
+    /// 403: from an address that is denied to others, and it may not be from there.
+    NotProved,
+    /// 403: more new addresses than the contacts of a user may have within an hour.
+    TooManyNew,
     /// 503: no room for more registrations.
     Full,
 }
@@ -178,6 +182,31 @@ impl<'a> Registration<'a> {
             Ask::RemoveAll => self.remove_all(record, lost),
             Ask::Update(contacts) => self.update(record, contacts, max_contacts, lost),
         }
+    }
+
+    /// The hosts that its contacts add to those of `record`, where requests will be sent that did not come from there.
+    /// By a datagram they go back to where it came from.
+    pub(crate) fn new_hosts(&self, record: &AorRecord) -> usize {
+        let Ask::Update(contacts) = &self.ask else {
+            return 0;
+        };
+        let has_path = self.message.value(HeaderName::Path).is_some();
+        if has_path || !self.received.transport.is_stream() {
+            return 0;
+        }
+        let source = self.received.remote.ip().to_canonical();
+        let is_source = |host: &Host<'_>| match host {
+            Host::Name(_) => false,
+            Host::V4(ip) => source == *ip,
+            Host::V6(ip) => ip.to_canonical() == source,
+        };
+        let is_known = |host: &Host<'_>| {
+            let leads_there = |b: &Binding| matches!(Uri::parse(&b.contact), Ok(Uri::Sip(uri)) if destination(&uri) == *host);
+            record.bindings.iter().any(leads_there)
+        };
+        let added = contacts.iter().filter(|contact| contact.expires_s > 0);
+        let hosts = added.filter_map(NewContact::host);
+        hosts.filter(|host| !is_source(host) && !is_known(host)).count()
     }
 
     /// Whether all that this REGISTER did, when it made the record this version, was done once more

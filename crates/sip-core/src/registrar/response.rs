@@ -18,7 +18,7 @@ impl Rejection {
             Self::TooBrief(_) => 423,
             Self::FirstHopLacksOutbound => 439,
             Self::OutOfOrder => 500,
-            Self::TooManyContacts | Self::Path => 403,
+            Self::TooManyContacts | Self::Path | Self::NotProved | Self::TooManyNew => 403,
             Self::Full => 503,
         }
     }
@@ -33,6 +33,8 @@ impl Rejection {
             Self::OutOfOrder => "CSeq Out Of Order",
             Self::TooManyContacts => "Too Many Contacts",
             Self::Path => "Path Not Trusted",
+            Self::NotProved => "Source Not Proved",
+            Self::TooManyNew => "Too Many New Addresses",
             Self::Full => "Service Unavailable",
         }
     }
@@ -53,6 +55,8 @@ impl Rejection {
             | Self::OutOfOrder
             | Self::TooManyContacts
             | Self::Path
+            | Self::NotProved
+            | Self::TooManyNew
             | Self::Full => {}
         }
     }

@@ -368,6 +368,10 @@ impl Engine {
             domain: domain.name.clone(),
             realm: domain.auth.realm.clone(),
         };
+        if !self.may_ask_for(&request.flow) {
+            self.refuse(request, progress.server, Status::SERVICE_UNAVAILABLE);
+            return Authorized::No;
+        }
         if let Some(mut parked) = self.park(request, progress, StateMode::Transaction) {
             parked.watched = self.watch_flow(request);
             self.ask(kind, Purpose::Credentials(parked));

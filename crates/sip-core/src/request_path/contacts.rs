@@ -9,21 +9,15 @@ use smallvec::SmallVec;
 use super::Progress;
 use super::route::{Plan, Way};
 use super::targets::first_hop;
-use crate::activity::Component;
-use crate::config::{Domain, StateMode};
-use crate::engine::directory::address_of_record;
+use crate::config::StateMode;
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
 use crate::engine::{Engine, LocationTarget, is_sips};
 use crate::proxy::forward::write_request_uri;
 use crate::proxy::hop::Hop;
-use crate::transport::Flow;
 
 /// Addresses-of-record that are looked up for one request because a contact is one of them.
 const MAX_OWN: usize = 16;
-
-/// The most contacts of one address-of-record that are looked at.
-const MAX_CONTACTS: usize = 64;
 
 impl Engine {
     /// To the registered contacts (§16.5, RFC 3327 §5.3).
@@ -60,37 +54,6 @@ impl Engine {
             Some(aor) => self.look_up_aor(&aor, request.is_secure(), 0),
             None => 0,
         }
-    }
-
-    /// The address-of-record that a URI is, if its domain is ours.
-    pub(super) fn own_aor(&self, uri: &Uri<'_>) -> Option<Box<[u8]>> {
-        let domain: &Domain = self.own_domain_of(uri)?;
-        let user = uri.sip()?.user?;
-        Some(address_of_record(user, domain))
-    }
-
-    /// Puts the live bindings of an address-of-record behind the first `count` in `self.found`; how many
-    /// there are then.
-    fn look_up_aor(&mut self, aor: &[u8], secure: bool, mut count: usize) -> usize {
-        let before = self.activity.enter(Component::Location);
-        let now = self.now.unix_s();
-        let room = MAX_CONTACTS.saturating_sub(count);
-        let found = &mut self.found;
-        self.shared.read_bindings(aor, &mut |record| {
-            let live = record
-                .bindings()
-                .filter_map(Result::ok)
-                .filter(|b| b.expires_unix_s > now && (!secure || is_sips(b.contact)) && !b.is_lost());
-            for binding in live.take(room) {
-                match found.get_mut(count) {
-                    Some(target) => target.set(&binding),
-                    None => found.push(LocationTarget::new(&binding)),
-                }
-                count += 1;
-            }
-        });
-        self.activity.enter(before);
-        count
     }
 
     /// Contacts that lead back to this server are looked up here: sent to itself, a request with ten such
@@ -136,18 +99,6 @@ impl Engine {
         count
     }
 
-    /// Whether a contact would have the request sent to this very server.
-    fn leads_back(&self, target: &LocationTarget) -> bool {
-        let has_way = !target.path.is_empty()
-            || target.only_flow
-            || self.usable_flow(target.flow, target.secure).is_some();
-        !has_way
-            && matches!(
-                Uri::parse(&target.contact),
-                Ok(Uri::Sip(uri)) if !uri.params.has(b"maddr") && self.directory.is_own(&uri.host, uri.port)
-            )
-    }
-
     fn send_to_contact(
         &mut self,
         request: &Request<'_>,
@@ -167,11 +118,11 @@ impl Engine {
         match self.usable_flow(target.flow, secure) {
             Some(flow) => {
                 let pin = target.pin();
-                self.send(request, progress, plan, Way::Flow(flow, pin), contact);
+                self.send(request, progress, plan, Way::Registered(flow, pin), contact);
             }
             None if target.only_flow => self.no_way(request, progress, Status::TEMPORARILY_UNAVAILABLE),
             None => match Uri::parse(&target.contact) {
-                Ok(Uri::Sip(uri)) => match Hop::of_contact(&uri, secure) {
+                Ok(Uri::Sip(uri)) => match Hop::of_contact(&uri, secure, Some(target.flow.remote.ip())) {
                     Some(hop) => self.locate_and_send(request, progress, plan, hop, contact),
                     None => self.refuse(request, progress.server, Status::TEMPORARILY_UNAVAILABLE),
                 },
@@ -195,15 +146,5 @@ impl Engine {
                 out.extend_from_slice(b"\r\n");
             });
         }
-    }
-
-    /// The way the registration came, through its NAT, on its connection; unless its listener is
-    /// gone, or it was a stream that ended with an earlier start of this server, or TLS is needed and
-    /// it is none.
-    pub(super) fn usable_flow(&self, flow: Flow, secure: bool) -> Option<Flow> {
-        let lost =
-            (flow.transport.is_reliable() && flow.conn.is_none()) || (secure && !flow.transport.is_secure());
-        let known = self.config.listeners.get(usize::from(flow.listener.0)).is_some();
-        (known && !lost).then_some(flow)
     }
 }

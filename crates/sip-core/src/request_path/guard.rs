@@ -1,14 +1,20 @@
 //! Phase 3, its end: what of a dialog goes by the rules all the same, for the sake of guarded places
 //! ([`crate::engine::place`]).
 
+use core::net::{IpAddr, Ipv4Addr};
+
 use sip_message::header::NameAddr;
 use sip_message::{Method, Uri};
 
 use super::in_dialog::Position;
 use crate::engine::Engine;
+use crate::engine::place::PlaceId;
+use crate::engine::reply::Status;
 use crate::engine::request::Request;
-use crate::proxy::hop::Hop;
-use crate::resolve::{Candidates, HostRef};
+use crate::proxy::hop::{Hop, Lead};
+use crate::proxy::mark::Mark;
+use crate::resolve::{Candidate, Candidates, HostRef};
+use crate::transport::{Flow, Transport};
 
 impl Engine {
     /// Whether name service led a request of a dialog to a guarded place that its mark does not name.
@@ -24,10 +30,52 @@ impl Engine {
             .filter(|_| position.in_dialog && may_cost(request.method));
         let is_named = matches!(hop.host, HostRef::Name(_));
         mark.filter(|_| is_named).is_some_and(|mark| {
-            let named = mark.place_beyond();
+            let (named, from) = (mark.place_beyond(), source_of(&request.flow));
             let mut addresses = candidates.iter().map(|c| HostRef::Ip(c.address.ip()));
-            addresses.any(|ip| self.is_guarded(ip, named))
+            addresses.any(|ip| self.is_beyond(ip, named, from))
         })
+    }
+
+    /// Takes out the addresses of a next hop to which what leads there must not lead
+    /// ([`crate::engine::destination`]); whether any is left.
+    pub(crate) fn keep_allowed(
+        &mut self,
+        request: &Request<'_>,
+        position: &Position<'_>,
+        hop: &Hop<'_>,
+        candidates: &mut Candidates,
+    ) -> bool {
+        let is_denied = |engine: &Self, candidate: &Candidate| match hop.lead {
+            Lead::Believed => false,
+            // What a rule sends on by the Request-URI is its author's wish.
+            Lead::Request if !position.in_dialog => false,
+            Lead::Request => {
+                let (ip, from) = (candidate.address.ip(), source_of(&request.flow));
+                engine.is_denied(ip, from) && {
+                    let named = position.mark.map_or(0, Mark::place_beyond);
+                    engine.is_beyond(HostRef::Ip(ip), named, from)
+                }
+            }
+            Lead::Contact(from) => engine.is_denied_target(hop.host, candidate.address, from),
+        };
+        // Nearly always there is none.
+        if candidates.iter().any(|candidate| is_denied(self, candidate)) {
+            let before = candidates.len();
+            candidates.retain(|candidate| !is_denied(self, candidate));
+            self.counters.destinations_denied += (before - candidates.len()) as u64;
+        }
+        !candidates.is_empty()
+    }
+
+    /// Whether a host is a guarded place, or denied to what comes from `from`, and a mark that names `named` does not
+    /// lead there.
+    fn is_beyond(&self, host: HostRef<'_>, named: PlaceId, from: IpAddr) -> bool {
+        match host {
+            HostRef::Ip(ip) if self.is_denied(ip, from) => {
+                self.denied_place(ip) != named && !self.places_of(host).contains(&named)
+            }
+            HostRef::Ip(_) | HostRef::Name(_) => self.is_guarded(host, named),
+        }
     }
 
     /// Whether a request of a dialog goes by the rules, as a new one does: it may begin something that costs, and
@@ -52,7 +100,28 @@ impl Engine {
         };
         self.directory.is_own(&uri.host, uri.port)
             || self.directory.domain_of(&self.config, uri).is_some()
-            || self.is_guarded(Hop::of(uri).host, mark.place_beyond())
+            || match position.flow {
+                // The flow leads on; where it has gone, what the URI leads to is looked at (`keep_allowed`).
+                Some(_) => self.is_guarded(Hop::of(uri).host, mark.place_beyond()),
+                None => self.is_beyond(Hop::of(uri).host, mark.place_beyond(), source_of(&request.flow)),
+            }
+    }
+}
+
+/// Where a request comes from, for what is denied but to what is there. A proxy on this machine brings browsers from
+/// anywhere, so of a WebSocket it is not known.
+fn source_of(flow: &Flow) -> IpAddr {
+    match flow.transport {
+        Transport::Ws | Transport::Wss => Ipv4Addr::UNSPECIFIED.into(),
+        Transport::Udp | Transport::Tcp | Transport::Tls => flow.remote.ip(),
+    }
+}
+
+/// How a request is refused of which no address of the next hop is allowed.
+pub(super) const fn denied(hop: &Hop<'_>) -> Status<'static> {
+    match hop.lead {
+        Lead::Contact(_) => Status::CONTACT_DENIED,
+        Lead::Believed | Lead::Request => Status::DESTINATION_DENIED,
     }
 }
 

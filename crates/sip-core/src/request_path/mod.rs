@@ -26,7 +26,7 @@ mod spelling;
 mod targets;
 mod transaction;
 
-use sip_message::{Defect, HeaderName, Message, Method, Uri};
+use sip_message::{Defect, HeaderName, Message, Method};
 
 use crate::activity::Component;
 use crate::engine::Engine;
@@ -75,6 +75,8 @@ impl Engine {
         };
         if self.is_by_ourselves(&request) {
             request.flow.proof = Proof::Ourselves;
+        } else {
+            request.flow = self.as_page(request.flow);
         }
         let flow = request.flow;
         self.activity.enter(Component::Transaction);
@@ -243,13 +245,6 @@ impl Engine {
             | Method::Other(_) => &mut c.requests_other,
         };
         *counter += 1;
-    }
-
-    /// The domain of ours that a Request-URI belongs to. None where `maddr` says that it is for
-    /// another server (§16.5: then nothing but the Request-URI itself is a target).
-    fn own_domain_of(&self, uri: &Uri<'_>) -> Option<&crate::config::Domain> {
-        let uri = uri.sip().filter(|uri| !uri.params.has(b"maddr"))?;
-        self.directory.domain_of(&self.config, uri)
     }
 }
 

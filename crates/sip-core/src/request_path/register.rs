@@ -21,6 +21,7 @@ use crate::proxy::hop::Hop;
 use crate::query::{Query, QueryKind};
 use crate::registrar::{Effect, Registration, Rejection};
 use crate::resolve::HostRef;
+use crate::transport::Proof;
 
 /// Bytes of an address-of-record that may be registered: twice what the longest domain name takes.
 const MAX_AOR: usize = 512;
@@ -129,17 +130,21 @@ impl Engine {
         let limit = self.config.limits.contacts_per_aor;
         let policy = self.config.registrar;
         let registration = Registration::read(&request.message, request.flow, &policy, limit, self.now)?;
-        if !self.believes_path(request) {
-            return Err(Rejection::Path);
-        }
+        self.believes_way(request)?;
         let mut headers = Vec::with_capacity(256);
         let durable = policy.durability == Durability::Commit;
         let conn = request.flow.conn;
         let room = Room::of(self.shared.location_bytes(), self.config.limits.location_bytes);
+        let (now, new_addresses) = (self.now.instant, &mut self.new_addresses);
         let mut outcome = Err(Rejection::Bad("Not Registered"));
         self.shared.update_bindings(aor, &mut |record: &mut AorRecord| {
             let mut lost = AorRecord::default();
             headers.clear();
+            let new = registration.new_hosts(record);
+            if !new_addresses.may_take(now, aor, new) {
+                outcome = Err(Rejection::TooManyNew);
+                return;
+            }
             let before = (room != Room::Enough).then(|| record.clone());
             let applied = registration.apply(record, limit, &mut |binding| {
                 if durable {
@@ -153,6 +158,9 @@ impl Engine {
                 *record = before;
                 outcome = Err(Rejection::Full);
                 return;
+            }
+            if applied.is_ok() {
+                new_addresses.take(now, aor, new);
             }
             lost.version = record.version;
             outcome = applied.map(|effect| {
@@ -170,6 +178,7 @@ impl Engine {
         });
         let applied = outcome.inspect_err(|rejection| {
             self.counters.limited_location += u64::from(*rejection == Rejection::Full);
+            self.counters.contacts_too_new += u64::from(*rejection == Rejection::TooManyNew);
         })?;
         if applied.effect != Effect::Nothing && applied.is_here {
             self.note_registration(aor, &request.flow);
@@ -212,6 +221,18 @@ impl Engine {
         }
     }
 
+    /// Whether requests may go the way that this REGISTER says, and to where it came from.
+    fn believes_way(&mut self, request: &Request<'_>) -> Result<(), Rejection> {
+        if !self.believes_path(request) {
+            return Err(Rejection::Path);
+        }
+        if !self.is_source_certain(request) {
+            self.counters.contacts_unproved += 1;
+            return Err(Rejection::NotProved);
+        }
+        Ok(())
+    }
+
     /// Whether requests may go the way that this REGISTER says ([`crate::registrar`]).
     fn believes_path(&self, request: &Request<'_>) -> bool {
         let Some(first) = request.message.values(HeaderName::Path).next() else {
@@ -221,6 +242,14 @@ impl Engine {
         let leads_back = NameAddr::parse(first.text)
             .and_then(|addr| Some(Hop::of(&addr.sip_uri()?).host == HostRef::Ip(source)));
         leads_back == Some(true) || self.is_trusted(&request.flow)
+    }
+
+    /// Whether requests may be sent to where this REGISTER came from. What its sender has not received, or could have
+    /// forged, is not enough where that is a denied destination ([`crate::engine::destination`]).
+    fn is_source_certain(&self, request: &Request<'_>) -> bool {
+        let flow = &request.flow;
+        let is_certain = flow.transport.is_reliable() || self.proved || self.is_trusted(flow);
+        flow.proof != Proof::Ourselves && (is_certain || !self.must_be_proved(flow.remote.ip()))
     }
 
     fn registered(&mut self, request: &Request<'_>, aor: &[u8], contacts: usize) {

@@ -8,6 +8,7 @@ use sip_message::{HeaderName, Method, Uri};
 
 use super::Progress;
 use super::authorize::Authorized;
+use super::guard::denied;
 use super::in_dialog::Position;
 use super::spelling::normalised;
 use super::targets::first_hop;
@@ -44,6 +45,8 @@ pub(super) struct Plan<'c> {
 pub(super) enum Way {
     /// A flow, and whether it is the only way.
     Flow(Flow, Pin),
+    /// The flow of a registration.
+    Registered(Flow, Pin),
     /// These addresses, and who must be found there by TLS.
     Candidates(Option<PeerName>, Candidates),
 }
@@ -493,7 +496,10 @@ impl Engine {
             Located::Done(candidates) if self.leads_astray(request, plan.position, &hop, &candidates) => {
                 self.refuse(request, progress.server, Status::FORBIDDEN);
             }
-            Located::Done(candidates) if !candidates.is_empty() => {
+            Located::Done(mut candidates) if !candidates.is_empty() => {
+                if !self.keep_allowed(request, plan.position, &hop, &mut candidates) {
+                    return self.no_way(request, progress, denied(&hop));
+                }
                 self.meet_peers(&hop, &candidates);
                 let way = Way::Candidates(hop.peer(&candidates), candidates);
                 self.send(request, progress, plan, way, contact);
@@ -527,9 +533,10 @@ impl Engine {
         way: Way,
         contact: Option<(&[u8], &[u8])>,
     ) {
-        let (peer, candidates, flow, pin) = match way {
-            Way::Flow(flow, pin) => (None, Candidates::new(), Some(flow), pin),
-            Way::Candidates(peer, candidates) => (peer, candidates, None, Pin::None),
+        let (peer, candidates, flow, pin, from) = match way {
+            Way::Flow(flow, pin) => (None, Candidates::new(), Some(flow), pin, None),
+            Way::Registered(flow, pin) => (None, Candidates::new(), Some(flow), pin, Some(flow.remote.ip())),
+            Way::Candidates(peer, candidates) => (peer, candidates, None, Pin::None, None),
         };
         let next_route = plan.position.next_route.as_ref();
         let path = contact.and_then(|(_, path)| first_hop(path));
@@ -544,6 +551,7 @@ impl Engine {
                 || next_route.is_some_and(|route| is_sips(route.uri))
                 || path.is_some_and(|hop| hop.secure),
             contact,
+            from,
         };
         match self.forward(request, progress.server, &decision) {
             Ok(()) => {}

@@ -9,6 +9,7 @@ use sip_message::number::write_decimal;
 use sip_message::{HeaderName, Method, Uri};
 
 use super::Progress;
+use super::guard::denied;
 use super::route::{MAX_ASKED, Plan};
 use crate::config::{Redirect, Relay, StateMode};
 use crate::dispatcher::MemberState;
@@ -19,7 +20,7 @@ use crate::engine::waiting::Parked;
 use crate::engine::{Engine, LocationTarget, Pin};
 use crate::proxy::flow_token::flow_of_contact;
 use crate::proxy::forward::{Branch, by_tls, max_breadth, read_loop_mark};
-use crate::proxy::hop::Hop;
+use crate::proxy::hop::{Hop, Lead};
 use crate::proxy::response::Outcome;
 use crate::proxy::switch::may_switch as may_leave_by_tcp;
 use crate::resolve::Located;
@@ -48,21 +49,9 @@ impl Engine {
             let same =
                 |other: &LocationTarget| !contact.instance.is_empty() && other.instance == contact.instance;
             let spare_of = contacts.iter().take(at).position(same);
-            let flow = if contact.path.is_empty() {
-                self.usable_flow(contact.flow, contact.secure)
-            } else {
-                None
-            };
             targets.push(Target {
-                path: Box::from(contact.path.as_slice()),
-                flow,
-                // A datagram's source is all there is to try.
-                located: contact.only_flow || flow.is_some_and(|f| !f.transport.is_reliable()),
-                pin: contact.pin(),
                 spare_of: spare_of.and_then(|n| u8::try_from(n).ok()),
-                secure: contact.secure,
-                is_contact: true,
-                ..Target::new(Box::from(contact.contact.as_slice()), order)
+                ..self.contact_target(contact, order)
             });
         }
         let mut shape = plan.shape;
@@ -244,7 +233,7 @@ impl Engine {
         let (Some(group), Some(member)) = (&context.group, member) else {
             return false;
         };
-        let over = match group.member(member).map(|m| m.health.state(now_ms)) {
+        let over = match group.member(member).map(|m| m.state(now_ms)) {
             Some(MemberState::Drained) => true,
             Some(MemberState::Failed) => context.has_more(),
             Some(MemberState::Up) | None => false,
@@ -266,21 +255,19 @@ impl Engine {
         (uri, path): (&[u8], &[u8]),
     ) -> bool {
         let group = self.context(server).and_then(|c| c.group.clone());
-        let Some(context) = self.context(server) else {
-            return false;
-        };
-        let Some(target) = context.target_mut(number) else {
+        let Some(target) = self.context(server).and_then(|c| c.target_mut(number)) else {
             return false;
         };
         let asked = target.asked;
         target.asked = asked.saturating_add(1);
         let secure = target.secure || request.is_secure();
         let member = target.member.and_then(|n| group.as_ref()?.member(n));
+        let from = target.from;
         let parsed = Uri::parse(uri).ok();
         let uri = parsed.as_ref().and_then(|uri| uri.sip());
         let hop = match member {
             Some(member) => Some(Hop::configured(&member.hop)),
-            None if path.is_empty() => uri.and_then(|uri| Hop::of_contact(uri, secure)),
+            None if path.is_empty() => uri.and_then(|uri| Hop::of_contact(uri, secure, from)),
             None => first_hop(path),
         };
         let hop = if secure { hop.and_then(Hop::secured) } else { hop };
@@ -290,9 +277,12 @@ impl Engine {
         let question = self.question(hop, request.call_id, false);
         match self.resolver.locate(self.now.instant, &question) {
             Located::Done(found) if self.leads_astray(request, plan.position, &hop, &found) => {
-                self.forbid_target(server, number)
+                self.forbid_target(server, number, Status::FORBIDDEN)
             }
-            Located::Done(candidates) if !candidates.is_empty() => {
+            Located::Done(mut candidates) if !candidates.is_empty() => {
+                if !self.keep_allowed(request, plan.position, &hop, &mut candidates) {
+                    return self.forbid_target(server, number, denied(&hop));
+                }
                 self.meet_peers(&hop, &candidates);
                 if let Some(target) = self.context(server).and_then(|c| c.target_mut(number)) {
                     target.peer = hop.peer(&candidates);
@@ -324,11 +314,17 @@ impl Engine {
         }
     }
 
-    /// A target is not for this request.
-    fn forbid_target(&mut self, server: Key, number: u8) -> bool {
+    /// A target is not for this request: as if it had answered so. That a contact is denied says less than any answer.
+    fn forbid_target(&mut self, server: Key, number: u8, status: Status<'static>) -> bool {
+        let status = match status {
+            Status::CONTACT_DENIED => Status { code: 430, ..status },
+            status => status,
+        };
         if let Some(context) = self.context(server) {
             context.set_state(number, TargetState::Done);
-            context.best.offer(403);
+            if !context.take_spare(number) {
+                context.best.offer_status(status);
+            }
         }
         false
     }
@@ -486,7 +482,10 @@ impl Engine {
 pub(super) fn first_hop(path: &[u8]) -> Option<Hop<'_>> {
     let (first, _) = sip_message::values::split_value(path);
     let addr = NameAddr::parse(first)?;
-    addr.sip_uri().map(|uri| Hop::of(&uri))
+    addr.sip_uri().map(|uri| Hop {
+        lead: Lead::Believed,
+        ..Hop::of(&uri)
+    })
 }
 
 /// Whether one of the Via values has our mark of this very request.

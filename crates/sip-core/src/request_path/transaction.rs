@@ -189,6 +189,13 @@ impl Engine {
         let bytes = request.message.bytes();
         let quiet = self.is_unproven(request);
         let key = self.begin_server(key, invite, request.flow, request.reply_to(), bytes, quiet);
+        if let Some(live) = self
+            .table
+            .live_mut(key)
+            .filter(|_| invite && request.to.tag().is_none())
+        {
+            live.user.begins_call = true;
+        }
         if invite && !quiet {
             self.reply(
                 &request.message,

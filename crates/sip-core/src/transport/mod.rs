@@ -133,6 +133,9 @@ pub enum Proof {
     /// What comes has been sent by this server itself: whatever network holds its address, that says
     /// nothing of who wrote it. Noted by the core, from the topmost Via.
     Ourselves,
+    /// A web page of anywhere may have written it, in a browser within whatever network holds its address. Noted by the
+    /// core, for WebSockets that pages of all origins may open.
+    Page,
 }
 
 /// One message to send. The bytes lie in the batch.

@@ -379,3 +379,54 @@ fn unique_names_of_next_hops_are_bounded() {
     bench.pass(400_000);
     bench.assert_idle();
 }
+
+/// With one nonce and names that it makes up, a source would keep all others from the database.
+#[test]
+fn names_that_one_source_makes_up_leave_the_database_to_others() {
+    let mut config = config();
+    config.registrar.durability = Durability::Memory;
+    config.domains[0].auth.methods = vec![b"REGISTER"[..].into()];
+    let uri = "sip:example.com";
+    for (exempt, expected) in [(false, 1_250), (true, 2_000)] {
+        if exempt {
+            config.abuse.exempt = vec![sip_core::config::Network {
+                address: [192, 0, 2, 10].into(),
+                prefix_len: 32,
+            }];
+        }
+        let mut bench = Bench::new(&config);
+        let ask = |bench: &mut Bench, from: &str, nonce: &str, number: u32| {
+            let line = Login {
+                user: format!("user{number}"),
+                count: number + 1,
+                ..login("REGISTER", uri)
+            }
+            .line(nonce);
+            let text = request("REGISTER", uri, &format!("u{number}"), &line)
+                .replace("c1@", &format!("c{number}{from}@"));
+            bench.udp(from, &text);
+            bench.endpoint.poll_query()
+        };
+        let nonce = |bench: &mut Bench, from: &str| {
+            nonce_of(&one(
+                bench.udp(from, &request("REGISTER", uri, &format!("n{from}"), ""))
+            ))
+        };
+        let own = nonce(&mut bench, CALLER);
+        let asked: Vec<_> = (0..2_000)
+            .filter_map(|n| ask(&mut bench, CALLER, &own, n))
+            .collect();
+        assert_eq!(asked.len(), expected);
+        assert_eq!(bench.counters().limited_source_look_ups, 2_000 - expected as u64);
+        let others = nonce(&mut bench, "192.0.2.99:5060");
+        assert!(ask(&mut bench, "192.0.2.99:5060", &others, 0).is_some());
+        // Once some are answered there is room again.
+        for query in asked.iter().take(3) {
+            bench.answer(query, Answer::Credentials(Ok(None)));
+        }
+        let again = (2_000..2_010).filter_map(|n| ask(&mut bench, CALLER, &own, n));
+        assert_eq!(again.count(), if exempt { 10 } else { 3 });
+        bench.pass(60_000);
+        bench.assert_idle();
+    }
+}

@@ -18,6 +18,7 @@ mod answers;
 mod broken;
 mod bursts;
 mod cancelling;
+mod destinations;
 mod digest;
 mod enumeration;
 mod floods;

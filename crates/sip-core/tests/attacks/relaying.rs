@@ -2,9 +2,12 @@
 
 use sip_core::auth::digest;
 use sip_core::config::{Action, Network, Relay, RelayTarget, Route, When};
+use sip_core::transport::Transport;
 
 use crate::agent::{PASSWORD, login, nonce_of};
-use crate::common::{Bench, CALLEE, CALLER, Sent, config, one, relay, request, route_of_caller, udp_flow};
+use crate::common::{
+    Bench, CALLEE, CALLER, Sent, all_transports, config, one, over, relay, request, route_of_caller, udp_flow,
+};
 
 /// One domain with the default methods that need credentials, and its users by location.
 fn guarded() -> sip_core::config::Config {
@@ -337,6 +340,40 @@ fn the_server_does_not_believe_itself() {
             .replace("c1@", "c2@");
         let passed = bench.udp(PROXY, &program);
         assert!(passed.iter().any(|s| s.address() == other), "{passed:?}");
+    }
+}
+
+/// A browser lends its address to the page: a WebSocket that a page of anywhere may open comes from no network.
+#[test]
+fn a_page_in_a_trusted_network_is_a_stranger() {
+    let network = Network {
+        address: "192.0.2.0".parse().expect("an address"),
+        prefix_len: 24,
+    };
+    let flow = over(Transport::Ws, "192.0.2.10:40000", 3);
+    let text = request("INVITE", "sip:bob@example.com", "a", "").replace("SIP/2.0/UDP", "SIP/2.0/WS");
+    for (any_page, by_source) in [(true, true), (true, false), (false, true), (false, false)] {
+        let mut config = all_transports();
+        config.domains[0].auth.methods = vec![b"*"[..].into()];
+        let mut rule = relay("sip:192.0.2.66");
+        let mut text = text.clone();
+        if by_source {
+            rule.auth = Some(false);
+            rule.when.source = vec![network];
+        } else {
+            config.trust = vec![network];
+            text = text
+                .replace("sip:bob@example.com", "sip:bob@elsewhere.example")
+                .replace("alice@example.com", "mallory@foreign.example");
+        }
+        config.routes = vec![rule];
+        for listener in &mut config.listeners {
+            listener.any_page = any_page && listener.transport == Transport::Ws;
+        }
+        let mut bench = Bench::new(&config);
+        let sent = bench.receive(flow, &text);
+        let reached = sent.iter().any(|s| s.address() == "192.0.2.66:5060");
+        assert_eq!(reached, !any_page, "{by_source}: {sent:?}");
     }
 }
 

@@ -91,6 +91,7 @@ pub fn listener(transport: Transport, address: &str) -> Listener {
         prefix_len: 24,
         sent_by: address.as_bytes().into(),
         preloaded_route: false,
+        any_page: false,
     }
 }
 
@@ -127,6 +128,7 @@ pub fn config() -> Config {
         },
         trust: vec![],
         trust_names: vec![],
+        destinations: sip_core::config::Destinations::default(),
         abuse: sip_core::config::Abuse::default(),
         credentials_deadline_ms: 3000,
         credentials_unavailable: 503,

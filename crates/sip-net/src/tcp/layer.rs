@@ -7,7 +7,7 @@ use sip_core::activity::Activity;
 use sip_core::limits::Limits;
 use sip_core::transport::framing::{Framed, Framer};
 use sip_core::transport::websocket::{
-    AllowedOrigins, CloseCode, Frames, Handshake, Handshaking, KEEP_ALIVE_PONG, Unframed,
+    AllowedOrigins, CloseCode, Frames, Handshake, HandshakeFault, Handshaking, KEEP_ALIVE_PONG, Unframed,
 };
 use sip_core::transport::{Flow, Transport};
 
@@ -38,6 +38,8 @@ pub(super) struct Taken {
     pub(super) secured: bool,
     /// A WebSocket was opened.
     pub(super) upgraded: bool,
+    /// A page of this origin may not open a WebSocket.
+    pub(super) foreign: Option<Box<str>>,
     /// The connection is to end.
     pub(super) end: Option<Why>,
     /// What is then said last, behind the answers to what came before.
@@ -93,6 +95,13 @@ impl Decoder {
                 }
                 Handshaking::Refused(fault) => {
                     fault.write_response(context.replies);
+                    taken.end = Some(Why::Upgrade);
+                    return;
+                }
+                Handshaking::Foreign(origin) => {
+                    HandshakeFault::Origin.write_response(context.replies);
+                    let origin = origin.get(..MOST_ORIGIN).unwrap_or(origin);
+                    taken.foreign = Some(String::from_utf8_lossy(origin).into());
                     taken.end = Some(Why::Upgrade);
                     return;
                 }
@@ -265,6 +274,9 @@ struct Carried {
     /// Bytes of the queue in it.
     bytes: usize,
 }
+
+/// Bytes of the origin of a page that are kept.
+const MOST_ORIGIN: usize = 128;
 
 /// Records that are encrypted for one write.
 const RECORDS: usize = 2;

@@ -20,4 +20,4 @@ mod wheel;
 
 pub use listener::{TcpListener, TcpOptions};
 pub use service::{Sharing, StreamService};
-pub use streams::{Arrival, Naming, Outgoing, Serving, Streams, TlsFailure, Verdict};
+pub use streams::{Arrival, ForeignPage, Naming, Outgoing, Serving, Streams, TlsFailure, Verdict};

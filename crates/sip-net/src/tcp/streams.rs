@@ -117,6 +117,15 @@ pub struct TlsFailure {
     pub error: TlsError,
 }
 
+/// A WebSocket that was refused, as the page that opened it is none of those allowed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ForeignPage {
+    /// Between whom; the connection ends.
+    pub flow: Flow,
+    /// Origin of the page.
+    pub origin: Box<str>,
+}
+
 static ANY_ORIGIN: AllowedOrigins = AllowedOrigins::any();
 
 /// Queues kept for reuse.
@@ -171,6 +180,7 @@ pub struct Streams {
     scratch: Vec<u8>,
     pub(super) lost: Block,
     failures: Vec<TlsFailure>,
+    foreign: Vec<ForeignPage>,
     /// Bytes that wait to be sent.
     pub(super) unsent: usize,
     /// Memory that connections take for what they hold.
@@ -232,6 +242,7 @@ impl Streams {
             scratch: Vec::new(),
             lost: Block::default(),
             failures: Vec::new(),
+            foreign: Vec::new(),
             unsent: 0,
             holders: Holders::default(),
             activity: Activity::default(),
@@ -480,6 +491,12 @@ impl Streams {
         let too_slow = conn.waiting() > self.settings.write_queue_bytes;
         let (deadline, _) = conn.deadline(&self.settings);
         conn.placed = self.wheel.place(id, deadline, conn.placed);
+        if let Some(origin) = taken.foreign
+            && self.foreign.len() < KEPT_FAILURES
+        {
+            let flow = conn.flow(id);
+            self.foreign.push(ForeignPage { flow, origin });
+        }
         if let Some(error) = taken.fault {
             let (flow, outbound) = (conn.flow(id), conn.is_outbound());
             let domain = conn.opened_to.as_ref().and_then(|peer| peer.name().cloned());
@@ -684,6 +701,11 @@ impl Streams {
                 error,
             });
         }
+    }
+
+    /// Takes the WebSockets refused for their origin since the last time, at most [`KEPT_FAILURES`].
+    pub fn take_foreign(&mut self) -> Vec<ForeignPage> {
+        mem::take(&mut self.foreign)
     }
 
     /// Takes the failures of TLS since the last time, at most [`KEPT_FAILURES`].

@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::tcp::TlsFailure;
+use crate::tcp::{ForeignPage, TlsFailure};
 use sip_core::activity::Activity;
 use sip_core::admission::Standing;
 use sip_core::config::Config;
 use sip_core::endpoint::{Endpoint, Handled};
-use sip_core::event::{Counters, Event, Gauges};
+use sip_core::event::{Calls, Counters, Event, Gauges};
 use sip_core::id::{ConnId, QueryId, WorkerId};
 use sip_core::query::{Answer, Query};
 use sip_core::time::{Instant, Now};
@@ -61,6 +61,8 @@ pub trait Core {
     fn is_quiet(&self) -> bool;
     /// See [`Endpoint::counters`].
     fn counters(&self) -> Counters;
+    /// See [`Endpoint::calls`].
+    fn calls(&self) -> Calls;
     /// See [`Endpoint::gauges`].
     fn gauges(&self) -> Gauges;
 }
@@ -147,6 +149,10 @@ impl Core for Endpoint {
         *Self::counters(self)
     }
 
+    fn calls(&self) -> Calls {
+        *Self::calls(self)
+    }
+
     fn gauges(&self) -> Gauges {
         Self::gauges(self)
     }
@@ -168,4 +174,6 @@ pub trait EventSink: Send {
     fn record(&mut self, worker: WorkerId, events: &mut Vec<Event>);
     /// A connection came to nothing, or ended, by the rules of TLS. Must not block.
     fn tls_failed(&mut self, worker: WorkerId, failure: &TlsFailure);
+    /// A WebSocket was refused for the origin of its page. Must not block.
+    fn origin_refused(&mut self, worker: WorkerId, page: &ForeignPage);
 }

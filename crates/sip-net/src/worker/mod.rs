@@ -18,7 +18,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use sip_core::activity::{Activity, Component};
 use sip_core::config::Config;
-use sip_core::event::{Counters, Event, Gauges};
+use sip_core::event::{Calls, Counters, Event, Gauges};
 use sip_core::id::{ListenerId, WorkerId};
 use sip_core::query::Query;
 use sip_core::time::{Instant, Millis, Now};
@@ -55,6 +55,8 @@ pub struct Snapshot {
     pub at: Now,
     /// The core's counts.
     pub counters: Counters,
+    /// What became of INVITEs.
+    pub calls: Calls,
     /// The core's values of the moment.
     pub gauges: Gauges,
     /// The sockets' counts.
@@ -391,6 +393,9 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         for failure in self.streams.take_failures() {
             self.event_sink.tls_failed(self.id, &failure);
         }
+        for page in self.streams.take_foreign() {
+            self.event_sink.origin_refused(self.id, &page);
+        }
     }
 
     fn begin_drain(&mut self, now: Now, deadline_ms: u32) {
@@ -442,6 +447,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         *self.published.0.lock() = Snapshot {
             at: now,
             counters: self.core.counters(),
+            calls: self.core.calls(),
             gauges,
             net: self.counters,
             net_gauges: NetGauges {

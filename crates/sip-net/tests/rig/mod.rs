@@ -33,7 +33,7 @@ use sip_core::activity::{Activity, Component};
 use sip_core::admission::{Source, Standing};
 use sip_core::config::{Config, Durability, Listener, RegistrarPolicy, StateMode, Timers};
 use sip_core::endpoint::Handled;
-use sip_core::event::{Counters, Event, Gauges};
+use sip_core::event::{Calls, Counters, Event, Gauges};
 use sip_core::id::{ConnId, ListenerId, QueryId, WorkerId};
 use sip_core::limits::Limits;
 use sip_core::query::{Answer, Query, QueryKind, RecordKind};
@@ -45,7 +45,7 @@ use sip_net::clock::Clock;
 use sip_net::hub::Hub;
 use sip_net::mailbox::Control;
 use sip_net::settings::Settings;
-use sip_net::tcp::{StreamService, TlsFailure};
+use sip_net::tcp::{ForeignPage, StreamService, TlsFailure};
 use sip_net::tls::TlsError;
 use sip_net::worker::{Core, Ended, EventSink, Parts, Published, QuerySink, Snapshot, Worker};
 
@@ -418,6 +418,10 @@ impl Core for Fake {
         Counters::default()
     }
 
+    fn calls(&self) -> Calls {
+        Calls::default()
+    }
+
     fn gauges(&self) -> Gauges {
         Gauges::default()
     }
@@ -447,6 +451,8 @@ impl EventSink for Failures {
             error: failure.error.clone(),
         });
     }
+
+    fn origin_refused(&mut self, _: WorkerId, _: &ForeignPage) {}
 }
 
 /// Running workers. Listener 0 is UDP, listener 1 TCP, both at the test's own address; where there are more,
@@ -473,6 +479,7 @@ pub fn config(workers: u16) -> Config {
         prefix_len: 8,
         sent_by: own_ip().to_string().into_bytes().into(),
         preloaded_route: false,
+        any_page: false,
     };
     Config {
         server_header: Box::default(),
@@ -495,6 +502,7 @@ pub fn config(workers: u16) -> Config {
         },
         trust: Vec::new(),
         trust_names: Vec::new(),
+        destinations: sip_core::config::Destinations::default(),
         abuse: sip_core::config::Abuse::default(),
         credentials_deadline_ms: 3000,
         credentials_unavailable: 503,

@@ -42,7 +42,7 @@ const PEER_MS: u64 = 86_400_000;
 const PEER_LEFT_MS: u64 = 3_600_000;
 
 /// So many times the failures are borne with of an address that others register from.
-const SHARED_PATIENCE: u32 = 50;
+const SHARED_PATIENCE: u32 = 10;
 
 /// Characters of a reason.
 pub(crate) const REASON: usize = 200;

@@ -12,6 +12,7 @@ pub(crate) fn opened(lines: &str) -> (Abuse, Reports) {
         addresses: vec![("127.0.0.1".parse().expect("address"), 8)],
         host_name: None,
         processors: 1,
+        memory_bytes: None,
         variable: |_| None,
     };
     let dir = tempfile::tempdir().expect("a directory").keep();
@@ -68,4 +69,33 @@ fn a_flood_of_failures_does_not_keep_a_peer_from_being_known() {
             .peers
             .contains(Source::of(address))
     );
+}
+
+/// An office of a hundred phones, all of which have a wrong password, and one that guesses.
+#[test]
+fn the_default_limits_ban_no_office() {
+    let (abuse, _reports) = opened("");
+    let mut guard = abuse.0.guard.lock();
+    let now = unix_ms();
+    let source = |text: &str| text.parse::<Source>().expect("a source");
+    let (registered, unknown) = (source("192.0.2.10"), source("192.0.2.11"));
+    for minute in 0..30 {
+        for phone in 0..100 {
+            let at = now + minute * 60_000 + phone * 500;
+            assert!(guard.fail(at, unknown, Some(phone), false).is_none(), "{minute}");
+            // Each tries twice where others have registered.
+            for _ in 0..2 {
+                assert!(
+                    guard.fail(at, registered, Some(phone), true).is_none(),
+                    "{minute}"
+                );
+            }
+        }
+    }
+    let guesses = |guard: &mut Guard, source, is_shared| {
+        let all = (0..10_000).take_while(|_| guard.fail(now, source, Some(1), is_shared).is_none());
+        all.count()
+    };
+    assert_eq!(guesses(&mut guard, source("192.0.2.66"), false), 199);
+    assert_eq!(guesses(&mut guard, source("192.0.2.67"), true), 1999);
 }

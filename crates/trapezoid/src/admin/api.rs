@@ -129,7 +129,7 @@ fn shown(group: &Group, now_unix_ms: u64) -> Value {
 }
 
 fn shown_member(member: &Member, now_unix_ms: u64) -> Value {
-    let state = match member.health.state(now_unix_ms) {
+    let state = match member.state(now_unix_ms) {
         MemberState::Up => "up",
         MemberState::Failed => "failed",
         MemberState::Drained => "drained",
@@ -188,6 +188,10 @@ fn change(pages: &Pages, group: &str, uri: &Uri, body: Body, drained: bool) -> R
         let what = format!("no member {name:?} in group {group:?}{}", listed(&uris));
         return error(StatusCode::NOT_FOUND, what);
     };
+    if member.weight == 0 && !drained {
+        let what = format!("member {name:?} has weight = 0 in the configuration; change that, and reload");
+        return error(StatusCode::CONFLICT, what);
+    }
     member.health.set_drained(drained);
     let done = if drained { "drained" } else { "enabled" };
     tracing::info!(group, member = name, "member {done} by the operator");
@@ -259,7 +263,11 @@ mod tests {
         Group {
             name: b"carriers"[..].into(),
             algorithm: Distribution::LeastLoad,
-            members: vec![member("sip:gw1;transport=tcp", 2), member("sip:gw2", 1)],
+            members: vec![
+                member("sip:gw1;transport=tcp", 2),
+                member("sip:gw2", 1),
+                member("sip:gw3", 0),
+            ],
             probe_ms: None,
             marks: MarkPolicy {
                 fail_after: 1,
@@ -356,6 +364,7 @@ mod tests {
             let members = [
                 member("sip:gw1;transport=tcp", 2, state, 0),
                 member("sip:gw2", 1, "failed", 1),
+                member("sip:gw3", 0, "drained", 0),
             ];
             json!({ "groups": [{ "name": "carriers", "algorithm": "least-load", "members": members }] })
         };
@@ -374,6 +383,9 @@ mod tests {
         let enable = "POST /api/v1/groups/carriers/enable?a=b&member=sip%3Agw1;transport=tcp";
         assert_eq!(tell(address, enable, ""), (200, done("up")));
         assert_eq!(groups[0].members[0].health.state(unix_ms()), MemberState::Up);
+        // What the configuration drains is enabled there.
+        let (code, body) = tell(address, "POST /api/v1/groups/carriers/enable?member=sip:gw3", "");
+        assert!(code == 409 && body["error"].is_string(), "{body}");
     }
 
     #[test]
@@ -390,9 +402,9 @@ mod tests {
             ),
             (
                 drain,
-                "{\"member\": \"sip:gw3\"}",
+                "{\"member\": \"sip:gw9\"}",
                 404,
-                "no member \"sip:gw3\" in group \"carriers\"; there is sip:gw1;transport=tcp, sip:gw2",
+                "no member \"sip:gw9\" in group \"carriers\"; there is sip:gw1;transport=tcp, sip:gw2, sip:gw3",
             ),
             (drain, "", 400, "no member is named; write {"),
             (drain, "{", 400, "the body: EOF"),

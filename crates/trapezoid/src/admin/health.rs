@@ -1,6 +1,17 @@
 //! Whether this process should be given traffic.
 
+use std::fmt;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Says whether registrations cannot be saved.
+struct Store(Box<dyn Fn() -> bool + Send + Sync>);
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Store(..)")
+    }
+}
 
 /// What has to be so before traffic comes, and what ends it.
 #[derive(Debug, Default)]
@@ -8,12 +19,19 @@ pub(crate) struct Health {
     loaded: AtomicBool,
     listening: AtomicBool,
     draining: AtomicBool,
+    store: OnceLock<Store>,
 }
 
 impl Health {
     /// The registrations are in memory.
     pub(crate) fn set_loaded(&self) {
         self.loaded.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on it is not ready while `cannot_save` says that registrations cannot be saved.
+    pub(crate) fn watch_store(&self, cannot_save: impl Fn() -> bool + Send + Sync + 'static) {
+        // The first is the only one.
+        let _ = self.store.set(Store(Box::new(cannot_save)));
     }
 
     /// Every listener is bound and its workers run.
@@ -39,6 +57,10 @@ impl Health {
                 "registrations are not loaded",
             ),
             (!self.listening.load(Ordering::Relaxed), "listeners are not bound"),
+            (
+                self.store.get().is_some_and(|store| (store.0)()),
+                "registrations cannot be saved",
+            ),
             (self.is_draining(), "draining"),
         ];
         states

@@ -15,7 +15,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use sip_backend::metrics::{HistogramValue, Sample, Value};
 use sip_core::dispatcher::{Group, Member, MemberState};
-use sip_core::event::Counters;
+use sip_core::event::{BOUNDS_US, Code, Counters};
 use sip_net::counters::NetCounters;
 use sip_net::worker::Snapshot;
 
@@ -48,29 +48,43 @@ pub(crate) struct Reading {
 /// The page.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    registry: Registry,
+    /// Of all workers together, and of each.
+    registries: [Registry; 2],
 }
 
 impl Metrics {
     /// A page of what `source` reads and of the process itself.
     pub(crate) fn new(source: Arc<dyn Source>) -> Self {
-        let mut registry = Registry::default();
-        registry.register_collector(Box::new(All(source)));
-        Self { registry }
+        let registry = |by_worker| {
+            let mut registry = Registry::default();
+            registry.register_collector(Box::new(All {
+                source: Arc::clone(&source),
+                by_worker,
+            }));
+            registry
+        };
+        Self {
+            registries: [registry(false), registry(true)],
+        }
     }
 
-    /// The page as OpenMetrics.
+    /// The page as OpenMetrics; `by_worker`: with a series for each worker in place of one for all.
     ///
     /// # Errors
     /// A reading could not be written, which is a fault of this program.
-    pub(crate) fn text(&self) -> Result<String, fmt::Error> {
+    pub(crate) fn text(&self, by_worker: bool) -> Result<String, fmt::Error> {
         let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
+        let [all, each] = &self.registries;
+        let registry = if by_worker { each } else { all };
+        prometheus_client::encoding::text::encode(&mut text, registry)?;
         Ok(text)
     }
 }
 
-struct All(Arc<dyn Source>);
+struct All {
+    source: Arc<dyn Source>,
+    by_worker: bool,
+}
 
 impl fmt::Debug for All {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -96,10 +110,17 @@ struct Family {
 struct Families(Vec<Family>);
 
 impl Families {
+    /// Adds a reading: to one with the same name and labels, if there is one.
     fn add(&mut self, name: String, help: &'static str, labels: Vec<(String, String)>, value: Value) {
         let series = Series { labels, value };
         match self.0.iter_mut().find(|family| family.name == name) {
-            Some(family) => family.series.push(series),
+            Some(family) => {
+                let mut all = family.series.iter_mut();
+                match all.find(|other| other.labels == series.labels) {
+                    Some(other) => add_to(&mut other.value, &series.value),
+                    None => family.series.push(series),
+                }
+            }
             None => self.0.push(Family {
                 name,
                 help,
@@ -108,22 +129,57 @@ impl Families {
         }
     }
 
-    fn worker(&mut self, number: usize, worker: &Snapshot) {
+    /// `number`: its series are its own.
+    fn worker(&mut self, number: Option<usize>, worker: &Snapshot) {
+        let labelled = |mut labels: Vec<(String, String)>| {
+            labels.extend(number.map(|number| ("worker".to_owned(), number.to_string())));
+            labels
+        };
         let core = Counters::INFO.iter().zip(worker.counters.values());
         let net = NetCounters::INFO.iter().zip(worker.net.values());
         for (info, value) in core.chain(net) {
-            let mut labels = parse_labels(info.labels);
-            labels.push(("worker".to_owned(), number.to_string()));
             self.add(
                 format!("trapezoid_{}", info.name),
                 info.help.trim(),
-                labels,
+                labelled(parse_labels(info.labels)),
                 Value::Counter(value),
             );
         }
         for (name, help, value) in gauges(worker) {
-            let labels = vec![("worker".to_owned(), number.to_string())];
+            let labels = labelled(Vec::new());
             self.add(format!("trapezoid_{name}"), help, labels, Value::Gauge(value));
+        }
+        for (code, count) in worker.calls.answers() {
+            let (class, code) = match code {
+                Code::One(code) => (format!("{}xx", code / 100), code.to_string()),
+                Code::Others(class) => (class.to_owned(), "other".to_owned()),
+            };
+            self.add(
+                "trapezoid_invite_answers".to_owned(),
+                "Final answers to INVITE requests that begin a call, relayed or made here, with state",
+                labelled(vec![("class".to_owned(), class), ("code".to_owned(), code)]),
+                Value::Counter(count),
+            );
+        }
+        for (name, help, times) in [
+            (
+                "invite_setup",
+                "From an INVITE to its first ringing or its 2xx (RFC 6076, session request delay)",
+                &worker.calls.setup,
+            ),
+            (
+                "invite_ring",
+                "From the first ringing to the 2xx",
+                &worker.calls.ring,
+            ),
+        ] {
+            let value = HistogramValue {
+                bounds: &BOUNDS_US,
+                counts: times.counts.to_vec(),
+                sum: times.sum_us,
+            };
+            let name = format!("trapezoid_{name}_microseconds");
+            self.add(name, help, labelled(Vec::new()), Value::Histogram(value));
         }
     }
 
@@ -133,7 +189,7 @@ impl Families {
             let group = ("group".to_owned(), text(&group.name));
             vec![group, ("member".to_owned(), text(&member.hop.uri))]
         };
-        let up = member.health.state(now_unix_ms) == MemberState::Up;
+        let up = member.state(now_unix_ms) == MemberState::Up;
         self.add(
             "trapezoid_group_member_up".to_owned(),
             "Whether the member gets requests: 0 where it failed or is drained",
@@ -149,7 +205,23 @@ impl Families {
     }
 }
 
-/// Seconds until each certificate ends. Two for one domain, of RSA and of ECDSA, are one series: the earlier end.
+/// Adds a reading to another of the same kind.
+fn add_to(value: &mut Value, more: &Value) {
+    match (value, more) {
+        (Value::Counter(value), Value::Counter(more)) | (Value::Gauge(value), Value::Gauge(more)) => {
+            *value = value.saturating_add(*more);
+        }
+        (Value::Histogram(value), Value::Histogram(more)) => {
+            for (count, more) in value.counts.iter_mut().zip(&more.counts) {
+                *count += more;
+            }
+            value.sum = value.sum.saturating_add(more.sum);
+        }
+        (Value::Counter(_) | Value::Gauge(_) | Value::Histogram(_), _) => {}
+    }
+}
+
+/// When each certificate ends. Two for one domain, of RSA and of ECDSA, are one series: the earlier end.
 fn certificates(all: &[Ends], families: &mut Families) {
     let mut series: Vec<(Vec<(String, String)>, u64)> = Vec::new();
     for ends in all {
@@ -158,23 +230,23 @@ fn certificates(all: &[Ends], families: &mut Families) {
             Use::Peer(domain) => ("peer".to_owned(), domain.clone()),
         };
         let labels = vec![to, ("domain".to_owned(), ends.domain.clone())];
-        let left = ends.left_s();
+        let end = ends.end_unix_s();
         match series.iter_mut().find(|(other, _)| *other == labels) {
-            Some((_, least)) => *least = left.min(*least),
-            None => series.push((labels, left)),
+            Some((_, first)) => *first = end.min(*first),
+            None => series.push((labels, end)),
         }
     }
-    for (labels, left) in series {
+    for (labels, end) in series {
         families.add(
-            "trapezoid_tls_certificate_expiry_seconds".to_owned(),
-            "Time until the certificate ends; 0: it has ended",
+            "trapezoid_tls_certificate_expiry_timestamp_seconds".to_owned(),
+            "When the certificate ends, Unix time",
             labels,
-            Value::Gauge(left),
+            Value::Gauge(end),
         );
     }
 }
 
-fn gauges(worker: &Snapshot) -> [(&'static str, &'static str, u64); 11] {
+fn gauges(worker: &Snapshot) -> [(&'static str, &'static str, u64); 12] {
     let Snapshot {
         gauges, net_gauges, ..
     } = worker;
@@ -183,6 +255,11 @@ fn gauges(worker: &Snapshot) -> [(&'static str, &'static str, u64); 11] {
             "server_transactions",
             "Server transactions held, finished ones included",
             gauges.server_transactions,
+        ),
+        (
+            "invite_transactions",
+            "INVITE transactions that have no final answer yet: calls being set up",
+            gauges.live_invites,
         ),
         (
             "client_transactions",
@@ -240,9 +317,9 @@ fn parse_labels(text: &str) -> Vec<(String, String)> {
 impl Collector for All {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let mut families = Families::default();
-        let reading = self.0.read();
+        let reading = self.source.read();
         for (number, worker) in reading.workers.iter().enumerate() {
-            families.worker(number, worker);
+            families.worker(Some(number).filter(|_| self.by_worker), worker);
         }
         for sample in reading.samples {
             let name = format!("trapezoid_{}", sample.name);
@@ -310,7 +387,7 @@ fn encode_family(encoder: &mut DescriptorEncoder<'_>, family: &Family) -> Result
     };
     // Back-ends count microseconds; the convention for what is read is seconds.
     let (name, divisor) = match (&kind, family.name.strip_suffix("_microseconds")) {
-        (MetricType::Histogram, Some(stem)) => (format!("{stem}_seconds"), 1e6),
+        (MetricType::Histogram | MetricType::Counter, Some(stem)) => (format!("{stem}_seconds"), 1e6),
         _ => (family.name.clone(), 1.0),
     };
     let help = family.help.trim().trim_end_matches('.');
@@ -326,8 +403,15 @@ fn encode_family(encoder: &mut DescriptorEncoder<'_>, family: &Family) -> Result
     Ok(())
 }
 
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "seconds need not be exact to the last digit"
+)]
 fn encode_value(encoder: &mut MetricEncoder<'_>, value: &Value, divisor: f64) -> Result<(), fmt::Error> {
     match value {
+        Value::Counter(value) if divisor > 1.0 => {
+            encoder.encode_counter::<NoLabelSet, f64, u64>(&(*value as f64 / divisor), None)
+        }
         Value::Counter(value) => encoder.encode_counter::<NoLabelSet, _, u64>(value, None),
         Value::Gauge(value) => encoder.encode_gauge(&i64::try_from(*value).unwrap_or(i64::MAX)),
         Value::Histogram(value) => encode_histogram(encoder, value, divisor),
@@ -376,7 +460,7 @@ mod tests {
     }
 
     fn page(reading: Reading) -> String {
-        Metrics::new(Arc::new(Fixed(reading))).text().expect("text")
+        Metrics::new(Arc::new(Fixed(reading))).text(true).expect("text")
     }
 
     /// Every line of the page as name with labels and value, after checking its form.
@@ -451,6 +535,19 @@ mod tests {
             15.0
         );
         assert_eq!(value("trapezoid_parked_requests{worker=\"1\"}"), 7.0);
+        let all = Metrics::new(Arc::new(Fixed(Reading {
+            workers: vec![worker(5), worker(7)],
+            ..Reading::default()
+        })));
+        let all = parse(&all.text(false).expect("text"));
+        assert_eq!(all["trapezoid_requests_received_total{method=\"INVITE\"}"], 12.0);
+        assert_eq!(all["trapezoid_parked_requests"], 12.0);
+        assert_eq!(
+            all["trapezoid_invite_answers_total{class=\"4xx\",code=\"486\"}"],
+            0.0
+        );
+        assert_eq!(all["trapezoid_invite_setup_seconds_count"], 0.0);
+        assert!(!all.keys().any(|name| name.contains("worker=")));
     }
 
     #[test]
@@ -551,17 +648,15 @@ mod tests {
             ],
             ..Reading::default()
         }));
-        let left = |labels: &str| page[&format!("trapezoid_tls_certificate_expiry_seconds{{{labels}}}")];
-        let near = |value: f64, expected: f64| (value - expected).abs() < 60.0;
-        assert!(near(
-            left("listener=\"tls 0.0.0.0:5061\",domain=\"a.example\""),
+        let end = |labels: &str| {
+            page[&format!("trapezoid_tls_certificate_expiry_timestamp_seconds{{{labels}}}")] - now_s as f64
+        };
+        assert_eq!(
+            end("listener=\"tls 0.0.0.0:5061\",domain=\"a.example\""),
             500_000.0
-        ));
-        assert!(near(
-            left("listener=\"tls 0.0.0.0:5061\",domain=\"b.example\""),
-            0.0
-        ));
-        assert!(near(left("peer=\"c.example\",domain=\"a.example\""), 2_000_000.0));
+        );
+        assert_eq!(end("listener=\"tls 0.0.0.0:5061\",domain=\"b.example\""), -1.0);
+        assert_eq!(end("peer=\"c.example\",domain=\"a.example\""), 2_000_000.0);
     }
 
     #[test]

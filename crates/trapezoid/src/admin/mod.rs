@@ -21,7 +21,7 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 
@@ -96,10 +96,12 @@ fn router(pages: Pages) -> Router {
         .with_state(pages)
 }
 
-async fn metrics_page(State(pages): State<Arc<Pages>>, headers: HeaderMap) -> impl IntoResponse {
+async fn metrics_page(State(pages): State<Arc<Pages>>, uri: Uri, headers: HeaderMap) -> impl IntoResponse {
+    let mut wishes = uri.query().unwrap_or_default().split('&');
+    let by_worker = wishes.any(|wish| wish == "by=worker");
     let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
     let format = Format::wanted(accept);
-    match pages.metrics.text() {
+    match pages.metrics.text(by_worker) {
         Ok(text) => (
             StatusCode::OK,
             [(header::CONTENT_TYPE, format.content_type())],
@@ -291,6 +293,14 @@ mod tests {
         health.set_listening();
         health.set_loaded();
         assert_eq!(ready(), ("200".to_owned(), serde_json::Value::Null));
+        let is_full = Arc::new(AtomicBool::new(false));
+        let disk = Arc::clone(&is_full);
+        health.watch_store(move || disk.load(Ordering::Relaxed));
+        assert_eq!(ready().0, "200");
+        is_full.store(true, Ordering::Relaxed);
+        let unsaved = serde_json::json!(["registrations cannot be saved"]);
+        assert_eq!(ready(), ("503".to_owned(), unsaved));
+        is_full.store(false, Ordering::Relaxed);
         health.set_draining();
         assert_eq!(ready(), ("503".to_owned(), serde_json::json!(["draining"])));
         assert!(

@@ -34,25 +34,28 @@ fn text() -> Value {
     json!({ "schema": { "type": "string" } })
 }
 
+/// A change of a group's member.
+fn change(summary: &str) -> Value {
+    json!({
+        "summary": summary,
+        "parameters": [{
+            "name": "member", "in": "query", "schema": { "type": "string" },
+            "description": "The member's URI as the configuration has it, in place of a body.",
+        }],
+        "requestBody": content("Named"),
+        "responses": {
+            "200": answer("The member as it is now.", "Changed"),
+            "400": wrong(), "401": wrong(), "404": wrong(),
+            "409": answer("The configuration drains it (weight = 0).", "Error"),
+        },
+    })
+}
+
 fn paths() -> Value {
     let group = json!([{
         "name": "group", "in": "path", "required": true, "schema": { "type": "string" },
         "description": "Its name in the configuration.",
     }]);
-    let change = |summary: &str| {
-        json!({
-            "summary": summary,
-            "parameters": [{
-                "name": "member", "in": "query", "schema": { "type": "string" },
-                "description": "The member's URI as the configuration has it, in place of a body.",
-            }],
-            "requestBody": content("Named"),
-            "responses": {
-                "200": answer("The member as it is now.", "Changed"),
-                "400": wrong(), "401": wrong(), "404": wrong(),
-            },
-        })
-    };
     let mut paths = json!({
         "/metrics": { "get": {
             "summary": "Everything that is counted, for Prometheus",

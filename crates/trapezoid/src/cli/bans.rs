@@ -1,16 +1,13 @@
 //! `trapezoid bans list|add|lift`: asks the running server, by its admin address.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use clap::Subcommand;
 use serde_json::{Value, json};
 use sip_core::admission::Source;
-use zeroize::Zeroizing;
 
-use super::http::{self, Question};
-use super::{ConfigOption, Failure, configuration, duration, print, say};
-use crate::machine;
+use super::running::ask;
+use super::{ConfigOption, Failure, duration, print, say};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -132,58 +129,6 @@ fn line(ban: &Value) -> String {
     line
 }
 
-/// Asks the server that this configuration is of.
-fn ask(option: &ConfigOption, method: &str, path: &str, body: &str) -> Result<Value, Failure> {
-    let loaded = configuration(option.config.as_deref(), &machine::read()?)?;
-    let Some(admin) = loaded.shell.admin else {
-        return Err(Failure::Usage(
-            "[admin] listen is \"off\", so the server cannot be asked; give it an address".to_owned(),
-        ));
-    };
-    let file = &loaded.shell.admin_token;
-    let token = std::fs::read_to_string(file)
-        .map(Zeroizing::new)
-        .map_err(|error| {
-            let place = file.display();
-            Failure::Failed(format!(
-                "{place}: {error}; the server makes it at its first start"
-            ))
-        })?;
-    let token = token.lines().next().unwrap_or_default().trim();
-    let address = reachable(admin);
-    let question = Question {
-        method,
-        path,
-        token,
-        body,
-    };
-    let (status, text) = http::ask(&address.to_string(), &question).map_err(|error| {
-        Failure::Failed(format!("no server answers at {address}: {error}; is it running?"))
-    })?;
-    let answer: Value = serde_json::from_str(&text)
-        .map_err(|_| Failure::Failed(format!("who answers at {address} is no Trapezoid")))?;
-    match status {
-        200 => Ok(answer),
-        _ => Err(Failure::Failed(
-            answer["error"]
-                .as_str()
-                .unwrap_or("the server refused")
-                .to_owned(),
-        )),
-    }
-}
-
-/// Where a server that listens at every address is to be found.
-fn reachable(address: SocketAddr) -> SocketAddr {
-    let ip = match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
-        IpAddr::V4(ip) => ip.into(),
-        IpAddr::V6(ip) => ip.into(),
-    };
-    SocketAddr::new(ip, address.port())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -215,7 +160,5 @@ mod tests {
             line(&ban),
             "2001:db8::/64 until it is lifted, its ban number 3, by hand"
         );
-        let any: SocketAddr = "[::]:8080".parse().expect("an address");
-        assert_eq!(reachable(any).to_string(), "[::1]:8080");
     }
 }

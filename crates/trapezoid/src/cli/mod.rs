@@ -6,11 +6,13 @@ mod bans;
 mod check;
 mod completions;
 mod duration;
+mod groups;
 mod http;
 mod lab;
 mod load;
 mod plan;
 mod relay;
+mod running;
 mod schema;
 mod serve;
 pub(crate) mod user;
@@ -41,6 +43,8 @@ enum Command {
     User(user::Args),
     /// List, make and lift bans of the running server.
     Bans(bans::Args),
+    /// List the groups of next hops of the running server, drain and enable their members.
+    Groups(groups::Args),
     /// Work out from measurements what a load needs.
     Plan(plan::Args),
     /// Offer calls, registrations, OPTIONS or messages to a server, and tell what comes of them.
@@ -86,6 +90,7 @@ pub(crate) fn run() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::User(args) => user::run(&args),
         Command::Bans(args) => bans::run(&args),
+        Command::Groups(args) => groups::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Load(args) => load::run(&args),
         Command::Relay(args) => relay::run(&args),
@@ -99,11 +104,11 @@ pub(crate) fn run() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Failed(text)) => {
-            say(&text);
+            say_why(&text);
             ExitCode::from(1)
         }
         Err(Failure::Usage(text)) => {
-            say(&text);
+            say_why(&text);
             ExitCode::from(2)
         }
     }
@@ -120,6 +125,13 @@ pub(crate) struct ConfigOption {
     /// Configuration file; without it the built-in configuration holds, with its files in ./data.
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub config: Option<PathBuf>,
+}
+
+/// Why a command failed, unless that was said already.
+fn say_why(text: &str) {
+    if !text.is_empty() {
+        say(text);
+    }
 }
 
 /// A line for people. Nobody can be told that standard error is closed, so that is not an error.

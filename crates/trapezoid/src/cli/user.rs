@@ -132,12 +132,14 @@ fn read_configuration(option: &ConfigOption) -> Result<Loaded, Failure> {
 }
 
 fn open(loaded: &Loaded) -> Result<SubscriberTable, Failure> {
-    if let Source::Sqlite(path) = &loaded.shell.subscribers.source
+    let own = &loaded.shell.subscribers;
+    let table = loaded.shell.admin_table.open(own).map_err(Failure::Usage)?;
+    if let Source::Sqlite(path) = &table.source
         && path.parent() == Some(loaded.shell.data_dir.as_path())
     {
         data_dir::create(&loaded.shell.data_dir)?;
     }
-    SubscriberTable::open(loaded.shell.subscribers.clone()).map_err(failure)
+    SubscriberTable::open(table).map_err(failure)
 }
 
 /// What went wrong and whose fault it is.

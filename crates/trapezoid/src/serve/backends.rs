@@ -129,6 +129,11 @@ impl Backends {
         self.credentials.set_deadline(deadline);
     }
 
+    /// Whether registrations cannot be saved now.
+    pub(crate) fn cannot_save(&self) -> bool {
+        self.backend.cannot_save()
+    }
+
     /// Everything that is counted here.
     pub(crate) fn metrics(&self) -> Vec<Sample> {
         let mut samples = self.backend.metrics();

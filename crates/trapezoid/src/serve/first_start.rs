@@ -74,7 +74,7 @@ fn text(
     certificate: &Path,
 ) -> Zeroizing<String> {
     let mut out = Zeroizing::new(String::from(
-        "First start: two subscribers were made. Their passwords are shown this once.\n\n",
+        "First start: two subscribers were made. These are their passwords, which stand nowhere else.\n\n",
     ));
     for (user, password) in made {
         out.push_str(&format!("    user {user:<8} password {}\n", password.as_str()));
@@ -148,6 +148,7 @@ mod tests {
             ],
             host_name: None,
             processors: 1,
+            memory_bytes: None,
             variable: |_| None,
         };
         let mut loaded = load(None, &machine).unwrap_or_else(|problems| panic!("{problems}"));

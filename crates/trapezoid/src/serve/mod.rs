@@ -10,6 +10,7 @@ mod files;
 mod first_start;
 mod flaws;
 pub(crate) mod reload;
+mod secret;
 mod sinks;
 pub(crate) mod tls;
 mod workers;
@@ -40,12 +41,12 @@ use crate::admin::health::Health;
 use crate::admin::metrics::{Metrics, Reading, Source};
 use crate::admin::token::{self, Token};
 use crate::admin::{self, Pages};
-use crate::cli::{Failure, say};
+use crate::cli::Failure;
 use crate::cpu::{CpuTime, Switch};
 use crate::groups::Groups;
 use crate::logs::Logs;
 use crate::machine;
-use settings::{Loaded, Shell, load, lookup_deadline};
+use settings::{Loaded, LogFormat, Shell, load, lookup_deadline};
 use sip_backend::subscribers::Status;
 
 /// A second signal within this time after the first is the same one, come twice.
@@ -56,9 +57,24 @@ const GRACE: Duration = Duration::from_secs(2);
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Runs the server until a signal ends it.
+/// Runs the server until a signal ends it. Where the log has JSON lines, why it ended is one of them.
 pub(crate) fn run(loaded: Loaded) -> Result<(), Failure> {
     let logs = Logs::start(&loaded.shell.log);
+    let is_json = loaded.shell.log.format == LogFormat::Json;
+    serve(loaded, &logs).map_err(|failure| match failure {
+        Failure::Failed(text) if is_json => {
+            tracing::error!("{text}");
+            Failure::Failed(String::new())
+        }
+        Failure::Usage(text) if is_json => {
+            tracing::error!("{text}");
+            Failure::Usage(String::new())
+        }
+        failure @ (Failure::Failed(_) | Failure::Usage(_)) => failure,
+    })
+}
+
+fn serve(loaded: Loaded, logs: &Logs) -> Result<(), Failure> {
     let clock = Clock::new(Instant::now());
     let settings = files::fit_connections(&loaded);
     let sockets = bind(&loaded)?;
@@ -84,6 +100,8 @@ pub(crate) fn run(loaded: Loaded) -> Result<(), Failure> {
     *metrics.backends.lock() = Some(backends.clone());
     start_abuse(&abuse, reports, &backends, &runtime);
     health.set_loaded();
+    let store = backends.clone();
+    health.watch_store(move || store.cannot_save());
     let welcome = first_start::prepare(&loaded.core, &loaded.shell)?;
 
     let receive_buffer = sockets.iter().filter_map(WorkerSockets::receive_buffer).min();
@@ -102,9 +120,7 @@ pub(crate) fn run(loaded: Loaded) -> Result<(), Failure> {
     let ends = start_workers(&common, sockets, mailboxes, &backends, &metrics)?;
     health.set_listening();
     announce(&loaded, &findings, admin_address, receive_buffer);
-    for text in welcome.iter().chain(&new_token) {
-        say(text);
-    }
+    secret::show(&loaded.shell, welcome, new_token)?;
 
     let mut server = Server {
         loaded,
@@ -184,8 +200,7 @@ fn bind_admin(address: SocketAddr) -> Result<TcpListener, Failure> {
     })
 }
 
-/// Reads the token of the admin address, or makes it; what to tell the person who started the server, if so.
-/// The text holds the token: it goes to the terminal and into no log.
+/// Reads the token of the admin address, or makes it; the new one.
 fn with_token(
     admin: Option<TcpListener>,
     shell: &Shell,
@@ -193,16 +208,9 @@ fn with_token(
     let Some(listener) = admin else {
         return Ok((None, None));
     };
-    let path = &shell.admin_token;
-    let (token, made) = token::read_or_make(path)?;
-    let text = made.then(|| {
-        let place = path.display();
-        Zeroizing::new(format!(
-            "First start: the token of /api/v1/ was made. It is shown this once, and kept in {place}.\n\n    {}\n",
-            token.text()
-        ))
-    });
-    Ok((Some(Admin { listener, token }), text))
+    let (token, made) = token::read_or_make(&shell.admin_token)?;
+    let new = made.then(|| Zeroizing::new(token.text().to_owned()));
+    Ok((Some(Admin { listener, token }), new))
 }
 
 /// What HTTP needs before anything else is there.
@@ -404,12 +412,12 @@ impl Signals {
 }
 
 /// The running server.
-struct Server {
+struct Server<'a> {
     loaded: Loaded,
     hub: Hub,
     health: Arc<Health>,
     groups: Arc<Groups>,
-    logs: Logs,
+    logs: &'a Logs,
     backends: Backends,
     ends: UnboundedReceiver<(u16, End)>,
     signals: Signals,
@@ -430,7 +438,7 @@ enum Woken {
     Second,
 }
 
-impl Server {
+impl Server<'_> {
     /// Serves, reloads, drains.
     async fn until_ended(&mut self) -> Result<(), Failure> {
         let mut seconds = tokio::time::interval(Duration::from_secs(1));
@@ -452,7 +460,10 @@ impl Server {
                     // Who asked may have gone.
                     let _ = asked.send(self.reload());
                 }
-                Woken::End => return self.drain(None).await,
+                Woken::End => {
+                    let failed = self.linger().await;
+                    return self.drain(failed).await;
+                }
                 Woken::Worker(number, end) => {
                     let why = describe(number, &end);
                     tracing::error!("{why}; the others end too");
@@ -526,6 +537,7 @@ impl Server {
         }
         self.loaded.core = (*merged.core).clone();
         self.loaded.shell.drain = new.shell.drain;
+        self.loaded.shell.drain_min = new.shell.drain_min;
         self.loaded.shell.bans = new.shell.bans;
         self.loaded.keys = reload::in_force(&self.loaded.keys, &new.keys, &merged.kept);
         tracing::info!(
@@ -536,12 +548,49 @@ impl Server {
         outcome
     }
 
+    /// Serves on, and says that it is not ready, until a balancer has seen that; a second signal ends the wait, and a
+    /// worker that fails: why.
+    async fn linger(&mut self) -> Option<String> {
+        let least = self.loaded.shell.drain_min;
+        if least.is_zero() {
+            return None;
+        }
+        self.health.set_draining();
+        self.refuse_reloads();
+        tracing::info!(
+            for_s = least.as_secs(),
+            "not ready any more; draining begins after that"
+        );
+        let began = Instant::now();
+        let mut seconds = tokio::time::interval(Duration::from_secs(1));
+        while began.elapsed() < least {
+            tokio::select! {
+                () = self.signals.end() => {
+                    if began.elapsed() >= IMPATIENT_AFTER {
+                        return None;
+                    }
+                }
+                Some((number, end)) = self.ends.recv() => {
+                    let why = describe(number, &end);
+                    tracing::error!("{why}; the others end too");
+                    return Some(why);
+                }
+                _ = seconds.tick() => self.backends.sweep(),
+            }
+        }
+        None
+    }
+
+    /// Nothing is reloaded any more; what has asked is answered so.
+    fn refuse_reloads(&mut self) {
+        self.asked.close();
+        while self.asked.try_recv().is_ok() {}
+    }
+
     /// Refuses new work and waits for the rest; a second signal ends it at once.
     async fn drain(&mut self, failed: Option<String>) -> Result<(), Failure> {
         self.health.set_draining();
-        // Nothing is reloaded any more; who asks is told so.
-        self.asked.close();
-        while self.asked.try_recv().is_ok() {}
+        self.refuse_reloads();
         let drain = if failed.is_some() {
             Duration::ZERO
         } else {

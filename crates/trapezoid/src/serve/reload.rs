@@ -386,6 +386,7 @@ mod tests {
             addresses: vec![("127.0.0.1".parse().expect("address"), 8)],
             host_name: None,
             processors: 2,
+            memory_bytes: None,
             variable: |_| None,
         };
         read_text(text, "f", None, &machine).unwrap_or_else(|problems| panic!("{problems}"))

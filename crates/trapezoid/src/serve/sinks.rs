@@ -11,7 +11,7 @@ use sip_core::query::Answer;
 use sip_core::transport::PeerName;
 use sip_net::hub::Hub;
 use sip_net::mailbox::Item;
-use sip_net::tcp::TlsFailure;
+use sip_net::tcp::{ForeignPage, TlsFailure};
 use sip_net::worker::EventSink;
 
 use crate::abuse::Watch;
@@ -107,6 +107,12 @@ impl EventSink for EventLog {
             tracing::info!(%peer, listener, %error, "TLS of a peer failed");
         }
     }
+
+    fn origin_refused(&mut self, _worker: WorkerId, page: &ForeignPage) {
+        let (peer, listener) = (page.flow.remote, self.name_of(page.flow.listener));
+        let origin = &*page.origin;
+        tracing::info!(%peer, listener, origin, "a WebSocket was refused: its page is of none of the listener's origins");
+    }
 }
 
 fn record(event: &Event) {
@@ -118,14 +124,14 @@ fn record(event: &Event) {
             source,
             contacts,
         } => {
-            tracing::debug!(aor = ?lossy(aor), %source, contacts, "registered");
+            tracing::debug!(aor = &*lossy(aor), %source, contacts, "registered");
         }
         Event::CallAnswered {
             call_id,
             status,
             after_us,
         } => {
-            tracing::debug!(call_id = ?lossy(call_id), status, after_us, "call answered");
+            tracing::debug!(call_id = &*lossy(call_id), status, after_us, "call answered");
         }
         Event::AuthFailed { .. } | Event::Refused { .. } => record_failure(event),
         Event::SourceLimited { source, dropped } => {
@@ -148,10 +154,18 @@ fn record(event: &Event) {
             tracing::debug!(%address, "a peer of the trust domain");
         }
         Event::MemberFailed { group, member } => {
-            tracing::warn!(group = ?lossy(group), member = ?lossy(member), "member failed, and gets no requests");
+            tracing::warn!(
+                group = &*lossy(group),
+                member = &*lossy(member),
+                "member failed, and gets no requests"
+            );
         }
         Event::MemberRecovered { group, member } => {
-            tracing::info!(group = ?lossy(group), member = ?lossy(member), "member answers, and gets requests again");
+            tracing::info!(
+                group = &*lossy(group),
+                member = &*lossy(member),
+                "member answers, and gets requests again"
+            );
         }
         Event::NextHopFailed {
             destination,
@@ -183,7 +197,7 @@ fn record_failure(event: &Event) {
         };
         let (method, domain) = (lossy(method), lossy(domain));
         tracing::info!(
-            user = ?lossy(user), %source, ?method, ?domain, call_id = ?lossy(call_id), reason,
+            user = &*lossy(user), %source, method = &*method, domain = &*domain, call_id = &*lossy(call_id), reason,
             "authentication failed"
         );
     }
@@ -204,7 +218,7 @@ fn record_failure(event: &Event) {
         let rule = rule.map(|number| u32::from(number) + 1);
         let (method, uri, call_id) = (lossy(method), lossy(uri), lossy(call_id));
         tracing::info!(
-            status, ?reason, %source, ?method, ?uri, ?call_id, from = ?lossy(from), to = ?lossy(to), rule, unreported,
+            status, reason = &**reason, %source, method = &*method, uri = &*uri, call_id = &*call_id, from = &*lossy(from), to = &*lossy(to), rule, unreported,
             "request refused"
         );
     }

@@ -77,14 +77,6 @@ impl Server {
         }
     }
 
-    /// As [`Self::wait_for`], where the line may have come before others that were waited for.
-    pub(crate) fn has_said(&mut self, text: &str) {
-        if !self.seen.iter().any(|line| line.contains(text)) {
-            let line = self.wait_for(text);
-            self.seen.push(line);
-        }
-    }
-
     /// Every line that it has written and that was not waited for; it has ended.
     pub(crate) fn all_lines(&mut self) -> Vec<String> {
         self.seen.extend(self.lines.iter());

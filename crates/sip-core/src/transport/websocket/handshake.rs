@@ -43,6 +43,8 @@ pub enum Handshaking<'a> {
     Accepted(Upgrade<'a>),
     /// To be answered with [`HandshakeFault::write_response`], and the connection to be closed.
     Refused(HandshakeFault),
+    /// The same, for [`HandshakeFault::Origin`]; the Origin that it names.
+    Foreign(&'a [u8]),
 }
 
 /// A handshake that is in order.
@@ -261,7 +263,10 @@ impl Handshake {
             Ok(upgrade) => Handshaking::Accepted(upgrade),
             Err(fault) => {
                 *input = &[];
-                Handshaking::Refused(fault)
+                match (fault, origin_in(head)) {
+                    (HandshakeFault::Origin, Some(origin)) => Handshaking::Foreign(origin),
+                    _ => Handshaking::Refused(fault),
+                }
             }
         }
     }
@@ -315,6 +320,15 @@ struct Fields<'a> {
     connection: bool,
     sip: bool,
     body: bool,
+}
+
+/// The Origin of a head, where nothing else is wanted of it.
+fn origin_in(head: &[u8]) -> Option<&[u8]> {
+    let mut lines = head.split(|c| *c == b'\n');
+    lines.find_map(|line| match chars::split_once(line, b':') {
+        (name, Some(value)) if name.eq_ignore_ascii_case(b"Origin") => Some(chars::trim(value)),
+        _ => None,
+    })
 }
 
 /// Judges a whole head, empty line included.

@@ -3,8 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use sip_core::config::{
-    Abuse, Action, Algorithm, AuthPolicy, Config, Domain, Durability, Listener, Network, RegistrarPolicy,
-    Relay, RelayTarget, Route, StateMode, Timers, When,
+    Abuse, Action, Algorithm, AuthPolicy, Config, Destinations, Domain, Durability, Listener, Network,
+    RegistrarPolicy, Relay, RelayTarget, Route, StateMode, Timers, When,
 };
 use sip_core::limits::Limits;
 use sip_core::transport::{NextHop, Transport};
@@ -46,6 +46,7 @@ pub fn config(scenario: &Scenario, server: usize) -> Config {
     let plan = &scenario.servers[server];
     let ip = server_ip(server);
     Config {
+        destinations: Destinations::default(),
         abuse: Abuse::default(),
         server_header: Box::default(),
         listeners: LISTENERS
@@ -96,6 +97,7 @@ fn listener(transport: Transport, ip: IpAddr, port: u16) -> Listener {
         prefix_len: 24,
         sent_by: text(address.to_string()),
         preloaded_route: false,
+        any_page: false,
     }
 }
 

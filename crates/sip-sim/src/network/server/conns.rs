@@ -8,8 +8,8 @@ use sip_core::id::{ConnId, ListenerId, WorkerId};
 use sip_core::limits::Limits;
 use sip_core::transport::framing::{Framed, Framer, FramingError};
 use sip_core::transport::websocket::{
-    AllowedOrigins, CloseCode, Frames, Handshake, Handshaking, KEEP_ALIVE_PONG, Unframed, write_close,
-    write_frame,
+    AllowedOrigins, CloseCode, Frames, Handshake, HandshakeFault, Handshaking, KEEP_ALIVE_PONG, Unframed,
+    write_close, write_frame,
 };
 use sip_core::transport::{Flow, Proof, Transmit, Transport};
 
@@ -178,6 +178,10 @@ impl Conns {
                 Handshaking::Accepted(upgrade) => upgrade.write_response(replies),
                 Handshaking::Refused(fault) => {
                     fault.write_response(replies);
+                    return true;
+                }
+                Handshaking::Foreign(_) => {
+                    HandshakeFault::Origin.write_response(replies);
                     return true;
                 }
             }

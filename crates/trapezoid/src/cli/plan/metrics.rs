@@ -4,7 +4,7 @@
 //! ```text
 //! trapezoid_credential_batches_total{size="8"} 1520                     batches
 //! trapezoid_credential_batch_rows_total{size="8"} 9731                  rows asked for in them
-//! trapezoid_credential_batch_busy_microseconds_total{size="8"} 46231887 from sending to the answer
+//! trapezoid_credential_batch_busy_seconds_total{size="8"} 46.231887     from sending to the answer
 //! trapezoid_credential_batch_bytes_total{direction="out",size="8"} …    payload; "in": of answers (optional)
 //! ```
 //! Series of one class with other labels (several databases, several servers in one file) are added up.
@@ -52,7 +52,7 @@ pub(super) fn read(page: &str) -> Result<Measured, String> {
         match series.kind {
             Kind::Batches => class.batches += series.value,
             Kind::Rows => class.rows += series.value,
-            Kind::Busy => class.busy_us += series.value,
+            Kind::Busy => class.busy_us += series.value * 1e6,
             Kind::Out => *class.out.get_or_insert(0.0) += series.value,
             Kind::In => *class.back.get_or_insert(0.0) += series.value,
         }
@@ -105,7 +105,7 @@ fn series(line: &str) -> Result<Option<Series>, String> {
     };
     if !matches!(
         name,
-        "es_total" | "_rows_total" | "_busy_microseconds_total" | "_bytes_total"
+        "es_total" | "_rows_total" | "_busy_seconds_total" | "_bytes_total"
     ) {
         return Ok(None);
     }
@@ -120,7 +120,7 @@ fn series(line: &str) -> Result<Option<Series>, String> {
     let kind = match (name, direction.as_deref()) {
         ("es_total", _) => Kind::Batches,
         ("_rows_total", _) => Kind::Rows,
-        ("_busy_microseconds_total", _) => Kind::Busy,
+        ("_busy_seconds_total", _) => Kind::Busy,
         (_, Some("out")) => Kind::Out,
         (_, Some("in")) => Kind::In,
         _ => return Err("direction must be \"out\" or \"in\"".to_owned()),
@@ -175,8 +175,8 @@ mod tests {
             trapezoid_credential_batches_total{size=\"16\"} 0\n\
             trapezoid_credential_batch_rows_total{size=\"1\"} 10\n\
             trapezoid_credential_batch_rows_total{size=\"8\"} 24\n\
-            trapezoid_credential_batch_busy_microseconds_total{size=\"1\"} 302000\n\
-            trapezoid_credential_batch_busy_microseconds_total{size=\"8\"} 122000.0\n\
+            trapezoid_credential_batch_busy_seconds_total{size=\"1\"} 0.302\n\
+            trapezoid_credential_batch_busy_seconds_total{size=\"8\"} 1.22e-1\n\
             trapezoid_credential_batch_bytes_total{direction=\"out\",size=\"8\"} 1000\n\
             trapezoid_credential_batch_bytes_total{direction=\"in\",size=\"8\"} 2000\n\
             trapezoid_credential_batch_size_bucket{le=\"1.0\"} 7\n\
@@ -240,7 +240,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_page_is_too_strange(lines in prop::collection::vec(
-            "(trapezoid_credential_batch(es|_rows|_busy_microseconds|_bytes)_total)?\\{?(size=\"?[0-9]{0,11}\"?)?.{0,20}", 0..10,
+            "(trapezoid_credential_batch(es|_rows|_busy_seconds|_bytes)_total)?\\{?(size=\"?[0-9]{0,11}\"?)?.{0,20}", 0..10,
         )) {
             let _ = read(&lines.join("\n"));
         }

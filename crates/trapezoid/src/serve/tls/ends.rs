@@ -53,6 +53,11 @@ impl Ends {
         })
     }
 
+    /// When it ends, Unix time.
+    pub(crate) const fn end_unix_s(&self) -> u64 {
+        self.at_s
+    }
+
     /// Seconds until then; 0: it is over.
     pub(crate) fn left_s(&self) -> u64 {
         self.at_s.saturating_sub(unix_ms() / 1000)

@@ -62,6 +62,7 @@ impl Site {
             ],
             host_name: Some("Box".to_owned()),
             processors: 1,
+            memory_bytes: None,
             variable: |_| None,
         };
         let loaded = read_text(text, "f", Some(&self.path("f")), &machine);

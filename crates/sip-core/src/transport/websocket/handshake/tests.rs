@@ -32,6 +32,11 @@ fn pieces<'a>(all: impl IntoIterator<Item = &'a [u8]>, origins: &AllowedOrigins)
         let mut input = piece;
         match handshake.next(&mut input, origins) {
             Handshaking::Incomplete => assert!(input.is_empty()),
+            Handshaking::Foreign(origin) => {
+                let origin = text(origin);
+                assert!(!origin.contains(['\r', '\n']), "{origin}");
+                return Seen::Refused(HandshakeFault::Origin);
+            }
             Handshaking::Refused(fault) => {
                 assert!(input.is_empty());
                 assert_eq!(handshake.next(&mut &piece[..], origins), Handshaking::Incomplete);
@@ -329,6 +334,7 @@ fn the_limit_is_exact() {
                     Handshaking::Incomplete => last,
                     Handshaking::Accepted(_) => Some(None),
                     Handshaking::Refused(fault) => Some(Some(fault)),
+                    Handshaking::Foreign(_) => Some(Some(HandshakeFault::Origin)),
                 };
                 assert!(handshake.held_bytes() <= limit);
             }

@@ -1,5 +1,7 @@
 //! `trapezoid check --config FILE`.
 
+mod connect;
+
 use std::path::PathBuf;
 
 use super::{Failure, configuration, say};
@@ -12,6 +14,9 @@ pub(crate) struct Args {
     /// Configuration file.
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     config: PathBuf,
+    /// Try the database, name service and next hops, too: read one row, ask by OPTIONS, connect.
+    #[arg(long)]
+    connect: bool,
 }
 
 /// Says what is wrong, or that nothing is.
@@ -34,5 +39,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         core.routes.len(),
         core.groups.len()
     ));
-    Ok(())
+    match args.connect {
+        true => connect::run(&loaded),
+        false => Ok(()),
+    }
 }

@@ -1,0 +1,96 @@
+//! Registered contacts, looked up for a request: where each is, and as a target.
+
+use alloc::boxed::Box;
+
+use sip_message::Uri;
+
+use super::context::Target;
+use super::directory::address_of_record;
+use super::{Engine, LocationTarget, is_sips};
+use crate::activity::Component;
+use crate::config::Domain;
+use crate::transport::Flow;
+
+/// The most contacts of one address-of-record that are looked at.
+const MAX_CONTACTS: usize = 64;
+
+impl Engine {
+    /// The domain of ours that a Request-URI belongs to. None where `maddr` says that it is for
+    /// another server (§16.5: then nothing but the Request-URI itself is a target).
+    pub(crate) fn own_domain_of(&self, uri: &Uri<'_>) -> Option<&Domain> {
+        let uri = uri.sip().filter(|uri| !uri.params.has(b"maddr"))?;
+        self.directory.domain_of(&self.config, uri)
+    }
+
+    /// The address-of-record that a URI is, if its domain is ours.
+    pub(crate) fn own_aor(&self, uri: &Uri<'_>) -> Option<Box<[u8]>> {
+        let domain = self.own_domain_of(uri)?;
+        let user = uri.sip()?.user?;
+        Some(address_of_record(user, domain))
+    }
+
+    /// Puts the live bindings of an address-of-record behind the first `count` in `self.found`; how many
+    /// there are then.
+    pub(crate) fn look_up_aor(&mut self, aor: &[u8], secure: bool, mut count: usize) -> usize {
+        let before = self.activity.enter(Component::Location);
+        let now = self.now.unix_s();
+        let room = MAX_CONTACTS.saturating_sub(count);
+        let found = &mut self.found;
+        self.shared.read_bindings(aor, &mut |record| {
+            let live = record
+                .bindings()
+                .filter_map(Result::ok)
+                .filter(|b| b.expires_unix_s > now && (!secure || is_sips(b.contact)) && !b.is_lost());
+            for binding in live.take(room) {
+                match found.get_mut(count) {
+                    Some(target) => target.set(&binding),
+                    None => found.push(LocationTarget::new(&binding)),
+                }
+                count += 1;
+            }
+        });
+        self.activity.enter(before);
+        count
+    }
+
+    /// Whether a contact would have the request sent to this very server.
+    pub(crate) fn leads_back(&self, target: &LocationTarget) -> bool {
+        let has_way = !target.path.is_empty()
+            || target.only_flow
+            || self.usable_flow(target.flow, target.secure).is_some();
+        !has_way
+            && matches!(
+                Uri::parse(&target.contact),
+                Ok(Uri::Sip(uri)) if !uri.params.has(b"maddr") && self.directory.is_own(&uri.host, uri.port)
+            )
+    }
+
+    /// The way the registration came, through its NAT, on its connection; unless its listener is
+    /// gone, or it was a stream that ended with an earlier start of this server, or TLS is needed and
+    /// it is none.
+    pub(crate) fn usable_flow(&self, flow: Flow, secure: bool) -> Option<Flow> {
+        let lost =
+            (flow.transport.is_reliable() && flow.conn.is_none()) || (secure && !flow.transport.is_secure());
+        let known = self.config.listeners.get(usize::from(flow.listener.0)).is_some();
+        (known && !lost).then_some(flow)
+    }
+
+    /// A contact as a target of this turn.
+    pub(crate) fn contact_target(&self, contact: &LocationTarget, order: u16) -> Target {
+        let flow = match contact.path.is_empty() {
+            true => self.usable_flow(contact.flow, contact.secure),
+            false => None,
+        };
+        Target {
+            path: Box::from(contact.path.as_slice()),
+            flow,
+            // A datagram's source is all there is to try.
+            located: contact.only_flow || flow.is_some_and(|f| !f.transport.is_reliable()),
+            pin: contact.pin(),
+            secure: contact.secure,
+            is_contact: true,
+            from: Some(contact.flow.remote.ip()),
+            ..Target::new(Box::from(contact.contact.as_slice()), order)
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! What became of the INVITE transactions of one worker: final answers by code, and how long callers waited.
+
+/// Upper bounds of the classes of [`Times`], microseconds, inclusive.
+pub const BOUNDS_US: [u64; 15] = [
+    5_000,
+    10_000,
+    25_000,
+    50_000,
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    20_000_000,
+    30_000_000,
+    60_000_000,
+    120_000_000,
+];
+
+/// Times in classes, with their sum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// How many are in each class; the last are longer than each bound.
+    pub counts: [u64; BOUNDS_US.len() + 1],
+    /// Sum of all, microseconds.
+    pub sum_us: u64,
+}
+
+impl Times {
+    fn note(&mut self, us: u64) {
+        let class = BOUNDS_US.partition_point(|bound| *bound < us);
+        if let Some(count) = self.counts.get_mut(class) {
+            *count += 1;
+        }
+        self.sum_us = self.sum_us.saturating_add(us);
+    }
+
+    /// Adds the times of another worker.
+    pub fn add(&mut self, other: &Self) {
+        for (count, more) in self.counts.iter_mut().zip(other.counts) {
+            *count += more;
+        }
+        self.sum_us = self.sum_us.saturating_add(other.sum_us);
+    }
+}
+
+/// Codes that are counted one by one, in ascending order; others by their class.
+const CODES: [u16; 22] = [
+    200, 302, 400, 401, 403, 404, 407, 408, 480, 481, 484, 486, 487, 488, 500, 501, 502, 503, 504, 600, 603,
+    604,
+];
+/// Labels of the others.
+const OTHERS: [&str; 5] = ["2xx", "3xx", "4xx", "5xx", "6xx"];
+
+/// Of the INVITE transactions for which this worker held state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Calls {
+    answers: [u64; CODES.len() + OTHERS.len()],
+    /// From the INVITE to its first response other than 100 that is no failure (RFC 6076 §4.3, session request
+    /// delay).
+    pub setup: Times,
+    /// From that to the 2xx.
+    pub ring: Times,
+}
+
+impl Default for Calls {
+    fn default() -> Self {
+        Self {
+            answers: [0; CODES.len() + OTHERS.len()],
+            setup: Times::default(),
+            ring: Times::default(),
+        }
+    }
+}
+
+impl Calls {
+    /// A provisional response other than 100, the first of its INVITE.
+    pub(crate) fn alerted(&mut self, after_us: u64) {
+        self.setup.note(after_us);
+    }
+
+    /// A final response, `after_us` after the INVITE; `rang_us`: after the first provisional response other than
+    /// 100, if there was one.
+    pub(crate) fn answered(&mut self, status: u16, after_us: u64, rang_us: Option<u64>) {
+        let at = match CODES.binary_search(&status) {
+            Ok(at) => at,
+            Err(_) => CODES.len() + usize::from(status / 100).saturating_sub(2).min(OTHERS.len() - 1),
+        };
+        if let Some(count) = self.answers.get_mut(at) {
+            *count += 1;
+        }
+        match rang_us {
+            _ if status >= 300 => {}
+            Some(rang_us) => self.ring.note(rang_us),
+            None => self.setup.note(after_us),
+        }
+    }
+
+    /// Adds those of another worker.
+    pub fn add(&mut self, other: &Self) {
+        for (count, more) in self.answers.iter_mut().zip(other.answers) {
+            *count += more;
+        }
+        self.setup.add(&other.setup);
+        self.ring.add(&other.ring);
+    }
+
+    /// Final answers: the code, or the class of codes that have no count of their own, and how many.
+    pub fn answers(&self) -> impl Iterator<Item = (Code, u64)> {
+        let codes = CODES.iter().map(|code| Code::One(*code));
+        let labels = codes.chain(OTHERS.iter().map(|class| Code::Others(class)));
+        labels.zip(self.answers)
+    }
+}
+
+/// What one count of answers is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    /// This status code.
+    One(u16),
+    /// All others of a class, as `4xx`.
+    Others(&'static str),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    #[test]
+    fn answers_are_counted_by_code_or_class() {
+        assert!(CODES.is_sorted());
+        let mut calls = Calls::default();
+        for status in [200, 200, 202, 302, 305, 486, 499, 503, 599, 603, 699] {
+            calls.answered(status, 0, None);
+        }
+        let mut both = calls;
+        both.add(&calls);
+        let of = |calls: &Calls, code| calls.answers().find(|(c, _)| *c == code).map(|(_, n)| n);
+        for (code, count) in [
+            (Code::One(200), 2),
+            (Code::Others("2xx"), 1),
+            (Code::One(302), 1),
+            (Code::Others("3xx"), 1),
+            (Code::One(486), 1),
+            (Code::Others("4xx"), 1),
+            (Code::One(503), 1),
+            (Code::Others("5xx"), 1),
+            (Code::One(603), 1),
+            (Code::Others("6xx"), 1),
+            (Code::One(404), 0),
+        ] {
+            assert_eq!(of(&calls, code), Some(count), "{code:?}");
+            assert_eq!(of(&both, code), Some(2 * count), "{code:?}");
+        }
+    }
+
+    #[test]
+    fn times_are_of_calls_that_come_to_something() {
+        let mut calls = Calls::default();
+        calls.alerted(30_000);
+        calls.answered(200, 4_030_000, Some(4_000_000));
+        // Answered without ringing; busy; and one that rang in vain.
+        calls.answered(200, 5_000, None);
+        calls.answered(486, 90_000, None);
+        calls.alerted(1_000_000_000);
+        calls.answered(487, 1_002_000_000, Some(2_000_000));
+        let of = |times: &Times| -> Vec<(usize, u64)> {
+            let counts = times.counts.iter().copied().enumerate();
+            counts.filter(|(_, count)| *count > 0).collect()
+        };
+        assert_eq!(of(&calls.setup), [(0, 1), (3, 1), (15, 1)]);
+        assert_eq!(calls.setup.sum_us, 1_000_035_000);
+        assert_eq!((of(&calls.ring), calls.ring.sum_us), (vec![(9, 1)], 4_000_000));
+    }
+}

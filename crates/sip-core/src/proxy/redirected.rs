@@ -1,0 +1,181 @@
+//! Recursion (RFC 3261 §16.7 step 4): the contacts of a 3xx as targets.
+//!
+//! Whatever answers 3xx names the targets, so they are bounded like registered contacts: in number
+//! ([`crate::limits::Limits::contacts_per_aor`] for one request), and in where they lead
+//! ([`crate::engine::destination`]). A contact that is a user of ours is looked up in place. Sent to this very server
+//! it would be a new request, for which the caller has no credentials.
+
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+use core::net::IpAddr;
+
+use sip_message::header::Contact;
+use sip_message::{HeaderName, Message, Uri};
+
+use super::forward::write_request_uri;
+use crate::engine::context::{Context, Target};
+use crate::engine::{Engine, LocationTarget, is_sips};
+use crate::transaction::table::Key;
+
+/// What recursion left of the contacts of a 3xx.
+pub(super) enum Contacts {
+    /// They go on as they came.
+    Untouched,
+    /// All of them became targets: the response is not kept.
+    AllUsed,
+    /// These lines are left.
+    Left(Vec<u8>),
+}
+
+/// What there is room for.
+struct Room {
+    targets: usize,
+    bytes: usize,
+}
+
+/// What the contacts of one 3xx have become so far.
+struct Found {
+    room: Room,
+    /// The Request-URI of the request, which is not tried again.
+    original: Vec<u8>,
+    /// Each with its q.
+    targets: Vec<(u16, Target)>,
+}
+
+impl Engine {
+    /// The contacts of a 3xx become targets, tried after those that there are, by q.
+    pub(super) fn recurse(&mut self, server: Key, client: Key, message: &Message<'_>) -> Contacts {
+        let from = self.table.client(client).map(|client| client.to.remote.ip());
+        let Some(mut found) = self.room_for_contacts(server) else {
+            return Contacts::Untouched;
+        };
+        let secure = is_sips(&found.original);
+        let mut left = Vec::new();
+        for value in message.values(HeaderName::Contact) {
+            let usable = Contact::parse(value.text).and_then(|contact| {
+                let is_usable = contact.addr.sip_uri().is_some_and(|uri| !secure || uri.secure);
+                is_usable.then_some((contact.q_milli.unwrap_or(1000), contact.addr.uri))
+            });
+            let is_used = usable.filter(|_| found.room.targets > 0).is_some_and(|(q, uri)| {
+                let targets = self.targets_of(uri, secure, from);
+                let context = self.context(server);
+                context.is_some_and(|context| found.take(context, q, targets))
+            });
+            if !is_used {
+                left.extend_from_slice(b"Contact: ");
+                left.extend_from_slice(value.text);
+                left.extend_from_slice(b"\r\n");
+            }
+        }
+        let Some(context) = self.context(server).filter(|_| !found.targets.is_empty()) else {
+            return Contacts::Untouched;
+        };
+        found.begin(context);
+        self.count_context(server);
+        self.counters.recursions += 1;
+        if left.is_empty() {
+            Contacts::AllUsed
+        } else {
+            Contacts::Left(left)
+        }
+    }
+
+    /// `None`: nothing more is tried.
+    fn room_for_contacts(&mut self, server: Key) -> Option<Found> {
+        let limits = &self.config.limits;
+        let (branches, contacts) = (limits.branches.min(usize::from(u8::MAX)), limits.contacts_per_aor);
+        let bytes = self.context_room(server);
+        let original = self.table.live(server)?.request.split(|c| *c == b' ').nth(1);
+        let original = original.map(Vec::from).unwrap_or_default();
+        let context = self.context(server).filter(|context| !context.ended)?;
+        let free = branches.saturating_sub(context.targets.len());
+        Some(Found {
+            room: Room {
+                targets: free.min(contacts.saturating_sub(context.redirected)),
+                bytes: bytes.saturating_sub(context.bytes()),
+            },
+            original,
+            targets: Vec::new(),
+        })
+    }
+
+    /// What a contact of a 3xx leads to: itself, or the contacts of the user of ours that it is.
+    fn targets_of(&mut self, uri: &[u8], secure: bool, from: Option<IpAddr>) -> Vec<Target> {
+        let mut text = Vec::with_capacity(uri.len());
+        write_request_uri(&mut text, uri);
+        let Ok(Uri::Sip(parsed)) = Uri::parse(&text) else {
+            return Vec::new();
+        };
+        if parsed.params.has(b"maddr") || !self.directory.is_own(&parsed.host, parsed.port) {
+            let target = Target {
+                from,
+                ..Target::new(text.into_boxed_slice(), 0)
+            };
+            return alloc::vec![target];
+        }
+        let Some(aor) = self.own_aor(&Uri::Sip(parsed)) else {
+            return Vec::new();
+        };
+        let by_tls = secure || is_sips(&text);
+        let count = self.look_up_aor(&aor, by_tls, 0);
+        let mut found = core::mem::take(&mut self.found);
+        let mut targets: Vec<Target> = Vec::with_capacity(count);
+        for at in 0..count {
+            let (before, rest) = found.split_at_mut(at);
+            let Some(contact) = rest.first_mut() else { break };
+            contact.settle_scheme(secure);
+            contact.secure |= by_tls;
+            // One step is followed, and no chain; of the flows of one user agent instance the best.
+            let is_other =
+                |other: &LocationTarget| !contact.instance.is_empty() && other.instance == contact.instance;
+            if !before.iter().any(is_other) && !self.leads_back(contact) {
+                targets.push(self.contact_target(contact, 0));
+            }
+        }
+        self.found = found;
+        targets
+    }
+}
+
+impl Found {
+    /// Takes the targets of one contact; whether there is any, and room for all of them.
+    fn take(&mut self, context: &Context, q: u16, targets: Vec<Target>) -> bool {
+        let bytes = |target: &Target| target.uri.len() + target.path.len();
+        let needed = targets.iter().map(bytes).sum();
+        if targets.is_empty() || targets.len() > self.room.targets || self.room.bytes < needed {
+            return false;
+        }
+        for target in targets {
+            // §16.5: no URI is tried twice.
+            let is_known = context.targets.iter().any(|t| is_same_uri(&t.uri, &target.uri))
+                || self.targets.iter().any(|(_, t)| is_same_uri(&t.uri, &target.uri))
+                || is_same_uri(&self.original, &target.uri);
+            if !is_known {
+                self.room.targets -= 1;
+                self.room.bytes -= bytes(&target);
+                self.targets.push((q, target));
+            }
+        }
+        true
+    }
+
+    /// Puts them behind the targets that there are.
+    fn begin(mut self, context: &mut Context) {
+        self.targets.sort_by_key(|(q, _)| Reverse(*q));
+        let mut order = context.targets.iter().map(|t| t.order).max().unwrap_or(0);
+        let mut last = None;
+        context.redirected += self.targets.len();
+        for (q, target) in self.targets {
+            if last != Some(q) {
+                order = order.saturating_add(1);
+                last = Some(q);
+            }
+            context.targets.push(Target { order, ..target });
+        }
+    }
+}
+
+/// §19.1.4.
+fn is_same_uri(a: &[u8], b: &[u8]) -> bool {
+    a == b || matches!((Uri::parse(a), Uri::parse(b)), (Ok(a), Ok(b)) if a == b)
+}

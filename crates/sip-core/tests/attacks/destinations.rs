@@ -1,0 +1,502 @@
+//! Contacts, redirects and dialogs that lead to what is not theirs to reach: a gateway past the rules, a service on this
+//! machine, a stranger's address.
+
+use sip_core::config::{Action, Config, Destinations, Durability, Network, Relay, RelayTarget, StateMode};
+use sip_core::dispatcher::Distribution;
+use sip_core::location::Binding;
+use sip_core::transport::Flow;
+
+use crate::agent::{PASSWORD, login, nonce_of};
+use crate::common::{
+    Bench, CALLER, Sent, address, config, one, request, route_of_caller, tcp_flow, udp_flow,
+};
+use crate::forks::{
+    answer, answer_with, brief, group, invite, location, location_with, phone, register, registered, routed,
+    to, with_contact,
+};
+
+const STRANGER: &str = "192.0.2.66:40000";
+/// A member of the group.
+const GATEWAY: &str = "198.51.100.1";
+
+/// A registration by a connection that has closed, so that its contact is the way.
+fn lost(n: u8, contact: &str, from: &str) -> Binding {
+    Binding {
+        received: Flow {
+            conn: None,
+            ..tcp_flow(from, 1)
+        },
+        ..with_contact(n, contact)
+    }
+}
+
+/// With a group that no rule leads to.
+fn guarded(mut config: Config) -> Config {
+    config.groups = vec![group(Distribution::RoundRobin, 2)];
+    config
+}
+
+fn network(text: &str, prefix_len: u8) -> Network {
+    Network {
+        address: text.parse().unwrap(),
+        prefix_len,
+    }
+}
+
+fn called(bench: &mut Bench) -> Vec<Sent> {
+    let mut sent = bench.udp(CALLER, &invite());
+    sent.extend(
+        bench
+            .serve(&[
+                ("inside.example A", vec![address("127.0.0.1")]),
+                ("gateway.example A", vec![address(GATEWAY)]),
+                ("both.example A", vec![address(GATEWAY), address("192.0.2.77")]),
+                ("proxy.example A", vec![address("192.0.2.1")]),
+            ])
+            .1,
+    );
+    sent
+}
+
+fn reached(sent: &[Sent]) -> Vec<String> {
+    let invites = sent.iter().filter(|s| s.first_line().starts_with("INVITE "));
+    invites.map(Sent::address).collect()
+}
+
+/// Where contacts of a stranger may not lead.
+const DENIED: [&str; 9] = [
+    "sip:x@127.0.0.1:8080",
+    "sip:x@127.9.9.9;transport=tcp",
+    "sip:x@192.0.2.70;maddr=127.0.0.1",
+    "sip:+1900@198.51.100.1",
+    "sip:+1900@198.51.100.2:5070;transport=tcp",
+    "sip:+1900@192.0.2.70;maddr=198.51.100.2",
+    "sip:x@inside.example:5060",
+    "sip:+1900@gateway.example:5060",
+    "sip:x@proxy.example:5060",
+];
+
+#[test]
+fn a_contact_leads_to_no_denied_destination() {
+    for contact in DENIED {
+        let config = guarded(location());
+        let mut bench = registered(&config, &[lost(1, contact, STRANGER)]);
+        let sent = called(&mut bench);
+        assert!(reached(&sent).is_empty(), "{contact}");
+        let last = sent.last().map(Sent::first_line);
+        assert_eq!(last, Some("SIP/2.0 480 Contact Denied"), "{contact}");
+        assert_eq!(bench.counters().destinations_denied, 1, "{contact}");
+        // Beside a phone it is a branch that fails.
+        let mut bench = registered(&config, &[lost(1, contact, STRANGER), phone(2)]);
+        let sent = called(&mut bench);
+        assert_eq!(reached(&sent), ["192.0.2.32:5060"], "{contact}");
+        let busy = answer(&mut bench, &to(&sent, "2"), "486 Busy Here");
+        assert!(brief(&busy).contains(&"caller 486".to_owned()), "{contact}");
+        // Where nothing is denied it goes there, but never to this server itself by its own address.
+        let mut open = config.clone();
+        open.destinations = Destinations {
+            loopback: false,
+            own: false,
+            groups: false,
+            ..Destinations::default()
+        };
+        let mut bench = registered(&open, &[lost(1, contact, STRANGER)]);
+        assert_eq!(reached(&called(&mut bench)).len(), 1, "{contact}");
+    }
+}
+
+/// Of a name only the addresses that are denied are left out.
+#[test]
+fn a_name_leads_to_those_of_its_addresses_that_are_allowed() {
+    let mut bench = registered(
+        &guarded(location()),
+        &[lost(1, "sip:x@both.example:5060", STRANGER)],
+    );
+    assert_eq!(reached(&called(&mut bench)), ["192.0.2.77:5060"]);
+    assert_eq!(bench.counters().destinations_denied, 1);
+}
+
+#[test]
+fn what_registers_from_there_is_reached_there() {
+    for (contact, from, there) in [
+        // A PBX on this machine, and a second phone on it.
+        ("sip:x@127.0.0.1:5080", "127.0.0.1:40000", "127.0.0.1:5080"),
+        ("sip:x@127.0.0.2:5080", "127.0.0.1:40000", "127.0.0.2:5080"),
+        (
+            "sip:x@198.51.100.1:5070",
+            "198.51.100.1:40000",
+            "198.51.100.1:5070",
+        ),
+        ("sip:x@203.0.113.5", "203.0.113.5:40000", "203.0.113.5:5060"),
+        // Denied to the one, allowed to all.
+        ("sip:x@203.0.113.5", STRANGER, ""),
+        ("sip:x@203.0.113.77", STRANGER, "203.0.113.77:5060"),
+        ("sip:x@198.51.100.1", "198.51.100.2:40000", ""),
+    ] {
+        let mut config = guarded(location());
+        config.destinations.deny = vec![network("203.0.113.0", 24)];
+        config.destinations.allow = vec![network("203.0.113.64", 26)];
+        let mut bench = registered(&config, &[lost(1, contact, from)]);
+        let sent = called(&mut bench);
+        let expected: &[&str] = if there.is_empty() { &[] } else { &[there] };
+        assert_eq!(reached(&sent), expected, "{contact} from {from}");
+    }
+}
+
+fn moved(bench: &mut Bench, contacts: &str) -> Vec<Sent> {
+    let sent = called(bench);
+    let mut out = answer_with(bench, &to(&sent, "1"), "302 Moved Temporarily", contacts);
+    out.extend(
+        bench
+            .serve(&[
+                ("inside.example A", vec![address("127.0.0.1")]),
+                ("gateway.example A", vec![address(GATEWAY)]),
+                ("proxy.example A", vec![address("192.0.2.1")]),
+            ])
+            .1,
+    );
+    out
+}
+
+#[test]
+fn a_redirect_leads_to_no_denied_destination() {
+    for contact in DENIED {
+        let config = guarded(location_with(|relay| relay.recurse = true));
+        let mut bench = registered(&config, &[phone(1)]);
+        let sent = moved(&mut bench, &format!("Contact: <{contact}>\n"));
+        assert!(reached(&sent).is_empty(), "{contact}: {sent:?}");
+        let last = sent.last().map(Sent::first_line);
+        assert_eq!(last, Some("SIP/2.0 480 Contact Denied"), "{contact}");
+        let mut bench = registered(&config, &[phone(1)]);
+        let both = format!("Contact: <{contact}>, <sip:y@192.0.2.34>\n");
+        let sent = moved(&mut bench, &both);
+        assert_eq!(reached(&sent), ["192.0.2.34:5060"], "{contact}");
+    }
+}
+
+/// One answer would make this server call two hundred addresses.
+#[test]
+fn a_redirect_leads_to_no_more_than_a_user_may_register() {
+    let mut config = location_with(|relay| relay.recurse = true);
+    config.limits.contacts_per_aor = 3;
+    let mut bench = registered(&config, &[phone(1)]);
+    let many = |from: u8| -> String {
+        let contact = |n: u8| format!("Contact: <sip:y@192.0.2.1{n:02}>\n");
+        (from..from + 50).map(contact).collect()
+    };
+    let sent = moved(&mut bench, &many(0));
+    assert_eq!(reached(&sent).len(), 3);
+    // Nor by one after the other.
+    let first = sent
+        .iter()
+        .find(|s| s.first_line().starts_with("INVITE "))
+        .unwrap();
+    let sent = answer_with(&mut bench, first, "302 Moved Temporarily", &many(50));
+    assert_eq!(reached(&sent).len(), 0);
+}
+
+/// To a user of ours: looked up here, and not past the rules.
+#[test]
+fn a_redirect_to_a_user_of_ours_is_looked_up_in_place() {
+    let config = guarded(location_with(|relay| relay.recurse = true));
+    for (contact, expected) in [
+        ("sip:carol@example.com", vec!["192.0.2.33:5060"]),
+        ("sip:carol@192.0.2.1", vec![]),
+        ("sip:0019005550100@example.com", vec![]),
+        ("sip:example.com", vec![]),
+        ("sip:bob@example.com", vec![]),
+    ] {
+        let mut bench = registered(&config, &[phone(1)]);
+        register(&bench, "carol@example.com", &[phone(3)]);
+        let sent = moved(&mut bench, &format!("Contact: <{contact}>\n"));
+        assert_eq!(reached(&sent), expected, "{contact}");
+        let caller = sent.iter().find(|s| s.address() == CALLER).map(Sent::first_line);
+        let passed = expected.is_empty().then_some("SIP/2.0 302 Moved Temporarily");
+        assert_eq!(caller, passed, "{contact}");
+    }
+}
+
+/// A request of a dialog, from either side, and whom it reaches or what it is answered.
+fn in_dialog(bench: &mut Bench, from: Flow, route: &str, method: &str, uri: &str, tags: [&str; 2]) -> String {
+    let text = request(
+        method,
+        uri,
+        &format!("{method}{}{}", uri.len(), from.remote.port()),
+        &format!("Route: {route}\n"),
+    )
+    .replace("tag=f1", &format!("tag={}", tags[0]))
+    .replace(
+        "To: <sip:bob@example.com>",
+        &format!("To: <sip:bob@example.com>;tag={}", tags[1]),
+    );
+    let sent = bench.receive(from, &text);
+    let sent: Vec<_> = sent
+        .iter()
+        .filter(|s| !s.first_line().contains(" 100 "))
+        .collect();
+    match sent.as_slice() {
+        [] => "nothing".to_owned(),
+        [sent] if sent.first_line().starts_with("SIP/2.0 ") => sent.first_line()[8..11].to_owned(),
+        [sent] => sent.address(),
+        more => panic!("{more:?}"),
+    }
+}
+
+#[test]
+fn a_dialog_leads_to_no_denied_destination() {
+    for state in [StateMode::Stateless, StateMode::Transaction] {
+        let mut config = guarded(location());
+        config.state = state;
+        config.destinations.deny = vec![network("203.0.113.0", 24)];
+        let mut bench = registered(&config, &[phone(1)]);
+        let sent = bench.udp(CALLER, &invite());
+        let route = route_of_caller(&mut bench, phone(1).received, &to(&sent, "1")).join(", ");
+        let mut send = |method: &str, uri: &str, more: &str| {
+            in_dialog(
+                &mut bench,
+                udp_flow(CALLER),
+                &format!("{route}{more}"),
+                method,
+                uri,
+                ["f1", "t1"],
+            )
+        };
+        for uri in ["sip:x@127.0.0.1:8080", "sip:x@203.0.113.5"] {
+            for method in ["BYE", "INFO", "NOTIFY", "UPDATE", "PRACK"] {
+                assert_eq!(send(method, uri, ""), "403", "{method} {uri}");
+                let route = format!(", <{uri};lr>");
+                assert_eq!(send(method, "sip:x@192.0.2.99", &route), "403", "{method} {uri}");
+            }
+            // As a new request it goes by the rules: here to who is registered, which this is not.
+            assert_eq!(send("INVITE", uri, ""), "480", "{uri}");
+            assert_eq!(send("ACK", uri, ""), "nothing", "{uri}");
+        }
+        assert_eq!(send("BYE", "sip:x@192.0.2.99", ""), "192.0.2.99:5060");
+    }
+}
+
+/// Calls to and from a PBX on the loopback, by a phone that is not there.
+#[test]
+fn a_dialog_with_what_is_there_goes_on() {
+    let pbx = udp_flow("127.0.0.1:5080");
+    let phone_there = Binding {
+        received: pbx,
+        ..with_contact(1, "sip:x@127.0.0.1:5080")
+    };
+    for state in [StateMode::Stateless, StateMode::Transaction] {
+        let mut config = guarded(location());
+        config.state = state;
+        let mut bench = registered(&config, std::slice::from_ref(&phone_there));
+        let sent = bench.udp(CALLER, &invite());
+        let there = sent
+            .iter()
+            .find(|s| s.address() == "127.0.0.1:5080")
+            .expect("it goes there");
+        let callee = there.headers("Record-Route").join(", ");
+        let caller = route_of_caller(&mut bench, pbx, there).join(", ");
+        for method in ["ACK", "INFO", "INVITE", "BYE"] {
+            let uri = "sip:x@127.0.0.1:5080";
+            let to = in_dialog(&mut bench, udp_flow(CALLER), &caller, method, uri, ["f1", "t1"]);
+            assert_eq!(to, "127.0.0.1:5080", "{method}");
+            let back = in_dialog(&mut bench, pbx, &callee, method, "sip:a@192.0.2.10", ["t1", "f1"]);
+            assert_eq!(back, CALLER, "{method}");
+        }
+    }
+}
+
+/// The contact of a registration whose connection ends while it is called.
+#[test]
+fn a_contact_whose_connection_ends_leads_to_no_denied_destination() {
+    for (contact, caller) in [
+        ("sip:+1900@198.51.100.1", CALLER),
+        // A caller on this machine does not lend its place to the contact.
+        ("sip:x@127.0.0.1:8080", "127.0.0.1:5070"),
+    ] {
+        let live = tcp_flow(STRANGER, 4);
+        let binding = Binding {
+            received: live,
+            ..with_contact(1, contact)
+        };
+        let mut bench = registered(&guarded(location()), &[binding]);
+        let sent = bench.udp(caller, &invite());
+        let invited = sent
+            .iter()
+            .find(|s| s.to.conn == live.conn)
+            .expect("by its connection");
+        let after = bench.undelivered(invited);
+        assert!(reached(&after).is_empty(), "{contact}: {after:?}");
+        let last = after.last().map(Sent::first_line);
+        assert_eq!(last, Some("SIP/2.0 480 Contact Denied"), "{contact}");
+    }
+    // One that is there is reached there.
+    let binding = Binding {
+        received: tcp_flow("127.0.0.1:40000", 4),
+        ..with_contact(1, "sip:x@127.0.0.1:5080")
+    };
+    let mut bench = registered(&guarded(location()), &[binding]);
+    let sent = bench.udp(CALLER, &invite());
+    let invited = sent
+        .iter()
+        .find(|s| s.to.conn.is_some())
+        .expect("by its connection");
+    assert_eq!(reached(&bench.undelivered(invited)), ["127.0.0.1:5080"]);
+}
+
+/// An older registration of the same phone gives way to the one that it has now.
+#[test]
+fn a_denied_contact_gives_way_to_another_of_its_phone() {
+    let of_phone = |binding: Binding| Binding {
+        instance: b"urn:uuid:1"[..].into(),
+        ..binding
+    };
+    let old = of_phone(lost(1, "sip:x@127.0.0.1:8080", STRANGER));
+    let now = of_phone(phone(2));
+    let mut bench = registered(&guarded(location()), &[old, now]);
+    assert_eq!(reached(&called(&mut bench)), ["192.0.2.32:5060"]);
+}
+
+/// A phone behind a NAT whose own network is denied is called on by its flow.
+#[test]
+fn a_denied_network_behind_a_nat_is_left_alone() {
+    let live = tcp_flow("203.0.113.9:40000", 4);
+    let binding = Binding {
+        received: live,
+        ..with_contact(1, "sip:x@192.168.1.5;transport=tcp")
+    };
+    let mut config = guarded(location());
+    config.destinations.deny = vec![network("192.168.0.0", 16)];
+    let mut bench = registered(&config, &[binding]);
+    let sent = bench.udp(CALLER, &invite());
+    let there = sent
+        .iter()
+        .find(|s| s.to.conn == live.conn)
+        .expect("by its connection")
+        .clone();
+    let route = route_of_caller(&mut bench, live, &there).join(", ");
+    for method in ["INVITE", "REFER", "MESSAGE", "BYE"] {
+        let uri = "sip:x@192.168.1.5;transport=tcp";
+        let to = in_dialog(&mut bench, udp_flow(CALLER), &route, method, uri, ["f1", "t1"]);
+        assert_eq!(to, "203.0.113.9:40000", "{method}");
+    }
+}
+
+/// What a rule sends on by the Request-URI is the operator's wish.
+#[test]
+fn a_rule_leads_where_it_says() {
+    let to_uri = Action::Relay(Relay::to(RelayTarget::RequestUri));
+    let mut config = guarded(routed(to_uri));
+    config.routes[0].auth = Some(false);
+    let mut bench = Bench::new(&config);
+    let sent = bench.udp(CALLER, &request("INVITE", "sip:x@127.0.0.1:5080", "a", ""));
+    assert_eq!(reached(&sent), ["127.0.0.1:5080"]);
+}
+
+const CONTACT: &str = "Contact: <sip:alice@192.0.2.70>\n";
+
+fn registrar(asks: bool) -> Bench {
+    let mut config = guarded(config());
+    config.registrar.durability = Durability::Memory;
+    if asks {
+        config.domains[0].auth.methods = vec![b"REGISTER"[..].into()];
+    }
+    let bench = Bench::new(&config);
+    let secrets = sip_core::auth::digest::secrets(b"alice", b"example.com", PASSWORD.as_bytes());
+    let key = (b"alice".to_vec(), b"example.com".to_vec());
+    bench.shared.cached.lock().unwrap().insert(key, Some(secrets));
+    bench
+}
+
+fn register_request(branch: &str, call_id: &str, contact: &str) -> String {
+    request("REGISTER", "sip:example.com", branch, contact)
+        .replace("bob@example.com", "alice@example.com")
+        .replace("c1@", call_id)
+}
+
+/// A datagram with a gateway's address on it would have calls sent there past the rules.
+#[test]
+fn a_forged_source_registers_no_gateway() {
+    let gateway = format!("{GATEWAY}:5060");
+    let refused = "SIP/2.0 403 Source Not Proved";
+    for (from, status) in [
+        (udp_flow(&gateway), refused),
+        (udp_flow("198.51.100.2:9"), refused),
+        (udp_flow(CALLER), "SIP/2.0 200 OK"),
+        (udp_flow("127.0.0.1:5080"), "SIP/2.0 200 OK"),
+        (tcp_flow(&gateway, 3), "SIP/2.0 200 OK"),
+    ] {
+        let mut bench = registrar(false);
+        let sent = one(bench.receive(from, &register_request("a", "c1@", CONTACT)));
+        assert_eq!(sent.first_line(), status, "{from:?}");
+        assert_eq!(bench.counters().contacts_unproved, u64::from(status == refused));
+    }
+    // One that answers a challenge is there.
+    let mut bench = registrar(true);
+    let nonce = nonce_of(&one(bench.udp(&gateway, &register_request("a", "c1@", CONTACT))));
+    let line = login("REGISTER", "sip:example.com").line(&nonce);
+    let text = register_request("b", "c1@", &format!("{CONTACT}{line}"));
+    assert_eq!(one(bench.udp(&gateway, &text)).first_line(), "SIP/2.0 200 OK");
+}
+
+/// Each would get calls from this server that it never asked for.
+#[test]
+fn a_user_registers_so_many_new_addresses_within_an_hour() {
+    let mut bench = registrar(false);
+    let mut slot = 0;
+    let mut try_it = |bench: &mut Bench, user: &str, host: &str, from: &str, expires: u32| {
+        slot += 1;
+        let contact = format!("Contact: <sip:{user}@{host}>;expires={expires}\n");
+        let text = register_request(&format!("b{slot}"), &format!("c{slot}@"), &contact)
+            .replace("alice@example.com", &format!("{user}@example.com"));
+        let flow = match from {
+            "" => udp_flow(CALLER),
+            from => tcp_flow(from, slot),
+        };
+        let sent = bench.receive(flow, &text);
+        sent.last().unwrap().first_line()[8..11].to_owned()
+    };
+    let most = Destinations::default().new_per_hour;
+    // What is refused costs nothing: more contacts than a user may have.
+    for n in 0..most {
+        let many: String = (0..11)
+            .map(|k| format!("Contact: <sip:dave@203.0.{n}.{k}>\n"))
+            .collect();
+        let text = register_request(&format!("d{n}"), &format!("d{n}@"), &many).replace("alice@", "dave@");
+        let sent = bench.receive(tcp_flow(STRANGER, 900 + n), &text);
+        assert!(
+            sent.last()
+                .unwrap()
+                .first_line()
+                .starts_with("SIP/2.0 403 Too Many Contacts")
+        );
+    }
+    assert_eq!(try_it(&mut bench, "dave", "203.0.113.1", STRANGER, 600), "200");
+    for n in 0..most {
+        let host = format!("203.0.113.{n}");
+        assert_eq!(try_it(&mut bench, "alice", &host, STRANGER, 600), "200", "{n}");
+        // What is registered already, the source itself, a removal, a datagram's: none is new.
+        for (host, from, expires) in [
+            (host.as_str(), STRANGER, 600),
+            ("192.0.2.66", STRANGER, 600),
+            ("203.0.113.222", STRANGER, 0),
+            ("203.0.113.223", "", 600),
+            ("203.0.113.223", "", 0),
+            (host.as_str(), STRANGER, 0),
+        ] {
+            assert_eq!(
+                try_it(&mut bench, "alice", host, from, expires),
+                "200",
+                "{n} {host}"
+            );
+        }
+    }
+    assert_eq!(try_it(&mut bench, "alice", "203.0.113.200", STRANGER, 600), "403");
+    let by_maddr = "192.0.2.66;maddr=203.0.113.201";
+    assert_eq!(try_it(&mut bench, "alice", by_maddr, STRANGER, 600), "403");
+    let by_flow = "203.0.113.202;ob";
+    assert_eq!(try_it(&mut bench, "alice", by_flow, STRANGER, 600), "200");
+    assert_eq!(try_it(&mut bench, "carol", "203.0.113.200", STRANGER, 600), "200");
+    assert_eq!(try_it(&mut bench, "alice", "192.0.2.66", STRANGER, 600), "200");
+    bench.pass(3_600_000 / u64::from(most));
+    assert_eq!(try_it(&mut bench, "alice", "203.0.113.200", STRANGER, 600), "200");
+    assert_eq!(try_it(&mut bench, "alice", "203.0.113.201", STRANGER, 600), "403");
+}

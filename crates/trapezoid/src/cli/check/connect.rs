@@ -1,0 +1,293 @@
+//! `trapezoid check --connect`: whether what the configuration names is there: the database, name service, next hops.
+//!
+//! Each next hop is located as the server does it (RFC 3263), then each of its addresses is tried: by UDP with
+//! OPTIONS, by TCP and TLS with a connection. No calls are made, and nothing is written.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use settings::Loaded;
+use sip_backend::AnswerSink;
+use sip_backend::dns::{Dns, DnsOptions};
+use sip_backend::subscribers::{Source, SubscriberTable};
+use sip_core::config::{Action, Config, RelayTarget};
+use sip_core::id::QueryId;
+use sip_core::query::Answer;
+use sip_core::resolve::{Cache, Candidate, HostRef, Located, MAX_LOOKUPS, Question, Transports};
+use sip_core::time;
+use sip_core::transport::{HopHost, NextHop, Transport};
+use tokio::runtime::Runtime;
+
+use crate::cli::user::failure;
+use crate::cli::{Failure, say};
+
+/// Longest that a connection, or an answer to OPTIONS, may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// OPTIONS sent to one address: a datagram may get lost.
+const TRIES: u32 = 3;
+
+/// One is open at a time.
+const QUESTION: QueryId = QueryId {
+    slot: 0,
+    generation: 1,
+};
+
+/// Tries all that `loaded` names, with a line for each.
+///
+/// # Errors
+/// Something is not there.
+pub(super) fn run(loaded: &Loaded) -> Result<(), Failure> {
+    let mut report = Report::default();
+    match subscribers(loaded) {
+        Ok(text) => report.good(&text),
+        Err(text) => report.bad(&format!("subscribers: {text}")),
+    }
+    next_hops(loaded, &mut report)?;
+    match report.failed {
+        0 => Ok(()),
+        1 => Err(Failure::Failed("1 of these failed".to_owned())),
+        more => Err(Failure::Failed(format!("{more} of these failed"))),
+    }
+}
+
+#[derive(Default)]
+struct Report {
+    failed: u32,
+}
+
+impl Report {
+    fn good(&mut self, text: &str) {
+        say(&format!("ok: {text}"));
+    }
+
+    fn bad(&mut self, text: &str) {
+        self.failed += 1;
+        say(&format!("failed: {text}"));
+    }
+}
+
+/// Reads the table as the server's own account.
+fn subscribers(loaded: &Loaded) -> Result<String, String> {
+    let options = &loaded.shell.subscribers;
+    let words = |failure| match failure {
+        Failure::Failed(text) | Failure::Usage(text) => text,
+    };
+    if let Source::Sqlite(file) = &options.source
+        && !file.exists()
+    {
+        return Ok(format!(
+            "{}: not there yet; it is made when it is needed",
+            file.display()
+        ));
+    }
+    let began = Instant::now();
+    let mut table = SubscriberTable::open(options.clone()).map_err(|error| words(failure(error)))?;
+    let is_empty = table.is_empty().map_err(|error| words(failure(error)))?;
+    let what = if is_empty { "has no subscriber" } else { "answers" };
+    let took = began.elapsed().as_millis();
+    Ok(format!(
+        "{}: table {} {what}, in {took} ms",
+        options.source, options.table
+    ))
+}
+
+/// What the configuration names, each with what names it.
+fn named(core: &Config) -> Vec<(String, &NextHop)> {
+    let mut all: Vec<(String, &NextHop)> = Vec::new();
+    for group in &core.groups {
+        let name = String::from_utf8_lossy(&group.name);
+        all.extend(
+            group
+                .members
+                .iter()
+                .map(|member| (format!("group {name}"), &member.hop)),
+        );
+    }
+    for (number, rule) in (1..).zip(&core.routes) {
+        if let Action::Relay(relay) = &rule.action
+            && let RelayTarget::Uri(hop) = &relay.target
+        {
+            all.push((format!("rule {number}"), hop));
+        }
+    }
+    let mut seen = BTreeSet::new();
+    all.retain(|(_, hop)| seen.insert(hop.uri.clone()));
+    all
+}
+
+fn next_hops(loaded: &Loaded, report: &mut Report) -> Result<(), Failure> {
+    let all = named(&loaded.core);
+    if all.is_empty() {
+        return Ok(());
+    }
+    let runtime = Runtime::new().map_err(|error| Failure::failed("no runtime", error))?;
+    let mut names = Names::new(loaded, &runtime)?;
+    for (of, hop) in all {
+        let uri = String::from_utf8_lossy(&hop.uri);
+        let of = format!("{of}: {uri}");
+        match names.locate(&loaded.core, hop) {
+            Err(text) => report.bad(&format!("{of}: {text}")),
+            Ok(candidates) => {
+                for candidate in candidates {
+                    let Candidate {
+                        transport, address, ..
+                    } = candidate;
+                    let of = format!("{of}: {} {address}", transport.uri_name());
+                    match try_address(loaded, transport, address) {
+                        Ok(text) => report.good(&format!("{of}: {text}")),
+                        Err(text) => report.bad(&format!("{of}: {text}")),
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Gives answers of name service to this thread.
+struct Answers(Mutex<Sender<Answer>>);
+
+impl AnswerSink for Answers {
+    fn answer(&self, _origin: u16, _id: QueryId, answer: Answer) {
+        // Nobody waits any more once it has ended.
+        let _ = self.0.lock().send(answer);
+    }
+}
+
+/// Name service, as the server asks it.
+struct Names {
+    dns: Dns,
+    answers: Receiver<Answer>,
+    cache: Cache,
+    patience: Duration,
+}
+
+impl Names {
+    fn new(loaded: &Loaded, runtime: &Runtime) -> Result<Self, Failure> {
+        let (sender, answers) = channel();
+        let options = DnsOptions {
+            servers: loaded.shell.nameservers.clone(),
+            timeout: loaded.shell.dns_timeout,
+            ..DnsOptions::default()
+        };
+        let patience = options.timeout + Duration::from_secs(1);
+        let sink = Arc::new(Answers(Mutex::new(sender)));
+        let dns = Dns::new(runtime.handle().clone(), options, sink)
+            .map_err(|error| Failure::failed("name service", error))?;
+        Ok(Self {
+            dns,
+            answers,
+            cache: Cache::new(1000),
+            patience,
+        })
+    }
+
+    /// The addresses of a next hop.
+    fn locate(&mut self, core: &Config, hop: &NextHop) -> Result<Vec<Candidate>, String> {
+        let has = |v4: bool| {
+            core.listeners
+                .iter()
+                .any(|listener| listener.address.is_ipv4() == v4)
+        };
+        let transports: Transports = core.listeners.iter().map(|listener| listener.transport).collect();
+        let question = Question {
+            host: match &hop.host {
+                HopHost::Name(name) => HostRef::Name(name),
+                HopHost::Ip(ip) => HostRef::Ip(*ip),
+            },
+            port: hop.port,
+            transport: hop.transport,
+            secure: hop.secure,
+            transports,
+            ipv4: has(true),
+            ipv6: has(false),
+            dice: 0,
+            stateless: false,
+        };
+        let now = time::Instant::from_micros(1_000_000);
+        for _ in 0..=MAX_LOOKUPS {
+            match self.cache.locate(now, &question) {
+                Located::Done(found) if found.is_empty() => {
+                    return Err(
+                        "no address that a listener's transport and address family reaches".to_owned(),
+                    );
+                }
+                Located::Done(found) => return Ok(found.to_vec()),
+                Located::Unavailable => return Err("name service does not answer".to_owned()),
+                Located::Ask { name, kind } => {
+                    self.dns.resolve(0, Some(QUESTION), name.clone(), kind);
+                    let answer = match self.answers.recv_timeout(self.patience) {
+                        Ok(Answer::Resolved(answer)) => answer,
+                        Ok(_) | Err(_) => return Err("name service does not answer".to_owned()),
+                    };
+                    self.cache.store(now, &name, kind, answer);
+                }
+            }
+        }
+        Err("name service leads in circles".to_owned())
+    }
+}
+
+/// Whether something answers there; what it said.
+fn try_address(loaded: &Loaded, transport: Transport, address: SocketAddr) -> Result<String, String> {
+    match transport {
+        Transport::Udp => options(loaded, address),
+        Transport::Tcp | Transport::Tls | Transport::Ws | Transport::Wss => {
+            match TcpStream::connect_timeout(&address, PATIENCE) {
+                Ok(_) if transport.is_secure() => {
+                    Ok("connected (its certificate is not looked at)".to_owned())
+                }
+                Ok(_) => Ok("connected".to_owned()),
+                Err(error) => Err(error.to_string()),
+            }
+        }
+    }
+}
+
+/// Asks by OPTIONS; the status line of the answer.
+fn options(loaded: &Loaded, address: SocketAddr) -> Result<String, String> {
+    let words = |error: std::io::Error| error.to_string();
+    let any: IpAddr = match address {
+        SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+    };
+    // From a port of its own: the listener may be in use by the running server.
+    let socket = UdpSocket::bind((any, 0)).map_err(words)?;
+    socket.connect(address).map_err(words)?;
+    socket.set_read_timeout(Some(PATIENCE / TRIES)).map_err(words)?;
+    let own = socket.local_addr().map_err(words)?;
+    let name = loaded
+        .core
+        .domains
+        .first()
+        .map_or(&b"localhost"[..], |domain| &domain.name);
+    let domain = String::from_utf8_lossy(name);
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).map_err(|error| error.to_string())?;
+    let word = u64::from_le_bytes(random);
+    let text = format!(
+        "OPTIONS sip:{address} SIP/2.0\r\nVia: SIP/2.0/UDP {own};rport;branch=z9hG4bK{word:016x}\r\nMax-Forwards: 70\r\n\
+         From: <sip:check@{domain}>;tag={word:016x}\r\nTo: <sip:{address}>\r\nCall-ID: {word:016x}\r\n\
+         CSeq: 1 OPTIONS\r\nContact: <sip:check@{own}>\r\nContent-Length: 0\r\n\r\n"
+    );
+    let mut last = "no answer".to_owned();
+    for _ in 0..TRIES {
+        socket.send(text.as_bytes()).map_err(words)?;
+        let mut answer = [0; 2048];
+        match socket.recv(&mut answer) {
+            Ok(length) => {
+                let answer = String::from_utf8_lossy(answer.get(..length).unwrap_or_default()).into_owned();
+                let line = answer.lines().next().unwrap_or_default().to_owned();
+                let status = line.strip_prefix("SIP/2.0 ").ok_or("what answers is not SIP")?;
+                return Ok(format!("answers {status}"));
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) => last = error.to_string(),
+        }
+    }
+    Err(last)
+}

@@ -1,0 +1,79 @@
+//! Asking the running server, by its admin address and its token.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use serde_json::Value;
+use zeroize::Zeroizing;
+
+use super::http::{self, Question};
+use super::{ConfigOption, Failure, configuration};
+use crate::machine;
+
+/// Asks the server that this configuration is of.
+pub(super) fn ask(option: &ConfigOption, method: &str, path: &str, body: &str) -> Result<Value, Failure> {
+    let loaded = configuration(option.config.as_deref(), &machine::read()?)?;
+    let Some(admin) = loaded.shell.admin else {
+        return Err(Failure::Usage(
+            "[admin] listen is \"off\", so the server cannot be asked; give it an address".to_owned(),
+        ));
+    };
+    let file = &loaded.shell.admin_token;
+    let token = std::fs::read_to_string(file)
+        .map(Zeroizing::new)
+        .map_err(|error| {
+            let place = file.display();
+            Failure::Failed(format!(
+                "{place}: {error}; the server makes it at its first start"
+            ))
+        })?;
+    let token = token.lines().next().unwrap_or_default().trim();
+    let address = reachable(admin);
+    let question = Question {
+        method,
+        path,
+        token,
+        body,
+    };
+    let (status, text) = http::ask(&address.to_string(), &question).map_err(|error| {
+        Failure::Failed(format!("no server answers at {address}: {error}; is it running?"))
+    })?;
+    let answer: Value = serde_json::from_str(&text)
+        .map_err(|_| Failure::Failed(format!("who answers at {address} is no Trapezoid")))?;
+    match status {
+        200 => Ok(answer),
+        _ => Err(Failure::Failed(
+            answer["error"]
+                .as_str()
+                .unwrap_or("the server refused")
+                .to_owned(),
+        )),
+    }
+}
+
+/// Where a server that listens at every address is to be found.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        IpAddr::V4(ip) => ip.into(),
+        IpAddr::V6(ip) => ip.into(),
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_listens_everywhere_is_asked_on_the_loopback() {
+        for (listens, asked) in [
+            ("[::]:8080", "[::1]:8080"),
+            ("0.0.0.0:80", "127.0.0.1:80"),
+            ("192.0.2.1:80", "192.0.2.1:80"),
+        ] {
+            let listens = listens.parse().expect("an address");
+            assert_eq!(reachable(listens).to_string(), asked);
+        }
+    }
+}

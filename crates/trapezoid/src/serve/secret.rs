@@ -1,0 +1,91 @@
+//! What the first start makes and tells once: passwords, and the token of `/api/v1/`.
+//!
+//! A terminal shows them. What else reads standard error keeps it (the journal of systemd, a container's log), so there
+//! they go into files for their owner only, and the log names the files.
+
+use std::io::{self, IsTerminal};
+use std::path::Path;
+
+use settings::{LogFormat, Shell};
+use zeroize::Zeroizing;
+
+use super::data_dir::write_once;
+use crate::cli::{Failure, say};
+
+/// Where the passwords of the first start are, in `server.data_dir`.
+const FILE: &str = "first-start.txt";
+
+/// Tells what was made. `welcome` holds passwords.
+pub(super) fn show(
+    shell: &Shell,
+    welcome: Option<Zeroizing<String>>,
+    token: Option<Zeroizing<String>>,
+) -> Result<(), Failure> {
+    let is_seen = io::stderr().is_terminal() && shell.log.format == LogFormat::Text;
+    let place = shell.admin_token.display();
+    if is_seen {
+        if let Some(text) = &welcome {
+            say(text);
+        }
+        if let Some(token) = &token {
+            say(&Zeroizing::new(shown(&shell.admin_token, token)));
+        }
+        return Ok(());
+    }
+    if let Some(text) = &welcome {
+        let file = shell.data_dir.join(FILE);
+        write_once(&file, text.as_bytes())
+            .map_err(|error| Failure::failed(&format!("cannot write {}", file.display()), error))?;
+        let file = file.display();
+        tracing::info!(
+            "first start: two subscribers were made; {file} has their passwords, remove it once read"
+        );
+    }
+    if token.is_some() {
+        tracing::info!("first start: the token of /api/v1/ was made; {place} has it");
+    }
+    Ok(())
+}
+
+fn shown(place: &Path, token: &str) -> String {
+    let place = place.display();
+    format!(
+        "First start: the token of /api/v1/ was made. It is shown this once, and kept in {place}.\n\n    {token}\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use settings::{Machine, read_text};
+
+    use super::*;
+
+    /// Tests' standard error is no terminal.
+    #[test]
+    fn what_keeps_standard_error_gets_no_secret() {
+        let machine = Machine {
+            addresses: vec![("127.0.0.1".parse().expect("address"), 8)],
+            host_name: None,
+            processors: 1,
+            memory_bytes: None,
+            variable: |_| None,
+        };
+        let dir = tempfile::tempdir().expect("a directory");
+        let text = format!("[server]\ndata_dir = {:?}\n", dir.path());
+        let loaded = read_text(&text, "f", None, &machine).unwrap_or_else(|problems| panic!("{problems}"));
+        let file = dir.path().join(FILE);
+        let secret = |text: &str| Some(Zeroizing::new(text.to_owned()));
+        if io::stderr().is_terminal() {
+            return;
+        }
+        assert!(show(&loaded.shell, None, secret("t0ken")).is_ok());
+        assert!(!file.exists());
+        assert!(show(&loaded.shell, secret("passw0rds"), None).is_ok());
+        assert_eq!(fs::read_to_string(&file).expect("written"), "passw0rds");
+        let mode = fs::metadata(&file).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+}
