@@ -91,7 +91,7 @@ impl Buckets {
             .interval_ns
             .saturating_mul(u64::from(count.saturating_sub(1)));
         let last_ns = held.unwrap_or(0).max(now_ns).saturating_add(more);
-        count == 0 || last_ns <= now_ns.saturating_add(self.slack_ns)
+        last_ns <= now_ns.saturating_add(self.slack_ns)
     }
 
     /// Takes one message out of the bucket of the source with this number, whose keyed hash this is.

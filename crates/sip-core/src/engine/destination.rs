@@ -1,7 +1,7 @@
 //! Denied destinations (`[destinations]`): where a contact, a 3xx or a URI of a dialog must not lead.
 //!
 //! The loopback, addresses of groups and of rules, and listed networks are denied, except to what comes from there:
-//! a PBX on the same machine registers the loopback, and a phone elsewhere does not. An address on which this server
+//! a PBX on the same machine may register the loopback, and a phone on another machine may not. An address on which this server
 //! listens is denied to all. Multicast, broadcast and unspecified addresses are no hosts, and nothing is ever sent
 //! there (`proxy/forward.rs`).
 //!
@@ -16,7 +16,7 @@ use siphasher::sip::SipHasher13;
 use super::Engine;
 use super::directory::in_networks;
 use super::place::PlaceId;
-use crate::admission::bucket::{Buckets, Taken};
+use crate::admission::bucket::Buckets;
 use crate::config::{Config, Destinations, Network};
 use crate::resolve::HostRef;
 use crate::time::Instant;
@@ -160,18 +160,25 @@ impl NewAddresses {
 
     /// Whether a user may have so many more.
     pub(crate) fn may_take(&self, now: Instant, aor: &[u8], count: usize) -> bool {
+        // Nearly all REGISTERs have none.
+        let Some(users) = self.users.as_ref().filter(|_| count > 0) else {
+            return true;
+        };
         let (user, count) = (self.user(aor), u32::try_from(count).unwrap_or(u32::MAX));
-        let mut users = self.users.iter();
-        users.all(|users| users.may_take(now, user, user, count))
+        users.may_take(now, user, user, count)
     }
 
     /// A user has so many more.
     pub(crate) fn take(&mut self, now: Instant, aor: &[u8], count: usize) {
+        if count == 0 {
+            return;
+        }
         let user = self.user(aor);
         if let Some(users) = &mut self.users {
-            let mut all = (0..count).map(|_| users.take(now, user, user));
-            // That it may was asked before.
-            let _ = all.all(|taken| taken != Taken::Refused);
+            for _ in 0..count {
+                // That it may was asked before.
+                let _ = users.take(now, user, user);
+            }
         }
     }
 

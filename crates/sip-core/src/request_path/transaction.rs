@@ -189,10 +189,9 @@ impl Engine {
         let bytes = request.message.bytes();
         let quiet = self.is_unproven(request);
         let key = self.begin_server(key, invite, request.flow, request.reply_to(), bytes, quiet);
-        if let Some(live) = self
-            .table
-            .live_mut(key)
-            .filter(|_| invite && request.to.tag().is_none())
+        if invite
+            && request.to.tag().is_none()
+            && let Some(live) = self.table.live_mut(key)
         {
             live.user.begins_call = true;
         }
