@@ -6,7 +6,7 @@ use sip_message::{Host, SipUri};
 
 use crate::engine::Engine;
 use crate::resolve::{Candidates, HostRef, Question};
-use crate::transport::{HopHost, Known, NextHop, PeerName, Transport};
+use crate::transport::{Known, NextHop, PeerName, Transport};
 
 /// What the URI of a next hop says.
 #[derive(Clone, Copy, Debug)]
@@ -35,10 +35,7 @@ pub(crate) enum Lead {
 impl<'a> Hop<'a> {
     pub(crate) fn configured(hop: &'a NextHop) -> Self {
         Self {
-            host: match &hop.host {
-                HopHost::Name(name) => HostRef::Name(name),
-                HopHost::Ip(ip) => HostRef::Ip(*ip),
-            },
+            host: HostRef::from(&hop.host),
             port: hop.port,
             transport: hop.transport,
             secure: hop.secure,

@@ -34,7 +34,7 @@ pub use cache::Cache;
 pub use refresh::{CacheCounters, MAX_REFRESHES};
 
 use crate::query::RecordKind;
-use crate::transport::Transport;
+use crate::transport::{HopHost, Transport};
 
 /// One way to reach the next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +93,15 @@ pub enum HostRef<'a> {
     Name(&'a [u8]),
     /// Address.
     Ip(IpAddr),
+}
+
+impl<'a> From<&'a HopHost> for HostRef<'a> {
+    fn from(host: &'a HopHost) -> Self {
+        match host {
+            HopHost::Name(name) => Self::Name(name),
+            HopHost::Ip(ip) => Self::Ip(*ip),
+        }
+    }
 }
 
 /// A set of transports.

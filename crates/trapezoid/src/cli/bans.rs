@@ -6,7 +6,7 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 use sip_core::admission::Source;
 
-use super::running::ask;
+use super::running::{List, ask};
 use super::{ConfigOption, Failure, duration, print, say};
 
 #[derive(Debug, clap::Args)]
@@ -23,15 +23,6 @@ enum BansAction {
     Add(Add),
     /// Lift a ban, and forget what the source did before.
     Lift(Lift),
-}
-
-#[derive(Debug, clap::Args)]
-struct List {
-    /// As JSON: an array of objects, as the admin page has them.
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    config: ConfigOption,
 }
 
 #[derive(Debug, clap::Args)]

@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use super::running::ask;
+use super::running::{List, ask};
 use super::{ConfigOption, Failure, print, say};
 
 #[derive(Debug, clap::Args)]
@@ -20,15 +20,6 @@ enum GroupsAction {
     Drain(Change),
     /// Give a drained member requests again.
     Enable(Change),
-}
-
-#[derive(Debug, clap::Args)]
-struct List {
-    /// As JSON: an array of objects, as the admin page has them.
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    config: ConfigOption,
 }
 
 #[derive(Debug, clap::Args)]

@@ -2,12 +2,23 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use clap::Args;
 use serde_json::Value;
 use zeroize::Zeroizing;
 
 use super::http::{self, Question};
 use super::{ConfigOption, Failure, configuration};
 use crate::machine;
+
+/// What a list is wanted of, and how.
+#[derive(Debug, Args)]
+pub(super) struct List {
+    /// As JSON: an array of objects, as the admin page has them.
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) config: ConfigOption,
+}
 
 /// Asks the server that this configuration is of.
 pub(super) fn ask(option: &ConfigOption, method: &str, path: &str, body: &str) -> Result<Value, Failure> {

@@ -19,7 +19,7 @@ use sip_core::id::QueryId;
 use sip_core::query::Answer;
 use sip_core::resolve::{Cache, Candidate, HostRef, Located, MAX_LOOKUPS, Question, Transports};
 use sip_core::time;
-use sip_core::transport::{HopHost, NextHop, Transport};
+use sip_core::transport::{NextHop, Transport};
 use tokio::runtime::Runtime;
 
 use crate::cli::user::failure;
@@ -195,10 +195,7 @@ impl Names {
         };
         let transports: Transports = core.listeners.iter().map(|listener| listener.transport).collect();
         let question = Question {
-            host: match &hop.host {
-                HopHost::Name(name) => HostRef::Name(name),
-                HopHost::Ip(ip) => HostRef::Ip(*ip),
-            },
+            host: HostRef::from(&hop.host),
             port: hop.port,
             transport: hop.transport,
             secure: hop.secure,
