@@ -63,12 +63,10 @@ fn check(query: &str, all: &Series) {
     assert_eq!(count('{'), count('}'), "{query}");
     let selectors = selectors(query);
     assert!(!selectors.is_empty(), "{query}");
-    let mut labels = BTreeSet::from(OF_SCRAPER.map(str::to_owned));
     for (name, conditions) in &selectors {
         let known = all
             .get(name)
             .unwrap_or_else(|| panic!("no series {name}: {query}"));
-        labels.extend(known.keys().cloned());
         for condition in conditions.split(',').filter(|condition| !condition.is_empty()) {
             let key: String = condition.chars().take_while(|c| is_word(*c)).collect();
             let (operator, value) = condition[key.len()..].split_once('"').expect("a quoted value");
@@ -86,10 +84,13 @@ fn check(query: &str, all: &Series) {
             }
         }
     }
+    // What stands behind the labels by which something is grouped begins with what is grouped.
     for grouped in query.split(" by (").skip(1) {
-        let (keys, _) = grouped.split_once(')').expect("a closing bracket");
+        let (keys, of) = grouped.split_once(')').expect("a closing bracket");
+        let (name, _) = &self::selectors(of)[0];
         for key in keys.split(',').map(str::trim) {
-            assert!(labels.contains(key), "no label {key}: {query}");
+            let has = all[name].contains_key(key) || OF_SCRAPER.contains(&key);
+            assert!(has, "{name} has no label {key}: {query}");
         }
     }
 }

@@ -48,6 +48,8 @@ fn only_pages_of_the_origins_that_the_listener_names_get_in() {
     assert_eq!(upgrade(some, sip), switched, "no browser");
     let refused = upgrade(some, &from("https://example.org"));
     assert!(refused.starts_with("HTTP/1.1 403"), "{refused}");
+    let line = server.wait_for("a WebSocket was refused");
+    assert!(line.contains("origin=\"https://example.org\""), "{line}");
     assert_eq!(upgrade(any, &from("https://example.org")), switched);
     let other = upgrade(any, "Sec-WebSocket-Protocol: chat\r\n");
     assert!(other.starts_with("HTTP/1.1 400"), "RFC 7118 §4: {other}");

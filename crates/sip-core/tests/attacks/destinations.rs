@@ -202,6 +202,8 @@ fn a_redirect_to_a_user_of_ours_is_looked_up_in_place() {
     for (contact, expected) in [
         ("sip:carol@example.com", vec!["192.0.2.33:5060"]),
         ("sip:carol@192.0.2.1", vec![]),
+        // What must go by TLS goes to no contact that cannot be reached so.
+        ("sips:carol@example.com", vec![]),
         ("sip:0019005550100@example.com", vec![]),
         ("sip:example.com", vec![]),
         ("sip:bob@example.com", vec![]),
@@ -214,6 +216,21 @@ fn a_redirect_to_a_user_of_ours_is_looked_up_in_place() {
         let passed = expected.is_empty().then_some("SIP/2.0 302 Moved Temporarily");
         assert_eq!(caller, passed, "{contact}");
     }
+}
+
+/// Two flows of one user agent are two ways to one phone.
+#[test]
+fn a_redirect_to_a_user_of_ours_rings_each_phone_once() {
+    let config = location_with(|relay| relay.recurse = true);
+    let of_phone = |n, instance: &str| Binding {
+        instance: instance.as_bytes().into(),
+        ..phone(n)
+    };
+    let mut bench = registered(&config, &[phone(1)]);
+    let flows = [of_phone(2, "a"), of_phone(3, "a"), of_phone(4, "b")];
+    register(&bench, "carol@example.com", &flows);
+    let sent = moved(&mut bench, "Contact: <sip:carol@example.com>\n");
+    assert_eq!(reached(&sent), ["192.0.2.32:5060", "192.0.2.34:5060"]);
 }
 
 /// A request of a dialog, from either side, and whom it reaches or what it is answered.
