@@ -29,8 +29,8 @@ pub fn run(bytes: &[u8]) {
         addresses: vec![(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 24)],
         host_name: Some("sip.example.com".to_owned()),
         processors: 4,
-        memory_bytes: None,
         variable,
+        ..Machine::default()
     };
     match read_text(&text, "f", None, &machine) {
         Ok(loaded) => {

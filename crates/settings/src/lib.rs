@@ -59,6 +59,19 @@ pub struct Machine {
     pub variable: fn(&str) -> Option<String>,
 }
 
+/// One of which nothing is known but the loopback and a processor.
+impl Default for Machine {
+    fn default() -> Self {
+        Self {
+            addresses: vec![(IpAddr::from([127, 0, 0, 1]), 8)],
+            host_name: None,
+            processors: 1,
+            memory_bytes: None,
+            variable: |_| None,
+        }
+    }
+}
+
 /// A valid configuration.
 #[derive(Debug, Clone)]
 pub struct Loaded {

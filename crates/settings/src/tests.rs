@@ -25,12 +25,12 @@ fn machine() -> Machine {
         ],
         host_name: Some("Bench".to_owned()),
         processors: 3,
-        memory_bytes: None,
         variable: |name| match name {
             "REALM" => Some("from the environment".to_owned()),
             "PASSWORD" => Some("hunter2".to_owned()),
             _ => None,
         },
+        ..Machine::default()
     }
 }
 

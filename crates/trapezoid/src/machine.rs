@@ -60,3 +60,14 @@ fn host_name() -> Option<String> {
     let text = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
     Some(text.trim().to_owned()).filter(|name| !name.is_empty())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_the_machine_is_known() {
+        let bytes = memory_bytes().expect("Linux says it");
+        assert!(bytes > 16 << 20, "{bytes}");
+    }
+}

@@ -20,8 +20,8 @@ pub(crate) struct Abuse {
     #[schemars(range(min = 64, max = 16_777_216))]
     pub sources: usize,
     /// Failed authentications and requests of scanners, of one source within `failures_s`, after which it is banned.
-    /// Where others have registered from the same address lately, users that fail are counted, each once. 0: nobody is
-    /// banned but by hand.
+    /// Where others have registered from the same address lately, users that fail are counted, each once. 0: bans are
+    /// made by hand only.
     #[schemars(range(max = 10_000))]
     pub failures: u32,
     /// See `failures`.

@@ -8,13 +8,7 @@ use super::*;
 /// Abuse control with these lines of `[abuse]`, and what workers report to it; nobody is banned, the trust
 /// domain is 10.0.0.0/8.
 pub(crate) fn opened(lines: &str) -> (Abuse, Reports) {
-    let machine = Machine {
-        addresses: vec![("127.0.0.1".parse().expect("address"), 8)],
-        host_name: None,
-        processors: 1,
-        memory_bytes: None,
-        variable: |_| None,
-    };
+    let machine = Machine::default();
     let dir = tempfile::tempdir().expect("a directory").keep();
     let text = format!("[server]\ndata_dir = {dir:?}\n[abuse]\n{lines}\n[trust]\npeers = [\"10.0.0.0/8\"]\n");
     let loaded = read_text(&text, "f", None, &machine).unwrap_or_else(|problems| panic!("{problems}"));

@@ -146,10 +146,7 @@ mod tests {
                 (ip("2001:db8::1"), 64),
                 (ip("192.0.2.7"), 24),
             ],
-            host_name: None,
-            processors: 1,
-            memory_bytes: None,
-            variable: |_| None,
+            ..Machine::default()
         };
         let mut loaded = load(None, &machine).unwrap_or_else(|problems| panic!("{problems}"));
         loaded.shell.subscribers.source = Source::Sqlite(data_dir.join("subscribers.db"));

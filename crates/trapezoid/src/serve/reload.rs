@@ -383,11 +383,8 @@ mod tests {
 
     fn loaded(text: &str) -> Loaded {
         let machine = Machine {
-            addresses: vec![("127.0.0.1".parse().expect("address"), 8)],
-            host_name: None,
             processors: 2,
-            memory_bytes: None,
-            variable: |_| None,
+            ..Machine::default()
         };
         read_text(text, "f", None, &machine).unwrap_or_else(|problems| panic!("{problems}"))
     }

@@ -3,6 +3,7 @@
 //! A terminal shows them. What else reads standard error keeps it (the journal of systemd, a container's log), so there
 //! they go into files for their owner only, and the log names the files.
 
+use std::fs;
 use std::io::{self, IsTerminal};
 use std::path::Path;
 
@@ -34,8 +35,12 @@ pub(super) fn show(
     }
     if let Some(text) = &welcome {
         let file = shell.data_dir.join(FILE);
-        write_once(&file, text.as_bytes())
-            .map_err(|error| Failure::failed(&format!("cannot write {}", file.display()), error))?;
+        // One of an earlier first start has other passwords.
+        let written = match fs::remove_file(&file) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            Ok(()) | Err(_) => write_once(&file, text.as_bytes()),
+        };
+        written.map_err(|error| Failure::failed(&format!("cannot write {}", file.display()), error))?;
         let file = file.display();
         tracing::info!(
             "first start: two subscribers were made; {file} has their passwords, remove it once read"
@@ -56,7 +61,6 @@ fn shown(place: &Path, token: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     use settings::{Machine, read_text};
@@ -66,13 +70,7 @@ mod tests {
     /// Tests' standard error is no terminal.
     #[test]
     fn what_keeps_standard_error_gets_no_secret() {
-        let machine = Machine {
-            addresses: vec![("127.0.0.1".parse().expect("address"), 8)],
-            host_name: None,
-            processors: 1,
-            memory_bytes: None,
-            variable: |_| None,
-        };
+        let machine = Machine::default();
         let dir = tempfile::tempdir().expect("a directory");
         let text = format!("[server]\ndata_dir = {:?}\n", dir.path());
         let loaded = read_text(&text, "f", None, &machine).unwrap_or_else(|problems| panic!("{problems}"));
@@ -85,6 +83,9 @@ mod tests {
         assert!(!file.exists());
         assert!(show(&loaded.shell, secret("passw0rds"), None).is_ok());
         assert_eq!(fs::read_to_string(&file).expect("written"), "passw0rds");
+        // The subscribers were removed, and made once more.
+        assert!(show(&loaded.shell, secret("others"), None).is_ok());
+        assert_eq!(fs::read_to_string(&file).expect("written"), "others");
         let mode = fs::metadata(&file).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
     }

@@ -61,9 +61,7 @@ impl Site {
                 ("192.0.2.7".parse().expect("address"), 24),
             ],
             host_name: Some("Box".to_owned()),
-            processors: 1,
-            memory_bytes: None,
-            variable: |_| None,
+            ..Machine::default()
         };
         let loaded = read_text(text, "f", Some(&self.path("f")), &machine);
         loaded.unwrap_or_else(|problems| panic!("{problems}"))
