@@ -175,10 +175,13 @@ impl Setup {
 
     /// For people, and the name of a series.
     pub fn text(&self) -> String {
-        match self.look_ups {
-            Some(look_ups) => format!("{} {}", self.server.name(), look_ups.text()),
-            None => format!("{} {}", self.server.name(), self.case.text()),
-        }
+        format!("{} {}", self.server.name(), self.short())
+    }
+
+    /// The same without the server's name, for where only one takes part.
+    pub fn short(&self) -> String {
+        self.look_ups
+            .map_or_else(|| self.case.text(), |look_ups| look_ups.text())
     }
 }
 

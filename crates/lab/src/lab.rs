@@ -11,7 +11,6 @@ use crate::progress::Progress;
 use crate::report;
 use crate::results::{Absent, Provenance, Results};
 use crate::station::{Conditions, Cpus, Station};
-use crate::statistics::Judgement;
 
 /// An experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,30 +179,33 @@ pub fn rewrite(directory: &Path) -> Outcome<()> {
 fn summary(results: &Results, out: &Path) -> String {
     let mut text = String::new();
     for check in &results.checks {
-        let judgement = match check.judgement {
-            Judgement::Held | Judgement::Undecided => check.judgement.word().to_owned(),
-            Judgement::Lost => check.judgement.word().to_uppercase(),
+        let word = check.judgement.word();
+        let judgement = if check.judgement.fails() {
+            word.to_uppercase()
+        } else {
+            word.to_owned()
         };
-        text.push_str(&format!("{judgement:<9}  {}: {}\n", check.name, check.figures));
+        text.push_str(&format!("{judgement:<12}  {}: {}\n", check.name, check.figures));
     }
     for warning in results.warnings() {
-        text.push_str(&format!("note       {warning}\n"));
+        text.push_str(&format!("note          {warning}\n"));
     }
     text.push_str(&format!("report: {}", out.join("report.html").display()));
     text
 }
 
-/// In the quick form a lost shape is a failure, and one that is undecided is not; figures are what they are.
+/// In the quick form a shape that is lost, or was not measured, is a failure, and one that is undecided is not; figures
+/// are what they are.
 fn verdict(results: &Results) -> Outcome<()> {
     let lost: Vec<&str> = results
         .checks
         .iter()
-        .filter(|check| check.judgement == Judgement::Lost)
+        .filter(|check| check.judgement.fails())
         .map(|check| check.name.as_str())
         .collect();
     if results.quick && !lost.is_empty() {
         return Err(Failure::Shape(format!(
-            "{}: lost: {}",
+            "{}: lost or not measured: {}",
             results.experiment,
             lost.join("; ")
         )));
@@ -215,6 +217,7 @@ fn verdict(results: &Results) -> Outcome<()> {
 mod tests {
     use super::*;
     use crate::results::Check;
+    use crate::statistics::Judgement;
 
     #[test]
     fn a_lost_shape_fails_the_quick_form_only() {
@@ -231,11 +234,12 @@ mod tests {
         assert!(verdict(&with(true, Judgement::Held)).is_ok());
         assert!(verdict(&with(true, Judgement::Undecided)).is_ok());
         assert!(verdict(&with(false, Judgement::Lost)).is_ok());
+        assert!(verdict(&with(true, Judgement::Unmeasured)).is_err());
         let lost = verdict(&with(true, Judgement::Lost)).unwrap_err();
-        assert_eq!(lost.to_string(), "transport: lost: a");
+        assert_eq!(lost.to_string(), "transport: lost or not measured: a");
         let said = |judgement| summary(&with(true, judgement), Path::new("out"));
-        assert!(said(Judgement::Undecided).starts_with("undecided  a: 1 and 2\n"));
-        assert!(said(Judgement::Lost).starts_with("LOST       a: 1 and 2\n"));
+        assert!(said(Judgement::Undecided).starts_with("undecided     a: 1 and 2\n"));
+        assert!(said(Judgement::Lost).starts_with("LOST          a: 1 and 2\n"));
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! How far it is: a line for each run, and on a terminal a bar with the time that is left.
 
+use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 use crate::results::Row;
 
@@ -11,9 +12,9 @@ use crate::results::Row;
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,
-    /// Whether somebody sees the bar.
+    /// Whether the bar is seen.
     on_terminal: bool,
-    /// Whether anybody is told anything.
+    /// Whether nothing is written at all.
     silent: bool,
 }
 
@@ -21,17 +22,11 @@ impl Progress {
     /// On standard error.
     pub fn new(name: &str) -> Self {
         let on_terminal = io::stderr().is_terminal();
-        let bar = ProgressBar::with_draw_target(
-            Some(0),
-            if on_terminal {
-                ProgressDrawTarget::stderr_with_hz(4)
-            } else {
-                ProgressDrawTarget::hidden()
-            },
-        );
-        if let Ok(style) = ProgressStyle::with_template("{prefix} [{bar:40}] {percent} %, {msg} {eta} left") {
-            bar.set_style(style.progress_chars("=> "));
-        }
+        let bar = bar(if on_terminal {
+            ProgressDrawTarget::stderr_with_hz(4)
+        } else {
+            ProgressDrawTarget::hidden()
+        });
         bar.set_prefix(name.to_owned());
         if on_terminal {
             bar.enable_steady_tick(Duration::from_secs(1));
@@ -46,7 +41,7 @@ impl Progress {
     /// One that says nothing, for tests.
     pub fn silent() -> Self {
         Self {
-            bar: ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden()),
+            bar: bar(ProgressDrawTarget::hidden()),
             on_terminal: false,
             silent: true,
         }
@@ -54,7 +49,8 @@ impl Progress {
 
     /// There are so many seconds more to do than was said before.
     pub fn expect(&mut self, seconds: f64) {
-        self.bar.inc_length(milliseconds(seconds));
+        let before = self.bar.length().unwrap_or(0);
+        self.bar.set_length(before.saturating_add(milliseconds(seconds)));
     }
 
     /// So many of them are done.
@@ -75,7 +71,7 @@ impl Progress {
         if self.on_terminal {
             self.bar.println(text);
         } else {
-            // Nobody can be told that standard error is closed.
+            // Where standard error is closed there is no other place to say it.
             let _ = writeln!(io::stderr().lock(), "{text}");
         }
     }
@@ -91,6 +87,33 @@ impl Progress {
     }
 }
 
+/// A bar that stands at 0 until it is known how much there is to do: of a length of nothing, all would be done.
+fn bar(target: ProgressDrawTarget) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(None, target);
+    let style = ProgressStyle::with_template("{prefix} [{bar:40}] {percent} %, {msg} {left}");
+    if let Ok(style) = style {
+        let left = |state: &ProgressState, out: &mut dyn fmt::Write| {
+            // A bar that cannot be written is not seen either.
+            let _ = out.write_str(&left(state.pos(), state.len(), state.elapsed()));
+        };
+        bar.set_style(style.progress_chars("=> ").with_key("left", left));
+    }
+    bar
+}
+
+/// The time that is left, for people: what was said to be left, at the pace so far (starting servers takes time, too).
+fn left(done_ms: u64, all_ms: Option<u64>, elapsed: Duration) -> String {
+    let Some(all_ms) = all_ms else {
+        return "counting what there is to do".to_owned();
+    };
+    let pace = match done_ms {
+        0 => 1.0,
+        _ => (elapsed.as_secs_f64() * 1e3 / done_ms as f64).max(1.0),
+    };
+    let left = Duration::from_secs_f64((all_ms.saturating_sub(done_ms) as f64 * pace / 1e3).round());
+    format!("{} left", HumanDuration(left))
+}
+
 fn milliseconds(seconds: f64) -> u64 {
     (seconds.max(0.0) * 1e3) as u64
 }
@@ -103,14 +126,14 @@ fn line(row: &Row) -> String {
         None => format!("{:.1} µs", row.server_us()),
     };
     let full = match row.saturated() {
-        "nobody" => String::new(),
-        who => format!(", {who} full"),
+        "none" => String::new(),
+        what => format!(", {what} full"),
     };
     format!(
-        "{:<44} {:>8.0}/s: {:>6.2} % done, {us}, CPU {:.2} (generator {:.2}){p99}{full}",
+        "{:<44} {:>8.0}/s: {:>6.2} % completed, {us}, CPU {:.2} (generator {:.2}){p99}{full}",
         row.setup.text(),
         row.run.rate,
-        100.0 * (1.0 - row.load.failed_part()),
+        100.0 * row.load.completed_part(),
         row.server.utilization(),
         row.load.generator.utilization,
     )
@@ -118,6 +141,8 @@ fn line(row: &Row) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use super::*;
     use crate::experiments::synthetic::row;
 
@@ -125,10 +150,74 @@ mod tests {
     fn a_run_is_one_line() {
         let mut row = row(1000.0, 25.0);
         let text = line(&row);
-        assert!(text.contains("1000/s: 100.00 % done, 25.0 µs"), "{text}");
+        assert!(text.contains("1000/s: 100.00 % completed, 25.0 µs"), "{text}");
         assert!(!text.contains('\n') && !text.contains("full"), "{text}");
         row.load.generator.saturated = true;
         assert!(line(&row).ends_with("generator full"));
+    }
+
+    #[test]
+    fn the_time_left_is_known_from_the_beginning() {
+        let seconds = Duration::from_secs;
+        assert_eq!(left(0, None, seconds(0)), "counting what there is to do");
+        assert_eq!(left(0, Some(600_000), seconds(3)), "10 minutes left");
+        assert_eq!(left(300_000, Some(600_000), seconds(600)), "10 minutes left");
+        assert_eq!(left(600_000, Some(600_000), seconds(600)), "0 seconds left");
+    }
+
+    /// A terminal that keeps what was written last.
+    #[derive(Clone, Debug, Default)]
+    struct Paper(Arc<Mutex<String>>);
+
+    impl indicatif::TermLike for Paper {
+        fn width(&self) -> u16 {
+            120
+        }
+        fn move_cursor_up(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_down(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_right(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_left(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn write_line(&self, text: &str) -> io::Result<()> {
+            self.write_str(text)
+        }
+        fn write_str(&self, text: &str) -> io::Result<()> {
+            self.0.lock().unwrap().push_str(text);
+            Ok(())
+        }
+        fn clear_line(&self) -> io::Result<()> {
+            self.0.lock().unwrap().clear();
+            Ok(())
+        }
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What a terminal shows.
+    fn shown(progress: &Progress) -> String {
+        let paper = Paper::default();
+        let target = ProgressDrawTarget::term_like(Box::new(paper.clone()));
+        progress.bar.set_draw_target(target);
+        progress.bar.tick();
+        paper.0.lock().unwrap().clone()
+    }
+
+    #[test]
+    fn the_bar_begins_at_nothing() {
+        let mut progress = Progress::silent();
+        assert!(shown(&progress).contains("] 0 %"), "{}", shown(&progress));
+        progress.expect(100.0);
+        assert!(shown(&progress).contains("] 0 %"), "{}", shown(&progress));
+        progress.done(25.0);
+        assert!(shown(&progress).contains("] 25 %"), "{}", shown(&progress));
     }
 
     #[test]

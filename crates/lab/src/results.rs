@@ -222,7 +222,7 @@ impl Row {
         }
     }
 
-    /// Who had no room left.
+    /// What had no room left.
     pub fn saturated(&self) -> &'static str {
         if self.load.generator.saturated && self.server_is_full() {
             "both"
@@ -239,7 +239,7 @@ impl Row {
         } else if self.others_are_full() {
             "the other CPU"
         } else {
-            "nobody"
+            "none"
         }
     }
 }
@@ -468,7 +468,7 @@ mod tests {
             (with(&full, 0.96, true), Carried, Carried, "both"),
             (with(&idle, 0.96, true), GeneratorFull, GeneratorFull, "generator"),
             (with(&idle, 0.94, false), Failed, GeneratorFull, "the other CPU"),
-            (with(&idle, 0.5, false), Failed, Failed, "nobody"),
+            (with(&idle, 0.5, false), Failed, Failed, "none"),
         ] {
             assert_eq!((row.judged(by_generator), row.saturated()), (verdict, who));
         }

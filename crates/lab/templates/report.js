@@ -1,8 +1,6 @@
 "use strict";
 // Draws each plot from the data beside it; again when the page's width or its colours change.
 (() => {
-  const LIGHT = ["#1d5fa8", "#c2410c", "#15803d", "#7e22ce", "#a16207", "#0e7490", "#be185d", "#475569"];
-  const DARK = ["#7fb4ee", "#fb923c", "#4ade80", "#c084fc", "#facc15", "#22d3ee", "#f472b6", "#cbd5e1"];
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const places = [...document.querySelectorAll(".plot")].map((place) => ({
     place, plot: JSON.parse(place.parentElement.querySelector("script").textContent), drawn: null,
@@ -20,29 +18,36 @@
   }
 
   function options(plot, width) {
-    const palette = dark.matches ? DARK : LIGHT;
+    const palette = dark.matches ? plot.dark : plot.light;
     const axis = { stroke: colour("--faint"), grid: { stroke: colour("--rule"), width: 1 },
       ticks: { stroke: colour("--rule") }, font: "12px system-ui, sans-serif" };
     const count = plot.names.length;
     const bars = uPlot.paths.bars({ size: [0.6, 80] });
     const series = plot.names.map((name, at) => {
-      const own = palette[at % palette.length];
+      const own = palette[at];
       const value = (_, drawn, __, index) => index == null ? "–" : short(plot.data[at + 1][index]);
       return plot.stacked
         ? { label: name, value, fill: own, stroke: own, paths: bars, points: { show: false } }
         : { label: name, value, stroke: own, width: 2, spanGaps: true,
-            dash: plot.dashed[at] || at >= palette.length ? [6, 4] : undefined,
+            dash: plot.dashed[at] ? [6, 4] : undefined,
             points: { show: plot.data[0].length < 60, size: 6, fill: own } };
     });
     const x = { label: plot.x || undefined, ...axis, labelFont: axis.font };
     if (plot.labels.length) {
       x.splits = plot.labels.map((_, at) => at);
-      x.values = plot.labels.map((label) => width / plot.labels.length < 14 * label.length ? "" : label);
+      // Names that do not fit side by side lean; where there are more than lines of text, only some are written.
+      const room = (width - 100) / plot.labels.length, letters = Math.max(...plot.labels.map((label) => label.length));
+      const every = Math.ceil(14 / room);
+      x.values = plot.labels.map((label, at) => at % every ? "" : label);
+      if (room < 7 * letters) {
+        x.rotate = 40;
+        x.size = 30 + 4.4 * letters;
+      }
     } else {
       x.values = (_, splits) => splits.map((value) => value == null ? "" : short(value));
     }
     return {
-      width, height: Math.max(256, Math.min(420, width * 0.5)),
+      width, height: Math.max(256, Math.min(420, width * 0.5)) + (x.size ?? 0),
       scales: {
         x: { time: false, distr: plot.x_log ? 3 : 1,
              range: plot.labels.length ? [-0.6, plot.labels.length - 0.4] : undefined },

@@ -45,7 +45,7 @@ fn check(name: &str, judgement: Judgement, figures: String) -> Check {
 
 /// Something that was not measured cannot have kept its shape.
 fn unmeasured(name: &str) -> Check {
-    check(name, Judgement::Lost, "not measured".to_owned())
+    check(name, Judgement::Unmeasured, "no run".to_owned())
 }
 
 /// What a row says of the CPU for an operation.
@@ -57,8 +57,8 @@ fn compared(name: &str, pairs: &[(f64, f64)], bound: Bound, unit: &str) -> Check
         // One pair has no interval. Whatever does not take turns any more must not pass for undecided.
         return check(
             name,
-            Judgement::Lost,
-            "not measured in turn at one rate".to_owned(),
+            Judgement::Unmeasured,
+            "no runs in turn at one rate".to_owned(),
         );
     }
     let judged = judge(pairs, bound);

@@ -181,7 +181,7 @@ fn what_was_not_measured_is_no_shape() {
     for name in ["transport", "batching", "overload"] {
         let checks = checks::of(&Results::new(name, true));
         assert!(
-            !checks.is_empty() && checks.len() == lost(&checks).len(),
+            !checks.is_empty() && checks.len() == judged(&checks, Judgement::Unmeasured).len(),
             "{name}"
         );
     }
@@ -237,11 +237,11 @@ fn one_run_in_which_calls_fail_loses_nothing() {
 }
 
 #[test]
-fn what_never_took_turns_is_lost() {
+fn what_never_took_turns_was_not_measured() {
     let mut results = run("transport", &Scale::full());
     results.rows.retain(|row| row.run.purpose != Purpose::Duel);
     let checks = checks::of(&results);
-    assert_eq!(lost(&checks).len(), 3, "{checks:?}");
+    assert_eq!(judged(&checks, Judgement::Unmeasured).len(), 3, "{checks:?}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `batching`.
 
-use super::model::{Page, Section, Series, Table, lines, number, or_dash, peak_cells};
+use super::model::{Page, SPREAD, Section, Series, Table, lines, number, or_dash, peak_cells};
 use crate::case::{LookUps, Mode, Purpose, Server, Setup};
 use crate::cpu::ratio;
 use crate::paper::Paper;
@@ -12,7 +12,7 @@ pub(super) fn page(results: &Results, paper: Option<&Paper>) -> Page {
         "Authenticated calls a second with the subscribers in a MariaDB behind a relay that delays each direction. \
          Every call is challenged, its credentials are looked up (nothing is cached), and it is relayed with state. A \
          setting's peak is the highest rate of which less than 1 % fails and 99 % of the calls are answered within a \
-         quarter of a second, before anybody sends again."
+         quarter of a second, before anything is sent again."
             .to_owned(),
     ];
     introduction.extend(paper.map(|paper| format!("{}: {}.", paper.title, paper.conditions)));
@@ -28,6 +28,7 @@ pub(super) fn page(results: &Results, paper: Option<&Paper>) -> Page {
     sections.extend(rare(results));
     Page {
         title: "Looking credentials up far away".to_owned(),
+        verdict: super::Verdict::default(),
         introduction,
         sections,
     }
@@ -73,7 +74,8 @@ fn all(results: &Results, paper: Option<&Paper>) -> Option<Section> {
     let mut table = Table::new([
         "setting",
         "peak, calls/s",
-        "spread",
+        "least to greatest",
+        "95 %",
         "plan",
         "paper",
         "look-ups in a batch",
@@ -96,12 +98,13 @@ fn all(results: &Results, paper: Option<&Paper>) -> Option<Section> {
                 .zip(plan)
                 .map(|(peak, plan)| 100.0 * (peak / plan - 1.0)),
         );
-        let (peak, spread) = peak_cells(results, &setup);
+        let [peak, range, interval] = peak_cells(results, &setup);
         let wire = row.and_then(Row::wire_bytes_each);
         table.push([
             setup.text(),
             peak,
-            spread,
+            range,
+            interval,
             or_dash(plan),
             or_dash(claim.map(|claim| claim.value)),
             or_dash(row.and_then(Row::mean_batch)),
@@ -127,6 +130,7 @@ fn all(results: &Results, paper: Option<&Paper>) -> Option<Section> {
          figures are of its machines; its processes are our connections."
             .to_owned(),
     );
+    text.push(SPREAD.to_owned());
     (!table.rows.is_empty()).then(|| Section {
         title: "All settings".to_owned(),
         text,
@@ -177,9 +181,10 @@ fn against(
         here.extend(results.peak(setup).map(|peak| (at, peak)));
         plan.extend(expected.map(|peak| (at, peak)));
         there.extend(claim.map(|claim| (at, claim.value)));
+        let [peak, ..] = peak_cells(results, setup);
         table.push([
             of(look_ups).to_string(),
-            peak_cells(results, setup).0,
+            peak,
             or_dash(expected),
             or_dash(claim.map(|claim| claim.value)),
             claim.map_or_else(|| "–".to_owned(), |claim| claim.place.clone()),
@@ -239,7 +244,7 @@ fn grid(results: &Results) -> Option<Section> {
     for p in &connections {
         let cells = batches
             .iter()
-            .map(|b| at(*p, *b).map_or_else(|| "–".to_owned(), |s| peak_cells(results, &s).0));
+            .map(|b| at(*p, *b).map_or_else(|| "–".to_owned(), |s| peak_cells(results, &s)[0].clone()));
         table
             .rows
             .push(std::iter::once(p.to_string()).chain(cells).collect());
@@ -301,7 +306,7 @@ fn duel(results: &Results) -> Option<Section> {
         title: "Adaptive beside the best fixed setting, in turn".to_owned(),
         text: vec![format!(
             "Adaptive carries {:.0} % of what the best fixed setting carries, in the median of the rounds{interval}. \
-             Nobody told it the load.",
+             It does not know the load beforehand.",
             100.0 * median(&ratios).unwrap_or(0.0)
         )],
         plot: None,
@@ -457,7 +462,7 @@ fn cpu(results: &Results, paper: Option<&Paper>) -> Option<Section> {
     })
 }
 
-/// What looking up adds when nobody else asks.
+/// What looking up adds to a call that comes alone.
 fn rare(results: &Results) -> Option<Section> {
     let mut table = Table::new(["setting", "calls/s", "p50 ms", "p99 ms"]);
     for setup in results.setups(Purpose::Rare) {

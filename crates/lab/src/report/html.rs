@@ -3,9 +3,11 @@
 use minijinja::{Environment, Value, context};
 use serde::Serialize;
 
+use super::colours::colours;
 use super::model::{Kind, Page, Plot};
 use crate::failure::{Failure, Outcome};
 use crate::results::Results;
+use crate::statistics::Judgement;
 
 const TEMPLATE: &str = include_str!("../../templates/report.html");
 const STYLE: &str = include_str!("../../templates/report.css");
@@ -23,6 +25,9 @@ struct Aligned<'a> {
     labels: &'a [String],
     names: Vec<&'a str>,
     dashed: Vec<bool>,
+    /// Of each series, on a light ground and on a dark one.
+    light: Vec<String>,
+    dark: Vec<String>,
     data: Vec<Vec<Option<f64>>>,
 }
 
@@ -46,7 +51,10 @@ fn aligned(plot: &Plot) -> Aligned<'_> {
     };
     let mut data = vec![xs.iter().copied().map(Some).collect::<Vec<_>>()];
     data.extend(plot.series.iter().map(|series| of(&series.points)));
+    let (light, dark) = colours(plot.series.len());
     Aligned {
+        light,
+        dark,
         x: &plot.x,
         y: &plot.y,
         x_log: plot.x_log,
@@ -90,6 +98,7 @@ pub(super) fn render(page: &Page, results: &Results) -> Outcome<String> {
                 text => section.text,
                 head => section.table.head,
                 rows => section.table.rows,
+                numeric => section.table.numeric(),
                 plot => plot.map(safe),
             }
         })
@@ -98,6 +107,12 @@ pub(super) fn render(page: &Page, results: &Results) -> Outcome<String> {
     template
         .render(context! {
             title => page.title,
+            judgement => page.verdict.judgement.map(|judgement| match judgement {
+                Judgement::Unmeasured if results.quick => "lost",
+                Judgement::Unmeasured => "undecided",
+                Judgement::Held | Judgement::Undecided | Judgement::Lost => judgement.word(),
+            }),
+            verdict => page.verdict,
             introduction => page.introduction,
             sections,
             quick => results.quick,
@@ -111,7 +126,7 @@ pub(super) fn render(page: &Page, results: &Results) -> Outcome<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::model::{Section, Series, Table, lines};
+    use super::super::model::{Section, Series, Table, Verdict, lines};
     use super::*;
 
     fn page(text: &str) -> Page {
@@ -119,6 +134,11 @@ mod tests {
         table.push([text.to_owned()]);
         Page {
             title: text.to_owned(),
+            verdict: Verdict {
+                judgement: None,
+                headline: text.to_owned(),
+                findings: vec![text.to_owned()],
+            },
             introduction: vec![text.to_owned()],
             sections: vec![Section {
                 title: text.to_owned(),
@@ -151,7 +171,10 @@ mod tests {
         for word in [" src=", "@import", "url(", "<link", "fetch(", "XMLHttpRequest"] {
             assert!(!html.contains(word), "{word}");
         }
-        assert!(html.contains("default-src 'none'"), "and the browser is told so");
+        assert!(
+            html.contains("default-src 'none'"),
+            "and the browser has to refuse it"
+        );
     }
 
     #[test]

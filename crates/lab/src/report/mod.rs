@@ -1,17 +1,19 @@
 //! The report: one page that needs no network. First what is on it (pure), then the page.
 
 mod batching;
+mod colours;
 mod html;
 mod model;
 mod overload;
 #[cfg(test)]
 mod tests;
 mod transport;
+mod verdict;
 
 use crate::failure::{Failure, Outcome};
 use crate::results::Results;
 
-pub use model::{Kind, Page, Plot, Section, Series, Table};
+pub use model::{Kind, Page, Plot, Section, Series, Table, Verdict};
 
 /// The page of an experiment.
 ///
@@ -25,11 +27,16 @@ pub fn page(results: &Results) -> Outcome<Page> {
         "overload" => overload::page(results),
         _ => transport::page(results, paper),
     };
+    page.verdict = verdict::of(results);
+    page.sections.insert(0, model::checks(results));
     page.sections.extend(model::components(results));
-    page.sections.push(model::checks(results));
     page.sections.extend(model::absent(results));
     page.sections.push(model::runs(results));
     page.sections.push(model::provenance(results));
+    for section in &mut page.sections {
+        section.table = std::mem::take(&mut section.table).measured();
+        section.plot = section.plot.take().filter(Plot::shows_a_shape);
+    }
     Ok(page)
 }
 

@@ -7,17 +7,30 @@ use serde::Serialize;
 use crate::case::{Purpose, Setup};
 use crate::metrics::component;
 use crate::results::{Results, Row};
-use crate::statistics::{Summary, summary};
+use crate::statistics::{Judgement, Summary, summary};
 
 /// A page.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Page {
     /// Its title.
     pub title: String,
+    /// What came of it, before anything else.
+    pub verdict: Verdict,
     /// What it is about, a paragraph each.
     pub introduction: Vec<String>,
     /// Its parts.
     pub sections: Vec<Section>,
+}
+
+/// What came of an experiment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Verdict {
+    /// The gravest judgement; absent: nothing was checked.
+    pub judgement: Option<Judgement>,
+    /// One line on the shapes.
+    pub headline: String,
+    /// The figures that the experiment was made for, a sentence each.
+    pub findings: Vec<String>,
 }
 
 /// A part of a page: text, a plot, and the same figures as a table.
@@ -48,6 +61,13 @@ pub struct Plot {
     pub labels: Vec<String>,
     /// What is drawn.
     pub series: Vec<Series>,
+}
+
+impl Plot {
+    /// Whether it says more than its table: two points are no curve.
+    pub(crate) fn shows_a_shape(&self) -> bool {
+        self.kind == Kind::Stacked || self.series.iter().any(|series| series.points.len() > 2)
+    }
 }
 
 /// How a plot is drawn.
@@ -102,6 +122,57 @@ impl Table {
         debug_assert_eq!(N, self.head.len(), "{row:?}");
         self.rows.push(row.to_vec());
     }
+
+    /// Without the columns that have no figure at all: what was not measured has no heading either. The first names
+    /// the rows and stays.
+    pub(crate) fn measured(self) -> Self {
+        let is_empty = |column: usize| {
+            self.rows
+                .iter()
+                .all(|row| row.get(column).is_none_or(|cell| cell == "–"))
+        };
+        let kept: Vec<usize> = (0..self.head.len())
+            .filter(|column| *column == 0 || self.rows.is_empty() || !is_empty(*column))
+            .collect();
+        let of = |row: &Vec<String>| {
+            kept.iter()
+                .filter_map(|column| row.get(*column).cloned())
+                .collect()
+        };
+        Self {
+            head: of(&self.head),
+            rows: self.rows.iter().map(of).collect(),
+        }
+    }
+
+    /// Which columns hold numbers: most of their cells that hold anything do.
+    pub(crate) fn numeric(&self) -> Vec<bool> {
+        let numbers = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            let cells: Vec<&String> = cells.filter(|cell| *cell != "–").collect();
+            let count = cells
+                .iter()
+                .filter(|cell| is_number(cell) || is_range(cell))
+                .count();
+            count > 0 && 2 * count > cells.len()
+        };
+        (0..self.head.len()).map(numbers).collect()
+    }
+}
+
+/// Whether a cell is two numbers, from and to.
+fn is_range(cell: &str) -> bool {
+    let ends = cell.split_once(" to ");
+    ends.is_some_and(|(low, high)| is_number(low) && is_number(high))
+}
+
+/// Whether a cell is a number, perhaps a bound or in doubt, perhaps with its unit.
+fn is_number(cell: &str) -> bool {
+    let cell = cell.strip_prefix("≥ ").unwrap_or(cell);
+    let mut words = cell.splitn(2, ' ');
+    let first = words.next().unwrap_or_default().replace(',', "");
+    let rest = words.next().unwrap_or_default();
+    first.parse::<f64>().is_ok() && matches!(rest, "" | "%" | "×" | "(not confirmed)")
 }
 
 /// A plot of lines.
@@ -138,40 +209,40 @@ pub(crate) fn or_dash(value: Option<f64>) -> String {
     value.map_or_else(|| "–".to_owned(), number)
 }
 
-/// Least and greatest, and where the mean lies.
-pub(crate) fn spread(of: &Summary) -> String {
+/// Least and greatest of several, and the interval of 95 % in which their mean lies; dashes for one.
+pub(crate) fn spread(of: &Summary) -> [String; 2] {
     if of.count < 2 {
-        return "one run".to_owned();
+        return ["–".to_owned(), "–".to_owned()];
     }
-    let interval = of.interval.as_ref().map_or_else(String::new, |interval| {
-        format!(
-            "; 95 %: {} to {} ({}, n = {})",
-            number(interval.low),
-            number(interval.high),
-            interval.method.text(),
-            of.count
-        )
-    });
-    format!(
-        "{} to {}, MAD {}{interval}",
-        number(of.min),
-        number(of.max),
-        number(of.mad)
-    )
+    let interval = of.interval.as_ref();
+    let interval = interval.map(|interval| format!("{} to {}", number(interval.low), number(interval.high)));
+    [
+        format!("{} to {}", number(of.min), number(of.max)),
+        interval.unwrap_or_else(|| "–".to_owned()),
+    ]
 }
 
-/// The peak of a setup: median, marked where it is only a lower bound, and its spread.
-pub(crate) fn peak_cells(results: &Results, setup: &Setup) -> (String, String) {
+/// Says how the columns of [`spread`] came about, for the text above them.
+pub(crate) const SPREAD: &str = "95 %: of the mean of the searches, by the t distribution.";
+
+/// The peak of a setup: median, marked where it is only a lower bound, and its [`spread`].
+pub(crate) fn peak_cells(results: &Results, setup: &Setup) -> [String; 3] {
+    let dash = || "–".to_owned();
+    let searches = results.peaks.iter().filter(|found| found.setup == *setup);
     let Some(of) = summary(&results.peaks_of(setup)) else {
-        return ("nothing offered was carried".to_owned(), "–".to_owned());
+        let peak = match searches.count() {
+            0 => dash(),
+            _ => "nothing offered was carried".to_owned(),
+        };
+        return [peak, dash(), dash()];
     };
     let bound = if results.is_at_least(setup) { "≥ " } else { "" };
-    let found = results.peaks.iter().filter(|found| found.setup == *setup);
-    let all = found
+    let all = searches
         .filter_map(|found| found.peak.as_ref())
         .all(|peak| peak.confirmed);
     let doubt = if all { "" } else { " (not confirmed)" };
-    (format!("{bound}{}{doubt}", number(of.median)), spread(&of))
+    let [range, interval] = spread(&of);
+    [format!("{bound}{}{doubt}", number(of.median)), range, interval]
 }
 
 /// Where the server's CPU goes, by its own counters; nothing where it has none.
@@ -187,12 +258,7 @@ pub(crate) fn components(results: &Results) -> Option<Section> {
         .into_iter()
         .map(|setup| (setup, shares(&rows, &setup)))
         .collect();
-    let names: Vec<String> = {
-        let all = each.iter().flat_map(|(_, parts)| parts.keys().cloned());
-        all.collect::<std::collections::BTreeSet<_>>()
-            .into_iter()
-            .collect()
-    };
+    let names = largest_first(&each);
     if names.is_empty() {
         return None;
     }
@@ -220,15 +286,26 @@ pub(crate) fn components(results: &Results) -> Option<Section> {
                 .to_owned(),
         ],
         plot: Some(Plot {
-            x: String::new(),
+            x: "setup".to_owned(),
             y: "µs for each operation".to_owned(),
             x_log: false,
             kind: Kind::Stacked,
-            labels: each.iter().map(|(setup, _)| setup.text()).collect(),
+            labels: each.iter().map(|(setup, _)| setup.short()).collect(),
             series: series.collect(),
         }),
         table,
     })
+}
+
+/// The components' names, that which takes most first: it gets the first of the colours.
+fn largest_first(each: &[(Setup, BTreeMap<String, f64>)]) -> Vec<String> {
+    let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
+    for (name, us) in each.iter().flat_map(|(_, parts)| parts) {
+        *sums.entry(name).or_default() += us;
+    }
+    let mut names: Vec<(&str, f64)> = sums.into_iter().collect();
+    names.sort_by(|a, b| b.1.total_cmp(&a.1));
+    names.into_iter().map(|(name, _)| name.to_owned()).collect()
 }
 
 fn shows_components(row: &Row) -> bool {
@@ -260,8 +337,8 @@ pub(crate) fn checks(results: &Results) -> Section {
         title: "Shapes that must hold".to_owned(),
         text: vec![
             "Ratios of runs that were made in turn, each with the interval that it is judged by: a shape is lost only if \
-             the interval excludes it, and the quick form fails only when one is lost. Undecided: the interval agrees \
-             with the shape and with its contrary."
+             the interval excludes it, and undecided if the interval agrees with the shape and with its contrary. The \
+             quick form fails only by shapes that are lost or were not measured."
                 .to_owned(),
         ],
         plot: None,
@@ -287,23 +364,29 @@ pub(crate) fn absent(results: &Results) -> Option<Section> {
     })
 }
 
+/// What two columns mean that need not make up the whole.
+pub(crate) const COMPLETED: &str = "Completed is the share of what was offered in a second that was completed in that second. \
+     Failed is the share that never succeeded. What is in neither succeeded late, after the load had ended: past a peak, \
+     callers that send again are still answered then.";
+
 /// Each run.
 pub(crate) fn runs(results: &Results) -> Section {
     let mut table = Table::new([
         "setup",
-        "why",
-        "offered/s",
-        "s",
-        "done",
+        "purpose",
+        "offered /s",
+        "seconds",
+        "completed",
+        "failed",
         "µs",
-        "user share",
+        "in user mode",
         "CPU",
-        "generator",
+        "CPU of the generator",
         "p50 ms",
         "p99 ms",
         "sent again",
-        "failures",
-        "full",
+        "why it failed",
+        "at its limit",
     ]);
     for row in &results.rows {
         let times = row.load.response_ms.get(row.setup.case.operation.response());
@@ -313,7 +396,8 @@ pub(crate) fn runs(results: &Results) -> Section {
             format!("{:?}", row.run.purpose).to_lowercase(),
             number(row.run.rate),
             number(row.run.duration_s),
-            format!("{:.2} %", 100.0 * (1.0 - row.load.failed_part())),
+            format!("{:.2} %", 100.0 * row.load.completed_part()),
+            format!("{:.2} %", 100.0 * row.load.failed_part()),
             format!("{:.1}", row.server_us()),
             format!("{:.0} %", 100.0 * row.server.user_share()),
             format!("{:.2}", row.server.utilization()),
@@ -328,9 +412,10 @@ pub(crate) fn runs(results: &Results) -> Section {
     Section {
         title: "All runs".to_owned(),
         text: vec![
-            "µs is CPU time of the server, all of its threads, for each completed operation; CPU and generator are \
-             shares of one core; full says who had no room left."
+            "µs is CPU time of the server, all of its threads, for each completed operation. CPU is a share of one core. \
+             At its limit: what had no room left."
                 .to_owned(),
+            COMPLETED.to_owned(),
         ],
         plot: None,
         table,
@@ -414,12 +499,32 @@ mod tests {
     }
 
     #[test]
-    fn a_spread_says_how_it_was_computed() {
-        let text = spread(&summary(&[100.0, 110.0, 120.0]).unwrap());
-        assert!(
-            text.starts_with("100 to 120, MAD 10.0; 95 %: ") && text.contains("t distribution, n = 3"),
-            "{text}"
-        );
-        assert_eq!(spread(&summary(&[1.0]).unwrap()), "one run");
+    fn a_spread_is_of_several() {
+        let [range, interval] = spread(&summary(&[100.0, 110.0, 120.0]).unwrap());
+        assert_eq!(range, "100 to 120");
+        assert_eq!(interval, "85.2 to 135");
+        assert_eq!(spread(&summary(&[1.0]).unwrap()), ["–", "–"]);
+    }
+
+    #[test]
+    fn columns_without_a_figure_go() {
+        let mut table = Table::new(["setup", "peak", "µs"]);
+        for (setup, us) in [("a", "1.0"), ("b", "–")] {
+            table.push([setup.to_owned(), "–".to_owned(), us.to_owned()]);
+        }
+        let table = table.measured();
+        assert_eq!(table.head, ["setup", "µs"]);
+        assert_eq!(table.rows, [["a", "1.0"], ["b", "–"]]);
+        let empty = Table::new(["a", "b"]).measured();
+        assert_eq!(empty.head, ["a", "b"]);
+    }
+
+    #[test]
+    fn numbers_are_told_from_text() {
+        let mut table = Table::new(["1", "2", "3", "4", "5"]);
+        table.push(["UDP", "1,234", "≥ 12.5 %", "3 to 4", "–"].map(str::to_owned));
+        table.push(["4", "–", "24,675 (not confirmed)", "–", "–"].map(str::to_owned));
+        table.push(["TCP", "-0.3 ×", "nothing", "7 to 9", "–"].map(str::to_owned));
+        assert_eq!(table.numeric(), [false, true, true, true, false]);
     }
 }

@@ -8,6 +8,7 @@ use crate::results::{Results, Row};
 pub(super) fn page(results: &Results) -> Page {
     Page {
         title: "Overload".to_owned(),
+        verdict: super::Verdict::default(),
         introduction: vec![
             "Completed calls when more is offered than is carried, to ten times the peak: callers do not slow down, and \
              user agents retransmit as RFC 3261 says. No overload control is on: this is the curve as it is."
@@ -27,9 +28,10 @@ fn curve(results: &Results) -> Section {
         "× peak",
         "goodput /s, median",
         "× peak",
+        "completed",
         "failed",
         "sent again, each call",
-        "full",
+        "at its limit",
         "runs",
     ]);
     let mut series = Vec::new();
@@ -61,6 +63,7 @@ fn curve(results: &Results) -> Section {
                 format!("{:.2}", ratio(offered, peak)),
                 number(goodput),
                 format!("{:.2}", ratio(goodput, peak)),
+                format!("{:.1} %", 100.0 * of(|row| row.load.completed_part())),
                 format!("{:.1} %", 100.0 * of(|row| row.load.failed_part())),
                 format!("{again:.2}"),
                 at.first().map_or("–", |row| row.saturated()).to_owned(),
@@ -82,7 +85,7 @@ fn curve(results: &Results) -> Section {
     );
     Section {
         title: "Goodput against offered load".to_owned(),
-        text: vec![quota],
+        text: vec![quota, super::model::COMPLETED.to_owned()],
         plot: lines("offered, × peak", "goodput, × peak", false, series),
         table,
     }

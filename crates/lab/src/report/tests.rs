@@ -10,6 +10,7 @@ use crate::case::Server;
 use crate::experiments::synthetic::Synthetic;
 use crate::experiments::{Scale, Session, batching, checks, overload, transport};
 use crate::programs;
+use crate::statistics::Judgement;
 
 /// Put at the end of a page: what was drawn, in an element that can be found in the page's text.
 const PROBE: &str = r#"<script>
@@ -27,6 +28,15 @@ setTimeout(() => {
   found.textContent = JSON.stringify({
     canvases, rows: document.querySelectorAll(".wide tbody tr").length, plots: document.querySelectorAll(".plot").length,
     tables: document.querySelectorAll(".wide table").length,
+    twice: [...document.querySelectorAll(".plot")].filter((plot) => {
+      const marks = [...plot.querySelectorAll(".u-legend .u-marker")].slice(1);
+      const colours = marks.map((mark) => mark.style.borderColor || mark.style.background);
+      return new Set(colours).size !== marks.length || marks.length === 0;
+    }).length,
+    left: [...document.querySelectorAll("section:not(:last-of-type) td")].filter((cell) =>
+      /^(≥ )?-?[0-9][0-9,.]*( %| ×)?$/.test(cell.textContent) && getComputedStyle(cell).textAlign !== "right").length,
+    right: [...document.querySelectorAll("td")].filter((cell) =>
+      /^[a-z]{3,} [a-z]/i.test(cell.textContent) && getComputedStyle(cell).textAlign === "right").length,
     wide: document.documentElement.scrollWidth, view: document.documentElement.clientWidth,
     ground: getComputedStyle(document.body).backgroundColor,
   });
@@ -46,14 +56,22 @@ struct Found {
     rows: usize,
     plots: usize,
     tables: usize,
+    /// Plots with a colour that stands for two series.
+    twice: usize,
+    /// Cells with a number that stand left, and with words that stand right.
+    left: usize,
+    right: usize,
     wide: u32,
     view: u32,
     ground: String,
 }
 
 fn results(name: &str) -> Results {
-    let scale = Scale::full();
-    let (mut bench, mut results) = (Synthetic::new(), Results::new(name, false));
+    made(name, &Scale::full())
+}
+
+fn made(name: &str, scale: &Scale) -> Results {
+    let (mut bench, mut results) = (Synthetic::new(), Results::new(name, scale.quick));
     results.provenance.began = "2026-01-01T00:00:00Z".to_owned();
     results.provenance.machine = crate::machine::read();
     if name == "peers" {
@@ -62,7 +80,7 @@ fn results(name: &str) -> Results {
     let mut session = Session {
         bench: &mut bench,
         results: &mut results,
-        scale: &scale,
+        scale,
     };
     match name {
         "transport" => transport::run(&mut session, &[Server::Trapezoid]),
@@ -96,7 +114,12 @@ fn each_report_has_its_parts_and_every_row_fits_its_heading() {
                     section.title
                 );
             }
-            if section.plot.is_some() {
+            if let Some(plot) = &section.plot {
+                assert!(
+                    !plot.x.is_empty() && !plot.y.is_empty(),
+                    "{}: an axis without a name",
+                    section.title
+                );
                 assert!(
                     !section.table.rows.is_empty(),
                     "{}: a plot without its figures",
@@ -109,8 +132,11 @@ fn each_report_has_its_parts_and_every_row_fits_its_heading() {
             .iter()
             .map(|section| section.title.as_str())
             .collect();
+        assert_eq!(
+            titles[0], "Shapes that must hold",
+            "what was made for it comes first"
+        );
         for part in [
-            "Shapes that must hold",
             "All runs",
             "Where, with what and when",
             "Where the server's CPU goes",
@@ -128,6 +154,13 @@ fn section<'a>(page: &'a Page, title: &str) -> &'a Section {
     found.next().unwrap_or_else(|| panic!("no part {title}"))
 }
 
+/// The place of a column.
+fn column(section: &Section, head: &str) -> usize {
+    let mut all = section.table.head.iter();
+    all.position(|found| found == head)
+        .unwrap_or_else(|| panic!("no column {head}: {:?}", section.table.head))
+}
+
 #[test]
 fn the_papers_numbers_stand_beside_ours() {
     let transport = page(&results("transport")).unwrap();
@@ -137,12 +170,8 @@ fn the_papers_numbers_stand_beside_ours() {
         beside.table.rows[4][1], "42.0",
         "state, UDP without authentication"
     );
-    let here: f64 = beside.table.rows[4][2]
-        .split(' ')
-        .next()
-        .unwrap()
-        .parse()
-        .unwrap();
+    let here = beside.table.rows[4][2].trim_start_matches("≥ ");
+    let here: f64 = here.parse().unwrap();
     assert!((here - 100.0 * (1.0 - 25.0 / 35.0)).abs() < 6.0, "{here}");
     let batching = page(&results("batching")).unwrap();
     let all = section(&batching, "All settings");
@@ -152,14 +181,18 @@ fn the_papers_numbers_stand_beside_ours() {
         .iter()
         .find(|row| row[0] == "Trapezoid fixed 32×16")
         .unwrap();
-    assert_eq!(best[4], "12,100");
+    assert_eq!(best[column(all, "paper")], "12,100");
     let kamailio = all
         .table
         .rows
         .iter()
         .find(|row| row[0] == "Kamailio single 4")
         .unwrap();
-    assert_eq!(kamailio[4], "–", "the paper did not measure Kamailio");
+    assert_eq!(
+        kamailio[column(all, "paper")],
+        "–",
+        "the paper did not measure Kamailio"
+    );
     assert!(all.text[0].contains("settings within 15 %"), "{}", all.text[0]);
     let peers = page(&results("peers")).unwrap();
     let ratios = section(&peers, "Ratios");
@@ -190,6 +223,136 @@ fn who_was_full_and_what_is_missing_is_said() {
         .filter(|row| row[1].starts_with('≥'))
         .count();
     assert!(at_least > 0, "the generator gave out before registrations did");
+}
+
+#[test]
+fn the_quick_form_shows_only_what_it_measured() {
+    for name in NAMES {
+        let results = made(name, &Scale::quick());
+        let page = page(&results).unwrap();
+        for section in &page.sections {
+            let (table, title) = (&section.table, &section.title);
+            for (column, head) in table.head.iter().enumerate().skip(1) {
+                let empty = table.rows.iter().all(|row| row[column] == "–");
+                assert!(
+                    table.rows.is_empty() || !empty,
+                    "{name}, {title}: nothing in {head}"
+                );
+            }
+            assert!(
+                !title.starts_with("Beside the paper"),
+                "{name}: no peak was searched"
+            );
+        }
+        let searched = page
+            .sections
+            .iter()
+            .any(|section| section.title.starts_with("Peaks"));
+        assert_eq!(
+            searched,
+            !results.peaks.is_empty() && name != "overload" && name != "batching"
+        );
+        for plot in page.sections.iter().filter_map(|section| section.plot.as_ref()) {
+            let curve = plot.series.iter().any(|series| series.points.len() > 2);
+            assert!(
+                curve || plot.kind == Kind::Stacked,
+                "{name}: a curve of two points: {plot:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_verdict_comes_first() {
+    for (name, begins) in [
+        (
+            "transport",
+            "A stateless call over UDP takes 25.0 µs of the server's CPU",
+        ),
+        (
+            "peers",
+            "An operation takes 2.0 to 2.0 times as much CPU of Kamailio",
+        ),
+        ("batching", "The most that was carried: "),
+        ("overload", "stateless, UDP, no auth: offered 10.0 times the peak"),
+    ] {
+        let results = results(name);
+        let page = page(&results).unwrap();
+        assert_eq!(
+            page.verdict.judgement,
+            Some(Judgement::Held),
+            "{name}: {:?}",
+            results.checks
+        );
+        assert!(
+            page.verdict.headline.starts_with("All "),
+            "{name}: {}",
+            page.verdict.headline
+        );
+        assert!(
+            page.verdict.findings[0].starts_with(begins),
+            "{name}: {:?}",
+            page.verdict.findings
+        );
+        let html = html(&results).unwrap();
+        let at = |text: &str| html.find(text).unwrap_or_else(|| panic!("{name}: no {text}"));
+        assert!(at("class=\"verdict holds\"") < at("<nav"), "{name}");
+    }
+    let mut results = results("transport");
+    results.checks[1].judgement = Judgement::Undecided;
+    let said = page(&results).unwrap().verdict;
+    assert!(
+        said.headline.starts_with("4 of 5 shapes hold. Undecided: TCP"),
+        "{said:?}"
+    );
+    results.checks[0].judgement = Judgement::Lost;
+    results
+        .notes
+        .push("the experiment ended early: interrupted".to_owned());
+    let said = page(&results).unwrap().verdict;
+    assert_eq!(said.judgement, Some(Judgement::Lost));
+    assert!(
+        said.headline
+            .starts_with("3 of 5 shapes hold. Lost: a stateless call"),
+        "{said:?}"
+    );
+    assert!(
+        said.findings
+            .iter()
+            .any(|finding| finding.contains("ended early")),
+        "{said:?}"
+    );
+    results.checks.clear();
+    let said = page(&results).unwrap().verdict;
+    assert_eq!(
+        (said.judgement, said.headline.as_str()),
+        (None, "No shape was checked.")
+    );
+}
+
+/// At 1.6 times a peak the made-up server completes 39 % of what is offered; of what is left some fails.
+#[test]
+fn completed_and_offered_make_the_share_that_stands_beside_them() {
+    let mut results = results("transport");
+    for row in &mut results.rows {
+        // As a real one does past its peak: everything is answered, late.
+        (row.load.succeeded, row.load.failed) = (row.load.offered, 0);
+    }
+    let page = page(&results).unwrap();
+    let section = section(&page, "Throughput against offered load: calls over UDP");
+    let cell = |row: &[String], head: &str| -> f64 {
+        let cell = &row[column(section, head)];
+        cell.trim_end_matches(" %").replace(',', "").parse().unwrap()
+    };
+    let mut least = 100.0_f64;
+    for row in &section.table.rows {
+        let part = cell(row, "completed");
+        let expected = 100.0 * cell(row, "completed /s") / cell(row, "offered /s");
+        assert!((part - expected).abs() < 0.1, "{row:?}");
+        assert_eq!(cell(row, "failed"), 0.0);
+        least = least.min(part);
+    }
+    assert!(least < 50.0, "no row is past a peak: {least}");
 }
 
 /// Chromium, or nothing where it is missing and may be.
@@ -281,6 +444,8 @@ fn is_drawn(name: &str, width: u32, dark: bool) {
         // Axes, labels, and at least one line.
         assert!(canvas.colours >= 3 && canvas.width > 200, "{canvas:?}");
     }
+    assert_eq!((found.twice, found.left), (0, 0), "{found:?}");
+    assert_eq!(found.right, 0, "{found:?}");
     assert!(found.wide <= found.view, "wider than the window: {found:?}");
     let is_dark = found.ground != "rgb(253, 253, 251)";
     assert_eq!(is_dark, dark, "{}", found.ground);

@@ -1,6 +1,8 @@
 //! `transport` and `peers`.
 
-use super::model::{Page, Section, Series, Table, lines, number, or_dash, peak_cells};
+use super::model::{
+    COMPLETED, Page, SPREAD, Section, Series, Table, Verdict, lines, number, or_dash, peak_cells,
+};
 use crate::case::{Case, Purpose, Server, Setup, State};
 use crate::cpu::ratio;
 use crate::experiments::transport::CASES;
@@ -10,12 +12,6 @@ use crate::results::{Results, Row};
 use crate::statistics::{median, ratio_interval};
 
 pub(super) fn page(results: &Results, paper: Option<&Paper>) -> Page {
-    let mut sections = vec![peaks(results)];
-    sections.extend(ratios(results));
-    sections.extend(paper.and_then(|paper| beside(results, paper)));
-    sections.extend(throughput(results));
-    sections.extend(costs(results));
-    sections.extend(times(results));
     let what = if results.experiment == "peers" {
         "The same cases on Trapezoid and on Kamailio as Debian ships it (with its fast allocator), one worker each, on \
          the same CPU, from the same generator, in turn."
@@ -24,13 +20,22 @@ pub(super) fn page(results: &Results, paper: Option<&Paper>) -> Page {
          with registration and redirection."
     };
     let mut introduction = vec![what.to_owned()];
+    // What was not searched for stands beside no figure of the paper's.
+    let paper = paper.filter(|_| !results.quick);
     introduction.extend(paper.map(|paper| format!("{}: {}.", paper.title, paper.conditions)));
+    let mut sections = vec![peaks(results)];
+    sections.extend(ratios(results));
+    sections.extend(paper.and_then(|paper| beside(results, paper)));
+    sections.extend(GROUPS.iter().filter_map(|group| throughput(results, group)));
+    sections.extend(GROUPS.iter().filter_map(|group| costs(results, group)));
+    sections.extend(times(results));
     Page {
         title: if results.experiment == "peers" {
             "Beside Kamailio".to_owned()
         } else {
             "Transport, state and authentication".to_owned()
         },
+        verdict: Verdict::default(),
         introduction,
         sections,
     }
@@ -58,9 +63,48 @@ fn at_highest<'a>(results: &'a Results, setup: &Setup) -> Vec<&'a Row> {
         .collect()
 }
 
-fn cost(results: &Results, setup: &Setup) -> Option<f64> {
-    Results::median(&at_highest(results, setup), Row::server_us)
+/// Microseconds of the server's CPU for each operation at the highest of the equal rates, and that rate.
+pub(super) fn cost(results: &Results, setup: &Setup) -> Option<(f64, f64)> {
+    let rows = at_highest(results, setup);
+    Some((Results::median(&rows, Row::server_us)?, rows.first()?.run.rate))
 }
+
+fn cost_us(results: &Results, setup: &Setup) -> Option<f64> {
+    cost(results, setup).map(|(us, _)| us)
+}
+
+/// How many times as much an operation costs them as us, in each pair of neighbouring runs.
+fn cost_ratios(results: &Results, theirs: &Setup, ours: &Setup) -> Vec<f64> {
+    let pairs = results.pairs(theirs, ours, Row::server_us).into_iter();
+    pairs.map(|(theirs, ours)| ratio(theirs, ours)).collect()
+}
+
+/// The middle one of them; without pairs, of the medians.
+pub(super) fn cost_ratio(results: &Results, theirs: &Setup, ours: &Setup) -> Option<f64> {
+    median(&cost_ratios(results, theirs, ours))
+        .or_else(|| Some(ratio(cost_us(results, theirs)?, cost_us(results, ours)?)))
+}
+
+/// Cases that share a chart: operations of one kind over one transport. A chart of all cases would show none.
+struct Group {
+    name: &'static str,
+    has: fn(&Case) -> bool,
+}
+
+const GROUPS: [Group; 3] = [
+    Group {
+        name: "calls over UDP",
+        has: |case| case.operation == Operation::Call && case.transport == Transport::Udp,
+    },
+    Group {
+        name: "calls over TCP",
+        has: |case| case.operation == Operation::Call && case.transport == Transport::Tcp,
+    },
+    Group {
+        name: "registration and redirection",
+        has: |case| case.operation != Operation::Call,
+    },
+];
 
 /// The floor of a case, and its rate: it was measured beside the case without state and credentials.
 fn floor(results: &Results, case: &Case) -> Option<String> {
@@ -69,9 +113,7 @@ fn floor(results: &Results, case: &Case) -> Option<String> {
         Operation::Register => Case::register(false, false),
         Operation::Redirect => return None,
     };
-    let rows = at_highest(results, &Setup::of(Server::Floor, of));
-    let rate = rows.first()?.run.rate;
-    let us = Results::median(&rows, Row::server_us)?;
+    let (us, rate) = cost(results, &Setup::of(Server::Floor, of))?;
     Some(format!("{} at {}/s", number(us), number(rate)))
 }
 
@@ -79,41 +121,51 @@ fn peaks(results: &Results) -> Section {
     let mut table = Table::new([
         "setup",
         "peak, /s",
-        "spread of the peaks",
-        "µs at the highest equal rate",
-        "of which user",
+        "least to greatest",
+        "95 %",
+        "µs for each",
+        "in user mode",
         "at /s",
-        "floor, µs",
+        "the floor, µs",
     ]);
     for setup in setups(results)
         .iter()
         .filter(|setup| setup.server != Server::Floor)
     {
         let rows = at_highest(results, setup);
-        let (peak, spread) = if results.quick {
-            ("not searched".to_owned(), "–".to_owned())
-        } else {
-            peak_cells(results, setup)
-        };
+        let [peak, range, interval] = peak_cells(results, setup);
         let user = Results::median(&rows, |row| row.server.user_share());
         table.push([
             setup.text(),
             peak,
-            spread,
-            or_dash(cost(results, setup)),
+            range,
+            interval,
+            or_dash(cost_us(results, setup)),
             user.map_or_else(|| "–".to_owned(), |share| format!("{:.0} %", 100.0 * share)),
             or_dash(rows.first().map(|row| row.run.rate)),
             floor(results, &setup.case).unwrap_or_else(|| "–".to_owned()),
         ]);
     }
-    Section {
-        title: "Peaks, and CPU for each operation".to_owned(),
-        text: vec![
+    let mut text = vec![
+        "µs is CPU time of the server for each operation, at the highest of the rates that all setups were offered. The \
+         floor is a relay that reads no message."
+            .to_owned(),
+    ];
+    let title = if results.peaks.is_empty() {
+        "CPU for each operation"
+    } else {
+        text.push(
             "A peak is the highest load of which less than 1 % fails and at least 98 % is completed as fast as it is \
-             offered, found by search and confirmed by a second run; \"≥\": the server may carry more, since the generator \
-             was full or no more was offered. The floor is a relay that reads no message."
+             offered, found by search and confirmed by a second run. \"≥\": the server may carry more, since the generator \
+             was full or no more was offered."
                 .to_owned(),
-        ],
+        );
+        text.push(SPREAD.to_owned());
+        "Peaks, and CPU for each operation"
+    };
+    Section {
+        title: title.to_owned(),
+        text,
         plot: None,
         table,
     }
@@ -136,18 +188,13 @@ fn ratios(results: &Results) -> Option<Section> {
             Setup::of(Server::Kamailio, case),
             Setup::of(Server::Trapezoid, case),
         );
-        let (Some(their_cost), Some(our_cost)) = (cost(results, &theirs), cost(results, &ours)) else {
+        let (Some(their_cost), Some(our_cost)) = (cost_us(results, &theirs), cost_us(results, &ours)) else {
             continue;
         };
         let (their_peak, our_peak) = (results.peak(&theirs), results.peak(&ours));
         let least = |setup: &Setup| if results.is_at_least(setup) { "≥ " } else { "" };
         let peaks = their_peak.zip(our_peak).map(|(theirs, ours)| ratio(ours, theirs));
-        let pairs: Vec<f64> = results
-            .pairs(&theirs, &ours, Row::server_us)
-            .into_iter()
-            .map(|(theirs, ours)| ratio(theirs, ours))
-            .collect();
-        let interval = ratio_interval(&pairs);
+        let interval = ratio_interval(&cost_ratios(results, &theirs, &ours));
         table.push([
             case.text(),
             format!("{}{}", least(&theirs), or_dash(their_peak)),
@@ -155,28 +202,18 @@ fn ratios(results: &Results) -> Option<Section> {
             peaks.map_or_else(|| "–".to_owned(), |peaks| format!("{}{peaks:.2} ×", least(&ours))),
             number(their_cost),
             number(our_cost),
-            format!(
-                "{:.2} ×",
-                median(&pairs).unwrap_or_else(|| ratio(their_cost, our_cost))
-            ),
+            cost_ratio(results, &theirs, &ours).map_or_else(|| "–".to_owned(), |of| format!("{of:.2} ×")),
             interval.map_or_else(
                 || "too few runs".to_owned(),
-                |of| {
-                    format!(
-                        "{:.2} to {:.2} ({}, n = {})",
-                        of.low,
-                        of.high,
-                        of.method.text(),
-                        pairs.len()
-                    )
-                },
+                |of| format!("{:.2} to {:.2}", of.low, of.high),
             ),
         ]);
     }
     (!table.rows.is_empty()).then(|| Section {
         title: "Ratios".to_owned(),
         text: vec![
-            "Costs are compared at equal rates, in pairs of neighbouring runs; Kamailio's database is not counted in."
+            "Costs are compared at equal rates, in pairs of neighbouring runs; Kamailio's database is not counted in. \
+             95 %: of the ratio of costs, by the t distribution of its logarithms."
                 .to_owned(),
         ],
         plot: None,
@@ -239,16 +276,13 @@ fn beside(results: &Results, paper: &Paper) -> Option<Section> {
         };
         let peaks = taken(results.peak(&from), results.peak(&to));
         // What is carried by a CPU that is full is the inverse of what each call costs.
-        let costs = taken(cost(results, &to), cost(results, &from));
-        let bound = if results.is_at_least(&from) {
-            " (from a peak that is \"at least\")"
-        } else {
-            ""
-        };
+        let costs = taken(cost_us(results, &to), cost_us(results, &from));
+        // The more is carried without the feature, the more it takes.
+        let bound = if results.is_at_least(&from) { "≥ " } else { "" };
         table.push([
             name.to_owned(),
             number(claim.value),
-            format!("{}{bound}", or_dash(peaks)),
+            format!("{bound}{}", or_dash(peaks)),
             or_dash(costs),
             claim.place.clone(),
         ]);
@@ -266,18 +300,20 @@ fn beside(results: &Results, paper: &Paper) -> Option<Section> {
 }
 
 /// Completed against offered.
-fn throughput(results: &Results) -> Option<Section> {
+fn throughput(results: &Results, group: &Group) -> Option<Section> {
     let mut table = Table::new([
         "setup",
         "offered /s",
         "completed /s",
+        "completed",
         "failed",
         "CPU of the server",
-        "full",
+        "at its limit",
     ]);
     let mut series = Vec::new();
-    for setup in results.setups(Purpose::Curve) {
-        let mut rows = results.of(&setup, Purpose::Curve);
+    let setups = results.setups(Purpose::Curve);
+    for setup in setups.iter().filter(|setup| (group.has)(&setup.case)) {
+        let mut rows = results.of(setup, Purpose::Curve);
         rows.sort_by(|a, b| a.run.rate.total_cmp(&b.run.rate));
         let points = rows.iter().map(|row| (row.load.offered_rate(), row.load.goodput));
         series.push(Series::new(setup.text(), points.collect()));
@@ -286,6 +322,7 @@ fn throughput(results: &Results) -> Option<Section> {
                 setup.text(),
                 number(row.load.offered_rate()),
                 number(row.load.goodput),
+                format!("{:.2} %", 100.0 * row.load.completed_part()),
                 format!("{:.2} %", 100.0 * row.load.failed_part()),
                 format!("{:.2}", row.server.utilization()),
                 row.saturated().to_owned(),
@@ -293,16 +330,19 @@ fn throughput(results: &Results) -> Option<Section> {
         }
     }
     (!series.is_empty()).then(|| Section {
-        title: "Throughput against offered load (the paper's figure 1)".to_owned(),
-        text: Vec::new(),
+        title: format!(
+            "Throughput against offered load: {} (the paper's figure 1)",
+            group.name
+        ),
+        text: vec![COMPLETED.to_owned()],
         plot: lines("offered, operations/s", "completed, operations/s", false, series),
         table,
     })
 }
 
 /// CPU for each operation against the rate.
-fn costs(results: &Results) -> Option<Section> {
-    let mut table = Table::new(["setup", "/s", "µs, median", "least and greatest", "runs"]);
+fn costs(results: &Results, group: &Group) -> Option<Section> {
+    let mut table = Table::new(["setup", "operations/s", "µs, median", "least to greatest", "runs"]);
     let mut series = Vec::new();
     let mut setups = results.setups(Purpose::Fixed);
     for setup in results.setups(Purpose::Duel) {
@@ -310,8 +350,8 @@ fn costs(results: &Results) -> Option<Section> {
             setups.push(setup);
         }
     }
-    for setup in setups {
-        let rows = results.steady(&setup);
+    for setup in setups.iter().filter(|setup| (group.has)(&setup.case)) {
+        let rows = results.steady(setup);
         let mut rates: Vec<f64> = rows.iter().map(|row| row.run.rate).collect();
         rates.sort_by(f64::total_cmp);
         rates.dedup();
@@ -337,7 +377,7 @@ fn costs(results: &Results) -> Option<Section> {
         series.push(Series::new(setup.text(), points));
     }
     (!series.is_empty()).then(|| Section {
-        title: "CPU for each operation below saturation".to_owned(),
+        title: format!("CPU for each operation below saturation: {}", group.name),
         text: vec!["Low rates cost more for each operation: a wake-up serves fewer messages.".to_owned()],
         plot: lines("operations/s", "µs of the server's CPU", false, series),
         table,
@@ -394,7 +434,7 @@ fn times(results: &Results) -> Option<Section> {
              between 700 and 800 calls/s, and no other number."
                 .to_owned(),
         ],
-        plot: lines("ms", "% of responses", true, series),
+        plot: lines("response time, ms", "responses, %", true, series),
         table,
     })
 }

@@ -17,6 +17,8 @@ pub enum Judgement {
     /// They agree with it and with its contrary: too few, or too different from each other.
     #[default]
     Undecided,
+    /// There are none: in the quick form as bad as a loss, for a check that measures nothing cannot fail.
+    Unmeasured,
     /// They exclude it.
     Lost,
 }
@@ -27,8 +29,14 @@ impl Judgement {
         match self {
             Self::Held => "holds",
             Self::Undecided => "undecided",
+            Self::Unmeasured => "not measured",
             Self::Lost => "lost",
         }
+    }
+
+    /// Whether the quick form fails by it.
+    pub fn fails(self) -> bool {
+        matches!(self, Self::Unmeasured | Self::Lost)
     }
 
     /// Of repeated runs, each of which keeps to a bound or does not. One that does not may have met a stall: the
@@ -237,7 +245,7 @@ mod tests {
             0.1 * ((0..12).map(|_| uniform()).sum::<f64>() - 6.0)
         };
         let mut series = |ratio: f64| {
-            let mut found = [0; 3];
+            let mut found = [0; 4];
             for _ in 0..1000 {
                 let pairs: Vec<(f64, f64)> = (0..5)
                     .map(|_| (100.0 * ratio * noise().exp(), 100.0 * noise().exp()))
@@ -246,12 +254,12 @@ mod tests {
             }
             found
         };
-        let [held, _, lost] = series(1.0);
+        let [held, _, _, lost] = series(1.0);
         assert!(
             (5..50).contains(&held) && (5..50).contains(&lost),
             "{held} {lost}"
         );
-        let [held, _, lost] = series(0.85);
+        let [held, _, _, lost] = series(0.85);
         assert!(held > 200 && lost < 5, "{held} {lost}");
     }
 

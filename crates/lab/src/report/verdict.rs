@@ -1,0 +1,198 @@
+//! What a reader wants first: whether the shapes hold, and the few figures that the experiment was made for.
+
+use super::model::{Verdict, number};
+use super::transport::{cost, cost_ratio};
+use crate::case::{Case, Mode, Purpose, Server, Setup, State};
+use crate::cpu::ratio;
+use crate::experiments::transport::CASES;
+use crate::load::Transport;
+use crate::results::Results;
+use crate::statistics::{Judgement, median};
+
+pub(super) fn of(results: &Results) -> Verdict {
+    let mut findings = match results.experiment.as_str() {
+        "batching" => batching(results),
+        "overload" => overload(results),
+        "peers" => peers(results),
+        _ => transport(results),
+    };
+    findings.extend(early_end(results));
+    let warnings = results.warnings().len();
+    if warnings > 0 {
+        let things = if warnings == 1 { "thing" } else { "things" };
+        findings.push(format!(
+            "{warnings} {things} to know before believing these figures: below, under \"What was not measured\"."
+        ));
+    }
+    Verdict {
+        judgement: results.checks.iter().map(|check| check.judgement).max(),
+        headline: headline(results),
+        findings,
+    }
+}
+
+fn early_end(results: &Results) -> impl Iterator<Item = String> + '_ {
+    let notes = results.notes.iter();
+    notes.filter(|note| note.contains("ended early")).cloned()
+}
+
+/// What is said of the shapes: the worst first, by name.
+fn headline(results: &Results) -> String {
+    let all = results.checks.len();
+    let of = |judgement: Judgement| -> Vec<&str> {
+        let checks = results.checks.iter();
+        let found = checks.filter(|check| check.judgement == judgement);
+        found.map(|check| check.name.as_str()).collect()
+    };
+    let held = of(Judgement::Held).len();
+    let mut said = match all {
+        0 => "No shape was checked.".to_owned(),
+        _ if held == all => format!("All {all} shapes hold."),
+        _ => format!("{held} of {all} shapes hold."),
+    };
+    for judgement in [Judgement::Lost, Judgement::Unmeasured, Judgement::Undecided] {
+        let names = of(judgement);
+        if !names.is_empty() {
+            said.push_str(&format!(" {}: {}.", capital(judgement.word()), names.join("; ")));
+        }
+    }
+    said
+}
+
+fn capital(word: &str) -> String {
+    let mut letters = word.chars();
+    let first = letters.next().map(|letter| letter.to_ascii_uppercase());
+    first.into_iter().chain(letters).collect()
+}
+
+/// The two ends of what a proxy does, in cost and peak.
+fn transport(results: &Results) -> Vec<String> {
+    let ends = [
+        ("A stateless call", State::Stateless, false),
+        ("A stateful call with digest", State::Transaction, true),
+    ];
+    let mut found = Vec::new();
+    for (what, state, auth) in ends {
+        let setup = Setup::of(Server::Trapezoid, Case::call(state, auth, Transport::Udp));
+        let Some((us, rate)) = cost(results, &setup) else {
+            continue;
+        };
+        let least = if results.is_at_least(&setup) {
+            "at least "
+        } else {
+            ""
+        };
+        let peak = results.peak(&setup).map_or_else(String::new, |peak| {
+            format!("; {least}{}/s are carried by one CPU", number(peak))
+        });
+        found.push(format!(
+            "{what} over UDP takes {} µs of the server's CPU at {}/s{peak}.",
+            number(us),
+            number(rate)
+        ));
+    }
+    found
+}
+
+/// From the least to the greatest, in words for a row of ratios.
+fn range(ratios: &[f64]) -> String {
+    let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = ratios.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    format!("{least:.1} to {most:.1} times")
+}
+
+fn peers(results: &Results) -> Vec<String> {
+    let both = CASES.map(|case| {
+        (
+            Setup::of(Server::Kamailio, case),
+            Setup::of(Server::Trapezoid, case),
+        )
+    });
+    let costs: Vec<f64> = both
+        .iter()
+        .filter_map(|(theirs, ours)| cost_ratio(results, theirs, ours))
+        .collect();
+    let peaks: Vec<f64> = both
+        .iter()
+        .filter_map(|(theirs, ours)| Some(ratio(results.peak(ours)?, results.peak(theirs)?)))
+        .collect();
+    let mut found = Vec::new();
+    if !costs.is_empty() {
+        found.push(format!(
+            "An operation takes {} as much CPU of Kamailio as of Trapezoid, at equal rates, in {} cases.",
+            range(&costs),
+            costs.len()
+        ));
+    }
+    if !peaks.is_empty() {
+        found.push(format!(
+            "Trapezoid carries {} as many operations a second on one CPU, in {} cases.",
+            range(&peaks),
+            peaks.len()
+        ));
+    }
+    found
+}
+
+/// The best setting of a mode, and what it carries: its search, or its turns where nothing was searched.
+fn best(results: &Results, mode: Mode) -> Option<(String, f64)> {
+    let of_mode =
+        |setup: &Setup| setup.server == Server::Trapezoid && setup.look_ups.is_some_and(|of| of.mode == mode);
+    let mut setups: Vec<Setup> = results.setups(Purpose::Beyond);
+    for found in &results.peaks {
+        if !setups.contains(&found.setup) {
+            setups.push(found.setup);
+        }
+    }
+    let carried = |setup: &Setup| {
+        let in_turn = results.of(setup, Purpose::Beyond);
+        results
+            .peak(setup)
+            .or_else(|| Results::median(&in_turn, |row| row.load.goodput))
+    };
+    let all = setups.into_iter().filter(of_mode);
+    let all = all.filter_map(|setup| Some((setup.short(), carried(&setup)?)));
+    all.max_by(|a, b| a.1.total_cmp(&b.1))
+}
+
+fn batching(results: &Results) -> Vec<String> {
+    let modes = [
+        ("single look-ups", Mode::Single),
+        ("fixed batches", Mode::Fixed),
+        ("adaptive batches", Mode::Adaptive),
+    ];
+    let each = modes.into_iter().filter_map(|(what, mode)| {
+        let (setting, rate) = best(results, mode)?;
+        Some(format!("{} calls/s with {what} ({setting})", number(rate)))
+    });
+    let each: Vec<String> = each.collect();
+    if each.is_empty() {
+        return Vec::new();
+    }
+    vec![format!("The most that was carried: {}.", each.join(", "))]
+}
+
+/// What is left of each peak at the highest load that was offered.
+fn overload(results: &Results) -> Vec<String> {
+    let mut found = Vec::new();
+    for setup in results.setups(Purpose::Curve) {
+        let Some(peak) = results.peak(&setup) else {
+            continue;
+        };
+        let rows = results.of(&setup, Purpose::Curve);
+        let most = rows.iter().map(|row| row.run.rate).fold(0.0, f64::max);
+        let at_most = rows.iter().filter(|row| row.run.rate >= 0.999 * most);
+        let goodput: Vec<f64> = at_most.map(|row| row.load.goodput).collect();
+        let Some(goodput) = median(&goodput) else {
+            continue;
+        };
+        found.push(format!(
+            "{}: offered {:.1} times the peak of {}/s, the server completes {:.0} % of it.",
+            setup.short(),
+            ratio(most, peak),
+            number(peak),
+            100.0 * ratio(goodput, peak)
+        ));
+    }
+    found
+}
