@@ -145,7 +145,7 @@ fn write_vias(out: &mut Vec<u8>, message: &Message<'_>, flow: Flow) {
     // Nearly always the topmost has a line of its own; the lines below it stay as they are.
     if let (Some(first), Ok(top)) = (fields.next(), message.top_via())
         && first.value != first.value_end
-        && !message.field_value(first).contains(&b',')
+        && memchr::memchr(b',', message.field_value(first)).is_none()
     {
         out.extend_from_slice(b"Via: ");
         via::write_received(out, &top, flow.remote);

@@ -440,7 +440,7 @@ pub(crate) fn keep_values(edits: &mut Edits, message: &Message<'_>, name: Header
     if keep == (1..usize::MAX)
         && let Some(field) = message.fields_named(name).next()
         && field.value != field.value_end
-        && !message.field_value(field).contains(&b',')
+        && memchr::memchr(b',', message.field_value(field)).is_none()
     {
         return edits.delete(field.start as usize..field.end as usize);
     }
