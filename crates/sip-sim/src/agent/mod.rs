@@ -383,6 +383,8 @@ impl Agent {
             .incoming
             .get(&call)
             .filter(|c| c.branch == view.branch() && !c.is_forgotten(self.core.now));
+        // Without its transaction there is nothing to cancel (§9.2): the branch is of another INVITE.
+        let cancels = known.is_some();
         let answer = match (self.answered.get(&key), known) {
             (Some(answer), _) => answer.clone(),
             (None, Some(found)) => dialog::answer(view.text(), "200 OK", &found.to_tag, ""),
@@ -390,7 +392,7 @@ impl Agent {
         };
         let fresh = self.answered.insert(key, answer.clone()).is_none();
         self.core.send(from, answer);
-        if fresh {
+        if fresh && cancels {
             self.with_in(call, InCall::cancelled);
         }
     }

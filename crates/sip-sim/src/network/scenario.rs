@@ -125,6 +125,19 @@ pub enum Attack {
         /// How much.
         after: Micros,
     },
+    /// The next request of a dialog that he hears, this much later as one of its other side: the tags exchanged, the
+    /// Route as it was, a call to this user or a message to no domain.
+    Exchange {
+        /// To whom: an index into [`USERS`]; absent: a message.
+        user: Option<usize>,
+        /// How much.
+        after: Micros,
+    },
+    /// The next INVITE that he hears, cancelled this much later from his own address.
+    Cancel {
+        /// How much.
+        after: Micros,
+    },
     /// This long after the next REGISTER by which somebody leaves the last one by which he came, as it
     /// was: a datagram that was held up.
     LateCopy {
@@ -754,6 +767,33 @@ fn attacks(seed: u64, servers: usize, phones: usize, heal_at: Micros) -> Vec<Att
             },
         });
     }
+    attacks.extend(dialog_attacks(seed, servers, heal_at, count / 4));
     attacks.sort_by_key(|attack| attack.at);
     attacks
+}
+
+/// What he makes of others' dialogs and calls, and requests that want much said in their refusal; from a generator of
+/// their own, so that the others stay what they are.
+fn dialog_attacks(seed: u64, servers: usize, heal_at: Micros, count: usize) -> Vec<AttackPlan> {
+    let mut rng = Rng::new(seed ^ 0x6d61_726b);
+    let user = |rng: &mut Rng| rng.between(0, USERS.len() as u64 - 1) as usize;
+    let attack = |rng: &mut Rng| match rng.between(0, 9) {
+        0..4 => Attack::Exchange {
+            user: rng.chance(500).then(|| user(rng)),
+            after: rng.between(0, rng.clone().pick(&[0, 500 * MS, 20 * SECOND])),
+        },
+        4..8 => Attack::Cancel {
+            after: rng.between(0, rng.clone().pick(&[20 * MS, 500 * MS, 3 * SECOND])),
+        },
+        _ => Attack::Probe {
+            kind: rng.pick(&[7, 8]),
+            user: user(rng),
+        },
+    };
+    let plans = (0..count).map(|_| AttackPlan {
+        attack: attack(&mut rng),
+        at: rng.between(0, heal_at + 30 * SECOND),
+        server: rng.between(0, servers as u64 - 1) as usize,
+    });
+    plans.collect()
 }

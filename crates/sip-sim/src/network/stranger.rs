@@ -72,6 +72,12 @@ impl Stranger {
         self.serial
     }
 
+    /// Whether the server at this address asks for credentials.
+    fn asks_at(&self, address: SocketAddr) -> bool {
+        let mut all = self.asks.iter().enumerate();
+        all.any(|(server, asks)| *asks && server_ip(server) == address.ip())
+    }
+
     fn begin(&mut self, plan: AttackPlan) {
         let server = SocketAddr::new(server_ip(plan.server), SIP_PORT);
         let mut from = self.address;
@@ -82,9 +88,11 @@ impl Stranger {
                 self.probe(plan.server, kind, USERS[user % USERS.len()], from)
             }
             Attack::ForgedRoute { phone } => self.forged_route(server, phone),
-            Attack::Borrow { .. } | Attack::Replay { .. } | Attack::LateCopy { .. } => {
-                return self.ready.push(plan.attack);
-            }
+            Attack::Borrow { .. }
+            | Attack::Replay { .. }
+            | Attack::LateCopy { .. }
+            | Attack::Exchange { .. }
+            | Attack::Cancel { .. } => return self.ready.push(plan.attack),
         };
         self.out.push_back(Output::Datagram {
             from,
@@ -126,6 +134,21 @@ impl Stranger {
             3 => self.request(source, "BYE", &uri, &format!("{to};tag=x"), ""),
             4 => self.request(source, "CANCEL", &uri, &to, ""),
             5 => self.short_register(&domain, user, source),
+            // The refusal names what it does not know, and must not name it as often as it is asked for.
+            7 => self.request(
+                source,
+                "REGISTER",
+                &domain,
+                &to,
+                &format!("{contact}Require: {}a\r\n", "a,".repeat(200)),
+            ),
+            8 => self.request(
+                source,
+                "INVITE",
+                &uri,
+                &to,
+                &format!("{contact}Proxy-Require: {}a\r\n", "a,".repeat(200)),
+            ),
             _ => "SIP/2.0 200 OK\r\nVia: x\r\n\r\n".to_owned(),
         }
     }
@@ -168,6 +191,11 @@ impl Stranger {
         let wanted = |attack: &Attack| match attack {
             Attack::LateCopy { .. } => register && unbinds && self.binds.contains_key(&from),
             Attack::Borrow { .. } | Attack::Replay { .. } => has_credentials && view.status().is_none(),
+            Attack::Exchange { .. } => {
+                let in_dialog = matches!(view.method(), "ACK" | "BYE") && !view.get("Route").is_empty();
+                in_dialog && view.status().is_none()
+            }
+            Attack::Cancel { .. } => view.method() == "INVITE" && view.status().is_none(),
             Attack::Probe { .. } | Attack::Spoof { .. } | Attack::ForgedRoute { .. } => false,
         };
         let Some(place) = self.ready.iter().position(wanted) else {
@@ -177,10 +205,35 @@ impl Stranger {
             Attack::Borrow { after } => (after, self.address, self.altered(&view, OWN)),
             Attack::Replay { after } => (after, from, self.altered(&view, FORGED)),
             Attack::LateCopy { after } => (after, from, self.binds.get(&from).cloned().unwrap_or_default()),
+            Attack::Exchange { user, after } => {
+                // Where no credentials are asked for, a call is a call, and he may make it.
+                let user = user.filter(|_| self.asks_at(to));
+                (after, self.address, self.exchanged(&view, from, user))
+            }
+            Attack::Cancel { after } => (after, self.address, cancel_of(&view)),
             Attack::Probe { .. } | Attack::Spoof { .. } | Attack::ForgedRoute { .. } => return,
         };
         let bytes = text.into_bytes();
         self.shots.put(now + after, Output::Datagram { from, to, bytes });
+    }
+
+    /// A request of the other side of the dialog in which this one was sent from `source`: it has that side's tags, and
+    /// the Route that is good for this side alone. To a user it is an INVITE, else a MESSAGE to where `source` is.
+    fn exchanged(&mut self, view: &View<'_>, source: SocketAddr, user: Option<usize>) -> String {
+        let (_, branch) = self.branch(self.address);
+        let (method, uri) = match user {
+            Some(user) => ("INVITE", format!("sip:{}", USERS[user % USERS.len()])),
+            None => ("MESSAGE", format!("sip:victim@{source}")),
+        };
+        let routes = view.all("Route").map(|route| format!("Route: {route}\r\n"));
+        let routes: String = routes.collect();
+        let (from, to, call_id) = (view.get("To"), view.get("From"), view.get("Call-ID"));
+        let own = self.address;
+        format!(
+            "{method} {uri} SIP/2.0\r\nVia: SIP/2.0/UDP {own};branch={branch};rport\r\nMax-Forwards: 70\r\n{routes}\
+             From: {from}\r\nTo: {to}\r\nCall-ID: {call_id}\r\nCSeq: 900 {method}\r\nContact: <sip:evil@{own}>\r\n\
+             Content-Length: 0\r\n\r\n",
+        )
     }
 
     /// The same request with another branch; a call also gets another Call-ID. Digest covers
@@ -196,6 +249,18 @@ impl Stranger {
         let old = format!("Call-ID: {}", view.get("Call-ID"));
         text.replacen(&old, &format!("{CALL_ID}{n}"), 1)
     }
+}
+
+/// What would cancel an INVITE if it came from where that did (RFC 3261 §9.1).
+fn cancel_of(view: &View<'_>) -> String {
+    let line = view.text().lines().next().unwrap_or_default();
+    let line = line.replacen("INVITE", "CANCEL", 1);
+    let [via, from, to, call_id, cseq] = ["Via", "From", "To", "Call-ID", "CSeq"].map(|name| view.get(name));
+    let number = cseq.split(' ').next().unwrap_or_default();
+    format!(
+        "{line}\r\nVia: {via}\r\nMax-Forwards: 70\r\nFrom: {from}\r\nTo: {to}\r\nCall-ID: {call_id}\r\n\
+         CSeq: {number} CANCEL\r\nContent-Length: 0\r\n\r\n"
+    )
 }
 
 impl Node for Stranger {

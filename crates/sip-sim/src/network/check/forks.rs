@@ -150,6 +150,8 @@ struct Fork<'a> {
 /// The forks of a call: one for each INVITE that its callee's home sends on.
 fn forks<'a>(case: &'a Case<'a>, call: &'a NetCall) -> Vec<Fork<'a>> {
     let scenario = case.scenario;
+    // What he says of a call is no part of it.
+    let stranger = scenario.stranger_node();
     let home = scenario.home_of(scenario.phones[call.to].user);
     let phones: Vec<(usize, NodeId)> = scenario
         .callees(call)
@@ -159,7 +161,7 @@ fn forks<'a>(case: &'a Case<'a>, call: &'a NetCall) -> Vec<Fork<'a>> {
         .log
         .sent
         .iter()
-        .filter(|s| s.facts.call == Some(call.call))
+        .filter(|s| s.facts.call == Some(call.call) && Some(s.from) != stranger)
         .collect();
     let before = |s: &'a Sent| {
         let to_phone = s.from == home && s.facts.is_request("INVITE");
