@@ -34,7 +34,7 @@ impl NameServer {
         let std::net::IpAddr::V4(address) = scene.ip() else {
             panic!("a scene is at 127/8");
         };
-        let socket = UdpSocket::bind(scene.at(PORT)).expect("the name server's port");
+        let socket = UdpSocket::bind(Self::address(scene)).expect("the name server's port");
         socket
             .set_read_timeout(Some(Duration::from_millis(20)))
             .expect("a time-out");
@@ -53,10 +53,15 @@ impl NameServer {
             }
         });
         Self {
-            at: scene.at(PORT),
+            at: Self::address(scene),
             end,
             thread: Some(thread),
         }
+    }
+
+    /// Where a scene's name server answers.
+    pub fn address(scene: &Scene) -> SocketAddr {
+        scene.at(PORT)
     }
 
     /// The keys of the server's table `[dns]`.

@@ -415,3 +415,20 @@ fn a_damaged_file_of_bans_is_set_aside() {
     let server = Server::start_again(&scene);
     assert_eq!(banned(&server), ["192.0.2.66"]);
 }
+
+#[test]
+fn bans_that_cannot_be_written_hold_and_are_written_later() {
+    let scene = Scene::new();
+    let server = Server::start(&scene, &Config::new());
+    // Where the next draft of the file goes lies something that is no file.
+    let draft = scene.path("data/bans.new");
+    std::fs::create_dir(&draft).expect("a directory");
+    let (_, text) = bans_command(&scene, &["add", "192.0.2.66"]);
+    server.wait_for_log("bans hold but cannot be written");
+    assert_eq!(banned(&server), ["192.0.2.66"], "{text}");
+    std::fs::remove_dir(&draft).expect("it was empty");
+    server.wait_for_log("bans are written again");
+    drop(server);
+    let server = Server::start_again(&scene);
+    assert_eq!(banned(&server), ["192.0.2.66"]);
+}

@@ -1,7 +1,11 @@
 //! A call through us and through a proxy of another make: two Record-Routes, two digests' worth
 //! of Via, one dialog.
 
-use conformance::{Config, Kamailio, Scene, Server, Sipp, Transport, over_udp_and_tcp, port};
+use std::net::UdpSocket;
+
+use conformance::{
+    Client, Config, DOMAIN, Kamailio, NameServer, Scene, Server, Sipp, Transport, over_udp_and_tcp, port,
+};
 
 over_udp_and_tcp!(through_kamailio_to_the_callee);
 
@@ -43,4 +47,34 @@ fn through_kamailio_to_the_callee(transport: Transport) {
     .expect("SIPp, as above");
     caller.succeed(CALLS);
     callee.succeed(CALLS);
+}
+
+/// A call by a name that cannot be looked up fails at once, is told once, and so is the end of it.
+#[test]
+fn name_servers_that_are_away_are_told_and_so_is_their_return() {
+    const GATEWAY: &str = "gateway.example.net";
+    let scene = Scene::new();
+    let names = NameServer::start(&scene, &[GATEWAY]);
+    let config = Config::new()
+        .table("[dns]", &format!("{}\ntimeout_ms = 100", names.toml()))
+        .invites_to(&format!("sip:{GATEWAY}:{}", port::NEXT_HOP), "");
+    // What is asked is not answered.
+    drop(names);
+    let silent = UdpSocket::bind(NameServer::address(&scene)).expect("the name server's port");
+    let server = Server::start(&scene, &config);
+    let mut client = Client::new(&scene, Transport::Udp, port::CALLER, scene.at(port::SERVER));
+    let invite = |number: u32| {
+        format!(
+            "INVITE sip:100@{DOMAIN} SIP/2.0\nMax-Forwards: 70\nFrom: <sip:a@{DOMAIN}>;tag={number}\nTo: <sip:100@{DOMAIN}>\n\
+             Call-ID: away{number}\nCSeq: 1 INVITE\nContact: <sip:a@192.0.2.9>\n"
+        )
+    };
+    client.send(&invite(1), "away1");
+    let refused = client.final_response();
+    assert!(refused.status() >= 400, "{refused:?}");
+    server.wait_for_log("name servers do not answer");
+    drop(silent);
+    let _names = NameServer::start(&scene, &[GATEWAY]);
+    client.send(&invite(2), "away2");
+    server.wait_for_log("name servers answer again");
 }
