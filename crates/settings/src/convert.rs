@@ -148,8 +148,9 @@ pub(super) fn convert(
     let mut tls = tls::tls(settings, &data_dir, &mut cx);
     let listening = listeners::listeners(settings, &data_dir, &mut tls, &mut cx);
     let services = listening.services.clone();
-    let core = core(settings, listening, registrar, &mut cx);
+    let mut core = core(settings, listening, registrar, &mut cx);
     let admin = admin(settings, &mut cx);
+    core.destinations.own_sockets.extend(admin);
     let admin_token = admin_token(settings, &data_dir, &mut cx);
     let shell = Shell {
         file: file.map(Path::to_owned),

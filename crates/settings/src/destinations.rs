@@ -14,6 +14,7 @@ pub(super) fn destinations(settings: &Settings, cx: &mut Cx<'_>) -> config::Dest
         deny: Vec::new(),
         loopback: false,
         own: false,
+        own_sockets: Vec::new(),
         groups: false,
         new_per_hour: written.new_per_hour,
     };

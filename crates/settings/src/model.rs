@@ -226,8 +226,9 @@ pub(crate) struct Auth {
     #[schemars(extend("x-default" = "the domain's `name`"))]
     pub realm: Option<String>,
     /// Methods that need credentials; `"*"`: all outside of dialogs (but ACK and CANCEL, which cannot be asked);
-    /// `[]`: none. In a dialog only its initiator is asked, and only for the methods named here, so do not name
-    /// BYE: many phones do not answer a challenge to it.
+    /// `[]`: none. In a dialog each side is asked that has an account here: the caller by its From, the called
+    /// side where it is registered; only for the methods named here, so do not name BYE: many phones do not answer a
+    /// challenge to it.
     #[schemars(length(max = 32))]
     pub methods: Vec<String>,
     /// Authentication schemes offered.
@@ -345,7 +346,7 @@ pub(crate) struct When {
     /// Regular expression on the Request-URI in one spelling: scheme and host in lower case; the user part without escapes of letters, digits and `-_.!~*'()+#`; a number without `-.()`. Matched in linear time; at most 1 MiB compiled.
     #[schemars(extend("x-default" = "none"), length(max = 4096))]
     pub uri: Option<String>,
-    /// Domain of the Request-URI.
+    /// Domain of the Request-URI; where that has `maddr`, the host that this names.
     #[schemars(extend("x-default" = "none"))]
     pub domain: Option<String>,
     /// Networks of the source address, as `10.0.0.0/8`; one of them.

@@ -62,8 +62,10 @@ pub struct Destinations {
     pub deny: Vec<Network>,
     /// The loopback is denied, except to what is on it.
     pub loopback: bool,
-    /// The addresses and ports of the listeners are denied.
+    /// The addresses and ports of the listeners are denied, and [`Destinations::own_sockets`].
     pub own: bool,
+    /// What else this process listens on.
+    pub own_sockets: Vec<SocketAddr>,
     /// Members of groups and targets of rules are denied.
     pub groups: bool,
     /// New addresses of the contacts of one user within an hour, for one worker; 0: any number.
@@ -77,6 +79,7 @@ impl Default for Destinations {
             deny: Vec::new(),
             loopback: true,
             own: true,
+            own_sockets: Vec::new(),
             groups: true,
             new_per_hour: 30,
         }

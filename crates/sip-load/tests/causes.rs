@@ -269,8 +269,9 @@ fn requests_without_a_dialog() {
             && not_sip.0 == "not SIP"
             && unknown.0 == "unknown response"
     );
-    assert_eq!((late.1, unknown.1), (10, 10));
-    assert!(bad.1 >= 10 && not_sip.1 >= 10, "{ignored:?}");
+    assert_eq!(unknown.1, 10);
+    // The second answer to each of user 8; and to user 4 those that come when the request has been given up.
+    assert!(late.1 >= 10 && bad.1 >= 10 && not_sip.1 >= 10, "{ignored:?}");
     // User 6 sends each again once at least, and who is not answered six times, if not too late.
     assert!(
         report.retransmissions["OPTIONS"] >= 10 + 3 * 10 * 5,

@@ -5,7 +5,14 @@ use sip_core::config::Destinations;
 
 #[test]
 fn what_is_denied_by_default_is_the_cores_default() {
-    assert_eq!(valid("").core.destinations, Destinations::default());
+    let expected = Destinations {
+        // The admin pages.
+        own_sockets: vec!["127.0.0.1:8080".parse().unwrap()],
+        ..Destinations::default()
+    };
+    assert_eq!(valid("").core.destinations, expected);
+    let off = valid("[admin]\nlisten = \"off\"").core.destinations;
+    assert_eq!(off, Destinations::default());
 }
 
 #[test]

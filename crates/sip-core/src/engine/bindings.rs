@@ -5,6 +5,7 @@ use alloc::boxed::Box;
 use sip_message::Uri;
 
 use super::context::Target;
+use super::destination::source_of;
 use super::directory::address_of_record;
 use super::{Engine, LocationTarget, is_sips};
 use crate::activity::Component;
@@ -89,7 +90,7 @@ impl Engine {
             pin: contact.pin(),
             secure: contact.secure,
             is_contact: true,
-            from: Some(contact.flow.remote.ip()),
+            from: Some(source_of(&contact.flow)),
             ..Target::new(Box::from(contact.contact.as_slice()), order)
         }
     }

@@ -16,7 +16,7 @@ use super::Engine;
 use crate::transport::Flow;
 
 /// Names in lower case, and when they are taken off. The first is [`HeaderName::PAssertedIdentity`].
-const CLAIMS: [(&[u8], Strip); 22] = [
+const CLAIMS: [(&[u8], Strip); 24] = [
     // RFC 3325 §5.
     (b"p-asserted-identity", Strip::Always),
     // RFC 7315 §4.4: the phone writes it of itself; that the network saw it, it cannot say.
@@ -34,6 +34,10 @@ const CLAIMS: [(&[u8], Strip); 22] = [
     (b"p-dcs-osps", Strip::Always),
     (b"p-dcs-redirect", Strip::Always),
     (b"p-dcs-trace-party-id", Strip::Always),
+    // RFC 3313 §5: what the network lets the phone spend on media.
+    (b"p-media-authorization", Strip::Always),
+    // RFC 5002: which profile of the user holds.
+    (b"p-profile-key", Strip::Always),
     // RFC 7316: which private network a call belongs to, and so whom it may reach.
     (b"p-private-network-indication", Strip::Always),
     // RFC 5502: in whose name, and with whose rights, services run.
@@ -154,17 +158,53 @@ fn verstat_params(value: &[u8]) -> impl Iterator<Item = Range<usize>> {
             let blanks = rest.iter().take_while(|c| matches!(c, b' ' | b'\t')).count();
             let rest = rest.get(blanks..)?;
             // Nearly always it is the tag.
-            if rest.first().is_none_or(|c| c | 0x20 != b'v') {
+            if !matches!(rest.first(), Some(b'v' | b'V' | b'%')) {
                 continue;
             }
-            let len = rest.iter().position(ends).unwrap_or(rest.len());
-            let name = rest.get(..len)?.split(|c| *c == b'=').next().unwrap_or_default();
-            if name.trim_ascii().eq_ignore_ascii_case(VERSTAT) {
+            let mut len = rest.iter().position(ends).unwrap_or(rest.len());
+            let written = rest.get(..len)?;
+            let name = written.split(|c| *c == b'=').next().unwrap_or_default();
+            if is_verstat(name.trim_ascii()) {
+                // A value in quotes ends with them.
+                if written.trim_ascii_end().ends_with(b"=") && rest.get(len) == Some(&b'"') {
+                    len += quoted_len(rest.get(len..)?);
+                }
                 at = start + 1 + blanks + len;
                 return Some(start..at);
             }
         }
     })
+}
+
+/// Whether a name is that of the parameter, also with escapes, which some reader takes away.
+fn is_verstat(name: &[u8]) -> bool {
+    if memchr::memchr(b'%', name).is_none() {
+        return name.eq_ignore_ascii_case(VERSTAT);
+    }
+    let mut plain = Vec::with_capacity(name.len());
+    let mut rest = name;
+    while let Some((first, after)) = rest.split_first() {
+        let escaped = after.get(..2).filter(|_| *first == b'%');
+        let byte = escaped.and_then(|digits| u8::from_str_radix(core::str::from_utf8(digits).ok()?, 16).ok());
+        plain.push(byte.unwrap_or(*first));
+        rest = if byte.is_some() {
+            after.get(2..).unwrap_or_default()
+        } else {
+            after
+        };
+    }
+    plain.eq_ignore_ascii_case(VERSTAT)
+}
+
+/// The length of the quoted string at the front, its quotes included; where it does not end, of all.
+fn quoted_len(text: &[u8]) -> usize {
+    let mut is_escaped = true;
+    let end = text.iter().position(|c| {
+        let ends = *c == b'"' && !is_escaped;
+        is_escaped = *c == b'\\' && !is_escaped;
+        ends
+    });
+    end.map_or(text.len(), |end| end + 1)
 }
 
 #[cfg(test)]
@@ -184,6 +224,9 @@ mod tests {
             ("<sip:+1@b>;tag=verstat", &[]),
             ("<sip:+1@b;verstatus=1>;tag=1", &[]),
             ("<sip:+1@b>;", &[]),
+            ("<sip:+1@b>;verstat=\"a;b\\\"c\";tag=1", &["10..27"]),
+            ("<sip:+1@b>;verstat=\"open;tag=1", &["10..30"]),
+            ("<sip:+1;ver%73tat=x@b>;%56erstat=y;tag=1", &["7..19", "22..34"]),
             ("\"verstat=1\" <sip:+1@b>", &[]),
         ] {
             let found: Vec<_> = verstat_params(value.as_bytes())

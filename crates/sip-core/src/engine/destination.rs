@@ -8,7 +8,7 @@
 //! The source of a REGISTER must be certain for that: on UDP it is if a nonce has come back from it.
 
 use core::hash::Hasher as _;
-use core::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use sip_message::Host;
 use siphasher::sip::SipHasher13;
@@ -20,6 +20,7 @@ use crate::admission::bucket::Buckets;
 use crate::config::{Config, Destinations, Network};
 use crate::resolve::HostRef;
 use crate::time::Instant;
+use crate::transport::{Flow, Transport};
 
 /// Users whose new addresses one worker counts.
 const USERS: usize = 16_384;
@@ -33,6 +34,15 @@ pub(crate) enum Denied {
     Loopback,
     /// It is of this network of the configuration.
     Network(Network),
+}
+
+/// Where something comes from, for what is denied but to what is there. A proxy on this machine brings browsers from
+/// anywhere, so of a WebSocket it is not known: the unspecified address.
+pub(crate) fn source_of(flow: &Flow) -> IpAddr {
+    match flow.transport {
+        Transport::Ws | Transport::Wss => Ipv4Addr::UNSPECIFIED.into(),
+        Transport::Udp | Transport::Tcp | Transport::Tls => flow.remote.ip(),
+    }
 }
 
 impl Destinations {
@@ -100,6 +110,13 @@ impl Engine {
                 IpAddr::V6(ip) => Host::V6(ip),
             };
             self.directory.is_own(&host, Some(address.port()))
+                || destinations.own_sockets.iter().any(|socket| {
+                    let is_there = match socket.ip().is_unspecified() {
+                        true => self.directory.is_own_address(ip),
+                        false => socket.ip().to_canonical() == ip.to_canonical(),
+                    };
+                    is_there && socket.port() == address.port()
+                })
         };
         let is_its_own = ip.to_canonical() == from.to_canonical();
         let is_of_group = || {

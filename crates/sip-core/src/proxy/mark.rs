@@ -11,7 +11,8 @@
 //! | bits | what |
 //! | --- | --- |
 //! | 16 | the day on which it was made |
-//! | 6, 5, 1 | the domain of the callee, where it is a contact that is registered here; that of the caller; [`OF_CALLER`] |
+//! | 1 | [`OF_SUBSCRIPTION`] |
+//! | 5, 5, 1 | the domain of the callee, where it is a contact that is registered here; that of the caller; [`OF_CALLER`] |
 //! | 20 | which domain's secret it is made with: marks of others stay as they are |
 //! | 16 | the place of the caller |
 //! | 16 | the place of the callee |
@@ -48,6 +49,9 @@ const MAC_BITS: u128 = (1 << CALLEE_AT) - 1;
 
 /// It is the caller's; else the callee's.
 const OF_CALLER: u128 = 1 << FLAGS_AT;
+/// The dialog began with a SUBSCRIBE or REFER. A NOTIFY of its callee carries the caller's mark, since it may be what
+/// makes the dialog (RFC 6665 §4.4.1), so that the callee could have both: no mark of such a dialog is good for calls.
+const OF_SUBSCRIPTION: u128 = 1 << (FLAGS_AT + 11);
 const CALLER_DOMAIN_AT: u32 = FLAGS_AT + 1;
 const CALLEE_DOMAIN_AT: u32 = FLAGS_AT + 6;
 
@@ -66,6 +70,8 @@ pub(crate) struct Ends {
     pub(crate) caller_domain: DomainNumber,
     /// That of the callee, where it is a contact that is registered here.
     pub(crate) callee_domain: DomainNumber,
+    /// It begins with a SUBSCRIBE or REFER.
+    pub(crate) is_subscription: bool,
 }
 
 impl Mark {
@@ -77,8 +83,9 @@ impl Mark {
         call_id: &[u8],
         caller_tag: &[u8],
     ) -> Self {
-        let flags = u128::from(ends.callee_domain) << CALLEE_DOMAIN_AT
-            | u128::from(ends.caller_domain) << CALLER_DOMAIN_AT;
+        let flags = u128::from(ends.callee_domain & 31) << CALLEE_DOMAIN_AT
+            | u128::from(ends.caller_domain & 31) << CALLER_DOMAIN_AT
+            | if ends.is_subscription { OF_SUBSCRIPTION } else { 0 };
         let head = u128::from(day(unix_ms)) << DAY_AT
             | flags
             | u128::from(secrets.mark_domain()) << DOMAIN_AT
@@ -123,6 +130,12 @@ impl Mark {
     #[inline]
     pub(crate) const fn is_of_caller(self) -> bool {
         self.0 & OF_CALLER != 0
+    }
+
+    /// Whether its dialog began with a SUBSCRIBE or REFER.
+    #[inline]
+    pub(crate) const fn is_of_subscription(self) -> bool {
+        self.0 & OF_SUBSCRIPTION != 0
     }
 
     /// The domain in which its holder has an account; 0: none is known.
@@ -265,12 +278,13 @@ mod tests {
     }
 
     fn ends() -> impl Strategy<Value = Ends> {
-        (any::<[u16; 2]>(), [0_u8..32, 0..32]).prop_map(
-            |([caller, callee], [caller_domain, callee_domain])| Ends {
+        (any::<[u16; 2]>(), [0_u8..32, 0..32], any::<bool>()).prop_map(
+            |([caller, callee], [caller_domain, callee_domain], is_subscription)| Ends {
                 caller,
                 callee,
                 caller_domain,
                 callee_domain,
+                is_subscription,
             },
         )
     }
@@ -306,6 +320,8 @@ mod tests {
             prop_assert_eq!(of_caller.place_beyond(), ends.callee);
             prop_assert_eq!(of_callee.domain_of_holder(), ends.callee_domain);
             prop_assert_eq!(of_caller.domain_of_holder(), ends.caller_domain);
+            prop_assert_eq!(of_callee.is_of_subscription(), ends.is_subscription);
+            prop_assert_eq!(of_caller.is_of_subscription(), ends.is_subscription);
         }
 
         #[test]

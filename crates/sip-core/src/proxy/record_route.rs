@@ -132,8 +132,9 @@ impl Engine {
         })
     }
 
-    /// The callee's mark in the Route of a NOTIFY that the callee sends, and the flow to the caller in it. It may come
-    /// before the 2xx, or from a second fork: its own Record-Route makes the dialog then (RFC 6665 §4.4.1).
+    /// The callee's mark in the Route of a NOTIFY that the callee of a subscription sends, and the flow to the caller in
+    /// it. It may come before the 2xx, or from a second fork: its own Record-Route makes the dialog then
+    /// (RFC 6665 §4.4.1). In a call a NOTIFY comes when the dialog is there, and would give the caller's mark away.
     fn route_of_notifier(&self, request: &Request<'_>) -> Option<(Mark, Option<RouteFlow>)> {
         if request.method != Method::Notify || request.to.tag().is_none() {
             return None;
@@ -144,7 +145,7 @@ impl Engine {
             let RouteOwner::Marked { mark, flow } = self.route_owner(request, &addr.sip_uri()?) else {
                 break;
             };
-            if mark.is_of_caller() {
+            if mark.is_of_caller() || !mark.is_of_subscription() {
                 return None;
             }
             let onward = match flow {
@@ -160,7 +161,10 @@ impl Engine {
     /// The ends of the dialog that a request begins.
     fn ends(&self, request: &Request<'_>, leaving: &Leaving) -> Ends {
         let config = &self.config;
-        let mut ends = Ends::default();
+        let mut ends = Ends {
+            is_subscription: matches!(request.method, Method::Subscribe | Method::Refer),
+            ..Ends::default()
+        };
         if config
             .domains
             .iter()

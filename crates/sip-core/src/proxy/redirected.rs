@@ -14,6 +14,7 @@ use sip_message::{HeaderName, Message, Uri};
 
 use super::forward::write_request_uri;
 use crate::engine::context::{Context, Target};
+use crate::engine::destination::source_of;
 use crate::engine::{Engine, LocationTarget, is_sips};
 use crate::transaction::table::Key;
 
@@ -45,7 +46,7 @@ struct Found {
 impl Engine {
     /// The contacts of a 3xx become targets, tried after those that there are, by q.
     pub(super) fn recurse(&mut self, server: Key, client: Key, message: &Message<'_>) -> Contacts {
-        let from = self.table.client(client).map(|client| client.to.remote.ip());
+        let from = self.table.client(client).map(|client| source_of(&client.to));
         let Some(mut found) = self.room_for_contacts(server) else {
             return Contacts::Untouched;
         };

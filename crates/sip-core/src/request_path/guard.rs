@@ -1,20 +1,20 @@
 //! Phase 3, its end: what of a dialog goes by the rules all the same, for the sake of guarded places
 //! ([`crate::engine::place`]).
 
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::IpAddr;
 
 use sip_message::header::NameAddr;
 use sip_message::{Method, Uri};
 
 use super::in_dialog::Position;
 use crate::engine::Engine;
+use crate::engine::destination::source_of;
 use crate::engine::place::PlaceId;
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
 use crate::proxy::hop::{Hop, Lead};
 use crate::proxy::mark::Mark;
 use crate::resolve::{Candidate, Candidates, HostRef};
-use crate::transport::{Flow, Transport};
 
 impl Engine {
     /// Whether name service led a request of a dialog to a guarded place that its mark does not name.
@@ -87,6 +87,9 @@ impl Engine {
         else {
             return false;
         };
+        if mark.is_of_subscription() && request.method != Method::Subscribe {
+            return true;
+        }
         let route = position.next_route.as_ref().map(NameAddr::parsed_uri);
         let target = match &route {
             Some(Ok(uri)) => uri,
@@ -105,15 +108,6 @@ impl Engine {
                 Some(_) => self.is_guarded(Hop::of(uri).host, mark.place_beyond()),
                 None => self.is_beyond(Hop::of(uri).host, mark.place_beyond(), source_of(&request.flow)),
             }
-    }
-}
-
-/// Where a request comes from, for what is denied but to what is there. A proxy on this machine brings browsers from
-/// anywhere, so of a WebSocket it is not known.
-fn source_of(flow: &Flow) -> IpAddr {
-    match flow.transport {
-        Transport::Ws | Transport::Wss => Ipv4Addr::UNSPECIFIED.into(),
-        Transport::Udp | Transport::Tcp | Transport::Tls => flow.remote.ip(),
     }
 }
 

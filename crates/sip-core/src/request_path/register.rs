@@ -11,6 +11,7 @@ use super::authorize::Authorized;
 use crate::activity::Component;
 use crate::config::Durability;
 use crate::engine::Engine;
+use crate::engine::destination::source_of;
 use crate::engine::directory::address_of_record;
 use crate::engine::reply::{Reply, Status};
 use crate::engine::request::Request;
@@ -238,10 +239,11 @@ impl Engine {
         let Some(first) = request.message.values(HeaderName::Path).next() else {
             return true;
         };
-        let source = request.flow.remote.ip().to_canonical();
+        // A WebSocket may come by a proxy on this machine, whose address is not its sender's.
+        let source = source_of(&request.flow).to_canonical();
         let leads_back = NameAddr::parse(first.text)
             .and_then(|addr| Some(Hop::of(&addr.sip_uri()?).host == HostRef::Ip(source)));
-        leads_back == Some(true) || self.is_trusted(&request.flow)
+        (leads_back == Some(true) && !source.is_unspecified()) || self.is_trusted(&request.flow)
     }
 
     /// Whether requests may be sent to where this REGISTER came from. What its sender has not received, or could have

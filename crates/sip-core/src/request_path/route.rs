@@ -4,7 +4,7 @@ use alloc::borrow::Cow;
 use core::cell::OnceCell;
 
 use sip_message::header::NameAddr;
-use sip_message::{HeaderName, Method, Uri};
+use sip_message::{HeaderName, Host, Method, Uri};
 
 use super::Progress;
 use super::authorize::Authorized;
@@ -292,9 +292,14 @@ impl Engine {
         let Some(uri) = request.uri.sip() else {
             return false;
         };
+        // Where `maddr` leads past the host, that is what the rule is about (RFC 3261 §19.1.1). One that names this
+        // server has been taken off before.
+        if let Some(maddr) = uri.params.value(b"maddr") {
+            return is_host(maddr, name);
+        }
         match self.directory.domain_of(config, uri) {
             Some(domain) => *domain.name == *name || domain.aliases.iter().any(|a| **a == *name),
-            None => uri.host_text.eq_ignore_ascii_case(name),
+            None => is_host(uri.host_text, name),
         }
     }
 
@@ -590,5 +595,18 @@ fn has_header(request: &Request<'_>, name: &[u8], value: &[u8]) -> bool {
         message.fields_other(name).any(same)
     } else {
         message.fields_named(known).any(same)
+    }
+}
+
+/// Whether a host as it is written is this one: addresses by what they are, names without the dot of the root.
+fn is_host(text: &[u8], name: &[u8]) -> bool {
+    let known = |text| Host::parse(text).filter(|host| !matches!(host, Host::Name(_)));
+    match (known(text), known(name)) {
+        (Some(one), Some(other)) => one == other,
+        (None, None) => {
+            let [text, name] = [text, name].map(|name| name.strip_suffix(b".").unwrap_or(name));
+            text.eq_ignore_ascii_case(name)
+        }
+        _ => false,
     }
 }

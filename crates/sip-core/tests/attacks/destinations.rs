@@ -4,11 +4,12 @@
 use sip_core::config::{Action, Config, Destinations, Durability, Network, Relay, RelayTarget, StateMode};
 use sip_core::dispatcher::Distribution;
 use sip_core::location::Binding;
-use sip_core::transport::Flow;
+use sip_core::transport::{Flow, Transport};
 
 use crate::agent::{PASSWORD, login, nonce_of};
 use crate::common::{
-    Bench, CALLER, Sent, address, config, one, request, route_of_caller, tcp_flow, udp_flow,
+    Bench, CALLER, Sent, address, all_transports, config, one, over, request, response, route_of_caller,
+    tcp_flow, udp_flow,
 };
 use crate::forks::{
     answer, answer_with, brief, group, invite, location, location_with, phone, register, registered, routed,
@@ -171,6 +172,51 @@ fn a_redirect_leads_to_no_denied_destination() {
         let both = format!("Contact: <{contact}>, <sip:y@192.0.2.34>\n");
         let sent = moved(&mut bench, &both);
         assert_eq!(reached(&sent), ["192.0.2.34:5060"], "{contact}");
+    }
+}
+
+/// A WebSocket from the loopback is a browser behind a proxy on this machine: what its phone says leads no more to
+/// this machine than what others say.
+#[test]
+fn a_browser_behind_a_proxy_is_not_of_this_machine() {
+    let browser = over(Transport::Ws, "127.0.0.1:40000", 4);
+    let mut config = guarded(location_with(|relay| relay.recurse = true));
+    config.listeners = all_transports().listeners;
+    let binding = Binding {
+        received: browser,
+        ..with_contact(1, "sip:x@abc.invalid;transport=ws")
+    };
+    for (contact, passes) in [
+        ("sip:x@127.0.0.1:8085;transport=tcp", false),
+        ("sip:x@127.0.0.2", false),
+        ("sip:x@192.0.2.77", true),
+    ] {
+        let mut bench = registered(&config, std::slice::from_ref(&binding));
+        let sent = bench.udp(CALLER, &invite());
+        let invited = sent
+            .iter()
+            .find(|s| s.to.conn == browser.conn)
+            .expect("by its connection");
+        let moved = format!("Contact: <{contact}>\n");
+        let sent = bench.receive(browser, &response(invited, "302 Moved Temporarily", &moved));
+        assert_eq!(reached(&sent).len(), usize::from(passes), "{contact}: {sent:?}");
+    }
+}
+
+/// What this process listens on besides, such as its admin pages.
+#[test]
+fn other_sockets_of_this_process_are_denied() {
+    for (socket, contact, passes) in [
+        ("192.0.2.1:18080", "sip:x@192.0.2.1:18080;transport=tcp", false),
+        ("0.0.0.0:18080", "sip:x@192.0.2.1:18080;transport=tcp", false),
+        ("0.0.0.0:18080", "sip:x@192.0.2.77:18080;transport=tcp", true),
+        ("192.0.2.1:18080", "sip:x@192.0.2.1:18081;transport=tcp", true),
+    ] {
+        let mut config = location();
+        config.destinations.own_sockets = vec![socket.parse().unwrap()];
+        let mut bench = registered(&config, &[lost(1, contact, STRANGER)]);
+        let sent = called(&mut bench);
+        assert_eq!(reached(&sent).len(), usize::from(passes), "{socket}: {contact}");
     }
 }
 

@@ -571,6 +571,65 @@ fn as_called(request: &Sent) -> String {
     values.map(|value| format!("Route: {value}\n")).collect()
 }
 
+/// In a call a NOTIFY comes when its dialog is there. With the caller's mark in it the callee would have both.
+#[test]
+fn a_notify_in_a_call_gives_no_mark_away() {
+    for state in [StateMode::Stateless, StateMode::Transaction] {
+        let mut config = guarded(state);
+        config.routes.clear();
+        let mut bench = Bench::new(&config);
+        let call = Call::to_phone(&mut bench);
+        for (branch, target) in [
+            ("n1", format!("sip:me@{PHONE}")),
+            ("n2", "sip:alice@192.0.2.10".to_owned()),
+        ] {
+            let text = call.request(false, "NOTIFY", &target, branch, "\nEvent: refer");
+            let sent = one(call.send(&mut bench, false, &text));
+            assert!(sent.first_line().starts_with("NOTIFY"), "{}", sent.text);
+            assert!(sent.headers("Record-Route").is_empty(), "{}", sent.text);
+        }
+    }
+}
+
+/// The callee of a subscription may have the caller's mark, which a NOTIFY carries: neither is good for calls.
+#[test]
+fn the_marks_of_a_subscription_make_no_calls() {
+    let mut config = guarded(StateMode::Transaction);
+    config.routes.clear();
+    let mut bench = Bench::new(&config);
+    register(&bench, "bob@example.com", &[phone(1)]);
+    let subscribe = request("SUBSCRIBE", "sip:bob@example.com", "a1", "Event: presence\n");
+    let sent = bench.udp(CALLER, &subscribe);
+    let arrived = sent.iter().find(|s| s.address() == PHONE).expect("it goes on");
+    let of_callee = as_called(arrived);
+    let notify = exchanged(
+        &request("NOTIFY", &format!("sip:me@{PHONE}"), "n1", &of_callee)
+            .replace("To: <sip:bob@example.com>", "To: <sip:bob@example.com>;tag=t1"),
+    );
+    let sent = bench.receive(phone_flow(1), &notify);
+    let back = sent
+        .iter()
+        .find(|s| s.first_line().starts_with("NOTIFY"))
+        .expect("it goes on");
+    let of_caller = as_called(back);
+    assert!(of_caller.contains(";tz=") && of_caller != of_callee);
+    for (route, is_caller) in [(&of_caller, true), (&of_callee, false)] {
+        for (number, method) in ["INVITE", "MESSAGE", "REFER", "KDMQ"].into_iter().enumerate() {
+            let text = request(
+                method,
+                "sip:x@203.0.113.9",
+                &format!("m{is_caller}{number}"),
+                route,
+            )
+            .replace("To: <sip:bob@example.com>", "To: <sip:bob@example.com>;tag=t1");
+            let text = if is_caller { text } else { exchanged(&text) };
+            let sent = bench.receive(phone_flow(1), &text);
+            let went = sent.iter().any(|s| s.address().starts_with("203.0.113.9"));
+            assert!(!went, "{method}, {is_caller}: {sent:?}");
+        }
+    }
+}
+
 /// RFC 6665 §4.4.1: a NOTIFY before the answer to its SUBSCRIBE, or of a second fork, makes the dialog.
 #[test]
 fn a_notify_makes_its_dialog() {

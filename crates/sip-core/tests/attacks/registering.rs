@@ -1,9 +1,10 @@
 //! Registrations that would lead somebody's calls away, or ours to places that a stranger chose.
 
 use sip_core::config::{Config, Durability, Network};
+use sip_core::transport::Transport;
 
 use crate::agent::{Login, PASSWORD, login, nonce_of};
-use crate::common::{Bench, CALLER, Sent, config, one, request};
+use crate::common::{Bench, CALLER, Sent, all_transports, config, one, over, request};
 
 const HOST: &str = "192.0.2.10";
 
@@ -102,6 +103,27 @@ fn config_without_auth() -> Config {
     let mut config = guarded();
     config.domains[0].auth.methods.clear();
     config
+}
+
+/// A WebSocket comes by a proxy on this machine: that its Path leads back there says nothing of its sender.
+#[test]
+fn a_path_of_a_browser_leads_nowhere() {
+    let mut config = config_without_auth();
+    config.listeners = all_transports().listeners;
+    for transport in [Transport::Ws, Transport::Wss] {
+        let text = request(
+            "REGISTER",
+            "sip:example.com",
+            "p1",
+            "Contact: <sip:alice@abc.invalid;transport=ws>\nPath: <sip:127.0.0.1:8085;transport=tcp;lr>\nSupported: path\n",
+        );
+        let sent = Bench::new(&config).receive(over(transport, "127.0.0.1:40000", 4), &text);
+        assert_eq!(
+            one(sent).first_line(),
+            "SIP/2.0 403 Path Not Trusted",
+            "{transport:?}"
+        );
+    }
 }
 
 /// RFC 3327 §6: who writes Path says where all calls of a user go, and by whom.

@@ -445,6 +445,66 @@ fn the_stricter_domain_decides() {
     }
 }
 
+/// A rule that bars a host bars it however it is written, and where `maddr` leads to it.
+#[test]
+fn a_rule_bars_a_host_in_every_spelling() {
+    let barring = |host: &str| {
+        let mut config = config();
+        let mut barred = relay("sip:192.0.2.66");
+        barred.action = Action::Reject {
+            status: 403,
+            reason: b"Barred"[..].into(),
+        };
+        barred.when.domain = Some(host.as_bytes().into());
+        config.routes.insert(0, barred);
+        config
+    };
+    for (host, uris) in [
+        (
+            "192.0.2.9",
+            &[
+                "192.0.2.9",
+                "192.0.2.009",
+                "192.0.2.9:5080",
+                "x.test;maddr=192.0.2.9",
+                "example.com;maddr=192.0.2.9",
+            ][..],
+        ),
+        (
+            "[2001:db8::9]",
+            &[
+                "[2001:db8::9]",
+                "[2001:DB8:0::0009]",
+                "x.test;maddr=[2001:db8::9]",
+            ],
+        ),
+        (
+            "bad.example",
+            &[
+                "bad.example",
+                "BAD.example",
+                "bad.example.",
+                "x.test;maddr=bad.example",
+            ],
+        ),
+    ] {
+        for uri in uris {
+            let text = request("INVITE", &format!("sip:x@{uri}"), "a", "");
+            assert_eq!(
+                answer(&barring(host), &text),
+                "SIP/2.0 403 Barred",
+                "{host}: {uri}"
+            );
+        }
+        let other = request("INVITE", "sip:x@good.example;maddr=192.0.2.8", "a", "");
+        let sent = Bench::new(&barring(host)).udp(CALLER, &other);
+        assert!(
+            sent.iter().all(|s| s.first_line() != "SIP/2.0 403 Barred"),
+            "{host}: {sent:?}"
+        );
+    }
+}
+
 /// Whoever took part in a call knows its mark; it is no pass for ever.
 #[test]
 fn a_mark_ends_with_its_days() {

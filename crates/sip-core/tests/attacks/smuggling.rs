@@ -49,7 +49,7 @@ fn spellings(name: &str, value: &str) -> Vec<String> {
 }
 
 /// What strangers may not claim, and how it would be written.
-const CLAIMS: [(&str, &str); 25] = [
+const CLAIMS: [(&str, &str); 27] = [
     ("P-Asserted-Identity", "<sip:president@example.com>"),
     ("P-Asserted-Service", "urn:urn-7:3gpp-service.ims.icsi.mmtel"),
     (
@@ -78,6 +78,11 @@ const CLAIMS: [(&str, &str); 25] = [
     ("P-Private-Network-Indication", "example.com"),
     ("P-DCS-Billing-Info", "01:0@192.0.2.66"),
     ("P-DCS-LAES", "192.0.2.66:99"),
+    (
+        "P-Media-Authorization",
+        "0020000100100101706466312e76697369746564",
+    ),
+    ("P-Profile-Key", "<sip:service@example.com>"),
     ("P-DCS-OSPS", "BLV"),
     ("P-DCS-Redirect", "<tel:+12015550123>;redirector-uri=x;count=1"),
     ("P-DCS-Trace-Party-ID", "<tel:+12015550123>"),
@@ -186,6 +191,14 @@ fn a_verification_of_a_strangers_own_is_taken_off() {
         (
             "<sip:+1@example.com>;a ; verstat = x;tag=f1",
             "<sip:+1@example.com>;a ;tag=f1",
+        ),
+        (
+            "<sip:+1@example.com>;verstat=\"TN-Validation-Passed\";tag=f1",
+            "<sip:+1@example.com>;tag=f1",
+        ),
+        (
+            "<sip:+1;ver%73tat=x@example.com>;tag=f1",
+            "<sip:+1@example.com>;tag=f1",
         ),
     ] {
         for trusted in [false, true] {
