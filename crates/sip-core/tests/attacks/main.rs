@@ -28,4 +28,5 @@ mod registering;
 mod relaying;
 mod replay;
 mod smuggling;
+mod subscriptions;
 mod tokens;

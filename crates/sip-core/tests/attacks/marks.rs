@@ -13,7 +13,7 @@ use crate::common::{
 use crate::forks::{group, phone, phone_flow, register};
 
 const GATEWAY: &str = "192.0.2.50:5060";
-const PHONE: &str = "192.0.2.31:5060";
+pub(crate) const PHONE: &str = "192.0.2.31:5060";
 /// What may begin something at its target, and what goes on with what is there.
 const COSTLY: [&str; 5] = ["INVITE", "REFER", "SUBSCRIBE", "MESSAGE", "KDMQ"];
 const FREE: [&str; 7] = ["BYE", "INFO", "UPDATE", "PRACK", "NOTIFY", "OPTIONS", "ACK"];
@@ -89,7 +89,7 @@ impl Call {
 }
 
 /// With From and To exchanged.
-fn exchanged(text: &str) -> String {
+pub(crate) fn exchanged(text: &str) -> String {
     text.replace("From: <sip:alice@example.com>;tag=f1", "From: <X>")
         .replace(
             "To: <sip:bob@example.com>;tag=t1",
@@ -565,12 +565,6 @@ fn each_early_dialog_has_its_own_mark() {
     }
 }
 
-/// The route of the side that got this request.
-fn as_called(request: &Sent) -> String {
-    let values = request.headers("Record-Route").into_iter();
-    values.map(|value| format!("Route: {value}\n")).collect()
-}
-
 /// In a call a NOTIFY comes when its dialog is there. With the caller's mark in it the callee would have both.
 #[test]
 fn a_notify_in_a_call_gives_no_mark_away() {
@@ -587,115 +581,6 @@ fn a_notify_in_a_call_gives_no_mark_away() {
             let sent = one(call.send(&mut bench, false, &text));
             assert!(sent.first_line().starts_with("NOTIFY"), "{}", sent.text);
             assert!(sent.headers("Record-Route").is_empty(), "{}", sent.text);
-        }
-    }
-}
-
-/// The callee of a subscription may have the caller's mark, which a NOTIFY carries: neither is good for calls.
-#[test]
-fn the_marks_of_a_subscription_make_no_calls() {
-    let mut config = guarded(StateMode::Transaction);
-    config.routes.clear();
-    let mut bench = Bench::new(&config);
-    register(&bench, "bob@example.com", &[phone(1)]);
-    let subscribe = request("SUBSCRIBE", "sip:bob@example.com", "a1", "Event: presence\n");
-    let sent = bench.udp(CALLER, &subscribe);
-    let arrived = sent.iter().find(|s| s.address() == PHONE).expect("it goes on");
-    let of_callee = as_called(arrived);
-    let notify = exchanged(
-        &request("NOTIFY", &format!("sip:me@{PHONE}"), "n1", &of_callee)
-            .replace("To: <sip:bob@example.com>", "To: <sip:bob@example.com>;tag=t1"),
-    );
-    let sent = bench.receive(phone_flow(1), &notify);
-    let back = sent
-        .iter()
-        .find(|s| s.first_line().starts_with("NOTIFY"))
-        .expect("it goes on");
-    let of_caller = as_called(back);
-    assert!(of_caller.contains(";tz=") && of_caller != of_callee);
-    for (route, is_caller) in [(&of_caller, true), (&of_callee, false)] {
-        for (number, method) in ["INVITE", "MESSAGE", "REFER", "KDMQ"].into_iter().enumerate() {
-            let text = request(
-                method,
-                "sip:x@203.0.113.9",
-                &format!("m{is_caller}{number}"),
-                route,
-            )
-            .replace("To: <sip:bob@example.com>", "To: <sip:bob@example.com>;tag=t1");
-            let text = if is_caller { text } else { exchanged(&text) };
-            let sent = bench.receive(phone_flow(1), &text);
-            let went = sent.iter().any(|s| s.address().starts_with("203.0.113.9"));
-            assert!(!went, "{method}, {is_caller}: {sent:?}");
-        }
-    }
-}
-
-/// RFC 6665 §4.4.1: a NOTIFY before the answer to its SUBSCRIBE, or of a second fork, makes the dialog.
-#[test]
-fn a_notify_makes_its_dialog() {
-    const CONTACT: &str = "sip:x7@df7jal23ls0d.invalid;transport=ws";
-    for state in [StateMode::Stateless, StateMode::Transaction] {
-        let mut config = all_transports();
-        config.routes.clear();
-        config.state = state;
-        let mut bench = Bench::new(&config);
-        let browser = over(Transport::Wss, "192.0.2.30:40000", 4);
-        let contact = format!("Contact: <{CONTACT}>\n");
-        bench.receive(browser, &request("REGISTER", "sip:example.com", "r1", &contact));
-        let subscriber = over(Transport::Ws, "192.0.2.33:40001", 5);
-        let own = "sip:y8@aaaa.invalid;transport=ws";
-        let subscribe = request(
-            "SUBSCRIBE",
-            "sip:bob@example.com",
-            "a1",
-            &format!("Event: presence\nContact: <{own}>\n"),
-        );
-        let subscribe = subscribe.replace("UDP 192.0.2.10:5060", "WS aaaa.invalid");
-        let sent = bench.receive(subscriber, &subscribe);
-        let arrived = sent.iter().find(|s| s.to == browser).expect("it goes on");
-        let route = as_called(arrived);
-        for tag in ["n1", "n2"] {
-            let notify = request(
-                "NOTIFY",
-                own,
-                &format!("n{tag}"),
-                &format!("{route}Event: presence\n{contact}"),
-            )
-            .replace("UDP 192.0.2.10:5060", "WSS df7jal23ls0d.invalid")
-            .replace(
-                "From: <sip:alice@example.com>;tag=f1",
-                &format!("From: <sip:bob@example.com>;tag={tag}"),
-            )
-            .replace("To: <sip:bob@example.com>", "To: <sip:alice@example.com>;tag=f1");
-            let sent = bench.receive(browser, &notify);
-            let notify = sent.iter().find(|s| s.to == subscriber).expect("it goes on");
-            // Its mark is the subscriber's, and not for the notifier.
-            let answer = response(notify, "200 OK", "");
-            assert!(answer.contains(";tz="));
-            let answered = one(bench.receive(subscriber, &answer));
-            assert_eq!(answered.to.conn, browser.conn);
-            assert!(!answered.text.contains(";tz="), "{}", answered.text);
-            let back = as_called(notify);
-            // The subscriber's route is as in the NOTIFY: it was called there.
-            for (to_tag, passes) in [(tag, true), ("other", false)] {
-                let refresh = request(
-                    "SUBSCRIBE",
-                    CONTACT,
-                    &format!("s{tag}{to_tag}"),
-                    &format!("{back}Event: presence\n"),
-                )
-                .replace("UDP 192.0.2.10:5060", "WS aaaa.invalid")
-                .replace(
-                    "To: <sip:bob@example.com>",
-                    &format!("To: <sip:bob@example.com>;tag={to_tag}"),
-                );
-                let sent = bench.receive(subscriber, &refresh);
-                assert_eq!(
-                    sent.iter().any(|s| s.to == browser),
-                    passes,
-                    "{state:?} {tag} {to_tag}: {sent:?}"
-                );
-            }
         }
     }
 }
