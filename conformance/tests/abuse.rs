@@ -432,3 +432,32 @@ fn bans_that_cannot_be_written_hold_and_are_written_later() {
     let server = Server::start_again(&scene);
     assert_eq!(banned(&server), ["192.0.2.66"]);
 }
+
+/// More than `[log]` lets through of one cause: that one source fails often hides nothing of the others.
+#[test]
+fn each_refused_request_and_each_wrong_password_is_a_line() {
+    const EACH: usize = 15;
+    let scene = Scene::new();
+    let config = Config::new().auth(&["REGISTER"]).user("alice", "wonderland");
+    let server = Server::start(&scene, &config);
+    let mut client = client(&scene, Transport::Tcp, port::CALLER);
+    for number in 0..EACH {
+        let refused = log_in(&mut client, "alice", "looking-glass", &format!("wrong{number}"));
+        assert_eq!(refused.status(), 401, "{refused:?}");
+        let text = format!(
+            "INVITE sip:x@elsewhere.example SIP/2.0\nMax-Forwards: 70\nFrom: <sip:x@elsewhere.example>;tag=1\n\
+             To: <sip:x@elsewhere.example>\nCall-ID: refused{number}\nCSeq: 1 INVITE\nContact: <sip:x@192.0.2.9>\n"
+        );
+        client.send(&text, &format!("refused{number}"));
+        assert_eq!(client.final_response().status(), 403);
+    }
+    for number in 0..EACH {
+        for (line, call) in [("authentication failed", "wrong"), ("request refused", "refused")] {
+            let call = format!("call_id=\"{call}{number}\"");
+            let log = server.wait_for_log(&call);
+            let found = log.lines().find(|text| text.contains(&call));
+            let found = found.unwrap_or_default();
+            assert!(found.contains(line) && found.contains("source=127."), "{found}");
+        }
+    }
+}

@@ -340,6 +340,9 @@ pub enum Event {
         /// trust domain, and certainly from there. A datagram's source is certain once a nonce has
         /// come back from where it was sent to.
         counts: bool,
+        /// `Some`: it is one to write down, with the count of those of this source and reason since the last that was.
+        /// Every failure is an event, so that each is held against its source.
+        unreported: Option<u32>,
     },
     /// This server has refused a request. Reported for each, up to a bound for a source and status and one
     /// for all.

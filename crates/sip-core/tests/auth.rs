@@ -271,6 +271,7 @@ fn a_wrong_password_and_an_unknown_user_look_alike() {
                     call_id: b"c1@192.0.2.10"[..].into(),
                     reason,
                     counts: true,
+                    unreported: Some(0),
                 };
                 assert_eq!(b.endpoint.poll_event(), Some(event));
             }

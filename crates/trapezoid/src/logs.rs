@@ -85,7 +85,11 @@ impl Logs {
 
     /// Tells what has been left out since the last time; to be called about once a second.
     pub(crate) fn tell_left_out(&self) {
-        for left in self.limit.take_left_out(Instant::now()) {
+        self.tell_left_out_until(Instant::now());
+    }
+
+    fn tell_left_out_until(&self, now: Instant) {
+        for left in self.limit.take_left_out(now) {
             tracing::info!(target: SUMMARY, cause = left.cause, lines = left.lines, "log lines left out");
         }
         let lost = self.writer.lost.swap(0, Ordering::Relaxed);
@@ -97,6 +101,8 @@ impl Logs {
 
 impl Drop for Logs {
     fn drop(&mut self) {
+        // What the interval at hand has left out is told as well.
+        self.tell_left_out_until(Instant::now() + self.limit.interval());
         // The subscriber keeps its senders for ever, so the end is a message, not a closed queue. A reader that
         // does not read must not keep the process from ending.
         if self.writer.send(Line::End) {
@@ -112,6 +118,8 @@ impl Drop for Logs {
 
 /// Target of lines about lines; they have no limit, since there is one a cause and interval.
 const SUMMARY: &str = "trapezoid::logs";
+/// Target of lines with a limit of their own, for each source: one source must not use up what others have.
+pub(crate) const BOUNDED: &str = "trapezoid::requests";
 
 fn level(level: LogLevel) -> LevelFilter {
     match level {
@@ -160,7 +168,7 @@ impl Limit {
 
     /// Whether a line of this cause may be written now.
     fn allow(&self, cause: &'static Metadata<'static>, now: Instant) -> bool {
-        if *cause.level() > Level::INFO || cause.target() == SUMMARY {
+        if *cause.level() > Level::INFO || matches!(cause.target(), SUMMARY | BOUNDED) {
             return true;
         }
         let mut causes = self.causes.lock();
@@ -285,6 +293,10 @@ mod tests {
 
     /// One place in the program, whatever level.
     fn metadata(level: Level) -> &'static Metadata<'static> {
+        metadata_of("module", level)
+    }
+
+    fn metadata_of(target: &'static str, level: Level) -> &'static Metadata<'static> {
         use tracing::{Callsite, Metadata, metadata};
         struct Place(std::sync::OnceLock<Metadata<'static>>);
         impl Callsite for Place {
@@ -295,7 +307,7 @@ mod tests {
         }
         let place: &'static Place = Box::leak(Box::new(Place(std::sync::OnceLock::new())));
         let made = metadata! {
-            name: "test", target: "module", level: level, fields: &[], callsite: place,
+            name: "test", target: target, level: level, fields: &[], callsite: place,
             kind: tracing::metadata::Kind::EVENT
         };
         place.0.get_or_init(|| made)
@@ -320,6 +332,18 @@ mod tests {
         assert_eq!(left_out.iter().map(|left| left.lines).collect::<Vec<_>>(), [3]);
         assert_eq!(limit.take_left_out(at(11)), []);
         assert!(limit.allow(often, at(12)));
+    }
+
+    /// One source that fails often must not hide what fails for another.
+    #[test]
+    fn lines_with_a_limit_of_their_own_have_no_other() {
+        let limit = Limit::default();
+        limit.set(&Log {
+            burst: 1,
+            ..Log::default()
+        });
+        let refused = metadata_of(BOUNDED, Level::INFO);
+        assert!((0..100).all(|_| limit.allow(refused, Instant::now())));
     }
 
     #[test]

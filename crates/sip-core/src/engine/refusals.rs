@@ -1,4 +1,5 @@
-//! Reports of refused requests: one event for each, up to a bound for a source and status, and one for all.
+//! Reports of refused requests and failed authentications: one for each, up to a bound for a source and status, and one
+//! for all.
 //!
 //! A request that is refused in silence is the hardest fault to find. A flood of refused requests must not
 //! become a flood of events. Refusals beyond a bound are counted; the next report of the same source and
@@ -75,19 +76,23 @@ impl Refusals {
 }
 
 impl Engine {
+    /// Counts something that a source is responsible for. `Some`: it is to be reported, with the count of those of
+    /// this kind and code since the last report.
+    pub(crate) fn may_report(&mut self, kind: &[u8], flow: Flow, code: u16) -> Option<u32> {
+        let ip = match flow.remote.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+            IpAddr::V6(ip) => ip.octets(),
+        };
+        let key = self.secrets.map_key([kind, &ip, &code.to_be_bytes()]) as u64;
+        self.refusals.note(key, self.now.instant.as_micros() / 1_000_000)
+    }
+
     /// Reports a request that this server refuses. Challenges are no refusals.
     pub(crate) fn note_refusal(&mut self, message: &Message<'_>, flow: Flow, status: Status<'_>) {
         if status.code < 400 || matches!(status.code, 401 | 407) {
             return;
         }
-        let ip = match flow.remote.ip() {
-            IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
-            IpAddr::V6(ip) => ip.octets(),
-        };
-        let key = self
-            .secrets
-            .map_key([b"refusal", &ip, &status.code.to_be_bytes()]) as u64;
-        let Some(unreported) = self.refusals.note(key, self.now.instant.as_micros() / 1_000_000) else {
+        let Some(unreported) = self.may_report(b"refusal", flow, status.code) else {
             return;
         };
         let text = |value: &[u8]| Box::from(value.get(..MOST_TEXT).unwrap_or(value));

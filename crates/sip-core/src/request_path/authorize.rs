@@ -275,6 +275,7 @@ impl Engine {
         let user = Box::from(credentials.username);
         let is_guess = matches!(reason, AuthFailure::UnknownUser | AuthFailure::WrongPassword);
         let counts = is_guess && self.counts_against(&request.flow, Some(credentials));
+        let unreported = self.may_report(b"auth", request.flow, reason as u16);
         self.event(Event::AuthFailed {
             user,
             source: request.flow.remote,
@@ -283,6 +284,7 @@ impl Engine {
             call_id: Box::from(request.call_id),
             reason,
             counts,
+            unreported,
         });
     }
 

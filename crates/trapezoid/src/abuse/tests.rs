@@ -27,6 +27,7 @@ fn failed(n: u32) -> Event {
         call_id: b"c1"[..].into(),
         reason: AuthFailure::WrongPassword,
         counts: true,
+        unreported: None,
     }
 }
 

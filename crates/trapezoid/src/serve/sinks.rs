@@ -15,6 +15,7 @@ use sip_net::tcp::{ForeignPage, TlsFailure};
 use sip_net::worker::EventSink;
 
 use crate::abuse::Watch;
+use crate::logs::BOUNDED;
 
 use super::flaws::Flaws;
 
@@ -186,6 +187,7 @@ fn record_failure(event: &Event) {
         domain,
         call_id,
         reason,
+        unreported: Some(unreported),
         ..
     } = event
     {
@@ -197,7 +199,7 @@ fn record_failure(event: &Event) {
         };
         let (method, domain) = (lossy(method), lossy(domain));
         tracing::info!(
-            user = &*lossy(user), %source, method = &*method, domain = &*domain, call_id = &*lossy(call_id), reason,
+            target: BOUNDED, user = &*lossy(user), %source, method = &*method, domain = &*domain, call_id = &*lossy(call_id), reason, unreported,
             "authentication failed"
         );
     }
@@ -218,7 +220,7 @@ fn record_failure(event: &Event) {
         let rule = rule.map(|number| u32::from(number) + 1);
         let (method, uri, call_id) = (lossy(method), lossy(uri), lossy(call_id));
         tracing::info!(
-            status, reason = &**reason, %source, method = &*method, uri = &*uri, call_id = &*call_id, from = &*lossy(from), to = &*lossy(to), rule, unreported,
+            target: BOUNDED, status, reason = &**reason, %source, method = &*method, uri = &*uri, call_id = &*call_id, from = &*lossy(from), to = &*lossy(to), rule, unreported,
             "request refused"
         );
     }

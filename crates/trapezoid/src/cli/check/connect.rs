@@ -104,6 +104,8 @@ fn named(core: &Config) -> Vec<(String, &NextHop)> {
             group
                 .members
                 .iter()
+                // One that is drained may be off.
+                .filter(|member| member.weight > 0)
                 .map(|member| (format!("group {name}"), &member.hop)),
         );
     }

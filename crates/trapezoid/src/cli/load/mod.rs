@@ -107,7 +107,7 @@ pub(crate) struct Args {
     /// Users as PREFIX:COUNT (user:10000 are user00000 to user09999), or a file with a name and a password on each line.
     #[arg(long, value_name = "FILE|PREFIX:COUNT", default_value = "user:10000", value_parser = Source::parse)]
     users: Source,
-    /// Password of PREFIX:COUNT; {user} stands for the name (user00042), {n} for its digits (00042).
+    /// Password of PREFIX:COUNT; {user} stands for the name (user00042), an n in braces for its digits (00042).
     #[arg(long, value_name = "TEXT", default_value = "pass{n}")]
     password: String,
     /// Domain of all users; the target's host where it is not given.
