@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::case::{Case, Mode, Purpose, Server, Setup, State};
 use crate::load::Transport;
+use crate::report::number;
 use crate::results::{Check, Results, Row};
 use crate::statistics::{Bound, Judgement, Verdict, judge, median};
 
@@ -64,7 +65,12 @@ fn compared(name: &str, pairs: &[(f64, f64)], bound: Bound, unit: &str) -> Check
     let judged = judge(pairs, bound);
     let middle = |of: fn(&(f64, f64)) -> f64| median(&pairs.iter().map(of).collect::<Vec<_>>());
     let figures = match (middle(|pair| pair.0), middle(|pair| pair.1)) {
-        (Some(first), Some(second)) => format!("{first:.1} and {second:.1} {unit}: {}", judged.text),
+        (Some(first), Some(second)) => format!(
+            "medians {} and {} {unit}; of the pairs {}",
+            number(first),
+            number(second),
+            judged.text
+        ),
         _ => judged.text,
     };
     check(name, judged.judgement, figures)
@@ -81,7 +87,7 @@ fn at_most(results: &Results, name: &str, less: &Setup, times: f64, more: &Setup
         return unmeasured(name);
     }
     let pairs = results.pairs(less, more, figure);
-    compared(name, &pairs, Bound::Below(times), "µs of CPU for each operation")
+    compared(name, &pairs, Bound::Below(times), "µs for each operation")
 }
 
 /// Whatever was measured at equal rates, which lie below the peaks, succeeded.

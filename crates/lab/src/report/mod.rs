@@ -13,6 +13,7 @@ mod verdict;
 use crate::failure::{Failure, Outcome};
 use crate::results::Results;
 
+pub(crate) use model::number;
 pub use model::{Kind, Page, Plot, Section, Series, Table, Verdict};
 
 /// The page of an experiment.

@@ -160,9 +160,9 @@ impl Table {
     }
 }
 
-/// Whether a cell is two numbers, from and to.
+/// Whether a cell is two numbers: from and to, or there and back.
 fn is_range(cell: &str) -> bool {
-    let ends = cell.split_once(" to ");
+    let ends = cell.split_once(" to ").or_else(|| cell.split_once(" + "));
     ends.is_some_and(|(low, high)| is_number(low) && is_number(high))
 }
 
@@ -367,7 +367,8 @@ pub(crate) fn absent(results: &Results) -> Option<Section> {
 /// What two columns mean that need not make up the whole.
 pub(crate) const COMPLETED: &str = "Completed is the share of what was offered in a second that was completed in that second. \
      Failed is the share that never succeeded. What is in neither succeeded late, after the load had ended: past a peak, \
-     callers that send again are still answered then.";
+     callers that send again are still answered then. Together they may be a little more than all, since what is completed \
+     in a second may have begun before it.";
 
 /// Each run.
 pub(crate) fn runs(results: &Results) -> Section {

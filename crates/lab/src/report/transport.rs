@@ -147,8 +147,8 @@ fn peaks(results: &Results) -> Section {
         ]);
     }
     let mut text = vec![
-        "µs is CPU time of the server for each operation, at the highest of the rates that all setups were offered. The \
-         floor is a relay that reads no message."
+        "µs is CPU time of the server for each operation, at the highest of the steady rates below its peak that it was \
+         offered (at /s). The floor is a relay that reads no message."
             .to_owned(),
     ];
     let title = if results.peaks.is_empty() {
@@ -291,7 +291,7 @@ fn beside(results: &Results, paper: &Paper) -> Option<Section> {
         title: "Beside the paper: what each feature takes".to_owned(),
         text: vec![
             "The paper gives its peaks as figures only; its text gives these parts. Credentials lie in an embedded \
-             file with a cache here, in a MySQL server without one there."
+             file with a cache here, in a MySQL server without one there. Less than nothing: it carries more."
                 .to_owned(),
         ],
         plot: None,

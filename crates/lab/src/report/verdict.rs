@@ -1,6 +1,6 @@
 //! What a reader wants first: whether the shapes hold, and the few figures that the experiment was made for.
 
-use super::model::{Verdict, number};
+use super::model::{Verdict, number, peak_cells};
 use super::transport::{cost, cost_ratio};
 use crate::case::{Case, Mode, Purpose, Server, Setup, State};
 use crate::cpu::ratio;
@@ -77,13 +77,9 @@ fn transport(results: &Results) -> Vec<String> {
         let Some((us, rate)) = cost(results, &setup) else {
             continue;
         };
-        let least = if results.is_at_least(&setup) {
-            "at least "
-        } else {
-            ""
-        };
-        let peak = results.peak(&setup).map_or_else(String::new, |peak| {
-            format!("; {least}{}/s are carried by one CPU", number(peak))
+        let [peak, ..] = peak_cells(results, &setup);
+        let peak = results.peak(&setup).map_or_else(String::new, |_| {
+            format!("; the most that one CPU carries is {peak} /s")
         });
         found.push(format!(
             "{what} over UDP takes {} µs of the server's CPU at {}/s{peak}.",
@@ -135,7 +131,7 @@ fn peers(results: &Results) -> Vec<String> {
 }
 
 /// The best setting of a mode, and what it carries: its search, or its turns where nothing was searched.
-fn best(results: &Results, mode: Mode) -> Option<(String, f64)> {
+fn best(results: &Results, mode: Mode) -> Option<(String, String)> {
     let of_mode =
         |setup: &Setup| setup.server == Server::Trapezoid && setup.look_ups.is_some_and(|of| of.mode == mode);
     let mut setups: Vec<Setup> = results.setups(Purpose::Beyond);
@@ -151,8 +147,11 @@ fn best(results: &Results, mode: Mode) -> Option<(String, f64)> {
             .or_else(|| Results::median(&in_turn, |row| row.load.goodput))
     };
     let all = setups.into_iter().filter(of_mode);
-    let all = all.filter_map(|setup| Some((setup.short(), carried(&setup)?)));
-    all.max_by(|a, b| a.1.total_cmp(&b.1))
+    let all = all.filter_map(|setup| Some((setup, carried(&setup)?)));
+    let (setup, rate) = all.max_by(|a, b| a.1.total_cmp(&b.1))?;
+    let [peak, ..] = peak_cells(results, &setup);
+    let text = results.peak(&setup).map_or_else(|| number(rate), |_| peak);
+    Some((setup.short(), text))
 }
 
 fn batching(results: &Results) -> Vec<String> {
@@ -163,7 +162,7 @@ fn batching(results: &Results) -> Vec<String> {
     ];
     let each = modes.into_iter().filter_map(|(what, mode)| {
         let (setting, rate) = best(results, mode)?;
-        Some(format!("{} calls/s with {what} ({setting})", number(rate)))
+        Some(format!("{rate} calls/s with {what} ({setting})"))
     });
     let each: Vec<String> = each.collect();
     if each.is_empty() {
