@@ -485,6 +485,26 @@ fn a_lost_connection_ends_the_calls_that_wait_on_it() {
     assert_eq!(b.failed(), ["send failed"]);
 }
 
+/// Its INVITE counts, and its BYE is due when nothing counts any more.
+#[test]
+fn a_bye_that_is_due_after_the_time_that_counts_is_not_timed() {
+    for (ends, timed) in [(6, 1), (5, 0)] {
+        let mut b = Bench::new(Plan {
+            hold: Duration::from_secs(5),
+            ..plan(Kind::Call, Transport::Udp)
+        });
+        b.stats.window = 0..ends * SECOND;
+        let invite = b.start();
+        b.get(&answer(&invite, 200, CONTACT));
+        b.now += 5 * SECOND;
+        let bye = b.with(|uac, turn| uac.wake(turn)).1.remove(0);
+        assert_eq!(method(&bye), "BYE");
+        b.get(&answer(&bye, 200, ""));
+        assert_eq!(b.stats.times_of(Timed::Invite).len(), 1);
+        assert_eq!(b.stats.times_of(Timed::Bye).len(), timed, "the end at {ends} s");
+    }
+}
+
 #[test]
 fn a_held_call_ends_after_its_time_and_is_timed_from_then() {
     let mut b = Bench::new(Plan {
