@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::num::NonZeroU32;
 
 use sip_message::{HeaderName, Message};
 use smallvec::SmallVec;
@@ -157,7 +158,7 @@ impl Engine {
             cancelled: false,
             authorized: false,
             started: self.now.instant,
-            alerted: None,
+            alerted_us: None,
             begins_call: false,
             context: None,
         };
@@ -539,11 +540,15 @@ fn note_response(calls: &mut Calls, now: Instant, user: &mut ServerUser, status:
     let after_us = now.micros_since(user.started);
     match status {
         ..=100 => {}
-        101..=199 if user.alerted.is_some() => {}
+        101..=199 if user.alerted_us.is_some() => {}
         101..=199 => {
-            user.alerted = Some(now);
+            let short = u32::try_from(after_us).unwrap_or(u32::MAX);
+            user.alerted_us = NonZeroU32::new(short.max(1));
             calls.alerted(after_us);
         }
-        _ => calls.answered(status, after_us, user.alerted.map(|at| now.micros_since(at))),
+        _ => {
+            let rang_us = user.alerted_us.map(|at| after_us.saturating_sub(at.get().into()));
+            calls.answered(status, after_us, rang_us);
+        }
     }
 }

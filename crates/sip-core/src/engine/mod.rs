@@ -24,6 +24,7 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
+use core::num::NonZeroU32;
 
 use sip_message::write::Edits;
 use sip_message::{HeaderIndex, Message};
@@ -119,8 +120,9 @@ pub(crate) struct ServerUser {
     pub(crate) authorized: bool,
     /// When the request came.
     pub(crate) started: Instant,
-    /// When the first provisional response other than 100 went to the caller.
-    pub(crate) alerted: Option<Instant>,
+    /// Microseconds from then to the first provisional response other than 100: an hour at most. So short, since each
+    /// transaction has it.
+    pub(crate) alerted_us: Option<NonZeroU32>,
     /// It begins a call.
     pub(crate) begins_call: bool,
     /// Where there are, or may be, several branches.
