@@ -6,14 +6,14 @@ use conformance::{Class, Outcome, Server};
 use delay_relay::Control;
 use test_databases::{Database, MariaDb, PostgreSql, Server as DatabaseServer};
 
-use crate::credentials::stage::{Setting, Stage, password};
+use crate::credentials::stage::{Fault, Setting, Stage, password};
 
 fn killed(what: &str, server: &DatabaseServer) {
     let stage = Stage::set(server.fresh_database(), Setting::default());
-    let (fault, over) = stage.during(|| server.kill(), || server.restart());
+    let fault = stage.during(|| server.kill(), || server.restart());
     let recovered = stage.recovered();
     stage.server.wait_for_log("subscriber database answers again");
-    let told = stage.finish(fault, over, recovered);
+    let told = stage.finish(fault, recovered);
     told.is_undisturbed(what);
     told.new_users_were_refused(what);
 }
@@ -38,12 +38,12 @@ fn a_database_that_accepts_and_never_answers() {
     };
     let stage = Stage::set(MariaDb::shared().fresh_database(), setting);
     let control = stage.relay.control();
-    let (fault, over) = stage.during(
+    let fault = stage.during(
         || control.stall().expect("stalled"),
         || control.resume().expect("resumed"),
     );
     let recovered = stage.recovered();
-    let told = stage.finish(fault, over, recovered);
+    let told = stage.finish(fault, recovered);
     told.is_undisturbed(what);
     told.new_users_were_refused(what);
 }
@@ -53,9 +53,9 @@ fn a_database_whose_processes_are_stopped() {
     let what = "stopped";
     let maria = MariaDb::start();
     let stage = Stage::set(maria.fresh_database(), Setting::default());
-    let (fault, over) = stage.during(|| maria.stop_answering(), || maria.continue_answering());
+    let fault = stage.during(|| maria.stop_answering(), || maria.continue_answering());
     let recovered = stage.recovered();
-    let told = stage.finish(fault, over, recovered);
+    let told = stage.finish(fault, recovered);
     told.is_undisturbed(what);
     told.new_users_were_refused(what);
 }
@@ -71,7 +71,7 @@ fn a_slow_database() {
     let stage = Stage::set(MariaDb::shared().fresh_database(), setting);
     let control = stage.relay.control();
     let half = Duration::from_millis(500);
-    let (fault, over) = stage.during(
+    let fault = stage.during(
         || control.set_delay(half, half).expect("slower"),
         || {
             control
@@ -80,10 +80,10 @@ fn a_slow_database() {
         },
     );
     let recovered = stage.recovered();
-    let told = stage.finish(fault, over, recovered);
+    let told = stage.finish(fault, recovered);
     told.is_undisturbed(what);
     told.new_users_succeed(what);
-    let waited = told.of(Class::New, fault, over);
+    let waited = told.of(Class::New, fault.struck, fault.over);
     let waited = waited.iter().filter(|o| o.took >= 2 * half).count();
     assert!(waited > 20, "{what}: {waited} waited: was it slow?");
 }
@@ -97,7 +97,7 @@ fn a_database_that_is_restarted() {
     maria.restart();
     let over = Instant::now();
     let recovered = stage.recovered();
-    let told = stage.finish(fault, over, recovered);
+    let told = stage.finish(Fault::between(fault, over), recovered);
     told.is_undisturbed(what);
 }
 
@@ -111,7 +111,7 @@ fn a_database_that_takes_the_password_no_more() {
         maria.sql(&format!("ALTER USER {user}@'%' IDENTIFIED BY '{password}'"));
     };
     let control = stage.relay.control();
-    let (fault, over) = stage.during(
+    let fault = stage.during(
         || {
             set("another");
             control.reset_all().expect("cut");
@@ -119,7 +119,7 @@ fn a_database_that_takes_the_password_no_more() {
         || set(stage.database.password()),
     );
     let recovered = stage.recovered();
-    let told = stage.finish(fault, over, recovered);
+    let told = stage.finish(fault, recovered);
     told.is_undisturbed(what);
     told.new_users_were_refused(what);
     assert!(told.log.contains("Access denied"), "the log tells why");
@@ -130,12 +130,12 @@ fn a_database_without_its_table_for_a_while() {
     let what = "renamed";
     let stage = Stage::set(MariaDb::shared().fresh_database(), Setting::default());
     let database = stage.database.clone();
-    let (fault, over) = stage.during(
+    let fault = stage.during(
         || drop(database.sql("RENAME TABLE subscriber TO elsewhere")),
         || drop(database.sql("RENAME TABLE elsewhere TO subscriber")),
     );
     let recovered = stage.recovered();
-    let told = stage.finish(fault, over, recovered);
+    let told = stage.finish(fault, recovered);
     told.is_undisturbed(what);
     told.new_users_were_refused(what);
     assert!(told.log.contains("no table \"subscriber\""), "the log tells why");
@@ -170,7 +170,7 @@ fn a_database_that_is_not_ready_when_the_server_starts() {
     let recovered = stage.recovered();
     // Those who were not in the table yet are known once the change is seen.
     stage.recovered_all();
-    let mut told = stage.finish(fault, over, recovered);
+    let mut told = stage.finish(Fault::between(fault, over), recovered);
     let unknown = |o: &Outcome| matches!(o.status, 401 | 407) && o.ended >= added;
     told.outcomes.retain(|o| !unknown(o));
     told.class_succeeds(Class::Open, fault, what);
@@ -199,7 +199,7 @@ fn a_database_that_is_far_away() {
     Stage::fill(&stage.database);
     let over = Instant::now();
     let recovered = stage.recovered();
-    let mut told = stage.finish(fault, over, recovered);
+    let mut told = stage.finish(Fault::between(fault, over), recovered);
     told.outcomes.retain(|o| !matches!(o.status, 401 | 407));
     told.class_succeeds(Class::Open, fault, what);
     told.class_succeeds(Class::New, recovered, what);
@@ -236,7 +236,7 @@ fn cut(what: &str, database: Database, cut: impl Fn(&Control, u32)) {
     }
     let lost = lost() - before;
     let over = Instant::now();
-    let told = stage.finish(fault, over, over);
+    let told = stage.finish(Fault::between(fault, over), over);
     eprintln!("{what}: {lost} batches lost in {turn} turns");
     told.is_undisturbed(what);
     told.new_users_succeed(what);

@@ -6,7 +6,7 @@ use conformance::Class;
 use delay_relay::Refusal;
 use test_databases::{Database, MariaDb};
 
-use crate::credentials::stage::{Setting, Stage, Told, regulars};
+use crate::credentials::stage::{Fault, Setting, Stage, Told, regulars};
 
 /// `cache_ttl_s` where it is set here.
 const TTL: Duration = Duration::from_secs(1);
@@ -45,13 +45,13 @@ fn old_secrets_serve_while_the_database_is_away() {
     };
     let stage = Stage::set(MariaDb::shared().fresh_database(), setting);
     let control = stage.relay.control();
-    let (fault, over) = stage.during(
+    let fault = stage.during(
         || control.stall().expect("stalled"),
         || control.resume().expect("resumed"),
     );
     let recovered = stage.recovered();
     let stale = stage.server.metric("trapezoid_credential_stale_answers", "");
-    let told = stage.finish(fault, over, recovered);
+    let told = stage.finish(fault, recovered);
     told.is_undisturbed(what);
     told.new_users_were_refused(what);
     assert!(stale > 20.0, "{stale} answers from entries whose time was over");
@@ -75,7 +75,7 @@ fn old_secrets_do_not_serve_where_the_configuration_says_so() {
     let over = Instant::now();
     give_back(&stage);
     let recovered = stage.recovered();
-    let told = stage.finish(fault, over, recovered);
+    let told = stage.finish(Fault::between(fault, over), recovered);
     let late = told.of(Class::Regular, outdated, over);
     let late = late.iter().filter(|o| o.begun >= outdated && o.ended < over);
     let served: Vec<_> = late.clone().filter(|o| o.status != 503).collect();
@@ -91,12 +91,12 @@ fn who_was_deleted_is_not_served_while_the_database_is_away() {
     let stage = Stage::set(MariaDb::shared().fresh_database(), Setting::default());
     delete(&stage.database, "regular0");
     stage.settle(&regulars()[1..]);
-    let (fault, over) = stage.during(|| take_away(&stage), || give_back(&stage));
+    let fault = stage.during(|| take_away(&stage), || give_back(&stage));
     let recovered = stage.recovered();
-    let told = stage.finish(fault, over, recovered);
-    let served = statuses(&told, "regular0", fault);
+    let told = stage.finish(fault, recovered);
+    let served = statuses(&told, "regular0", fault.begun);
     assert!(!served.contains(&200), "deleted, and served: {served:?}");
-    let others = statuses(&told, "regular1", fault);
+    let others = statuses(&told, "regular1", fault.begun);
     assert!(others.iter().all(|status| *status == 200), "{others:?}");
 }
 
@@ -116,7 +116,7 @@ fn who_was_deleted_while_nobody_could_look_is_not_served() {
     stage.settle(&regulars()[1..]);
     let seen = Instant::now();
     stage.wait_for_some(seen);
-    let told = stage.finish(fault, over, recovered);
+    let told = stage.finish(Fault::between(fault, over), recovered);
     let served = statuses(&told, "regular0", seen);
     assert!(!served.contains(&200), "deleted, and served: {served:?}");
     let others = statuses(&told, "regular1", seen);

@@ -126,6 +126,26 @@ impl Default for Setting {
     }
 }
 
+/// When a fault was: from its begin on answers may differ, from `struck` until its end they must. What makes it takes
+/// its time, seconds on a busy machine, and until that is done all may go well.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fault {
+    pub(crate) begun: Instant,
+    pub(crate) struck: Instant,
+    pub(crate) over: Instant,
+}
+
+impl Fault {
+    /// One that was there at once.
+    pub(crate) fn between(begun: Instant, over: Instant) -> Self {
+        Self {
+            begun,
+            struck: begun,
+            over,
+        }
+    }
+}
+
 /// Everything, ended in this order.
 pub(crate) struct Stage {
     load: Load,
@@ -223,14 +243,15 @@ impl Stage {
         self.load.wait_for_success(Class::Regular, 2 * REGULARS);
     }
 
-    /// Does something until some new users have come and had their final answers; when that began and ended.
-    pub(crate) fn during(&self, begin: impl FnOnce(), end: impl FnOnce()) -> (Instant, Instant) {
-        let fault = Instant::now();
+    /// Makes a fault, and ends it when some new users have come since it struck and had their final answers.
+    pub(crate) fn during(&self, begin: impl FnOnce(), end: impl FnOnce()) -> Fault {
+        let begun = Instant::now();
         begin();
-        self.load.wait_for(Class::New, LASTS, fault);
+        let struck = Instant::now();
+        self.load.wait_for(Class::New, LASTS, struck);
         let over = Instant::now();
         end();
-        (fault, over)
+        Fault { begun, struck, over }
     }
 
     /// Waits until some requests of each class that were begun from then on have their final answers.
@@ -250,9 +271,9 @@ impl Stage {
         self.load.wait_for_status(user, status, Instant::now());
     }
 
-    /// Lets the load go on for some requests more, ends it, and tells what became of it since `fault`, when the
-    /// fault began, until `over`, and after `recovered`.
-    pub(crate) fn finish(self, fault: Instant, over: Instant, recovered: Instant) -> Told {
+    /// Lets the load go on for some requests more, ends it, and tells what became of it before, during and after
+    /// `fault`, and after `recovered`.
+    pub(crate) fn finish(self, fault: Fault, recovered: Instant) -> Told {
         self.wait_for_some(recovered);
         let Self {
             load,
@@ -274,7 +295,6 @@ impl Stage {
             setting,
             begun,
             fault,
-            over,
             recovered,
         }
     }
@@ -287,8 +307,7 @@ pub(crate) struct Told {
     pub(crate) outcomes: Vec<Outcome>,
     setting: Setting,
     begun: Instant,
-    pub(crate) fault: Instant,
-    pub(crate) over: Instant,
+    pub(crate) fault: Fault,
     pub(crate) recovered: Instant,
 }
 
@@ -316,8 +335,8 @@ impl Told {
     fn strangers_notice_nothing(&self, what: &str) {
         self.class_succeeds(Class::Open, self.begun, what);
         for (name, from, to) in [
-            ("before", self.begun, self.fault),
-            ("during", self.fault, self.recovered),
+            ("before", self.begun, self.fault.begun),
+            ("during", self.fault.begun, self.recovered),
             ("after", self.recovered, self.end()),
         ] {
             let of = self.of(Class::Open, from, to);
@@ -326,12 +345,13 @@ impl Told {
             eprintln!("{what}: strangers {name}: median {median:?}, p99 {p99:?}, worst {worst:?}");
         }
         eprintln!(
-            "{what}: fault of {:?}, new users succeed {:?} after its end",
-            self.over - self.fault,
-            self.recovered.saturating_duration_since(self.over)
+            "{what}: fault of {:?}, struck after {:?}, new users succeed {:?} after its end",
+            self.fault.over - self.fault.begun,
+            self.fault.struck - self.fault.begun,
+            self.recovered.saturating_duration_since(self.fault.over)
         );
-        let strangers = self.of(Class::Open, self.fault, self.end());
-        let waited = self.of(Class::New, self.fault, self.over);
+        let strangers = self.of(Class::Open, self.fault.begun, self.end());
+        let waited = self.of(Class::New, self.fault.begun, self.fault.over);
         let waited = waited.iter().filter(|o| o.took >= WAITED);
         let (overtaken, others): (Vec<&&Outcome>, Vec<&&Outcome>) = waited.partition(|new| {
             strangers
@@ -368,9 +388,9 @@ impl Told {
     }
 
     fn describe(&self, o: &Outcome) -> String {
-        let since = |at: Instant| match at.checked_duration_since(self.fault) {
+        let since = |at: Instant| match at.checked_duration_since(self.fault.begun) {
             Some(after) => format!("{after:?} after"),
-            None => format!("{:?} before", self.fault - at),
+            None => format!("{:?} before", self.fault.begun - at),
         };
         format!(
             "{} of {}: {} after {:?}, begun {} the fault",
@@ -398,7 +418,7 @@ impl Told {
             );
             assert!(o.took <= limit, "{what}: {at}");
             assert!(
-                o.ended >= self.fault || !self.setting.filled,
+                o.ended >= self.fault.begun || !self.setting.filled,
                 "{what}: before the fault: {at}"
             );
         }
@@ -412,9 +432,9 @@ impl Told {
         );
     }
 
-    /// Hardly a new user could be served while the fault lasted.
+    /// Hardly a new user could be served from when the fault struck until its end.
     pub(crate) fn new_users_were_refused(&self, what: &str) {
-        let fault = self.of(Class::New, self.fault, self.over);
+        let fault = self.of(Class::New, self.fault.struck, self.fault.over);
         // Those whose time came within the fault.
         let refused = fault
             .iter()
