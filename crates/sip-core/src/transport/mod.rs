@@ -157,6 +157,9 @@ pub struct Transmit {
     pub range: Range<usize>,
 }
 
+/// What a batch has from the start: enough for nearly every turn but those under full load.
+const FIRST_BYTES: usize = 16 * 1024;
+const FIRST_ITEMS: usize = 32;
 /// What an empty batch keeps of its memory.
 const KEPT_BYTES: usize = 1024 * 1024;
 const KEPT_ITEMS: usize = 4096;
@@ -169,9 +172,12 @@ pub struct TransmitBatch {
 }
 
 impl TransmitBatch {
-    /// An empty batch.
+    /// An empty batch with memory for a turn. [`Default`] has none.
     pub fn new() -> Self {
-        Self::default()
+        Self {
+            bytes: Vec::with_capacity(FIRST_BYTES),
+            items: Vec::with_capacity(FIRST_ITEMS),
+        }
     }
 
     /// Messages in the order in which they are to be sent.
