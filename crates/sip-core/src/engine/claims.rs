@@ -90,19 +90,22 @@ impl Engine {
         }
     }
 
-    /// Takes off a From what a stranger says of the network's verification of his number. A dialog is
-    /// known by tags, so that the answer's From may be another.
+    /// Takes off From and P-Preferred-Identity what a stranger says of the network's verification of his number. A
+    /// dialog is known by tags, so that the answer's From may be another.
     pub(crate) fn strip_verstat(&mut self, message: &Message<'_>, from: &Flow) {
-        let Some(field) = message.fields_named(HeaderName::From).next() else {
-            return;
-        };
-        let mut params = verstat_params(message.field_value(field)).peekable();
-        if params.peek().is_none() || self.is_trusted(from) {
-            return;
-        }
-        for param in params {
-            let at = field.value as usize;
-            self.edits.delete(at + param.start..at + param.end);
+        let preferred = message.fields_named(HeaderName::PPreferredIdentity);
+        for field in message.fields_named(HeaderName::From).take(1).chain(preferred) {
+            let mut params = verstat_params(message.field_value(field)).peekable();
+            if params.peek().is_none() {
+                continue;
+            }
+            if self.is_trusted(from) {
+                return;
+            }
+            for param in params {
+                let at = field.value as usize;
+                self.edits.delete(at + param.start..at + param.end);
+            }
         }
     }
 }

@@ -212,6 +212,13 @@ fn a_verification_of_a_strangers_own_is_taken_off() {
             let text = with("MESSAGE", "Subject: x").replace("<sip:alice@example.com>;tag=f1", from);
             let sent = one(Bench::new(&config).udp(CALLER, &text));
             assert_eq!(sent.header("From"), if trusted { from } else { expected });
+            // What the gateway behind us makes P-Asserted-Identity of.
+            let value = |from: &str| from.replace(";tag=f1", "");
+            let prefers = format!("P-Preferred-Identity: <sip:+2@example.com>, {}", value(from));
+            let sent = one(Bench::new(&config).udp(CALLER, &with("MESSAGE", &prefers)));
+            let expected = value(if trusted { from } else { expected });
+            let expected = format!("<sip:+2@example.com>, {expected}");
+            assert_eq!(sent.header("P-Preferred-Identity"), expected.trim_end());
         }
     }
 }
