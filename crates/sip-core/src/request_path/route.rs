@@ -178,18 +178,18 @@ impl Engine {
                 .sip()
                 .and_then(|uri| self.directory.domain_of(config, uri))
         };
+        // A rule for everybody is no open relay unless it says so.
+        let relays = || {
+            rule.is_some_and(|r| matches!(r.action, Action::Relay(_)) && r.when.source.is_empty())
+                && !self.is_trusted(&request.flow)
+        };
         let needed = match (rule.and_then(|r| r.auth), domain) {
             (Some(auth), _) => auth,
             // The stricter policy holds: From is the caller's to write, and no way round that of the
-            // domain which is called.
-            (None, Some(domain)) => asks(domain) || called().is_some_and(asks),
-            // Neither who calls nor who is called is of ours: no policy says that he may, and a rule
-            // for everybody is no open relay unless it says so.
-            (None, None) => {
-                let relays =
-                    rule.is_some_and(|r| matches!(r.action, Action::Relay(_)) && r.when.source.is_empty());
-                relays && !self.is_trusted(&request.flow)
-            }
+            // domain which is called. Where none is called (a number, a gateway), no other policy lets him in.
+            (None, Some(domain)) => asks(domain) || called().map_or_else(relays, asks),
+            // Neither the caller nor the callee is of ours: no policy lets the request in.
+            (None, None) => relays(),
         };
         if !needed || beyond_asking {
             self.is_let_in = !position.in_dialog;

@@ -445,6 +445,47 @@ fn the_stricter_domain_decides() {
     }
 }
 
+/// A From of the domain that asks for nothing opens no way to what belongs to no domain: numbers, and gateways by
+/// their address. It does where the rule says so, or names the callers by their network.
+#[test]
+fn from_of_an_open_domain_opens_no_gateway() {
+    let mut config = guarded();
+    let mut open = config.domains[0].clone();
+    open.name = b"open.example"[..].into();
+    open.auth.methods.clear();
+    config.domains.push(open);
+    config.routes = vec![relay("sip:192.0.2.20:5060")];
+    let asked = |config: &sip_core::config::Config, from: &str, uri: &str| {
+        let text = request("INVITE", uri, "a", "").replace("alice@example.com", &format!("alice@{from}"));
+        let sent = Bench::new(config).udp(CALLER, &text);
+        sent.iter().all(|sent| sent.address() == CALLER)
+    };
+    let uris = [
+        "tel:+19005550100",
+        "sip:+1900@192.0.2.20",
+        "sip:+1900@192.0.2.1",
+        "sip:+1900@gw.example",
+    ];
+    for uri in uris {
+        for from in ["open.example", "example.com", "foreign.example"] {
+            assert!(asked(&config, from, uri), "{from} to {uri}");
+        }
+    }
+    let mut said = config.clone();
+    said.routes[0].auth = Some(false);
+    let mut of_network = config;
+    of_network.routes[0].when.source = vec![Network {
+        address: "192.0.2.0".parse().expect("an address"),
+        prefix_len: 24,
+    }];
+    for (config, from) in [(&said, "foreign.example"), (&of_network, "open.example")] {
+        for uri in uris {
+            assert!(!asked(config, from, uri), "{from} to {uri}");
+        }
+    }
+    assert!(!asked(&of_network, "open.example", "sip:bob@open.example"));
+}
+
 /// A rule that bars a host bars it however it is written, and where `maddr` leads to it.
 #[test]
 fn a_rule_bars_a_host_in_every_spelling() {
