@@ -53,22 +53,22 @@ pub struct Config {
     pub node_id: u16,
 }
 
-/// Where a request may be led by what others write: contacts, redirects, and the Request-URI or Route of a dialog.
+/// Denied destinations: where a contact, a redirect, and the Request-URI or Route of a dialog must not lead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Destinations {
-    /// Networks that are allowed whatever denies them.
+    /// Networks that are allowed even if another field denies them.
     pub allow: Vec<Network>,
     /// Networks that are denied.
     pub deny: Vec<Network>,
-    /// The loopback is denied, except to what is on it.
+    /// The loopback is denied, except to sources on the loopback.
     pub loopback: bool,
     /// The addresses and ports of the listeners are denied, and [`Destinations::own_sockets`].
     pub own: bool,
-    /// What else this process listens on.
+    /// Sockets of this process besides the listeners.
     pub own_sockets: Vec<SocketAddr>,
     /// Members of groups and targets of rules are denied.
     pub groups: bool,
-    /// New addresses of the contacts of one user within an hour, for one worker; 0: any number.
+    /// How many new addresses the contacts of one user may have within an hour, for one worker; 0: any number.
     pub new_per_hour: u32,
 }
 
@@ -139,7 +139,7 @@ pub struct Listener {
     pub sent_by: Box<[u8]>,
     /// Take Route headers that are not ours in new requests (from `trust` sources only).
     pub preloaded_route: bool,
-    /// A page of anywhere may open a WebSocket here, in a browser of any network: its address says nothing of the page.
+    /// Web pages of any origin may open a WebSocket here, so the browser's address says nothing of the page.
     pub any_page: bool,
 }
 

@@ -1,5 +1,5 @@
-//! What the core tells of itself: counters, which cost one addition each, and typed events for
-//! call records. The core logs nothing.
+//! Counters of the core, which cost one addition each, and typed events, for logs and call records.
+//! The core logs nothing itself.
 
 mod calls;
 
@@ -340,8 +340,8 @@ pub enum Event {
         /// trust domain, and certainly from there. A datagram's source is certain once a nonce has
         /// come back from where it was sent to.
         counts: bool,
-        /// `Some`: it is one to write down, with the count of those of this source and reason since the last that was.
-        /// Every failure is an event, so that each is held against its source.
+        /// `Some`: log it, with the number of failures of this source and reason that were not logged since the last
+        /// that was. `None`: do not log it; it is an event so that abuse control can count it.
         unreported: Option<u32>,
     },
     /// This server has refused a request. Reported for each, up to a bound for a source and status and one
@@ -365,14 +365,14 @@ pub enum Event {
         status: u16,
         /// Its reason phrase.
         reason: Box<str>,
-        /// Refusals of this source and status since the last report that had none of their own.
+        /// Refusals of this source and status since the last report that were not reported.
         unreported: u32,
     },
-    /// A source sends more than it may. Told at once and then now and then.
+    /// A source sends more than it may. Reported at once, then from time to time.
     SourceLimited {
         /// Source.
         source: SocketAddr,
-        /// Messages dropped since it was told of last.
+        /// Messages dropped since its last report.
         dropped: u32,
     },
     /// A request of a scanner was dropped.

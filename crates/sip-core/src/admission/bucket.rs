@@ -68,7 +68,7 @@ impl Buckets {
         Self::with_interval(1_000_000_000 / u64::from(rate.max(1)), burst, sources)
     }
 
-    /// Buckets that get a message back in each interval, nanoseconds.
+    /// Buckets of `burst` messages that get one message back in each interval, nanoseconds.
     pub(crate) fn with_interval(interval_ns: u64, burst: u32, sources: usize) -> Self {
         let sets = sources.div_ceil(WAYS).max(1).next_power_of_two();
         Self {
@@ -79,7 +79,7 @@ impl Buckets {
         }
     }
 
-    /// Whether so many could be taken one after the other.
+    /// Whether the bucket of this source holds `count` messages now. Takes none.
     pub(crate) fn may_take(&self, now: Instant, source: u64, hash: u64, count: u32) -> bool {
         let now_ns = now.as_micros().saturating_mul(1000);
         let set = self.sets.get(hash as usize & self.mask);

@@ -82,7 +82,7 @@ impl Member {
         }
     }
 
-    /// What the operator sees.
+    /// State of the member as the operator sees it.
     pub fn state(&self, now_unix_ms: u64) -> MemberState {
         match self.weight {
             0 => MemberState::Drained,

@@ -370,7 +370,7 @@ impl Endpoint {
         &self.engine.counters
     }
 
-    /// What became of INVITEs.
+    /// Final responses to INVITEs by code, and how long callers waited.
     pub fn calls(&self) -> &Calls {
         &self.engine.calls
     }

@@ -1,4 +1,4 @@
-//! Registered contacts, looked up for a request: where each is, and as a target.
+//! Registered contacts, looked up for a request: their flows, and targets made of them.
 
 use alloc::boxed::Box;
 
@@ -12,7 +12,7 @@ use crate::activity::Component;
 use crate::config::Domain;
 use crate::transport::Flow;
 
-/// The most contacts of one address-of-record that are looked at.
+/// The most registered contacts that [`Engine::found`] holds.
 const MAX_CONTACTS: usize = 64;
 
 impl Engine {
@@ -30,8 +30,8 @@ impl Engine {
         Some(address_of_record(user, domain))
     }
 
-    /// Puts the live bindings of an address-of-record behind the first `count` in `self.found`; how many
-    /// there are then.
+    /// Appends the live bindings of an address-of-record to the first `count` targets in `self.found`. Returns the
+    /// new count.
     pub(crate) fn look_up_aor(&mut self, aor: &[u8], secure: bool, mut count: usize) -> usize {
         let before = self.activity.enter(Component::Location);
         let now = self.now.unix_s();
@@ -54,7 +54,7 @@ impl Engine {
         count
     }
 
-    /// Whether a contact would have the request sent to this very server.
+    /// Whether a request to this contact would come back to this server.
     pub(crate) fn leads_back(&self, target: &LocationTarget) -> bool {
         let has_way = !target.path.is_empty()
             || target.only_flow
@@ -66,9 +66,9 @@ impl Engine {
             )
     }
 
-    /// The way the registration came, through its NAT, on its connection; unless its listener is
-    /// gone, or it was a stream that ended with an earlier start of this server, or TLS is needed and
-    /// it is none.
+    /// The flow of a registration, if it can be used: through the phone's NAT, on its connection. `None` if its
+    /// listener is gone, if it was a stream and this server has been restarted since, or if TLS is needed and the
+    /// flow has none.
     pub(crate) fn usable_flow(&self, flow: Flow, secure: bool) -> Option<Flow> {
         let lost =
             (flow.transport.is_reliable() && flow.conn.is_none()) || (secure && !flow.transport.is_secure());
@@ -76,7 +76,7 @@ impl Engine {
         (known && !lost).then_some(flow)
     }
 
-    /// A contact as a target of this turn.
+    /// Makes a target of a registered contact.
     pub(crate) fn contact_target(&self, contact: &LocationTarget, order: u16) -> Target {
         let flow = match contact.path.is_empty() {
             true => self.usable_flow(contact.flow, contact.secure),
@@ -85,7 +85,7 @@ impl Engine {
         Target {
             path: Box::from(contact.path.as_slice()),
             flow,
-            // A datagram's source is all there is to try.
+            // The address of a UDP registration is the only one to try.
             located: contact.only_flow || flow.is_some_and(|f| !f.transport.is_reliable()),
             pin: contact.pin(),
             secure: contact.secure,

@@ -34,9 +34,9 @@ const CLAIMS: [(&[u8], Strip); 24] = [
     (b"p-dcs-osps", Strip::Always),
     (b"p-dcs-redirect", Strip::Always),
     (b"p-dcs-trace-party-id", Strip::Always),
-    // RFC 3313 §5: what the network lets the phone spend on media.
+    // RFC 3313 §5: which media resources the network grants the phone.
     (b"p-media-authorization", Strip::Always),
-    // RFC 5002: which profile of the user holds.
+    // RFC 5002: the key to the profile of the user or service that is called.
     (b"p-profile-key", Strip::Always),
     // RFC 7316: which private network a call belongs to, and so whom it may reach.
     (b"p-private-network-indication", Strip::Always),
@@ -90,8 +90,8 @@ impl Engine {
         }
     }
 
-    /// Takes off From and P-Preferred-Identity what a stranger says of the network's verification of his number. A
-    /// dialog is known by tags, so that the answer's From may be another.
+    /// Takes `verstat`, by which a network says that it has verified the caller's number, off From and
+    /// P-Preferred-Identity of strangers. The From of the response may differ: a dialog is known by its tags.
     pub(crate) fn strip_verstat(&mut self, message: &Message<'_>, from: &Flow) {
         let preferred = message.fields_named(HeaderName::PPreferredIdentity);
         for field in message.fields_named(HeaderName::From).take(1).chain(preferred) {
@@ -168,7 +168,7 @@ fn verstat_params(value: &[u8]) -> impl Iterator<Item = Range<usize>> {
             let written = rest.get(..len)?;
             let name = written.split(|c| *c == b'=').next().unwrap_or_default();
             if is_verstat(name.trim_ascii()) {
-                // A value in quotes ends with them.
+                // A value in quotes may hold the characters of `ends`.
                 if written.trim_ascii_end().ends_with(b"=") && rest.get(len) == Some(&b'"') {
                     len += quoted_len(rest.get(len..)?);
                 }
@@ -179,7 +179,7 @@ fn verstat_params(value: &[u8]) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// Whether a name is that of the parameter, also with escapes, which some reader takes away.
+/// Whether a parameter's name is `verstat`, also with escapes: another server may decode them.
 fn is_verstat(name: &[u8]) -> bool {
     if memchr::memchr(b'%', name).is_none() {
         return name.eq_ignore_ascii_case(VERSTAT);
@@ -199,7 +199,7 @@ fn is_verstat(name: &[u8]) -> bool {
     plain.eq_ignore_ascii_case(VERSTAT)
 }
 
-/// The length of the quoted string at the front, its quotes included; where it does not end, of all.
+/// The length of the quoted string at the front, its quotes included; all of `text` if it does not end.
 fn quoted_len(text: &[u8]) -> usize {
     let mut is_escaped = true;
     let end = text.iter().position(|c| {

@@ -79,7 +79,7 @@ pub(crate) struct Target {
     pub(crate) secure: bool,
     /// It is a registered contact, and not a next hop of the configuration.
     pub(crate) is_contact: bool,
-    /// Where a contact, or the 3xx that named it, came from.
+    /// Source address of the registration, or of the 3xx, that named this contact.
     pub(crate) from: Option<IpAddr>,
 }
 
@@ -152,7 +152,7 @@ pub(crate) struct Context {
     pub(crate) ended: bool,
     /// A branch had a 2xx that could not be relayed. Only another branch's 2xx is relayed then.
     pub(crate) is_silent: bool,
-    /// Targets that a 3xx named.
+    /// How many targets came from 3xx responses.
     pub(crate) redirected: usize,
     /// Max-Breadth received; `None`: there was none.
     pub(crate) breadth: Option<u32>,

@@ -1,11 +1,11 @@
-//! Denied destinations (`[destinations]`): where a contact, a 3xx or a URI of a dialog must not lead.
+//! Denied destinations (`[destinations]`): addresses to which a contact, a 3xx or a URI of a dialog must not lead.
 //!
-//! The loopback, addresses of groups and of rules, and listed networks are denied, except to what comes from there:
-//! a PBX on the same machine may register the loopback, and a phone on another machine may not. An address on which this server
-//! listens is denied to all. Multicast, broadcast and unspecified addresses are no hosts, and nothing is ever sent
-//! there (`proxy/forward.rs`).
+//! The loopback, addresses of groups and of rules, and listed networks are denied, except to sources from the same
+//! place: a PBX on this machine may register a contact on the loopback, a phone on another machine may not. The
+//! REGISTER's source must be certain: by UDP it is if a nonce has come back from it.
 //!
-//! The source of a REGISTER must be certain for that: on UDP it is if a nonce has come back from it.
+//! An address and port on which this server listens is denied to all sources. To multicast, broadcast and unspecified
+//! addresses nothing is ever sent (`proxy/forward.rs`).
 
 use core::hash::Hasher as _;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -22,22 +22,22 @@ use crate::resolve::HostRef;
 use crate::time::Instant;
 use crate::transport::{Flow, Transport};
 
-/// Users whose new addresses one worker counts.
+/// How many users one worker counts new addresses for.
 const USERS: usize = 16_384;
-/// In which a user has new addresses, nanoseconds.
+/// The interval of `destinations.new_per_hour`, nanoseconds.
 const HOUR_NS: u64 = 3_600_000_000_000;
 
-/// What denies an address by itself, apart from groups and rules.
+/// Why an address is denied, apart from groups, rules and listeners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Denied {
-    /// It is of the loopback.
+    /// It is on the loopback.
     Loopback,
-    /// It is of this network of the configuration.
+    /// It is in this network of `destinations.deny`.
     Network(Network),
 }
 
-/// Where something comes from, for what is denied but to what is there. A proxy on this machine brings browsers from
-/// anywhere, so of a WebSocket it is not known: the unspecified address.
+/// The source address by which exceptions for a denied destination are decided. For a WebSocket it is the unspecified
+/// address: a proxy on this machine may forward it for a browser anywhere.
 pub(crate) fn source_of(flow: &Flow) -> IpAddr {
     match flow.transport {
         Transport::Ws | Transport::Wss => Ipv4Addr::UNSPECIFIED.into(),
@@ -46,7 +46,7 @@ pub(crate) fn source_of(flow: &Flow) -> IpAddr {
 }
 
 impl Destinations {
-    /// What denies an address by itself.
+    /// Why an address is denied, apart from groups, rules and listeners; `None`: it is not.
     pub(crate) fn denies(&self, ip: IpAddr) -> Option<Denied> {
         let ip = ip.to_canonical();
         let found = match self.loopback && ip.is_loopback() {
@@ -63,7 +63,7 @@ impl Destinations {
 }
 
 impl Denied {
-    /// Whether it is not denied to what comes from here.
+    /// Whether a source at `from` may have requests sent to `ip` all the same.
     fn excepts(self, ip: IpAddr, from: IpAddr) -> bool {
         match self {
             Self::Loopback => from.to_canonical().is_loopback(),
@@ -73,7 +73,7 @@ impl Denied {
 }
 
 impl Engine {
-    /// The place that an address is because it is denied ([`super::place`]); 0: none.
+    /// The guarded place ([`super::place`]) that a denied address belongs to; 0: the address is not denied.
     pub(crate) fn denied_place(&self, ip: IpAddr) -> PlaceId {
         match self.config.destinations.denies(ip) {
             None => 0,
@@ -91,13 +91,13 @@ impl Engine {
         }
     }
 
-    /// Whether a request of `from` must not be led to an address by what a dialog says.
+    /// Whether a request from `from` must not go to this address because of a URI in its dialog.
     pub(crate) fn is_denied(&self, ip: IpAddr, from: IpAddr) -> bool {
         let denied = self.config.destinations.denies(ip);
         denied.is_some_and(|denied| !denied.excepts(ip, from))
     }
 
-    /// Whether a contact or a 3xx that came from `from` must not lead to this address of this host.
+    /// Whether a contact or a 3xx that came from `from` must not lead to this address, one of `host`.
     pub(crate) fn is_denied_target(&self, host: HostRef<'_>, address: SocketAddr, from: IpAddr) -> bool {
         let destinations = &self.config.destinations;
         let ip = address.ip();
@@ -128,11 +128,11 @@ impl Engine {
             || (destinations.groups && is_of_group())
     }
 
-    /// Whether what comes from `from` need not only come from there, but prove it: it will be sent requests to an
-    /// address that is denied to all others.
+    /// Whether a REGISTER from `from` must prove its source: requests will be sent there, and the address is denied to
+    /// all other sources.
     pub(crate) fn must_be_proved(&self, from: IpAddr) -> bool {
         let destinations = &self.config.destinations;
-        // The kernel takes nothing from the loopback's addresses that comes by a network.
+        // The kernel drops packets from a network with a source address on the loopback.
         let is_listed = || matches!(destinations.denies(from), Some(Denied::Network(_)));
         let is_of_group = || self.is_guarded(HostRef::Ip(from.to_canonical()), 0);
         !from.to_canonical().is_loopback()
@@ -141,7 +141,7 @@ impl Engine {
     }
 }
 
-/// The new addresses of users within an hour.
+/// Limits how many new addresses the contacts of a user may have within an hour. Each user has a token bucket.
 #[derive(Debug)]
 pub(crate) struct NewAddresses {
     most: u32,
@@ -150,7 +150,7 @@ pub(crate) struct NewAddresses {
 }
 
 impl NewAddresses {
-    /// `key` differs between endpoints and starts.
+    /// `key` is for the hash of users; it differs between endpoints and starts.
     pub(crate) fn new(config: &Config, key: (u64, u64)) -> Self {
         let mut made = Self {
             most: 0,
@@ -163,7 +163,7 @@ impl NewAddresses {
 
     /// Takes a new configuration. What is counted stays, unless the limit changes.
     pub(crate) fn reconfigure(&mut self, config: &Config) {
-        // All contacts of one REGISTER may be new.
+        // At least one REGISTER with all contacts new must pass.
         let most = match config.destinations.new_per_hour {
             0 => 0,
             most => most.max(u32::try_from(config.limits.contacts_per_aor).unwrap_or(u32::MAX)),
@@ -175,9 +175,9 @@ impl NewAddresses {
         }
     }
 
-    /// Whether a user may have so many more.
+    /// Whether a user may have `count` more new addresses.
     pub(crate) fn may_take(&self, now: Instant, aor: &[u8], count: usize) -> bool {
-        // Nearly all REGISTERs have none.
+        // Nearly all REGISTERs have no new address.
         let Some(users) = self.users.as_ref().filter(|_| count > 0) else {
             return true;
         };
@@ -185,7 +185,7 @@ impl NewAddresses {
         users.may_take(now, user, user, count)
     }
 
-    /// A user has so many more.
+    /// Notes that a user has `count` more new addresses.
     pub(crate) fn take(&mut self, now: Instant, aor: &[u8], count: usize) {
         if count == 0 {
             return;
@@ -193,7 +193,7 @@ impl NewAddresses {
         let user = self.user(aor);
         if let Some(users) = &mut self.users {
             for _ in 0..count {
-                // That it may was asked before.
+                // `may_take` was asked before.
                 let _ = users.take(now, user, user);
             }
         }

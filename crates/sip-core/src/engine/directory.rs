@@ -373,9 +373,9 @@ impl Entry {
     }
 }
 
-/// Whether what comes on `flow` comes from one of `networks`. What this server has sent to itself comes from
-/// none: a contact that leads back here would else lend its calls our own rights. So would a browser lend its network's
-/// to a web page of anywhere.
+/// Whether what comes on `flow` comes from one of `networks`. A request that this server has sent to itself comes from
+/// none: else a contact that leads back here would give its calls the server's rights. A WebSocket that any web page
+/// may open comes from none either: else the page would get the rights of the browser's network.
 pub(crate) fn comes_from(networks: &[Network], flow: &Flow) -> bool {
     !matches!(flow.proof, Proof::Ourselves | Proof::Page) && in_networks(networks, flow.remote.ip())
 }

@@ -535,7 +535,7 @@ pub(crate) fn write_derived(out: &mut Vec<u8>, invite: &Message<'_>, method: &[u
     out.extend_from_slice(b"\r\nContent-Length: 0\r\n\r\n");
 }
 
-/// Counts a response to an INVITE that has no final one yet.
+/// Counts a response to an INVITE that has had no final response yet.
 fn note_response(calls: &mut Calls, now: Instant, user: &mut ServerUser, status: u16) {
     let after_us = now.micros_since(user.started);
     match status {

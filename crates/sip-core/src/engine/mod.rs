@@ -120,10 +120,10 @@ pub(crate) struct ServerUser {
     pub(crate) authorized: bool,
     /// When the request came.
     pub(crate) started: Instant,
-    /// Microseconds from then to the first provisional response other than 100: an hour at most. So short, since each
-    /// transaction has it.
+    /// Microseconds from `started` to the first provisional response other than 100; an hour at most. Only 32 bits,
+    /// since each transaction has it.
     pub(crate) alerted_us: Option<NonZeroU32>,
-    /// It begins a call.
+    /// The request is an INVITE without a To tag: it begins a call.
     pub(crate) begins_call: bool,
     /// Where there are, or may be, several branches.
     pub(crate) context: Option<Box<Context>>,
@@ -265,7 +265,7 @@ pub(crate) struct Engine {
     pub(crate) is_let_in: bool,
     /// Number of the rule that the request at hand goes by.
     pub(crate) rule_at_hand: Option<u16>,
-    /// New addresses of the contacts of users.
+    /// Limits the new addresses of the contacts of users.
     pub(crate) new_addresses: NewAddresses,
     /// Limits how many refused requests are reported.
     pub(crate) refusals: Refusals,
@@ -274,9 +274,9 @@ pub(crate) struct Engine {
     pub(crate) draining: bool,
     /// Server transactions without a final answer yet.
     pub(crate) live: usize,
-    /// Those of them that are INVITEs.
+    /// INVITE server transactions without a final answer yet.
     pub(crate) live_invites: usize,
-    /// What became of INVITEs.
+    /// Final responses to INVITEs by code, and how long callers waited.
     pub(crate) calls: Calls,
     /// Some request may find, or need, state on the worker that owns its Call-ID.
     pub(crate) holds_state: bool,
@@ -410,7 +410,7 @@ impl Engine {
         flow.proof == Proof::Trusted || directory::comes_from(&self.config.trust, flow)
     }
 
-    /// The same flow, noted as a page's where it may be one.
+    /// The same flow, with [`Proof::Page`] if it is a WebSocket that a page of any origin may have opened.
     pub(crate) fn as_page(&self, flow: Flow) -> Flow {
         let is_any = || {
             let listener = self.config.listeners.get(usize::from(flow.listener.0));

@@ -1,6 +1,5 @@
-//! Guarded places: members of groups, targets of rules, and hosts that a rule denies, where calls cost money. A mark
-//! of a dialog leads to those that it names and to no others. Otherwise the Request-URI decides, which its sender
-//! writes.
+//! Guarded places: hosts to which calls may cost money, and denied destinations. A dialog's mark leads to the places
+//! that it names and to no others. Without that check the Request-URI would decide, which its sender writes.
 //!
 //! A place is a group, the target of a rule that relays, a domain that a rule rejects or asks for credentials for, or
 //! a denied destination ([`super::destination`]).
@@ -123,7 +122,7 @@ impl Engine {
         found
     }
 
-    /// The first of those of an address, or that which it is as a denied destination; 0: none.
+    /// The first guarded place that an address belongs to, else its place as a denied destination; 0: neither.
     pub(crate) fn place_of_address(&self, ip: IpAddr) -> PlaceId {
         let host = match ip {
             IpAddr::V4(ip) => Host::V4(ip),

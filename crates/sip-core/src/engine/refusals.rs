@@ -1,5 +1,5 @@
-//! Reports of refused requests and failed authentications: one for each, up to a bound for a source and status, and one
-//! for all.
+//! Reports of refused requests and failed authentications: one for each, up to a bound for each source and status (or
+//! reason), and a bound for all.
 //!
 //! A request that is refused in silence is the hardest fault to find. A flood of refused requests must not
 //! become a flood of events. Refusals beyond a bound are counted; the next report of the same source and
@@ -76,8 +76,8 @@ impl Refusals {
 }
 
 impl Engine {
-    /// Counts something that a source is responsible for. `Some`: it is to be reported, with the count of those of
-    /// this kind and code since the last report.
+    /// Counts an event of this kind and code from the source of `flow`. `Some`: report it, with the number of such
+    /// events since the last report.
     pub(crate) fn may_report(&mut self, kind: &[u8], flow: Flow, code: u16) -> Option<u32> {
         let ip = match flow.remote.ip() {
             IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),

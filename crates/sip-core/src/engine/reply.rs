@@ -47,7 +47,7 @@ impl Status<'static> {
         code: 403,
         reason: "Destination Denied",
     };
-    /// As of a user that is not there.
+    /// The same code as for a user that is not registered.
     pub(crate) const CONTACT_DENIED: Self = Self {
         code: 480,
         reason: "Contact Denied",

@@ -14,8 +14,8 @@ use crate::time::Millis;
 use crate::timer::wheel::TimerId;
 use crate::transport::Flow;
 
-/// Of the requests that may wait, those of one source that wait for credentials may be one in so many, and as many as
-/// this in any case.
+/// The share of `limits.parked_requests` that one source may have waiting for credentials: one in [`SOURCE_SHARE`], but
+/// at least [`SOURCE_LEAST`] requests.
 const SOURCE_SHARE: usize = 8;
 const SOURCE_LEAST: usize = 64;
 
@@ -99,7 +99,7 @@ pub(crate) struct Waiting {
     names: BTreeMap<u128, Key>,
     pub(crate) requests: usize,
     pub(crate) bytes: usize,
-    /// Those that wait for credentials, by source.
+    /// How many requests of each source wait for credentials.
     sources: BTreeMap<Source, u32>,
     /// Those that have their answer and wait for their turn; they count in the two above.
     answered: VecDeque<Parked>,
@@ -116,7 +116,7 @@ impl Waiting {
         self.bytes = self.bytes.saturating_sub(bytes);
     }
 
-    /// A request of this source waits for credentials from now on, or does not any more.
+    /// Counts a request that begins to wait for credentials (`waits`), or that has ended its wait.
     fn count_source(&mut self, purpose: &Purpose, waits: bool) {
         let Purpose::Credentials(parked) = purpose else {
             return;
@@ -173,8 +173,8 @@ impl Engine {
         fits
     }
 
-    /// Whether one more request that came by `flow` may wait for credentials. Names that a source makes up must not keep
-    /// all others from the database. Counts the refusal.
+    /// Whether one more request that came by `flow` may wait for credentials. A source with made-up user names must not
+    /// keep all others from the database. Counts the refusal.
     pub(crate) fn may_ask_for(&mut self, flow: &Flow) -> bool {
         let most = (self.config.limits.parked_requests / SOURCE_SHARE).max(SOURCE_LEAST);
         let source = Source::of(flow.remote.ip());

@@ -1,4 +1,4 @@
-//! What became of the INVITE transactions of one worker: final answers by code, and how long callers waited.
+//! Statistics of the calls of one worker: final responses to INVITEs by code, and how long callers waited.
 
 /// Upper bounds of the classes of [`Times`], microseconds, inclusive.
 pub const BOUNDS_US: [u64; 15] = [
@@ -19,10 +19,10 @@ pub const BOUNDS_US: [u64; 15] = [
     120_000_000,
 ];
 
-/// Times in classes, with their sum.
+/// A histogram of times, with their sum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// How many are in each class; the last are longer than each bound.
+    /// How many times are in each class; the last class is for times above all bounds.
     pub counts: [u64; BOUNDS_US.len() + 1],
     /// Sum of all, microseconds.
     pub sum_us: u64,
@@ -46,22 +46,22 @@ impl Times {
     }
 }
 
-/// Codes that are counted one by one, in ascending order; others by their class.
+/// Status codes that have a count of their own, in ascending order. Others are counted by their class.
 const CODES: [u16; 22] = [
     200, 302, 400, 401, 403, 404, 407, 408, 480, 481, 484, 486, 487, 488, 500, 501, 502, 503, 504, 600, 603,
     604,
 ];
-/// Labels of the others.
+/// Labels of the classes.
 const OTHERS: [&str; 5] = ["2xx", "3xx", "4xx", "5xx", "6xx"];
 
-/// Of the INVITE transactions for which this worker held state.
+/// Counts of the INVITEs without a To tag for which this worker held state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Calls {
     answers: [u64; CODES.len() + OTHERS.len()],
-    /// From the INVITE to its first response other than 100 that is no failure (RFC 6076 §4.3, session request
-    /// delay).
+    /// Times from the INVITE to its first response other than 100, if that is 1xx or 2xx (RFC 6076 §4.3, session
+    /// request delay).
     pub setup: Times,
-    /// From that to the 2xx.
+    /// Times from the first provisional response other than 100 to the 2xx.
     pub ring: Times,
 }
 
@@ -76,13 +76,13 @@ impl Default for Calls {
 }
 
 impl Calls {
-    /// A provisional response other than 100, the first of its INVITE.
+    /// Counts the first provisional response other than 100 of an INVITE.
     pub(crate) fn alerted(&mut self, after_us: u64) {
         self.setup.note(after_us);
     }
 
-    /// A final response, `after_us` after the INVITE; `rang_us`: after the first provisional response other than
-    /// 100, if there was one.
+    /// Counts a final response. `after_us` is the time since the INVITE; `rang_us` is the time since the first
+    /// provisional response other than 100, if there was one.
     pub(crate) fn answered(&mut self, status: u16, after_us: u64, rang_us: Option<u64>) {
         let at = match CODES.binary_search(&status) {
             Ok(at) => at,
@@ -98,7 +98,7 @@ impl Calls {
         }
     }
 
-    /// Adds those of another worker.
+    /// Adds the counts of another worker.
     pub fn add(&mut self, other: &Self) {
         for (count, more) in self.answers.iter_mut().zip(other.answers) {
             *count += more;
@@ -107,7 +107,7 @@ impl Calls {
         self.ring.add(&other.ring);
     }
 
-    /// Final answers: the code, or the class of codes that have no count of their own, and how many.
+    /// Number of final responses by status code, and by class for codes without a count of their own.
     pub fn answers(&self) -> impl Iterator<Item = (Code, u64)> {
         let codes = CODES.iter().map(|code| Code::One(*code));
         let labels = codes.chain(OTHERS.iter().map(|class| Code::Others(class)));
@@ -115,12 +115,12 @@ impl Calls {
     }
 }
 
-/// What one count of answers is of.
+/// The status code, or codes, that one count is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
     /// This status code.
     One(u16),
-    /// All others of a class, as `4xx`.
+    /// All other codes of a class, as `4xx`.
     Others(&'static str),
 }
 
@@ -163,7 +163,7 @@ mod tests {
         let mut calls = Calls::default();
         calls.alerted(30_000);
         calls.answered(200, 4_030_000, Some(4_000_000));
-        // Answered without ringing; busy; and one that rang in vain.
+        // A call that is answered without ringing, one that is busy, and one that rings in vain.
         calls.answered(200, 5_000, None);
         calls.answered(486, 90_000, None);
         calls.alerted(1_000_000_000);

@@ -43,7 +43,7 @@ pub(crate) struct Decision<'a> {
     pub(crate) secure: bool,
     /// The registered contact and its Path, where the target is one.
     pub(crate) contact: Option<(&'a [u8], &'a [u8])>,
-    /// Where its registration came from, if that is the flow.
+    /// The source address of the contact's registration, if the contact is reached by that flow.
     pub(crate) from: Option<IpAddr>,
 }
 

@@ -17,18 +17,18 @@ pub(crate) struct Hop<'a> {
     pub(crate) secure: bool,
     /// The configuration names it: it is of the trust domain, wherever it is, and what is found is noted here.
     pub(crate) known: Option<&'a Known>,
-    /// What leads there.
+    /// What names this hop; it decides which addresses are allowed.
     pub(crate) lead: Lead,
 }
 
-/// What leads to a next hop.
+/// What names a next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lead {
-    /// The configuration, or a Path, which is believed when it is registered.
+    /// The configuration, or a Path, which was checked when it was registered.
     Believed,
     /// The Request-URI or a Route of the request.
     Request,
-    /// A contact or a 3xx that came from this address.
+    /// A registered contact or a 3xx that came from this address.
     Contact(IpAddr),
 }
 
@@ -56,8 +56,8 @@ impl<'a> Hop<'a> {
         by_tls.then_some(Self { secure: true, ..self })
     }
 
-    /// The way to a contact that came from `from` (`None`: it is the Request-URI), which must be TLS if `secure`. The
-    /// port of a contact that was registered by TLS is that of TLS, whether it says so or not.
+    /// The hop of a contact that came from `from`, or of the Request-URI (`None`). If `secure`, it must be TLS. A
+    /// contact that was registered by TLS has the port of TLS, even if its URI does not say so.
     pub(crate) fn of_contact(uri: &SipUri<'a>, secure: bool, from: Option<IpAddr>) -> Option<Self> {
         let hop = Self::of(uri);
         let fits = !secure || hop.transport.is_none_or(Transport::is_secure);

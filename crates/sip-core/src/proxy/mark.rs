@@ -12,7 +12,7 @@
 //! | --- | --- |
 //! | 16 | the day on which it was made |
 //! | 1 | [`OF_SUBSCRIPTION`] |
-//! | 5, 5, 1 | the domain of the callee, where it is a contact that is registered here; that of the caller; [`OF_CALLER`] |
+//! | 5, 5, 1 | domain of the callee, if it is a contact registered here; domain of the caller; [`OF_CALLER`] |
 //! | 20 | which domain's secret it is made with: marks of others stay as they are |
 //! | 16 | the place of the caller |
 //! | 16 | the place of the callee |
@@ -47,10 +47,10 @@ const CALLER_AT: u32 = 64;
 const CALLEE_AT: u32 = 48;
 const MAC_BITS: u128 = (1 << CALLEE_AT) - 1;
 
-/// It is the caller's; else the callee's.
+/// It is the caller's mark; else the callee's.
 const OF_CALLER: u128 = 1 << FLAGS_AT;
-/// The dialog began with a SUBSCRIBE or REFER. A NOTIFY of its callee carries the caller's mark, since it may be what
-/// makes the dialog (RFC 6665 §4.4.1), so that the callee could have both: no mark of such a dialog is good for calls.
+/// The dialog began with a SUBSCRIBE or REFER. A NOTIFY of its callee may make the dialog (RFC 6665 §4.4.1), so it
+/// carries the caller's mark. The callee could so have both marks: no mark of such a dialog is good for calls.
 const OF_SUBSCRIPTION: u128 = 1 << (FLAGS_AT + 11);
 const CALLER_DOMAIN_AT: u32 = FLAGS_AT + 1;
 const CALLEE_DOMAIN_AT: u32 = FLAGS_AT + 6;
@@ -70,7 +70,7 @@ pub(crate) struct Ends {
     pub(crate) caller_domain: DomainNumber,
     /// That of the callee, where it is a contact that is registered here.
     pub(crate) callee_domain: DomainNumber,
-    /// It begins with a SUBSCRIBE or REFER.
+    /// The dialog begins with a SUBSCRIBE or REFER.
     pub(crate) is_subscription: bool,
 }
 

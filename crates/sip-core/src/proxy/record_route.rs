@@ -132,9 +132,9 @@ impl Engine {
         })
     }
 
-    /// The callee's mark in the Route of a NOTIFY that the callee of a subscription sends, and the flow to the caller in
-    /// it. It may come before the 2xx, or from a second fork: its own Record-Route makes the dialog then
-    /// (RFC 6665 §4.4.1). In a call a NOTIFY comes when the dialog is there, and would give the caller's mark away.
+    /// The callee's mark, and the flow to the caller, in the Route of a NOTIFY from the callee of a subscription. If
+    /// that NOTIFY comes before the 2xx, or from a second fork, its own Record-Route makes the dialog
+    /// (RFC 6665 §4.4.1). A NOTIFY in a call makes no dialog, and would only give the caller's mark away.
     fn route_of_notifier(&self, request: &Request<'_>) -> Option<(Mark, Option<RouteFlow>)> {
         if request.method != Method::Notify || request.to.tag().is_none() {
             return None;

@@ -1,9 +1,9 @@
 //! Recursion (RFC 3261 §16.7 step 4): the contacts of a 3xx as targets.
 //!
-//! Whatever answers 3xx names the targets, so they are bounded like registered contacts: in number
-//! ([`crate::limits::Limits::contacts_per_aor`] for one request), and in where they lead
-//! ([`crate::engine::destination`]). A contact that is a user of ours is looked up in place. Sent to this very server
-//! it would be a new request, for which the caller has no credentials.
+//! The sender of a 3xx names the targets. So they have the bounds of registered contacts: on their number
+//! ([`crate::limits::Limits::contacts_per_aor`] for one request), and on where they lead
+//! ([`crate::engine::destination`]). A contact that is a user of ours is looked up in place. If it were sent to this
+//! server itself, it would be a new request, for which the caller has no credentials.
 
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -20,31 +20,31 @@ use crate::transaction::table::Key;
 
 /// What recursion left of the contacts of a 3xx.
 pub(super) enum Contacts {
-    /// They go on as they came.
+    /// No contact became a target: the response goes on as it came.
     Untouched,
-    /// All of them became targets: the response is not kept.
+    /// All contacts became targets: the response is not kept.
     AllUsed,
-    /// These lines are left.
+    /// The Contact lines that did not become targets.
     Left(Vec<u8>),
 }
 
-/// What there is room for.
+/// How many more targets, and bytes of them, a request may have.
 struct Room {
     targets: usize,
     bytes: usize,
 }
 
-/// What the contacts of one 3xx have become so far.
+/// The targets that the contacts of one 3xx have become so far.
 struct Found {
     room: Room,
     /// The Request-URI of the request, which is not tried again.
     original: Vec<u8>,
-    /// Each with its q.
+    /// The new targets, each with its q.
     targets: Vec<(u16, Target)>,
 }
 
 impl Engine {
-    /// The contacts of a 3xx become targets, tried after those that there are, by q.
+    /// Makes targets of the contacts of a 3xx. They are tried by q, after the targets that the request has.
     pub(super) fn recurse(&mut self, server: Key, client: Key, message: &Message<'_>) -> Contacts {
         let from = self.table.client(client).map(|client| source_of(&client.to));
         let Some(mut found) = self.room_for_contacts(server) else {
@@ -81,7 +81,7 @@ impl Engine {
         }
     }
 
-    /// `None`: nothing more is tried.
+    /// The room for contacts of a 3xx. `None`: the request takes no new targets.
     fn room_for_contacts(&mut self, server: Key) -> Option<Found> {
         let limits = &self.config.limits;
         let (branches, contacts) = (limits.branches.min(usize::from(u8::MAX)), limits.contacts_per_aor);
@@ -100,7 +100,8 @@ impl Engine {
         })
     }
 
-    /// What a contact of a 3xx leads to: itself, or the contacts of the user of ours that it is.
+    /// The targets of one contact of a 3xx: the contact itself, or the registered contacts of the user, if it is one of
+    /// ours.
     fn targets_of(&mut self, uri: &[u8], secure: bool, from: Option<IpAddr>) -> Vec<Target> {
         let mut text = Vec::with_capacity(uri.len());
         write_request_uri(&mut text, uri);
@@ -126,7 +127,7 @@ impl Engine {
             let Some(contact) = rest.first_mut() else { break };
             contact.settle_scheme(secure);
             contact.secure |= by_tls;
-            // One step is followed, and no chain; of the flows of one user agent instance the best.
+            // A contact that leads back here is not looked up again. Of the flows of one instance the best is taken.
             let is_other =
                 |other: &LocationTarget| !contact.instance.is_empty() && other.instance == contact.instance;
             if !before.iter().any(is_other) && !self.leads_back(contact) {
@@ -139,7 +140,7 @@ impl Engine {
 }
 
 impl Found {
-    /// Takes the targets of one contact; whether there is any, and room for all of them.
+    /// Takes the targets of one contact. Returns false if there are none, or no room for all of them.
     fn take(&mut self, context: &Context, q: u16, targets: Vec<Target>) -> bool {
         let bytes = |target: &Target| target.uri.len() + target.path.len();
         let needed = targets.iter().map(bytes).sum();
@@ -147,7 +148,7 @@ impl Found {
             return false;
         }
         for target in targets {
-            // §16.5: no URI is tried twice.
+            // No URI is tried twice (§16.5).
             let is_known = context.targets.iter().any(|t| is_same_uri(&t.uri, &target.uri))
                 || self.targets.iter().any(|(_, t)| is_same_uri(&t.uri, &target.uri))
                 || is_same_uri(&self.original, &target.uri);
@@ -160,7 +161,7 @@ impl Found {
         true
     }
 
-    /// Puts them behind the targets that there are.
+    /// Appends the new targets to those of the request.
     fn begin(mut self, context: &mut Context) {
         self.targets.sort_by_key(|(q, _)| Reverse(*q));
         let mut order = context.targets.iter().map(|t| t.order).max().unwrap_or(0);
@@ -176,7 +177,7 @@ impl Found {
     }
 }
 
-/// §19.1.4.
+/// Whether two URIs are equal (RFC 3261 §19.1.4).
 fn is_same_uri(a: &[u8], b: &[u8]) -> bool {
     a == b || matches!((Uri::parse(a), Uri::parse(b)), (Ok(a), Ok(b)) if a == b)
 }

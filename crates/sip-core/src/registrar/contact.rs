@@ -101,7 +101,7 @@ impl<'a> NewContact<'a> {
         })
     }
 
-    /// Where requests go to it, where they do not go back to where it came from; `None`: they only go there.
+    /// The host to which requests for this contact may go. `None`: they go back by the flow of its registration only.
     pub(super) fn host(&self) -> Option<Host<'a>> {
         let only_flow = self.reg_id != 0 || self.uri.params.has(b"ob");
         (!only_flow).then(|| destination(&self.uri))
@@ -134,7 +134,7 @@ impl<'a> NewContact<'a> {
     }
 }
 
-/// The host that a URI leads to (RFC 3263 §4).
+/// The host that a URI leads to: `maddr`, if there is one (RFC 3263 §4).
 pub(super) fn destination<'a>(uri: &SipUri<'a>) -> Host<'a> {
     let other = uri.params.value(b"maddr").and_then(Host::parse);
     other.unwrap_or(uri.host)

@@ -78,7 +78,7 @@ pub(crate) enum Rejection {
     TooManyContacts,
     /// 403: a Path that is not believed.
     Path,
-    /// 403: from an address that is denied to others, and it may not be from there.
+    /// 403: the source is a denied destination, and may be spoofed.
     NotProved,
     /// 403: more new addresses than the contacts of a user may have within an hour.
     TooManyNew,
@@ -184,8 +184,8 @@ impl<'a> Registration<'a> {
         }
     }
 
-    /// The hosts that its contacts add to those of `record`, where requests will be sent that did not come from there.
-    /// By a datagram they go back to where it came from.
+    /// How many hosts its contacts add to those of `record`, apart from the source itself. Only hosts to which requests
+    /// will be sent count: with a Path, or after a REGISTER by UDP, they go to the Path or back to the source.
     pub(crate) fn new_hosts(&self, record: &AorRecord) -> usize {
         let Ask::Update(contacts) = &self.ask else {
             return 0;

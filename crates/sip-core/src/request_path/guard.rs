@@ -1,5 +1,5 @@
-//! Phase 3, its end: what of a dialog goes by the rules all the same, for the sake of guarded places
-//! ([`crate::engine::place`]).
+//! The end of phase 3: which requests of a dialog go by the rules all the same, and which addresses are denied to them,
+//! for the sake of guarded places ([`crate::engine::place`]).
 
 use core::net::IpAddr;
 
@@ -36,8 +36,7 @@ impl Engine {
         })
     }
 
-    /// Takes out the addresses of a next hop to which what leads there must not lead
-    /// ([`crate::engine::destination`]); whether any is left.
+    /// Removes the denied addresses ([`crate::engine::destination`]) of a next hop. Returns whether an address is left.
     pub(crate) fn keep_allowed(
         &mut self,
         request: &Request<'_>,
@@ -47,7 +46,7 @@ impl Engine {
     ) -> bool {
         let is_denied = |engine: &Self, candidate: &Candidate| match hop.lead {
             Lead::Believed => false,
-            // What a rule sends on by the Request-URI is its author's wish.
+            // A rule that sends requests on by the Request-URI is the operator's wish.
             Lead::Request if !position.in_dialog => false,
             Lead::Request => {
                 let (ip, from) = (candidate.address.ip(), source_of(&request.flow));
@@ -58,7 +57,7 @@ impl Engine {
             }
             Lead::Contact(from) => engine.is_denied_target(hop.host, candidate.address, from),
         };
-        // Nearly always there is none.
+        // Nearly always no address is denied.
         if candidates.iter().any(|candidate| is_denied(self, candidate)) {
             let before = candidates.len();
             candidates.retain(|candidate| !is_denied(self, candidate));
@@ -67,8 +66,8 @@ impl Engine {
         !candidates.is_empty()
     }
 
-    /// Whether a host is a guarded place, or denied to what comes from `from`, and a mark that names `named` does not
-    /// lead there.
+    /// Whether a host is a guarded place, or denied to sources at `from`, to which a mark that names `named` does not
+    /// lead.
     fn is_beyond(&self, host: HostRef<'_>, named: PlaceId, from: IpAddr) -> bool {
         match host {
             HostRef::Ip(ip) if self.is_denied(ip, from) => {
@@ -104,14 +103,14 @@ impl Engine {
         self.directory.is_own(&uri.host, uri.port)
             || self.directory.domain_of(&self.config, uri).is_some()
             || match position.flow {
-                // The flow leads on; where it has gone, what the URI leads to is looked at (`keep_allowed`).
+                // The request goes by the flow. If the flow has gone, `keep_allowed` checks the URI's addresses.
                 Some(_) => self.is_guarded(Hop::of(uri).host, mark.place_beyond()),
                 None => self.is_beyond(Hop::of(uri).host, mark.place_beyond(), source_of(&request.flow)),
             }
     }
 }
 
-/// How a request is refused of which no address of the next hop is allowed.
+/// The status that refuses a request if no address of its next hop is allowed.
 pub(super) const fn denied(hop: &Hop<'_>) -> Status<'static> {
     match hop.lead {
         Lead::Contact(_) => Status::CONTACT_DENIED,

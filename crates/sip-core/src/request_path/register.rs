@@ -222,7 +222,7 @@ impl Engine {
         }
     }
 
-    /// Whether requests may go the way that this REGISTER says, and to where it came from.
+    /// Refuses a REGISTER whose Path is not believed, or whose source may be spoofed although it must not be.
     fn believes_way(&mut self, request: &Request<'_>) -> Result<(), Rejection> {
         if !self.believes_path(request) {
             return Err(Rejection::Path);
@@ -239,15 +239,15 @@ impl Engine {
         let Some(first) = request.message.values(HeaderName::Path).next() else {
             return true;
         };
-        // A WebSocket may come by a proxy on this machine, whose address is not its sender's.
+        // A WebSocket may come through a proxy on this machine. Then its address is not the sender's.
         let source = source_of(&request.flow).to_canonical();
         let leads_back = NameAddr::parse(first.text)
             .and_then(|addr| Some(Hop::of(&addr.sip_uri()?).host == HostRef::Ip(source)));
         (leads_back == Some(true) && !source.is_unspecified()) || self.is_trusted(&request.flow)
     }
 
-    /// Whether requests may be sent to where this REGISTER came from. What its sender has not received, or could have
-    /// forged, is not enough where that is a denied destination ([`crate::engine::destination`]).
+    /// Whether requests may be sent to the source of this REGISTER. If that is a denied destination
+    /// ([`crate::engine::destination`]), the source must not be one that the sender can spoof.
     fn is_source_certain(&self, request: &Request<'_>) -> bool {
         let flow = &request.flow;
         let is_certain = flow.transport.is_reliable() || self.proved || self.is_trusted(flow);

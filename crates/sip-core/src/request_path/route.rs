@@ -45,7 +45,7 @@ pub(super) struct Plan<'c> {
 pub(super) enum Way {
     /// A flow, and whether it is the only way.
     Flow(Flow, Pin),
-    /// The flow of a registration.
+    /// The flow of a registration, and whether it is the only way.
     Registered(Flow, Pin),
     /// These addresses, and who must be found there by TLS.
     Candidates(Option<PeerName>, Candidates),
@@ -178,15 +178,15 @@ impl Engine {
                 .sip()
                 .and_then(|uri| self.directory.domain_of(config, uri))
         };
-        // A rule for everybody is no open relay unless it says so.
+        // A rule without `source` is no open relay, unless it has `auth = false`.
         let relays = || {
             rule.is_some_and(|r| matches!(r.action, Action::Relay(_)) && r.when.source.is_empty())
                 && !self.is_trusted(&request.flow)
         };
         let needed = match (rule.and_then(|r| r.auth), domain) {
             (Some(auth), _) => auth,
-            // The stricter policy holds: From is the caller's to write, and no way round that of the
-            // domain which is called. Where none is called (a number, a gateway), no other policy lets him in.
+            // The stricter policy holds: the caller writes From, and must not evade the policy of the called
+            // domain by it. If no domain is called (a number, a gateway), only the rule can let the caller in.
             (None, Some(domain)) => asks(domain) || called().map_or_else(relays, asks),
             // Neither the caller nor the callee is of ours: no policy lets the request in.
             (None, None) => relays(),
@@ -292,8 +292,8 @@ impl Engine {
         let Some(uri) = request.uri.sip() else {
             return false;
         };
-        // Where `maddr` leads past the host, that is what the rule is about (RFC 3261 §19.1.1). One that names this
-        // server has been taken off before.
+        // The request goes to `maddr`, if there is one (RFC 3261 §19.1.1), so the rule is compared with that. A `maddr`
+        // that names this server has been taken off before.
         if let Some(maddr) = uri.params.value(b"maddr") {
             return is_host(maddr, name);
         }
@@ -598,7 +598,8 @@ fn has_header(request: &Request<'_>, name: &[u8], value: &[u8]) -> bool {
     }
 }
 
-/// Whether a host as it is written is this one: addresses by what they are, names without the dot of the root.
+/// Whether two hosts, as they are written, are the same. Addresses are compared by value; a final dot of a name does
+/// not matter.
 fn is_host(text: &[u8], name: &[u8]) -> bool {
     let known = |text| Host::parse(text).filter(|host| !matches!(host, Host::Name(_)));
     match (known(text), known(name)) {

@@ -314,7 +314,8 @@ impl Engine {
         }
     }
 
-    /// A target is not for this request: as if it had answered so. That a contact is denied says less than any answer.
+    /// Ends a target that this request must not reach, as if it had sent `status`. For a denied contact it counts as
+    /// 430, which gives way to a response that says more.
     fn forbid_target(&mut self, server: Key, number: u8, status: Status<'static>) -> bool {
         let status = match status {
             Status::CONTACT_DENIED => Status { code: 430, ..status },

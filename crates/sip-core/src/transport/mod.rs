@@ -130,11 +130,11 @@ pub enum Proof {
     Certificate,
     /// A certificate of one of the peers that are trusted (`trust` of the configuration).
     Trusted,
-    /// What comes has been sent by this server itself: whatever network holds its address, that says
-    /// nothing of who wrote it. Noted by the core, from the topmost Via.
+    /// This server has sent the message to itself, so the source address says nothing of the message's author. Noted by
+    /// the core, from the topmost Via.
     Ourselves,
-    /// A web page of anywhere may have written it, in a browser within whatever network holds its address. Noted by the
-    /// core, for WebSockets that pages of all origins may open.
+    /// A web page of any origin may have written the message, so the source address (that of the browser) says nothing
+    /// of its author. Noted by the core, for WebSockets that pages of all origins may open.
     Page,
 }
 
@@ -157,7 +157,7 @@ pub struct Transmit {
     pub range: Range<usize>,
 }
 
-/// What a batch has from the start: enough for nearly every turn but those under full load.
+/// Memory that a batch has from the start: enough for nearly every turn, except under full load.
 const FIRST_BYTES: usize = 16 * 1024;
 const FIRST_ITEMS: usize = 32;
 /// What an empty batch keeps of its memory.
@@ -172,7 +172,7 @@ pub struct TransmitBatch {
 }
 
 impl TransmitBatch {
-    /// An empty batch with memory for a turn. [`Default`] has none.
+    /// An empty batch with memory for a turn. A batch by [`Default`] has no memory.
     pub fn new() -> Self {
         Self {
             bytes: Vec::with_capacity(FIRST_BYTES),

@@ -55,7 +55,7 @@ pub struct Snapshot {
     pub at: Now,
     /// The core's counts.
     pub counters: Counters,
-    /// What became of INVITEs.
+    /// Final responses to INVITEs by code, and how long callers waited.
     pub calls: Calls,
     /// The core's values of the moment.
     pub gauges: Gauges,

@@ -43,7 +43,7 @@ pub enum Handshaking<'a> {
     Accepted(Upgrade<'a>),
     /// To be answered with [`HandshakeFault::write_response`], and the connection to be closed.
     Refused(HandshakeFault),
-    /// The same, for [`HandshakeFault::Origin`]; the Origin that it names.
+    /// Refused with [`HandshakeFault::Origin`]; this is the Origin of the request.
     Foreign(&'a [u8]),
 }
 
@@ -322,7 +322,7 @@ struct Fields<'a> {
     body: bool,
 }
 
-/// The Origin of a head, where nothing else is wanted of it.
+/// The Origin in the head of a handshake, whatever else is wrong with it.
 fn origin_in(head: &[u8]) -> Option<&[u8]> {
     let mut lines = head.split(|c| *c == b'\n');
     lines.find_map(|line| match chars::split_once(line, b':') {
