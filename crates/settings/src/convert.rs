@@ -238,10 +238,11 @@ fn timers(settings: &Settings, cx: &mut Cx<'_>) -> Timers {
     }
 }
 
-/// Of the machine's memory, what registrations may take, and what the transactions of all workers may.
+/// By default registrations may take one part in so many of the machine's memory, and the transactions of all workers
+/// another such part.
 const SHARE_OF_MEMORY: u64 = 4;
 
-/// What a limit in bytes is where the file has none: a share of the machine's memory, and the core's at most.
+/// The default of a limit in bytes: a share of the machine's memory, divided by `among`; `most` at most.
 fn share(memory_bytes: Option<u64>, among: u16, most: usize) -> usize {
     let share = memory_bytes.map(|bytes| bytes / SHARE_OF_MEMORY / u64::from(among.max(1)));
     let share = share.and_then(|share| usize::try_from(share).ok());

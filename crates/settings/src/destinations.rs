@@ -1,4 +1,4 @@
-//! `[destinations]`.
+//! `[destinations]`: from the text of the file to the core's configuration.
 
 use sip_core::config::{self, Network};
 
@@ -6,7 +6,7 @@ use super::convert::Cx;
 use super::hosts::network;
 use super::model::Settings;
 
-/// What the core needs of it.
+/// The core's part of the table `[destinations]`.
 pub(super) fn destinations(settings: &Settings, cx: &mut Cx<'_>) -> config::Destinations {
     let written = &settings.destinations;
     let mut made = config::Destinations {
@@ -28,7 +28,7 @@ pub(super) fn destinations(settings: &Settings, cx: &mut Cx<'_>) -> config::Dest
             "loopback" => made.loopback = true,
             "own" => made.own = true,
             "groups" => made.groups = true,
-            // Nothing is ever sent there.
+            // Always denied: nothing is ever sent there.
             "multicast" => {}
             _ => made.deny.extend(network_at(
                 &path,

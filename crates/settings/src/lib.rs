@@ -59,7 +59,7 @@ pub struct Machine {
     pub variable: fn(&str) -> Option<String>,
 }
 
-/// One of which nothing is known but the loopback and a processor.
+/// A machine that is known to have the loopback and one processor, and no more.
 impl Default for Machine {
     fn default() -> Self {
         Self {
@@ -79,7 +79,7 @@ pub struct Loaded {
     pub core: Config,
     /// For the rest of the program.
     pub shell: Shell,
-    /// What is allowed but worth a word.
+    /// Warnings: what is allowed but may be a mistake.
     pub warnings: Vec<String>,
     /// Every key with its value, as read; to tell what another file changes.
     pub keys: serde_json::Value,
@@ -94,11 +94,11 @@ pub struct Shell {
     pub data_dir: PathBuf,
     /// How long draining may take.
     pub drain: Duration,
-    /// How long requests are served before it begins.
+    /// How long requests are still served before draining begins.
     pub drain_min: Duration,
     /// The subscriber table.
     pub subscribers: TableOptions,
-    /// The same, where `trapezoid user` finds it.
+    /// The subscriber table as `trapezoid user` opens it.
     pub admin_table: AdminTable,
     /// File of the registrations; `None`: memory only.
     pub location: Option<PathBuf>,

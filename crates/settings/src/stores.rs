@@ -74,7 +74,7 @@ fn identifier(path: &str, name: &str, of: &str, cx: &mut Cx<'_>) {
     }
 }
 
-/// Where a subscriber store is written.
+/// The two keys of the configuration that name a subscriber store, with their values.
 struct Place<'a> {
     keys: [&'static str; 2],
     url: Option<&'a str>,
@@ -89,7 +89,7 @@ pub(super) fn admin_table(settings: &Settings, table: &TableOptions, cx: &mut Cx
         ..table.clone()
     };
     match (&entry.admin_url, &entry.admin_url_file) {
-        // It is read when it is needed, by the account that may.
+        // Read only when `trapezoid user` needs it: the server's account need not be able to read the file.
         (None, Some(file)) => AdminTable::InFile(cx.path(file)),
         (url, file) => {
             let place = Place {
@@ -102,17 +102,17 @@ pub(super) fn admin_table(settings: &Settings, table: &TableOptions, cx: &mut Cx
     }
 }
 
-/// Where `trapezoid user` finds the table.
+/// The subscriber table as `trapezoid user` opens it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AdminTable {
-    /// There.
+    /// With these options.
     At(Box<TableOptions>),
-    /// By the URL that is the first line of this file.
+    /// At the URL in the first line of this file.
     InFile(PathBuf),
 }
 
 impl AdminTable {
-    /// The table; `own` is the server's.
+    /// Options to open the table; `own` are those of the server.
     ///
     /// # Errors
     /// The file cannot be read, or has no such URL; in words.

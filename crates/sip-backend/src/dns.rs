@@ -74,7 +74,7 @@ struct Stats {
     refused: Counter,
     latency: Histogram,
     log: Quiet,
-    /// That name servers do not answer was logged since they answered last.
+    /// A failure was logged since the name servers answered last.
     is_away: AtomicBool,
 }
 

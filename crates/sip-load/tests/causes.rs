@@ -270,7 +270,7 @@ fn requests_without_a_dialog() {
             && unknown.0 == "unknown response"
     );
     assert_eq!(unknown.1, 10);
-    // The second answer to each of user 8; and to user 4 those that come when the request has been given up.
+    // Late responses: the second one to each request of user 8, and those to user 4 after the request was given up.
     assert!(late.1 >= 10 && bad.1 >= 10 && not_sip.1 >= 10, "{ignored:?}");
     // User 6 sends each again once at least, and who is not answered six times, if not too late.
     assert!(
@@ -362,8 +362,8 @@ fn calls() {
         report.response_ms["INVITE 200"].count, 40,
         "of those whose BYE fails, too"
     );
-    // A BYE that is due after the time that counts is sent and not timed: of the last calls, where they are
-    // answered late. Which ones count is tested without a clock.
+    // A BYE that is due after the measured time is sent but not timed. That may be so for the last calls, if they
+    // are answered late. Another test, without a clock, shows which BYEs are timed.
     let timed = report.response_ms.get("BYE 200").map_or(0, |times| times.count);
     assert!(timed <= 20, "only those that are answered: {timed}");
     // The repeated 200s of user 6 are acknowledged each time, also after the BYE.

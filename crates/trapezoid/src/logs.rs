@@ -83,7 +83,7 @@ impl Logs {
         self.limit.set(log);
     }
 
-    /// Tells what has been left out since the last time; to be called about once a second.
+    /// Logs how many lines have been left out since the last time; to be called about once a second.
     pub(crate) fn tell_left_out(&self) {
         self.tell_left_out_until(Instant::now());
     }
@@ -101,7 +101,7 @@ impl Logs {
 
 impl Drop for Logs {
     fn drop(&mut self) {
-        // What the interval at hand has left out is told as well.
+        // The lines that the current interval has left out are reported, too.
         self.tell_left_out_until(Instant::now() + self.limit.interval());
         // The subscriber keeps its senders for ever, so the end is a message, not a closed queue. A reader that
         // does not read must not keep the process from ending.
@@ -116,9 +116,9 @@ impl Drop for Logs {
     }
 }
 
-/// Target of lines about lines; they have no limit, since there is one a cause and interval.
+/// Target of lines about lines that were left out. They have no limit, since there is one a cause and interval.
 const SUMMARY: &str = "trapezoid::logs";
-/// Target of lines with a limit of their own, for each source: one source must not use up what others have.
+/// Target of lines that have a limit for each source instead: one source must not use up the limit of others.
 pub(crate) const BOUNDED: &str = "trapezoid::requests";
 
 fn level(level: LogLevel) -> LevelFilter {
@@ -334,7 +334,7 @@ mod tests {
         assert!(limit.allow(often, at(12)));
     }
 
-    /// One source that fails often must not hide what fails for another.
+    /// The failures of one source must not hide those of another.
     #[test]
     fn lines_with_a_limit_of_their_own_have_no_other() {
         let limit = Limit::default();

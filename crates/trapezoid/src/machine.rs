@@ -38,7 +38,7 @@ fn addresses() -> std::io::Result<Vec<(std::net::IpAddr, u8)>> {
         .collect())
 }
 
-/// What the machine has, or what its control group is limited to, if that is less.
+/// Bytes of memory of the machine, or the limit of this process's control group, if that is less.
 fn memory_bytes() -> Option<u64> {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let of_machine = read("/proc/meminfo").and_then(|text| {

@@ -6,7 +6,7 @@ use sip_core::config::Destinations;
 #[test]
 fn what_is_denied_by_default_is_the_cores_default() {
     let expected = Destinations {
-        // The admin pages.
+        // The socket of the admin pages.
         own_sockets: vec!["127.0.0.1:8080".parse().unwrap()],
         ..Destinations::default()
     };

@@ -62,7 +62,7 @@ pub trait LocationStore: Send + Sync {
     /// From now on the listener ids inside records mean these sockets.
     fn set_listeners(&self, listeners: Vec<LocalSocket>);
 
-    /// Whether the last that was to be saved could not be, for the store's own reasons.
+    /// Whether the last save failed because of the store itself.
     fn is_failing(&self) -> bool;
 
     /// Everything that this store counts.
@@ -183,7 +183,7 @@ pub(crate) struct Stats {
     latency: Histogram,
     sync: Histogram,
     journal_bytes: Gauge,
-    /// 1 while what is to be saved is refused, as the disk fails.
+    /// 1 while the disk fails, so that changes are refused.
     failing: Gauge,
 }
 
@@ -256,7 +256,7 @@ impl Stats {
         .collect()
     }
 
-    /// Times, sizes and what is so now.
+    /// Histograms of times and sizes, and gauges.
     fn of_the_moment(&self) -> [Sample; 5] {
         [
             Sample::histogram(

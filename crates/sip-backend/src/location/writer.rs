@@ -20,8 +20,8 @@ use crate::quiet::Quiet;
 
 /// After a failed write nothing is tried for this long, so that a full disk costs no CPU.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
-/// After a failed write the disk is tried after this long though there is nothing to be saved: a balancer that
-/// sends nothing to a server which cannot save has to learn that it can again.
+/// After a failed write the disk is tried after this long, even if there is nothing to save. A balancer sends nothing
+/// to a server that cannot save, and has to learn when it can again.
 const PROBE_AFTER: Duration = Duration::from_secs(5);
 /// What an entry weighs beside address-of-record and record.
 const ENTRY_WEIGHT: usize = 128;
@@ -246,17 +246,17 @@ impl<D: Disk> Writer<D> {
         }
     }
 
-    /// Whether the last that was to be saved, or tried, could not be.
+    /// Whether the last save, or the last try of the disk, failed.
     pub fn is_failing(&self) -> bool {
         self.failed_at.is_some()
     }
 
-    /// When the disk is tried that has failed.
+    /// When a disk that has failed is tried again; `None`: it works.
     fn probe_at(&self) -> Option<Instant> {
         self.failed_at.map(|at| after(at, PROBE_AFTER))
     }
 
-    /// Tries the disk: what is written says nothing.
+    /// Tries the disk by an append of nothing.
     fn probe(&mut self, now: Instant) {
         match self.journal.append(now, &[]) {
             Ok(()) => self.works(),

@@ -40,12 +40,12 @@ struct Shard {
     index: HashTable<usize>,
     slots: Vec<Slot>,
     hand: usize,
-    /// Slots that say that there is no such subscriber.
+    /// Number of slots for unknown users.
     absent: usize,
 }
 
-/// Of a shard, that there is no such subscriber may take one slot in so many: names that strangers make up must not
-/// take the place of subscribers.
+/// Unknown users take at most one slot in so many of a shard: names that strangers make up must not take the place of
+/// subscribers.
 const ABSENT_SHARE: usize = 8;
 
 struct Slot {
@@ -59,7 +59,7 @@ struct Slot {
     stale_until: Instant,
     generation: u64,
     used: bool,
-    /// It was put in to say that there are no secrets.
+    /// It was made for an unknown user, without secrets.
     is_absent: bool,
 }
 
@@ -360,12 +360,12 @@ impl CredentialCache {
     }
 }
 
-/// Second chance: the first from `hand` on that is outdated or was not used since the hand last
-/// came by. `among_absent`: of those that say that there is no such subscriber, of which there is one.
+/// The slot to evict, by second chance: the first from `hand` on that is outdated or was not used since the hand last
+/// came by. With `among_absent`, only slots of unknown users are considered; the caller knows that there is one.
 /// `slots` is not empty.
 fn victim(slots: &mut [Slot], hand: &mut usize, generation: u64, among_absent: bool) -> usize {
     let now = Instant::now();
-    // Twice around: those among which it is to be may all have been used.
+    // Twice around: all slots that are considered may have been used.
     for _ in 0..=2 * slots.len() {
         let at = *hand % slots.len();
         *hand = at + 1;
@@ -510,7 +510,7 @@ mod tests {
         }
         assert_eq!(held(), before);
         assert!(cache.len() <= known.len() + SHARDS * 2);
-        // One that turns out to be there, and another that is gone.
+        // An unknown user that is added, and a known one that is removed.
         cache.insert(b"made up 99999", b"d", b"r", 0, Some(secrets(2)));
         cache.insert(known[0].as_bytes(), b"d", b"r", 0, None);
         assert_eq!(md5(cache.get(b"made up 99999", b"d", b"r")), Some(Some(2)));

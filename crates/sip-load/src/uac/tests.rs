@@ -485,7 +485,7 @@ fn a_lost_connection_ends_the_calls_that_wait_on_it() {
     assert_eq!(b.failed(), ["send failed"]);
 }
 
-/// Its INVITE counts, and its BYE is due when nothing counts any more.
+/// The INVITE is sent within the measured time, and the BYE is due after its end.
 #[test]
 fn a_bye_that_is_due_after_the_time_that_counts_is_not_timed() {
     for (ends, timed) in [(6, 1), (5, 0)] {

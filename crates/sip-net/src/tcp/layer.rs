@@ -38,7 +38,7 @@ pub(super) struct Taken {
     pub(super) secured: bool,
     /// A WebSocket was opened.
     pub(super) upgraded: bool,
-    /// A page of this origin may not open a WebSocket.
+    /// Origin of a page whose WebSocket was refused.
     pub(super) foreign: Option<Box<str>>,
     /// The connection is to end.
     pub(super) end: Option<Why>,
@@ -275,7 +275,7 @@ struct Carried {
     bytes: usize,
 }
 
-/// Bytes of the origin of a page that are kept.
+/// Longest part of a page's origin that is kept, bytes.
 const MOST_ORIGIN: usize = 128;
 
 /// Records that are encrypted for one write.

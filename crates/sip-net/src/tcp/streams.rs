@@ -117,10 +117,10 @@ pub struct TlsFailure {
     pub error: TlsError,
 }
 
-/// A WebSocket that was refused, as the page that opened it is none of those allowed.
+/// A WebSocket that was refused because of the origin of its page.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ForeignPage {
-    /// Between whom; the connection ends.
+    /// The connection, which ends.
     pub flow: Flow,
     /// Origin of the page.
     pub origin: Box<str>,

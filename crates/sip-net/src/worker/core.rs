@@ -172,7 +172,7 @@ pub trait EventSink: Send {
     /// Takes all of `events`, a turn's worth, and leaves it empty. Must not block; what it cannot
     /// take it drops and counts.
     fn record(&mut self, worker: WorkerId, events: &mut Vec<Event>);
-    /// A connection came to nothing, or ended, by the rules of TLS. Must not block.
+    /// A TLS handshake failed, or TLS ended a connection. Must not block.
     fn tls_failed(&mut self, worker: WorkerId, failure: &TlsFailure);
     /// A WebSocket was refused for the origin of its page. Must not block.
     fn origin_refused(&mut self, worker: WorkerId, page: &ForeignPage);

@@ -124,7 +124,7 @@ struct Inner {
     writing: tokio::sync::Mutex<()>,
     /// Something is not on disk yet.
     is_unsaved: AtomicBool,
-    /// The last try to write it failed.
+    /// The last try to write the file of bans failed.
     has_failed: AtomicBool,
     /// Not all workers could be told.
     is_untold: AtomicBool,

@@ -66,7 +66,7 @@ fn a_flood_of_failures_does_not_keep_a_peer_from_being_known() {
     );
 }
 
-/// An office of a hundred phones, all of which have a wrong password, and one that guesses.
+/// An office of a hundred phones with wrong passwords is not banned; a source that guesses is.
 #[test]
 fn the_default_limits_ban_no_office() {
     let (abuse, _reports) = opened("");
@@ -78,7 +78,7 @@ fn the_default_limits_ban_no_office() {
         for phone in 0..100 {
             let at = now + minute * 60_000 + phone * 500;
             assert!(guard.fail(at, unknown, Some(phone), false).is_none(), "{minute}");
-            // Each tries twice where others have registered.
+            // In an office where others have registered, each phone tries twice.
             for _ in 0..2 {
                 assert!(
                     guard.fail(at, registered, Some(phone), true).is_none(),

@@ -383,7 +383,7 @@ mod tests {
         let enable = "POST /api/v1/groups/carriers/enable?a=b&member=sip%3Agw1;transport=tcp";
         assert_eq!(tell(address, enable, ""), (200, done("up")));
         assert_eq!(groups[0].members[0].health.state(unix_ms()), MemberState::Up);
-        // What the configuration drains is enabled there.
+        // A member that is drained by its `weight` is enabled in the configuration only.
         let (code, body) = tell(address, "POST /api/v1/groups/carriers/enable?member=sip:gw3", "");
         assert!(code == 409 && body["error"].is_string(), "{body}");
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Says whether registrations cannot be saved.
+/// Asks the location store whether registrations cannot be saved.
 struct Store(Box<dyn Fn() -> bool + Send + Sync>);
 
 impl fmt::Debug for Store {
@@ -13,7 +13,7 @@ impl fmt::Debug for Store {
     }
 }
 
-/// What has to be so before traffic comes, and what ends it.
+/// The conditions for new traffic: registrations loaded, listeners bound, not draining, store working.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     loaded: AtomicBool,
@@ -28,9 +28,9 @@ impl Health {
         self.loaded.store(true, Ordering::Relaxed);
     }
 
-    /// From now on it is not ready while `cannot_save` says that registrations cannot be saved.
+    /// From now on the process is not ready while `cannot_save` returns true.
     pub(crate) fn watch_store(&self, cannot_save: impl Fn() -> bool + Send + Sync + 'static) {
-        // The first is the only one.
+        // It is called once.
         let _ = self.store.set(Store(Box::new(cannot_save)));
     }
 

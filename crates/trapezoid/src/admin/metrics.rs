@@ -48,7 +48,7 @@ pub(crate) struct Reading {
 /// The page.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    /// Of all workers together, and of each.
+    /// The registry of all workers together, and that with a series for each worker.
     registries: [Registry; 2],
 }
 
@@ -68,7 +68,7 @@ impl Metrics {
         }
     }
 
-    /// The page as OpenMetrics; `by_worker`: with a series for each worker in place of one for all.
+    /// The page as OpenMetrics. With `by_worker` it has a series for each worker in place of one for all.
     ///
     /// # Errors
     /// A reading could not be written, which is a fault of this program.
@@ -110,7 +110,7 @@ struct Family {
 struct Families(Vec<Family>);
 
 impl Families {
-    /// Adds a reading: to one with the same name and labels, if there is one.
+    /// Adds a reading. If there is a series with the same name and labels, it is added to that.
     fn add(&mut self, name: String, help: &'static str, labels: Vec<(String, String)>, value: Value) {
         let series = Series { labels, value };
         match self.0.iter_mut().find(|family| family.name == name) {
@@ -129,7 +129,7 @@ impl Families {
         }
     }
 
-    /// `number`: its series are its own.
+    /// Adds the readings of a worker: with `number` as series of its own, else to those of all workers.
     fn worker(&mut self, number: Option<usize>, worker: &Snapshot) {
         let labelled = |mut labels: Vec<(String, String)>| {
             labels.extend(number.map(|number| ("worker".to_owned(), number.to_string())));
@@ -221,7 +221,7 @@ fn add_to(value: &mut Value, more: &Value) {
     }
 }
 
-/// When each certificate ends. Two for one domain, of RSA and of ECDSA, are one series: the earlier end.
+/// Adds the end of each certificate. If a domain has two, of RSA and of ECDSA, one series has the earlier end.
 fn certificates(all: &[Ends], families: &mut Families) {
     let mut series: Vec<(Vec<(String, String)>, u64)> = Vec::new();
     for ends in all {

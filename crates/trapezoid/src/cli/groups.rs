@@ -1,4 +1,4 @@
-//! `trapezoid groups list|drain|enable`: asks the running server, by its admin address.
+//! `trapezoid groups list|drain|enable`: commands to the running server, by its admin address.
 
 use clap::Subcommand;
 use serde_json::{Value, json};
@@ -34,7 +34,7 @@ struct Change {
     config: ConfigOption,
 }
 
-/// Does what was asked for.
+/// Runs the command.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     match &args.action {
         GroupsAction::List(args) => list(args),
@@ -69,7 +69,7 @@ fn word(value: &Value, key: &str) -> String {
     value[key].as_str().unwrap_or_default().to_owned()
 }
 
-/// Percent escapes for whatever is not unreserved in a path (RFC 3986 §2.3).
+/// Percent-encodes every byte that is not an unreserved character (RFC 3986 §2.3).
 fn escaped(text: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     let one = |byte: u8| match is_plain(byte) {
@@ -79,7 +79,7 @@ fn escaped(text: &str) -> String {
     text.bytes().map(one).collect()
 }
 
-/// A line for each member: group, algorithm, URI, state, weight, priority, failures.
+/// A table with a line for each member: group, algorithm, URI, state, weight, priority, failures.
 fn table(groups: &Value) -> String {
     let mut rows = vec![
         [

@@ -127,14 +127,14 @@ pub(crate) struct ConfigOption {
     pub config: Option<PathBuf>,
 }
 
-/// Why a command failed, unless that was said already.
+/// Prints why a command failed; an empty text was printed already.
 fn say_why(text: &str) {
     if !text.is_empty() {
         say(text);
     }
 }
 
-/// A line for people. Nobody can be told that standard error is closed, so that is not an error.
+/// Prints a line for people on standard error. If that is closed, there is no place to say so: it is no error.
 pub(crate) fn say(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }

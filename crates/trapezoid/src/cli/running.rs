@@ -1,4 +1,4 @@
-//! Asking the running server, by its admin address and its token.
+//! Requests to the running server, at its admin address, with its token.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -10,7 +10,7 @@ use super::http::{self, Question};
 use super::{ConfigOption, Failure, configuration};
 use crate::machine;
 
-/// What a list is wanted of, and how.
+/// Options of the commands that list something.
 #[derive(Debug, Args)]
 pub(super) struct List {
     /// As JSON: an array of objects, as the admin page has them.
@@ -20,7 +20,7 @@ pub(super) struct List {
     pub(super) config: ConfigOption,
 }
 
-/// Asks the server that this configuration is of.
+/// Sends a request to the server that runs with this configuration.
 pub(super) fn ask(option: &ConfigOption, method: &str, path: &str, body: &str) -> Result<Value, Failure> {
     let loaded = configuration(option.config.as_deref(), &machine::read()?)?;
     let Some(admin) = loaded.shell.admin else {
@@ -61,7 +61,7 @@ pub(super) fn ask(option: &ConfigOption, method: &str, path: &str, body: &str) -
     }
 }
 
-/// Where a server that listens at every address is to be found.
+/// The address to connect to: the loopback, if the server listens at every address.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

@@ -57,7 +57,7 @@ const GRACE: Duration = Duration::from_secs(2);
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Runs the server until a signal ends it. Where the log has JSON lines, why it ended is one of them.
+/// Runs the server until a signal ends it. If the log has JSON lines, the reason for a failure is one of them.
 pub(crate) fn run(loaded: Loaded) -> Result<(), Failure> {
     let logs = Logs::start(&loaded.shell.log);
     let is_json = loaded.shell.log.format == LogFormat::Json;
@@ -200,7 +200,7 @@ fn bind_admin(address: SocketAddr) -> Result<TcpListener, Failure> {
     })
 }
 
-/// Reads the token of the admin address, or makes it; the new one.
+/// Reads the token of the admin address, or makes it. The second value is the token, if it is new.
 fn with_token(
     admin: Option<TcpListener>,
     shell: &Shell,
@@ -548,8 +548,8 @@ impl Server<'_> {
         outcome
     }
 
-    /// Serves on, and says that it is not ready, until a balancer has seen that; a second signal ends the wait, and a
-    /// worker that fails: why.
+    /// Serves on for `server.drain_min_s`, while `/health/ready` says 503, so that a balancer sees it before requests
+    /// are refused. A second signal ends the wait. So does a worker that fails: the result says why.
     async fn linger(&mut self) -> Option<String> {
         let least = self.loaded.shell.drain_min;
         if least.is_zero() {
@@ -581,13 +581,13 @@ impl Server<'_> {
         None
     }
 
-    /// Nothing is reloaded any more; what has asked is answered so.
+    /// Reloads nothing any more; requests for a reload that wait are refused.
     fn refuse_reloads(&mut self) {
         self.asked.close();
         while self.asked.try_recv().is_ok() {}
     }
 
-    /// Refuses new work and waits for the rest; a second signal ends it at once.
+    /// Refuses new work and waits until the rest has ended; a second signal ends the server at once.
     async fn drain(&mut self, failed: Option<String>) -> Result<(), Failure> {
         self.health.set_draining();
         self.refuse_reloads();

@@ -1,7 +1,7 @@
-//! What the first start makes and tells once: passwords, and the token of `/api/v1/`.
+//! The secrets that the first start makes and shows once: passwords, and the token of `/api/v1/`.
 //!
-//! A terminal shows them. What else reads standard error keeps it (the journal of systemd, a container's log), so there
-//! they go into files for their owner only, and the log names the files.
+//! A terminal shows them. Any other reader of standard error keeps what it reads (systemd's journal, a container's
+//! log). So without a terminal the secrets go into files that only their owner can read, and the log names the files.
 
 use std::fs;
 use std::io::{self, IsTerminal};
@@ -13,10 +13,10 @@ use zeroize::Zeroizing;
 use super::data_dir::write_once;
 use crate::cli::{Failure, say};
 
-/// Where the passwords of the first start are, in `server.data_dir`.
+/// File of the passwords of the first start, in `server.data_dir`.
 const FILE: &str = "first-start.txt";
 
-/// Tells what was made. `welcome` holds passwords.
+/// Shows the new secrets, or writes them into files. `welcome` is a text with the passwords.
 pub(super) fn show(
     shell: &Shell,
     welcome: Option<Zeroizing<String>>,
@@ -35,7 +35,7 @@ pub(super) fn show(
     }
     if let Some(text) = &welcome {
         let file = shell.data_dir.join(FILE);
-        // One of an earlier first start has other passwords.
+        // A file of an earlier first start has other passwords.
         let written = match fs::remove_file(&file) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             Ok(()) | Err(_) => write_once(&file, text.as_bytes()),
@@ -67,7 +67,7 @@ mod tests {
 
     use super::*;
 
-    /// Tests' standard error is no terminal.
+    /// The standard error of a test run is usually no terminal.
     #[test]
     fn what_keeps_standard_error_gets_no_secret() {
         let machine = Machine::default();
@@ -83,7 +83,7 @@ mod tests {
         assert!(!file.exists());
         assert!(show(&loaded.shell, secret("passw0rds"), None).is_ok());
         assert_eq!(fs::read_to_string(&file).expect("written"), "passw0rds");
-        // The subscribers were removed, and made once more.
+        // As if the subscribers had been removed and made again.
         assert!(show(&loaded.shell, secret("others"), None).is_ok());
         assert_eq!(fs::read_to_string(&file).expect("written"), "others");
         let mode = fs::metadata(&file).expect("there").permissions().mode();

@@ -407,7 +407,7 @@ impl Inner {
         *last = Some(text);
     }
 
-    /// Notes that it has answered.
+    /// Notes that the database has answered; logs it, if a failure was logged before.
     fn note_answer(&self) {
         if self.is_away.load(Ordering::Relaxed) && self.is_away.swap(false, Ordering::Relaxed) {
             tracing::info!(store = %self.store, "subscriber database answers again");

@@ -1,4 +1,4 @@
-//! `trapezoid check --connect`: whether what the configuration names is there: the database, name service, next hops.
+//! `trapezoid check --connect`: tries the database, name service and the next hops that the configuration names.
 //!
 //! Each next hop is located as the server does it (RFC 3263), then each of its addresses is tried: by UDP with
 //! OPTIONS, by TCP and TLS with a connection. No calls are made, and nothing is written.
@@ -25,21 +25,21 @@ use tokio::runtime::Runtime;
 use crate::cli::user::failure;
 use crate::cli::{Failure, say};
 
-/// Longest that a connection, or an answer to OPTIONS, may take.
+/// How long a connection, or the response to OPTIONS, may take.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// OPTIONS sent to one address: a datagram may get lost.
+/// How many OPTIONS are sent to one address: a datagram may get lost.
 const TRIES: u32 = 3;
 
-/// One is open at a time.
+/// The id of every question: one is open at a time.
 const QUESTION: QueryId = QueryId {
     slot: 0,
     generation: 1,
 };
 
-/// Tries all that `loaded` names, with a line for each.
+/// Tries every server that `loaded` names, and prints a line for each.
 ///
 /// # Errors
-/// Something is not there.
+/// One of them does not answer.
 pub(super) fn run(loaded: &Loaded) -> Result<(), Failure> {
     let mut report = Report::default();
     match subscribers(loaded) {
@@ -70,7 +70,7 @@ impl Report {
     }
 }
 
-/// Reads the table as the server's own account.
+/// Reads the subscriber table with the server's own account.
 fn subscribers(loaded: &Loaded) -> Result<String, String> {
     let options = &loaded.shell.subscribers;
     let words = |failure| match failure {
@@ -95,7 +95,7 @@ fn subscribers(loaded: &Loaded) -> Result<String, String> {
     ))
 }
 
-/// What the configuration names, each with what names it.
+/// The next hops of the configuration, each with the group or rule that names it.
 fn named(core: &Config) -> Vec<(String, &NextHop)> {
     let mut all: Vec<(String, &NextHop)> = Vec::new();
     for group in &core.groups {
@@ -104,7 +104,7 @@ fn named(core: &Config) -> Vec<(String, &NextHop)> {
             group
                 .members
                 .iter()
-                // One that is drained may be off.
+                // A drained member may be off.
                 .filter(|member| member.weight > 0)
                 .map(|member| (format!("group {name}"), &member.hop)),
         );
@@ -150,12 +150,12 @@ fn next_hops(loaded: &Loaded, report: &mut Report) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Gives answers of name service to this thread.
+/// Hands answers of name service to this thread.
 struct Answers(Mutex<Sender<Answer>>);
 
 impl AnswerSink for Answers {
     fn answer(&self, _origin: u16, _id: QueryId, answer: Answer) {
-        // Nobody waits any more once it has ended.
+        // Fails only if the thread has stopped waiting.
         let _ = self.0.lock().send(answer);
     }
 }
@@ -231,7 +231,7 @@ impl Names {
     }
 }
 
-/// Whether something answers there; what it said.
+/// Tries an address. `Ok` says what answered, `Err` why nothing did.
 fn try_address(loaded: &Loaded, transport: Transport, address: SocketAddr) -> Result<String, String> {
     match transport {
         Transport::Udp => options(loaded, address),
@@ -247,7 +247,7 @@ fn try_address(loaded: &Loaded, transport: Transport, address: SocketAddr) -> Re
     }
 }
 
-/// Asks by OPTIONS; the status line of the answer.
+/// Sends OPTIONS to an address. Returns the status of the response.
 fn options(loaded: &Loaded, address: SocketAddr) -> Result<String, String> {
     let words = |error: std::io::Error| error.to_string();
     let any: IpAddr = match address {

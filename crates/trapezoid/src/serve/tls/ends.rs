@@ -53,7 +53,7 @@ impl Ends {
         })
     }
 
-    /// When it ends, Unix time.
+    /// When the certificate ends, Unix time.
     pub(crate) const fn end_unix_s(&self) -> u64 {
         self.at_s
     }
