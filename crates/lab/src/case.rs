@@ -178,7 +178,7 @@ impl Setup {
         format!("{} {}", self.server.name(), self.short())
     }
 
-    /// The same without the server's name, for where only one takes part.
+    /// The same without the server's name, for experiments with one server.
     pub fn short(&self) -> String {
         self.look_ups
             .map_or_else(|| self.case.text(), |look_ups| look_ups.text())

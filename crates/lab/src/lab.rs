@@ -194,8 +194,8 @@ fn summary(results: &Results, out: &Path) -> String {
     text
 }
 
-/// In the quick form a shape that is lost, or was not measured, is a failure, and one that is undecided is not; figures
-/// are what they are.
+/// The outcome of an experiment. The quick form fails if a shape is lost or was not measured; an undecided shape and
+/// the figures themselves never make it fail.
 fn verdict(results: &Results) -> Outcome<()> {
     let lost: Vec<&str> = results
         .checks

@@ -246,7 +246,7 @@ impl Report {
         crate::cpu::ratio(self.failed as f64, self.offered as f64)
     }
 
-    /// Part of what was offered in a second that was completed in that second, at most 1. What is missing failed, or
+    /// Part of the operations offered in a second that completed in that second, at most 1. The others failed, or
     /// succeeded only after the load had ended.
     pub fn completed_part(&self) -> f64 {
         crate::cpu::ratio(self.goodput, self.offered_rate()).min(1.0)

@@ -12,7 +12,7 @@ use crate::results::Row;
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,
-    /// Whether the bar is seen.
+    /// Whether standard error is a terminal, which shows the bar.
     on_terminal: bool,
     /// Whether nothing is written at all.
     silent: bool,
@@ -87,13 +87,14 @@ impl Progress {
     }
 }
 
-/// A bar that stands at 0 until it is known how much there is to do: of a length of nothing, all would be done.
+/// A bar that stands at 0 until the amount of work is known. Until then it has no length: with length 0 it would be
+/// full.
 fn bar(target: ProgressDrawTarget) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(None, target);
     let style = ProgressStyle::with_template("{prefix} [{bar:40}] {percent} %, {msg} {left}");
     if let Ok(style) = style {
         let left = |state: &ProgressState, out: &mut dyn fmt::Write| {
-            // A bar that cannot be written is not seen either.
+            // If the bar cannot be written, no reader misses it.
             let _ = out.write_str(&left(state.pos(), state.len(), state.elapsed()));
         };
         bar.set_style(style.progress_chars("=> ").with_key("left", left));
@@ -101,7 +102,7 @@ fn bar(target: ProgressDrawTarget) -> ProgressBar {
     bar
 }
 
-/// The time that is left, for people: what was said to be left, at the pace so far (starting servers takes time, too).
+/// The time that is left, for people: the planned time at the pace so far (starting servers takes time, too).
 fn left(done_ms: u64, all_ms: Option<u64>, elapsed: Duration) -> String {
     let Some(all_ms) = all_ms else {
         return "counting what there is to do".to_owned();
@@ -165,7 +166,7 @@ mod tests {
         assert_eq!(left(600_000, Some(600_000), seconds(600)), "0 seconds left");
     }
 
-    /// A terminal that keeps what was written last.
+    /// A terminal that keeps the last text written to it.
     #[derive(Clone, Debug, Default)]
     struct Paper(Arc<Mutex<String>>);
 
@@ -201,7 +202,7 @@ mod tests {
         }
     }
 
-    /// What a terminal shows.
+    /// The text that a terminal shows.
     fn shown(progress: &Progress) -> String {
         let paper = Paper::default();
         let target = ProgressDrawTarget::term_like(Box::new(paper.clone()));

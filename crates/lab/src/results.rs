@@ -222,7 +222,7 @@ impl Row {
         }
     }
 
-    /// What had no room left.
+    /// What was full: the generator, the server, both, the database, the other CPU, or none.
     pub fn saturated(&self) -> &'static str {
         if self.load.generator.saturated && self.server_is_full() {
             "both"

@@ -35,7 +35,7 @@
     const x = { label: plot.x || undefined, ...axis, labelFont: axis.font };
     if (plot.labels.length) {
       x.splits = plot.labels.map((_, at) => at);
-      // Names that do not fit side by side lean; where there are more than lines of text, only some are written.
+      // Names that do not fit side by side are rotated. If there is no room for that either, only some are written.
       const room = (width - 100) / plot.labels.length, letters = Math.max(...plot.labels.map((label) => label.length));
       const every = Math.ceil(14 / room);
       x.values = plot.labels.map((label, at) => at % every ? "" : label);

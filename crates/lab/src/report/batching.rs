@@ -462,7 +462,7 @@ fn cpu(results: &Results, paper: Option<&Paper>) -> Option<Section> {
     })
 }
 
-/// What looking up adds to a call that comes alone.
+/// Times of calls that come one at a time: how much a look-up adds to each.
 fn rare(results: &Results) -> Option<Section> {
     let mut table = Table::new(["setting", "calls/s", "p50 ms", "p99 ms"]);
     for setup in results.setups(Purpose::Rare) {

@@ -1,6 +1,6 @@
-//! The colours of a chart: as many as it has series, no two alike, on a light and on a dark ground.
+//! The colours of a chart: one for each series, no two alike, for a light and a dark background.
 
-/// Light ground, dark ground. The first eight are the easiest to tell apart; neighbours differ in hue.
+/// Colours for a light and a dark background. The first eight are the easiest to tell apart; neighbours differ in hue.
 const CHOSEN: [(&str, &str); 20] = [
     ("#1d5fa8", "#7fb4ee"),
     ("#c2410c", "#fb923c"),
@@ -24,8 +24,8 @@ const CHOSEN: [(&str, &str); 20] = [
     ("#f29100", "#fed7aa"),
 ];
 
-/// Colours for so many series: light ground, dark ground. Beyond those that were chosen by eye, hues are taken at the
-/// golden angle, which never come back to the same place.
+/// Colours for `count` series, for a light and a dark background. The first are those chosen by eye. Further hues lie
+/// at the golden angle from each other, so that none repeats.
 pub(super) fn colours(count: usize) -> (Vec<String>, Vec<String>) {
     let chosen = CHOSEN
         .iter()
@@ -41,7 +41,7 @@ pub(super) fn colours(count: usize) -> (Vec<String>, Vec<String>) {
 mod tests {
     use super::*;
 
-    /// Lightness and two axes of colour, by Oklab, in which distances are about those that are seen.
+    /// A colour in Oklab: lightness and two axes of colour. Distances in it are about as large as they look.
     fn oklab(hex: &str) -> [f64; 3] {
         let part = |at: usize| {
             let value = f64::from(u8::from_str_radix(&hex[at..at + 2], 16).unwrap()) / 255.0;

@@ -25,7 +25,7 @@ struct Aligned<'a> {
     labels: &'a [String],
     names: Vec<&'a str>,
     dashed: Vec<bool>,
-    /// Of each series, on a light ground and on a dark one.
+    /// Colours of the series on a light background; `dark` has those on a dark one.
     light: Vec<String>,
     dark: Vec<String>,
     data: Vec<Vec<Option<f64>>>,

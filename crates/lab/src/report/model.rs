@@ -14,7 +14,7 @@ use crate::statistics::{Judgement, Summary, summary};
 pub struct Page {
     /// Its title.
     pub title: String,
-    /// What came of it, before anything else.
+    /// The result of the experiment, at the top of the page.
     pub verdict: Verdict,
     /// What it is about, a paragraph each.
     pub introduction: Vec<String>,
@@ -22,7 +22,7 @@ pub struct Page {
     pub sections: Vec<Section>,
 }
 
-/// What came of an experiment.
+/// The result of an experiment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Verdict {
     /// The gravest judgement; absent: nothing was checked.
@@ -64,7 +64,7 @@ pub struct Plot {
 }
 
 impl Plot {
-    /// Whether it says more than its table: two points are no curve.
+    /// Whether the plot shows more than its table does: two points are no curve.
     pub(crate) fn shows_a_shape(&self) -> bool {
         self.kind == Kind::Stacked || self.series.iter().any(|series| series.points.len() > 2)
     }
@@ -123,8 +123,7 @@ impl Table {
         self.rows.push(row.to_vec());
     }
 
-    /// Without the columns that have no figure at all: what was not measured has no heading either. The first names
-    /// the rows and stays.
+    /// The table without the columns in which nothing was measured. The first column names the rows, and stays.
     pub(crate) fn measured(self) -> Self {
         let is_empty = |column: usize| {
             self.rows
@@ -145,7 +144,7 @@ impl Table {
         }
     }
 
-    /// Which columns hold numbers: most of their cells that hold anything do.
+    /// Which columns hold numbers: those with a number in most of the cells that are not empty.
     pub(crate) fn numeric(&self) -> Vec<bool> {
         let numbers = |column: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(column));
@@ -160,13 +159,13 @@ impl Table {
     }
 }
 
-/// Whether a cell is two numbers: from and to, or there and back.
+/// Whether a cell is two numbers: a range, or a sum of two parts.
 fn is_range(cell: &str) -> bool {
     let ends = cell.split_once(" to ").or_else(|| cell.split_once(" + "));
     ends.is_some_and(|(low, high)| is_number(low) && is_number(high))
 }
 
-/// Whether a cell is a number, perhaps a bound or in doubt, perhaps with its unit.
+/// Whether a cell is a number. It may be a lower bound or not confirmed, and may have a unit.
 fn is_number(cell: &str) -> bool {
     let cell = cell.strip_prefix("≥ ").unwrap_or(cell);
     let mut words = cell.splitn(2, ' ');
@@ -209,7 +208,7 @@ pub(crate) fn or_dash(value: Option<f64>) -> String {
     value.map_or_else(|| "–".to_owned(), number)
 }
 
-/// Least and greatest of several, and the interval of 95 % in which their mean lies; dashes for one.
+/// The least and the greatest of several values, and the 95 % interval of their mean; dashes for a single value.
 pub(crate) fn spread(of: &Summary) -> [String; 2] {
     if of.count < 2 {
         return ["–".to_owned(), "–".to_owned()];
@@ -222,7 +221,7 @@ pub(crate) fn spread(of: &Summary) -> [String; 2] {
     ]
 }
 
-/// Says how the columns of [`spread`] came about, for the text above them.
+/// Explains the columns of [`spread`] in the text above them.
 pub(crate) const SPREAD: &str = "95 %: of the mean of the searches, by the t distribution.";
 
 /// The peak of a setup: median, marked where it is only a lower bound, and its [`spread`].
@@ -297,7 +296,7 @@ pub(crate) fn components(results: &Results) -> Option<Section> {
     })
 }
 
-/// The components' names, that which takes most first: it gets the first of the colours.
+/// The names of the components, the one that takes most time first: it gets the first colour.
 fn largest_first(each: &[(Setup, BTreeMap<String, f64>)]) -> Vec<String> {
     let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
     for (name, us) in each.iter().flat_map(|(_, parts)| parts) {
@@ -364,7 +363,7 @@ pub(crate) fn absent(results: &Results) -> Option<Section> {
     })
 }
 
-/// What two columns mean that need not make up the whole.
+/// Explains the columns "completed" and "failed", which need not add up to all.
 pub(crate) const COMPLETED: &str = "Completed is the share of what was offered in a second that was completed in that second. \
      Failed is the share that never succeeded. What is in neither succeeded late, after the load had ended: past a peak, \
      callers that send again are still answered then. Together they may be a little more than all, since what is completed \

@@ -56,9 +56,9 @@ struct Found {
     rows: usize,
     plots: usize,
     tables: usize,
-    /// Plots with a colour that stands for two series.
+    /// Plots in which two series have the same colour.
     twice: usize,
-    /// Cells with a number that stand left, and with words that stand right.
+    /// Cells with a number that are aligned left; `right`: cells with words that are aligned right.
     left: usize,
     right: usize,
     wide: u32,
@@ -154,7 +154,7 @@ fn section<'a>(page: &'a Page, title: &str) -> &'a Section {
     found.next().unwrap_or_else(|| panic!("no part {title}"))
 }
 
-/// The place of a column.
+/// The index of a column.
 fn column(section: &Section, head: &str) -> usize {
     let mut all = section.table.head.iter();
     all.position(|found| found == head)
@@ -335,7 +335,7 @@ fn the_verdict_comes_first() {
 fn completed_and_offered_make_the_share_that_stands_beside_them() {
     let mut results = results("transport");
     for row in &mut results.rows {
-        // As a real one does past its peak: everything is answered, late.
+        // Like a real server past its peak: every call is answered, but late.
         (row.load.succeeded, row.load.failed) = (row.load.offered, 0);
     }
     let page = page(&results).unwrap();

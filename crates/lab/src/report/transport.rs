@@ -20,7 +20,7 @@ pub(super) fn page(results: &Results, paper: Option<&Paper>) -> Page {
          with registration and redirection."
     };
     let mut introduction = vec![what.to_owned()];
-    // What was not searched for stands beside no figure of the paper's.
+    // A quick run searches for no peak, so no figure of the paper stands beside its figures.
     let paper = paper.filter(|_| !results.quick);
     introduction.extend(paper.map(|paper| format!("{}: {}.", paper.title, paper.conditions)));
     let mut sections = vec![peaks(results)];
@@ -73,19 +73,19 @@ fn cost_us(results: &Results, setup: &Setup) -> Option<f64> {
     cost(results, setup).map(|(us, _)| us)
 }
 
-/// How many times as much an operation costs them as us, in each pair of neighbouring runs.
+/// The CPU time of `theirs` for an operation divided by that of `ours`, for each pair of neighbouring runs.
 fn cost_ratios(results: &Results, theirs: &Setup, ours: &Setup) -> Vec<f64> {
     let pairs = results.pairs(theirs, ours, Row::server_us).into_iter();
     pairs.map(|(theirs, ours)| ratio(theirs, ours)).collect()
 }
 
-/// The middle one of them; without pairs, of the medians.
+/// The median of these ratios; without pairs, the ratio of the medians.
 pub(super) fn cost_ratio(results: &Results, theirs: &Setup, ours: &Setup) -> Option<f64> {
     median(&cost_ratios(results, theirs, ours))
         .or_else(|| Some(ratio(cost_us(results, theirs)?, cost_us(results, ours)?)))
 }
 
-/// Cases that share a chart: operations of one kind over one transport. A chart of all cases would show none.
+/// Cases that share a chart: operations of one kind over one transport. A chart of all cases would be unreadable.
 struct Group {
     name: &'static str,
     has: fn(&Case) -> bool,
@@ -277,7 +277,7 @@ fn beside(results: &Results, paper: &Paper) -> Option<Section> {
         let peaks = taken(results.peak(&from), results.peak(&to));
         // What is carried by a CPU that is full is the inverse of what each call costs.
         let costs = taken(cost_us(results, &to), cost_us(results, &from));
-        // The more is carried without the feature, the more it takes.
+        // If the peak without the feature is a lower bound, so is what the feature takes.
         let bound = if results.is_at_least(&from) { "≥ " } else { "" };
         table.push([
             name.to_owned(),

@@ -1,4 +1,4 @@
-//! What a reader wants first: whether the shapes hold, and the few figures that the experiment was made for.
+//! The verdict at the top of a report: whether the shapes hold, and the few figures that the experiment was made for.
 
 use super::model::{Verdict, number, peak_cells};
 use super::transport::{cost, cost_ratio};
@@ -36,7 +36,7 @@ fn early_end(results: &Results) -> impl Iterator<Item = String> + '_ {
     notes.filter(|note| note.contains("ended early")).cloned()
 }
 
-/// What is said of the shapes: the worst first, by name.
+/// A line on the shapes: how many hold, then the names of the others, the worst judgement first.
 fn headline(results: &Results) -> String {
     let all = results.checks.len();
     let of = |judgement: Judgement| -> Vec<&str> {
@@ -65,7 +65,7 @@ fn capital(word: &str) -> String {
     first.into_iter().chain(letters).collect()
 }
 
-/// The two ends of what a proxy does, in cost and peak.
+/// Cost and peak of the cheapest and of the dearest kind of call.
 fn transport(results: &Results) -> Vec<String> {
     let ends = [
         ("A stateless call", State::Stateless, false),
@@ -90,7 +90,7 @@ fn transport(results: &Results) -> Vec<String> {
     found
 }
 
-/// From the least to the greatest, in words for a row of ratios.
+/// The least and the greatest of some ratios, in words.
 fn range(ratios: &[f64]) -> String {
     let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
     let most = ratios.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -130,7 +130,7 @@ fn peers(results: &Results) -> Vec<String> {
     found
 }
 
-/// The best setting of a mode, and what it carries: its search, or its turns where nothing was searched.
+/// The best setting of a mode, and its peak. If no peak was searched for, it is the rate carried in the runs in turn.
 fn best(results: &Results, mode: Mode) -> Option<(String, String)> {
     let of_mode =
         |setup: &Setup| setup.server == Server::Trapezoid && setup.look_ups.is_some_and(|of| of.mode == mode);
@@ -171,7 +171,7 @@ fn batching(results: &Results) -> Vec<String> {
     vec![format!("The most that was carried: {}.", each.join(", "))]
 }
 
-/// What is left of each peak at the highest load that was offered.
+/// For each setup, the share of its peak that it still completes at the highest load offered.
 fn overload(results: &Results) -> Vec<String> {
     let mut found = Vec::new();
     for setup in results.setups(Purpose::Curve) {

@@ -17,7 +17,7 @@ pub enum Judgement {
     /// They agree with it and with its contrary: too few, or too different from each other.
     #[default]
     Undecided,
-    /// There are none: in the quick form as bad as a loss, for a check that measures nothing cannot fail.
+    /// There are too few measurements. The quick form fails on it: else a check that measures nothing could not fail.
     Unmeasured,
     /// They exclude it.
     Lost,
@@ -34,7 +34,7 @@ impl Judgement {
         }
     }
 
-    /// Whether the quick form fails by it.
+    /// Whether the quick form fails because of it.
     pub fn fails(self) -> bool {
         matches!(self, Self::Unmeasured | Self::Lost)
     }
