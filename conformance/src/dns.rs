@@ -59,7 +59,7 @@ impl NameServer {
         }
     }
 
-    /// Where a scene's name server answers.
+    /// The address of a scene's name server.
     pub fn address(scene: &Scene) -> SocketAddr {
         scene.at(PORT)
     }

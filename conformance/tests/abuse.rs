@@ -340,12 +340,12 @@ fn a_flood_is_limited_and_another_is_served() {
     Stranger::new(&scene).expect_answer();
 }
 
-/// A hundred phones behind one address that register at once, thrice, and a trunk of 150 calls a second on one
-/// connection. One worker gets all of it.
+/// A hundred phones behind one address, which all register at once, three times, and a trunk of 150 calls a second on
+/// one connection. One worker gets all messages.
 #[test]
 fn an_office_and_a_trunk_meet_no_limit() {
     let scene = Scene::new();
-    // At an address of its own: a next hop is exempt.
+    // The callee has an address of its own: it is a next hop, and so exempt.
     let far = Scene::new();
     let callee = far.at(port::CALLEE).to_string();
     let config = Config::new()
@@ -374,7 +374,7 @@ fn an_office_and_a_trunk_meet_no_limit() {
     server.wait_for_metric("trapezoid_requests_received_total", "INVITE", |n| n >= 450.0);
     assert_eq!(server.metric("trapezoid_dropped_total", "rate"), 0.0);
     assert!(banned(&server).is_empty());
-    // A flood from there does.
+    // A flood from the same address meets the limit.
     let flooder = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     let to = scene.at(port::SERVER);
     let mut number = 0;
@@ -420,7 +420,7 @@ fn a_damaged_file_of_bans_is_set_aside() {
 fn bans_that_cannot_be_written_hold_and_are_written_later() {
     let scene = Scene::new();
     let server = Server::start(&scene, &Config::new());
-    // Where the next draft of the file goes lies something that is no file.
+    // A directory lies where the next draft of the file is written.
     let draft = scene.path("data/bans.new");
     std::fs::create_dir(&draft).expect("a directory");
     let (_, text) = bans_command(&scene, &["add", "192.0.2.66"]);
@@ -433,7 +433,7 @@ fn bans_that_cannot_be_written_hold_and_are_written_later() {
     assert_eq!(banned(&server), ["192.0.2.66"]);
 }
 
-/// More than `[log]` lets through of one cause: that one source fails often hides nothing of the others.
+/// There are more lines than `[log]` lets through of one cause. The failures of one source hide none of another.
 #[test]
 fn each_refused_request_and_each_wrong_password_is_a_line() {
     const EACH: usize = 15;

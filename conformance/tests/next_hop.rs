@@ -49,7 +49,7 @@ fn through_kamailio_to_the_callee(transport: Transport) {
     callee.succeed(CALLS);
 }
 
-/// A call by a name that cannot be looked up fails at once, is told once, and so is the end of it.
+/// A call by a name that cannot be looked up fails at once. The log has one line on it, and one when it is over.
 #[test]
 fn name_servers_that_are_away_are_told_and_so_is_their_return() {
     const GATEWAY: &str = "gateway.example.net";
@@ -58,7 +58,7 @@ fn name_servers_that_are_away_are_told_and_so_is_their_return() {
     let config = Config::new()
         .table("[dns]", &format!("{}\ntimeout_ms = 100", names.toml()))
         .invites_to(&format!("sip:{GATEWAY}:{}", port::NEXT_HOP), "");
-    // What is asked is not answered.
+    // The name server is replaced by a socket that never answers.
     drop(names);
     let silent = UdpSocket::bind(NameServer::address(&scene)).expect("the name server's port");
     let server = Server::start(&scene, &config);

@@ -126,8 +126,8 @@ impl Default for Setting {
     }
 }
 
-/// When a fault was: from its begin on answers may differ, from `struck` until its end they must. What makes it takes
-/// its time, seconds on a busy machine, and until that is done all may go well.
+/// The times of a fault. From `begun` on responses may differ; from `struck` until `over` they must. To make a fault
+/// takes seconds on a busy machine, and until `struck` all may go well.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fault {
     pub(crate) begun: Instant,
@@ -136,7 +136,7 @@ pub(crate) struct Fault {
 }
 
 impl Fault {
-    /// One that was there at once.
+    /// A fault that struck at once.
     pub(crate) fn between(begun: Instant, over: Instant) -> Self {
         Self {
             begun,
@@ -243,7 +243,7 @@ impl Stage {
         self.load.wait_for_success(Class::Regular, 2 * REGULARS);
     }
 
-    /// Makes a fault, and ends it when some new users have come since it struck and had their final answers.
+    /// Makes a fault. Ends it when some new users, whose requests began after it struck, have their final responses.
     pub(crate) fn during(&self, begin: impl FnOnce(), end: impl FnOnce()) -> Fault {
         let begun = Instant::now();
         begin();
@@ -271,8 +271,8 @@ impl Stage {
         self.load.wait_for_status(user, status, Instant::now());
     }
 
-    /// Lets the load go on for some requests more, ends it, and tells what became of it before, during and after
-    /// `fault`, and after `recovered`.
+    /// Lets the load go on for some more requests, and ends it. Returns its results before, during and after `fault`,
+    /// and after `recovered`.
     pub(crate) fn finish(self, fault: Fault, recovered: Instant) -> Told {
         self.wait_for_some(recovered);
         let Self {
@@ -432,7 +432,7 @@ impl Told {
         );
     }
 
-    /// Hardly a new user could be served from when the fault struck until its end.
+    /// Asserts that hardly a new user was served from the time when the fault struck until its end.
     pub(crate) fn new_users_were_refused(&self, what: &str) {
         let fault = self.of(Class::New, self.fault.struck, self.fault.over);
         // Those whose time came within the fault.

@@ -453,7 +453,7 @@ fn old_peers_are_matched_by_what_their_time_had() {
     }
 }
 
-/// What operators see of calls: answers by code, how long callers waited, how many are being set up.
+/// Operators see of calls: final responses by code, how long callers waited, and how many calls are being set up.
 #[test]
 fn calls_are_counted_and_timed() {
     use sip_core::event::Code;
@@ -475,7 +475,7 @@ fn calls_are_counted_and_timed() {
     let expected = (vec![(Code::One(200), 1)], (1, 300_000), (1, 2_050_000));
     assert_eq!(times(&b), expected);
     b.udp(CALLER, &ack(&ok));
-    // A refresh of the session is no call.
+    // An INVITE that refreshes a session does not count as a call.
     let again = request("INVITE", "sip:bob@192.0.2.20", "r1", "")
         .replace("To: <sip:bob@example.com>", &format!("To: {}", ok.header("To")))
         .replace("CSeq: 1 ", "CSeq: 2 ");

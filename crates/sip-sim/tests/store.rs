@@ -535,7 +535,7 @@ fn a_start_on_a_full_disk_leaves_no_half_segment() {
     assert_eq!(case.disk.files(journal), before);
 }
 
-/// A balancer sends nothing to a server that cannot save: it finds out by itself that it can again.
+/// A balancer sends nothing to a server that cannot save, so the server tries the disk by itself.
 #[test]
 fn a_disk_that_failed_is_tried_without_anything_to_be_saved() {
     let mut case = Case::new(4);
@@ -552,7 +552,7 @@ fn a_disk_that_failed_is_tried_without_anything_to_be_saved() {
         writer.commit(case.now(), &mut vec![(save, case.now().instant)], &mut answered);
         answered.iter().all(|answer| answer.saved.is_ok())
     };
-    // Each turn as the thread does it: when it says.
+    // Calls the writer when its `poll_timeout` says, as its thread does.
     let pass = |case: &mut Case, writer: &mut Writer<_>, seconds: u64| {
         let end = case.now_us + seconds * SECOND;
         while let Some(at) = writer.poll_timeout().filter(|at| at.as_micros() <= end) {

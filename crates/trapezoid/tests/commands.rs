@@ -195,7 +195,7 @@ fn data_goes_to_standard_output() {
 #[test]
 fn check_tries_what_the_configuration_names() {
     let dir = tempfile::tempdir().expect("a directory");
-    // A gateway that answers, a port where nothing listens, and name service that says nothing.
+    // A gateway that answers, a port on which no server listens, and a name server that does not answer.
     let gateway = UdpSocket::bind("127.0.0.1:0").expect("binds");
     let there = gateway.local_addr().expect("an address");
     let closed = {

@@ -35,7 +35,7 @@ fn is_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
-/// The selectors of a query: each name of a series with what stands in its braces.
+/// The selectors of a query: each name of a series with the text in its braces.
 fn selectors(query: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut rest = query;
@@ -84,7 +84,7 @@ fn check(query: &str, all: &Series) {
             }
         }
     }
-    // What stands behind the labels by which something is grouped begins with what is grouped.
+    // In `sum by (labels) (series…)` the first series after the labels must have these labels.
     for grouped in query.split(" by (").skip(1) {
         let (keys, of) = grouped.split_once(')').expect("a closing bracket");
         let (name, _) = &self::selectors(of)[0];

@@ -166,7 +166,7 @@ fn a_drain_outlives_a_reload_and_the_token_is_in_no_log() {
     assert!(told.is_empty(), "shown again: {told:?}");
 }
 
-/// A balancer asks every few seconds, and sends requests until it has seen that no more are wanted.
+/// A balancer asks every few seconds whether the server is ready, and sends requests until the answer is no.
 #[test]
 fn requests_are_served_while_a_balancer_takes_the_server_out() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -183,7 +183,7 @@ fn requests_are_served_while_a_balancer_takes_the_server_out() {
     assert!(body.contains("draining"), "{body}");
     assert_eq!(get(admin, "/health/live").0, 200);
     assert_eq!(options(sip, "late"), "SIP/2.0 200 OK");
-    // A second signal is impatience, once it cannot be the first one come twice.
+    // A second signal ends the wait, unless it comes so soon that it may be the first one, delivered twice.
     std::thread::sleep(Duration::from_millis(1_100));
     server.signal("TERM");
     server.wait_for("draining; a second signal");

@@ -77,7 +77,7 @@ fn subscribers_come_and_go_on_mariadb() {
     subscribers_come_and_go(&MariaDb::shared().fresh_database());
 }
 
-/// The server's account may only read; the operator's is in a file that the server need not be able to read.
+/// The server's database account may only read. The operator's is in a file that the server cannot read.
 #[test]
 fn an_operators_account_changes_what_the_servers_may_only_read() {
     let server = MariaDb::shared();
@@ -104,7 +104,7 @@ fn an_operators_account_changes_what_the_servers_may_only_read() {
     std::fs::write(&config, keyed("admin_url_file = \"writer\"")).expect("writable");
     let (code, _, text) = run(dir.path(), &["del", "bob"]);
     assert!(code == 2 && text.contains("cannot read"), "{text}");
-    // Whatever is in it, it is not needed to serve.
+    // The server does not need that file.
     assert_eq!(common::check(dir.path(), "t.toml").0, 0);
     std::fs::write(dir.path().join("writer"), format!("{writer}\n")).expect("writable");
     assert_eq!(run(dir.path(), &["del", "bob"]), said(0, "deleted bob@a.example"));

@@ -1,5 +1,5 @@
-//! Contacts, redirects and dialogs that lead to what is not theirs to reach: a gateway past the rules, a service on this
-//! machine, a stranger's address.
+//! Contacts, redirects and dialogs that lead to denied destinations: past the rules to a gateway, to a service on this
+//! machine, to a stranger's address.
 
 use sip_core::config::{Action, Config, Destinations, Durability, Network, Relay, RelayTarget, StateMode};
 use sip_core::dispatcher::Distribution;
@@ -20,7 +20,7 @@ const STRANGER: &str = "192.0.2.66:40000";
 /// A member of the group.
 const GATEWAY: &str = "198.51.100.1";
 
-/// A registration by a connection that has closed, so that its contact is the way.
+/// A registration whose connection has closed, so that requests go to the host of its contact.
 fn lost(n: u8, contact: &str, from: &str) -> Binding {
     Binding {
         received: Flow {
@@ -64,7 +64,7 @@ fn reached(sent: &[Sent]) -> Vec<String> {
     invites.map(Sent::address).collect()
 }
 
-/// Where contacts of a stranger may not lead.
+/// Contacts that are denied to a stranger.
 const DENIED: [&str; 9] = [
     "sip:x@127.0.0.1:8080",
     "sip:x@127.9.9.9;transport=tcp",
@@ -87,13 +87,13 @@ fn a_contact_leads_to_no_denied_destination() {
         let last = sent.last().map(Sent::first_line);
         assert_eq!(last, Some("SIP/2.0 480 Contact Denied"), "{contact}");
         assert_eq!(bench.counters().destinations_denied, 1, "{contact}");
-        // Beside a phone it is a branch that fails.
+        // Next to a phone, it is a branch that fails.
         let mut bench = registered(&config, &[lost(1, contact, STRANGER), phone(2)]);
         let sent = called(&mut bench);
         assert_eq!(reached(&sent), ["192.0.2.32:5060"], "{contact}");
         let busy = answer(&mut bench, &to(&sent, "2"), "486 Busy Here");
         assert!(brief(&busy).contains(&"caller 486".to_owned()), "{contact}");
-        // Where nothing is denied it goes there, but never to this server itself by its own address.
+        // If nothing is denied, the request goes there. (This server's own address, as such, is never a target.)
         let mut open = config.clone();
         open.destinations = Destinations {
             loopback: false,
@@ -106,7 +106,7 @@ fn a_contact_leads_to_no_denied_destination() {
     }
 }
 
-/// Of a name only the addresses that are denied are left out.
+/// A name with an allowed and a denied address leads to the allowed one.
 #[test]
 fn a_name_leads_to_those_of_its_addresses_that_are_allowed() {
     let mut bench = registered(
@@ -129,7 +129,7 @@ fn what_registers_from_there_is_reached_there() {
             "198.51.100.1:5070",
         ),
         ("sip:x@203.0.113.5", "203.0.113.5:40000", "203.0.113.5:5060"),
-        // Denied to the one, allowed to all.
+        // A denied address for another source, an allowed one, and a gateway's for another gateway.
         ("sip:x@203.0.113.5", STRANGER, ""),
         ("sip:x@203.0.113.77", STRANGER, "203.0.113.77:5060"),
         ("sip:x@198.51.100.1", "198.51.100.2:40000", ""),
@@ -175,8 +175,8 @@ fn a_redirect_leads_to_no_denied_destination() {
     }
 }
 
-/// A WebSocket from the loopback is a browser behind a proxy on this machine: what its phone says leads no more to
-/// this machine than what others say.
+/// A WebSocket from the loopback may be a browser behind a proxy on this machine. So its redirects lead to this machine
+/// no more than those of other sources.
 #[test]
 fn a_browser_behind_a_proxy_is_not_of_this_machine() {
     let browser = over(Transport::Ws, "127.0.0.1:40000", 4);
@@ -203,7 +203,7 @@ fn a_browser_behind_a_proxy_is_not_of_this_machine() {
     }
 }
 
-/// What this process listens on besides, such as its admin pages.
+/// Sockets of this process besides its listeners, such as that of the admin pages.
 #[test]
 fn other_sockets_of_this_process_are_denied() {
     for (socket, contact, passes) in [
@@ -220,7 +220,7 @@ fn other_sockets_of_this_process_are_denied() {
     }
 }
 
-/// One answer would make this server call two hundred addresses.
+/// Without a limit one response could make this server call two hundred addresses.
 #[test]
 fn a_redirect_leads_to_no_more_than_a_user_may_register() {
     let mut config = location_with(|relay| relay.recurse = true);
@@ -232,7 +232,7 @@ fn a_redirect_leads_to_no_more_than_a_user_may_register() {
     };
     let sent = moved(&mut bench, &many(0));
     assert_eq!(reached(&sent).len(), 3);
-    // Nor by one after the other.
+    // Redirects one after the other lead to no more either.
     let first = sent
         .iter()
         .find(|s| s.first_line().starts_with("INVITE "))
@@ -241,14 +241,14 @@ fn a_redirect_leads_to_no_more_than_a_user_may_register() {
     assert_eq!(reached(&sent).len(), 0);
 }
 
-/// To a user of ours: looked up here, and not past the rules.
+/// A contact of a 3xx that is a user of ours is looked up here, and goes to no gateway.
 #[test]
 fn a_redirect_to_a_user_of_ours_is_looked_up_in_place() {
     let config = guarded(location_with(|relay| relay.recurse = true));
     for (contact, expected) in [
         ("sip:carol@example.com", vec!["192.0.2.33:5060"]),
         ("sip:carol@192.0.2.1", vec![]),
-        // What must go by TLS goes to no contact that cannot be reached so.
+        // A SIPS URI leads to no contact that cannot be reached by TLS.
         ("sips:carol@example.com", vec![]),
         ("sip:0019005550100@example.com", vec![]),
         ("sip:example.com", vec![]),
@@ -279,7 +279,7 @@ fn a_redirect_to_a_user_of_ours_rings_each_phone_once() {
     assert_eq!(reached(&sent), ["192.0.2.32:5060", "192.0.2.34:5060"]);
 }
 
-/// A request of a dialog, from either side, and whom it reaches or what it is answered.
+/// Sends a request of a dialog, from either side. Returns the address that it reaches, or the status of the response.
 fn in_dialog(bench: &mut Bench, from: Flow, route: &str, method: &str, uri: &str, tags: [&str; 2]) -> String {
     let text = request(
         method,
@@ -330,7 +330,7 @@ fn a_dialog_leads_to_no_denied_destination() {
                 let route = format!(", <{uri};lr>");
                 assert_eq!(send(method, "sip:x@192.0.2.99", &route), "403", "{method} {uri}");
             }
-            // As a new request it goes by the rules: here to who is registered, which this is not.
+            // An INVITE goes by the rules as a new request: to registered users, which this URI is not.
             assert_eq!(send("INVITE", uri, ""), "480", "{uri}");
             assert_eq!(send("ACK", uri, ""), "nothing", "{uri}");
         }
@@ -338,7 +338,7 @@ fn a_dialog_leads_to_no_denied_destination() {
     }
 }
 
-/// Calls to and from a PBX on the loopback, by a phone that is not there.
+/// Calls between a PBX on the loopback and a phone on another machine.
 #[test]
 fn a_dialog_with_what_is_there_goes_on() {
     let pbx = udp_flow("127.0.0.1:5080");
@@ -367,12 +367,12 @@ fn a_dialog_with_what_is_there_goes_on() {
     }
 }
 
-/// The contact of a registration whose connection ends while it is called.
+/// The connection of a registration ends while its contact is called.
 #[test]
 fn a_contact_whose_connection_ends_leads_to_no_denied_destination() {
     for (contact, caller) in [
         ("sip:+1900@198.51.100.1", CALLER),
-        // A caller on this machine does not lend its place to the contact.
+        // A contact does not lead to the loopback because the caller is on it.
         ("sip:x@127.0.0.1:8080", "127.0.0.1:5070"),
     ] {
         let live = tcp_flow(STRANGER, 4);
@@ -391,7 +391,7 @@ fn a_contact_whose_connection_ends_leads_to_no_denied_destination() {
         let last = after.last().map(Sent::first_line);
         assert_eq!(last, Some("SIP/2.0 480 Contact Denied"), "{contact}");
     }
-    // One that is there is reached there.
+    // A contact that was registered from the loopback is reached there.
     let binding = Binding {
         received: tcp_flow("127.0.0.1:40000", 4),
         ..with_contact(1, "sip:x@127.0.0.1:5080")
@@ -405,7 +405,7 @@ fn a_contact_whose_connection_ends_leads_to_no_denied_destination() {
     assert_eq!(reached(&bench.undelivered(invited)), ["127.0.0.1:5080"]);
 }
 
-/// An older registration of the same phone gives way to the one that it has now.
+/// If an older registration of a phone is denied, its current one is called.
 #[test]
 fn a_denied_contact_gives_way_to_another_of_its_phone() {
     let of_phone = |binding: Binding| Binding {
@@ -418,7 +418,7 @@ fn a_denied_contact_gives_way_to_another_of_its_phone() {
     assert_eq!(reached(&called(&mut bench)), ["192.0.2.32:5060"]);
 }
 
-/// A phone behind a NAT whose own network is denied is called on by its flow.
+/// A phone behind a NAT, with an address in a denied network, is still reached by its flow.
 #[test]
 fn a_denied_network_behind_a_nat_is_left_alone() {
     let live = tcp_flow("203.0.113.9:40000", 4);
@@ -443,7 +443,7 @@ fn a_denied_network_behind_a_nat_is_left_alone() {
     }
 }
 
-/// What a rule sends on by the Request-URI is the operator's wish.
+/// A rule that relays by the Request-URI is the operator's wish: it leads to denied destinations, too.
 #[test]
 fn a_rule_leads_where_it_says() {
     let to_uri = Action::Relay(Relay::to(RelayTarget::RequestUri));
@@ -475,7 +475,7 @@ fn register_request(branch: &str, call_id: &str, contact: &str) -> String {
         .replace("c1@", call_id)
 }
 
-/// A datagram with a gateway's address on it would have calls sent there past the rules.
+/// A REGISTER with a gateway's address as its spoofed source would have calls sent there past the rules.
 #[test]
 fn a_forged_source_registers_no_gateway() {
     let gateway = format!("{GATEWAY}:5060");
@@ -492,7 +492,7 @@ fn a_forged_source_registers_no_gateway() {
         assert_eq!(sent.first_line(), status, "{from:?}");
         assert_eq!(bench.counters().contacts_unproved, u64::from(status == refused));
     }
-    // One that answers a challenge is there.
+    // A REGISTER that answers a challenge has proved its source.
     let mut bench = registrar(true);
     let nonce = nonce_of(&one(bench.udp(&gateway, &register_request("a", "c1@", CONTACT))));
     let line = login("REGISTER", "sip:example.com").line(&nonce);
@@ -500,7 +500,7 @@ fn a_forged_source_registers_no_gateway() {
     assert_eq!(one(bench.udp(&gateway, &text)).first_line(), "SIP/2.0 200 OK");
 }
 
-/// Each would get calls from this server that it never asked for.
+/// Without a limit a user could have calls sent to any number of addresses that never asked for them.
 #[test]
 fn a_user_registers_so_many_new_addresses_within_an_hour() {
     let mut bench = registrar(false);
@@ -518,7 +518,7 @@ fn a_user_registers_so_many_new_addresses_within_an_hour() {
         sent.last().unwrap().first_line()[8..11].to_owned()
     };
     let most = Destinations::default().new_per_hour;
-    // What is refused costs nothing: more contacts than a user may have.
+    // Refused contacts (here more than a user may have) do not count.
     for n in 0..most {
         let many: String = (0..11)
             .map(|k| format!("Contact: <sip:dave@203.0.{n}.{k}>\n"))
@@ -536,7 +536,7 @@ fn a_user_registers_so_many_new_addresses_within_an_hour() {
     for n in 0..most {
         let host = format!("203.0.113.{n}");
         assert_eq!(try_it(&mut bench, "alice", &host, STRANGER, 600), "200", "{n}");
-        // What is registered already, the source itself, a removal, a datagram's: none is new.
+        // Not new: a known address, the source itself, a removal, and contacts registered by UDP.
         for (host, from, expires) in [
             (host.as_str(), STRANGER, 600),
             ("192.0.2.66", STRANGER, 600),

@@ -380,7 +380,7 @@ fn unique_names_of_next_hops_are_bounded() {
     bench.assert_idle();
 }
 
-/// With one nonce and names that it makes up, a source would keep all others from the database.
+/// Without a limit a source could keep all others from the database, with one nonce and made-up names.
 #[test]
 fn names_that_one_source_makes_up_leave_the_database_to_others() {
     let mut config = config();
@@ -420,7 +420,7 @@ fn names_that_one_source_makes_up_leave_the_database_to_others() {
         assert_eq!(bench.counters().limited_source_look_ups, 2_000 - expected as u64);
         let others = nonce(&mut bench, "192.0.2.99:5060");
         assert!(ask(&mut bench, "192.0.2.99:5060", &others, 0).is_some());
-        // Once some are answered there is room again.
+        // When some requests are answered, the source has room for as many again.
         for query in asked.iter().take(3) {
             bench.answer(query, Answer::Credentials(Ok(None)));
         }

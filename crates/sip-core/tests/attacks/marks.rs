@@ -565,7 +565,7 @@ fn each_early_dialog_has_its_own_mark() {
     }
 }
 
-/// In a call a NOTIFY comes when its dialog is there. With the caller's mark in it the callee would have both.
+/// In a call the dialog exists before a NOTIFY comes. If that carried the caller's mark, the callee would have both.
 #[test]
 fn a_notify_in_a_call_gives_no_mark_away() {
     for state in [StateMode::Stateless, StateMode::Transaction] {

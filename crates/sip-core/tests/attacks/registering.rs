@@ -105,7 +105,7 @@ fn config_without_auth() -> Config {
     config
 }
 
-/// A WebSocket comes by a proxy on this machine: that its Path leads back there says nothing of its sender.
+/// A WebSocket comes through a proxy on this machine. A Path that leads to its source address proves nothing then.
 #[test]
 fn a_path_of_a_browser_leads_nowhere() {
     let mut config = config_without_auth();

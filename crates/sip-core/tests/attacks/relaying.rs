@@ -343,7 +343,7 @@ fn the_server_does_not_believe_itself() {
     }
 }
 
-/// A browser lends its address to the page: a WebSocket that a page of anywhere may open comes from no network.
+/// A web page uses the address of its browser. So a WebSocket that any page may open counts as from no network.
 #[test]
 fn a_page_in_a_trusted_network_is_a_stranger() {
     let network = Network {
@@ -445,8 +445,8 @@ fn the_stricter_domain_decides() {
     }
 }
 
-/// A From of the domain that asks for nothing opens no way to what belongs to no domain: numbers, and gateways by
-/// their address. It does where the rule says so, or names the callers by their network.
+/// A From of a domain that asks for no credentials opens no relay to numbers and to gateways by their address. It does
+/// if the rule has `auth = false`, or names the callers' network in `source`.
 #[test]
 fn from_of_an_open_domain_opens_no_gateway() {
     let mut config = guarded();
@@ -486,7 +486,7 @@ fn from_of_an_open_domain_opens_no_gateway() {
     assert!(!asked(&of_network, "open.example", "sip:bob@open.example"));
 }
 
-/// A rule that bars a host bars it however it is written, and where `maddr` leads to it.
+/// A rule that bars a host bars every spelling of it, and a `maddr` that leads to it.
 #[test]
 fn a_rule_bars_a_host_in_every_spelling() {
     let barring = |host: &str| {

@@ -212,7 +212,7 @@ fn a_verification_of_a_strangers_own_is_taken_off() {
             let text = with("MESSAGE", "Subject: x").replace("<sip:alice@example.com>;tag=f1", from);
             let sent = one(Bench::new(&config).udp(CALLER, &text));
             assert_eq!(sent.header("From"), if trusted { from } else { expected });
-            // What the gateway behind us makes P-Asserted-Identity of.
+            // A gateway behind this server makes P-Asserted-Identity of P-Preferred-Identity.
             let value = |from: &str| from.replace(";tag=f1", "");
             let prefers = format!("P-Preferred-Identity: <sip:+2@example.com>, {}", value(from));
             let sent = one(Bench::new(&config).udp(CALLER, &with("MESSAGE", &prefers)));

@@ -1,4 +1,4 @@
-//! Marks of subscriptions: a NOTIFY makes its dialog, and so carries the mark of the side that it goes to.
+//! Marks of subscriptions. A NOTIFY may make its dialog, so it carries the mark of the side that receives it.
 
 use sip_core::config::StateMode;
 use sip_core::transport::Transport;
@@ -7,13 +7,13 @@ use crate::common::{Bench, CALLER, Sent, all_transports, config, one, over, requ
 use crate::forks::{phone, phone_flow, register};
 use crate::marks::{PHONE, exchanged};
 
-/// The route of the side that got this request.
+/// The route set of the side that received this request.
 fn as_called(request: &Sent) -> String {
     let values = request.headers("Record-Route").into_iter();
     values.map(|value| format!("Route: {value}\n")).collect()
 }
 
-/// The callee of a subscription may have the caller's mark, which a NOTIFY carries: neither is good for calls.
+/// The callee of a subscription may have both marks, since a NOTIFY carries the caller's. Neither is good for calls.
 #[test]
 fn the_marks_of_a_subscription_make_no_calls() {
     let mut config = config();
@@ -91,14 +91,14 @@ fn a_notify_makes_its_dialog() {
             .replace("To: <sip:bob@example.com>", "To: <sip:alice@example.com>;tag=f1");
             let sent = bench.receive(browser, &notify);
             let notify = sent.iter().find(|s| s.to == subscriber).expect("it goes on");
-            // Its mark is the subscriber's, and not for the notifier.
+            // The mark in it is the subscriber's, and must not go back to the notifier.
             let answer = response(notify, "200 OK", "");
             assert!(answer.contains(";tz="));
             let answered = one(bench.receive(subscriber, &answer));
             assert_eq!(answered.to.conn, browser.conn);
             assert!(!answered.text.contains(";tz="), "{}", answered.text);
             let back = as_called(notify);
-            // The subscriber's route is as in the NOTIFY: it was called there.
+            // The subscriber takes its route set from the NOTIFY.
             for (to_tag, passes) in [(tag, true), ("other", false)] {
                 let refresh = request(
                     "SUBSCRIBE",

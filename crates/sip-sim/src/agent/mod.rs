@@ -383,7 +383,7 @@ impl Agent {
             .incoming
             .get(&call)
             .filter(|c| c.branch == view.branch() && !c.is_forgotten(self.core.now));
-        // Without its transaction there is nothing to cancel (§9.2): the branch is of another INVITE.
+        // A CANCEL without an INVITE of the same branch has nothing to cancel (§9.2).
         let cancels = known.is_some();
         let answer = match (self.answered.get(&key), known) {
             (Some(answer), _) => answer.clone(),

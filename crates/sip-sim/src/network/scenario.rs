@@ -125,17 +125,17 @@ pub enum Attack {
         /// How much.
         after: Micros,
     },
-    /// The next request of a dialog that he hears, this much later as one of its other side: the tags exchanged, the
-    /// Route as it was, a call to this user or a message to no domain.
+    /// A request of the other side of the next dialog that the stranger hears, sent `after` it: with the tags exchanged
+    /// and the same Route. It is a call to `user`, or a message to no domain.
     Exchange {
-        /// To whom: an index into [`USERS`]; absent: a message.
+        /// The called user, an index into [`USERS`]; absent: a message.
         user: Option<usize>,
-        /// How much.
+        /// How much later.
         after: Micros,
     },
-    /// The next INVITE that he hears, cancelled this much later from his own address.
+    /// A CANCEL for the next INVITE that the stranger hears, sent `after` it from the stranger's own address.
     Cancel {
-        /// How much.
+        /// How much later.
         after: Micros,
     },
     /// This long after the next REGISTER by which somebody leaves the last one by which he came, as it
@@ -772,8 +772,8 @@ fn attacks(seed: u64, servers: usize, phones: usize, heal_at: Micros) -> Vec<Att
     attacks
 }
 
-/// What he makes of others' dialogs and calls, and requests that want much said in their refusal; from a generator of
-/// their own, so that the others stay what they are.
+/// The stranger's attacks on others' dialogs and calls, and probes whose refusal lists much. They have a random
+/// generator of their own, so that a seed still makes the same other attacks.
 fn dialog_attacks(seed: u64, servers: usize, heal_at: Micros, count: usize) -> Vec<AttackPlan> {
     let mut rng = Rng::new(seed ^ 0x6d61_726b);
     let user = |rng: &mut Rng| rng.between(0, USERS.len() as u64 - 1) as usize;

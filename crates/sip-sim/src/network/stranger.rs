@@ -134,7 +134,7 @@ impl Stranger {
             3 => self.request(source, "BYE", &uri, &format!("{to};tag=x"), ""),
             4 => self.request(source, "CANCEL", &uri, &to, ""),
             5 => self.short_register(&domain, user, source),
-            // The refusal names what it does not know, and must not name it as often as it is asked for.
+            // The refusal lists what the server does not know. The list must not grow with the request.
             7 => self.request(
                 source,
                 "REGISTER",
@@ -206,7 +206,7 @@ impl Stranger {
             Attack::Replay { after } => (after, from, self.altered(&view, FORGED)),
             Attack::LateCopy { after } => (after, from, self.binds.get(&from).cloned().unwrap_or_default()),
             Attack::Exchange { user, after } => {
-                // Where no credentials are asked for, a call is a call, and he may make it.
+                // At a server that asks for no credentials the stranger may call: that is no attack.
                 let user = user.filter(|_| self.asks_at(to));
                 (after, self.address, self.exchanged(&view, from, user))
             }
@@ -217,8 +217,8 @@ impl Stranger {
         self.shots.put(now + after, Output::Datagram { from, to, bytes });
     }
 
-    /// A request of the other side of the dialog in which this one was sent from `source`: it has that side's tags, and
-    /// the Route that is good for this side alone. To a user it is an INVITE, else a MESSAGE to where `source` is.
+    /// A forged request, as if from the other side of the dialog in which `view` was sent from `source`. It has the
+    /// other side's tags and the Route of `view`'s side. To a user it is an INVITE, else a MESSAGE to `source`.
     fn exchanged(&mut self, view: &View<'_>, source: SocketAddr, user: Option<usize>) -> String {
         let (_, branch) = self.branch(self.address);
         let (method, uri) = match user {
@@ -251,7 +251,7 @@ impl Stranger {
     }
 }
 
-/// What would cancel an INVITE if it came from where that did (RFC 3261 §9.1).
+/// The CANCEL for an INVITE (RFC 3261 §9.1), except that it will come from another address.
 fn cancel_of(view: &View<'_>) -> String {
     let line = view.text().lines().next().unwrap_or_default();
     let line = line.replacen("INVITE", "CANCEL", 1);

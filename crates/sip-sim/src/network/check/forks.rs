@@ -150,7 +150,7 @@ struct Fork<'a> {
 /// The forks of a call: one for each INVITE that its callee's home sends on.
 fn forks<'a>(case: &'a Case<'a>, call: &'a NetCall) -> Vec<Fork<'a>> {
     let scenario = case.scenario;
-    // What he says of a call is no part of it.
+    // Messages from the stranger are no part of the call.
     let stranger = scenario.stranger_node();
     let home = scenario.home_of(scenario.phones[call.to].user);
     let phones: Vec<(usize, NodeId)> = scenario

@@ -39,9 +39,8 @@ const CACHE_FOR: Micros = 30 * SECOND;
 /// A process that cannot start is started again after this.
 const START_PAUSE: Micros = SECOND;
 
-/// What a worker may hold when everything is over, beyond what it held at its start, for use by what
-/// comes next: memory of as many finished transactions as were held at one time, a batch that grew, and one page of
-/// each of its four slabs.
+/// Memory that a worker may hold when everything is over, beyond that at its start. It is kept for later use: memory of
+/// as many finished transactions as were held at one time, a batch that grew, and one page of each of its four slabs.
 const MOST_KEPT: Held = Held {
     small: 24 * 1024,
     large: 512 * 1024,
