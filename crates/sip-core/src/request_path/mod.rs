@@ -251,7 +251,11 @@ impl Engine {
 /// Whether a message with this defect may have ended elsewhere than its sender meant.
 const fn breaks_framing(defect: Defect) -> bool {
     match defect {
-        Defect::RequestLine | Defect::Version | Defect::ReasonPhrase | Defect::Control => false,
+        Defect::RequestLine
+        | Defect::Version
+        | Defect::StatusLine
+        | Defect::ReasonPhrase
+        | Defect::Control => false,
         Defect::Repeated(name) => matches!(name, HeaderName::ContentLength),
         Defect::HeaderLine
         | Defect::LineEnd

@@ -82,6 +82,8 @@ pub enum Defect {
     RequestLine,
     /// Not SIP/2.0 (505).
     Version,
+    /// Other white space in the status line than one space after the version and after the code.
+    StatusLine,
     /// A control character in the reason phrase of a response.
     ReasonPhrase,
     /// A header line without a name or a colon.
@@ -120,6 +122,7 @@ impl Defect {
         match self {
             Self::RequestLine => "Malformed Request-Line",
             Self::Version => "SIP Version Not Supported",
+            Self::StatusLine => "White Space In Status-Line",
             Self::ReasonPhrase => "Control Character In Reason Phrase",
             Self::HeaderLine => "Malformed Header Line",
             Self::LineEnd | Self::HeadEnd => "Line End Is Not CRLF",

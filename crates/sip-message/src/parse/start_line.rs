@@ -1,7 +1,7 @@
 //! `Request-Line` and `Status-Line` (RFC 3261 §7.1, §7.2).
 
 use super::Defect;
-use crate::chars::{find, find_either, is_token_text};
+use crate::chars::{find, find_either, is_token_text, trim_start};
 use crate::method::Method;
 
 /// The first line.
@@ -46,30 +46,38 @@ fn status_line(line: &[u8]) -> Result<(StartLine<'_>, Option<Defect>), StartLine
     let (version, rest) = line
         .split_at_checked(VERSION.len())
         .ok_or(StartLineError::Status)?;
-    let [b' ', a, b, c, tail @ ..] = rest else {
-        return Err(StartLineError::Status);
-    };
-    let digits = [*a, *b, *c];
-    if !(version == VERSION || version.eq_ignore_ascii_case(VERSION))
-        || !digits.iter().all(u8::is_ascii_digit)
-    {
+    if !(version == VERSION || version.eq_ignore_ascii_case(VERSION)) {
         return Err(StartLineError::Status);
     }
-    let status = digits.iter().fold(0u16, |sum, d| sum * 10 + u16::from(d - b'0'));
-    let reason = match tail {
-        [] => tail,
-        [b' ', reason @ ..] => reason,
-        _ => return Err(StartLineError::Status),
+    let (digits, reason, spacing) = match rest {
+        [b' ', a, b, c] => ([*a, *b, *c], Default::default(), None),
+        [b' ', a, b, c, b' ', reason @ ..] if *a != b' ' => ([*a, *b, *c], reason, None),
+        _ => {
+            let (digits, reason) = spaced(rest).ok_or(StartLineError::Status)?;
+            (digits, reason, Some(Defect::StatusLine))
+        }
     };
-    if !(100..700).contains(&status) {
+    let status = digits.iter().fold(0u16, |sum, d| {
+        sum.wrapping_mul(10).wrapping_add(u16::from(d.wrapping_sub(b'0')))
+    });
+    if !digits.iter().all(u8::is_ascii_digit) || !(100..700).contains(&status) {
         return Err(StartLineError::Status);
     }
     // Without a branch for each.
     let has_control = reason.iter().fold(false, |found, &c| {
         found | ((c < b' ') & (c != b'\t')) | (c == 0x7f)
     });
-    let defect = has_control.then_some(Defect::ReasonPhrase);
+    let defect = spacing.or(has_control.then_some(Defect::ReasonPhrase));
     Ok((StartLine::Response { status, reason }, defect))
+}
+
+/// The three digits and the reason phrase of what follows the version with other white space than one space each.
+fn spaced(rest: &[u8]) -> Option<([u8; 3], &[u8])> {
+    let text = trim_start(rest);
+    let (digits, tail) = text.split_first_chunk::<3>()?;
+    let reason = trim_start(tail);
+    let is_spaced = text.len() < rest.len() && (reason.len() < tail.len() || tail.is_empty());
+    is_spaced.then_some((*digits, reason))
 }
 
 fn request_line(line: &[u8]) -> Result<(StartLine<'_>, Option<Defect>), StartLineError> {
@@ -168,12 +176,32 @@ mod tests {
             reason: b"O\0K",
         };
         assert_eq!(parse(b"SIP/2.0 200 O\0K"), Ok((odd, Some(Defect::ReasonPhrase))));
+        let spaced = |status, reason| Ok((StartLine::Response { status, reason }, Some(Defect::StatusLine)));
+        for (text, reason) in [
+            (&b"SIP/2.0  200 OK"[..], &b"OK"[..]),
+            (b"SIP/2.0\t200 OK", b"OK"),
+            (b"SIP/2.0 200\tOK", b"OK"),
+            (b"sip/2.0 \t 200 \t OK then", b"OK then"),
+            (b"SIP/2.0  200", b""),
+            (b"SIP/2.0  200 ", b""),
+        ] {
+            assert_eq!(parse(text), spaced(200, reason));
+        }
+        // White space after the one space may be the phrase's own.
+        assert_eq!(parse(b"SIP/2.0 200  OK"), response(200, b" OK"));
         for bad in [
             &b"SIP/2.0 4294967301 x"[..],
             b"SIP/2.0 99 x",
             b"SIP/2.0 700 x",
-            b"SIP/2.0  200 OK",
+            b"SIP/2.0  99 x",
+            b"SIP/2.0 200OK",
+            b"SIP/2.0  200OK",
+            b"SIP/2.0200 OK",
+            b"SIP/2.0  20 OK",
+            b"SIP/2.0  2",
+            b"SIP/2.0 2 0 OK",
             b"SIP/3.0 200 OK",
+            b"SIP/2.0 ",
             b"SIP/2.0",
         ] {
             assert_eq!(parse(bad), Err(StartLineError::Status));

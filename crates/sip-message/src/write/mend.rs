@@ -21,7 +21,7 @@ impl Message<'_> {
     ///
     /// Lines end with CRLF, and values stand on one line. A line without a name or a colon goes, as does the
     /// second of two equal lines of a header that may stand once. So do control characters of the reason
-    /// phrase. Of several tags in To the first is kept; one without a value goes. Content-Length is written
+    /// phrase, and white space before it and before the status code but for one space each. Of several tags in To the first is kept; one without a value goes. Content-Length is written
     /// where there is none.
     pub fn mend(&self, out: &mut Vec<u8>) -> bool {
         let StartLine::Response { status, reason } = self.start() else {
@@ -68,7 +68,7 @@ impl Defect {
     pub(crate) const fn is_harmless(self) -> bool {
         matches!(
             self,
-            Self::ReasonPhrase | Self::HeaderLine | Self::LineEnd | Self::Repeated(_)
+            Self::StatusLine | Self::ReasonPhrase | Self::HeaderLine | Self::LineEnd | Self::Repeated(_)
         )
     }
 }
