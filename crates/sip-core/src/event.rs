@@ -126,7 +126,13 @@ counters! {
     /// Responses made by this server.
     replies_483 => "responses_made" { "class=\"4xx\",code=\"483\"" };
     /// Responses made by this server.
+    replies_484 => "responses_made" { "class=\"4xx\",code=\"484\"" };
+    /// Responses made by this server.
+    replies_486 => "responses_made" { "class=\"4xx\",code=\"486\"" };
+    /// Responses made by this server.
     replies_487 => "responses_made" { "class=\"4xx\",code=\"487\"" };
+    /// Responses made by this server.
+    replies_488 => "responses_made" { "class=\"4xx\",code=\"488\"" };
     /// Responses made by this server.
     replies_4xx => "responses_made" { "class=\"4xx\",code=\"other\"" };
     /// Responses made by this server.
@@ -145,6 +151,14 @@ counters! {
     replies_513 => "responses_made" { "class=\"5xx\",code=\"513\"" };
     /// Responses made by this server.
     replies_5xx => "responses_made" { "class=\"5xx\",code=\"other\"" };
+    /// Responses made by this server.
+    replies_600 => "responses_made" { "class=\"6xx\",code=\"600\"" };
+    /// Responses made by this server.
+    replies_603 => "responses_made" { "class=\"6xx\",code=\"603\"" };
+    /// Responses made by this server.
+    replies_607 => "responses_made" { "class=\"6xx\",code=\"607\"" };
+    /// Responses made by this server.
+    replies_608 => "responses_made" { "class=\"6xx\",code=\"608\"" };
     /// Responses made by this server.
     replies_6xx => "responses_made" { "class=\"6xx\",code=\"other\"" };
     /// Retransmissions received and absorbed by a transaction.

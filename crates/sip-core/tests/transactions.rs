@@ -488,3 +488,27 @@ fn calls_are_counted_and_timed() {
     b.pass(60_000);
     assert_eq!(b.endpoint.gauges().live_invites, 0);
 }
+
+/// What is refused before there is a transaction is a failed call to its caller all the same.
+#[test]
+fn calls_that_are_refused_without_state_are_counted() {
+    use sip_core::event::Code;
+    let mut config = config();
+    config.routes.insert(0, relay("sip:192.0.2.20"));
+    config.routes[0].action = Action::Reject {
+        status: 603,
+        reason: b"Declined"[..].into(),
+    };
+    let mut b = Bench::new(&config);
+    let of_call = |method: &str| request(method, "sip:bob@example.com", "a1", "");
+    let in_dialog =
+        of_call("INVITE").replace("To: <sip:bob@example.com>", "To: <sip:bob@example.com>;tag=t1");
+    for text in [of_call("MESSAGE"), in_dialog, of_call("INVITE"), of_call("ACK")] {
+        b.udp(CALLER, &text);
+    }
+    let calls = b.endpoint.calls();
+    let answers: Vec<_> = calls.answers().filter(|(_, count)| *count > 0).collect();
+    assert_eq!(answers, [(Code::One(603), 1)]);
+    assert_eq!((calls.setup.sum_us, calls.ring.sum_us), (0, 0));
+    assert_eq!(b.counters().replies_603, 3);
+}

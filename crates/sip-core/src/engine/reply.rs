@@ -314,6 +314,7 @@ impl Engine {
         match server {
             Some(key) => self.send_response(key, reply.status.code, &text),
             None => {
+                self.note_stateless_answer(message, reply.status.code);
                 if let Some(to) = via::way_back(flow, message) {
                     self.out.push(to, &text);
                 }
@@ -321,6 +322,16 @@ impl Engine {
         }
         self.scratch = text;
         self.activity.enter(before);
+    }
+
+    /// Counts a final answer among those to INVITEs, where it is one to an INVITE that begins a call. With a server
+    /// transaction it is counted there.
+    fn note_stateless_answer(&mut self, message: &Message<'_>, code: u16) {
+        let begins_call =
+            || message.method() == Some(Method::Invite) && message.to().is_ok_and(|to| to.tag().is_none());
+        if code >= 300 && begins_call() {
+            self.calls.answered(code, 0, None);
+        }
     }
 
     /// RFC 5626 §8: a keep-alive among the datagrams.
@@ -362,7 +373,10 @@ impl Engine {
             481 => &mut c.replies_481,
             482 => &mut c.replies_482,
             483 => &mut c.replies_483,
+            484 => &mut c.replies_484,
+            486 => &mut c.replies_486,
             487 => &mut c.replies_487,
+            488 => &mut c.replies_488,
             500 => &mut c.replies_500,
             501 => &mut c.replies_501,
             502 => &mut c.replies_502,
@@ -370,6 +384,10 @@ impl Engine {
             504 => &mut c.replies_504,
             505 => &mut c.replies_505,
             513 => &mut c.replies_513,
+            600 => &mut c.replies_600,
+            603 => &mut c.replies_603,
+            607 => &mut c.replies_607,
+            608 => &mut c.replies_608,
             _ => match code / 100 {
                 1 => &mut c.replies_1xx,
                 2 => &mut c.replies_2xx,

@@ -47,14 +47,15 @@ impl Times {
 }
 
 /// Status codes that have a count of their own, in ascending order. Others are counted by their class.
-const CODES: [u16; 22] = [
+const CODES: [u16; 24] = [
     200, 302, 400, 401, 403, 404, 407, 408, 480, 481, 484, 486, 487, 488, 500, 501, 502, 503, 504, 600, 603,
-    604,
+    604, 607, 608,
 ];
 /// Labels of the classes.
 const OTHERS: [&str; 5] = ["2xx", "3xx", "4xx", "5xx", "6xx"];
 
-/// Counts of the INVITEs without a To tag for which this worker held state.
+/// Counts of INVITEs without a To tag: those for which this worker held state, and those that it refused without. Of
+/// the latter each copy counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Calls {
     answers: [u64; CODES.len() + OTHERS.len()],

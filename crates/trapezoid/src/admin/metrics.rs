@@ -156,7 +156,7 @@ impl Families {
             };
             self.add(
                 "trapezoid_invite_answers".to_owned(),
-                "Final answers to INVITE requests that begin a call, relayed or made here, with state",
+                "Final answers to INVITE requests that begin a call: relayed with state, or made here",
                 labelled(vec![("class".to_owned(), class), ("code".to_owned(), code)]),
                 Value::Counter(count),
             );
