@@ -152,6 +152,11 @@ pub(super) fn warnings(groups: &[Group], routes: &[Route], out: &mut Vec<String>
         if group.probe_s > 0 && group.hold_s != hold_s() {
             out.push(format!("{path}: hold_s has no effect while probe_s is not 0"));
         }
+        if !group.members.is_empty() && group.members.iter().all(|member| member.weight == 0) {
+            out.push(format!(
+                "{path}: all members are drained (weight = 0), so that calls to it are refused"
+            ));
+        }
         let by_priority = group.algorithm == GroupAlgorithm::Priority;
         if !by_priority && group.members.iter().any(|member| member.priority != 0) {
             out.push(format!(

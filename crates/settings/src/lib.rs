@@ -13,6 +13,7 @@ mod groups;
 mod hosts;
 mod listeners;
 mod model;
+mod patterns;
 mod problems;
 mod routes;
 mod shape;

@@ -703,8 +703,8 @@ pub(crate) struct Admin {
     /// Address and port, or `off`. Anyone who reaches it can read the metrics: keep it on the loopback address
     /// or a network of your own.
     pub listen: String,
-    /// File of the token that `/api/v1/` asks for. It is made at the first start, and its token shown that
-    /// once; to have another one, write it there, or remove the file, and start again.
+    /// File of the token that `/api/v1/` asks for. It is made at the first start. A terminal shows its
+    /// token then, if the log is text. To have another one, write it there, or remove the file, and start again.
     #[schemars(extend("x-default" = "`admin.token` in `server.data_dir`"))]
     pub token_file: Option<String>,
     /// Measure what CPU time goes into, by component, and tell it on `/metrics` and at `/api/v1/cpu-split`, where

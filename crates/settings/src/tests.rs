@@ -561,13 +561,15 @@ fn rules_that_may_not_be_meant() {
     for (rules, expected) in [
         (
             "[[route]]\ndo = { relay = \"request-uri\" }\nauth = false\n",
-            &["rule 1: auth = false for every source relays for everybody to anywhere (an open relay)"][..],
+            &[
+                "route[0] (rule 1): auth = false for every source relays for everybody to anywhere (an open relay)",
+            ][..],
         ),
         (
             "[[route]]\nwhen = { uri = '^sip:[0-9]+@', header = { \"X-Trunk\" = \"a\" } }\n\
              do = { relay = \"sip:192.0.2.20\" }\nauth = false\n",
             &[
-                "rule 1: auth = false for every source lets everybody call by that next hop; a header is no \
+                "route[0] (rule 1): auth = false for every source lets everybody call by that next hop; a header is no \
                credential, as the caller writes it",
             ],
         ),
@@ -580,8 +582,22 @@ fn rules_that_may_not_be_meant() {
             "[[route]]\nwhen = { domain = \"elsewhere.example\" }\ndo = { reject = 403 }\n\
              [[route]]\nwhen = { domain = \"example.com\", uri = '^tel:' }\ndo = { reject = 403 }\n",
             &[
-                "rule 1: when.domain elsewhere.example is no domain of this server",
-                "rule 2: cannot match, as a tel: URI has no domain (when.domain)",
+                "route[0] (rule 1): when.domain elsewhere.example is no domain of this server",
+                "route[1] (rule 2): cannot match, as a tel: URI has no domain (when.domain)",
+            ],
+        ),
+        (
+            "auth = { methods = [\"REGISTER\"] }\n[[route]]\ndo = { relay = \"sip:192.0.2.20\" }\n",
+            &[
+                "route[0] (rule 1): as no domain asks for credentials, it lets everybody call by that next hop",
+            ],
+        ),
+        (
+            "[[route]]\nwhen = { uri = '^sip:1-900[0-9]*@' }\ndo = { reject = 403 }\n\
+             [[route]]\nwhen = { uri = '^sip:1900[0-9]*@' }\ndo = { reject = 403 }\n",
+            &[
+                "route[0] (rule 1): when.uri matches no Request-URI: its scheme and host are in lower case, its user \
+                 part is without needless escapes, and a number without -.()",
             ],
         ),
         (
@@ -592,8 +608,8 @@ fn rules_that_may_not_be_meant() {
              [[route]]\nwhen = { method = [\"MESSAGE\"], uri = 'y' }\ndo = { relay = \"location\" }\n\
              [[route]]\nwhen = { method = [\"OPTIONS\"], uri = 'y' }\ndo = { relay = \"location\" }\n",
             &[
-                "rule 2: is never reached: rule 1 takes all that it would",
-                "rule 4: is never reached: rule 3 takes all that it would",
+                "route[1] (rule 2): is never reached: route[0] (rule 1) takes all that it would",
+                "route[3] (rule 4): is never reached: route[2] (rule 3) takes all that it would",
             ],
         ),
     ] {

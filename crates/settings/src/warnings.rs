@@ -5,6 +5,7 @@ use sip_core::transport::Transport;
 use sip_net::tls::ClientAuth;
 
 use super::model::{Route, Settings};
+use super::patterns::can_match;
 use super::{Machine, Shell, groups};
 
 /// A network with a shorter prefix holds more than any operator has.
@@ -114,25 +115,41 @@ fn trust(settings: &Settings, core: &Config, shell: &Shell, out: &mut Vec<String
     }
 }
 
+/// A rule by its path, as errors name it, and by its number, as the log does.
+fn rule_name(i: usize) -> String {
+    format!("route[{i}] (rule {})", i + 1)
+}
+
 /// Rules that let strangers through, or do nothing.
 fn rules(settings: &Settings, core: &Config, out: &mut Vec<String>) {
     for (i, (written, rule)) in settings.route.iter().zip(&core.routes).enumerate() {
-        let number = i + 1;
+        let name = rule_name(i);
         let is_for_all = rule.when.source.is_empty() || rule.when.source.iter().any(is_everybody);
-        if rule.auth == Some(false) && is_for_all {
-            open_door(number, written, rule, out);
+        let why = match rule.auth {
+            Some(false) => "auth = false for every source",
+            None if !asks_callers(core) => "as no domain asks for credentials, it",
+            Some(true) | None => "",
+        };
+        if !why.is_empty() && is_for_all {
+            open_door(&name, why, written, rule, out);
         }
         let domain = rule.when.domain.as_deref();
-        if let Some(name) = domain.filter(|name| !is_ours(core, name)) {
+        if let Some(host) = domain.filter(|host| !is_ours(core, host)) {
             out.push(format!(
-                "rule {number}: when.domain {} is no domain of this server",
-                String::from_utf8_lossy(name)
+                "{name}: when.domain {} is no domain of this server",
+                String::from_utf8_lossy(host)
+            ));
+        }
+        if written.when.uri.as_deref().is_some_and(|text| !can_match(text)) {
+            out.push(format!(
+                "{name}: when.uri matches no Request-URI: its scheme and host are in lower case, its user part is \
+                 without needless escapes, and a number without -.()"
             ));
         }
         let only_tel = |text: &String| text.starts_with("^tel:") && !text.contains('|');
         if domain.is_some() && written.when.uri.as_ref().is_some_and(only_tel) {
             out.push(format!(
-                "rule {number}: cannot match, as a tel: URI has no domain (when.domain)"
+                "{name}: cannot match, as a tel: URI has no domain (when.domain)"
             ));
         }
         let before = settings.route.iter().zip(&core.routes).take(i).enumerate();
@@ -141,14 +158,14 @@ fn rules(settings: &Settings, core: &Config, out: &mut Vec<String>) {
         };
         if let Some((first, _)) = before.into_iter().find(hides) {
             out.push(format!(
-                "rule {number}: is never reached: rule {} takes all that it would",
-                first + 1
+                "{name}: is never reached: {} takes all that it would",
+                rule_name(first)
             ));
         }
     }
 }
 
-fn open_door(number: usize, written: &Route, rule: &config::Route, out: &mut Vec<String>) {
+fn open_door(name: &str, why: &str, written: &Route, rule: &config::Route, out: &mut Vec<String>) {
     let Action::Relay(relay) = &rule.action else {
         return;
     };
@@ -161,9 +178,19 @@ fn open_door(number: usize, written: &Route, rule: &config::Route, out: &mut Vec
         true => "",
         false => "; a header is no credential, as the caller writes it",
     };
-    out.push(format!(
-        "rule {number}: auth = false for every source {what}{header}"
-    ));
+    out.push(format!("{name}: {why} {what}{header}"));
+}
+
+/// Whether a caller may be asked for credentials.
+fn asks_callers(core: &Config) -> bool {
+    let asks = |domain: &config::Domain| {
+        domain
+            .auth
+            .methods
+            .iter()
+            .any(|m| matches!(&**m, b"INVITE" | b"*"))
+    };
+    core.domains.iter().any(asks)
 }
 
 fn is_ours(core: &Config, name: &[u8]) -> bool {

@@ -7,7 +7,7 @@
 //! [`endpoint::Endpoint`] is the only door. Modules import downwards only, in this order:
 //! `endpoint`, `request_path`, `proxy`, `engine`, `registrar`, `shared`, `auth`, `location`,
 //! `resolve`, `transaction`, `timer`, `admission`, `config`, `dispatcher`, `transport`, `query`,
-//! `event`, `limits`, `owner`, `id`, `keys`, `time`, `slab`, `activity`.
+//! `event`, `limits`, `owner`, `id`, `keys`, `time`, `slab`, `spelling`, `activity`.
 //!
 //! A panic is a bug; malformed input never causes one.
 #![no_std]
@@ -36,6 +36,7 @@ mod request_path;
 pub mod resolve;
 pub mod shared;
 pub mod slab;
+pub mod spelling;
 pub mod time;
 pub mod timer;
 pub mod transaction;

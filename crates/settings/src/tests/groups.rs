@@ -177,6 +177,8 @@ fn groups_that_may_not_be_meant() {
     let loaded = valid(
         "[[group]]\nname = \"a\"\nhold_s = 60\nmembers = [ { uri = \"sip:a\", priority = 1 } ]\n\
          [[group]]\nname = \"b\"\nalgorithm = \"priority\"\nprobe_s = 0\nhold_s = 60\nmembers = [ { uri = \"sip:a\", priority = 1 } ]\n\
+         [[group]]\nname = \"c\"\nmembers = [ { uri = \"sip:a\", weight = 0 }, { uri = \"sip:b\", weight = 0 } ]\n\
+         [[route]]\nwhen = { uri = '^sip:0' }\ndo = { relay = \"group:c\" }\n\
          [[route]]\ndo = { relay = \"group:b\" }\n",
     );
     assert_eq!(
@@ -185,6 +187,7 @@ fn groups_that_may_not_be_meant() {
             "group[0] (a): no rule relays to it",
             "group[0] (a): hold_s has no effect while probe_s is not 0",
             "group[0] (a): priority has no effect without algorithm = \"priority\"",
+            "group[2] (c): all members are drained (weight = 0), so that calls to it are refused",
         ]
     );
 }

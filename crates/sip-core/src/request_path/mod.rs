@@ -22,7 +22,6 @@ mod resume;
 mod route;
 mod sanity;
 mod scanner;
-mod spelling;
 mod targets;
 mod transaction;
 

@@ -10,7 +10,6 @@ use super::Progress;
 use super::authorize::Authorized;
 use super::guard::denied;
 use super::in_dialog::Position;
-use super::spelling::normalised;
 use super::targets::first_hop;
 use crate::config::{Action, Config, Domain, Relay, RelayTarget, Route, StateMode, When};
 use crate::engine::context::Shape;
@@ -23,6 +22,7 @@ use crate::proxy::flow_token::RouteFlow;
 use crate::proxy::forward::{Decision, NotSent, keep_values};
 use crate::proxy::hop::Hop;
 use crate::resolve::{Candidates, Located};
+use crate::spelling::normalised;
 use crate::transport::{Flow, NextHop, PeerName};
 
 /// The most record sets that one target waits for: services of two transports, both address

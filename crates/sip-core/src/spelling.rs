@@ -2,6 +2,8 @@
 //! the same number, and the pattern that bars one bars all.
 
 use alloc::borrow::Cow;
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 /// Characters between digits that only people read (RFC 3966 §5.1.1).
@@ -10,7 +12,7 @@ const SEPARATORS: &[u8] = b"-.()";
 /// The URI with its scheme and host in lower case; what stands before `@` (all of a `tel:` number) without escapes of
 /// what may stand there bare and, where it is a number, without separators. Parameters stay as they are, and so does
 /// the URI of the message. Nothing is allocated for one that is so already.
-pub(super) fn normalised(uri: &[u8]) -> Cow<'_, [u8]> {
+pub(crate) fn normalised(uri: &[u8]) -> Cow<'_, [u8]> {
     let (scheme, rest) = split_after(uri, b':');
     let is_tel = scheme.eq_ignore_ascii_case(b"tel:");
     // A user part may have `;`, `?` and `:`, but no `@`; of a URI without one all is the host.
@@ -49,6 +51,28 @@ pub(super) fn normalised(uri: &[u8]) -> Cow<'_, [u8]> {
     out.extend(host.iter().map(u8::to_ascii_lowercase));
     out.extend_from_slice(rest.get(host_end..).unwrap_or_default());
     Cow::Owned(out)
+}
+
+/// A regular expression (bytes, no Unicode, to be anchored) that matches whatever [`normalised`] makes of a well-formed
+/// URI, and little else. A pattern that holds for nothing of this holds for no request.
+pub fn spellings() -> String {
+    // Escapes that stay, and what is no escape.
+    let escape = "%(?:[01][0-9A-Fa-f]|2[02456CFcf]|3[A-Fa-f]|40|5[B-Eb-e]|60|7[B-Db-dFf]|[89A-Fa-f][0-9A-Fa-f]\
+                  |[0-9A-Fa-f]?[^0-9A-Fa-f@;:])";
+    let end = "(?:%[0-9A-Fa-f]?)?";
+    let any = format!("(?:[^@;:%]|{escape})");
+    let number = r"\+?[0-9*#]*";
+    // Not only digits and separators: another character, a second `+`, or no digit.
+    let odd =
+        format!("{any}*(?:[^@;:%0-9*#.()+-]|{escape}){any}*{end}|{any}*%[0-9A-Fa-f]?|{any}+\\+{any}*{end}");
+    let user = format!("(?:{number}|[*#.()+-]*|{odd})(?:[;:][^@]*)?");
+    let tail = "(?:[;?][^@]*)?";
+    // `sip` and `sips`, whose hosts have no escapes, with what else begins with `s`; the others but `tel`.
+    let c = "[a-z0-9+.-]";
+    let other = format!("(?:[a-ru-z]{c}*|t(?:[a-df-z0-9+.-]{c}*|e(?:[a-km-z0-9+.-]{c}*|l{c}+)?)?)");
+    let host = format!("[^A-Z;?@]*{tail}");
+    let sip_host = format!("[^A-Z;?@%]*{tail}");
+    format!("(?s-u:s{c}*:(?:{user}@)?{sip_host}|{other}:(?:{user}@)?{host}|tel:{user}(?:@{host})?)")
 }
 
 /// Appends a user part without escapes of letters, digits and what else has no meaning of its own there (RFC 3261
@@ -92,7 +116,6 @@ fn is_number(number: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::string::String;
     use proptest::prelude::*;
 
     fn one(uri: &str) -> String {
@@ -131,6 +154,22 @@ mod tests {
         fn what_is_so_is_left_as_it_is(user in "[a-z][a-z0-9.()-]{0,11}(;x=a-b)?", host in "[a-z0-9.]{1,12}") {
             let uri = alloc::format!("sip:{user}@{host}");
             prop_assert!(matches!(normalised(uri.as_bytes()), Cow::Borrowed(_)));
+        }
+
+        #[test]
+        fn what_comes_out_is_among_the_spellings(
+            scheme in "(sips?|SIP|tel|TEL|tels|te|t|urn):",
+            user in "([A-Fa-f0-9+.()*#-]|%2[0-9A-F]|%[3-7][0-9A-F]|&){0,8}([;:][0-9A-Za-z%.;:-]{0,5})?",
+            host in "@[A-Za-z0-9.-]{0,6}([;?][A-Za-z0-9=%.-]{0,5})?",
+            has_host in any::<bool>(),
+        ) {
+            // Of a SIP URI without `@` all is the host, which has no escapes.
+            let is_sip = scheme.to_ascii_lowercase().starts_with("sip");
+            let host = if is_sip || has_host { host } else { String::new() };
+            let pattern = format!("^(?:{})$", spellings());
+            let all = regex::bytes::RegexBuilder::new(&pattern).unicode(false).build().unwrap();
+            let text = normalised(format!("{scheme}{user}{host}").as_bytes()).into_owned();
+            prop_assert!(all.is_match(&text), "{}", String::from_utf8_lossy(&text));
         }
 
         #[test]

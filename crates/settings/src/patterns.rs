@@ -1,0 +1,148 @@
+//! Whether the pattern of a rule can match at all: its automaton is run beside that of all Request-URIs.
+
+use std::collections::HashSet;
+use std::sync::LazyLock;
+
+use regex_automata::dfa::dense::{Builder, Config, DFA};
+use regex_automata::dfa::{Automaton as _, StartKind};
+use regex_automata::nfa::thompson;
+use regex_automata::util::primitives::StateID;
+use regex_automata::util::{start, syntax};
+use regex_automata::{Anchored, MatchKind};
+use sip_core::spelling::spellings;
+
+/// Bytes of one automaton, and of what making it takes.
+const MOST_BYTES: usize = 1024 * 1024;
+/// Pairs of states that are looked at.
+const MOST_PAIRS: usize = 100_000;
+
+type Automaton = DFA<Vec<u32>>;
+
+static SPELLINGS: LazyLock<Option<Automaton>> =
+    LazyLock::new(|| automaton(&spellings(), StartKind::Anchored));
+
+fn automaton(pattern: &str, start: StartKind) -> Option<Automaton> {
+    let config = Config::new()
+        .start_kind(start)
+        // Which of several matches comes first does not matter.
+        .match_kind(MatchKind::All)
+        .accelerate(false)
+        .dfa_size_limit(Some(MOST_BYTES))
+        .determinize_size_limit(Some(MOST_BYTES));
+    Builder::new()
+        .configure(config)
+        .syntax(syntax::Config::new().unicode(false).utf8(false))
+        .thompson(thompson::Config::new().nfa_size_limit(Some(MOST_BYTES)))
+        .build(pattern)
+        .ok()
+}
+
+/// How far the pattern came, and the state of the spellings.
+type Pair = (Option<StateID>, StateID);
+
+/// Whether there is a Request-URI, as rules see it, for which this pattern holds. `true` also where its automaton is
+/// too large to tell.
+pub(super) fn can_match(pattern: &str) -> bool {
+    let pattern = automaton(pattern, StartKind::Unanchored);
+    match (pattern, SPELLINGS.as_ref()) {
+        (Some(pattern), Some(spellings)) => meet(&pattern, spellings).unwrap_or(true),
+        _ => true,
+    }
+}
+
+/// Whether some text is a spelling, and the pattern matches somewhere in it. `None`: it would take too long to tell.
+fn meet(pattern: &Automaton, spellings: &Automaton) -> Option<bool> {
+    let start = |automaton: &Automaton, anchored| {
+        let config = start::Config::new().anchored(anchored);
+        automaton.start_state(&config).ok()
+    };
+    let bytes = representatives(pattern, spellings);
+    let first: Pair = (
+        Some(start(pattern, Anchored::No)?),
+        start(spellings, Anchored::Yes)?,
+    );
+    let mut seen = HashSet::from([first]);
+    let mut open = vec![first];
+    while let Some((at, spelling)) = open.pop() {
+        // A match is seen one byte later.
+        let is_matched = at.is_none_or(|at| pattern.is_match_state(pattern.next_eoi_state(at)));
+        if is_matched && spellings.is_match_state(spellings.next_eoi_state(spelling)) {
+            return Some(true);
+        }
+        for byte in &bytes {
+            let next = at.map(|at| pattern.next_state(at, *byte));
+            let pair: Pair = (
+                next.filter(|next| !pattern.is_match_state(*next)),
+                spellings.next_state(spelling, *byte),
+            );
+            let is_over = |automaton: &Automaton, state| automaton.is_dead_state(state);
+            let ends = is_over(spellings, pair.1) || pair.0.is_some_and(|next| is_over(pattern, next));
+            if !ends && seen.insert(pair) {
+                open.push(pair);
+            }
+        }
+        if seen.len() > MOST_PAIRS {
+            return None;
+        }
+    }
+    Some(false)
+}
+
+/// A byte of each class that both automata tell apart.
+fn representatives(a: &Automaton, b: &Automaton) -> Vec<u8> {
+    let mut seen = HashSet::new();
+    let class = |byte: &u8| (a.byte_classes().get(*byte), b.byte_classes().get(*byte));
+    (0..=255).filter(|byte| seen.insert(class(byte))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_that_hold_for_some_request_and_for_none() {
+        for pattern in [
+            "",
+            "^sip:",
+            "^sip:bob@example\\.com$",
+            "(?i)^SIP:BOB@",
+            "^sips?:\\+?[0-9]{3,}@",
+            "^tel:\\+1900",
+            "^sip:[^@]*@192\\.0\\.2\\.20(:5060)?(;|$)",
+            "1-900",
+            "^sip:Al\\.ice-b@",
+            "^sip:a-1@",
+            "%40",
+            ";user=PHONE",
+            "^urn:service:sos",
+            "^(sip|SIP):0019",
+            "\\bsales\\b",
+            "[^\\x00-\\x7f]",
+            "sip:.*@.*;x=a-b",
+        ] {
+            assert!(can_match(pattern), "{pattern}");
+        }
+        for pattern in [
+            "^\\+?[0-9]+@",
+            "^SIP:0019",
+            "^sip:1-900[0-9]*@",
+            "^sip:%30%3019",
+            "^sip:%2B1900",
+            "@GW\\.example",
+            "^tel:1-900$",
+            "^tel:\\(900\\)$",
+            "^bob$",
+            "x^sip:",
+            "sip:bob@a@b",
+            "$^",
+            "[0-9&&[a-z]]",
+        ] {
+            assert!(!can_match(pattern), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn one_that_is_too_large_may_match() {
+        assert!(can_match("^x(a|b)*a(a|b){18}$"));
+    }
+}
