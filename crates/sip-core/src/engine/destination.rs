@@ -7,6 +7,7 @@
 //! An address and port on which this server listens is denied to all sources. To multicast, broadcast and unspecified
 //! addresses nothing is ever sent (`proxy/forward.rs`).
 
+use alloc::boxed::Box;
 use core::hash::Hasher as _;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -16,7 +17,7 @@ use siphasher::sip::SipHasher13;
 use super::Engine;
 use super::directory::in_networks;
 use super::place::PlaceId;
-use crate::admission::bucket::Buckets;
+use crate::admission::bucket::{Buckets, Taken};
 use crate::config::{Config, Destinations, Network};
 use crate::resolve::HostRef;
 use crate::time::Instant;
@@ -24,6 +25,8 @@ use crate::transport::{Flow, Transport};
 
 /// How many users one worker counts new addresses for.
 const USERS: usize = 16_384;
+/// Ways of users' 3xx that one worker remembers.
+const WAYS: usize = 16_384;
 /// The interval of `destinations.new_per_hour`, nanoseconds.
 const HOUR_NS: u64 = 3_600_000_000_000;
 
@@ -109,14 +112,7 @@ impl Engine {
                 IpAddr::V4(ip) => Host::V4(ip),
                 IpAddr::V6(ip) => Host::V6(ip),
             };
-            self.directory.is_own(&host, Some(address.port()))
-                || destinations.own_sockets.iter().any(|socket| {
-                    let is_there = match socket.ip().is_unspecified() {
-                        true => self.directory.is_own_address(ip),
-                        false => socket.ip().to_canonical() == ip.to_canonical(),
-                    };
-                    is_there && socket.port() == address.port()
-                })
+            self.directory.is_own(&host, Some(address.port())) || self.is_own_socket(address)
         };
         let is_its_own = ip.to_canonical() == from.to_canonical();
         let is_of_group = || {
@@ -126,6 +122,21 @@ impl Engine {
         self.is_denied(ip, from)
             || (destinations.own && is_listening())
             || (destinations.groups && is_of_group())
+    }
+
+    /// Whether this process listens there for something other than SIP, its admin pages. Nothing that a phone says leads
+    /// there.
+    pub(crate) fn is_own_socket(&self, address: SocketAddr) -> bool {
+        let destinations = &self.config.destinations;
+        let ip = address.ip().to_canonical();
+        destinations.own
+            && destinations.own_sockets.iter().any(|socket| {
+                let is_there = match socket.ip().is_unspecified() {
+                    true => self.directory.is_own_address(ip),
+                    false => socket.ip().to_canonical() == ip,
+                };
+                is_there && socket.port() == address.port()
+            })
     }
 
     /// Whether a REGISTER from `from` must prove its source: requests will be sent there, and the address is denied to
@@ -146,6 +157,8 @@ impl Engine {
 pub(crate) struct NewAddresses {
     most: u32,
     users: Option<Buckets>,
+    /// Hashes of users with hosts to which their 3xx led, each at its own place: a newer one takes an older one's.
+    ways: Box<[u64]>,
     key: (u64, u64),
 }
 
@@ -155,6 +168,7 @@ impl NewAddresses {
         let mut made = Self {
             most: 0,
             users: None,
+            ways: Box::default(),
             key,
         };
         made.reconfigure(config);
@@ -172,6 +186,7 @@ impl NewAddresses {
             self.most = most;
             let made = || Buckets::with_interval(HOUR_NS / u64::from(most), most, USERS);
             self.users = (most > 0).then(made);
+            self.ways = alloc::vec![0; if most > 0 { WAYS } else { 0 }].into_boxed_slice();
         }
     }
 
@@ -199,10 +214,48 @@ impl NewAddresses {
         }
     }
 
+    /// Whether a 3xx of a user may lead to `host`. It counts as a new address, unless one has led there before: a
+    /// phone that forwards its calls does so with each of them.
+    pub(crate) fn lead(&mut self, now: Instant, aor: &[u8], host: &Host<'_>) -> bool {
+        let (user, way) = (self.user(aor), self.way(aor, host));
+        let place = self.ways.get_mut(way as usize % WAYS);
+        let (Some(users), Some(place)) = (&mut self.users, place) else {
+            return true;
+        };
+        if *place == way {
+            return true;
+        }
+        if users.take(now, user, user) == Taken::Refused {
+            return false;
+        }
+        *place = way;
+        true
+    }
+
     fn user(&self, aor: &[u8]) -> u64 {
-        let mut hasher = SipHasher13::new_with_keys(self.key.0, self.key.1);
+        let mut hasher = self.hasher();
         hasher.write(aor);
         hasher.finish()
+    }
+
+    fn way(&self, aor: &[u8], host: &Host<'_>) -> u64 {
+        let mut hasher = self.hasher();
+        hasher.write(aor);
+        // In no address-of-record.
+        hasher.write_u8(b'\n');
+        match host {
+            Host::Name(name) => {
+                let name = name.strip_suffix(b".").unwrap_or(name);
+                name.iter().for_each(|c| hasher.write_u8(c.to_ascii_lowercase()));
+            }
+            Host::V4(ip) => hasher.write(&ip.to_ipv6_mapped().octets()),
+            Host::V6(ip) => hasher.write(&ip.octets()),
+        }
+        hasher.finish()
+    }
+
+    fn hasher(&self) -> SipHasher13 {
+        SipHasher13::new_with_keys(self.key.0, self.key.1)
     }
 }
 
@@ -262,6 +315,7 @@ mod tests {
         let mut counted = NewAddresses {
             most: 4,
             users: Some(Buckets::with_interval(HOUR_NS / 4, 4, USERS)),
+            ways: Box::default(),
             key: (1, 2),
         };
         let minute = |n: u64| Instant::from_micros(n * 60_000_000);
@@ -281,6 +335,29 @@ mod tests {
             if may {
                 counted.take(minute(at), aor, count);
             }
+        }
+    }
+    #[test]
+    fn a_way_of_a_user_counts_once() {
+        let mut counted = NewAddresses {
+            most: 2,
+            users: Some(Buckets::with_interval(HOUR_NS / 2, 2, USERS)),
+            ways: vec![0; WAYS].into(),
+            key: (1, 2),
+        };
+        let mut leads = |aor: &[u8], host: &str| {
+            counted.lead(Instant::default(), aor, &Host::parse(host.as_bytes()).unwrap())
+        };
+        for (aor, host, expected) in [
+            (&b"a@x"[..], "one.example", true),
+            (b"a@x", "ONE.example.", true),
+            (b"a@x", "192.0.2.1", true),
+            (b"a@x", "[::ffff:192.0.2.1]", true),
+            (b"a@x", "192.0.2.2", false),
+            (b"b@x", "192.0.2.2", true),
+            (b"a@x", "192.0.2.1", true),
+        ] {
+            assert_eq!(leads(aor, host), expected, "{host}");
         }
     }
 }

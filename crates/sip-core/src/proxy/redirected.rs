@@ -1,21 +1,24 @@
 //! Recursion (RFC 3261 §16.7 step 4): the contacts of a 3xx as targets.
 //!
 //! The sender of a 3xx names the targets. So they have the bounds of registered contacts: on their number
-//! ([`crate::limits::Limits::contacts_per_aor`] for one request), and on where they lead
+//! ([`crate::limits::Limits::contacts_per_aor`] for one request), on new addresses within an hour, and on where they lead
 //! ([`crate::engine::destination`]). A contact that is a user of ours is looked up in place. If it were sent to this
 //! server itself, it would be a new request, for which the caller has no credentials.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::net::IpAddr;
 
 use sip_message::header::Contact;
+use sip_message::uri::is_same;
 use sip_message::{HeaderName, Message, Uri};
 
 use super::forward::write_request_uri;
 use crate::engine::context::{Context, Target};
 use crate::engine::destination::source_of;
 use crate::engine::{Engine, LocationTarget, is_sips};
+use crate::registrar::destination;
 use crate::transaction::table::Key;
 
 /// What recursion left of the contacts of a 3xx.
@@ -39,6 +42,9 @@ struct Found {
     room: Room,
     /// The Request-URI of the request, which is not tried again.
     original: Vec<u8>,
+    /// The user whose new addresses the contacts are. `None`: a next hop of the configuration or a peer of the trust
+    /// domain has answered.
+    user: Option<Box<[u8]>>,
     /// The new targets, each with its q.
     targets: Vec<(u16, Target)>,
 }
@@ -50,6 +56,10 @@ impl Engine {
         let Some(mut found) = self.room_for_contacts(server) else {
             return Contacts::Untouched;
         };
+        if self.is_of_user(server, client) {
+            let uri = Uri::parse(&found.original).ok();
+            found.user = uri.and_then(|uri| self.own_aor(&uri));
+        }
         let secure = is_sips(&found.original);
         let mut left = Vec::new();
         for value in message.values(HeaderName::Contact) {
@@ -58,7 +68,7 @@ impl Engine {
                 is_usable.then_some((contact.q_milli.unwrap_or(1000), contact.addr.uri))
             });
             let is_used = usable.filter(|_| found.room.targets > 0).is_some_and(|(q, uri)| {
-                let targets = self.targets_of(uri, secure, from);
+                let targets = self.targets_of(uri, secure, from, found.user.as_deref());
                 let context = self.context(server);
                 context.is_some_and(|context| found.take(context, q, targets))
             });
@@ -96,19 +106,45 @@ impl Engine {
                 bytes: bytes.saturating_sub(context.bytes()),
             },
             original,
+            user: None,
             targets: Vec::new(),
         })
     }
 
+    /// Whether the owner of a contact decides where this client transaction's 3xx leads: a registered contact has
+    /// answered, or one that another 3xx named.
+    fn is_of_user(&mut self, server: Key, client: Key) -> bool {
+        let Some(client) = self.table.client(client) else {
+            return false;
+        };
+        let (number, to) = (client.user.target, client.to);
+        let context = self.context(server);
+        let target = context.and_then(|context| context.targets.get(usize::from(number)));
+        target.is_some_and(|target| target.is_contact || target.from.is_some()) && !self.is_trusted(&to)
+    }
+
     /// The targets of one contact of a 3xx: the contact itself, or the registered contacts of the user, if it is one of
-    /// ours.
-    fn targets_of(&mut self, uri: &[u8], secure: bool, from: Option<IpAddr>) -> Vec<Target> {
+    /// ours. None where `user` has too many new addresses.
+    fn targets_of(
+        &mut self,
+        uri: &[u8],
+        secure: bool,
+        from: Option<IpAddr>,
+        user: Option<&[u8]>,
+    ) -> Vec<Target> {
         let mut text = Vec::with_capacity(uri.len());
         write_request_uri(&mut text, uri);
         let Ok(Uri::Sip(parsed)) = Uri::parse(&text) else {
             return Vec::new();
         };
         if parsed.params.has(b"maddr") || !self.directory.is_own(&parsed.host, parsed.port) {
+            let host = destination(&parsed);
+            let is_there =
+                from.is_some_and(|from| host.ip().map(|ip| ip.to_canonical()) == Some(from.to_canonical()));
+            if user.is_some_and(|user| !is_there && !self.new_addresses.lead(self.now.instant, user, &host)) {
+                self.counters.destinations_denied += 1;
+                return Vec::new();
+            }
             let target = Target {
                 from,
                 ..Target::new(text.into_boxed_slice(), 0)
@@ -149,9 +185,9 @@ impl Found {
         }
         for target in targets {
             // No URI is tried twice (§16.5).
-            let is_known = context.targets.iter().any(|t| is_same_uri(&t.uri, &target.uri))
-                || self.targets.iter().any(|(_, t)| is_same_uri(&t.uri, &target.uri))
-                || is_same_uri(&self.original, &target.uri);
+            let is_known = context.targets.iter().any(|t| is_same(&t.uri, &target.uri))
+                || self.targets.iter().any(|(_, t)| is_same(&t.uri, &target.uri))
+                || is_same(&self.original, &target.uri);
             if !is_known {
                 self.room.targets -= 1;
                 self.room.bytes -= bytes(&target);
@@ -175,9 +211,4 @@ impl Found {
             context.targets.push(Target { order, ..target });
         }
     }
-}
-
-/// Whether two URIs are equal (RFC 3261 §19.1.4).
-fn is_same_uri(a: &[u8], b: &[u8]) -> bool {
-    a == b || matches!((Uri::parse(a), Uri::parse(b)), (Ok(a), Ok(b)) if a == b)
 }

@@ -107,6 +107,11 @@ impl<'a> NewContact<'a> {
         (!only_flow).then(|| destination(&self.uri))
     }
 
+    /// Whether requests for this contact go by TLS, and so not back by a datagram.
+    pub(super) const fn is_secure(&self) -> bool {
+        self.uri.secure
+    }
+
     const fn identity(&self) -> Identity<'a> {
         Identity {
             contact: self.uri_text,
@@ -135,7 +140,7 @@ impl<'a> NewContact<'a> {
 }
 
 /// The host that a URI leads to: `maddr`, if there is one (RFC 3263 §4).
-pub(super) fn destination<'a>(uri: &SipUri<'a>) -> Host<'a> {
+pub(crate) fn destination<'a>(uri: &SipUri<'a>) -> Host<'a> {
     let other = uri.params.value(b"maddr").and_then(Host::parse);
     other.unwrap_or(uri.host)
 }

@@ -42,7 +42,8 @@ use crate::config::RegistrarPolicy;
 use crate::location::{AorRecord, Binding};
 use crate::time::Now;
 use crate::transport::Flow;
-use contact::{NewContact, destination};
+use contact::NewContact;
+pub(crate) use contact::destination;
 
 /// Option tags of `Require` that the registrar can honour.
 const EXTENSIONS: [&[u8]; 1] = [b"path"];
@@ -190,10 +191,10 @@ impl<'a> Registration<'a> {
         let Ask::Update(contacts) = &self.ask else {
             return 0;
         };
-        let has_path = self.message.value(HeaderName::Path).is_some();
-        if has_path || !self.received.transport.is_stream() {
+        if self.message.value(HeaderName::Path).is_some() {
             return 0;
         }
+        let is_datagram = !self.received.transport.is_stream();
         let source = self.received.remote.ip().to_canonical();
         let is_source = |host: &Host<'_>| match host {
             Host::Name(_) => false,
@@ -204,7 +205,9 @@ impl<'a> Registration<'a> {
             let leads_there = |b: &Binding| matches!(Uri::parse(&b.contact), Ok(Uri::Sip(uri)) if destination(&uri) == *host);
             record.bindings.iter().any(leads_there)
         };
-        let added = contacts.iter().filter(|contact| contact.expires_s > 0);
+        let added = contacts
+            .iter()
+            .filter(|contact| contact.expires_s > 0 && (!is_datagram || contact.is_secure()));
         let hosts = added.filter_map(NewContact::host);
         hosts.filter(|host| !is_source(host) && !is_known(host)).count()
     }

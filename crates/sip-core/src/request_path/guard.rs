@@ -50,10 +50,11 @@ impl Engine {
             Lead::Request if !position.in_dialog => false,
             Lead::Request => {
                 let (ip, from) = (candidate.address.ip(), source_of(&request.flow));
-                engine.is_denied(ip, from) && {
+                let is_beyond = || {
                     let named = position.mark.map_or(0, Mark::place_beyond);
                     engine.is_beyond(HostRef::Ip(ip), named, from)
-                }
+                };
+                engine.is_own_socket(candidate.address) || (engine.is_denied(ip, from) && is_beyond())
             }
             Lead::Contact(from) => engine.is_denied_target(hop.host, candidate.address, from),
         };

@@ -8,8 +8,8 @@ use sip_core::transport::{Flow, Transport};
 
 use crate::agent::{PASSWORD, login, nonce_of};
 use crate::common::{
-    Bench, CALLER, Sent, address, all_transports, config, one, over, request, response, route_of_caller,
-    tcp_flow, udp_flow,
+    Bench, CALLER, Sent, address, all_transports, config, one, over, relay, request, response,
+    route_of_caller, tcp_flow, udp_flow,
 };
 use crate::forks::{
     answer, answer_with, brief, group, invite, location, location_with, phone, register, registered, routed,
@@ -241,6 +241,90 @@ fn a_redirect_leads_to_no_more_than_a_user_may_register() {
     assert_eq!(reached(&sent).len(), 0);
 }
 
+/// Calls bob, is sent on to `host`, and returns which addresses got the call then; each of them is busy.
+fn sent_on(bench: &mut Bench, call: u32, from: &str, host: &str) -> Vec<String> {
+    let sent = bench.udp(
+        CALLER,
+        &request("INVITE", "sip:bob@example.com", &format!("a{call}"), ""),
+    );
+    let first = sent.iter().find(|s| s.address() == from).expect("an INVITE");
+    let moved = format!("Contact: <sip:y@{host}>\n");
+    let sent = bench.udp(from, &response(first, "302 Moved Temporarily", &moved));
+    let went = reached(&sent);
+    if went.is_empty() {
+        // The caller may go there by itself.
+        let last = sent.iter().rfind(|s| s.address() == CALLER).expect("an answer");
+        assert_eq!(last.first_line(), "SIP/2.0 302 Moved Temporarily");
+        assert_eq!(last.header("Contact"), format!("<sip:y@{host}>"));
+    }
+    for invite in sent.iter().filter(|s| s.first_line().starts_with("INVITE ")) {
+        bench.udp(&invite.address(), &response(invite, "486 Busy Here", ""));
+    }
+    bench.pass(1_000);
+    went
+}
+
+/// A phone that sends each call on to another address would make this server call address after address.
+#[test]
+fn the_redirects_of_a_user_lead_to_so_many_new_addresses_within_an_hour() {
+    const PHONE: &str = "192.0.2.31:5060";
+    let mut config = location_with(|relay| relay.recurse = true);
+    config.destinations.new_per_hour = 10;
+    config.limits.contacts_per_aor = 10;
+    let mut bench = registered(&config, &[phone(1)]);
+    let mut calls = 0;
+    let mut leads = |bench: &mut Bench, host: &str| {
+        calls += 1;
+        !sent_on(bench, calls, PHONE, host).is_empty()
+    };
+    for n in 0..10 {
+        let host = format!("192.0.2.1{n:02}");
+        assert!(leads(&mut bench, &host), "{host}");
+        // It forwards its calls there.
+        assert!(leads(&mut bench, &format!("{host}:5070")), "{host} again");
+    }
+    assert!(!leads(&mut bench, "192.0.2.110"));
+    assert_eq!(bench.counters().destinations_denied, 1);
+    for host in ["192.0.2.100", "192.0.2.109", "192.0.2.31:5090"] {
+        assert!(leads(&mut bench, host), "{host}");
+    }
+    bench.pass(360_000);
+    assert!(leads(&mut bench, "192.0.2.110"));
+    assert!(!leads(&mut bench, "192.0.2.111"));
+}
+
+/// A redirect server that a rule leads to is the operator's, and so is one of the trust domain.
+#[test]
+fn a_redirect_server_leads_where_it_likes() {
+    const SERVER: &str = "192.0.2.20:5060";
+    let mut to_server = relay("sip:192.0.2.20");
+    if let Action::Relay(relay) = &mut to_server.action {
+        relay.recurse = true;
+    }
+    let mut config = config();
+    config.routes = vec![to_server];
+    config.destinations.new_per_hour = 1;
+    config.limits.contacts_per_aor = 1;
+    let mut bench = Bench::new(&config);
+    for n in 0..5 {
+        let host = format!("192.0.2.10{n}");
+        assert_eq!(sent_on(&mut bench, n, SERVER, &host).len(), 1, "{host}");
+    }
+    let mut config = location_with(|relay| relay.recurse = true);
+    config.destinations.new_per_hour = 1;
+    config.limits.contacts_per_aor = 1;
+    config.trust = vec![network("192.0.2.31", 32)];
+    let mut bench = registered(&config, &[phone(1)]);
+    for n in 0..5 {
+        let host = format!("192.0.2.10{n}");
+        assert_eq!(
+            sent_on(&mut bench, n, "192.0.2.31:5060", &host).len(),
+            1,
+            "{host}"
+        );
+    }
+}
+
 /// A contact of a 3xx that is a user of ours is looked up here, and goes to no gateway.
 #[test]
 fn a_redirect_to_a_user_of_ours_is_looked_up_in_place() {
@@ -311,6 +395,7 @@ fn a_dialog_leads_to_no_denied_destination() {
         let mut config = guarded(location());
         config.state = state;
         config.destinations.deny = vec![network("203.0.113.0", 24)];
+        config.destinations.own_sockets = vec!["192.0.2.1:18080".parse().unwrap()];
         let mut bench = registered(&config, &[phone(1)]);
         let sent = bench.udp(CALLER, &invite());
         let route = route_of_caller(&mut bench, phone(1).received, &to(&sent, "1")).join(", ");
@@ -333,6 +418,13 @@ fn a_dialog_leads_to_no_denied_destination() {
             // An INVITE goes by the rules as a new request: to registered users, which this URI is not.
             assert_eq!(send("INVITE", uri, ""), "480", "{uri}");
             assert_eq!(send("ACK", uri, ""), "nothing", "{uri}");
+        }
+        // The admin pages.
+        let admin = "sip:x@192.0.2.1:18080;transport=tcp";
+        for method in ["BYE", "INFO", "INVITE"] {
+            assert_eq!(send(method, admin, ""), "403", "{method}");
+            let route = format!(", <{admin};lr>");
+            assert_eq!(send(method, "sip:x@192.0.2.99", &route), "403", "{method}");
         }
         assert_eq!(send("BYE", "sip:x@192.0.2.99", ""), "192.0.2.99:5060");
     }
@@ -562,4 +654,25 @@ fn a_user_registers_so_many_new_addresses_within_an_hour() {
     bench.pass(3_600_000 / u64::from(most));
     assert_eq!(try_it(&mut bench, "alice", "203.0.113.200", STRANGER, 600), "200");
     assert_eq!(try_it(&mut bench, "alice", "203.0.113.201", STRANGER, 600), "403");
+}
+
+/// A contact that wants TLS does not go back by the datagram that registered it.
+#[test]
+fn a_sips_contact_by_udp_is_a_new_address() {
+    let mut bench = registrar(false);
+    let most = Destinations::default().new_per_hour;
+    let mut registers = |n: u32, scheme: &str| {
+        let contact = format!("Contact: <{scheme}:alice@203.0.113.{n}>;expires=600\n");
+        let text = register_request(&format!("b{n}{scheme}"), &format!("c{n}{scheme}@"), &contact);
+        let taken = bench.receive(udp_flow(CALLER), &text);
+        let gone = contact.replace("=600", "=0");
+        let text = register_request(&format!("g{n}{scheme}"), &format!("g{n}{scheme}@"), &gone);
+        bench.receive(udp_flow(CALLER), &text);
+        taken.last().unwrap().first_line()[8..11].to_owned()
+    };
+    for n in 0..most {
+        assert_eq!(registers(n, "sips"), "200", "{n}");
+    }
+    assert_eq!(registers(most, "sips"), "403");
+    assert_eq!(registers(most, "sip"), "200");
 }

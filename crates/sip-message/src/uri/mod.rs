@@ -263,6 +263,12 @@ impl<'a> TelUri<'a> {
     }
 }
 
+/// Whether two texts are the same URI: byte for byte, or by the rules of comparison (RFC 3261 §19.1.4). Texts that are
+/// no URIs are the same byte for byte only.
+pub fn is_same(a: &[u8], b: &[u8]) -> bool {
+    a == b || matches!((Uri::parse(a), Uri::parse(b)), (Ok(a), Ok(b)) if a == b)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -242,6 +242,13 @@ pub(crate) fn merge(running: &Loaded, new: &Loaded) -> Reloaded {
         core.listeners.clone_from(&running.core.listeners);
         kept.push("listen");
     }
+    // `origins` and `admin.listen` hold after a restart. Until then any page may still open a WebSocket, and the admin
+    // pages are where they were.
+    for (listener, before) in core.listeners.iter_mut().zip(&running.core.listeners) {
+        listener.any_page = before.any_page;
+    }
+    let own_sockets = &running.core.destinations.own_sockets;
+    core.destinations.own_sockets.clone_from(own_sockets);
     if core.workers != running.core.workers {
         core.workers = running.core.workers;
         kept.push("server.workers");
@@ -404,6 +411,29 @@ mod tests {
         assert_eq!(merged.core.routes.len(), 1);
         assert_eq!(merged.core.groups.len(), 1);
         assert_eq!(*merged.core.listeners[0].sent_by, *b"example.com");
+    }
+
+    /// What depends on keys that hold after a restart waits for it, too.
+    #[test]
+    fn what_follows_from_origins_and_the_admin_address_stays() {
+        let text = |origins: &str, admin: u16| {
+            let listen = "[[listen]]\ntransport = \"ws\"\naddress = \"127.0.0.1:80\"\n";
+            loaded(&format!(
+                "{listen}{origins}[admin]\nlisten = \"127.0.0.1:{admin}\"\n"
+            ))
+        };
+        let (open, closed) = (text("", 8080), text("origins = [\"https://a\"]\n", 8081));
+        for (running, new, any_page, port) in [(&open, &closed, true, 8080), (&closed, &open, false, 8081)] {
+            let core = merge(running, new).core;
+            assert_eq!(core.listeners[0].any_page, any_page);
+            let ports: Vec<u16> = core
+                .destinations
+                .own_sockets
+                .iter()
+                .map(|socket| socket.port())
+                .collect();
+            assert_eq!(ports, [port]);
+        }
     }
 
     #[test]
