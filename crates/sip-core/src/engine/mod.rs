@@ -13,7 +13,7 @@ pub(crate) mod elsewhere;
 pub(crate) mod flows;
 pub(crate) mod no_tcp;
 pub(crate) mod place;
-mod refusals;
+pub(crate) mod refusals;
 pub(crate) mod reply;
 pub(crate) mod request;
 pub(crate) mod secrets;

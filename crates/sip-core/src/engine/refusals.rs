@@ -19,7 +19,7 @@ use crate::transport::Flow;
 const PLACES: usize = 1024;
 /// Reports in one minute for one source and status.
 const OF_ONE: u16 = 30;
-/// Reports in one second in all.
+/// Reports of one kind in one second in all.
 const OF_ALL: u16 = 50;
 /// Bytes of a value of the request that are kept.
 const MOST_TEXT: usize = 128;
@@ -28,8 +28,17 @@ const MOST_TEXT: usize = 128;
 #[derive(Debug)]
 pub(crate) struct Refusals {
     places: Box<[Place]>,
-    /// The second, and the reports in it.
-    second: (u64, u16),
+    /// The second, and the reports in it: of each kind, so that one uses up nothing of the other's.
+    seconds: [(u64, u16); 2],
+}
+
+/// What is reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// A request was refused.
+    Refusal = 0,
+    /// Credentials were wrong.
+    AuthFailure = 1,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,14 +53,14 @@ impl Default for Refusals {
     fn default() -> Self {
         Self {
             places: alloc::vec![Place::default(); PLACES].into_boxed_slice(),
-            second: (0, 0),
+            seconds: [(0, 0); 2],
         }
     }
 }
 
 impl Refusals {
     /// Counts a refusal. `Some`: it is to be reported, with the count of those since the last report.
-    fn note(&mut self, key: u64, now_s: u64) -> Option<u32> {
+    fn note(&mut self, report: Report, key: u64, now_s: u64) -> Option<u32> {
         let place = self.places.get_mut(key as usize % PLACES)?;
         if place.key != key {
             *place = Place {
@@ -62,29 +71,31 @@ impl Refusals {
         if place.minute != now_s / 60 {
             (place.minute, place.reported) = (now_s / 60, 0);
         }
-        if self.second.0 != now_s {
-            self.second = (now_s, 0);
+        let second = self.seconds.get_mut(report as usize)?;
+        if second.0 != now_s {
+            *second = (now_s, 0);
         }
-        if place.reported >= OF_ONE || self.second.1 >= OF_ALL {
+        if place.reported >= OF_ONE || second.1 >= OF_ALL {
             place.unreported = place.unreported.saturating_add(1);
             return None;
         }
         place.reported += 1;
-        self.second.1 += 1;
+        second.1 += 1;
         Some(core::mem::take(&mut place.unreported))
     }
 }
 
 impl Engine {
-    /// Counts an event of this kind and code from the source of `flow`. `Some`: report it, with the number of such
+    /// Counts an event with this code from the source of `flow`. `Some`: report it, with the number of such
     /// events since the last report.
-    pub(crate) fn may_report(&mut self, kind: &[u8], flow: Flow, code: u16) -> Option<u32> {
+    pub(crate) fn may_report(&mut self, report: Report, flow: Flow, code: u16) -> Option<u32> {
         let ip = match flow.remote.ip() {
             IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
             IpAddr::V6(ip) => ip.octets(),
         };
-        let key = self.secrets.map_key([kind, &ip, &code.to_be_bytes()]) as u64;
-        self.refusals.note(key, self.now.instant.as_micros() / 1_000_000)
+        let key = self.secrets.map_key([&[report as u8], &ip, &code.to_be_bytes()]) as u64;
+        self.refusals
+            .note(report, key, self.now.instant.as_micros() / 1_000_000)
     }
 
     /// Reports a request that this server refuses. Challenges are no refusals.
@@ -92,7 +103,7 @@ impl Engine {
         if status.code < 400 || matches!(status.code, 401 | 407) {
             return;
         }
-        let Some(unreported) = self.may_report(b"refusal", flow, status.code) else {
+        let Some(unreported) = self.may_report(Report::Refusal, flow, status.code) else {
             return;
         };
         let text = |value: &[u8]| Box::from(value.get(..MOST_TEXT).unwrap_or(value));
@@ -124,24 +135,26 @@ mod tests {
         let mut refusals = Refusals::default();
         // Spread, so that the bound of all is not met.
         let reported = |refusals: &mut Refusals, from: u64| {
-            let all = (from..from + 60).filter(|second| refusals.note(7, *second).is_some());
+            let all = (from..from + 60).filter(|second| refusals.note(Report::Refusal, 7, *second).is_some());
             all.count() as u16
         };
         assert_eq!(reported(&mut refusals, 60), OF_ONE);
         // Another one, meanwhile.
-        assert_eq!(refusals.note(8, 119), Some(0));
-        assert_eq!(refusals.note(7, 120), Some(30));
-        assert_eq!(refusals.note(7, 121), Some(0));
+        assert_eq!(refusals.note(Report::Refusal, 8, 119), Some(0));
+        assert_eq!(refusals.note(Report::Refusal, 7, 120), Some(30));
+        assert_eq!(refusals.note(Report::Refusal, 7, 121), Some(0));
     }
 
     #[test]
     fn all_together_have_a_bound() {
         let mut refusals = Refusals::default();
         let reported = |refusals: &mut Refusals, second| {
-            let all = (0..10_000).filter(|key| refusals.note(*key, second).is_some());
+            let all = (0..10_000).filter(|key| refusals.note(Report::Refusal, *key, second).is_some());
             all.count() as u16
         };
         assert_eq!(reported(&mut refusals, 60), OF_ALL);
         assert_eq!(reported(&mut refusals, 61), OF_ALL);
+        // That leaves the reports of guessed passwords alone, which bans are made of.
+        assert_eq!(refusals.note(Report::AuthFailure, 20_000, 61), Some(0));
     }
 }

@@ -15,6 +15,7 @@ use crate::config::{AuthPolicy, Config, Domain, StateMode};
 use crate::engine::Engine;
 use crate::engine::directory::address_of_record;
 use crate::engine::place::{DomainNumber, domain_number};
+use crate::engine::refusals::Report;
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
 use crate::engine::waiting::{Parked, Purpose};
@@ -275,7 +276,7 @@ impl Engine {
         let user = Box::from(credentials.username);
         let is_guess = matches!(reason, AuthFailure::UnknownUser | AuthFailure::WrongPassword);
         let counts = is_guess && self.counts_against(&request.flow, Some(credentials));
-        let unreported = self.may_report(b"auth", request.flow, reason as u16);
+        let unreported = self.may_report(Report::AuthFailure, request.flow, reason as u16);
         self.event(Event::AuthFailed {
             user,
             source: request.flow.remote,
