@@ -181,8 +181,7 @@ impl Engine {
     /// A final answer: what was kept for making one goes, and the transaction counts as live no
     /// more.
     fn settle(&mut self, key: Key) {
-        let invite = self.is_invite(key);
-        if let Some(live) = self.table.settle(key) {
+        if let Some((live, invite)) = self.table.settle(key) {
             self.live = self.live.saturating_sub(1);
             self.live_invites -= usize::from(invite && self.live_invites > 0);
             self.recycle(live);

@@ -4,11 +4,13 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use sip_message::header::NameAddr;
+use sip_message::uri::is_same;
 use sip_message::{HeaderName, Host, Method, SipUri, TelUri, Uri};
 
 use super::Progress;
 use crate::activity::Component;
 use crate::auth::challenge::{self, Credentials, Found, Role};
+use crate::auth::nonce::NonceId;
 use crate::auth::verify::Refusal;
 use crate::auth::window::NonceUse;
 use crate::config::{AuthPolicy, Config, Domain, StateMode};
@@ -108,31 +110,35 @@ impl Engine {
                 return Authorized::No;
             }
         };
-        if let Some(done) = self.precheck(request, progress, domain, &credentials) {
-            return done;
-        }
+        let nonce = match self.precheck(request, progress, domain, &credentials) {
+            Ok(nonce) => nonce,
+            Err(done) => return done,
+        };
         let mut user = Vec::with_capacity(credentials.username.len());
         unquote(credentials.username, &mut user);
         if user.len() > MAX_USERNAME {
-            return self.judge(request, progress, domain, &credentials, None);
+            return self.judge(request, progress, domain, (&credentials, Some(nonce)), None);
         }
         match self
             .shared
             .cached_secrets(&user, &domain.name, &domain.auth.realm)
         {
-            Some(secrets) => self.judge(request, progress, domain, &credentials, secrets.as_ref()),
+            Some(secrets) => {
+                let credentials = (&credentials, Some(nonce));
+                self.judge(request, progress, domain, credentials, secrets.as_ref())
+            }
             None => self.park_for_credentials(request, progress, domain, user),
         }
     }
 
-    /// What needs no secret. `None`: go on.
+    /// What needs no secret. The number of the nonce: go on.
     fn precheck(
         &mut self,
         request: &Request<'_>,
         progress: Progress,
         domain: &Domain,
         credentials: &Credentials<'_>,
-    ) -> Option<Authorized> {
+    ) -> Result<NonceId, Authorized> {
         let now = self.now.unix_ms;
         let uri = self.expected_uri(request, domain, credentials);
         match self.authenticator.precheck(&domain.auth, credentials, uri, now) {
@@ -140,15 +146,15 @@ impl Engine {
             // source can give costs one that has moved a round trip, and another nothing.
             Ok(_) if !self.is_proved_by(request, credentials) => {
                 self.counters.auth_stale += 1;
-                Some(self.challenge(request, progress, &domain.auth, true))
+                Err(self.challenge(request, progress, &domain.auth, true))
             }
-            Ok(_) => {
+            Ok(nonce) => {
                 self.proved = true;
-                None
+                Ok(nonce)
             }
             Err(Refusal::Stale | Refusal::Forged) => {
                 self.counters.auth_stale += 1;
-                Some(self.challenge(request, progress, &domain.auth, true))
+                Err(self.challenge(request, progress, &domain.auth, true))
             }
             Err(Refusal::WrongUri) => {
                 self.refuse(
@@ -156,7 +162,7 @@ impl Engine {
                     progress.server,
                     Status::bad_request("Digest uri Is Not The Request-URI"),
                 );
-                Some(Authorized::No)
+                Err(Authorized::No)
             }
         }
     }
@@ -212,13 +218,14 @@ impl Engine {
             || self.is_trusted(&request.flow)
     }
 
-    /// Compares the answer with the secrets (`None`: no such user).
+    /// Compares the answer with the secrets (`None`: no such user). The number of the nonce is there where it has just
+    /// been looked at.
     fn judge(
         &mut self,
         request: &Request<'_>,
         progress: Progress,
         domain: &Domain,
-        credentials: &Credentials<'_>,
+        (credentials, nonce): (&Credentials<'_>, Option<NonceId>),
         secrets: Option<&Secrets>,
     ) -> Authorized {
         let verdict = self
@@ -235,8 +242,12 @@ impl Engine {
             return self.challenge(request, progress, &domain.auth, false);
         }
         let now = self.now.unix_ms;
-        let uri = self.expected_uri(request, domain, credentials);
-        let Ok(nonce) = self.authenticator.precheck(&domain.auth, credentials, uri, now) else {
+        let look = || {
+            let uri = self.expected_uri(request, domain, credentials);
+            let looked = self.authenticator.precheck(&domain.auth, credentials, uri, now);
+            looked.ok()
+        };
+        let Some(nonce) = nonce.or_else(look) else {
             return self.challenge(request, progress, &domain.auth, true);
         };
         let this = self
@@ -261,7 +272,7 @@ impl Engine {
             return Authorized::No;
         }
         self.counters.auth_accepted += 1;
-        let is_other = uri == credentials.uri && !is_same_uri(uri, original_uri(request));
+        let is_other = !is_same(credentials.uri, original_uri(request));
         self.counters.auth_uri_rewritten += u64::from(is_other);
         Authorized::Yes
     }
@@ -441,7 +452,9 @@ impl Engine {
             return Authorized::No;
         };
         match challenge::find(&request.message, role_of(request.method), &domain.auth) {
-            Found::Credentials(credentials) => self.judge(request, progress, domain, &credentials, secrets),
+            Found::Credentials(credentials) => {
+                self.judge(request, progress, domain, (&credentials, None), secrets)
+            }
             // The configuration changed while it waited.
             Found::None | Found::Malformed => self.challenge(request, progress, &domain.auth, false),
         }
@@ -536,9 +549,4 @@ fn unquote(text: &[u8], out: &mut Vec<u8>) {
         let text = core::mem::take(out);
         unescape(&text, out);
     }
-}
-
-/// Whether two URIs are equal by RFC 3261 §19.1.4.
-fn is_same_uri(a: &[u8], b: &[u8]) -> bool {
-    a == b || matches!((Uri::parse(a), Uri::parse(b)), (Ok(a), Ok(b)) if a == b)
 }

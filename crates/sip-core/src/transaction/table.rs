@@ -298,14 +298,15 @@ impl<S, C> Table<S, C> {
     }
 
     /// Takes out what a server transaction needed until its final response, and what it sent before.
-    pub fn settle(&mut self, key: Key) -> Option<Box<Live<S>>> {
+    pub fn settle(&mut self, key: Key) -> Option<(Box<Live<S>>, bool)> {
         let server = self.servers.get_mut(key)?;
         let mut live = server.live.take()?;
         let kept = core::mem::take(&mut live.kept_bytes) as usize;
         let response = core::mem::take(&mut server.response);
         let request = core::mem::take(&mut server.request_bytes) as usize;
+        let is_invite = server.machine.is_invite();
         self.count(0, request + response.len() + kept);
-        Some(live)
+        Some((live, is_invite))
     }
 
     /// The transaction user keeps so many bytes for this request, and no others any more.
