@@ -183,7 +183,10 @@ fn requests_are_served_while_a_balancer_takes_the_server_out() {
     assert!(body.contains("draining"), "{body}");
     assert_eq!(get(admin, "/health/live").0, 200);
     assert_eq!(options(sip, "late"), "SIP/2.0 200 OK");
-    // A second signal ends the wait, unless it comes so soon that it may be the first one, delivered twice.
+    server.signal("HUP");
+    server.wait_for("the configuration is not read again");
+    // A second signal ends the wait, unless it comes so soon that it may be the first one, delivered twice. By the line
+    // above the wait has begun.
     std::thread::sleep(Duration::from_millis(1_100));
     server.signal("TERM");
     server.wait_for("draining; a second signal");

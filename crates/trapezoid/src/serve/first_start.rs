@@ -22,7 +22,13 @@ const PASSWORD_LENGTH: usize = 16;
 
 /// Makes the two where this is the built-in configuration and nobody is there yet; what to tell the person
 /// who started it, if so. The text holds passwords: it goes to the terminal and into no log.
-pub(crate) fn prepare(core: &Config, shell: &Shell) -> Result<Option<Zeroizing<String>>, Failure> {
+///
+/// `keep` gets the text before there is anything in the store: passwords that cannot be kept are given to no user.
+pub(crate) fn prepare(
+    core: &Config,
+    shell: &Shell,
+    keep: impl FnOnce(&str) -> Result<(), Failure>,
+) -> Result<Option<Zeroizing<String>>, Failure> {
     if shell.file.is_some() {
         return Ok(None);
     }
@@ -37,16 +43,19 @@ pub(crate) fn prepare(core: &Config, shell: &Shell) -> Result<Option<Zeroizing<S
     let realm = String::from_utf8_lossy(&domain.auth.realm);
     let mut made = Vec::new();
     for user in NAMES {
-        let password = password()?;
-        table
-            .add(user, &name, &realm, password.as_bytes())
-            .map_err(failure)?;
-        made.push((user, password));
+        made.push((user, password()?));
     }
     let listener = shell.tls.listeners.iter().find(|listener| listener.is_own);
     let files = listener.and_then(|listener| listener.identities.first());
     let certificate = files.map_or(Path::new(""), |files| &files.certificate);
-    Ok(Some(text(&made, &name, core, certificate)))
+    let text = text(&made, &name, core, certificate);
+    keep(&text)?;
+    for (user, password) in &made {
+        table
+            .add(user, &name, &realm, password.as_bytes())
+            .map_err(failure)?;
+    }
+    Ok(Some(text))
 }
 
 fn password() -> Result<Zeroizing<String>, Failure> {
@@ -157,7 +166,9 @@ mod tests {
     fn the_first_start_makes_two_and_tells_how_to_use_them_once() {
         let dir = tempfile::tempdir().expect("a directory");
         let Loaded { core, mut shell, .. } = built_in(dir.path());
-        let Ok(Some(text)) = prepare(&core, &shell) else {
+        let full = |_: &str| Err(Failure::Failed("the disk is full".to_owned()));
+        assert!(prepare(&core, &shell, full).is_err());
+        let Ok(Some(text)) = prepare(&core, &shell, |_| Ok(())) else {
             panic!("two subscribers")
         };
         for expected in [
@@ -178,7 +189,7 @@ mod tests {
                 .iter()
                 .any(|alias| **alias == *b"192.0.2.7")
         );
-        assert!(matches!(prepare(&core, &shell), Ok(None)), "once");
+        assert!(matches!(prepare(&core, &shell, |_| Ok(())), Ok(None)), "once");
         let mut table = SubscriberTable::open(shell.subscribers.clone()).expect("opens");
         let mut names = Vec::new();
         table
@@ -187,11 +198,11 @@ mod tests {
         assert_eq!(names, ["alice@trapezoid", "bob@trapezoid"]);
         // Whoever removed one of them does not get it back.
         table.delete("bob", "trapezoid").expect("deletes");
-        assert!(matches!(prepare(&core, &shell), Ok(None)));
+        assert!(matches!(prepare(&core, &shell, |_| Ok(())), Ok(None)));
         // With a file of his own, a user has his own ideas.
         table.delete("alice", "trapezoid").expect("deletes");
         shell.file = Some("trapezoid.toml".into());
-        assert!(matches!(prepare(&core, &shell), Ok(None)));
+        assert!(matches!(prepare(&core, &shell, |_| Ok(())), Ok(None)));
     }
 
     #[test]

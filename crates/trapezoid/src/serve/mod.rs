@@ -102,7 +102,10 @@ fn serve(loaded: Loaded, logs: &Logs) -> Result<(), Failure> {
     health.set_loaded();
     let store = backends.clone();
     health.watch_store(move || store.cannot_save());
-    let welcome = first_start::prepare(&loaded.core, &loaded.shell)?;
+    let is_seen = secret::is_seen(&loaded.shell);
+    let welcome = first_start::prepare(&loaded.core, &loaded.shell, |welcome| {
+        secret::keep(&loaded.shell, is_seen, welcome)
+    })?;
 
     let receive_buffer = sockets.iter().filter_map(WorkerSockets::receive_buffer).min();
     tell_of_steering(&sockets);
@@ -120,7 +123,7 @@ fn serve(loaded: Loaded, logs: &Logs) -> Result<(), Failure> {
     let ends = start_workers(&common, sockets, mailboxes, &backends, &metrics)?;
     health.set_listening();
     announce(&loaded, &findings, admin_address, receive_buffer);
-    secret::show(&loaded.shell, welcome, new_token)?;
+    secret::show(&loaded.shell, is_seen, welcome, new_token);
 
     let mut server = Server {
         loaded,
@@ -450,11 +453,7 @@ impl Server<'_> {
                 _ = seconds.tick() => Woken::Second,
             };
             match woken {
-                Woken::Second => {
-                    self.logs.tell_left_out();
-                    self.backends.sweep();
-                    self.tell_of_certificates();
-                }
+                Woken::Second => self.each_second(),
                 Woken::Reload => drop(self.reload()),
                 Woken::Asked(asked) => {
                     // Who asked may have gone.
@@ -565,20 +564,31 @@ impl Server<'_> {
         let mut seconds = tokio::time::interval(Duration::from_secs(1));
         while began.elapsed() < least {
             tokio::select! {
-                () = self.signals.end() => {
-                    if began.elapsed() >= IMPATIENT_AFTER {
-                        return None;
+                woken = self.signals.next() => match woken {
+                    Woken::Reload => {
+                        tracing::warn!("the configuration is not read again, as the server is about to end");
                     }
-                }
+                    Woken::End | Woken::Asked(_) | Woken::Worker(..) | Woken::Second => {
+                        if began.elapsed() >= IMPATIENT_AFTER {
+                            return None;
+                        }
+                    }
+                },
                 Some((number, end)) = self.ends.recv() => {
                     let why = describe(number, &end);
                     tracing::error!("{why}; the others end too");
                     return Some(why);
                 }
-                _ = seconds.tick() => self.backends.sweep(),
+                _ = seconds.tick() => self.each_second(),
             }
         }
         None
+    }
+
+    fn each_second(&mut self) {
+        self.logs.tell_left_out();
+        self.backends.sweep();
+        self.tell_of_certificates();
     }
 
     /// Reloads nothing any more; requests for a reload that wait are refused.

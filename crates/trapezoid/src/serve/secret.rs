@@ -16,40 +16,49 @@ use crate::cli::{Failure, say};
 /// File of the passwords of the first start, in `server.data_dir`.
 const FILE: &str = "first-start.txt";
 
-/// Shows the new secrets, or writes them into files. `welcome` is a text with the passwords.
-pub(super) fn show(
-    shell: &Shell,
-    welcome: Option<Zeroizing<String>>,
-    token: Option<Zeroizing<String>>,
-) -> Result<(), Failure> {
-    let is_seen = io::stderr().is_terminal() && shell.log.format == LogFormat::Text;
-    let place = shell.admin_token.display();
+/// Whether standard error shows secrets to a person, and keeps none.
+pub(super) fn is_seen(shell: &Shell) -> bool {
+    io::stderr().is_terminal() && shell.log.format == LogFormat::Text
+}
+
+/// Writes a text with passwords into a file, unless it will be seen.
+pub(super) fn keep(shell: &Shell, is_seen: bool, welcome: &str) -> Result<(), Failure> {
     if is_seen {
-        if let Some(text) = &welcome {
-            say(text);
-        }
-        if let Some(token) = &token {
-            say(&Zeroizing::new(shown(&shell.admin_token, token)));
-        }
         return Ok(());
     }
-    if let Some(text) = &welcome {
-        let file = shell.data_dir.join(FILE);
-        // A file of an earlier first start has other passwords.
-        let written = match fs::remove_file(&file) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            Ok(()) | Err(_) => write_once(&file, text.as_bytes()),
-        };
-        written.map_err(|error| Failure::failed(&format!("cannot write {}", file.display()), error))?;
-        let file = file.display();
-        tracing::info!(
-            "first start: two subscribers were made; {file} has their passwords, remove it once read"
-        );
+    let file = shell.data_dir.join(FILE);
+    // A file of an earlier first start has other passwords.
+    let written = match fs::remove_file(&file) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => write_once(&file, welcome.as_bytes()),
+    };
+    written.map_err(|error| Failure::failed(&format!("cannot write {}", file.display()), error))
+}
+
+/// Shows the new secrets, or says which files have them.
+pub(super) fn show(
+    shell: &Shell,
+    is_seen: bool,
+    welcome: Option<Zeroizing<String>>,
+    token: Option<Zeroizing<String>>,
+) {
+    let place = shell.admin_token.display();
+    match (welcome, is_seen) {
+        (Some(text), true) => say(&text),
+        (Some(_), false) => {
+            let file = shell.data_dir.join(FILE);
+            let file = file.display();
+            tracing::info!(
+                "first start: two subscribers were made; {file} has their passwords, remove it once read"
+            );
+        }
+        (None, _) => {}
     }
-    if token.is_some() {
-        tracing::info!("first start: the token of /api/v1/ was made; {place} has it");
+    match (token, is_seen) {
+        (Some(token), true) => say(&Zeroizing::new(shown(&shell.admin_token, &token))),
+        (Some(_), false) => tracing::info!("first start: the token of /api/v1/ was made; {place} has it"),
+        (None, _) => {}
     }
-    Ok(())
 }
 
 fn shown(place: &Path, token: &str) -> String {
@@ -67,26 +76,26 @@ mod tests {
 
     use super::*;
 
-    /// The standard error of a test run is usually no terminal.
     #[test]
     fn what_keeps_standard_error_gets_no_secret() {
         let machine = Machine::default();
         let dir = tempfile::tempdir().expect("a directory");
         let text = format!("[server]\ndata_dir = {:?}\n", dir.path());
-        let loaded = read_text(&text, "f", None, &machine).unwrap_or_else(|problems| panic!("{problems}"));
+        let shell = read_text(&text, "f", None, &machine)
+            .unwrap_or_else(|problems| panic!("{problems}"))
+            .shell;
         let file = dir.path().join(FILE);
-        let secret = |text: &str| Some(Zeroizing::new(text.to_owned()));
-        if io::stderr().is_terminal() {
-            return;
-        }
-        assert!(show(&loaded.shell, None, secret("t0ken")).is_ok());
-        assert!(!file.exists());
-        assert!(show(&loaded.shell, secret("passw0rds"), None).is_ok());
+        assert!(keep(&shell, true, "passw0rds").is_ok());
+        assert!(!file.exists(), "a terminal shows them");
+        assert!(keep(&shell, false, "passw0rds").is_ok());
         assert_eq!(fs::read_to_string(&file).expect("written"), "passw0rds");
         // As if the subscribers had been removed and made again.
-        assert!(show(&loaded.shell, secret("others"), None).is_ok());
+        assert!(keep(&shell, false, "others").is_ok());
         assert_eq!(fs::read_to_string(&file).expect("written"), "others");
         let mode = fs::metadata(&file).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+        fs::remove_file(&file).expect("removed");
+        fs::create_dir(&file).expect("in its place");
+        assert!(keep(&shell, false, "passw0rds").is_err(), "not written");
     }
 }
