@@ -4,7 +4,7 @@ use crate::common;
 
 use std::net::UdpSocket;
 
-use common::run;
+use common::{Place, run};
 
 fn told((code, stdout, stderr): &(i32, String, String)) -> (i32, &str, &str) {
     (*code, stdout, stderr)
@@ -198,10 +198,9 @@ fn check_tries_what_the_configuration_names() {
     // A gateway that answers, a port on which no server listens, and a name server that does not answer.
     let gateway = UdpSocket::bind("127.0.0.1:0").expect("binds");
     let there = gateway.local_addr().expect("an address");
-    let closed = {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("binds");
-        listener.local_addr().expect("an address")
-    };
+    // Of an address that is this test's own.
+    let place = Place::claim();
+    let closed: std::net::SocketAddr = place.at(5060);
     let silent = UdpSocket::bind("127.0.0.1:0").expect("binds");
     let names = silent.local_addr().expect("an address");
     let answering = std::thread::spawn(move || {

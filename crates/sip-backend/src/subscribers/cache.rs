@@ -491,7 +491,8 @@ mod tests {
 
     #[test]
     fn names_that_are_made_up_take_the_place_of_no_subscriber() {
-        let cache = CredentialCache::new(SHARDS * 16, LONG, LONG);
+        // So many more places than names that no shard is full of these, whatever its hash is today.
+        let cache = CredentialCache::new(SHARDS * 32, LONG, LONG);
         let known: Vec<String> = (0..SHARDS * 4).map(|n| format!("known{n}")).collect();
         for name in &known {
             cache.insert(name.as_bytes(), b"d", b"r", 0, Some(secrets(1)));
@@ -509,7 +510,7 @@ mod tests {
             assert_eq!(md5(cache.peek(name.as_bytes(), b"d", b"r")), Some(None), "{n}");
         }
         assert_eq!(held(), before);
-        assert!(cache.len() <= known.len() + SHARDS * 2);
+        assert!(cache.len() <= known.len() + SHARDS * 4);
         // An unknown user that is added, and a known one that is removed.
         cache.insert(b"made up 99999", b"d", b"r", 0, Some(secrets(2)));
         cache.insert(known[0].as_bytes(), b"d", b"r", 0, None);

@@ -195,7 +195,10 @@ impl Names {
                 .iter()
                 .any(|listener| listener.address.is_ipv4() == v4)
         };
-        let transports: Transports = core.listeners.iter().map(|listener| listener.transport).collect();
+        // A WebSocket is opened by the other side (RFC 7118 §5).
+        let is_opened_here = |transport: &Transport| !matches!(transport, Transport::Ws | Transport::Wss);
+        let transports = core.listeners.iter().map(|listener| listener.transport);
+        let transports: Transports = transports.filter(is_opened_here).collect();
         let question = Question {
             host: HostRef::from(&hop.host),
             port: hop.port,
