@@ -200,7 +200,10 @@ fn weights_share_calls_and_a_call_stays_with_its_choice() {
         let out = one(b.udp(CALLER, &text));
         // Its CANCEL follows it.
         let cancel = one(b.udp(CALLER, &text.replace("INVITE", "CANCEL")));
-        assert_eq!((cancel.to, cancel.header("Via")), (out.to, out.header("Via")));
+        assert_eq!(
+            (cancel.to, via_without_seed(&cancel)),
+            (out.to, via_without_seed(&out))
+        );
         first += u32::from(out.address() == "198.51.100.1:5060");
     }
     assert!((650..850).contains(&first), "{first}");

@@ -28,11 +28,8 @@ fn a_token_brings_stateless_responses_to_their_connection() {
         (sent.to.transport, sent.address().as_str()),
         (Transport::Udp, CALLEE)
     );
-    assert!(
-        sent.header("Via").ends_with(";rport;tz=1.0.12.7"),
-        "{}",
-        sent.header("Via")
-    );
+    let via = via_without_seed(&sent);
+    assert!(via.ends_with(";rport;tz=1.0.12.7"), "{via}");
     let ok = response(&sent, "200 OK", "");
     let out = one(b.udp(CALLEE, &ok));
     assert_eq!(out.to.conn, flow.conn);
@@ -44,7 +41,8 @@ fn a_token_brings_stateless_responses_to_their_connection() {
     );
     // The token is not under the MAC: a wrong one costs at most the connection, and one that
     // cannot be is none. (That a connection is its peer's, the shell checks by the address.)
-    let token = |text: &str| ok.replace(";tz=1.0.12.7", text);
+    let written = sent.header("Via").split_once(";rport").expect("it has one").1;
+    let token = |text: &str| ok.replace(written, text);
     // Without one it is no Via of a message without state (RFC 6026 §6).
     assert!(b.udp(CALLEE, &token("")).is_empty());
     for text in [
@@ -90,7 +88,7 @@ fn a_token_names_no_listener_of_another_kind() {
     flow.listener = ListenerId(3);
     let sent = one(b.receive(flow, &request("INVITE", "sip:bob@example.com", "a1", "")));
     // Two listeners of a kind: which one it came to must be told.
-    assert!(sent.header("Via").ends_with(";rport;tz=3"));
+    assert!(via_without_seed(&sent).ends_with(";rport;tz=3"));
     let ok = response(&sent, "200 OK", "");
     assert_eq!(one(b.udp(CALLEE, &ok)).to.listener, ListenerId(3));
     for (token, listener) in [(";tz=0", 0), (";tz=1", 0), (";tz=2", 0), (";tz=7", 0)] {

@@ -39,6 +39,7 @@ use crate::event::{Calls, Counters, Event};
 use crate::id::{ConnId, QueryId, WorkerId};
 use crate::location::codec::BindingRef;
 use crate::owner::owner;
+use crate::proxy::mark::{Seed, Turn};
 use crate::query::Query;
 use crate::resolve::Cache;
 use crate::shared::SharedState;
@@ -189,6 +190,8 @@ pub(crate) struct ClientUser {
     pub(crate) is_contact: bool,
     /// Its callee accepted with a 2xx that could not be passed on, and was hung up.
     pub(crate) is_hung_up: bool,
+    /// What makes the caller's mark in its responses.
+    pub(crate) seed: Option<Seed>,
 }
 
 impl ClientUser {
@@ -207,6 +210,7 @@ impl ClientUser {
             listed: false,
             is_contact: false,
             is_hung_up: false,
+            seed: None,
         }
     }
 
@@ -271,6 +275,8 @@ pub(crate) struct Engine {
     pub(crate) refusals: Refusals,
     /// Where the response at hand came from.
     pub(crate) answered_by: Option<Flow>,
+    /// What that response makes of the callee's marks in it; `None`: there is none of its transaction.
+    pub(crate) turn: Option<Turn>,
     pub(crate) draining: bool,
     /// Server transactions without a final answer yet.
     pub(crate) live: usize,
@@ -462,6 +468,7 @@ impl Engine {
             rule_at_hand: None,
             refusals: Refusals::default(),
             answered_by: None,
+            turn: None,
             draining: false,
             live: 0,
             live_invites: 0,

@@ -1,14 +1,13 @@
 //! Keyed hashes: branches, Record-Route marks, To tags, and which worker owns a Call-ID.
 //!
-//! SipHash is a pseudo-random function made for short inputs. What is worth forging (marks, tags)
-//! is SipHash-2-4; a branch and a table's key, which come with every message and serve for its
-//! transaction only, are SipHash-1-3 of 128 bits: not to be guessed nor met by accident. So is, of 64 bits, what
-//! turns a callee's mark into the caller's, in every response: the mark under it is SipHash-2-4. Fields are hashed as length and bytes, so that
-//! no two field lists encode alike.
+//! SipHash is a pseudo-random function made for short inputs. To tags, flow tokens and loop marks are SipHash-2-4.
+//! What comes with every message is SipHash-1-3 of 128 bits: table keys, branches (64 bits, and a pad of 64) and the
+//! marks of dialogs (48 bits for the callee, a seed of 64 for the caller). Fields are hashed as length and bytes, so
+//! that no two field lists encode alike.
 
 use core::hash::Hasher as _;
 
-use siphasher::sip::{SipHasher13, SipHasher24};
+use siphasher::sip::SipHasher24;
 use siphasher::sip128::{Hasher128 as _, SipHasher13 as SipHasher13x128};
 
 use crate::keys::derive_siphash_key;
@@ -23,10 +22,7 @@ pub(crate) struct Secrets {
     tag: Key,
     dice: Key,
     flow: Key,
-    /// For the marks of callees.
-    callee: Key,
-    /// For the marks of callers.
-    caller: Key,
+    mark: Key,
     /// What [`Secrets::mark_domain`] gives, and its digits.
     mark_domain: (u32, [u8; 5]),
     /// For maps keyed by what a peer chooses; differs between starts.
@@ -51,8 +47,7 @@ impl Secrets {
             tag: derive_siphash_key(domain_secret, "to tag"),
             dice: derive_siphash_key(domain_secret, "choice among equals"),
             flow: derive_siphash_key(domain_secret, "flow token"),
-            callee: derive_siphash_key(domain_secret, "mark of the callee"),
-            caller: derive_siphash_key(domain_secret, "mark of the caller"),
+            mark: derive_siphash_key(domain_secret, "mark of a dialog"),
             mark_domain: (mark_domain, digits),
             map: derive_siphash_key(seed, "transaction keys"),
             source: derive_siphash_key(seed, "sources"),
@@ -61,7 +56,7 @@ impl Secrets {
 
     /// The branch that a request gets from us: the same for each copy of it, on each node and
     /// after a restart (RFC 3261 §16.11).
-    pub(crate) fn branch(&self, of: &BranchInput<'_>, target: u8) -> u128 {
+    pub(crate) fn branch(&self, of: &BranchInput<'_>, target: u8) -> Branched {
         let mut numbers = [0; 23];
         let [p1, p0] = of.port.to_be_bytes();
         let [c3, c2, c1, c0] = of.cseq.to_be_bytes();
@@ -79,7 +74,11 @@ impl Secrets {
             }
         };
         let fields = [of.received_branch, of.sent_by, of.call_id, of.from_tag, numbers];
-        Fields(fields).hash128(self.branch)
+        let hash = Fields(fields).hash128(self.branch);
+        Branched {
+            id: hash as u64,
+            pad: (hash >> 64) as u64,
+        }
     }
 
     /// 20 bits by which marks of this secret are known as such. They prove nothing.
@@ -94,19 +93,25 @@ impl Secrets {
         &self.mark_domain.1
     }
 
-    /// The MAC of the callee's mark, over what the mark says beside it, Call-ID and the caller's tag.
-    pub(crate) fn callee_mark(&self, says: [u8; 10], call_id: &[u8], caller_tag: &[u8]) -> u64 {
+    /// What the marks of a dialog are made of, from what they say, Call-ID and the caller's tag: two halves, of which
+    /// neither tells the other.
+    pub(crate) fn mark(&self, says: [u8; 10], call_id: &[u8], caller_tag: &[u8]) -> [u64; 2] {
         let [a, b, c, d, e, f, g, h, i, j] = says;
         // The length says where the tag begins.
         let [l3, l2, l1, l0] = (call_id.len() as u32).to_be_bytes();
         let head = [a, b, c, d, e, f, g, h, i, j, l3, l2, l1, l0];
-        mac::<128, 3>(self.callee, [&head, call_id, caller_tag])
-    }
-
-    /// The MAC of the caller's mark, over the callee's, as its digits, and the callee's tag. It is made for each
-    /// response, and needs no lengths: that of the first is fixed.
-    pub(crate) fn caller_mark(&self, of_callee: &[u8; 12], callee_tag: &[u8]) -> u64 {
-        mac::<64, 2>(self.caller, [of_callee, callee_tag])
+        let parts = [&head[..], call_id, caller_tag];
+        let mut hasher = SipHasher13x128::new_with_keys(self.mark.0, self.mark.1);
+        let mut row = [0; 128];
+        let hash = match joined(&mut row, parts) {
+            // In one go it takes half as long.
+            Some(row) => hasher.hash(row),
+            None => {
+                parts.iter().for_each(|part| hasher.write(part));
+                hasher.finish128()
+            }
+        };
+        [hash.h1, hash.h2]
     }
 
     /// Makes a flow token ours (RFC 5626 §5.2), for this dialog only.
@@ -141,6 +146,15 @@ impl Secrets {
     pub(crate) fn dice(&self, call_id: &[u8]) -> u64 {
         hash64(self.dice, [call_id])
     }
+}
+
+/// A branch, and what only this domain's nodes can tell from the same request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Branched {
+    /// What the branch is known by.
+    pub(crate) id: u64,
+    /// Hides what a Via of ours carries through other hands.
+    pub(crate) pad: u64,
 }
 
 /// What a branch is made of.
@@ -272,6 +286,23 @@ pub(crate) fn write_hex(out: &mut alloc::vec::Vec<u8>, value: u128, digits: u32)
     }
 }
 
+/// The 16 digits of `value`.
+#[inline]
+pub(crate) fn hex64(value: u64) -> [u8; 16] {
+    let mut text = [0; 16];
+    let (high, low) = text.split_at_mut(8);
+    high.copy_from_slice(&digits_of(spread((value >> 32) as u32)).to_le_bytes());
+    low.copy_from_slice(&digits_of(spread(value as u32)).to_le_bytes());
+    text
+}
+
+/// The 4 digits of `value`.
+#[inline]
+pub(crate) fn hex16(value: u16) -> [u8; 4] {
+    let [_, _, _, _, last @ ..] = digits_of(spread(u32::from(value))).to_le_bytes();
+    last
+}
+
 /// The 12 digits of the low 48 bits of `value`.
 #[inline]
 pub(crate) fn hex48(value: u64) -> [u8; 12] {
@@ -311,21 +342,18 @@ pub(crate) fn read_hex(text: &[u8], digits: usize) -> Option<u128> {
     Some(value)
 }
 
-/// SipHash-1-3 over the parts one after the other: in one go if they fit into `ROW` bytes, which takes half as long.
-#[inline]
-fn mac<const ROW: usize, const PARTS: usize>(key: Key, parts: [&[u8]; PARTS]) -> u64 {
-    let mut hasher = SipHasher13::new_with_keys(key.0, key.1);
-    let mut row = [0; ROW];
+/// The parts one after the other; `None` if they are long.
+#[inline(always)]
+fn joined<'r, const ROW: usize, const PARTS: usize>(
+    row: &'r mut [u8; ROW],
+    parts: [&[u8]; PARTS],
+) -> Option<&'r [u8]> {
     let mut len = 0;
     for part in parts {
-        let Some(place) = row.get_mut(len..len + part.len()) else {
-            parts.iter().for_each(|part| hasher.write(part));
-            return hasher.finish();
-        };
-        place.copy_from_slice(part);
+        row.get_mut(len..len + part.len())?.copy_from_slice(part);
         len += part.len();
     }
-    hasher.hash(row.get(..len).unwrap_or_default())
+    row.get(..len)
 }
 
 #[cfg(test)]

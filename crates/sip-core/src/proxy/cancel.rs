@@ -71,7 +71,7 @@ impl Engine {
             return;
         }
         client.user.cancel_sent = true;
-        let (to, cancel_key) = (client.to, client_key(client.key(), Method::Cancel));
+        let (to, cancel_key) = (client.to, client_key(client.key() as u64, Method::Cancel));
         let user = ClientUser {
             peer: client.user.peer.clone(),
             pin: client.user.pin,

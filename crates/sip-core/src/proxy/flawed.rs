@@ -61,6 +61,7 @@ impl Engine {
     #[cold]
     pub(crate) fn handle_flawed(&mut self, message: &Message<'_>, flow: Flow, flaw: Flaw) -> Outcome {
         self.answered_by = Some(self.as_page(flow));
+        self.turn = None;
         let (Ok(top), Ok(cseq)) = (message.top_via(), message.cseq()) else {
             self.counters.dropped_malformed += 1;
             return Outcome::Done;
@@ -212,7 +213,7 @@ impl Engine {
         let hash = client.key().to_be_bytes();
         let invite = core::mem::take(&mut client.request);
         let to = message.value(HeaderName::To).unwrap_or_default();
-        let branch_of = |engine: &Self, method: &[u8]| engine.secrets.map_key([method, &hash, to]);
+        let branch_of = |engine: &Self, method: &[u8]| engine.secrets.map_key([method, &hash, to]) as u64;
         let ack = self.dialog_request(b"ACK", branch_of(self, b"ACK"), flow, &invite, message);
         let branch = branch_of(self, b"BYE");
         let bye = self.dialog_request(b"BYE", branch, flow, &invite, message);
@@ -242,7 +243,7 @@ impl Engine {
     fn dialog_request(
         &mut self,
         method: &[u8],
-        branch: u128,
+        branch: u64,
         flow: Flow,
         invite: &[u8],
         accepted: &Message<'_>,

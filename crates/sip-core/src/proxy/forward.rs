@@ -11,12 +11,13 @@ use sip_message::write::Edits;
 use sip_message::{HeaderName, Message, Method, Uri};
 
 use super::flow_token::{RouteFlow, flow_of_contact};
+use super::mark::Seed;
 use crate::activity::Component;
 use crate::config::StateMode;
 use crate::engine::context::{Context, Shape, Target, TargetState};
 use crate::engine::directory::COOKIE;
 use crate::engine::request::Request;
-use crate::engine::secrets::write_hex;
+use crate::engine::secrets::{Branched, hex64, read_hex, write_hex};
 use crate::engine::{ClientUser, Engine, Owner, Pin};
 use crate::id::{ConnId, ListenerId};
 use crate::resolve::{Candidate, Candidates};
@@ -83,7 +84,7 @@ pub(crate) struct Branch {
 /// What the edits of a forwarded request depend on, beside the request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leaving {
-    branch: u128,
+    branch: Branched,
     /// Number of the branch among those of this request.
     number: u8,
     pub(super) to: Flow,
@@ -186,7 +187,7 @@ impl Engine {
             breadth: None,
             stateless: true,
         };
-        self.final_edits(request, &leaving);
+        let _ = self.final_edits(request, &leaving);
         self.out.push_with(to, |text| {
             self.edits.apply(request.message.source(), span(request), text)
         });
@@ -319,7 +320,7 @@ impl Engine {
             breadth: plan.breadth,
             stateless: false,
         };
-        self.final_edits(request, &leaving);
+        let seed = self.final_edits(request, &leaving);
         let mut text = core::mem::take(&mut self.scratch);
         text.clear();
         self.edits
@@ -337,6 +338,7 @@ impl Engine {
             peer: plan.peer.clone(),
             pin: plan.pin,
             is_contact: plan.is_contact,
+            seed,
             ..ClientUser::new(Owner::Server(plan.server))
         };
         // Timer C is an INVITE's; the wait for the first sign of life is anybody's.
@@ -345,7 +347,7 @@ impl Engine {
             (None, true) => Some(plan.shape.c_ms),
             (first, false) => first,
         };
-        let key = client_key(branch, request.method);
+        let key = client_key(branch.id, request.method);
         self.forget_answered(key);
         let client = self.begin_client(key, invite, to, &text, user, wait.map(Millis));
         self.scratch = text;
@@ -375,12 +377,13 @@ impl Engine {
     }
 
     /// The edits that every forwarded request gets: received, Max-Forwards, Record-Route, Via
-    /// (§16.6 steps 3, 4, 8) and, toward a stream, Content-Length.
-    fn final_edits(&mut self, request: &Request<'_>, leaving: &Leaving) {
+    /// (§16.6 steps 3, 4, 8) and, toward a stream, Content-Length. Returns what makes the caller's mark in the
+    /// responses.
+    fn final_edits(&mut self, request: &Request<'_>, leaving: &Leaving) -> Option<Seed> {
         let to = leaving.to;
         let message = &request.message;
         let Some(egress) = self.config.listeners.get(usize::from(to.listener.0)) else {
-            return;
+            return None;
         };
         if !via::is_final(&request.via, request.flow.remote)
             && let Some(top) = sip_message::chars::span_in(message.source(), request.via.text)
@@ -391,6 +394,7 @@ impl Engine {
         }
         let first = message.headers_offset();
         let stay = self.stay(request, leaving);
+        let seed = stay.as_ref().and_then(|stay| stay.seed);
         let record_route = stay
             .as_ref()
             .and_then(|stay| stay.lines(&self.config, request.flow, leaving));
@@ -398,7 +402,7 @@ impl Engine {
         let others = record_route.and_then(|_| message.fields_named(HeaderName::RecordRoute).next());
         let start = self.directory.via_start(to.listener);
         self.edits.insert_with(first, |out| {
-            write_via(out, start, egress.transport, leaving, request.flow);
+            write_via(out, start, egress.transport, leaving, request.flow, seed);
             if let (Some(lines), None) = (record_route, others) {
                 lines.write(out);
             }
@@ -418,6 +422,7 @@ impl Engine {
                 out.extend_from_slice(b"\r\n");
             });
         }
+        seed
     }
 }
 
@@ -519,12 +524,12 @@ pub(crate) fn span(request: &Request<'_>) -> Range<usize> {
 
 /// Key of a client transaction: branch and method (§17.1.3), an INVITE's being the branch itself.
 /// Branches are keyed hashes, so that any difference will do.
-pub(crate) fn client_key(branch: u128, method: Method<'_>) -> u128 {
+pub(crate) fn client_key(branch: u64, method: Method<'_>) -> u128 {
     if method == Method::Invite {
-        return branch;
+        return u128::from(branch);
     }
     let name = method.as_bytes().iter();
-    name.fold(branch, |key, c| key.rotate_left(5) ^ u128::from(*c))
+    name.fold(u128::from(branch), |key, c| key.rotate_left(5) ^ u128::from(*c))
 }
 
 /// Appends a contact as Request-URI: without `method` and headers, which may not stand there
@@ -550,9 +555,17 @@ pub(crate) fn write_request_uri(out: &mut Vec<u8>, contact: &[u8]) {
     }
 }
 
-/// Appends our Via line. Where no state is kept it says where the response is to leave.
-fn write_via(out: &mut Vec<u8>, start: &[u8], transport: Transport, leaving: &Leaving, ingress: Flow) {
-    write_via_start(out, start, leaving.branch, leaving.number);
+/// Appends our Via line. Where no state is kept it says where the response is to leave, and, hidden, what makes the
+/// caller's mark.
+fn write_via(
+    out: &mut Vec<u8>,
+    start: &[u8],
+    transport: Transport,
+    leaving: &Leaving,
+    ingress: Flow,
+    seed: Option<Seed>,
+) {
+    write_via_start(out, start, leaving.branch.id, leaving.number);
     if let Some(mark) = leaving.shape.loop_mark {
         write_loop_mark(out, mark);
     }
@@ -572,15 +585,19 @@ fn write_via(out: &mut Vec<u8>, start: &[u8], transport: Transport, leaving: &Le
                 write_decimal(out, u64::from(number));
             }
         }
+        if let Some(seed) = seed {
+            out.push(SEED);
+            out.extend_from_slice(&hex64(seed.hidden_by(leaving.branch.pad)));
+        }
     }
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends a Via line up to its branch: behind the cookie come 32 hexadecimal digits and two for
+/// Appends a Via line up to its branch: behind the cookie come 16 hexadecimal digits and two for
 /// the number of the branch.
-pub(crate) fn write_via_start(out: &mut Vec<u8>, start: &[u8], branch: u128, number: u8) {
+pub(crate) fn write_via_start(out: &mut Vec<u8>, start: &[u8], branch: u64, number: u8) {
     out.extend_from_slice(start);
-    write_hex(out, branch, 32);
+    out.extend_from_slice(&hex64(branch));
     write_hex(out, u128::from(number), 2);
 }
 
@@ -591,17 +608,20 @@ fn is_no_host(ip: IpAddr) -> bool {
     ip.is_multicast() || ip.is_unspecified() || ip == IpAddr::V4(Ipv4Addr::BROADCAST)
 }
 
+/// Digits of a branch of ours: its hash, and the number of the branch.
+pub(super) const BRANCH_DIGITS: usize = 18;
+
 /// The least length of a branch of ours.
-pub(crate) const OWN_BRANCH: usize = COOKIE.len() + 34;
+pub(crate) const OWN_BRANCH: usize = COOKIE.len() + BRANCH_DIGITS;
 
 /// Reads a branch of ours: its hash and the target's number.
-pub(crate) fn read_branch(branch: &[u8]) -> Option<(u128, u8)> {
-    use crate::engine::secrets::read_hex;
+#[inline]
+pub(crate) fn read_branch(branch: &[u8]) -> Option<(u64, u8)> {
     let digits = branch.strip_prefix(COOKIE)?;
-    let (hash, rest) = digits.split_at_checked(32)?;
+    let (hash, rest) = digits.split_at_checked(16)?;
     let (number, mark) = rest.split_at_checked(2)?;
     (mark.is_empty() || read_loop_mark(branch).is_some()).then_some(())?;
-    Some((read_hex(hash, 32)?, read_hex(number, 2)? as u8))
+    Some((read_hex(hash, 16)? as u64, read_hex(number, 2)? as u8))
 }
 
 /// What stands between a branch and the mark behind it.
@@ -615,25 +635,57 @@ fn write_loop_mark(out: &mut Vec<u8>, mark: u64) {
 
 /// Reads the second part of a branch of ours.
 pub(crate) fn read_loop_mark(branch: &[u8]) -> Option<u64> {
-    let (_, mark) = branch.split_at_checked(COOKIE.len() + 34)?;
+    let (_, mark) = branch.split_at_checked(OWN_BRANCH)?;
     let digits = mark.strip_prefix(&[MARK])?;
-    crate::engine::secrets::read_hex(digits, 16).map(|m| m as u64)
+    read_hex(digits, 16).map(|m| m as u64)
 }
 
-/// Reads the ingress that [`write_via`] wrote.
-pub(crate) fn read_ingress(text: &[u8]) -> Option<(ListenerId, Option<ConnId>)> {
-    let mut numbers = text.split(|c| *c == b'.').map(sip_message::number::decimal_u32);
-    let listener = ListenerId(u16::try_from(numbers.next()??).ok()?);
-    let Some(worker) = numbers.next() else {
-        return Some((listener, None));
-    };
-    let conn = ConnId {
-        worker: crate::id::WorkerId(u16::try_from(worker?).ok()?),
-        slot: numbers.next()??,
-        generation: numbers.next()??,
-    };
-    if numbers.next().is_some() {
-        return None;
+/// What stands between the ingress and the seed behind it.
+const SEED: u8 = b'-';
+
+/// What [`write_via`] wrote where no state is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ingress {
+    /// Where the request came in.
+    pub(crate) listener: ListenerId,
+    /// The connection that it came by.
+    pub(crate) conn: Option<ConnId>,
+    /// What makes the caller's mark, hidden by [`Branched::pad`].
+    pub(crate) seed: Option<u64>,
+}
+
+/// Where in a Via line, as [`write_via`] wrote it, the seed stands, and what it is with a pad changed by `pads`.
+pub(super) fn rehide_seed(line: &[u8], pads: u64) -> Option<(Range<usize>, [u8; 16])> {
+    let (rest, digits) = line.strip_suffix(b"\r\n")?.split_last_chunk::<16>()?;
+    let seed = read_hex(digits, 16).filter(|_| rest.ends_with(&[SEED]))? as u64;
+    Some((rest.len()..rest.len() + digits.len(), hex64(seed ^ pads)))
+}
+
+impl Ingress {
+    /// Reads it.
+    pub(crate) fn read(text: &[u8]) -> Option<Self> {
+        let (text, seed) = match sip_message::chars::split_once(text, SEED) {
+            (text, Some(digits)) => (text, Some(read_hex(digits, 16)? as u64)),
+            (text, None) => (text, None),
+        };
+        let mut numbers = text.split(|c| *c == b'.').map(sip_message::number::decimal_u32);
+        let listener = ListenerId(u16::try_from(numbers.next()??).ok()?);
+        let Some(worker) = numbers.next() else {
+            return Some(Self {
+                listener,
+                conn: None,
+                seed,
+            });
+        };
+        let conn = ConnId {
+            worker: crate::id::WorkerId(u16::try_from(worker?).ok()?),
+            slot: numbers.next()??,
+            generation: numbers.next()??,
+        };
+        numbers.next().is_none().then_some(Self {
+            listener,
+            conn: Some(conn),
+            seed,
+        })
     }
-    Some((listener, Some(conn)))
 }

@@ -1,8 +1,9 @@
 //! The mark of a dialog: what a Record-Route value of ours proves when it comes back as Route.
 //!
-//! Each side of a dialog has its own. What goes to the callee is made of the Call-ID and the caller's tag; in each
-//! response that passes back it becomes the caller's ([`Engine::turn_marks`]), which is made of the callee's mark and
-//! of the callee's tag. So a mark says on which side its holder is: a caller that exchanges the tags is no callee.
+//! Each side of a dialog has its own, so that a caller which exchanges the tags is no callee. What goes to the callee
+//! is made of the Call-ID and the caller's tag. In each response that passes back it becomes the caller's
+//! ([`Engine::turn_marks`]), which is made of these and of the callee's tag. That takes a [`Seed`], which only the
+//! transaction of the request has: a response turns the marks of its own dialog and of no other.
 //! No Contact is bound, since targets change (RFC 3261 §12.2); instead a mark names the place at each end
 //! ([`crate::engine::place`]), and leads to no other guarded place.
 //!
@@ -11,41 +12,44 @@
 //! | bits | what |
 //! | --- | --- |
 //! | 16 | the day on which it was made |
-//! | 1 | [`OF_SUBSCRIPTION`] |
-//! | 5, 5, 1 | domain of the callee, if it is a contact registered here; domain of the caller; [`OF_CALLER`] |
 //! | 20 | which domain's secret it is made with: marks of others stay as they are |
 //! | 16 | the place of the caller |
 //! | 16 | the place of the callee |
+//! | 1 | [`OF_SUBSCRIPTION`] |
+//! | 5, 5, 1 | domain of the callee, if it is a contact registered here; domain of the caller; [`OF_CALLER`] |
 //! | 48 | a MAC over the rest |
 
 use alloc::vec::Vec;
+use core::num::NonZeroU64;
 
 use sip_message::{HeaderName, Message, Method, Params};
 
 use crate::engine::Engine;
 use crate::engine::place::{DomainNumber, PlaceId};
-use crate::engine::secrets::{Secrets, hex48, read_hex, write_hex};
+use crate::engine::secrets::{Secrets, hex16, hex48, read_hex, write_hex};
 
 /// The parameter that holds the mark.
 const PARAM: &[u8] = b"tz";
 /// The same where it stands in a value.
-const BEFORE: &[u8] = b";tz=";
+const BEFORE: [u8; 4] = *b";tz=";
 const DIGITS: usize = 32;
-/// Which digit has [`OF_CALLER`], in its lowest bit.
-const FLAGS: usize = 6;
-const MAC_DIGITS: usize = 12;
-/// Digits between the two.
-const KEPT: usize = DIGITS - FLAGS - 1 - MAC_DIGITS;
+/// Where among the digits the domain stands, and how many it has.
+const DOMAIN_FROM: usize = 4;
+const DOMAIN_DIGITS: usize = 5;
+/// The last of the flags, which has [`OF_CALLER`] in its lowest bit. Behind it the MAC begins.
+const SIDE_FROM: usize = 19;
+/// Digits that differ between the marks of the two sides.
+const TURNED: usize = DIGITS - SIDE_FROM;
 /// Days for which a mark is good: none but broken calls last longer.
 const GOOD_DAYS: u16 = 32;
 const DAY_MS: u64 = 86_400_000;
 
 const DAY_AT: u32 = 112;
-const FLAGS_AT: u32 = 100;
-const DOMAIN_AT: u32 = 80;
-const CALLER_AT: u32 = 64;
-const CALLEE_AT: u32 = 48;
-const MAC_BITS: u128 = (1 << CALLEE_AT) - 1;
+const DOMAIN_AT: u32 = 92;
+const CALLER_AT: u32 = 76;
+const CALLEE_AT: u32 = 60;
+const FLAGS_AT: u32 = 48;
+const MAC_BITS: u128 = (1 << FLAGS_AT) - 1;
 
 /// It is the caller's mark; else the callee's.
 const OF_CALLER: u128 = 1 << FLAGS_AT;
@@ -58,6 +62,21 @@ const CALLEE_DOMAIN_AT: u32 = FLAGS_AT + 6;
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark(u128);
+
+/// What makes the caller's mark of a dialog: 48 bits that the callee does not get to know, and above them 16 of the
+/// callee's MAC, by which a mark in a response is known to be of its transaction. A transaction keeps it. Without state
+/// our Via carries it, under a pad that only the request tells ([`crate::engine::secrets::Branched`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seed(NonZeroU64);
+
+/// How a response turns marks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Turn {
+    /// The last digits of the callee's mark.
+    ends_with: [u8; 4],
+    /// The MAC of the caller's.
+    mac: u64,
+}
 
 /// The ends of a dialog that begins.
 #[derive(Clone, Copy, Debug, Default)]
@@ -74,15 +93,56 @@ pub(crate) struct Ends {
     pub(crate) is_subscription: bool,
 }
 
+impl Seed {
+    /// Of what a Via carries. Where that is not as we wrote it, it makes marks that are good for nothing.
+    #[inline]
+    pub(crate) fn uncovered(hidden: u64, pad: u64) -> Option<Self> {
+        NonZeroU64::new(hidden ^ pad).map(Self)
+    }
+
+    /// For a Via.
+    #[inline]
+    pub(crate) const fn hidden_by(self, pad: u64) -> u64 {
+        self.0.get() ^ pad
+    }
+
+    /// For a response with this tag of the callee.
+    #[inline]
+    pub(crate) fn turn(self, callee_tag: &[u8]) -> Turn {
+        Turn {
+            ends_with: hex16((self.0.get() >> 48) as u16),
+            mac: self.caller_mac(callee_tag),
+        }
+    }
+
+    /// The MAC of the caller's mark. Multiplications are hash enough: the callee sees none of its results, and callers
+    /// that find out the seed from several could make marks of their own dialog.
+    #[inline]
+    fn caller_mac(self, callee_tag: &[u8]) -> u64 {
+        const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+        let fold = |state: u64, word: u64| {
+            let product = u128::from(state ^ word) * u128::from(ODD);
+            product as u64 ^ (product >> 64) as u64
+        };
+        let state = self.0.get() ^ (callee_tag.len() as u64) << 48;
+        let (words, rest) = callee_tag.as_chunks::<8>();
+        let state = words
+            .iter()
+            .fold(state, |state, word| fold(state, u64::from_le_bytes(*word)));
+        let last = rest.iter().fold(0, |word, c| word << 8 | u64::from(*c));
+        fold(fold(state, last), 0) & MAC_BITS as u64
+    }
+}
+
 impl Mark {
-    /// The callee's mark of a dialog that begins now.
+    /// The callee's mark of a dialog that begins now, and what makes the caller's.
     pub(crate) fn new(
         secrets: &Secrets,
         unix_ms: u64,
         ends: Ends,
         call_id: &[u8],
         caller_tag: &[u8],
-    ) -> Self {
+    ) -> (Self, Option<Seed>) {
         let flags = u128::from(ends.callee_domain & 31) << CALLEE_DOMAIN_AT
             | u128::from(ends.caller_domain & 31) << CALLER_DOMAIN_AT
             | if ends.is_subscription { OF_SUBSCRIPTION } else { 0 };
@@ -94,16 +154,19 @@ impl Mark {
         Self::of_callee(secrets, head, call_id, caller_tag)
     }
 
-    fn of_callee(secrets: &Secrets, head: u128, call_id: &[u8], caller_tag: &[u8]) -> Self {
+    fn of_callee(secrets: &Secrets, head: u128, call_id: &[u8], caller_tag: &[u8]) -> (Self, Option<Seed>) {
+        let head = head & !(MAC_BITS | OF_CALLER);
         let [says @ .., _, _, _, _, _, _] = head.to_be_bytes();
-        let mac = secrets.callee_mark(says, call_id, caller_tag);
-        Self(head & !MAC_BITS | u128::from(mac >> 16))
+        let [mac, hidden] = secrets.mark(says, call_id, caller_tag);
+        let seed = NonZeroU64::new(mac << 48 | hidden >> 16);
+        (Self(head | u128::from(mac) & MAC_BITS), seed.map(Seed))
     }
 
-    /// The caller's mark of the same dialog. It proves no more than this one does: a forged one becomes a forged one.
-    pub(crate) fn of_caller(self, secrets: &Secrets, callee_tag: &[u8]) -> Self {
-        let mac = secrets.caller_mark(&hex48(self.0 as u64), callee_tag);
-        Self(self.0 & !MAC_BITS | OF_CALLER | u128::from(mac >> 16))
+    /// The caller's mark of the same dialog. It proves no more than this one does: of a forged one it is another.
+    pub(crate) fn of_caller(self, secrets: &Secrets, call_id: &[u8], [caller, callee]: [&[u8]; 2]) -> Self {
+        let (_, seed) = Self::of_callee(secrets, self.0, call_id, caller);
+        let mac = seed.map_or(0, |seed| seed.caller_mac(callee));
+        Self(self.0 & !MAC_BITS | OF_CALLER | u128::from(mac))
     }
 
     /// Reads the digits of one. That it is genuine, [`Mark::is_of`] says.
@@ -168,10 +231,9 @@ impl Mark {
         if age > GOOD_DAYS + 1 {
             return false;
         }
-        let of_callee = |tag| Self::of_callee(secrets, self.0 & !OF_CALLER, call_id, tag);
         match self.is_of_caller() {
-            true => of_callee(from_tag).of_caller(secrets, to_tag) == self,
-            false => !to_tag.is_empty() && of_callee(to_tag) == self,
+            true => self.of_caller(secrets, call_id, [from_tag, to_tag]) == self,
+            false => !to_tag.is_empty() && Self::of_callee(secrets, self.0, call_id, to_tag).0 == self,
         }
     }
 }
@@ -182,74 +244,62 @@ const fn day(unix_ms: u64) -> u16 {
 }
 
 impl Engine {
-    /// Makes the callee's marks in a response the caller's: in all Record-Route values of ours (RFC 3261 §16.7
-    /// step 8), those of a request that passed here twice, too. What is the caller's already stays as it is.
+    /// Makes the callee's marks of the response's dialog the caller's, in all Record-Route values of ours
+    /// (RFC 3261 §16.7 step 8). Those of other dialogs stay as they are, and so does what is the caller's already.
     ///
     /// This is done for each response: on the digits as they stand, without reading the rest of the value.
     pub(super) fn turn_marks(&mut self, message: &Message<'_>) {
-        // Of two values both have the same.
-        let mut last: Option<(&[u8; MAC_DIGITS], [u8; MAC_DIGITS])> = None;
+        let Some(turn) = self.turn else {
+            if message.has(HeaderName::RecordRoute) {
+                self.keep_marks_from_notifier(message);
+            }
+            return;
+        };
         for field in message.fields_named(HeaderName::RecordRoute) {
             let value = message.field_value(field);
             let mut end = value.len();
             while let Some(at) = last_mark(value, end) {
                 end = at;
-                let from = at + BEFORE.len();
-                let digits = value.get(from..).and_then(<[u8]>::first_chunk::<DIGITS>);
-                let Some((flags, kept, mac)) = digits.and_then(|digits| self.turnable(digits)) else {
-                    // Of a NOTIFY the callee is the one that gets the response: the caller's mark is not for it, and
-                    // its own route set is made.
-                    if message.cseq().is_ok_and(|cseq| cseq.method == Method::Notify) {
-                        self.edits.delete(field.start as usize..field.end as usize);
-                        break;
-                    }
+                let Some(side) = turn.side_of(self.secrets.mark_domain_digits(), value, at) else {
                     continue;
                 };
-                let new = match last {
-                    Some((of_callee, of_caller)) if of_callee == mac => of_caller,
-                    _ => hex48(self.secrets.caller_mark(mac, callee_tag(message)) >> 16),
-                };
-                last = Some((mac, new));
-                let start = field.value as usize + from;
-                let mut text = [0; DIGITS - FLAGS];
-                let (middle, last) = text.split_at_mut(1 + KEPT);
-                if let Some((first, middle)) = middle.split_first_mut() {
-                    *first = flags + 1;
-                    middle.copy_from_slice(kept);
-                }
-                last.copy_from_slice(&new);
-                self.edits.replace(start + FLAGS..start + DIGITS, &text);
+                let mut text = [0; TURNED];
+                let (first, mac) = text.split_at_mut(1);
+                first.fill(side + 1);
+                mac.copy_from_slice(&hex48(turn.mac));
+                let start = field.value as usize + at + BEFORE.len() + SIDE_FROM;
+                self.edits.replace(start..start + TURNED, &text);
             }
         }
     }
 
-    /// Of a callee's mark of this domain: the last digit of the flags, what stays, and the MAC.
-    #[inline]
-    fn turnable<'a>(&self, digits: &'a [u8; DIGITS]) -> Option<(u8, &'a [u8; KEPT], &'a [u8; MAC_DIGITS])> {
-        let (flags, rest) = digits.get(FLAGS..)?.split_first()?;
-        let kept: &[u8; KEPT] = rest.first_chunk()?;
-        let mac = digits.last_chunk()?;
-        // A digit is even as its value is, but for the letters.
-        let is_of_caller = (*flags & 1 == 1) ^ flags.is_ascii_lowercase();
-        (!is_of_caller && kept.starts_with(self.secrets.mark_domain_digits())).then_some((*flags, kept, mac))
+    /// The response to a NOTIFY goes to the callee: the caller's mark is not for it, and its own route set is made.
+    #[cold]
+    fn keep_marks_from_notifier(&mut self, message: &Message<'_>) {
+        if !message.cseq().is_ok_and(|cseq| cseq.method == Method::Notify) {
+            return;
+        }
+        for field in message.fields_named(HeaderName::RecordRoute) {
+            let value = message.field_value(field);
+            if last_mark(value, value.len()).is_some() {
+                self.edits.delete(field.start as usize..field.end as usize);
+            }
+        }
     }
 }
 
-/// The callee's tag in a response; empty where there is none.
-#[inline]
-fn callee_tag<'a>(message: &Message<'a>) -> &'a [u8] {
-    let value = message.value(HeaderName::To).unwrap_or_default();
-    // Nearly always the last parameter. (That it is a token was seen when the response was read; behind a quote or an
-    // angle bracket it may be part of something else.)
-    let usual = memchr::memrchr(b';', value).and_then(|at| value.get(at..)?.strip_prefix(b";tag="));
-    if let Some(tag @ [first, .., last]) = usual
-        && !first.is_ascii_whitespace()
-        && !matches!(last, b'"' | b'>')
-    {
-        return tag;
+impl Turn {
+    /// Of the callee's mark of this dialog, whose `;tz=` begins at `at`: the last digit of its flags.
+    #[inline]
+    fn side_of(self, domain: &[u8; DOMAIN_DIGITS], value: &[u8], at: usize) -> Option<u8> {
+        let digits: &[u8; DIGITS] = value.get(at + BEFORE.len()..)?.first_chunk()?;
+        let side = *digits.get(SIDE_FROM)?;
+        // A digit is even as its value is, but for the letters.
+        let is_of_caller = (side & 1 == 1) ^ side.is_ascii_lowercase();
+        let is_ours = digits.last_chunk() == Some(&self.ends_with)
+            && digits.get(DOMAIN_FROM..)?.first_chunk() == Some(domain);
+        (is_ours && !is_of_caller).then_some(side)
     }
-    let to = message.to().ok();
-    to.as_ref().and_then(|to| to.tag()).unwrap_or_default()
 }
 
 /// Where the last mark before `end` begins, its `;tz=` included.
@@ -258,10 +308,10 @@ fn last_mark(value: &[u8], end: usize) -> Option<usize> {
     let value = value.get(..end)?;
     // As we wrote it, and nothing behind it.
     let usual = value.len().checked_sub(BEFORE.len() + DIGITS + 1)?;
-    if value.get(usual..usual + BEFORE.len()) == Some(BEFORE) {
+    if value.get(usual..).and_then(<[u8]>::first_chunk) == Some(&BEFORE) {
         return Some(usual);
     }
-    memchr::memmem::rfind(value, BEFORE)
+    memchr::memmem::rfind(value, &BEFORE)
 }
 
 #[cfg(test)]
@@ -294,8 +344,8 @@ mod tests {
         #[test]
         fn a_mark_is_good_for_its_side_only(ends in ends(), bit in 0..128_u32) {
             let secrets = secrets(7);
-            let of_callee = Mark::new(&secrets, DAY, ends, b"c1", b"a");
-            let of_caller = of_callee.of_caller(&secrets, b"b");
+            let (of_callee, seed) = Mark::new(&secrets, DAY, ends, b"c1", b"a");
+            let of_caller = of_callee.of_caller(&secrets, b"c1", [b"a", b"b"]);
             let is_good = |mark: Mark, call: &[u8], tags| mark.is_of(&secrets, DAY, call, tags);
             prop_assert!(is_good(of_callee, b"c1", [b"b", b"a"]));
             prop_assert!(is_good(of_caller, b"c1", [b"a", b"b"]));
@@ -326,7 +376,7 @@ mod tests {
 
         #[test]
         fn a_mark_is_read_as_it_was_written(ends in ends()) {
-            let mark = Mark::new(&secrets(7), DAY, ends, b"c", b"a");
+            let (mark, _) = Mark::new(&secrets(7), DAY, ends, b"c", b"a");
             let mut text = Vec::new();
             mark.write(&mut text);
             prop_assert_eq!(Mark::read(&text), Some(mark));
@@ -336,7 +386,7 @@ mod tests {
     #[test]
     fn a_mark_ends() {
         let secrets = secrets(7);
-        let mark = Mark::new(&secrets, 100 * DAY, Ends::default(), b"c", b"a");
+        let (mark, _) = Mark::new(&secrets, 100 * DAY, Ends::default(), b"c", b"a");
         for (today, is_good) in [(98, false), (99, true), (100, true), (132, true), (133, false)] {
             assert_eq!(
                 mark.is_of(&secrets, today * DAY, b"c", [b"b", b"a"]),
@@ -348,10 +398,10 @@ mod tests {
 
     #[test]
     fn marks_of_another_domain_are_known_by_themselves() {
-        let mark = Mark::new(&secrets(7), DAY, Ends::default(), b"c", b"a");
+        let (mark, _) = Mark::new(&secrets(7), DAY, Ends::default(), b"c", b"a");
         let mut text = Vec::new();
         mark.write(&mut text);
-        let domain = |text: &[u8]| text[FLAGS + 1..].to_vec();
+        let domain = |text: &[u8]| text[DOMAIN_FROM..].to_vec();
         assert!(domain(&text).starts_with(secrets(7).mark_domain_digits()));
         assert!(!domain(&text).starts_with(secrets(8).mark_domain_digits()));
     }

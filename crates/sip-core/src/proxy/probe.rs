@@ -102,7 +102,7 @@ impl Engine {
             return;
         };
         // The answer finds its way to the worker that owns the Call-ID: that must be this one.
-        let (branch, call_id) = loop {
+        let (unique, call_id) = loop {
             self.probes = self.probes.wrapping_add(1);
             let unique = self
                 .secrets
@@ -116,13 +116,13 @@ impl Engine {
         let mut text = core::mem::take(&mut self.scratch);
         text.clear();
         let start = self.directory.via_start(to.listener);
-        write_options(&mut text, egress, start, &member.hop.uri, branch, &call_id);
+        write_options(&mut text, egress, start, &member.hop.uri, unique, &call_id);
         let user = ClientUser {
             peer,
             ..ClientUser::new(Owner::Probe(probe))
         };
         let patience = Millis(group.reply_timeout_ms);
-        let key = client_key(branch, Method::Options);
+        let key = client_key(unique as u64, Method::Options);
         self.begin_client(key, false, to, &text, user, Some(patience));
         self.scratch = text;
     }
@@ -179,20 +179,20 @@ fn write_options(
     egress: &Listener,
     via_start: &[u8],
     uri: &[u8],
-    branch: u128,
+    unique: u128,
     call_id: &[u8],
 ) {
     out.extend_from_slice(b"OPTIONS ");
     out.extend_from_slice(uri);
     out.extend_from_slice(b" SIP/2.0\r\n");
-    write_via_start(out, via_start, branch, 0);
+    write_via_start(out, via_start, unique as u64, 0);
     if !egress.transport.is_reliable() {
         out.extend_from_slice(b";rport");
     }
     out.extend_from_slice(b"\r\nMax-Forwards: 70\r\nFrom: <sip:");
     out.extend_from_slice(&egress.sent_by);
     out.extend_from_slice(b">;tag=");
-    write_hex(out, branch >> 64, 16);
+    write_hex(out, unique >> 64, 16);
     out.extend_from_slice(b"\r\nTo: <");
     out.extend_from_slice(uri);
     out.extend_from_slice(b">\r\nCall-ID: ");

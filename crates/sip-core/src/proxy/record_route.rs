@@ -14,7 +14,7 @@ use sip_message::{HeaderName, Method, SipUri};
 use super::flow_token::{Dialog, RouteFlow, TokenOwner};
 use super::forward::Leaving;
 use super::hop::Hop;
-use super::mark::{Ends, Mark};
+use super::mark::{Ends, Mark, Seed};
 use crate::config::{Config, Listener};
 use crate::engine::Engine;
 use crate::engine::directory::is_exempt;
@@ -44,6 +44,8 @@ pub(crate) struct RecordRoute<'c> {
 #[derive(Debug)]
 pub(super) struct Stay {
     mark: Mark,
+    /// What makes the caller's mark in the responses.
+    pub(super) seed: Option<Seed>,
     /// See [`RecordRoute::sender`].
     sender: Vec<u8>,
     /// See [`RecordRoute::receiver`].
@@ -95,7 +97,7 @@ impl Engine {
     /// only, it does whatever the rule says.
     pub(super) fn stay(&self, request: &Request<'_>, leaving: &Leaving) -> Option<Stay> {
         let call_id = request.call_id;
-        let (caller_tag, mark, flows) = if begins_dialog(request) {
+        let (caller_tag, (mark, seed), flows) = if begins_dialog(request) {
             let flows = [self.flow_of_sender(request), leaving.back];
             if !leaving.shape.record_route && flows.iter().all(Option::is_none) {
                 return None;
@@ -113,7 +115,10 @@ impl Engine {
             let tag = request.to.tag().unwrap_or_default();
             (
                 tag,
-                mark.of_caller(&self.secrets, request.from_tag()),
+                (
+                    mark.of_caller(&self.secrets, call_id, [tag, request.from_tag()]),
+                    None,
+                ),
                 [back, onward],
             )
         };
@@ -127,6 +132,7 @@ impl Engine {
         });
         Some(Stay {
             mark,
+            seed,
             sender,
             receiver,
         })

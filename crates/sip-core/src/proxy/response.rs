@@ -8,7 +8,8 @@ use sip_message::{HeaderName, Message, Method};
 
 use super::flawed::Flaw;
 use super::fork::Answered;
-use super::forward::{client_key, read_branch, read_ingress, remove_values};
+use super::forward::{Ingress, client_key, read_branch, remove_values};
+use super::mark::Seed;
 use crate::activity::Component;
 use crate::engine::effects::{ClientEvent, ServerEvent};
 use crate::engine::reply::Status;
@@ -71,7 +72,10 @@ impl Engine {
         }
         if let Some(key) = self.table.find_client(client_key(branch, parts.cseq.method)) {
             // §16.7 step 3: without a Via beside ours it has no way on.
-            let serves = self.table.client(key).is_some_and(|c| c.user.server().is_some());
+            let client = self.table.client(key).map(|c| &c.user);
+            let serves = client.is_some_and(|user| user.server().is_some());
+            let seed = client.and_then(|user| user.seed);
+            self.turn = seed.map(|seed| seed.turn(parts.to_tag.unwrap_or_default()));
             let two_lines = || {
                 let mut vias = message.fields_named(HeaderName::Via);
                 vias.nth(1).is_some_and(|second| second.value != second.value_end)
@@ -138,13 +142,13 @@ impl Engine {
         message: &Message<'_>,
         parts: &Mandatory<'_>,
         flow: Flow,
-        branch: u128,
+        branch: u64,
         target: u8,
     ) -> Outcome {
         let next = message.second_via().ok();
         // RFC 6026 §6: what has lost its transaction goes nowhere. A Via that was written without
         // state says so by this parameter.
-        let (Some(next), Some(token)) = (next, ingress_token(parts.via.params.as_bytes())) else {
+        let (Some(next), Some(token)) = (next, ingress_token(&parts.via)) else {
             return self.stray();
         };
         let Some((transport, remote)) = via::response_target(&next) else {
@@ -159,22 +163,26 @@ impl Engine {
             from_tag: parts.from_tag.unwrap_or_default(),
             cseq: parts.cseq.number,
         };
-        if self.secrets.branch(&input, target) != branch {
+        let branched = self.secrets.branch(&input, target);
+        if branched.id != branch {
             return self.stray();
         }
         self.activity.enter(Component::Build);
         self.note_answered_by(&flow);
         // The token is not under the branch's hash: what it says must at least be possible. (Whose
         // connection it names, the shell compares with `remote`.)
-        let ingress = read_ingress(token);
-        let ingress = ingress.filter(|(listener, _)| {
+        let ingress = Ingress::read(token);
+        let hidden = ingress.and_then(|ingress| ingress.seed);
+        let seed = hidden.and_then(|hidden| Seed::uncovered(hidden, branched.pad));
+        self.turn = seed.map(|seed| seed.turn(parts.to_tag.unwrap_or_default()));
+        let ingress = ingress.filter(|ingress| {
             self.config
                 .listeners
-                .get(usize::from(listener.0))
+                .get(usize::from(ingress.listener.0))
                 .is_some_and(|l| l.transport == transport && l.address.is_ipv4() == remote.is_ipv4())
         });
         let listener = match ingress {
-            Some((listener, _)) => Some(listener),
+            Some(ingress) => Some(ingress.listener),
             None => self
                 .directory
                 .egress(&self.config, transport, remote.ip(), Some(flow.listener)),
@@ -187,7 +195,7 @@ impl Engine {
             transport,
             listener,
             remote,
-            conn: ingress.and_then(|(_, conn)| conn),
+            conn: ingress.and_then(|ingress| ingress.conn),
             proof: Proof::None,
         };
         self.edit_response(message);
@@ -579,7 +587,22 @@ impl Engine {
 
 /// The value of `tz` among the parameters of a Via of ours, empty where it has none. Nothing in
 /// there is quoted: what is not as we wrote it does not fit the branch.
-pub(super) fn ingress_token(params: &[u8]) -> Option<&[u8]> {
+pub(super) fn ingress_token<'a>(via: &Via<'a>) -> Option<&'a [u8]> {
+    let params = via.params.as_bytes();
+    // Nearly always behind branch and rport, as it was written.
+    let behind = |branch: &[u8]| params.strip_prefix(b";branch=")?.get(branch.len()..);
+    let usual = via.branch().and_then(behind).and_then(|rest| {
+        let rest = rest.strip_prefix(b";rport").unwrap_or(rest);
+        let rest = match rest.strip_prefix(b"=") {
+            Some(port) => port.get(port.iter().take_while(|c| c.is_ascii_digit()).count()..)?,
+            None => rest,
+        };
+        let value = rest.strip_prefix(b";tz=")?;
+        Some(sip_message::chars::split_once(value, b';').0)
+    });
+    if let Some(token) = usual {
+        return Some(sip_message::chars::trim(token));
+    }
     params.split(|c| *c == b';').find_map(|param| {
         let value = param.strip_prefix(b"tz")?;
         match value {

@@ -26,7 +26,7 @@ use sip_message::header::NameAddr;
 use sip_message::write::Edits;
 use sip_message::{HeaderName, Message, Method};
 
-use super::forward::{read_ingress, write_via_start};
+use super::forward::{BRANCH_DIGITS, Ingress, rehide_seed, write_via_start};
 use super::mark::Mark;
 use super::record_route::RecordRoute;
 use super::response::ingress_token;
@@ -43,9 +43,6 @@ use crate::transport::{Flow, Proof, Transport};
 /// (`limits.branches`).
 const SWITCHED: u8 = u8::MAX;
 
-/// Digits of a branch of ours behind the cookie: its hash and its number.
-const BRANCH_DIGITS: usize = 34;
-
 /// Whether a request to this candidate may leave by TCP instead.
 pub(crate) fn may_switch(candidate: &Candidate) -> bool {
     candidate.transport == Transport::Udp && !candidate.named
@@ -58,7 +55,15 @@ struct Move {
     from: ListenerId,
     to: ListenerId,
     /// Another branch.
-    branch: Option<(u128, u8)>,
+    branch: Option<NewBranch>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct NewBranch {
+    id: u64,
+    number: u8,
+    /// What the pads of the old one and of this one differ by.
+    pads: u64,
 }
 
 impl Engine {
@@ -110,12 +115,16 @@ impl Engine {
         };
         let in_vain = self.no_tcp.has(to.remote, self.now.instant);
         let by = if in_vain { to } else { stream };
-        let hash = self.secrets.branch(&request.branch_input(), SWITCHED);
+        let [old, new] = [0, SWITCHED].map(|number| self.secrets.branch(&request.branch_input(), number));
         let moved = Move {
             ingress,
             from: to.listener,
             to: by.listener,
-            branch: Some((hash, SWITCHED)),
+            branch: Some(NewBranch {
+                id: new.id,
+                number: SWITCHED,
+                pads: old.pad ^ new.pad,
+            }),
         };
         let mut text = core::mem::take(&mut self.scratch);
         text.clear();
@@ -172,8 +181,11 @@ impl Engine {
         }
         self.no_tcp.note(stream.remote, self.now.instant);
         let top = message.top_via().ok();
-        let token = top.as_ref().and_then(|via| ingress_token(via.params.as_bytes()));
-        let Some((ingress, _)) = token.and_then(read_ingress) else {
+        let token = top.as_ref().and_then(ingress_token);
+        let Some(Ingress {
+            listener: ingress, ..
+        }) = token.and_then(Ingress::read)
+        else {
             return;
         };
         let span = message.start_offset()..message.end_offset();
@@ -258,12 +270,15 @@ impl Engine {
         let new = self.directory.via_start(moved.to);
         let replaced = start..start + line.len() - rest.len() + BRANCH_DIGITS;
         edits.replace_with(replaced, |out| match moved.branch {
-            Some((hash, number)) => write_via_start(out, new, hash, number),
+            Some(branch) => write_via_start(out, new, branch.id, branch.number),
             None => {
                 out.extend_from_slice(new);
                 out.extend_from_slice(digits);
             }
         });
+        if let Some((digits, text)) = moved.branch.and_then(|branch| rehide_seed(line, branch.pads)) {
+            edits.replace(start + digits.start..start + digits.end, &text);
+        }
         // RFC 3581 §3: over UDP only.
         let rport = b";rport".as_slice();
         let has = line.get(branch_end..).is_some_and(|rest| rest.starts_with(rport));

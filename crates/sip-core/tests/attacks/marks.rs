@@ -585,8 +585,68 @@ fn a_notify_in_a_call_gives_no_mark_away() {
     }
 }
 
-/// A request that passes here twice has two values of ours: the first time that a response comes both become the
-/// caller's, and the second time they stay so.
+/// A callee that calls itself with the Call-ID and tags of a call from a gateway gets no caller's mark of that one: a
+/// response turns what its own request was given, also where a Via of ours is made up of two.
+#[test]
+fn a_response_turns_the_marks_of_its_own_request_only() {
+    for state in [StateMode::Stateless, StateMode::Transaction] {
+        let mut bench = Bench::new(&guarded(state));
+        register(&bench, "bob@example.com", &[phone(1)]);
+        let invite = |branch: &str| {
+            request("INVITE", "sip:bob@example.com", branch, "")
+                .replace("alice@example.com", "x@carrier.example")
+        };
+        let mut to_phone = |source: &str, branch: &str| {
+            let sent = bench.udp(source, &invite(branch));
+            sent.into_iter()
+                .find(|s| s.address() == PHONE)
+                .expect("it goes on")
+        };
+        let (theirs, own) = (to_phone(GATEWAY, "a1"), to_phone(CALLER, "a2"));
+        let [stolen, given] = [&theirs, &own].map(|sent| sent.header("Record-Route").to_owned());
+        assert_ne!(stolen, given);
+        let seed = |sent: &Sent| {
+            sent.header("Via")
+                .split_once(";tz=")
+                .map(|(_, token)| token.to_owned())
+        };
+        let answer = response(&own, "180 Ringing", "").replace(&given, &stolen);
+        let mixed = match (seed(&own), seed(&theirs)) {
+            (Some(own), Some(theirs)) => answer.replacen(&own, &theirs, 1),
+            _ => answer.clone(),
+        };
+        for answer in [answer, mixed] {
+            let back = one(bench.udp(PHONE, &answer));
+            assert_eq!(back.header("Record-Route"), stolen, "{state:?}");
+        }
+        let both = response(&own, "200 OK", "").replace(&given, &format!("{stolen}, {given}"));
+        let back = one(bench.udp(PHONE, &both));
+        let routes: Vec<&str> = back.header("Record-Route").split(", ").collect();
+        assert_eq!((routes.len(), routes[0]), (2, stolen.as_str()));
+        for (number, (route, expected)) in [(stolen.as_str(), Some("403")), (routes[1], None)]
+            .into_iter()
+            .enumerate()
+        {
+            let bye = request(
+                "BYE",
+                "sip:x@203.0.113.9",
+                &format!("b{number}"),
+                &format!("Route: {route}\n"),
+            )
+            .replace("alice@example.com", "x@carrier.example")
+            .replace("To: <sip:bob@example.com>", "To: <sip:bob@example.com>;tag=t1");
+            let sent = bench.udp(CALLER, &bye);
+            assert_eq!(
+                outcome(sent, "203.0.113.9:5060").as_deref(),
+                expected,
+                "{state:?} {route}"
+            );
+        }
+    }
+}
+
+/// A request that passes here twice has two values of ours: each time that a response passes back, that of the
+/// request at hand becomes the caller's, and what is the caller's stays so.
 #[test]
 fn in_a_spiral_all_marks_are_turned_once() {
     for state in [StateMode::Stateless, StateMode::Transaction] {
@@ -607,7 +667,10 @@ fn in_a_spiral_all_marks_are_turned_once() {
         let back = one(bench.udp(callee, &answer.text.replace(via, "")));
         assert_eq!(back.address(), CALLER);
         let marks = back.headers("Record-Route");
-        assert_eq!((marks.len(), &marks), (2, &answer.headers("Record-Route")));
+        let before = second.headers("Record-Route");
+        assert_eq!(marks.len(), 2);
+        assert_eq!(answer.headers("Record-Route"), [marks[0], before[1]]);
+        assert!(marks[0] != before[0] && marks[1] != before[1]);
         // By either alone, so that none is left as it was.
         for (number, mark) in marks.iter().enumerate() {
             let bye = request(

@@ -467,6 +467,18 @@ pub fn unmarked(text: &str) -> String {
     parts.fold(first, |text, part| text + ";tz=" + part.get(32..).unwrap_or(part))
 }
 
+/// The topmost Via without the seed of marks, which only what begins a dialog has.
+pub fn via_without_seed(sent: &Sent) -> String {
+    let via = sent.header("Via");
+    match via
+        .split_once(";tz=")
+        .map(|(before, token)| (before, token.split_once('-')))
+    {
+        Some((before, Some((ingress, _)))) => format!("{before};tz={ingress}"),
+        _ => via.to_owned(),
+    }
+}
+
 /// The Record-Route values that the caller gets with the answer to `invite` from `callee`, the nearest first: its
 /// route.
 pub fn route_of_caller(bench: &mut Bench, callee: Flow, invite: &Sent) -> Vec<String> {
