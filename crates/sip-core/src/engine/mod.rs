@@ -275,6 +275,8 @@ pub(crate) struct Engine {
     pub(crate) refusals: Refusals,
     /// Where the response at hand came from.
     pub(crate) answered_by: Option<Flow>,
+    /// Its topmost Via has a line of its own, and another follows.
+    pub(crate) via_is_alone: bool,
     /// What that response makes of the callee's marks in it; `None`: there is none of its transaction.
     pub(crate) turn: Option<Turn>,
     pub(crate) draining: bool,
@@ -468,6 +470,7 @@ impl Engine {
             rule_at_hand: None,
             refusals: Refusals::default(),
             answered_by: None,
+            via_is_alone: false,
             turn: None,
             draining: false,
             live: 0,

@@ -44,15 +44,16 @@ impl<'a> Request<'a> {
         let (Some(method), Some(uri_text)) = (message.method(), message.request_uri()) else {
             return Err(bad("Not A Request"));
         };
-        let mandatory = message.mandatory().map_err(|e| bad(mandatory_reason(e.name())))?;
-        let Mandatory {
+        // It is large: looked at where it lies.
+        let mandatory = message.mandatory();
+        let &Mandatory {
             via,
             from,
             to,
             call_id,
             cseq,
             ..
-        } = mandatory;
+        } = mandatory.as_ref().map_err(|e| bad(mandatory_reason(e.name())))?;
         if cseq.method != method {
             return Err(bad("CSeq Method Does Not Match"));
         }

@@ -61,7 +61,7 @@ impl Engine {
     #[cold]
     pub(crate) fn handle_flawed(&mut self, message: &Message<'_>, flow: Flow, flaw: Flaw) -> Outcome {
         self.answered_by = Some(self.as_page(flow));
-        self.turn = None;
+        (self.via_is_alone, self.turn) = (false, None);
         let (Ok(top), Ok(cseq)) = (message.top_via(), message.cseq()) else {
             self.counters.dropped_malformed += 1;
             return Outcome::Done;

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use core::net::SocketAddr;
 
 use sip_message::header::{Mandatory, Via};
-use sip_message::{HeaderName, Message, Method};
+use sip_message::{Field, HeaderName, Message, Method};
 
 use super::flawed::Flaw;
 use super::fork::Answered;
@@ -59,10 +59,13 @@ impl Engine {
         if let Some(defect) = message.defect() {
             return Err(Flaw::Defect(defect));
         }
-        let parts = message.mandatory().map_err(Flaw::Header)?;
+        // It is large: looked at where it lies.
+        let parts = message.mandatory();
+        let parts = parts.as_ref().map_err(|error| Flaw::Header(*error))?;
         self.activity.enter(Component::Transaction);
         self.answered_by = Some(self.as_page(flow));
         let top = &parts.via;
+        self.via_is_alone = is_alone(message, top);
         let Some((branch, target)) = top.branch().and_then(read_branch) else {
             return Ok(self.stray());
         };
@@ -76,11 +79,7 @@ impl Engine {
             let serves = client.is_some_and(|user| user.server().is_some());
             let seed = client.and_then(|user| user.seed);
             self.turn = seed.map(|seed| seed.turn(parts.to_tag.unwrap_or_default()));
-            let two_lines = || {
-                let mut vias = message.fields_named(HeaderName::Via);
-                vias.nth(1).is_some_and(|second| second.value != second.value_end)
-            };
-            if serves && !two_lines() && message.values(HeaderName::Via).nth(1).is_none() {
+            if serves && !self.via_is_alone && message.values(HeaderName::Via).nth(1).is_none() {
                 return Ok(self.end_branch(key, message, flow, Flaw::OnlyOurVia));
             }
             self.count_response(status);
@@ -93,7 +92,7 @@ impl Engine {
             return Ok(Outcome::HandOver(other));
         }
         self.count_response(status);
-        Ok(self.relay_response_statelessly(message, &parts, flow, branch, target))
+        Ok(self.relay_response_statelessly(message, parts, flow, branch, target))
     }
 
     fn stray(&mut self) -> Outcome {
@@ -406,7 +405,10 @@ impl Engine {
     /// trusted for (RFC 3325 §5); marks become those of the side to which it goes.
     pub(super) fn edit_response(&mut self, message: &Message<'_>) {
         self.edits.clear();
-        remove_values(&mut self.edits, message, HeaderName::Via, 1);
+        match message.fields_named(HeaderName::Via).next() {
+            Some(field) if self.via_is_alone => self.edits.delete(field.start as usize..field.end as usize),
+            _ => remove_values(&mut self.edits, message, HeaderName::Via, 1),
+        }
         self.turn_marks(message);
         let from = self.answered_by;
         self.strip_claims(message, from.as_ref());
@@ -583,6 +585,17 @@ impl Engine {
         }
         self.client_failure(key, ClientEvent::Timer(timer))
     }
+}
+
+/// Whether the topmost Via has a line of its own, and another follows: nearly always.
+#[inline]
+fn is_alone(message: &Message<'_>, top: &Via<'_>) -> bool {
+    let mut fields = message.fields_named(HeaderName::Via);
+    let is_whole = |field: &Field| top.text.len() == (field.value_end - field.value) as usize;
+    fields.next().is_some_and(is_whole)
+        && fields
+            .next()
+            .is_some_and(|second| second.value != second.value_end)
 }
 
 /// The value of `tz` among the parameters of a Via of ours, empty where it has none. Nothing in

@@ -66,12 +66,13 @@ pub(crate) enum Handled {
 impl Engine {
     /// A request came from the network.
     pub(crate) fn handle_request(&mut self, message: &Message<'_>, flow: Flow) -> Handled {
-        let limits = &self.config.limits;
-        let read = Request::read(*message, flow).and_then(|r| r.check_limits(limits).map(|()| r));
-        let mut request = match read {
+        let mut request = match Request::read(*message, flow) {
             Ok(request) => request,
             Err(status) => return self.refuse_unreadable(message, flow, status),
         };
+        if let Err(status) = request.check_limits(&self.config.limits) {
+            return self.refuse_unreadable(message, flow, status);
+        }
         if self.is_by_ourselves(&request) {
             request.flow.proof = Proof::Ourselves;
         } else {

@@ -105,6 +105,7 @@ impl InviteServer {
     }
 
     /// Takes one event.
+    #[inline]
     pub fn handle(&mut self, event: Event, ctx: &MachineContext, sink: &mut impl Sink) {
         match (self.state, event) {
             // §17.2.1: the most recent provisional response, if there is one.
