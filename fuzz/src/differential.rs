@@ -150,7 +150,7 @@ fn masked(bytes: &[u8]) -> String {
             continue;
         }
         // Ours, and only ours, are of this length.
-        let line = masked_after(line, ";branch=z9hG4bK", 34);
+        let line = masked_after(line, ";branch=z9hG4bK", 18);
         let line = masked_after(&line, ";rport;tz=", 64);
         out.push_str(&masked_after(&line, ";tag=tz", 16));
         out.push('\n');
@@ -158,13 +158,13 @@ fn masked(bytes: &[u8]) -> String {
     out + "\n" + body
 }
 
-/// `line` with up to `len` hexadecimal digits (and full stops) behind `mark` replaced.
+/// `line` with up to `len` hexadecimal digits (full stops and hyphens, too) behind `mark` replaced.
 fn masked_after(line: &str, mark: &str, len: usize) -> String {
     let Some(at) = line.find(mark) else {
         return line.to_owned();
     };
     let (before, after) = line.split_at(at + mark.len());
-    let is_masked = |c: &u8| c.is_ascii_hexdigit() || *c == b'.';
+    let is_masked = |c: &u8| c.is_ascii_hexdigit() || matches!(c, b'.' | b'-');
     let digits = after.bytes().take(len).take_while(is_masked).count();
     format!("{before}…{}", &after[digits..])
 }

@@ -208,6 +208,28 @@ fn without_state_the_record_route_goes_back_too() {
     assert!(marks.len() == 1 && !marks[0].contains("transport"), "{marks:?}");
 }
 
+/// What makes the caller's mark goes with the branch, which another transport changes.
+#[test]
+fn without_state_the_callers_mark_is_good_by_either_transport() {
+    for back_by_udp in [false, true] {
+        let mut b = Bench::new(&with(StateMode::Stateless));
+        let tcp = one(b.udp(CALLER, &long("SUBSCRIBE", "a1")));
+        let (sent, flow) = match back_by_udp {
+            true => (one(b.undelivered(&tcp)), udp_flow(CALLEE)),
+            false => (tcp, tcp_flow(CALLEE, 5)),
+        };
+        let route = route_of_caller(&mut b, flow, &sent).join(", ");
+        let again = request(
+            "SUBSCRIBE",
+            "sip:bob@203.0.113.9",
+            "a2",
+            &format!("Route: {route}\n"),
+        )
+        .replace("To: <sip:bob@example.com>", "To: <sip:bob@example.com>;tag=t1");
+        assert_eq!(one(b.udp(CALLER, &again)).address(), "203.0.113.9:5060");
+    }
+}
+
 #[test]
 fn without_state_copies_take_the_same_way_and_an_invite_stays() {
     let mut b = Bench::new(&with(StateMode::Stateless));

@@ -62,7 +62,17 @@ pub fn qvalue(text: &[u8]) -> Option<u16> {
 }
 
 /// Appends a decimal number.
-pub fn write_decimal(out: &mut alloc::vec::Vec<u8>, mut value: u64) {
+#[inline]
+pub fn write_decimal(out: &mut alloc::vec::Vec<u8>, value: u64) {
+    // Most are short: hops, ports of no more than five digits, numbers of listeners.
+    match value {
+        0..10 => out.push(b'0' + value as u8),
+        10..100 => out.extend_from_slice(&[b'0' + (value / 10) as u8, b'0' + (value % 10) as u8]),
+        _ => write_long_decimal(out, value),
+    }
+}
+
+fn write_long_decimal(out: &mut alloc::vec::Vec<u8>, mut value: u64) {
     let mut digits = [0u8; 20];
     let mut at = digits.len();
     loop {

@@ -10,9 +10,11 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use sip_message::header::NameAddr;
 use sip_message::{Field, HeaderName, Message};
 
 use super::Engine;
+use super::request::Request;
 use crate::transport::Flow;
 
 /// Names in lower case, and when they are taken off. The first is [`HeaderName::PAssertedIdentity`].
@@ -92,9 +94,13 @@ impl Engine {
 
     /// Takes `verstat`, by which a network says that it has verified the caller's number, off From and
     /// P-Preferred-Identity of strangers. The From of the response may differ: a dialog is known by its tags.
-    pub(crate) fn strip_verstat(&mut self, message: &Message<'_>, from: &Flow) {
+    pub(crate) fn strip_verstat(&mut self, request: &Request<'_>) {
+        let (message, from) = (&request.message, &request.flow);
         let preferred = message.fields_named(HeaderName::PPreferredIdentity);
-        for field in message.fields_named(HeaderName::From).take(1).chain(preferred) {
+        // Nearly always the tag is the only parameter.
+        let skipped = usize::from(has_only_tag(&request.from));
+        let of_from = message.fields_named(HeaderName::From).take(1).skip(skipped);
+        for field in of_from.chain(preferred) {
             let mut params = verstat_params(message.field_value(field)).peekable();
             if params.peek().is_none() {
                 continue;
@@ -148,6 +154,15 @@ fn says_network_provided(value: &[u8]) -> bool {
 /// The parameter of an identity that says whether the network has verified its number
 /// (3GPP TS 24.229 §7.2A.20).
 const VERSTAT: &[u8] = b"verstat";
+
+/// Whether an address has no parameters but `tag`, neither in its URI nor behind it.
+#[inline]
+fn has_only_tag(addr: &NameAddr<'_>) -> bool {
+    let tag = addr.tag().unwrap_or_default();
+    let params = addr.params.as_bytes();
+    let is_tag = params.len() == b";tag=".len() + tag.len() && params.starts_with(b";tag=");
+    is_tag && memchr::memchr(b';', addr.uri).is_none()
+}
 
 /// Where `;verstat=…` stands in a value, each of them.
 fn verstat_params(value: &[u8]) -> impl Iterator<Item = Range<usize>> {

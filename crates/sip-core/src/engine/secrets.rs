@@ -296,6 +296,13 @@ pub(crate) fn hex64(value: u64) -> [u8; 16] {
     text
 }
 
+/// The 2 digits of `value`.
+#[inline]
+pub(crate) fn hex8(value: u8) -> [u8; 2] {
+    let nibbles = u16::from(value >> 4) | u16::from(value & 15) << 8;
+    (digits_of(u64::from(nibbles)) as u16).to_le_bytes()
+}
+
 /// The 4 digits of `value`.
 #[inline]
 pub(crate) fn hex16(value: u16) -> [u8; 4] {
@@ -398,6 +405,8 @@ mod tests {
         write_hex(&mut out, 7, 2);
         assert_eq!(out, b"0012ab00000000ff07");
         assert_eq!(&hex48(0xffff_0012_ab00_00f7), b"0012ab0000f7");
+        assert_eq!(&hex64(0x0123_4567_89ab_cdef), b"0123456789abcdef");
+        assert_eq!((&hex16(0x0a9f), &hex8(0xb7)), (b"0a9f", b"b7"));
         assert_eq!(read_hex(b"0012ab00000000ff", 16), Some(0x0012_ab00_0000_00ff));
         for byte in 0..=u8::MAX {
             let text = [b'0', b'0', b'0', byte, b'0', b'0', b'0', b'0', byte];

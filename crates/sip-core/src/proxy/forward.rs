@@ -17,7 +17,7 @@ use crate::config::StateMode;
 use crate::engine::context::{Context, Shape, Target, TargetState};
 use crate::engine::directory::COOKIE;
 use crate::engine::request::Request;
-use crate::engine::secrets::{Branched, hex64, read_hex, write_hex};
+use crate::engine::secrets::{Branched, hex8, hex64, read_hex, write_hex};
 use crate::engine::{ClientUser, Engine, Owner, Pin};
 use crate::id::{ConnId, ListenerId};
 use crate::resolve::{Candidate, Candidates};
@@ -598,7 +598,7 @@ fn write_via(
 pub(crate) fn write_via_start(out: &mut Vec<u8>, start: &[u8], branch: u64, number: u8) {
     out.extend_from_slice(start);
     out.extend_from_slice(&hex64(branch));
-    write_hex(out, u128::from(number), 2);
+    out.extend_from_slice(&hex8(number));
 }
 
 /// Whether an address is not that of one host. A contact, a 3xx, a Request-URI or a name can lead there, and a

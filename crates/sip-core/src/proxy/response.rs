@@ -353,7 +353,8 @@ impl Engine {
             return;
         };
         if invite {
-            let call_id = Box::from(message.call_id().unwrap_or_default());
+            // That it is well formed was seen when the response came.
+            let call_id = Box::from(message.value(HeaderName::CallId).unwrap_or_default());
             self.note_answer(call_id, status, started);
         }
         if status == 408 && !invite {

@@ -488,7 +488,7 @@ impl Engine {
             }
         }
         self.strip_claims(message, Some(&request.flow));
-        self.strip_verstat(message, &request.flow);
+        self.strip_verstat(request);
     }
 }
 

@@ -46,8 +46,6 @@ impl Engine {
     ) -> bool {
         let is_denied = |engine: &Self, candidate: &Candidate| match hop.lead {
             Lead::Believed => false,
-            // A rule that sends requests on by the Request-URI is the operator's wish.
-            Lead::Request if !position.in_dialog => false,
             Lead::Request => {
                 let (ip, from) = (candidate.address.ip(), source_of(&request.flow));
                 let is_beyond = || {
@@ -58,8 +56,14 @@ impl Engine {
             }
             Lead::Contact(from) => engine.is_denied_target(hop.host, candidate.address, from),
         };
+        let may_be_denied = match hop.lead {
+            Lead::Believed => false,
+            // A rule that sends requests on by the Request-URI is the operator's wish.
+            Lead::Request => position.in_dialog,
+            Lead::Contact(_) => true,
+        };
         // Nearly always no address is denied.
-        if candidates.iter().any(|candidate| is_denied(self, candidate)) {
+        if may_be_denied && candidates.iter().any(|candidate| is_denied(self, candidate)) {
             let before = candidates.len();
             candidates.retain(|candidate| !is_denied(self, candidate));
             self.counters.destinations_denied += (before - candidates.len()) as u64;

@@ -11,7 +11,7 @@ use super::{Flow, Transport};
 
 /// Whether the topmost Via of a request from `remote` leaves as it came.
 pub fn is_final(via: &Via<'_>, remote: SocketAddr) -> bool {
-    via.rport().is_none() && !via.params.has(b"received") && via.host.ip() == Some(remote.ip().to_canonical())
+    via.rport().is_none() && !via.has_received() && via.host.ip() == Some(remote.ip().to_canonical())
 }
 
 /// Appends the topmost Via value with `received` and `rport` set from where the request came.

@@ -193,7 +193,7 @@ mod tests {
         for text in [
             &b"SIP/2.0/UDP 192.0.2.1:5060;branch=z9hG4bK1"[..],
             b"SIP/2.0/TCP a.example;rport;branch=z9hG4bK776asdhds;received=192.0.2.1",
-            b"SIP/2.0/UDP 192.0.2.1:5060;branch=z9hG4bK0123456789abcdef0123456789abcdef00;rport=5061;tz=0.1.2",
+            b"SIP/2.0/UDP 192.0.2.1:5060;branch=z9hG4bK0123456789abcdef00;rport=5061;tz=0.1.2-0123456789abcdef",
             b"SIP/2.0/UDP a",
         ] {
             assert!(check(text).0, "{}", text.escape_ascii());

@@ -105,6 +105,11 @@ impl<'a> Via<'a> {
         }
     }
 
+    /// Whether `received` is there, whatever it says.
+    pub const fn has_received(&self) -> bool {
+        self.known.received.is_some()
+    }
+
     /// The same as [`Via::received`].
     pub fn received_any(&self) -> Option<IpAddr> {
         self.received()
