@@ -162,6 +162,16 @@ impl Pin {
     }
 }
 
+/// What few requests go through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Course {
+    Usual,
+    /// It left by TCP because it was too long for a datagram, and may go back as long as nothing has come.
+    Switched,
+    /// Its callee accepted with a 2xx that could not be passed on, and was hung up.
+    HungUp,
+}
+
 /// What the proxy keeps beside a client transaction.
 #[derive(Debug)]
 pub(crate) struct ClientUser {
@@ -182,14 +192,11 @@ pub(crate) struct ClientUser {
     pub(crate) peer: Option<PeerName>,
     /// Whether its flow is the only way.
     pub(crate) pin: Pin,
-    /// It left by TCP because it was too long for a datagram, and may go back.
-    pub(crate) switched: bool,
+    pub(crate) course: Course,
     /// The connection by which it goes knows of it.
     pub(crate) listed: bool,
     /// It goes to a user agent by a contact or flow, and not to a next hop of the configuration.
     pub(crate) is_contact: bool,
-    /// Its callee accepted with a 2xx that could not be passed on, and was hung up.
-    pub(crate) is_hung_up: bool,
     /// What makes the caller's mark in its responses.
     pub(crate) seed: Option<Seed>,
 }
@@ -206,10 +213,9 @@ impl ClientUser {
             cancel_sent: false,
             peer: None,
             pin: Pin::None,
-            switched: false,
+            course: Course::Usual,
             listed: false,
             is_contact: false,
-            is_hung_up: false,
             seed: None,
         }
     }

@@ -17,7 +17,7 @@ use super::response::Outcome;
 use crate::engine::context::TargetState;
 use crate::engine::effects::{ClientEvent, ServerEvent};
 use crate::engine::reply::Status;
-use crate::engine::{ClientUser, Engine, Owner};
+use crate::engine::{ClientUser, Course, Engine, Owner};
 use crate::event::Event;
 use crate::transaction::Passed;
 use crate::transaction::table::Key;
@@ -208,7 +208,7 @@ impl Engine {
         if client.request.is_empty() {
             return;
         }
-        client.user.is_hung_up = true;
+        client.user.course = Course::HungUp;
         let (flow, peer, pin) = (client.to, client.user.peer.clone(), client.user.pin);
         let hash = client.key().to_be_bytes();
         let invite = core::mem::take(&mut client.request);

@@ -18,7 +18,7 @@ use crate::engine::context::{Context, Shape, Target, TargetState};
 use crate::engine::directory::COOKIE;
 use crate::engine::request::Request;
 use crate::engine::secrets::{Branched, hex8, hex64, read_hex, write_hex};
-use crate::engine::{ClientUser, Engine, Owner, Pin};
+use crate::engine::{ClientUser, Course, Engine, Owner, Pin};
 use crate::id::{ConnId, ListenerId};
 use crate::resolve::{Candidate, Candidates};
 use crate::time::Millis;
@@ -334,7 +334,7 @@ impl Engine {
         let user = ClientUser {
             target: plan.target,
             c_ms: plan.shape.c_ms,
-            switched,
+            course: if switched { Course::Switched } else { Course::Usual },
             peer: plan.peer.clone(),
             pin: plan.pin,
             is_contact: plan.is_contact,

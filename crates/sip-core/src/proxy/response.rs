@@ -14,7 +14,7 @@ use crate::activity::Component;
 use crate::engine::effects::{ClientEvent, ServerEvent};
 use crate::engine::reply::Status;
 use crate::engine::secrets::BranchInput;
-use crate::engine::{Engine, Owner, Pin};
+use crate::engine::{Course, Engine, Owner, Pin};
 use crate::event::Event;
 use crate::id::{ConnId, WorkerId};
 use crate::time::Instant;
@@ -249,7 +249,7 @@ impl Engine {
             }
             return self.relay_provisional(server, status, message);
         }
-        if client.user.is_hung_up && status < 300 {
+        if client.user.course == Course::HungUp && status < 300 {
             // A clean copy comes too late: its caller has another answer.
             self.hang_up(key, message);
             return Outcome::Done;

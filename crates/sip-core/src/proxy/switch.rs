@@ -31,8 +31,8 @@ use super::mark::Mark;
 use super::record_route::RecordRoute;
 use super::response::ingress_token;
 use crate::config::StateMode;
-use crate::engine::Engine;
 use crate::engine::request::Request;
+use crate::engine::{Course, Engine};
 use crate::id::ListenerId;
 use crate::resolve::Candidate;
 use crate::transaction::table::{ClientMachine, Key};
@@ -152,8 +152,11 @@ impl Engine {
             ClientMachine::Invite(m) => m.state() == invite_client::State::Calling,
             ClientMachine::NonInvite(m) => m.state() == non_invite_client::State::Trying,
         };
-        let switched = core::mem::take(&mut client.user.switched);
-        if !switched || !silent {
+        if client.user.course != Course::Switched {
+            return false;
+        }
+        client.user.course = Course::Usual;
+        if !silent {
             return false;
         }
         let (stream, server) = (client.to, client.user.server());
