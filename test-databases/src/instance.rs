@@ -177,6 +177,14 @@ impl Instance {
     }
 
     #[track_caller]
+    pub(crate) fn stop_child(&self, pid: u32) {
+        let mut watchdog = self.watchdog();
+        let children = system::children(self.running(&watchdog));
+        assert!(children.contains(&pid), "{pid} is no process of {}", self.name);
+        watchdog.signal("STOP", &[pid]);
+    }
+
+    #[track_caller]
     pub(crate) fn continue_answering(&self) {
         let mut watchdog = self.watchdog();
         let pid = self.running(&watchdog);

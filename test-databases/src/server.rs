@@ -159,7 +159,16 @@ impl Server {
         self.instance().stop_answering();
     }
 
-    /// Lets it go on after [`Self::stop_answering`].
+    /// Stops one of its processes (SIGSTOP), which with PostgreSQL is one connection.
+    ///
+    /// # Panics
+    /// When it is no process of this server, or another program lends the server.
+    #[track_caller]
+    pub fn stop_process(&self, pid: u32) {
+        self.instance().stop_child(pid);
+    }
+
+    /// Lets it go on after [`Self::stop_answering`] or [`Self::stop_process`].
     ///
     /// # Panics
     /// When it is not running, or another program lends it.

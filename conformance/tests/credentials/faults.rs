@@ -60,6 +60,26 @@ fn a_database_whose_processes_are_stopped() {
     told.new_users_were_refused(what);
 }
 
+/// A connection that is dead without a word costs no call while others are up: what it carries is asked once more.
+#[test]
+fn one_connection_that_says_nothing() {
+    let what = "one connection stopped";
+    let postgres = PostgreSql::start();
+    let stage = Stage::set(postgres.fresh_database(), Setting::default());
+    let stop = || {
+        let sessions = postgres.sql("SELECT pid FROM pg_stat_activity WHERE application_name = 'trapezoid'");
+        let first = sessions.lines().next().and_then(|pid| pid.trim().parse().ok());
+        postgres.stop_process(first.expect("the server is connected"));
+        let again = "trapezoid_credential_asked_again_total";
+        stage.server.wait_for_metric(again, "", |n| n >= 1.0);
+    };
+    let fault = stage.during(stop, || postgres.continue_answering());
+    let recovered = stage.recovered();
+    let told = stage.finish(fault, recovered);
+    told.is_undisturbed(what);
+    told.new_users_succeed(what);
+}
+
 #[test]
 fn a_slow_database() {
     let what = "slow";

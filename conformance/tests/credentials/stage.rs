@@ -344,6 +344,11 @@ impl Told {
             let [median, p99, worst] = [50, 99, 100].map(|share| percentile(&mut times, share));
             eprintln!("{what}: strangers {name}: median {median:?}, p99 {p99:?}, worst {worst:?}");
         }
+        let new = self.of(Class::New, self.recovered, self.end());
+        let served = new.iter().filter(|o| o.begun >= self.recovered);
+        let mut times: Vec<Duration> = served.map(|o| o.took).collect();
+        let [median, p99, worst] = [50, 99, 100].map(|share| percentile(&mut times, share));
+        eprintln!("{what}: new users after: median {median:?}, p99 {p99:?}, worst {worst:?}");
         eprintln!(
             "{what}: fault of {:?}, struck after {:?}, new users succeed {:?} after its end",
             self.fault.over - self.fault.begun,
@@ -381,10 +386,18 @@ impl Told {
             .collect();
         assert!(
             failed.is_empty(),
-            "{what}: {} of {} {class:?} requests failed: {failed:#?}",
+            "{what}: {} of {} {class:?} requests failed: {failed:#?}\nThe log's last lines on the database:\n{}",
             failed.len(),
-            of_class.len()
+            of_class.len(),
+            self.log_on_database()
         );
+    }
+
+    /// The last lines of the log that are about the database, for who reads of a failure.
+    fn log_on_database(&self) -> String {
+        let is_of_it = |line: &&str| line.contains("store=") || line.contains("subscriber");
+        let lines: Vec<&str> = self.log.lines().filter(is_of_it).collect();
+        lines[lines.len().saturating_sub(60)..].join("\n")
     }
 
     fn describe(&self, o: &Outcome) -> String {

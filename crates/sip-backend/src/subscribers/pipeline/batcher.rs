@@ -42,6 +42,13 @@ const LEAST_GAP: Duration = Duration::from_millis(1);
 /// costs more than that.
 const LEAST_PATIENCE: Duration = Duration::from_secs(1);
 
+/// A connection that has not answered for this part of the deadline may be dead, and the others are not: what it
+/// carries is asked once more, on another.
+const PATIENCE: u32 = 2;
+
+/// The same in rounds: a database that is slow as a whole would only become slower by it.
+const PATIENCE_ROUNDS: u32 = 4;
+
 /// The rules of the queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
@@ -102,8 +109,14 @@ struct Flight {
     waiters: Vec<Waiter>,
     asked: Instant,
     deadline: Instant,
-    /// In the queue, not under way.
+    /// In the queue.
     queued: bool,
+    /// Batches under way that it is in.
+    carried: u8,
+    /// When it was sent last.
+    sent: Option<Instant>,
+    /// It was asked once more while the first connection was silent.
+    asked_again: bool,
     /// Times that it was under way when a connection ended; the last that counted.
     lost: u8,
     lost_at: Option<Instant>,
@@ -182,6 +195,8 @@ pub(super) struct Batcher {
     queued: usize,
     /// All flights, oldest first; ended ones too, until their time has come.
     by_age: VecDeque<(Instant, FlightId)>,
+    /// Flights in the order in which they were sent; others too, until their time has come.
+    by_sending: VecDeque<(Instant, FlightId)>,
     questions: usize,
     sessions: usize,
     breaker: Breaker,
@@ -207,6 +222,7 @@ impl Batcher {
             queue: VecDeque::new(),
             queued: 0,
             by_age: VecDeque::new(),
+            by_sending: VecDeque::new(),
             questions: 0,
             sessions: 0,
             breaker: Breaker::new(),
@@ -264,6 +280,9 @@ impl Batcher {
             asked: now,
             deadline,
             queued: true,
+            carried: 0,
+            sent: None,
+            asked_again: false,
             lost: 0,
             lost_at: None,
             alone: false,
@@ -352,16 +371,24 @@ impl Batcher {
             let waited = now.saturating_duration_since(flight.asked);
             let is_late = left < round && waited > left;
             let alone = flight.alone;
-            if !is_late {
+            // The connection that carries it may yet answer.
+            let is_carried = flight.carried > 0;
+            if is_late && is_carried {
                 flight.queued = false;
+                self.queued -= 1;
+            } else if !is_late {
+                flight.queued = false;
+                flight.carried += 1;
+                flight.sent = Some(now);
                 flight.epoch = epoch;
                 batch.flights.push((id, Arc::clone(&flight.subject)));
                 self.queued -= 1;
+                self.by_sending.push_back((now, id));
             }
             self.queue.pop_front();
-            if is_late {
+            if is_late && !is_carried {
                 batch.too_late.extend(self.settle(id));
-            } else if alone {
+            } else if alone && !is_late {
                 break;
             }
         }
@@ -394,13 +421,14 @@ impl Batcher {
             let Some(flight) = self.live_mut(*id) else {
                 continue;
             };
+            flight.carried -= 1;
             if flight.lost_at.is_none_or(|before| made > before) {
                 flight.lost += 1;
                 flight.lost_at = Some(now);
             }
             if flight.lost >= MAX_LOST {
                 given_up.extend(self.settle(*id));
-            } else {
+            } else if !flight.queued && flight.carried == 0 {
                 flight.queued = true;
                 self.queued += 1;
                 self.queue.push_front(*id);
@@ -417,7 +445,11 @@ impl Batcher {
             if alone {
                 given_up.extend(self.settle(*id));
             } else if let Some(flight) = self.live_mut(*id) {
+                flight.carried -= 1;
                 flight.alone = true;
+                if flight.queued || flight.carried > 0 {
+                    continue;
+                }
                 flight.queued = true;
                 self.queued += 1;
                 self.queue.push_front(*id);
@@ -432,6 +464,7 @@ impl Batcher {
 
     /// Ends all flights.
     pub(super) fn drain(&mut self, ended: &mut Vec<Ended>) {
+        self.by_sending.clear();
         while let Some((_, id)) = self.by_age.pop_front() {
             ended.extend(self.settle(id));
         }
@@ -451,6 +484,39 @@ impl Batcher {
     /// When [`Batcher::expire`] has something to do, should nothing be answered.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.by_age.front().map(|(deadline, _)| *deadline)
+    }
+
+    /// How long a connection may be silent before what it carries is asked once more.
+    pub(super) fn patience(&self) -> Duration {
+        (self.rules.deadline / PATIENCE).max(self.round * PATIENCE_ROUNDS)
+    }
+
+    /// Puts flights that were sent too long ago to the front of the queue, once each; how many. While no other
+    /// connection is up, or it is not certain that the database is, there is no use in that.
+    pub(super) fn ask_again(&mut self, now: Instant) -> usize {
+        let patience = self.patience();
+        let is_of_use = self.sessions > 1 && self.breaker.state() == State::Closed;
+        let mut again = 0;
+        while let Some((sent, id)) = self.by_sending.front().copied() {
+            let flight = self.live_mut(id).filter(|flight| {
+                // One that was sent again since has a later entry.
+                flight.sent == Some(sent) && !flight.queued && !flight.asked_again
+            });
+            if let Some(flight) = flight {
+                if now.saturating_duration_since(sent) < patience {
+                    break;
+                }
+                if is_of_use {
+                    flight.asked_again = true;
+                    flight.queued = true;
+                    self.queued += 1;
+                    self.queue.push_front(id);
+                    again += 1;
+                }
+            }
+            self.by_sending.pop_front();
+        }
+        again
     }
 
     /// A batch was answered, after `round`.

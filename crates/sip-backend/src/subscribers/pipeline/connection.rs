@@ -13,7 +13,7 @@ use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use sip_core::query::Secrets;
 use tokio::select;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::{sleep, sleep_until, timeout, timeout_at};
 
 use super::Inner;
@@ -37,6 +37,8 @@ const CONNECTING: usize = 16;
 const PROBE_IDLE: Duration = Duration::from_secs(15);
 /// Deadlines are looked at no more often than this.
 const EXPIRE_EVERY: Duration = Duration::from_millis(10);
+/// So many times within the patience that silent connections have, it is looked for them.
+const LOOKS: u32 = 8;
 
 /// What all connections know of the table.
 #[derive(Debug, Default)]
@@ -67,16 +69,23 @@ pub(super) async fn run<D: Database>(inner: &Inner, database: &D, connections: u
     }
 }
 
-/// Ends questions whose time is over; never returns.
+/// Ends questions whose time is over, and asks again what a connection is silent about; never returns.
 async fn expire(inner: &Inner) {
     loop {
         let mut ended = Vec::new();
-        let next = {
+        let (next, again) = {
+            let now = Instant::now();
             let mut batcher = inner.batcher.lock();
-            batcher.expire(Instant::now(), &mut ended);
-            batcher.next_deadline()
+            batcher.expire(now, &mut ended);
+            let again = batcher.ask_again(now);
+            let look = now + batcher.patience() / LOOKS;
+            (batcher.next_deadline().map(|next| next.min(look)), again)
         };
         inner.expired(ended);
+        if again > 0 {
+            inner.stats.again.add(again as u64);
+            inner.wake();
+        }
         match next {
             Some(next) => sleep_until(next.max(Instant::now() + EXPIRE_EVERY).into()).await,
             None => inner.ageing.notified().await,
@@ -173,6 +182,9 @@ async fn serve<D: Database>(inner: &Inner, session: &D::Session, watch: &Watch, 
     let made = Instant::now();
     let mut closed = inner.closed.subscribe();
     let mut under_way = FuturesUnordered::new();
+    // One batch was not answered: those behind it will not be, either.
+    let over = watch::Sender::new(false);
+    let mut heard = Instant::now();
     let mut watching = None;
     let mut every = PROBE_IDLE;
     let mut look_at = Instant::now() + every;
@@ -184,7 +196,8 @@ async fn serve<D: Database>(inner: &Inner, session: &D::Session, watch: &Watch, 
                 look_at = Instant::now();
             }
         }
-        let may_take = under_way.len() < D::DEPTH;
+        let is_silent = !under_way.is_empty() && heard.elapsed() >= inner.batcher.lock().patience();
+        let may_take = under_way.len() < D::DEPTH && !is_silent;
         if may_take && Instant::now() >= look_at {
             look_at = Instant::now() + every;
             if inner.batcher.lock().queued() > 0 {
@@ -198,6 +211,7 @@ async fn serve<D: Database>(inner: &Inner, session: &D::Session, watch: &Watch, 
             } else {
                 let looking = look(inner, session, watch, watching.is_some());
                 if beside(&mut under_way, looking).await.is_err() {
+                    over.send_replace(true);
                     while under_way.next().await.is_some() {}
                     return End::Failed;
                 }
@@ -210,7 +224,10 @@ async fn serve<D: Database>(inner: &Inner, session: &D::Session, watch: &Watch, 
                 if watching.is_none() {
                     look_at = Instant::now() + every;
                 }
-                under_way.push(send(inner, session, made, batch));
+                if under_way.is_empty() {
+                    heard = Instant::now();
+                }
+                under_way.push(send(inner, session, made, batch, over.subscribe()));
                 continue;
             }
             Take::Closed if under_way.is_empty() => {
@@ -224,12 +241,21 @@ async fn serve<D: Database>(inner: &Inner, session: &D::Session, watch: &Watch, 
         let idle = under_way.is_empty();
         select! {
             biased;
-            Some(sent) = under_way.next(), if !idle => if sent.is_err() {
-                // The others on it are lost as well.
-                while under_way.next().await.is_some() {}
-                return End::Failed;
-            },
-            () = woken(inner, idle), if may_take => {}
+            Some(sent) = under_way.next(), if !idle => {
+                heard = Instant::now();
+                if sent.is_err() {
+                    // The others on it are lost as well.
+                    over.send_replace(true);
+                    while under_way.next().await.is_some() {}
+                    return End::Failed;
+                }
+            }
+            () = woken(inner, idle), if may_take => {
+                // One that has become silent meanwhile leaves it to another.
+                if !idle && heard.elapsed() >= inner.batcher.lock().patience() {
+                    inner.busy.notify_one();
+                }
+            }
             () = at(until) => {}
             () = watch.free.notified(), if watching.is_none() => {}
             _ = closed.wait_for(|closed| *closed), if !*inner.closed.borrow() => {}
@@ -323,19 +349,29 @@ async fn look(inner: &Inner, session: &impl Session, watch: &Watch, watching: bo
 }
 
 /// Sends one batch, on a connection made at `made`, and answers its questions.
-async fn send(inner: &Inner, session: &impl Session, made: Instant, batch: Batch) -> Result<(), ()> {
+/// Once `over`, it is as if the connection had ended.
+async fn send(
+    inner: &Inner,
+    session: &impl Session,
+    made: Instant,
+    batch: Batch,
+    mut over: watch::Receiver<bool>,
+) -> Result<(), ()> {
     let begun = Instant::now();
     inner.stats.sent(begun - batch.oldest, batch.flights.len());
     // What is read from now on is at least as new as this.
     let moment = inner.cache.moment();
     let subjects: Vec<&Subject> = batch.flights.iter().map(|(_, subject)| &**subject).collect();
     let mut found: Vec<Option<Secrets>> = vec![None; subjects.len()];
-    let fetched = timeout_at(
+    let fetching = timeout_at(
         batch.deadline.into(),
         fetch(inner, session, &subjects, &mut found),
-    )
-    .await
-    .unwrap_or_else(|_| Err(DbError::Silent));
+    );
+    let fetched = select! {
+        biased;
+        fetched = fetching => fetched.unwrap_or(Err(DbError::Silent)),
+        _ = over.wait_for(|over| *over) => Err(DbError::lost("the batch before was not answered")),
+    };
     let error = match fetched {
         Ok(()) => {
             let round = begun.elapsed();

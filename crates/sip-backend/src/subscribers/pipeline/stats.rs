@@ -49,6 +49,8 @@ pub(super) struct Stats {
     pub(super) timed_out: Counter,
     /// Failures of the database.
     pub(super) errors: Counter,
+    /// Asked once more on another connection.
+    pub(super) again: Counter,
     /// Batches whose connection ended.
     pub(super) lost: Counter,
     /// Connections made.
@@ -76,6 +78,7 @@ impl Stats {
             stale: Counter::new(),
             timed_out: Counter::new(),
             errors: Counter::new(),
+            again: Counter::new(),
             lost: Counter::new(),
             connected: Counter::new(),
             batch: Histogram::new(metrics::BATCH),
@@ -165,6 +168,11 @@ impl Stats {
                 "credential_store_errors",
                 "Errors of the subscriber database.",
                 &self.errors,
+            ),
+            counter(
+                "credential_asked_again",
+                "Look-ups that one connection did not answer for half of their time and that went on another, too.",
+                &self.again,
             ),
             counter(
                 "credential_batches_lost",

@@ -250,6 +250,75 @@ fn a_batch_whose_connection_ends_goes_again_first_but_not_for_ever() {
 }
 
 #[test]
+fn what_a_silent_connection_carries_is_asked_once_more() {
+    let t = Instant::now();
+    let answer = |batcher: &mut Batcher, batch: &Batch| {
+        let ended = batch.flights.iter().filter_map(|(id, _)| batcher.settle(*id));
+        ended.count()
+    };
+    for second_answers in [true, false] {
+        let mut batcher = filled(Mode::Adaptive, t, 2);
+        batcher.set_sessions(2);
+        let first = batch(batcher.take(t, false));
+        assert_eq!(batcher.ask_again(t + 499 * MS), 0);
+        assert_eq!((batcher.ask_again(t + 500 * MS), batcher.queued()), (2, 2));
+        assert_eq!(batcher.ask_again(t + 600 * MS), 0, "once");
+        let second = batch(batcher.take(t + 600 * MS, false));
+        assert_eq!(
+            batcher.ask_again(t + 999 * MS),
+            0,
+            "nor is the second asked again"
+        );
+        let (answered, other) = match second_answers {
+            true => (second, first),
+            false => (first, second),
+        };
+        assert_eq!(
+            (answer(&mut batcher, &answered), answer(&mut batcher, &other)),
+            (2, 0)
+        );
+        assert_eq!(
+            (batcher.queued(), batcher.under_way(), batcher.questions()),
+            (0, 0, 0)
+        );
+    }
+}
+
+#[test]
+fn what_is_asked_again_goes_back_when_both_connections_have_ended() {
+    let t = Instant::now();
+    let mut batcher = filled(Mode::Adaptive, t, 2);
+    batcher.set_sessions(2);
+    let mut given_up = Vec::new();
+    let first = batch(batcher.take(t, false));
+    assert_eq!(batcher.ask_again(t + 500 * MS), 2);
+    // In the queue it waits already.
+    batcher.put_back(t + 510 * MS, t, &first, &mut given_up);
+    assert_eq!(batcher.queued(), 2);
+    let second = batch(batcher.take(t + 520 * MS, false));
+    batcher.put_back(t + 530 * MS, t, &second, &mut given_up);
+    assert_eq!((batcher.queued(), given_up.len()), (2, 0));
+}
+
+#[test]
+fn a_slow_database_is_not_asked_twice() {
+    let t = Instant::now();
+    let cases: [fn(&mut Batcher, Instant); 3] = [
+        // Four rounds are more than half of the deadline.
+        |batcher, _| batcher.succeeded(200 * MS),
+        |batcher, _| batcher.set_sessions(1),
+        |batcher, t| (0..9).for_each(|_| batcher.failed(t, Failure::Batch, &mut Vec::new())),
+    ];
+    for (number, case) in cases.into_iter().enumerate() {
+        let mut batcher = filled(Mode::Adaptive, t, 2);
+        batcher.set_sessions(2);
+        let _first = batch(batcher.take(t, false));
+        case(&mut batcher, t);
+        assert_eq!(batcher.ask_again(t + 600 * MS), 0, "{number}");
+    }
+}
+
+#[test]
 fn connections_that_ended_together_count_once() {
     let t = Instant::now();
     let mut batcher = filled(Mode::Adaptive, t, 1);
@@ -437,6 +506,7 @@ mod properties {
         Settle,
         Lose,
         Pass(u16),
+        AskAgain,
         Fail,
     }
 
@@ -447,6 +517,7 @@ mod properties {
             2 => Just(Step::Settle),
             1 => Just(Step::Lose),
             1 => (0..700_u16).prop_map(Step::Pass),
+            1 => Just(Step::AskAgain),
             1 => Just(Step::Fail),
         ]
     }
@@ -460,9 +531,9 @@ mod properties {
         ) {
             let mut now = Instant::now();
             let mut batcher = Batcher::new(Rules { questions: 20, ..rules(mode) });
-            batcher.set_sessions(1);
+            batcher.set_sessions(2);
             let (mut open, mut done) = (std::collections::BTreeSet::new(), Vec::new());
-            let (mut flying, mut slot) = (Vec::new(), 0);
+            let (mut flying, mut slot, mut again) = (Vec::new(), 0, 0);
             for step in steps {
                 match step {
                     Step::Ask(user) => {
@@ -475,7 +546,8 @@ mod properties {
                     }
                     Step::Take(busy) => {
                         if let Take::Batch(mut batch) = batcher.take(now, busy) {
-                            prop_assert!(!batch.flights.is_empty() || !batch.too_late.is_empty());
+                            // What was asked again too late is left to the first connection.
+                            prop_assert!(again > 0 || !batch.flights.is_empty() || !batch.too_late.is_empty());
                             prop_assert!(batch.flights.len() <= 4);
                             done.append(&mut batch.too_late);
                             flying.extend((!batch.flights.is_empty()).then_some(batch));
@@ -492,6 +564,7 @@ mod properties {
                         now += u32::from(ms) * MS;
                         batcher.expire(now, &mut done);
                     }
+                    Step::AskAgain => again += batcher.ask_again(now),
                     Step::Fail => batcher.failed(now, Failure::Batch, &mut done),
                 }
                 prop_assert!(batcher.questions() <= 20);
