@@ -17,6 +17,7 @@ pub(crate) mod refusals;
 pub(crate) mod reply;
 pub(crate) mod request;
 pub(crate) mod secrets;
+pub(crate) mod seed;
 pub(crate) mod waiting;
 
 use alloc::boxed::Box;
@@ -30,6 +31,7 @@ use sip_message::write::Edits;
 use sip_message::{HeaderIndex, Message};
 use smallvec::SmallVec;
 
+use self::seed::{Seed, Turn};
 use crate::activity::{Activity, Component};
 use crate::admission::Admission;
 use crate::auth::verify::Authenticator;
@@ -39,7 +41,6 @@ use crate::event::{Calls, Counters, Event};
 use crate::id::{ConnId, QueryId, WorkerId};
 use crate::location::codec::BindingRef;
 use crate::owner::owner;
-use crate::proxy::mark::{Seed, Turn};
 use crate::query::Query;
 use crate::resolve::Cache;
 use crate::shared::SharedState;

@@ -11,13 +11,13 @@ use sip_message::write::Edits;
 use sip_message::{HeaderName, Message, Method, Uri};
 
 use super::flow_token::{RouteFlow, flow_of_contact};
-use super::mark::Seed;
 use crate::activity::Component;
 use crate::config::StateMode;
 use crate::engine::context::{Context, Shape, Target, TargetState};
 use crate::engine::directory::COOKIE;
 use crate::engine::request::Request;
 use crate::engine::secrets::{Branched, hex8, hex64, read_hex, write_hex};
+use crate::engine::seed::Seed;
 use crate::engine::{ClientUser, Course, Engine, Owner, Pin};
 use crate::id::{ConnId, ListenerId};
 use crate::resolve::{Candidate, Candidates};
@@ -382,9 +382,7 @@ impl Engine {
     fn final_edits(&mut self, request: &Request<'_>, leaving: &Leaving) -> Option<Seed> {
         let to = leaving.to;
         let message = &request.message;
-        let Some(egress) = self.config.listeners.get(usize::from(to.listener.0)) else {
-            return None;
-        };
+        let egress = self.config.listeners.get(usize::from(to.listener.0))?;
         if !via::is_final(&request.via, request.flow.remote)
             && let Some(top) = sip_message::chars::span_in(message.source(), request.via.text)
         {

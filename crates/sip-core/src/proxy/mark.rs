@@ -20,13 +20,13 @@
 //! | 48 | a MAC over the rest |
 
 use alloc::vec::Vec;
-use core::num::NonZeroU64;
 
 use sip_message::{HeaderName, Message, Method, Params};
 
 use crate::engine::Engine;
 use crate::engine::place::{DomainNumber, PlaceId};
-use crate::engine::secrets::{Secrets, hex16, hex48, read_hex, write_hex};
+use crate::engine::secrets::{Secrets, hex48, read_hex, write_hex};
+use crate::engine::seed::{Seed, Turn};
 
 /// The parameter that holds the mark.
 const PARAM: &[u8] = b"tz";
@@ -63,21 +63,6 @@ const CALLEE_DOMAIN_AT: u32 = FLAGS_AT + 6;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark(u128);
 
-/// What makes the caller's mark of a dialog: 48 bits that the callee does not get to know, and above them 16 of the
-/// callee's MAC, by which a mark in a response is known to be of its transaction. A transaction keeps it. Without state
-/// our Via carries it, under a pad that only the request tells ([`crate::engine::secrets::Branched`]).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seed(NonZeroU64);
-
-/// How a response turns marks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Turn {
-    /// The last digits of the callee's mark.
-    ends_with: [u8; 4],
-    /// The MAC of the caller's.
-    mac: u64,
-}
-
 /// The ends of a dialog that begins.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ends {
@@ -91,47 +76,6 @@ pub(crate) struct Ends {
     pub(crate) callee_domain: DomainNumber,
     /// The dialog begins with a SUBSCRIBE or REFER.
     pub(crate) is_subscription: bool,
-}
-
-impl Seed {
-    /// Of what a Via carries. Where that is not as we wrote it, it makes marks that are good for nothing.
-    #[inline]
-    pub(crate) fn uncovered(hidden: u64, pad: u64) -> Option<Self> {
-        NonZeroU64::new(hidden ^ pad).map(Self)
-    }
-
-    /// For a Via.
-    #[inline]
-    pub(crate) const fn hidden_by(self, pad: u64) -> u64 {
-        self.0.get() ^ pad
-    }
-
-    /// For a response with this tag of the callee.
-    #[inline]
-    pub(crate) fn turn(self, callee_tag: &[u8]) -> Turn {
-        Turn {
-            ends_with: hex16((self.0.get() >> 48) as u16),
-            mac: self.caller_mac(callee_tag),
-        }
-    }
-
-    /// The MAC of the caller's mark. Multiplications are hash enough: the callee sees none of its results, and callers
-    /// that find out the seed from several could make marks of their own dialog.
-    #[inline]
-    fn caller_mac(self, callee_tag: &[u8]) -> u64 {
-        const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-        let fold = |state: u64, word: u64| {
-            let product = u128::from(state ^ word) * u128::from(ODD);
-            product as u64 ^ (product >> 64) as u64
-        };
-        let state = self.0.get() ^ (callee_tag.len() as u64) << 48;
-        let (words, rest) = callee_tag.as_chunks::<8>();
-        let state = words
-            .iter()
-            .fold(state, |state, word| fold(state, u64::from_le_bytes(*word)));
-        let last = rest.iter().fold(0, |word, c| word << 8 | u64::from(*c));
-        fold(fold(state, last), 0) & MAC_BITS as u64
-    }
 }
 
 impl Mark {
@@ -158,8 +102,7 @@ impl Mark {
         let head = head & !(MAC_BITS | OF_CALLER);
         let [says @ .., _, _, _, _, _, _] = head.to_be_bytes();
         let [mac, hidden] = secrets.mark(says, call_id, caller_tag);
-        let seed = NonZeroU64::new(mac << 48 | hidden >> 16);
-        (Self(head | u128::from(mac) & MAC_BITS), seed.map(Seed))
+        (Self(head | u128::from(mac) & MAC_BITS), Seed::new(mac, hidden))
     }
 
     /// The caller's mark of the same dialog. It proves no more than this one does: of a forged one it is another.
@@ -346,6 +289,12 @@ mod tests {
             let secrets = secrets(7);
             let (of_callee, seed) = Mark::new(&secrets, DAY, ends, b"c1", b"a");
             let of_caller = of_callee.of_caller(&secrets, b"c1", [b"a", b"b"]);
+            let turn = seed.and_then(|seed| Seed::uncovered(seed.hidden_by(7), 7)).unwrap().turn(b"b");
+            prop_assert_eq!(u128::from(turn.mac), of_caller.0 & MAC_BITS, "as responses make it");
+            let mut digits = b"x;tz=".to_vec();
+            of_callee.write(&mut digits);
+            prop_assert!(turn.side_of(secrets.mark_domain_digits(), &digits, 1).is_some());
+            prop_assert_eq!(turn.side_of(&[b'x'; DOMAIN_DIGITS], &digits, 1), None);
             let is_good = |mark: Mark, call: &[u8], tags| mark.is_of(&secrets, DAY, call, tags);
             prop_assert!(is_good(of_callee, b"c1", [b"b", b"a"]));
             prop_assert!(is_good(of_caller, b"c1", [b"a", b"b"]));

@@ -14,12 +14,13 @@ use sip_message::{HeaderName, Method, SipUri};
 use super::flow_token::{Dialog, RouteFlow, TokenOwner};
 use super::forward::Leaving;
 use super::hop::Hop;
-use super::mark::{Ends, Mark, Seed};
+use super::mark::{Ends, Mark};
 use crate::config::{Config, Listener};
 use crate::engine::Engine;
 use crate::engine::directory::is_exempt;
 use crate::engine::place::{PlaceId, domain_number};
 use crate::engine::request::Request;
+use crate::engine::seed::Seed;
 use crate::resolve::HostRef;
 use crate::transport::{Flow, Transport};
 

@@ -182,9 +182,7 @@ async fn serve<D: Database>(inner: &Inner, session: &D::Session, watch: &Watch, 
     let made = Instant::now();
     let mut closed = inner.closed.subscribe();
     let mut under_way = FuturesUnordered::new();
-    // One batch was not answered: those behind it will not be, either.
-    let over = watch::Sender::new(false);
-    let mut heard = Instant::now();
+    let mut sign = SignOfLife::new();
     let mut watching = None;
     let mut every = PROBE_IDLE;
     let mut look_at = Instant::now() + every;
@@ -196,25 +194,18 @@ async fn serve<D: Database>(inner: &Inner, session: &D::Session, watch: &Watch, 
                 look_at = Instant::now();
             }
         }
-        let is_silent = !under_way.is_empty() && heard.elapsed() >= inner.batcher.lock().patience();
-        let may_take = under_way.len() < D::DEPTH && !is_silent;
+        let idle = under_way.is_empty();
+        let may_take = under_way.len() < D::DEPTH && (idle || !sign.is_missed(inner));
         if may_take && Instant::now() >= look_at {
             look_at = Instant::now() + every;
-            if inner.batcher.lock().queued() > 0 {
-                // This one may have been the one to take it.
-                inner.wake();
-            }
-            // A change empties the cache: not before those whom it served can be looked up again.
-            let rests_until = inner.batcher.lock().breaker().rests_until(Instant::now());
-            if let Some(until) = rests_until {
+            if let Some(until) = rests_until(inner) {
                 look_at = until;
             } else {
                 let looking = look(inner, session, watch, watching.is_some());
                 if beside(&mut under_way, looking).await.is_err() {
-                    over.send_replace(true);
-                    while under_way.next().await.is_some() {}
-                    return End::Failed;
+                    return sign.lose(under_way).await;
                 }
+                sign.is_there();
             }
         }
         let until = match inner.offer(may_take, !under_way.is_empty()) {
@@ -224,13 +215,13 @@ async fn serve<D: Database>(inner: &Inner, session: &D::Session, watch: &Watch, 
                 if watching.is_none() {
                     look_at = Instant::now() + every;
                 }
-                if under_way.is_empty() {
-                    heard = Instant::now();
+                if idle {
+                    sign.is_there();
                 }
-                under_way.push(send(inner, session, made, batch, over.subscribe()));
+                under_way.push(send(inner, session, made, batch, sign.lost.subscribe()));
                 continue;
             }
-            Take::Closed if under_way.is_empty() => {
+            Take::Closed if idle => {
                 inner.idle.notify_waiters();
                 inner.busy.notify_waiters();
                 return End::Closed;
@@ -238,29 +229,65 @@ async fn serve<D: Database>(inner: &Inner, session: &D::Session, watch: &Watch, 
             Take::Closed => None,
             Take::Wait(until) => until,
         };
-        let idle = under_way.is_empty();
         select! {
             biased;
             Some(sent) = under_way.next(), if !idle => {
-                heard = Instant::now();
                 if sent.is_err() {
-                    // The others on it are lost as well.
-                    over.send_replace(true);
-                    while under_way.next().await.is_some() {}
-                    return End::Failed;
+                    return sign.lose(under_way).await;
                 }
+                sign.is_there();
             }
-            () = woken(inner, idle), if may_take => {
-                // One that has become silent meanwhile leaves it to another.
-                if !idle && heard.elapsed() >= inner.batcher.lock().patience() {
-                    inner.busy.notify_one();
-                }
-            }
+            // One that has become silent meanwhile leaves it to another.
+            () = woken(inner, idle), if may_take => if !idle && sign.is_missed(inner) {
+                inner.busy.notify_one();
+            },
             () = at(until) => {}
             () = watch.free.notified(), if watching.is_none() => {}
             _ = closed.wait_for(|closed| *closed), if !*inner.closed.borrow() => {}
             () = sleep_until(look_at.into()), if may_take => {}
         }
+    }
+}
+
+/// Until when the connections do not look at the table, if they do not.
+fn rests_until(inner: &Inner) -> Option<Instant> {
+    if inner.batcher.lock().queued() > 0 {
+        // This connection may have been the one to take it.
+        inner.wake();
+    }
+    // A change empties the cache: not before those whom it served can be looked up again.
+    inner.batcher.lock().breaker().rests_until(Instant::now())
+}
+
+/// When a connection with batches under way answered last.
+struct SignOfLife {
+    at: Instant,
+    /// One batch was not answered: those behind it will not be, either.
+    lost: watch::Sender<bool>,
+}
+
+impl SignOfLife {
+    fn new() -> Self {
+        Self {
+            at: Instant::now(),
+            lost: watch::Sender::new(false),
+        }
+    }
+
+    fn is_there(&mut self) {
+        self.at = Instant::now();
+    }
+
+    /// Whether there was none for so long that the connection takes no more.
+    fn is_missed(&self, inner: &Inner) -> bool {
+        self.at.elapsed() >= inner.batcher.lock().patience()
+    }
+
+    /// Ends what is under way: it goes back to the queue.
+    async fn lose(self, mut under_way: FuturesUnordered<impl Future<Output = Result<(), ()>>>) -> End {
+        self.lost.send_replace(true);
+        while under_way.next().await.is_some() {}
+        End::Failed
     }
 }
 
@@ -349,13 +376,13 @@ async fn look(inner: &Inner, session: &impl Session, watch: &Watch, watching: bo
 }
 
 /// Sends one batch, on a connection made at `made`, and answers its questions.
-/// Once `over`, it is as if the connection had ended.
+/// Once `lost`, it is as if the connection had ended.
 async fn send(
     inner: &Inner,
     session: &impl Session,
     made: Instant,
     batch: Batch,
-    mut over: watch::Receiver<bool>,
+    mut lost: watch::Receiver<bool>,
 ) -> Result<(), ()> {
     let begun = Instant::now();
     inner.stats.sent(begun - batch.oldest, batch.flights.len());
@@ -370,7 +397,7 @@ async fn send(
     let fetched = select! {
         biased;
         fetched = fetching => fetched.unwrap_or(Err(DbError::Silent)),
-        _ = over.wait_for(|over| *over) => Err(DbError::lost("the batch before was not answered")),
+        _ = lost.wait_for(|lost| *lost) => Err(DbError::lost("the batch before was not answered")),
     };
     let error = match fetched {
         Ok(()) => {
