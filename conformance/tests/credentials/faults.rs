@@ -65,7 +65,14 @@ fn a_database_whose_processes_are_stopped() {
 fn one_connection_that_says_nothing() {
     let what = "one connection stopped";
     let postgres = PostgreSql::start();
-    let stage = Stage::set(postgres.fresh_database(), Setting::default());
+    // It is asked again after half of that, but not sooner than after four usual round trips: on a busy machine two
+    // seconds.
+    let setting = Setting {
+        credentials: "deadline_ms = 10000",
+        deadline: Duration::from_secs(10),
+        ..Setting::default()
+    };
+    let stage = Stage::set(postgres.fresh_database(), setting);
     let stop = || {
         let sessions = postgres.sql("SELECT pid FROM pg_stat_activity WHERE application_name = 'trapezoid'");
         let first = sessions.lines().next().and_then(|pid| pid.trim().parse().ok());
