@@ -46,6 +46,8 @@ fn a_database_that_accepts_and_never_answers() {
     let told = stage.finish(fault, recovered);
     told.is_undisturbed(what);
     told.new_users_were_refused(what);
+    let (overtaken, waited) = told.overtaken();
+    assert!(overtaken > 10, "{what}: {overtaken} of {waited} overtaken");
 }
 
 #[test]
@@ -58,6 +60,8 @@ fn a_database_whose_processes_are_stopped() {
     let told = stage.finish(fault, recovered);
     told.is_undisturbed(what);
     told.new_users_were_refused(what);
+    let (overtaken, waited) = told.overtaken();
+    assert!(overtaken > 10, "{what}: {overtaken} of {waited} overtaken");
 }
 
 /// A connection that is dead without a word costs no call while others are up: what it carries is asked once more.
