@@ -19,7 +19,7 @@ const MOST_PAIRS: usize = 100_000;
 type Automaton = DFA<Vec<u32>>;
 
 static SPELLINGS: LazyLock<Option<Automaton>> =
-    LazyLock::new(|| automaton(&spellings(), StartKind::Anchored));
+    LazyLock::new(|| automaton(&spellings(&[]), StartKind::Anchored));
 
 fn automaton(pattern: &str, start: StartKind) -> Option<Automaton> {
     let config = Config::new()
@@ -43,8 +43,19 @@ type Pair = (Option<StateID>, StateID);
 /// Whether there is a Request-URI, as rules see it, for which this pattern holds. `true` also where its automaton is
 /// too large to tell.
 pub(super) fn can_match(pattern: &str) -> bool {
-    let pattern = automaton(pattern, StartKind::Unanchored);
-    match (pattern, SPELLINGS.as_ref()) {
+    meets(pattern, SPELLINGS.as_ref())
+}
+
+/// The same of a URI whose host is one of `names`, which must not be IP addresses, or which has `maddr`.
+pub(super) fn can_match_at(pattern: &str, names: &[&str]) -> bool {
+    meets(
+        pattern,
+        automaton(&spellings(names), StartKind::Anchored).as_ref(),
+    )
+}
+
+fn meets(pattern: &str, spellings: Option<&Automaton>) -> bool {
+    match (automaton(pattern, StartKind::Unanchored), spellings) {
         (Some(pattern), Some(spellings)) => meet(&pattern, spellings).unwrap_or(true),
         _ => true,
     }
@@ -138,6 +149,33 @@ mod tests {
             "[0-9&&[a-z]]",
         ] {
             assert!(!can_match(pattern), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn patterns_that_hold_at_some_hosts_and_at_none_of_them() {
+        let names = ["Example.com", "sip.example.com"];
+        for pattern in [
+            "",
+            "^sip:bob@",
+            "^sip:bob@example\\.com$",
+            "@sip\\.example\\.com:5070",
+            "^sips:[^@]*@example\\.com\\.?(;|$)",
+            "example.org",
+            ";maddr=",
+            "^sip:bob@other\\.example;",
+        ] {
+            assert!(can_match_at(pattern, &names), "{pattern}");
+        }
+        for pattern in [
+            "^sip:bob@example\\.org$",
+            "@sip2\\.",
+            "@exampleXcom$",
+            "^tel:",
+            "^urn:service:sos",
+            "@Example",
+        ] {
+            assert!(!can_match_at(pattern, &names), "{pattern}");
         }
     }
 

@@ -580,10 +580,13 @@ fn rules_that_may_not_be_meant() {
         ),
         (
             "[[route]]\nwhen = { domain = \"elsewhere.example\" }\ndo = { reject = 403 }\n\
-             [[route]]\nwhen = { domain = \"example.com\", uri = '^tel:' }\ndo = { reject = 403 }\n",
+             [[route]]\nwhen = { domain = \"example.com\", uri = '^tel:' }\ndo = { reject = 403 }\n\
+             [[route]]\nwhen = { domain = \"example.com\", uri = '@example\\.org$' }\ndo = { reject = 403 }\n\
+             [[route]]\nwhen = { domain = \"example.com\", uri = '@example\\.com$' }\ndo = { reject = 403 }\n",
             &[
                 "route[0] (rule 1): when.domain elsewhere.example is no domain of this server",
-                "route[1] (rule 2): cannot match, as a tel: URI has no domain (when.domain)",
+                "route[1] (rule 2): cannot match, as when.uri matches no Request-URI in when.domain example.com",
+                "route[2] (rule 3): cannot match, as when.uri matches no Request-URI in when.domain example.com",
             ],
         ),
         (

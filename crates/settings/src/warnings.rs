@@ -5,7 +5,7 @@ use sip_core::transport::Transport;
 use sip_net::tls::ClientAuth;
 
 use super::model::{Route, Settings};
-use super::patterns::can_match;
+use super::patterns::{can_match, can_match_at};
 use super::{Machine, Shell, groups};
 
 /// A network with a shorter prefix holds more than any operator has.
@@ -146,10 +146,13 @@ fn rules(settings: &Settings, core: &Config, out: &mut Vec<String>) {
                  without needless escapes, and a number without -.()"
             ));
         }
-        let only_tel = |text: &String| text.starts_with("^tel:") && !text.contains('|');
-        if domain.is_some() && written.when.uri.as_ref().is_some_and(only_tel) {
+        let uri = written.when.uri.as_deref().filter(|text| can_match(text));
+        if let (Some(text), Some(host)) = (uri, domain)
+            && !holds_in_domain(core, text, host)
+        {
             out.push(format!(
-                "{name}: cannot match, as a tel: URI has no domain (when.domain)"
+                "{name}: cannot match, as when.uri matches no Request-URI in when.domain {}",
+                String::from_utf8_lossy(host)
             ));
         }
         let before = settings.route.iter().zip(&core.routes).take(i).enumerate();
@@ -197,6 +200,24 @@ fn is_ours(core: &Config, name: &[u8]) -> bool {
     let is_it = |known: &[u8]| known.eq_ignore_ascii_case(name);
     let of_domain = |domain: &config::Domain| is_it(&domain.name) || domain.aliases.iter().any(|a| is_it(a));
     core.domains.iter().any(of_domain) || core.own_hosts.iter().any(|own| is_it(&own.host))
+}
+
+/// Whether a pattern holds for a Request-URI whose host is a name of this domain.
+fn holds_in_domain(core: &Config, pattern: &str, host: &[u8]) -> bool {
+    let is_it = |known: &[u8]| known.eq_ignore_ascii_case(host);
+    let of = |domain: &&config::Domain| is_it(&domain.name) || domain.aliases.iter().any(|a| is_it(a));
+    let domain = core.domains.iter().find(of);
+    let names = domain.map_or(vec![host], |domain| {
+        let aliases = domain.aliases.iter().map(|alias| &**alias);
+        aliases.chain([&*domain.name]).collect()
+    });
+    let names: Option<Vec<&str>> = names.into_iter().map(|name| str::from_utf8(name).ok()).collect();
+    // An IP address has several spellings.
+    let is_address = |name: &&str| name.starts_with('[') || name.ends_with(|c: char| c.is_ascii_digit());
+    match names {
+        Some(names) if !names.iter().any(is_address) => can_match_at(pattern, &names),
+        Some(_) | None => true,
+    }
 }
 
 /// Whether each request that `rule` would take is taken by `before`.

@@ -54,8 +54,9 @@ pub(crate) fn normalised(uri: &[u8]) -> Cow<'_, [u8]> {
 }
 
 /// A regular expression (bytes, no Unicode, to be anchored) that matches whatever [`normalised`] makes of a well-formed
-/// URI, and little else. A pattern that holds for nothing of this holds for no request.
-pub fn spellings() -> String {
+/// URI, and little else. A pattern that holds for nothing of this holds for no request. Where `hosts` has names (no IP
+/// addresses), the URI has one of them as its host, or `maddr`.
+pub fn spellings(hosts: &[&str]) -> String {
     // Escapes that stay, and what is no escape.
     let escape = "%(?:[01][0-9A-Fa-f]|2[02456CFcf]|3[A-Fa-f]|40|5[B-Eb-e]|60|7[B-Db-dFf]|[89A-Fa-f][0-9A-Fa-f]\
                   |[0-9A-Fa-f]?[^0-9A-Fa-f@;:])";
@@ -72,6 +73,14 @@ pub fn spellings() -> String {
     let other = format!("(?:[a-ru-z]{c}*|t(?:[a-df-z0-9+.-]{c}*|e(?:[a-km-z0-9+.-]{c}*|l{c}+)?)?)");
     let host = format!("[^A-Z;?@]*{tail}");
     let sip_host = format!("[^A-Z;?@%]*{tail}");
+    if !hosts.is_empty() {
+        let names = hosts
+            .iter()
+            .map(|name| name.to_ascii_lowercase().replace('.', "\\."));
+        let names = names.collect::<Vec<_>>().join("|");
+        let maddr = "[^A-Z;?@%]*;[^@]*(?i:maddr)[^@]*";
+        return format!("(?s-u:s{c}*:(?:{user}@)?(?:(?:{names})\\.?(?::[^;?@]*)?{tail}|{maddr}))");
+    }
     format!("(?s-u:s{c}*:(?:{user}@)?{sip_host}|{other}:(?:{user}@)?{host}|tel:{user}(?:@{host})?)")
 }
 
@@ -166,7 +175,7 @@ mod tests {
             // Of a SIP URI without `@` all is the host, which has no escapes.
             let is_sip = scheme.to_ascii_lowercase().starts_with("sip");
             let host = if is_sip || has_host { host } else { String::new() };
-            let pattern = format!("^(?:{})$", spellings());
+            let pattern = format!("^(?:{})$", spellings(&[]));
             let all = regex::bytes::RegexBuilder::new(&pattern).unicode(false).build().unwrap();
             let text = normalised(format!("{scheme}{user}{host}").as_bytes()).into_owned();
             prop_assert!(all.is_match(&text), "{}", String::from_utf8_lossy(&text));
