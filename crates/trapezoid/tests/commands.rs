@@ -192,6 +192,24 @@ fn data_goes_to_standard_output() {
     }
 }
 
+/// A name server that knows no name. It ends with its first error: with the test.
+fn empty_name_server() -> std::net::SocketAddr {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("binds");
+    let address = socket.local_addr().expect("an address");
+    std::thread::spawn(move || {
+        let mut message = [0; 512];
+        while let Ok((length, from)) = socket.recv_from(&mut message) {
+            // A response, recursion available, NXDOMAIN (RFC 1035 §4.1.1).
+            message[2] |= 0x80;
+            message[3] = 0x83;
+            if socket.send_to(&message[..length], from).is_err() {
+                break;
+            }
+        }
+    });
+    address
+}
+
 #[test]
 fn check_tries_what_the_configuration_names() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -216,9 +234,9 @@ fn check_tries_what_the_configuration_names() {
         gateway.send_to(answer.as_bytes(), from).expect("sends");
         request
     });
-    let config = |members: &str| {
+    let config = |names: std::net::SocketAddr, members: &str| {
         format!(
-            "[[listen]]\ntransport = \"udp\"\naddress = \"127.0.0.1:5060\"\n[[listen]]\ntransport = \"tcp\"\n\
+            "[[domain]]\nname = \"example.com\"\n[[listen]]\ntransport = \"udp\"\naddress = \"127.0.0.1:5060\"\n[[listen]]\ntransport = \"tcp\"\n\
              address = \"127.0.0.1:5060\"\n[dns]\nnameservers = [\"{names}\"]\ntimeout_ms = 200\n\
              [[group]]\nname = \"carriers\"\nmembers = [ {members} ]\n[[route]]\ndo = {{ relay = \"group:carriers\" }}\n"
         )
@@ -226,7 +244,7 @@ fn check_tries_what_the_configuration_names() {
     let all = format!(
         "{{ uri = \"sip:{there}\" }}, {{ uri = \"sip:{closed};transport=tcp\" }}, {{ uri = \"sip:gw.example\" }}"
     );
-    std::fs::write(dir.path().join("t.toml"), config(&all)).expect("writable");
+    std::fs::write(dir.path().join("t.toml"), config(names, &all)).expect("writable");
     let run = || common::run(dir.path(), &["check", "--connect", "--config", "t.toml"], "");
     let (code, _, text) = run();
     assert_eq!(code, 1, "{text}");
@@ -234,13 +252,30 @@ fn check_tries_what_the_configuration_names() {
         "subscribers.db: not there yet; it is made when it is needed".to_owned(),
         format!("ok: group carriers: sip:{there}: udp {there}: answers 405 Method Not Allowed"),
         format!("failed: group carriers: sip:{closed};transport=tcp: tcp {closed}: Connection refused"),
+        format!("failed: name server {names}: gives no answer for example.com"),
         "failed: group carriers: sip:gw.example: name service does not answer".to_owned(),
-        "2 of these failed".to_owned(),
+        "3 of these failed".to_owned(),
     ] {
         assert!(text.contains(&line), "{line} in {text}");
     }
     assert!(answering.join().expect("it ends").starts_with("OPTIONS sip:"));
     assert!(!dir.path().join("data").exists(), "nothing is written");
+    // A name server that knows no name answers all the same.
+    let empty = empty_name_server();
+    std::fs::write(
+        dir.path().join("t.toml"),
+        config(empty, "{ uri = \"sip:gw.example\" }"),
+    )
+    .expect("writable");
+    let (code, _, text) = run();
+    assert_eq!(code, 1, "{text}");
+    for line in [
+        format!("ok: name server {empty}: answers, in "),
+        "failed: group carriers: sip:gw.example: no address that a listener's transport".to_owned(),
+        "1 of these failed".to_owned(),
+    ] {
+        assert!(text.contains(&line), "{line} in {text}");
+    }
     // Without the option nothing is tried.
     let (code, _, text) = common::run(dir.path(), &["check", "--config", "t.toml"], "");
     assert!(code == 0 && !text.contains("ok:"), "{text}");

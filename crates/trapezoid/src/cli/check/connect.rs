@@ -16,7 +16,7 @@ use sip_backend::dns::{Dns, DnsOptions};
 use sip_backend::subscribers::{Source, SubscriberTable};
 use sip_core::config::{Action, Config, RelayTarget};
 use sip_core::id::QueryId;
-use sip_core::query::Answer;
+use sip_core::query::{Answer, RecordKind, Records};
 use sip_core::resolve::{Cache, Candidate, HostRef, Located, MAX_LOOKUPS, Question, Transports};
 use sip_core::time;
 use sip_core::transport::{NextHop, Transport};
@@ -46,7 +46,9 @@ pub(super) fn run(loaded: &Loaded) -> Result<(), Failure> {
         Ok(text) => report.good(&text),
         Err(text) => report.bad(&format!("subscribers: {text}")),
     }
-    next_hops(loaded, &mut report)?;
+    let runtime = Runtime::new().map_err(|error| Failure::failed("no runtime", error))?;
+    name_servers(loaded, &runtime, &mut report)?;
+    next_hops(loaded, &runtime, &mut report)?;
     match report.failed {
         0 => Ok(()),
         1 => Err(Failure::Failed("1 of these failed".to_owned())),
@@ -121,13 +123,30 @@ fn named(core: &Config) -> Vec<(String, &NextHop)> {
     all
 }
 
-fn next_hops(loaded: &Loaded, report: &mut Report) -> Result<(), Failure> {
+/// Asks each name server of the configuration for the address of the first domain: contacts may have names even if no
+/// next hop does. That there is none is an answer, too.
+fn name_servers(loaded: &Loaded, runtime: &Runtime, report: &mut Report) -> Result<(), Failure> {
+    let domain = first_domain(loaded);
+    for server in &loaded.shell.nameservers {
+        let mut names = Names::new(loaded, runtime, &[*server])?;
+        let began = Instant::now();
+        match names.ask(&domain, RecordKind::A) {
+            Some(_) => report.good(&format!(
+                "name server {server}: answers, in {} ms",
+                began.elapsed().as_millis()
+            )),
+            None => report.bad(&format!("name server {server}: gives no answer for {domain}")),
+        }
+    }
+    Ok(())
+}
+
+fn next_hops(loaded: &Loaded, runtime: &Runtime, report: &mut Report) -> Result<(), Failure> {
     let all = named(&loaded.core);
     if all.is_empty() {
         return Ok(());
     }
-    let runtime = Runtime::new().map_err(|error| Failure::failed("no runtime", error))?;
-    let mut names = Names::new(loaded, &runtime)?;
+    let mut names = Names::new(loaded, runtime, &loaded.shell.nameservers)?;
     for (of, hop) in all {
         let uri = String::from_utf8_lossy(&hop.uri);
         let of = format!("{of}: {uri}");
@@ -169,10 +188,10 @@ struct Names {
 }
 
 impl Names {
-    fn new(loaded: &Loaded, runtime: &Runtime) -> Result<Self, Failure> {
+    fn new(loaded: &Loaded, runtime: &Runtime, servers: &[SocketAddr]) -> Result<Self, Failure> {
         let (sender, answers) = channel();
         let options = DnsOptions {
-            servers: loaded.shell.nameservers.clone(),
+            servers: servers.to_vec(),
             timeout: loaded.shell.dns_timeout,
             ..DnsOptions::default()
         };
@@ -186,6 +205,15 @@ impl Names {
             cache: Cache::new(1000),
             patience,
         })
+    }
+
+    /// One question. `None`: no answer within the configured time-out.
+    fn ask(&mut self, name: &str, kind: RecordKind) -> Option<Records> {
+        self.dns.resolve(0, Some(QUESTION), name.into(), kind);
+        match self.answers.recv_timeout(self.patience) {
+            Ok(Answer::Resolved(answer)) => answer.ok(),
+            Ok(_) | Err(_) => None,
+        }
     }
 
     /// The addresses of a next hop.
@@ -234,6 +262,12 @@ impl Names {
     }
 }
 
+fn first_domain(loaded: &Loaded) -> String {
+    let domain = loaded.core.domains.first();
+    let name = domain.map_or(&b"localhost"[..], |domain| &domain.name);
+    String::from_utf8_lossy(name).into_owned()
+}
+
 /// Tries an address. `Ok` says what answered, `Err` why nothing did.
 fn try_address(loaded: &Loaded, transport: Transport, address: SocketAddr) -> Result<String, String> {
     match transport {
@@ -262,12 +296,7 @@ fn options(loaded: &Loaded, address: SocketAddr) -> Result<String, String> {
     socket.connect(address).map_err(words)?;
     socket.set_read_timeout(Some(PATIENCE / TRIES)).map_err(words)?;
     let own = socket.local_addr().map_err(words)?;
-    let name = loaded
-        .core
-        .domains
-        .first()
-        .map_or(&b"localhost"[..], |domain| &domain.name);
-    let domain = String::from_utf8_lossy(name);
+    let domain = first_domain(loaded);
     let mut random = [0; 8];
     getrandom::fill(&mut random).map_err(|error| error.to_string())?;
     let word = u64::from_le_bytes(random);
