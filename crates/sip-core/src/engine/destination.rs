@@ -8,6 +8,7 @@
 //! addresses nothing is ever sent (`proxy/forward.rs`).
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use core::hash::Hasher as _;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -17,7 +18,7 @@ use siphasher::sip::SipHasher13;
 use super::Engine;
 use super::directory::in_networks;
 use super::place::PlaceId;
-use crate::admission::bucket::{Buckets, Taken};
+use crate::admission::bucket::Buckets;
 use crate::config::{Config, Destinations, Network};
 use crate::resolve::HostRef;
 use crate::time::Instant;
@@ -25,7 +26,7 @@ use crate::transport::{Flow, Transport};
 
 /// How many users one worker counts new addresses for.
 const USERS: usize = 16_384;
-/// Ways of users' 3xx that one worker remembers.
+/// Addresses of users that one worker remembers.
 const WAYS: usize = 16_384;
 /// The interval of `destinations.new_per_hour`, nanoseconds.
 const HOUR_NS: u64 = 3_600_000_000_000;
@@ -152,12 +153,16 @@ impl Engine {
     }
 }
 
+/// Hashes of a user with each of some new addresses.
+pub(crate) type NewWays = Vec<u64>;
+
 /// Limits how many new addresses the contacts of a user may have within an hour. Each user has a token bucket.
 #[derive(Debug)]
 pub(crate) struct NewAddresses {
     most: u32,
     users: Option<Buckets>,
-    /// Hashes of users with hosts to which their 3xx led, each at its own place: a newer one takes an older one's.
+    /// Hashes of users with hosts to which their contacts and 3xx led. Direct-mapped: a colliding hash evicts the older
+    /// one, whose address counts again then.
     ways: Box<[u64]>,
     key: (u64, u64),
 }
@@ -190,46 +195,56 @@ impl NewAddresses {
         }
     }
 
-    /// Whether a user may have `count` more new addresses.
-    pub(crate) fn may_take(&self, now: Instant, aor: &[u8], count: usize) -> bool {
-        // Nearly all REGISTERs have no new address.
-        let Some(users) = self.users.as_ref().filter(|_| count > 0) else {
-            return true;
+    /// The new addresses among `hosts`: those to which no contact and no 3xx of this user has led so far. `None`: they
+    /// are more than the user may have now.
+    pub(crate) fn new_among<'a>(
+        &self,
+        now: Instant,
+        aor: &[u8],
+        hosts: impl Iterator<Item = Host<'a>>,
+    ) -> Option<NewWays> {
+        let mut new = NewWays::new();
+        let Some(users) = &self.users else {
+            return Some(new);
         };
-        let (user, count) = (self.user(aor), u32::try_from(count).unwrap_or(u32::MAX));
-        users.may_take(now, user, user, count)
+        for host in hosts {
+            let way = self.way(aor, &host);
+            let is_known = self.ways.get(way as usize % WAYS) == Some(&way);
+            if !is_known && !new.contains(&way) {
+                new.push(way);
+            }
+        }
+        let count = u32::try_from(new.len()).unwrap_or(u32::MAX);
+        // Nearly all REGISTERs have no new address.
+        let user = if count == 0 { 0 } else { self.user(aor) };
+        (count == 0 || users.may_take(now, user, user, count)).then_some(new)
     }
 
-    /// Notes that a user has `count` more new addresses.
-    pub(crate) fn take(&mut self, now: Instant, aor: &[u8], count: usize) {
-        if count == 0 {
+    /// Counts these new addresses of a user. None of them counts again while it is remembered: a phone that forwards
+    /// its calls does so with each of them, and one that registers again after a failure is no second phone.
+    pub(crate) fn take(&mut self, now: Instant, aor: &[u8], new: &[u64]) {
+        if new.is_empty() {
             return;
         }
         let user = self.user(aor);
-        if let Some(users) = &mut self.users {
-            for _ in 0..count {
-                // `may_take` was asked before.
+        for way in new {
+            if let Some(users) = &mut self.users {
+                // `new_among` was asked before.
                 let _ = users.take(now, user, user);
+            }
+            if let Some(place) = self.ways.get_mut(*way as usize % WAYS) {
+                *place = *way;
             }
         }
     }
 
-    /// Whether a 3xx of a user may lead to `host`. It counts as a new address, unless one has led there before: a
-    /// phone that forwards its calls does so with each of them.
+    /// Whether a 3xx of a user may lead to `host`, which counts if it is a new address.
     pub(crate) fn lead(&mut self, now: Instant, aor: &[u8], host: &Host<'_>) -> bool {
-        let (user, way) = (self.user(aor), self.way(aor, host));
-        let place = self.ways.get_mut(way as usize % WAYS);
-        let (Some(users), Some(place)) = (&mut self.users, place) else {
-            return true;
-        };
-        if *place == way {
-            return true;
+        let new = self.new_among(now, aor, core::iter::once(*host));
+        if let Some(new) = &new {
+            self.take(now, aor, new);
         }
-        if users.take(now, user, user) == Taken::Refused {
-            return false;
-        }
-        *place = way;
-        true
+        new.is_some()
     }
 
     fn user(&self, aor: &[u8]) -> u64 {
@@ -310,45 +325,55 @@ mod tests {
         }
     }
 
+    /// The limit of an hour is `most`.
+    fn counted(most: u32) -> NewAddresses {
+        NewAddresses {
+            most,
+            users: Some(Buckets::with_interval(HOUR_NS / u64::from(most), most, USERS)),
+            ways: vec![0; WAYS].into(),
+            key: (1, 2),
+        }
+    }
+
+    fn host(text: &str) -> Host<'_> {
+        Host::parse(text.as_bytes()).expect("a host")
+    }
+
     #[test]
     fn a_user_has_so_many_new_addresses_within_an_hour() {
-        let mut counted = NewAddresses {
-            most: 4,
-            users: Some(Buckets::with_interval(HOUR_NS / 4, 4, USERS)),
-            ways: Box::default(),
-            key: (1, 2),
-        };
+        let mut counted = counted(4);
         let minute = |n: u64| Instant::from_micros(n * 60_000_000);
-        for (at, aor, count, expected) in [
-            (0, &b"a@x"[..], 3, true),
-            (0, b"b@x", 4, true),
-            (0, b"a@x", 1, true),
-            (0, b"a@x", 1, false),
-            (0, b"a@x", 0, true),
-            (14, b"a@x", 1, false),
-            (15, b"a@x", 1, true),
-            (15, b"a@x", 1, false),
-            (300, b"a@x", 5, false),
+        for (at, aor, hosts, expected) in [
+            (0, &b"a@x"[..], &["1.example", "2.example", "3.example"][..], true),
+            (
+                0,
+                b"b@x",
+                &["1.example", "2.example", "3.example", "4.example"],
+                true,
+            ),
+            (0, b"a@x", &["4.example"], true),
+            (0, b"a@x", &["5.example"], false),
+            (0, b"a@x", &[], true),
+            // These count no second time, whatever became of their REGISTER.
+            (0, b"a@x", &["4.example", "1.example"], true),
+            (14, b"a@x", &["5.example"], false),
+            // One of an hour's four comes back every fifteen minutes; twice in one REGISTER is one.
+            (15, b"a@x", &["5.example", "5.EXAMPLE."], true),
+            (15, b"a@x", &["6.example"], false),
+            (300, b"a@x", &["a1", "a2", "a3", "a4", "a5"], false),
         ] {
-            let may = counted.may_take(minute(at), aor, count);
-            assert_eq!(may, expected, "{at} {count}");
-            if may {
-                counted.take(minute(at), aor, count);
+            let new = counted.new_among(minute(at), aor, hosts.iter().map(|text| host(text)));
+            assert_eq!(new.is_some(), expected, "{at} {hosts:?}");
+            if let Some(new) = new {
+                counted.take(minute(at), aor, &new);
             }
         }
     }
+
     #[test]
     fn a_way_of_a_user_counts_once() {
-        let mut counted = NewAddresses {
-            most: 2,
-            users: Some(Buckets::with_interval(HOUR_NS / 2, 2, USERS)),
-            ways: vec![0; WAYS].into(),
-            key: (1, 2),
-        };
-        let mut leads = |aor: &[u8], host: &str| {
-            counted.lead(Instant::default(), aor, &Host::parse(host.as_bytes()).unwrap())
-        };
-        for (aor, host, expected) in [
+        let mut counted = counted(2);
+        for (aor, to, expected) in [
             (&b"a@x"[..], "one.example", true),
             (b"a@x", "ONE.example.", true),
             (b"a@x", "192.0.2.1", true),
@@ -357,7 +382,7 @@ mod tests {
             (b"b@x", "192.0.2.2", true),
             (b"a@x", "192.0.2.1", true),
         ] {
-            assert_eq!(leads(aor, host), expected, "{host}");
+            assert_eq!(counted.lead(Instant::default(), aor, &host(to)), expected, "{to}");
         }
     }
 }

@@ -185,18 +185,16 @@ impl<'a> Registration<'a> {
         }
     }
 
-    /// How many hosts its contacts add to those of `record`, apart from the source itself. Only hosts to which requests
+    /// The hosts that its contacts add to those of `record`, apart from the source itself. Only hosts to which requests
     /// will be sent count: with a Path, or after a REGISTER by UDP, they go to the Path or back to the source.
-    pub(crate) fn new_hosts(&self, record: &AorRecord) -> usize {
-        let Ask::Update(contacts) = &self.ask else {
-            return 0;
+    pub(crate) fn new_hosts<'r>(&'r self, record: &'r AorRecord) -> impl Iterator<Item = Host<'r>> {
+        let contacts = match &self.ask {
+            Ask::Update(contacts) if self.message.value(HeaderName::Path).is_none() => &contacts[..],
+            _ => &[],
         };
-        if self.message.value(HeaderName::Path).is_some() {
-            return 0;
-        }
         let is_datagram = !self.received.transport.is_stream();
         let source = self.received.remote.ip().to_canonical();
-        let is_source = |host: &Host<'_>| match host {
+        let is_source = move |host: &Host<'_>| match host {
             Host::Name(_) => false,
             Host::V4(ip) => source == *ip,
             Host::V6(ip) => ip.to_canonical() == source,
@@ -205,11 +203,11 @@ impl<'a> Registration<'a> {
             let leads_there = |b: &Binding| matches!(Uri::parse(&b.contact), Ok(Uri::Sip(uri)) if destination(&uri) == *host);
             record.bindings.iter().any(leads_there)
         };
-        let added = contacts
+        contacts
             .iter()
-            .filter(|contact| contact.expires_s > 0 && (!is_datagram || contact.is_secure()));
-        let hosts = added.filter_map(NewContact::host);
-        hosts.filter(|host| !is_source(host) && !is_known(host)).count()
+            .filter(move |contact| contact.expires_s > 0 && (!is_datagram || contact.is_secure()))
+            .filter_map(NewContact::host)
+            .filter(move |host| !is_source(host) && !is_known(host))
     }
 
     /// Whether all that this REGISTER did, when it made the record this version, was done once more

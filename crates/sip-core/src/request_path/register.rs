@@ -141,11 +141,10 @@ impl Engine {
         self.shared.update_bindings(aor, &mut |record: &mut AorRecord| {
             let mut lost = AorRecord::default();
             headers.clear();
-            let new = registration.new_hosts(record);
-            if !new_addresses.may_take(now, aor, new) {
+            let Some(new) = new_addresses.new_among(now, aor, registration.new_hosts(record)) else {
                 outcome = Err(Rejection::TooManyNew);
                 return;
-            }
+            };
             let before = (room != Room::Enough).then(|| record.clone());
             let applied = registration.apply(record, limit, &mut |binding| {
                 if durable {
@@ -161,7 +160,7 @@ impl Engine {
                 return;
             }
             if applied.is_ok() {
-                new_addresses.take(now, aor, new);
+                new_addresses.take(now, aor, &new);
             }
             lost.version = record.version;
             outcome = applied.map(|effect| {
