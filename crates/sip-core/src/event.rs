@@ -373,6 +373,8 @@ pub enum Event {
         from: Box<[u8]>,
         /// URI of To.
         to: Box<[u8]>,
+        /// `uri` of the digest credentials if that is what was refused, else empty.
+        digest_uri: Box<[u8]>,
         /// Number of the rule that matched, from 0; `None`: none did, or it was refused later, after a time-out say.
         rule: Option<u16>,
         /// Status code of the answer.

@@ -285,6 +285,28 @@ fn a_response_with_only_our_via_ends_what_it_answers() {
     assert_eq!(answered("INVITE", "200 OK")[2], above("502 Bad Gateway"));
 }
 
+/// A line of empty values before our Via, as long as it, goes with it; one behind it is no Via of the caller.
+#[test]
+fn empty_values_are_no_via() {
+    let (mut b, sent) = begun("INVITE", StateMode::Transaction);
+    let text = response(&sent, "486 Busy Here", "");
+    let commas = ",".repeat(sent.headers("Via")[0].len());
+    let out = b.udp(
+        CALLEE,
+        &text.replacen("Via: ", &format!("Via: {commas}\r\nVia: "), 1),
+    );
+    let back = out.iter().find(|s| s.address() == CALLER).unwrap();
+    assert_eq!(back.headers("Via"), sent.headers("Via")[1..], "{}", back.text);
+    let (mut b, sent) = begun("INVITE", StateMode::Transaction);
+    let text = only_our_via(&response(&sent, "486 Busy Here", ""));
+    let out = b.udp(
+        CALLEE,
+        &text.replacen("Record-Route: ", "Via: ,\r\nRecord-Route: ", 1),
+    );
+    let back = out.iter().find(|s| s.address() == CALLER).unwrap();
+    assert_eq!(back.headers("Via"), sent.headers("Via")[1..], "{}", back.text);
+}
+
 #[test]
 fn a_cancelled_call_ends_with_487_whatever_its_flaw() {
     for flaw in [false, true] {

@@ -137,9 +137,9 @@ fn a_2xx_that_crosses_the_time_out_goes_on_and_stops_the_next() {
     end(&mut b);
 }
 
-/// Nothing came at all: 408, and a 2xx that comes after it still goes on (§16.7 step 5).
+/// Nothing came at all: 480, and a 2xx that comes after it still goes on (§16.7 step 5).
 #[test]
-fn a_2xx_after_our_408_goes_on() {
+fn a_2xx_after_our_480_goes_on() {
     let config = location_with(|relay| relay.timeout_s = Some(10));
     for caller in [udp_flow(CALLER), tcp_flow("192.0.2.10:40000", 3)] {
         let mut b = registered(&config, &[with_q(1, 1000), with_q(2, 500)]);
@@ -156,7 +156,7 @@ fn a_2xx_after_our_408_goes_on() {
             .iter()
             .find(|s| s.first_line().starts_with("SIP/2.0"))
             .unwrap();
-        assert_eq!(told.first_line(), "SIP/2.0 408 Request Timeout");
+        assert_eq!(told.first_line(), "SIP/2.0 480 Temporarily Unavailable");
         // Who rings now is cancelled.
         assert_eq!(brief(&answer(&mut b, &second, "180 Ringing")), ["2 CANCEL"]);
         let late = one(answer(&mut b, &sent[1], "200 OK"));

@@ -413,7 +413,7 @@ fn a_phone_that_says_nothing_gets_one_invite() {
         let out = b.pass(6_000);
         let others = out.iter().filter(|s| s.text != sent[0].text);
         let others: Vec<Sent> = others.cloned().collect();
-        assert_eq!(brief(&others)[0], "caller 408", "{recurse}");
+        assert_eq!(brief(&others)[0], "caller 480", "{recurse}");
         assert!(brief(&others).iter().all(|s| s.starts_with("caller")));
     }
 }

@@ -5,8 +5,9 @@
     reason = "helpers of tests"
 )]
 
+use crate::agent::{Login, login, nonce_of};
 use crate::common;
-use crate::forks::{BOB, call, location, phone, registered};
+use crate::forks::{BOB, call, location, location_with, phone, registered};
 
 use common::*;
 use sip_core::config::{Action, Config};
@@ -43,6 +44,40 @@ fn a_phone_that_cannot_be_reached_is_unavailable() {
     assert_eq!(
         (answer.first_line(), answer.header("Reason")),
         ("SIP/2.0 487 Request Terminated", "")
+    );
+}
+
+/// Nor is a phone that says nothing at all, as one whose NAT has forgotten it. One that rang and then timed out
+/// was there: 408.
+#[test]
+fn a_silent_phone_is_unavailable() {
+    const SILENT: &str = "SIP;cause=408;text=\"Contact Silent\"";
+    let end_of = |b: &mut Bench| {
+        let ends = b.pass(181_000 + 33_000);
+        let to_caller = |sent: &&Sent| sent.address() == CALLER;
+        let end = ends.iter().find(to_caller).unwrap();
+        (end.first_line().to_string(), end.header("Reason").to_string())
+    };
+    let unavailable = (
+        "SIP/2.0 480 Temporarily Unavailable".to_string(),
+        SILENT.to_string(),
+    );
+    for phones in [&[phone(1)][..], &[phone(1), phone(2)]] {
+        let mut b = registered(&location(), phones);
+        call(&mut b);
+        assert_eq!(end_of(&mut b), unavailable);
+    }
+    // So it is where a rule ends it before timer B does.
+    let short = location_with(|relay| relay.timeout_s = Some(5));
+    let mut b = registered(&short, &[phone(1)]);
+    call(&mut b);
+    assert_eq!(end_of(&mut b), unavailable);
+    let mut b = registered(&location(), &[phone(1)]);
+    let sent = call(&mut b).remove(0);
+    b.udp(&sent.address(), &response(&sent, "180 Ringing", ""));
+    assert_eq!(
+        end_of(&mut b),
+        ("SIP/2.0 408 Request Timeout".to_string(), String::new())
     );
 }
 
@@ -86,6 +121,7 @@ fn each_refused_request_is_reported() {
         call_id: b"c1@192.0.2.10"[..].into(),
         from: b"sip:alice@example.com"[..].into(),
         to: b"sip:bob@example.com"[..].into(),
+        digest_uri: Box::default(),
         rule: Some(1),
         status: 603,
         reason: "Not Today".into(),
@@ -124,6 +160,31 @@ fn each_refused_request_is_reported() {
     let sent = b.udp(CALLER, &text).remove(1);
     b.udp(CALLEE, &response(&sent, "486 Busy Here", ""));
     assert_eq!(refused(&mut b), []);
+}
+
+/// What was refused for the `uri` of its credentials is reported with it: the phone, or a proxy before this server,
+/// has another idea of the Request-URI.
+#[test]
+fn a_refused_digest_uri_is_reported() {
+    let mut guarded = config();
+    guarded.domains[0].auth.methods = vec![b"*"[..].into()];
+    let mut b = Bench::new(&guarded);
+    let challenge = one(b.udp(CALLER, &request("MESSAGE", BOB, "a1", "")));
+    let line = Login {
+        uri: "sip:carol@example.com".into(),
+        ..login("MESSAGE", BOB)
+    }
+    .line(&nonce_of(&challenge));
+    b.udp(CALLER, &request("MESSAGE", BOB, "a2", &line));
+    let [
+        Event::Refused {
+            status, digest_uri, ..
+        },
+    ] = &refused(&mut b)[..]
+    else {
+        panic!("one request was refused");
+    };
+    assert_eq!((*status, &digest_uri[..]), (400, &b"sip:carol@example.com"[..]));
 }
 
 /// Of a flood the first refusals are reported, and then the count; another source has reports of its own.

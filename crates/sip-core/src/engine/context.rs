@@ -373,6 +373,8 @@ pub(crate) struct Best {
     pub(crate) text: Vec<u8>,
     /// Its reason phrase, where there was no room for the text.
     pub(crate) reason: Box<str>,
+    /// Cause for the `Reason` of a 480, where `status` is the 430 of [`offer_gone`](Self::offer_gone); else 0.
+    pub(crate) gone: u16,
     /// `WWW-Authenticate` and `Proxy-Authenticate` lines of all 401 and 407 so far.
     pub(crate) challenges: Vec<u8>,
     /// Responses whose challenges are in there; `None`: there was no room for them.
@@ -391,6 +393,7 @@ impl Default for Best {
             status: 0,
             text: Vec::new(),
             reason: Box::default(),
+            gone: 0,
             challenges: Vec::new(),
             challengers: Some(0),
         }
@@ -412,6 +415,7 @@ impl Best {
             status,
             text,
             reason: Box::default(),
+            gone: 0,
             challenges: core::mem::take(&mut self.challenges),
             challengers: self.challengers,
         };
@@ -453,6 +457,15 @@ impl Best {
     pub(crate) fn offer(&mut self, status: u16) {
         if self.is_beaten_by(status) {
             self.take(status, |_| {});
+        }
+    }
+
+    /// Takes the 430 of a registered contact that was not reached, as an edge proxy would give it (RFC 5626
+    /// §5.3.1). `cause` is 408 if the contact was silent, 503 if its transport failed.
+    pub(crate) fn offer_gone(&mut self, cause: u16) {
+        if self.is_beaten_by(430) {
+            self.take(430, |_| {});
+            self.gone = cause;
         }
     }
 

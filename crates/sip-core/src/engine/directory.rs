@@ -17,12 +17,12 @@ use crate::resolve::Transports;
 use crate::transport::{Flow, HopHost, Proof, Transport};
 
 /// A host in canonical form: names in lower case without a trailing dot, addresses as bytes.
-type HostKey = SmallVec<[u8; 64]>;
+pub(super) type HostKey = SmallVec<[u8; 64]>;
 
 const NAME: u8 = b'n';
 const ADDRESS: u8 = b'a';
 
-fn host_key(host: &Host<'_>) -> HostKey {
+pub(super) fn host_key(host: &Host<'_>) -> HostKey {
     let mut key = HostKey::new();
     match host {
         Host::Name(name) => {
@@ -86,6 +86,8 @@ pub(crate) struct Directory {
     kinds: [[(u16, ListenerId); 2]; 5],
     /// The start of a Via line of each listener, up to and with the branch's cookie.
     via_starts: Vec<Box<[u8]>>,
+    /// The usual Record-Route value of each listener, up to its mark.
+    route_starts: Vec<Box<[u8]>>,
     /// What can be sent from here.
     pub(crate) reach: Reach,
     /// Whether there are guarded places, and any that are found by name service.
@@ -131,6 +133,41 @@ fn via_start(listener: &Listener) -> Box<[u8]> {
     start.into_boxed_slice()
 }
 
+/// Digits of a mark ([`crate::proxy::mark`]).
+pub(crate) const MARK_DIGITS: usize = 32;
+
+/// Appends the URI of a Record-Route value up to its parameters: `token` is the user, if it has one.
+pub(crate) fn write_route_uri(out: &mut Vec<u8>, listener: &Listener, token: &[u8], secure: bool) {
+    let secure = secure && listener.transport.is_secure();
+    out.extend_from_slice(match secure {
+        true => b"<sips:",
+        false => b"<sip:",
+    });
+    if !token.is_empty() {
+        out.extend_from_slice(token);
+        out.push(b'@');
+    }
+    out.extend_from_slice(&listener.sent_by);
+    // RFC 5630 §3.1.4: a SIPS URI means TLS, and does not say so a second time.
+    let implied = match listener.transport {
+        Transport::Udp => true,
+        Transport::Tls => secure,
+        Transport::Tcp | Transport::Ws | Transport::Wss => false,
+    };
+    if !implied {
+        out.extend_from_slice(b";transport=");
+        out.extend_from_slice(listener.transport.param_name().as_bytes());
+    }
+    out.extend_from_slice(b";lr");
+}
+
+fn usual_route(listener: &Listener) -> Box<[u8]> {
+    let mut start = Vec::with_capacity(64);
+    write_route_uri(&mut start, listener, b"", false);
+    start.extend_from_slice(b";tz=");
+    start.into_boxed_slice()
+}
+
 /// Prefix of branches of ours: the magic cookie of RFC 3261 §8.1.1.7.
 pub(crate) const COOKIE: &[u8] = b"z9hG4bK";
 
@@ -172,6 +209,7 @@ impl Directory {
             ports: config.listeners.iter().map(|l| l.address.port()).collect(),
             kinds: [[(0, ListenerId(0)); 2]; 5],
             via_starts: config.listeners.iter().map(via_start).collect(),
+            route_starts: config.listeners.iter().map(usual_route).collect(),
             reach: Reach::of(config),
             has_places: [false; 2],
             rule_places: config
@@ -298,6 +336,23 @@ impl Directory {
     pub(crate) fn wrote_via(&self, value: &[u8]) -> bool {
         let starts = self.via_starts.iter().filter_map(|line| line.strip_prefix(VIA));
         starts.into_iter().any(|start| value.starts_with(start))
+    }
+
+    /// Whether a Record-Route value is as a listener of ours usually writes it: one value, without a flow token, that ends
+    /// with its mark.
+    #[inline]
+    pub(crate) fn wrote_route(&self, value: &[u8]) -> bool {
+        let behind = |start: &[u8]| {
+            value
+                .strip_prefix(start)
+                .is_some_and(|rest| rest.len() == MARK_DIGITS + 1)
+        };
+        self.route_starts.iter().any(|start| behind(start)) && value.ends_with(b">")
+    }
+
+    /// Whether a Route value leads here, and to no other place first (`maddr`).
+    pub(crate) fn is_route_here(&self, uri: &SipUri<'_>) -> bool {
+        self.is_own(&uri.host, uri.port) && !uri.params.has(b"maddr")
     }
 
     /// See [`egress`].

@@ -8,6 +8,7 @@
 use alloc::boxed::Box;
 use core::net::IpAddr;
 
+use sip_message::header::AuthValue;
 use sip_message::{HeaderName, Message};
 
 use super::Engine;
@@ -118,12 +119,28 @@ impl Engine {
             call_id: text(message.value(HeaderName::CallId).unwrap_or_default()),
             from: uri_of(HeaderName::From),
             to: uri_of(HeaderName::To),
+            digest_uri: match status.reason == Status::WRONG_DIGEST_URI.reason {
+                true => text(wrong_digest_uri(message)),
+                false => Box::default(),
+            },
             rule: self.rule_at_hand,
             status: status.code,
             reason: status.reason.chars().take(MOST_TEXT).collect(),
             unreported,
         });
     }
+}
+
+/// `uri` of the first digest credentials in which it is not the Request-URI.
+fn wrong_digest_uri<'a>(message: &Message<'a>) -> &'a [u8] {
+    [HeaderName::Authorization, HeaderName::ProxyAuthorization]
+        .into_iter()
+        .flat_map(|name| message.fields_named(name))
+        .filter_map(|field| AuthValue::parse(message.field_value(field)))
+        .filter(AuthValue::is_digest)
+        .filter_map(|value| value.params.unquoted(b"uri"))
+        .find(|uri| Some(*uri) != message.request_uri())
+        .unwrap_or_default()
 }
 
 #[cfg(test)]

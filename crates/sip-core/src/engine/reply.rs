@@ -124,6 +124,9 @@ impl Status<'static> {
         reason: "Version Not Supported",
     };
 
+    /// The `uri` of digest credentials is not the Request-URI (RFC 3261 §22.4, rule 5).
+    pub(crate) const WRONG_DIGEST_URI: Self = Self::bad_request("Digest uri Is Not The Request-URI");
+
     pub(crate) const fn bad_request(reason: &'static str) -> Self {
         Self { code: 400, reason }
     }

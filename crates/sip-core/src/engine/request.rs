@@ -113,6 +113,7 @@ impl<'a> Request<'a> {
             call_id: self.call_id,
             from_tag: self.from_tag(),
             cseq: self.cseq.number,
+            method: self.method,
         }
     }
 

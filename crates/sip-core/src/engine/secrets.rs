@@ -7,9 +7,11 @@
 
 use core::hash::Hasher as _;
 
+use sip_message::{Method, SipUri};
 use siphasher::sip::SipHasher24;
 use siphasher::sip128::{Hasher128 as _, SipHasher13 as SipHasher13x128};
 
+use super::directory::host_key;
 use crate::keys::derive_siphash_key;
 
 type Key = (u64, u64);
@@ -23,6 +25,7 @@ pub(crate) struct Secrets {
     dice: Key,
     flow: Key,
     mark: Key,
+    below: Key,
     /// What [`Secrets::mark_domain`] gives, and its digits.
     mark_domain: (u32, [u8; 5]),
     /// For maps keyed by what a peer chooses; differs between starts.
@@ -48,6 +51,7 @@ impl Secrets {
             dice: derive_siphash_key(domain_secret, "choice among equals"),
             flow: derive_siphash_key(domain_secret, "flow token"),
             mark: derive_siphash_key(domain_secret, "mark of a dialog"),
+            below: derive_siphash_key(domain_secret, "hosts below a mark"),
             mark_domain: (mark_domain, digits),
             map: derive_siphash_key(seed, "transaction keys"),
             source: derive_siphash_key(seed, "sources"),
@@ -74,7 +78,14 @@ impl Secrets {
             }
         };
         let fields = [of.received_branch, of.sent_by, of.call_id, of.from_tag, numbers];
-        let hash = Fields(fields).hash128(self.branch);
+        // The pads of two methods differ: a callee may know what one of them hides, as it may make the request itself.
+        let hash = match of.method {
+            Method::Invite | Method::Ack | Method::Cancel => Fields(fields).hash128(self.branch),
+            method => {
+                let [a, b, c, d, e] = fields;
+                Fields([a, b, c, d, e, method.as_bytes()]).hash128(self.branch)
+            }
+        };
         Branched {
             id: hash as u64,
             pad: (hash >> 64) as u64,
@@ -112,6 +123,24 @@ impl Secrets {
             }
         };
         [hash.h1, hash.h2]
+    }
+
+    /// Keyed hash of hosts below a Record-Route value: of those further down, and one more.
+    pub(crate) fn below(&self, further: u64, host: &[u8]) -> u64 {
+        hash64(self.below, [&further.to_be_bytes(), host])
+    }
+
+    /// The same of the host and port of a URI.
+    pub(crate) fn below_host(&self, further: u64, uri: &SipUri<'_>) -> u64 {
+        let mut host = host_key(&uri.host);
+        host.extend_from_slice(&uri.port.unwrap_or(0).to_be_bytes());
+        self.below(further, &host)
+    }
+
+    /// One round of the cipher that seals a seed ([`crate::engine::seed::Seed::sealed`]): 24 bits.
+    pub(crate) fn seal_round(&self, below: u64, round: u8, half: u32) -> u32 {
+        let [a, b, c, d] = half.to_be_bytes();
+        hash64(self.below, [&below.to_be_bytes(), &[round, a, b, c, d]]) as u32 & 0xff_ffff
     }
 
     /// Makes a flow token ours (RFC 5626 §5.2), for this dialog only.
@@ -172,6 +201,8 @@ pub(crate) struct BranchInput<'a> {
     pub(crate) call_id: &'a [u8],
     pub(crate) from_tag: &'a [u8],
     pub(crate) cseq: u32,
+    /// Method; that of an INVITE for its CANCEL and ACK, which share its branch.
+    pub(crate) method: Method<'a>,
 }
 
 /// Bytes of a row of fields that are put together before they are hashed: nearly every row.
@@ -367,6 +398,38 @@ fn joined<'r, const ROW: usize, const PARTS: usize>(
 mod tests {
     use super::*;
     use alloc::vec;
+
+    /// A callee may make a SUBSCRIBE that equals the INVITE which it got in all else that a branch is made of, and find
+    /// out what its pad hides. CANCEL and ACK have the INVITE's branch (RFC 3261 §9.1, §17.1.1.3).
+    #[test]
+    fn a_branch_and_its_pad_are_of_one_method() {
+        let secrets = Secrets::new(&[7; 32], &[9; 32]);
+        let of = |method| {
+            let input = BranchInput {
+                received_branch: b"z9hG4bKa",
+                sent_by: b"192.0.2.10",
+                port: 5060,
+                source: core::net::IpAddr::from([192, 0, 2, 10]),
+                call_id: b"c1",
+                from_tag: b"f1",
+                cseq: 1,
+                method,
+            };
+            let branched = secrets.branch(&input, 0);
+            (branched.id, branched.pad)
+        };
+        let invite = of(Method::Invite);
+        assert_eq!([of(Method::Ack), of(Method::Cancel)], [invite; 2]);
+        let mut all = vec![invite];
+        for method in [Method::Subscribe, Method::Refer, Method::Bye, Method::Other(b"X")] {
+            let (id, pad) = of(method);
+            assert!(
+                all.iter().all(|other| id != other.0 && pad != other.1),
+                "{method:?}"
+            );
+            all.push((id, pad));
+        }
+    }
 
     #[test]
     fn long_rows_are_hashed_as_short_ones_are() {

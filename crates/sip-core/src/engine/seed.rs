@@ -2,7 +2,7 @@
 
 use core::num::NonZeroU64;
 
-use super::secrets::hex16;
+use super::secrets::{Secrets, hex16};
 
 /// Bits of a MAC.
 const MAC_BITS: u64 = (1 << 48) - 1;
@@ -20,7 +20,12 @@ pub(crate) struct Turn {
     pub(crate) ends_with: [u8; 4],
     /// The MAC of the caller's.
     pub(crate) mac: u64,
+    /// What both are made of.
+    pub(crate) seed: Seed,
 }
+
+/// Rounds of the Feistel cipher that seals a seed.
+const ROUNDS: core::ops::Range<u8> = 0..4;
 
 impl Seed {
     /// Of a mark that ends with `mac`, and of bits that nothing else shows.
@@ -41,17 +46,54 @@ impl Seed {
         self.0.get() ^ pad
     }
 
+    /// For a request that other hosts stand below in Record-Route; `below` is their hash, and 0 where there are none.
+    /// Only a response with the same hosts opens it. So a callee that writes another host below, which would
+    /// get the caller's requests with the caller's mark, has a mark made that is good for nothing. The seed is under a
+    /// cipher rather than a pad, since a callee that knows a pad from calls of its own would find out the seed.
+    pub(crate) fn sealed(self, secrets: &Secrets, below: u64) -> Option<Self> {
+        if below == 0 {
+            return Some(self);
+        }
+        self.with_halves(|left, right| {
+            ROUNDS.fold((left, right), |(left, right), round| {
+                (right, left ^ secrets.seal_round(below, round, right))
+            })
+        })
+    }
+
+    /// What was sealed, for a value of the response that these hosts stand below.
+    pub(crate) fn opened(self, secrets: &Secrets, below: u64) -> Option<Self> {
+        if below == 0 {
+            return Some(self);
+        }
+        self.with_halves(|left, right| {
+            ROUNDS.rev().fold((left, right), |(left, right), round| {
+                (right ^ secrets.seal_round(below, round, left), left)
+            })
+        })
+    }
+
+    /// With the two halves of its hidden bits changed.
+    fn with_halves(self, change: impl FnOnce(u32, u32) -> (u32, u32)) -> Option<Self> {
+        const HALF: u64 = 0xff_ffff;
+        let bits = self.0.get();
+        let (left, right) = change((bits >> 24 & HALF) as u32, (bits & HALF) as u32);
+        NonZeroU64::new(bits & !MAC_BITS | u64::from(left) << 24 | u64::from(right)).map(Self)
+    }
+
     /// For a response with this tag of the callee.
     #[inline]
     pub(crate) fn turn(self, callee_tag: &[u8]) -> Turn {
         Turn {
             ends_with: hex16((self.0.get() >> 48) as u16),
             mac: self.caller_mac(callee_tag),
+            seed: self,
         }
     }
 
-    /// The MAC of the caller's mark. Multiplications are hash enough: the callee sees none of its results, and callers
-    /// that find out the seed from several could make marks of their own dialog.
+    /// The MAC of the caller's mark. Multiplications are hash enough: the callee of a call sees none of its results, and
+    /// callers that find out the seed from several could make marks of their own dialog. The callee of a subscription
+    /// does see some (RFC 6665 §4.4.1), and no mark of a subscription is good for calls.
     #[inline]
     pub(crate) fn caller_mac(self, callee_tag: &[u8]) -> u64 {
         const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -66,5 +108,25 @@ impl Seed {
             .fold(state, |state, word| fold(state, u64::from_le_bytes(*word)));
         let last = rest.iter().fold(0, |word, c| word << 8 | u64::from(*c));
         fold(fold(state, last), 0) & MAC_BITS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_seed_is_opened_by_what_sealed_it_only(mac in 1..u64::MAX, hidden in any::<u64>(), below in any::<[u64; 2]>()) {
+            let secrets = Secrets::new(&[7; 32], &[9; 32]);
+            let [below, other] = below;
+            prop_assume!(below != other && mac & 0xffff != 0);
+            let seed = Seed::new(mac, hidden).unwrap();
+            let sealed = seed.sealed(&secrets, below).unwrap();
+            prop_assert_eq!(sealed.opened(&secrets, below), Some(seed));
+            prop_assert_ne!(sealed.opened(&secrets, other), Some(seed));
+            prop_assert_eq!(sealed.turn(b"b").ends_with, seed.turn(b"b").ends_with);
+        }
     }
 }

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use sip_message::{HeaderName, Message};
 
 use super::redirected::Contacts;
-use super::response::{Failure, GONE, Outcome};
+use super::response::{Failure, Outcome, reason_of_gone};
 use crate::dispatcher::Group;
 use crate::engine::Engine;
 use crate::engine::context::{Context, MAX_CHALLENGES, Step, TargetState};
@@ -136,13 +136,13 @@ impl Engine {
             return Outcome::Begin(server);
         }
         if let Some(context) = self.context(server) {
-            // §16.9: an error of the transport counts as 503.
-            context.best.offer(match failure {
-                Failure::TimedOut => 408,
-                Failure::Unreachable => 503,
-                // RFC 5626 §5.3.1, as if an edge proxy had said so.
-                Failure::FlowGone(_) | Failure::ContactGone => 430,
-            });
+            match failure {
+                Failure::TimedOut => context.best.offer(408),
+                // §16.9: an error of the transport counts as 503.
+                Failure::Unreachable => context.best.offer(503),
+                Failure::FlowGone(_) | Failure::ContactGone => context.best.offer_gone(503),
+                Failure::ContactSilent => context.best.offer_gone(408),
+            }
         }
         self.next_step(server, None)
     }
@@ -290,7 +290,7 @@ impl Engine {
             .map(|mut c| core::mem::take(&mut c.best))
             .unwrap_or_default();
         let made_here = best.text.is_empty();
-        let alone = best.status_alone();
+        let (alone, gone) = (best.status_alone(), best.gone);
         let status = match best.status {
             // §16.10: cancelled before anybody answered.
             _ if cancelled && invite && made_here => Status::REQUEST_TERMINATED,
@@ -309,7 +309,7 @@ impl Engine {
             _ => Status::SERVER_ERROR,
         };
         let extra: &[u8] = match (status.code, best.status) {
-            (480, 430) if alone.is_none() => GONE,
+            (480, 430) if alone.is_none() => reason_of_gone(gone),
             _ => &[],
         };
         match at_hand {

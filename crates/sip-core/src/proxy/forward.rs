@@ -8,7 +8,7 @@ use core::ops::Range;
 
 use sip_message::number::write_decimal;
 use sip_message::write::Edits;
-use sip_message::{HeaderName, Message, Method, Uri};
+use sip_message::{Field, HeaderName, Message, Method, Uri};
 
 use super::flow_token::{RouteFlow, flow_of_contact};
 use crate::activity::Component;
@@ -447,6 +447,11 @@ pub(crate) fn keep_values(edits: &mut Edits, message: &Message<'_>, name: Header
     {
         return edits.delete(field.start as usize..field.end as usize);
     }
+    // A line of empty values would come to stand on top.
+    let is_empty = |field: &&Field| message.field_value(field).iter().all(|c| b", \t".contains(c));
+    for field in message.fields_named(name).filter(is_empty) {
+        edits.delete(field.start as usize..field.end as usize);
+    }
     // Of the line at hand: where its values begin, and what of it stays.
     let mut from = 0;
     let mut kept: Option<Range<usize>> = None;
@@ -520,14 +525,15 @@ pub(crate) fn span(request: &Request<'_>) -> Range<usize> {
     request.message.start_offset()..request.message.end_offset()
 }
 
-/// Key of a client transaction: branch and method (§17.1.3), an INVITE's being the branch itself.
-/// Branches are keyed hashes, so that any difference will do.
+/// Key of a client transaction: branch and method (§17.1.3), an INVITE's being the branch itself. Branches are keyed
+/// hashes, so that any difference will do. The table hash is the low half, so what is folded has 64 bits, too: each half
+/// of the result is as random as the branch.
 pub(crate) fn client_key(branch: u64, method: Method<'_>) -> u128 {
     if method == Method::Invite {
         return u128::from(branch);
     }
     let name = method.as_bytes().iter();
-    name.fold(u128::from(branch), |key, c| key.rotate_left(5) ^ u128::from(*c))
+    u128::from(name.fold(branch, |key, c| key.rotate_left(5) ^ u64::from(*c)))
 }
 
 /// Appends a contact as Request-URI: without `method` and headers, which may not stand there
@@ -685,5 +691,38 @@ impl Ingress {
             conn: Some(conn),
             seed,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::BTreeSet;
+
+    /// The table hash is the low half of a key. Were it the same for all branches, one look-up would compare all
+    /// transactions of a method.
+    #[test]
+    fn keys_of_one_method_differ_in_their_low_half() {
+        for name in [
+            "INVITE",
+            "CANCEL",
+            "BYE",
+            "PRACK",
+            "INFO",
+            "NOTIFY",
+            "OPTIONS",
+            "MESSAGE",
+            "REGISTER",
+            "SUBSCRIBE",
+            "PUBLISH",
+            "A-METHOD-OF-MORE-LETTERS",
+        ] {
+            let method = Method::parse(name.as_bytes());
+            let branches = (1..=1000_u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            let low: BTreeSet<u32> = branches.map(|branch| client_key(branch, method) as u32).collect();
+            assert!(low.len() > 990, "{name}: {} of 1000", low.len());
+        }
+        let [invite, bye] = [Method::Invite, Method::Bye].map(|method| client_key(7, method));
+        assert_ne!(invite, bye);
     }
 }

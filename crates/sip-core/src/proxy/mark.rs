@@ -21,9 +21,13 @@
 
 use alloc::vec::Vec;
 
+use sip_message::chars::span_in;
+use sip_message::header::NameAddr;
 use sip_message::{HeaderName, Message, Method, Params};
+use smallvec::SmallVec;
 
 use crate::engine::Engine;
+use crate::engine::directory::MARK_DIGITS;
 use crate::engine::place::{DomainNumber, PlaceId};
 use crate::engine::secrets::{Secrets, hex48, read_hex, write_hex};
 use crate::engine::seed::{Seed, Turn};
@@ -32,7 +36,7 @@ use crate::engine::seed::{Seed, Turn};
 const PARAM: &[u8] = b"tz";
 /// The same where it stands in a value.
 const BEFORE: [u8; 4] = *b";tz=";
-const DIGITS: usize = 32;
+const DIGITS: usize = MARK_DIGITS;
 /// Where among the digits the domain stands, and how many it has.
 const DOMAIN_FROM: usize = 4;
 const DOMAIN_DIGITS: usize = 5;
@@ -187,10 +191,11 @@ const fn day(unix_ms: u64) -> u16 {
 }
 
 impl Engine {
-    /// Makes the callee's marks of the response's dialog the caller's, in all Record-Route values of ours
-    /// (RFC 3261 §16.7 step 8). Those of other dialogs stay as they are, and so does what is the caller's already.
+    /// Makes the callee's marks of the response's dialog the caller's, in the Record-Route values that lead here
+    /// (RFC 3261 §16.7 step 8). Those of other dialogs and other hosts stay as they are, and so does what is the caller's
+    /// already.
     ///
-    /// This is done for each response: on the digits as they stand, without reading the rest of the value.
+    /// This is done for each response: nearly always on the digits of the one value, without reading the rest of it.
     pub(super) fn turn_marks(&mut self, message: &Message<'_>) {
         let Some(turn) = self.turn else {
             if message.has(HeaderName::RecordRoute) {
@@ -198,21 +203,74 @@ impl Engine {
             }
             return;
         };
-        for field in message.fields_named(HeaderName::RecordRoute) {
-            let value = message.field_value(field);
-            let mut end = value.len();
-            while let Some(at) = last_mark(value, end) {
-                end = at;
-                let Some(side) = turn.side_of(self.secrets.mark_domain_digits(), value, at) else {
-                    continue;
-                };
-                let mut text = [0; TURNED];
-                let (first, mac) = text.split_at_mut(1);
-                first.fill(side + 1);
-                mac.copy_from_slice(&hex48(turn.mac));
-                let start = field.value as usize + at + BEFORE.len() + SIDE_FROM;
-                self.edits.replace(start..start + TURNED, &text);
+        let mut fields = message.fields_named(HeaderName::RecordRoute);
+        match (fields.next(), fields.next()) {
+            (None, _) => {}
+            (Some(field), None) if self.directory.wrote_route(message.field_value(field)) => {
+                self.turn_value(turn, field.value as usize, message.field_value(field));
             }
+            (Some(_), _) => self.turn_marks_of_several(message, turn),
+        }
+    }
+
+    /// The same for several values, or for one that was written anew. What the callee put below a value of ours gets the
+    /// caller's requests before this server does, so it makes that value's mark useless ([`Seed::opened`]).
+    fn turn_marks_of_several(&mut self, message: &Message<'_>, turn: Turn) {
+        let to = message.to().ok();
+        let callee_tag = to.as_ref().and_then(NameAddr::tag).unwrap_or_default();
+        let values: SmallVec<[&[u8]; 8]> = message
+            .values(HeaderName::RecordRoute)
+            .map(|value| value.text)
+            .collect();
+        let (mut below, mut here) = (0, Some(turn));
+        for text in values.into_iter().rev() {
+            if let Some(further) = self.host_below(below, text) {
+                below = further;
+                let seed = turn.seed.opened(&self.secrets, below);
+                here = seed.map(|seed| seed.turn(callee_tag));
+            } else if let (Some(turn), Some(span)) = (here, span_in(message.source(), text)) {
+                self.turn_value(turn, span.start, text);
+            }
+        }
+    }
+
+    /// Turns the marks of one value, which begins at `start` of the message.
+    fn turn_value(&mut self, turn: Turn, start: usize, value: &[u8]) {
+        let mut end = value.len();
+        while let Some(at) = last_mark(value, end) {
+            end = at;
+            let Some(side) = turn.side_of(self.secrets.mark_domain_digits(), value, at) else {
+                continue;
+            };
+            let mut text = [0; TURNED];
+            let (first, mac) = text.split_at_mut(1);
+            first.fill(side + 1);
+            mac.copy_from_slice(&hex48(turn.mac));
+            let start = start + at + BEFORE.len() + SIDE_FROM;
+            self.edits.replace(start..start + TURNED, &text);
+        }
+    }
+
+    /// Hash of the hosts in Record-Route, those of this server left out; 0: there are none.
+    pub(super) fn hosts_below(&self, message: &Message<'_>) -> u64 {
+        if !message.has(HeaderName::RecordRoute) {
+            return 0;
+        }
+        let values: SmallVec<[&[u8]; 8]> = message
+            .values(HeaderName::RecordRoute)
+            .map(|value| value.text)
+            .collect();
+        let values = values.into_iter().rev();
+        values.fold(0, |below, text| self.host_below(below, text).unwrap_or(below))
+    }
+
+    /// The hash of the hosts below a value, with the host of this one. `None`: it leads here.
+    fn host_below(&self, below: u64, text: &[u8]) -> Option<u64> {
+        let addr = NameAddr::parse(text);
+        match addr.as_ref().and_then(NameAddr::sip_uri) {
+            Some(uri) if self.directory.is_route_here(&uri) => None,
+            Some(uri) => Some(self.secrets.below_host(below, &uri)),
+            None => Some(self.secrets.below(below, text)),
         }
     }
 
@@ -239,7 +297,8 @@ impl Turn {
         let side = *digits.get(SIDE_FROM)?;
         // A digit is even as its value is, but for the letters.
         let is_of_caller = (side & 1 == 1) ^ side.is_ascii_lowercase();
-        let is_ours = digits.last_chunk() == Some(&self.ends_with)
+        let is_ours = side.is_ascii_hexdigit()
+            && digits.last_chunk() == Some(&self.ends_with)
             && digits.get(DOMAIN_FROM..)?.first_chunk() == Some(domain);
         (is_ours && !is_of_caller).then_some(side)
     }

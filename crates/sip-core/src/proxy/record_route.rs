@@ -17,12 +17,12 @@ use super::hop::Hop;
 use super::mark::{Ends, Mark};
 use crate::config::{Config, Listener};
 use crate::engine::Engine;
-use crate::engine::directory::is_exempt;
+use crate::engine::directory::{is_exempt, write_route_uri};
 use crate::engine::place::{PlaceId, domain_number};
 use crate::engine::request::Request;
 use crate::engine::seed::Seed;
 use crate::resolve::HostRef;
-use crate::transport::{Flow, Transport};
+use crate::transport::Flow;
 
 /// What the Record-Route lines of one request are made of.
 #[derive(Clone, Copy, Debug)]
@@ -105,8 +105,10 @@ impl Engine {
             }
             let tag = request.from_tag();
             let ends = self.ends(request, leaving);
-            let mark = Mark::new(&self.secrets, self.now.unix_ms, ends, call_id, tag);
-            (tag, mark, flows)
+            let (mark, seed) = Mark::new(&self.secrets, self.now.unix_ms, ends, call_id, tag);
+            let below = self.hosts_below(&request.message);
+            let seed = seed.and_then(|seed| seed.sealed(&self.secrets, below));
+            (tag, (mark, seed), flows)
         } else {
             let (mark, onward) = self.route_of_notifier(request)?;
             let back = self.flow_of_sender(request).map(|flow| RouteFlow {
@@ -274,27 +276,8 @@ impl RecordRoute<'_> {
     }
 
     fn write_one(&self, out: &mut Vec<u8>, listener: &Listener, token: &[u8], two: bool) {
-        let secure = self.secure && listener.transport.is_secure();
-        out.extend_from_slice(match secure {
-            true => b"Record-Route: <sips:",
-            false => b"Record-Route: <sip:",
-        });
-        if !token.is_empty() {
-            out.extend_from_slice(token);
-            out.push(b'@');
-        }
-        out.extend_from_slice(&listener.sent_by);
-        // RFC 5630 §3.1.4: a SIPS URI means TLS, and does not say so a second time.
-        let implied = match listener.transport {
-            Transport::Udp => true,
-            Transport::Tls => secure,
-            Transport::Tcp | Transport::Ws | Transport::Wss => false,
-        };
-        if !implied {
-            out.extend_from_slice(b";transport=");
-            out.extend_from_slice(listener.transport.param_name().as_bytes());
-        }
-        out.extend_from_slice(b";lr");
+        out.extend_from_slice(b"Record-Route: ");
+        write_route_uri(out, listener, token, self.secure);
         if two {
             // Understood by nobody but us; others write it too, so traces read alike.
             out.extend_from_slice(b";r2=on");

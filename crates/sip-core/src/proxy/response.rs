@@ -22,8 +22,13 @@ use crate::transaction::table::{ClientMachine, Key, ServerMachine};
 use crate::transaction::{Passed, Timer, invite_client, invite_server};
 use crate::transport::{Flow, Proof, Transport, via};
 
-/// Why a phone that is registered gets no call, for who reads the 480 (RFC 3326).
-pub(super) const GONE: &[u8] = b"Reason: SIP;cause=503;text=\"Contact Unreachable\"\r\n";
+/// The `Reason` (RFC 3326) of a 480 for a registered contact that was not reached: 408 if it was silent, else 503.
+pub(super) const fn reason_of_gone(cause: u16) -> &'static [u8] {
+    match cause {
+        408 => b"Reason: SIP;cause=408;text=\"Contact Silent\"\r\n",
+        _ => b"Reason: SIP;cause=503;text=\"Contact Unreachable\"\r\n",
+    }
+}
 
 /// What became of a response or of a branch's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +50,8 @@ pub(crate) enum Failure {
     Unreachable,
     /// Nor could it to a registered contact: its phone is gone.
     ContactGone,
+    /// A registered contact gave no response at all, not even a provisional one.
+    ContactSilent,
     /// Nor could it on the flow that is the only way.
     FlowGone(Pin),
 }
@@ -161,6 +168,7 @@ impl Engine {
             call_id: parts.call_id,
             from_tag: parts.from_tag.unwrap_or_default(),
             cseq: parts.cseq.number,
+            method: parts.cseq.method,
         };
         let branched = self.secrets.branch(&input, target);
         if branched.id != branch {
@@ -445,7 +453,7 @@ impl Engine {
             return Outcome::Done;
         };
         let (remote, target, pin) = (client.to.remote, client.user.target, client.user.pin);
-        let is_contact = client.user.is_contact;
+        let (is_contact, is_silent) = (client.user.is_contact, !client.user.provisional);
         let (server, given_up) = (client.user.server(), client.user.cancel_wanted);
         let probe = matches!(client.user.owner, Owner::Probe(_));
         let told = self.client_event(key, event, None);
@@ -469,6 +477,7 @@ impl Engine {
             self.count_failure(remote, timed_out);
         }
         let failure = match (timed_out, pin) {
+            (true, _) if is_contact && is_silent && self.is_invite(server) => Failure::ContactSilent,
             (true, _) => Failure::TimedOut,
             (false, Pin::None) if is_contact => Failure::ContactGone,
             (false, Pin::None) => Failure::Unreachable,
@@ -539,7 +548,10 @@ impl Engine {
             (_, Failure::Unreachable) => self.answer_stored(server, Status::SERVER_ERROR),
             (_, Failure::FlowGone(Pin::Route)) => self.answer_stored(server, Status::FLOW_FAILED),
             (_, Failure::FlowGone(_) | Failure::ContactGone) => {
-                self.answer_stored_with(server, Status::TEMPORARILY_UNAVAILABLE, GONE);
+                self.answer_stored_with(server, Status::TEMPORARILY_UNAVAILABLE, reason_of_gone(503));
+            }
+            (_, Failure::ContactSilent) => {
+                self.answer_stored_with(server, Status::TEMPORARILY_UNAVAILABLE, reason_of_gone(408));
             }
         }
     }
@@ -552,7 +564,7 @@ impl Engine {
             return Outcome::Done;
         };
         client.user.timer_c = None;
-        let (target, remote) = (client.user.target, client.to.remote);
+        let (target, remote, is_contact) = (client.user.target, client.to.remote, client.user.is_contact);
         let Some(server) = client.user.server() else {
             if matches!(client.user.owner, Owner::Probe(_)) {
                 self.probe_failed(key);
@@ -576,7 +588,11 @@ impl Engine {
             self.wheel.cancel(resend);
         }
         self.count_failure(remote, true);
-        self.branch_failed(server, key, target, Failure::TimedOut)
+        let failure = match is_contact && self.is_invite(server) {
+            true => Failure::ContactSilent,
+            false => Failure::TimedOut,
+        };
+        self.branch_failed(server, key, target, failure)
     }
 
     /// Which event a client timer is.
@@ -588,15 +604,19 @@ impl Engine {
     }
 }
 
-/// Whether the topmost Via has a line of its own, and another follows: nearly always.
+/// Whether the topmost Via has a line of its own, and the next line begins with another: nearly always. Either line may
+/// begin with empty values instead (RFC 3261 §7.3.1 allows none, but a lenient reader skips them).
 #[inline]
 fn is_alone(message: &Message<'_>, top: &Via<'_>) -> bool {
     let mut fields = message.fields_named(HeaderName::Via);
-    let is_whole = |field: &Field| top.text.len() == (field.value_end - field.value) as usize;
-    fields.next().is_some_and(is_whole)
-        && fields
-            .next()
-            .is_some_and(|second| second.value != second.value_end)
+    let is_whole = |field: &Field| core::ptr::eq(top.text, message.field_value(field));
+    let begins = |field: &Field| {
+        message
+            .field_value(field)
+            .first()
+            .is_some_and(u8::is_ascii_alphabetic)
+    };
+    fields.next().is_some_and(is_whole) && fields.next().is_some_and(begins)
 }
 
 /// The value of `tz` among the parameters of a Via of ours, empty where it has none. Nothing in

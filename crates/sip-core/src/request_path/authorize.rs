@@ -157,11 +157,7 @@ impl Engine {
                 Err(self.challenge(request, progress, &domain.auth, true))
             }
             Err(Refusal::WrongUri) => {
-                self.refuse(
-                    request,
-                    progress.server,
-                    Status::bad_request("Digest uri Is Not The Request-URI"),
-                );
+                self.refuse(request, progress.server, Status::WRONG_DIGEST_URI);
                 Err(Authorized::No)
             }
         }

@@ -133,8 +133,8 @@ pub enum Proof {
     /// This server has sent the message to itself, so the source address says nothing of the message's author. Noted by
     /// the core, from the topmost Via.
     Ourselves,
-    /// A web page of any origin may have written the message, so the source address (that of the browser) says nothing
-    /// of its author. Noted by the core, for WebSockets that pages of all origins may open.
+    /// A web page of any origin may have written the message, so source address and certificate (those of the browser)
+    /// say nothing of its author. Noted by the core, for WebSockets that pages of all origins may open.
     Page,
 }
 

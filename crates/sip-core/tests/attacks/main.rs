@@ -30,3 +30,4 @@ mod replay;
 mod smuggling;
 mod subscriptions;
 mod tokens;
+mod turned_marks;

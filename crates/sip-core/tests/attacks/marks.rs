@@ -7,19 +7,19 @@ use sip_core::transport::{Flow, Transport};
 
 use crate::agent::{login, nonce_of};
 use crate::common::{
-    Bench, CALLER, Sent, address, all_transports, config, one, over, relay, request, response,
-    route_of_caller, udp_flow,
+    Bench, CALLER, Sent, address, all_transports, config, one, over, relay, request, route_of_caller,
+    udp_flow,
 };
 use crate::forks::{group, phone, phone_flow, register};
 
-const GATEWAY: &str = "192.0.2.50:5060";
+pub(crate) const GATEWAY: &str = "192.0.2.50:5060";
 pub(crate) const PHONE: &str = "192.0.2.31:5060";
 /// What may begin something at its target, and what goes on with what is there.
 const COSTLY: [&str; 5] = ["INVITE", "REFER", "SUBSCRIBE", "MESSAGE", "KDMQ"];
 const FREE: [&str; 7] = ["BYE", "INFO", "UPDATE", "PRACK", "NOTIFY", "OPTIONS", "ACK"];
 
 /// Users of ours by location; calls to the gateway by a rule that asks for credentials.
-fn guarded(state: StateMode) -> Config {
+pub(crate) fn guarded(state: StateMode) -> Config {
     let mut config = config();
     config.state = state;
     let gateway = |domain: &str| Route {
@@ -35,15 +35,15 @@ fn guarded(state: StateMode) -> Config {
 }
 
 /// The two sides of a call, with their routes.
-struct Call {
-    caller: String,
-    callee: String,
+pub(crate) struct Call {
+    pub(crate) caller: String,
+    pub(crate) callee: String,
     of_callee: Flow,
 }
 
 impl Call {
     /// alice calls bob, and is answered from `of_callee`.
-    fn new(bench: &mut Bench, of_callee: Flow, text: &str) -> Self {
+    pub(crate) fn new(bench: &mut Bench, of_callee: Flow, text: &str) -> Self {
         let sent = bench.udp(CALLER, text);
         let invite = sent.iter().find(|s| s.to.remote == of_callee.remote);
         let invite = invite.unwrap_or_else(|| panic!("it goes on: {sent:?}"));
@@ -57,7 +57,7 @@ impl Call {
     }
 
     /// bob is registered at [`PHONE`].
-    fn to_phone(bench: &mut Bench) -> Self {
+    pub(crate) fn to_phone(bench: &mut Bench) -> Self {
         register(bench, "bob@example.com", &[phone(1)]);
         Self::new(
             bench,
@@ -67,7 +67,14 @@ impl Call {
     }
 
     /// A request from one side; `more` stands behind our Route.
-    fn request(&self, from_caller: bool, method: &str, uri: &str, branch: &str, more: &str) -> String {
+    pub(crate) fn request(
+        &self,
+        from_caller: bool,
+        method: &str,
+        uri: &str,
+        branch: &str,
+        more: &str,
+    ) -> String {
         let route = if from_caller { &self.caller } else { &self.callee };
         let text = request(method, uri, branch, &format!("Route: {route}{more}\n"))
             .replace("To: <sip:bob@example.com>", "To: <sip:bob@example.com>;tag=t1");
@@ -77,7 +84,7 @@ impl Call {
         }
     }
 
-    fn send(&self, bench: &mut Bench, from_caller: bool, text: &str) -> Vec<Sent> {
+    pub(crate) fn send(&self, bench: &mut Bench, from_caller: bool, text: &str) -> Vec<Sent> {
         let from = if from_caller {
             udp_flow(CALLER)
         } else {
@@ -100,7 +107,7 @@ pub(crate) fn exchanged(text: &str) -> String {
 
 /// Status of the answer, or `None` where it goes to `there`.
 #[track_caller]
-fn outcome(sent: Vec<Sent>, there: &str) -> Option<String> {
+pub(crate) fn outcome(sent: Vec<Sent>, there: &str) -> Option<String> {
     let sent = one(sent);
     let line = sent.first_line();
     if !line.starts_with("SIP/2.0 ") {
@@ -481,248 +488,6 @@ fn a_lost_flow_leads_to_no_gateway() {
         let other = sent.iter().any(|s| s.to.remote.ip().to_string() == "203.0.113.9");
         assert_eq!((gateway, other), (false, passes), "{sent:?}");
     }
-}
-
-/// A peer may write white space in a parameter (RFC 3261 §25.1, EQUAL), share a line, and put parameters behind ours.
-#[test]
-fn marks_are_turned_however_a_peer_writes_them() {
-    let edits: [fn(String) -> String; 4] = [
-        |text| text.replace(";tag=t1", ";tag= t1"),
-        |text| text.replace(";tag=t1", " ; tag=t1;x=\"a;tag=b\""),
-        |text| {
-            text.replace(";lr;tz=", ";tz=")
-                .replace(">\r\nFrom", ";lr;x=y>\r\nFrom")
-        },
-        |text| text.replace("Record-Route: ", "Record-Route: <sip:203.0.113.1;lr>, "),
-    ];
-    for (number, edit) in edits.into_iter().enumerate() {
-        for status in ["200 OK", "486 Busy Here"] {
-            let mut bench = Bench::new(&guarded(StateMode::Transaction));
-            register(&bench, "bob@example.com", &[phone(1)]);
-            let sent = bench.udp(CALLER, &request("INVITE", "sip:bob@example.com", "a1", ""));
-            let invite = sent.iter().find(|s| s.address() == PHONE).expect("it goes on");
-            let answer = edit(response(invite, status, ""));
-            let back = bench.udp(PHONE, &answer);
-            let back = back.iter().find(|s| s.address() == CALLER).expect("it goes on");
-            let route = back
-                .header("Record-Route")
-                .rsplit(", ")
-                .next()
-                .unwrap_or_default();
-            let bye = request("BYE", "sip:x@203.0.113.9", "a2", &format!("Route: {route}\n"))
-                .replace("To: <sip:bob@example.com>", "To: <sip:bob@example.com>;tag=t1");
-            assert_eq!(
-                outcome(bench.udp(CALLER, &bye), "203.0.113.9:5060"),
-                None,
-                "{number} {status}: {answer}"
-            );
-        }
-    }
-}
-
-/// Each early dialog has its own mark, and so has each copy of a 2xx from another fork.
-#[test]
-fn each_early_dialog_has_its_own_mark() {
-    for state in [StateMode::Stateless, StateMode::Transaction] {
-        let mut bench = Bench::new(&guarded(state));
-        register(&bench, "bob@example.com", &[phone(1)]);
-        let sent = bench.udp(CALLER, &request("INVITE", "sip:bob@example.com", "a1", ""));
-        let invite = sent
-            .iter()
-            .find(|s| s.address() == PHONE)
-            .expect("it goes on")
-            .clone();
-        let mut answer = |status: &str, tag: &str| {
-            let text = response(&invite, status, "").replace("tag=t1", &format!("tag={tag}"));
-            one(bench.udp(PHONE, &text)).header("Record-Route").to_owned()
-        };
-        let early = [answer("183 Progress", "t1"), answer("180 Ringing", "t2")];
-        let late = [
-            answer("200 OK", "t2"),
-            answer("200 OK", "t3"),
-            answer("200 OK", "t1"),
-        ];
-        assert_eq!((&late[0], &late[2]), (&early[1], &early[0]), "it does not change");
-        let of = [("t1", &early[0]), ("t2", &late[0]), ("t3", &late[1])];
-        for (number, (tag, _)) in of.iter().enumerate() {
-            for (other, route) in &of {
-                let text = request(
-                    "PRACK",
-                    "sip:x@203.0.113.9",
-                    &format!("p{tag}{other}"),
-                    &format!("Route: {route}\n"),
-                )
-                .replace(
-                    "To: <sip:bob@example.com>",
-                    &format!("To: <sip:bob@example.com>;tag={tag}"),
-                )
-                .replace("CSeq: 1", &format!("CSeq: {}", number + 2));
-                let expected = (tag != other).then(|| "403".to_owned());
-                let sent = bench.udp(CALLER, &text);
-                assert_eq!(outcome(sent, "203.0.113.9:5060"), expected, "{tag} {other}");
-            }
-        }
-    }
-}
-
-/// In a call the dialog exists before a NOTIFY comes. If that carried the caller's mark, the callee would have both.
-#[test]
-fn a_notify_in_a_call_gives_no_mark_away() {
-    for state in [StateMode::Stateless, StateMode::Transaction] {
-        let mut config = guarded(state);
-        config.routes.clear();
-        let mut bench = Bench::new(&config);
-        let call = Call::to_phone(&mut bench);
-        for (branch, target) in [
-            ("n1", format!("sip:me@{PHONE}")),
-            ("n2", "sip:alice@192.0.2.10".to_owned()),
-        ] {
-            let text = call.request(false, "NOTIFY", &target, branch, "\nEvent: refer");
-            let sent = one(call.send(&mut bench, false, &text));
-            assert!(sent.first_line().starts_with("NOTIFY"), "{}", sent.text);
-            assert!(sent.headers("Record-Route").is_empty(), "{}", sent.text);
-        }
-    }
-}
-
-/// A callee that calls itself with the Call-ID and tags of a call from a gateway gets no caller's mark of that one: a
-/// response turns what its own request was given, also where a Via of ours is made up of two.
-#[test]
-fn a_response_turns_the_marks_of_its_own_request_only() {
-    for state in [StateMode::Stateless, StateMode::Transaction] {
-        let mut bench = Bench::new(&guarded(state));
-        register(&bench, "bob@example.com", &[phone(1)]);
-        let invite = |branch: &str| {
-            request("INVITE", "sip:bob@example.com", branch, "")
-                .replace("alice@example.com", "x@carrier.example")
-        };
-        let mut to_phone = |source: &str, branch: &str| {
-            let sent = bench.udp(source, &invite(branch));
-            sent.into_iter()
-                .find(|s| s.address() == PHONE)
-                .expect("it goes on")
-        };
-        let (theirs, own) = (to_phone(GATEWAY, "a1"), to_phone(CALLER, "a2"));
-        let [stolen, given] = [&theirs, &own].map(|sent| sent.header("Record-Route").to_owned());
-        assert_ne!(stolen, given);
-        let seed = |sent: &Sent| {
-            sent.header("Via")
-                .split_once(";tz=")
-                .map(|(_, token)| token.to_owned())
-        };
-        let answer = response(&own, "180 Ringing", "").replace(&given, &stolen);
-        let mixed = match (seed(&own), seed(&theirs)) {
-            (Some(own), Some(theirs)) => answer.replacen(&own, &theirs, 1),
-            _ => answer.clone(),
-        };
-        for answer in [answer, mixed] {
-            let back = one(bench.udp(PHONE, &answer));
-            assert_eq!(back.header("Record-Route"), stolen, "{state:?}");
-        }
-        let both = response(&own, "200 OK", "").replace(&given, &format!("{stolen}, {given}"));
-        let back = one(bench.udp(PHONE, &both));
-        let routes: Vec<&str> = back.header("Record-Route").split(", ").collect();
-        assert_eq!((routes.len(), routes[0]), (2, stolen.as_str()));
-        for (number, (route, expected)) in [(stolen.as_str(), Some("403")), (routes[1], None)]
-            .into_iter()
-            .enumerate()
-        {
-            let bye = request(
-                "BYE",
-                "sip:x@203.0.113.9",
-                &format!("b{number}"),
-                &format!("Route: {route}\n"),
-            )
-            .replace("alice@example.com", "x@carrier.example")
-            .replace("To: <sip:bob@example.com>", "To: <sip:bob@example.com>;tag=t1");
-            let sent = bench.udp(CALLER, &bye);
-            assert_eq!(
-                outcome(sent, "203.0.113.9:5060").as_deref(),
-                expected,
-                "{state:?} {route}"
-            );
-        }
-    }
-}
-
-/// A request that passes here twice has two values of ours: each time that a response passes back, that of the
-/// request at hand becomes the caller's, and what is the caller's stays so.
-#[test]
-fn in_a_spiral_all_marks_are_turned_once() {
-    for state in [StateMode::Stateless, StateMode::Transaction] {
-        let mut config = guarded(state);
-        config.routes = vec![relay("sip:192.0.2.20:5060")];
-        let mut bench = Bench::new(&config);
-        let callee = "192.0.2.20:5060";
-        let onward = |sent: Vec<Sent>| {
-            sent.into_iter()
-                .find(|s| s.text.starts_with("INVITE"))
-                .expect("it goes on")
-        };
-        let first = onward(bench.udp(CALLER, &request("INVITE", "sip:bob@example.com", "a1", "")));
-        let via = "Via: SIP/2.0/UDP 192.0.2.20:5060;branch=z9hG4bKspiral\r\n";
-        let again = first.text.replace("INVITE sip:bob@", "INVITE sip:carol@");
-        let second = onward(bench.udp(callee, &again.replacen("Via:", &format!("{via}Via:"), 1)));
-        let answer = one(bench.udp(callee, &response(&second, "200 OK", "")));
-        let back = one(bench.udp(callee, &answer.text.replace(via, "")));
-        assert_eq!(back.address(), CALLER);
-        let marks = back.headers("Record-Route");
-        let before = second.headers("Record-Route");
-        assert_eq!(marks.len(), 2);
-        assert_eq!(answer.headers("Record-Route"), [marks[0], before[1]]);
-        assert!(marks[0] != before[0] && marks[1] != before[1]);
-        // By either alone, so that none is left as it was.
-        for (number, mark) in marks.iter().enumerate() {
-            let bye = request(
-                "BYE",
-                "sip:x@203.0.113.9",
-                &format!("b{number}"),
-                &format!("Route: {mark}\n"),
-            )
-            .replace("To: <sip:bob@example.com>", "To: <sip:bob@example.com>;tag=t1");
-            assert_eq!(
-                outcome(bench.udp(CALLER, &bye), "203.0.113.9:5060"),
-                None,
-                "{mark}"
-            );
-        }
-    }
-}
-
-/// In a row of our nodes each knows its own mark again; those of another domain's nodes stay as they are.
-#[test]
-fn in_a_row_of_nodes_each_knows_its_own() {
-    let mut first = guarded(StateMode::Stateless);
-    first.routes = vec![relay("sip:192.0.2.2:5060")];
-    let mut second = guarded(StateMode::Transaction);
-    second.listeners = vec![crate::common::listener(Transport::Udp, "192.0.2.2:5060")];
-    second.own_hosts.clear();
-    second.routes = vec![relay("sip:192.0.2.20:5060")];
-    second.node_id = 2;
-    let (mut first, mut second) = (Bench::new(&first), Bench::new(&second));
-    let a = one(first.udp(CALLER, &request("INVITE", "sip:bob@example.com", "a1", "")));
-    let b = second.udp("192.0.2.1:5060", &a.text);
-    let b = b
-        .iter()
-        .find(|s| s.address() == "192.0.2.20:5060")
-        .expect("it goes on");
-    let foreign = "<sip:203.0.113.1;lr;tz=4cdb000123456789abcdef0123456789>";
-    let text = response(b, "200 OK", "").replacen(
-        "Record-Route",
-        &format!("Record-Route: {foreign}\r\nRecord-Route"),
-        1,
-    );
-    let back = one(second.udp("192.0.2.20:5060", &text));
-    let back = one(first.udp("192.0.2.2:5060", &back.text));
-    let lines = back.headers("Record-Route");
-    assert_eq!((lines.len(), lines[0]), (3, foreign));
-    let route = format!("Route: {}, {}\n", lines[2], lines[1]);
-    let bye = request("BYE", "sip:bob@203.0.113.9", "a2", &route)
-        .replace("To: <sip:bob@example.com>", "To: <sip:bob@example.com>;tag=t1");
-    let bye = one(first.udp(CALLER, &bye));
-    assert_eq!(bye.address(), "192.0.2.2:5060");
-    let bye = one(second.udp("192.0.2.1:5060", &bye.text));
-    assert_eq!(bye.address(), "203.0.113.9:5060");
 }
 
 /// A gateway that the configuration names is guarded at the address at which it was found, and under other names.

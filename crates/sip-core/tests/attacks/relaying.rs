@@ -2,7 +2,7 @@
 
 use sip_core::auth::digest;
 use sip_core::config::{Action, Network, Relay, RelayTarget, Route, When};
-use sip_core::transport::Transport;
+use sip_core::transport::{Proof, Transport};
 
 use crate::agent::{PASSWORD, login, nonce_of};
 use crate::common::{
@@ -343,7 +343,8 @@ fn the_server_does_not_believe_itself() {
     }
 }
 
-/// A web page uses the address of its browser. So a WebSocket that any page may open counts as from no network.
+/// A web page uses the address of its browser, and its client certificate. So a WebSocket that any page may open counts
+/// as from no network and from no peer.
 #[test]
 fn a_page_in_a_trusted_network_is_a_stranger() {
     let network = Network {
@@ -352,16 +353,27 @@ fn a_page_in_a_trusted_network_is_a_stranger() {
     };
     let flow = over(Transport::Ws, "192.0.2.10:40000", 3);
     let text = request("INVITE", "sip:bob@example.com", "a", "").replace("SIP/2.0/UDP", "SIP/2.0/WS");
-    for (any_page, by_source) in [(true, true), (true, false), (false, true), (false, false)] {
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum By {
+        Source,
+        Network,
+        Certificate,
+    }
+    let cases = [By::Source, By::Network, By::Certificate].map(|by| [(true, by), (false, by)]);
+    for (any_page, by) in cases.into_iter().flatten() {
         let mut config = all_transports();
         config.domains[0].auth.methods = vec![b"*"[..].into()];
         let mut rule = relay("sip:192.0.2.66");
         let mut text = text.clone();
-        if by_source {
+        let mut flow = flow;
+        if by == By::Source {
             rule.auth = Some(false);
             rule.when.source = vec![network];
         } else {
-            config.trust = vec![network];
+            match by {
+                By::Certificate => flow.proof = Proof::Trusted,
+                By::Source | By::Network => config.trust = vec![network],
+            }
             text = text
                 .replace("sip:bob@example.com", "sip:bob@elsewhere.example")
                 .replace("alice@example.com", "mallory@foreign.example");
@@ -373,7 +385,7 @@ fn a_page_in_a_trusted_network_is_a_stranger() {
         let mut bench = Bench::new(&config);
         let sent = bench.receive(flow, &text);
         let reached = sent.iter().any(|s| s.address() == "192.0.2.66:5060");
-        assert_eq!(reached, !any_page, "{by_source}: {sent:?}");
+        assert_eq!(reached, !any_page, "{by:?}: {sent:?}");
     }
 }
 

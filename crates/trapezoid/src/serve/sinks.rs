@@ -210,6 +210,7 @@ fn record_failure(event: &Event) {
         call_id,
         from,
         to,
+        digest_uri,
         rule,
         status,
         reason,
@@ -219,8 +220,10 @@ fn record_failure(event: &Event) {
         // As people count them.
         let rule = rule.map(|number| u32::from(number) + 1);
         let (method, uri, call_id) = (lossy(method), lossy(uri), lossy(call_id));
+        let digest_uri = (!digest_uri.is_empty()).then(|| lossy(digest_uri));
+        let digest_uri = digest_uri.as_deref();
         tracing::info!(
-            target: BOUNDED, status, reason = &**reason, %source, method = &*method, uri = &*uri, call_id = &*call_id, from = &*lossy(from), to = &*lossy(to), rule, unreported,
+            target: BOUNDED, status, reason = &**reason, %source, method = &*method, uri = &*uri, call_id = &*call_id, from = &*lossy(from), to = &*lossy(to), digest_uri, rule, unreported,
             "request refused"
         );
     }

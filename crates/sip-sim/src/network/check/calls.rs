@@ -322,7 +322,8 @@ impl<'a> Judged<'a> {
             ) => cancelled_by(after),
             // Who gives up before he was asked for credentials gives none.
             (_, RequestEnd::Answered(407)) => call.cancel_after <= SECOND,
-            // Until the callee registers again.
+            // A contact that said nothing until timer B or C ended it; and until the callee registers again.
+            (Reaction::Silent, RequestEnd::Answered(480)) if shortest_c.is_some() => true,
             (_, RequestEnd::Answered(480)) => self.case.callee_may_be_lost(call),
             (Reaction::Ring, RequestEnd::Answered(487)) if single => {
                 self.timer_c_fired(487) || cancelled && !self.timer_c_is_over(487)
