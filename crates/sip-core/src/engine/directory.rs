@@ -342,12 +342,10 @@ impl Directory {
     /// with its mark.
     #[inline]
     pub(crate) fn wrote_route(&self, value: &[u8]) -> bool {
-        let behind = |start: &[u8]| {
-            value
-                .strip_prefix(start)
-                .is_some_and(|rest| rest.len() == MARK_DIGITS + 1)
+        let Some((start, mark)) = value.split_at_checked(value.len().wrapping_sub(MARK_DIGITS + 1)) else {
+            return false;
         };
-        self.route_starts.iter().any(|start| behind(start)) && value.ends_with(b">")
+        mark.ends_with(b">") && self.route_starts.iter().any(|usual| **usual == *start)
     }
 
     /// Whether a Route value leads here, and to no other place first (`maddr`).

@@ -78,13 +78,13 @@ impl Secrets {
             }
         };
         let fields = [of.received_branch, of.sent_by, of.call_id, of.from_tag, numbers];
-        // The pads of two methods differ: a callee may know what one of them hides, as it may make the request itself.
-        let hash = match of.method {
-            Method::Invite | Method::Ack | Method::Cancel => Fields(fields).hash128(self.branch),
-            method => {
-                let [a, b, c, d, e] = fields;
-                Fields([a, b, c, d, e, method.as_bytes()]).hash128(self.branch)
-            }
+        // The pads of the methods whose Via hides something differ: a callee may know what one of them hides, as it may
+        // make the request itself. And no caller chooses a method for what its key becomes.
+        let hash = if is_common(of.method) {
+            Fields(fields).hash128(self.branch)
+        } else {
+            let [a, b, c, d, e] = fields;
+            Fields([a, b, c, d, e, of.method.as_bytes()]).hash128(self.branch)
         };
         Branched {
             id: hash as u64,
@@ -177,6 +177,11 @@ impl Secrets {
     }
 }
 
+/// Whether branches of a method are made as an INVITE's are.
+const fn is_common(method: Method<'_>) -> bool {
+    !matches!(method, Method::Subscribe | Method::Refer | Method::Other(_))
+}
+
 /// A branch, and what only this domain's nodes can tell from the same request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Branched {
@@ -201,7 +206,7 @@ pub(crate) struct BranchInput<'a> {
     pub(crate) call_id: &'a [u8],
     pub(crate) from_tag: &'a [u8],
     pub(crate) cseq: u32,
-    /// Method; that of an INVITE for its CANCEL and ACK, which share its branch.
+    /// Method. CANCEL and ACK have the branch of their INVITE.
     pub(crate) method: Method<'a>,
 }
 
@@ -402,7 +407,7 @@ mod tests {
     /// A callee may make a SUBSCRIBE that equals the INVITE which it got in all else that a branch is made of, and find
     /// out what its pad hides. CANCEL and ACK have the INVITE's branch (RFC 3261 §9.1, §17.1.1.3).
     #[test]
-    fn a_branch_and_its_pad_are_of_one_method() {
+    fn a_pad_is_of_one_method() {
         let secrets = Secrets::new(&[7; 32], &[9; 32]);
         let of = |method| {
             let input = BranchInput {
@@ -421,7 +426,12 @@ mod tests {
         let invite = of(Method::Invite);
         assert_eq!([of(Method::Ack), of(Method::Cancel)], [invite; 2]);
         let mut all = vec![invite];
-        for method in [Method::Subscribe, Method::Refer, Method::Bye, Method::Other(b"X")] {
+        for method in [
+            Method::Subscribe,
+            Method::Refer,
+            Method::Other(b"X"),
+            Method::Other(b"Y"),
+        ] {
             let (id, pad) = of(method);
             assert!(
                 all.iter().all(|other| id != other.0 && pad != other.1),

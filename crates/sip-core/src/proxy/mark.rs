@@ -207,7 +207,9 @@ impl Engine {
         match (fields.next(), fields.next()) {
             (None, _) => {}
             (Some(field), None) if self.directory.wrote_route(message.field_value(field)) => {
-                self.turn_value(turn, field.value as usize, message.field_value(field));
+                let value = message.field_value(field);
+                let at = value.len().saturating_sub(BEFORE.len() + DIGITS + 1);
+                self.turn_mark(turn, field.value as usize, value, at);
             }
             (Some(_), _) => self.turn_marks_of_several(message, turn),
         }
@@ -239,16 +241,22 @@ impl Engine {
         let mut end = value.len();
         while let Some(at) = last_mark(value, end) {
             end = at;
-            let Some(side) = turn.side_of(self.secrets.mark_domain_digits(), value, at) else {
-                continue;
-            };
-            let mut text = [0; TURNED];
-            let (first, mac) = text.split_at_mut(1);
-            first.fill(side + 1);
-            mac.copy_from_slice(&hex48(turn.mac));
-            let start = start + at + BEFORE.len() + SIDE_FROM;
-            self.edits.replace(start..start + TURNED, &text);
+            self.turn_mark(turn, start, value, at);
         }
+    }
+
+    /// Turns the mark whose `;tz=` stands at `at` of a value, if it is the callee's of this dialog.
+    #[inline]
+    fn turn_mark(&mut self, turn: Turn, start: usize, value: &[u8], at: usize) {
+        let Some(side) = turn.side_of(self.secrets.mark_domain_digits(), value, at) else {
+            return;
+        };
+        let mut text = [0; TURNED];
+        let (first, mac) = text.split_at_mut(1);
+        first.fill(side + 1);
+        mac.copy_from_slice(&hex48(turn.mac));
+        let start = start + at + BEFORE.len() + SIDE_FROM;
+        self.edits.replace(start..start + TURNED, &text);
     }
 
     /// Hash of the hosts in Record-Route, those of this server left out; 0: there are none.

@@ -610,12 +610,9 @@ impl Engine {
 fn is_alone(message: &Message<'_>, top: &Via<'_>) -> bool {
     let mut fields = message.fields_named(HeaderName::Via);
     let is_whole = |field: &Field| core::ptr::eq(top.text, message.field_value(field));
-    let begins = |field: &Field| {
-        message
-            .field_value(field)
-            .first()
-            .is_some_and(u8::is_ascii_alphabetic)
-    };
+    // Of an empty value this is the end of its line.
+    let first = |field: &Field| message.source().get(field.value as usize);
+    let begins = |field: &Field| first(field).is_some_and(u8::is_ascii_alphabetic);
     fields.next().is_some_and(is_whole) && fields.next().is_some_and(begins)
 }
 
