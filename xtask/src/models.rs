@@ -2,6 +2,7 @@
 //! those look.
 
 use crate::steps::{Outcome, cargo, run_tests};
+use crate::suite::lint;
 
 /// Runs the models whose names contain a filter (default: all).
 pub(crate) fn run(args: &[String]) -> Outcome {
@@ -10,6 +11,7 @@ pub(crate) fn run(args: &[String]) -> Outcome {
     command
         .args(["test", "--package", "loom-models", "--tests", "--"])
         .args(&filter);
+    lint(&mut command);
     let Some(preemptions) = preemptions else {
         return run_tests("models, as the tests run them", &mut command);
     };

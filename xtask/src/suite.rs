@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use crate::setup::find_program;
 use crate::steps::{Outcome, cargo, has_subcommand, root, run_own, run_step, target_dir};
 
 mod databases;
@@ -32,8 +33,7 @@ const SLOW: Duration = Duration::from_secs(5);
 /// The tests that are slow on a quiet machine: `PROGRAM TEST REASON` a line.
 const SLOW_TESTS: &str = "xtask/slow-tests.txt";
 
-/// What has tests: the libraries, the programs, and what is under `tests/`. Clippy sees to it that
-/// examples and benchmarks compile; they are not linked here.
+/// What has tests: the libraries, the programs, and what is under `tests/`.
 const KINDS: [&str; 3] = ["--lib", "--bins", "--tests"];
 
 /// Whether this is a run of `.ci/run`.
@@ -41,11 +41,33 @@ pub(crate) fn is_ci() -> bool {
     std::env::var_os("CI").is_some()
 }
 
-/// Builds every test program, and with them the server that they start.
+/// Compiles our crates with Clippy.
+const DRIVER: &str = "clippy-driver";
+
+/// Whether the tests are compiled with Clippy: one pass over our crates lints and builds them.
+pub(crate) fn is_linted() -> bool {
+    find_program(DRIVER).is_some()
+}
+
+/// Has our crates compiled with Clippy, as each build of the tests must that is to use what another built.
+pub(crate) fn lint(command: &mut Command) {
+    if is_linted() {
+        command
+            .env("RUSTC_WORKSPACE_WRAPPER", DRIVER)
+            // As `cargo clippy -- -D warnings` says it.
+            .env("CLIPPY_ARGS", "-D__CLIPPY_HACKERY__warnings");
+    }
+}
+
+/// Builds every test program, and with them the server that they start; and what else Clippy is to see.
 pub(crate) fn build() -> Outcome {
     let mut runner = runner();
     runner.arg("--no-run");
-    run_step("build the server and the tests", &mut runner)
+    run_step("build the server and the tests", &mut runner)?;
+    let mut others = cargo();
+    others.args(["build", "--workspace", "--examples", "--benches"]);
+    lint(&mut others);
+    run_step("build examples and benchmarks", &mut others)
 }
 
 /// What became of the tests.
@@ -180,6 +202,7 @@ pub(crate) fn conformance(server: &Path, words: &[&str]) -> Command {
         .args(["test", "--package", "conformance", "--test", "suite", "--"])
         .args(words)
         .env("TRAPEZOID_BIN", server);
+    lint(&mut tests);
     tests
 }
 
@@ -204,6 +227,7 @@ fn runner() -> Command {
         runner.args(["test", "--workspace", "--no-fail-fast"]);
     }
     runner.args(KINDS);
+    lint(&mut runner);
     runner
 }
 

@@ -190,7 +190,7 @@ impl<'a> Registration<'a> {
     pub(crate) fn new_hosts<'r>(&'r self, record: &'r AorRecord) -> impl Iterator<Item = Host<'r>> {
         let contacts = match &self.ask {
             Ask::Update(contacts) if self.message.value(HeaderName::Path).is_none() => &contacts[..],
-            _ => &[],
+            Ask::Query | Ask::RemoveAll | Ask::Update(_) => &[],
         };
         let is_datagram = !self.received.transport.is_stream();
         let source = self.received.remote.ip().to_canonical();

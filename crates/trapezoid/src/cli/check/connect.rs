@@ -209,7 +209,7 @@ impl Names {
 
     /// One question. `None`: no answer within the configured time-out.
     fn ask(&mut self, name: &str, kind: RecordKind) -> Option<Records> {
-        self.dns.resolve(0, Some(QUESTION), name.into(), kind);
+        self.dns.resolve(0, Some(QUESTION), name.as_bytes().into(), kind);
         match self.answers.recv_timeout(self.patience) {
             Ok(Answer::Resolved(answer)) => answer.ok(),
             Ok(_) | Err(_) => None,
