@@ -122,8 +122,16 @@ struct Flight {
     lost_at: Option<Instant>,
     /// The database refused it together with others: it goes by itself.
     alone: bool,
-    /// What had changed when it was sent: a later question does not join it.
+    /// The changes of the table before it was sent, by the earliest batch under way that it is in.
     epoch: u64,
+}
+
+impl Flight {
+    /// Whether each result that the flight may get is read after change `epoch`, so that a question
+    /// may join it. A flight that is asked again may get the result of its first connection.
+    const fn is_as_new_as(&self, epoch: u64) -> bool {
+        (self.queued && self.carried == 0) || self.epoch == epoch
+    }
 }
 
 #[derive(Debug, Default)]
@@ -259,7 +267,7 @@ impl Batcher {
         let (slots, epoch) = (&mut self.slots, self.epoch);
         let known = self.index.find(hash, |at| {
             flight_at(slots, *at)
-                .is_some_and(|flight| flight.subject.is(&query) && (flight.queued || flight.epoch == epoch))
+                .is_some_and(|flight| flight.subject.is(&query) && flight.is_as_new_as(epoch))
         });
         if let Some(flight) = known.copied().and_then(|at| flight_at_mut(slots, at)) {
             flight.waiters.push(waiter);
@@ -378,9 +386,11 @@ impl Batcher {
                 self.queued -= 1;
             } else if !is_late {
                 flight.queued = false;
+                if !is_carried {
+                    flight.epoch = epoch;
+                }
                 flight.carried += 1;
                 flight.sent = Some(now);
-                flight.epoch = epoch;
                 batch.flights.push((id, Arc::clone(&flight.subject)));
                 self.queued -= 1;
                 self.by_sending.push_back((now, id));

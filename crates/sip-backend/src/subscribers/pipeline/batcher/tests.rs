@@ -428,6 +428,27 @@ fn what_was_sent_before_a_change_is_joined_by_nobody() {
     assert_eq!((batcher.questions(), batcher.under_way()), (0, 0));
 }
 
+#[test]
+fn what_is_asked_again_after_a_change_is_not_joined_either() {
+    let t = Instant::now();
+    for sent_again in [false, true] {
+        let mut batcher = filled(Mode::Adaptive, t, 1);
+        batcher.set_sessions(2);
+        let before = batch(batcher.take(t, false));
+        batcher.changed();
+        assert_eq!(batcher.ask_again(t + 500 * MS), 1);
+        if sent_again {
+            assert_eq!(size(batcher.take(t + 500 * MS, false)), 1);
+        }
+        let later = ask(&mut batcher, t + 510 * MS, query(5, "0"));
+        assert!(matches!(later, Ok(Asked::Queued { .. })), "{later:?}");
+        // The first connection answers late, with what it read before the change.
+        let ended = batcher.settle(before.flights[0].0).expect("it was open");
+        assert_eq!(ended.waiters.len(), 1);
+        assert_eq!(batcher.questions(), 1, "the later question waits on");
+    }
+}
+
 /// Twice as much is asked as one connection carries, for half a minute. Its answers are not taken
 /// for silence, and those that it gives are of use.
 #[test]
