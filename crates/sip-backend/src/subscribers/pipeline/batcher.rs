@@ -502,7 +502,7 @@ impl Batcher {
     }
 
     /// Puts flights that were sent too long ago to the front of the queue, once each; how many. While no other
-    /// connection is up, or it is not certain that the database is, there is no use in that.
+    /// connection is up, or it is not certain that the database is, there is no use in that: they stay for later.
     pub(super) fn ask_again(&mut self, now: Instant) -> usize {
         let patience = self.patience();
         let is_of_use = self.sessions > 1 && self.breaker.state() == State::Closed;
@@ -513,16 +513,15 @@ impl Batcher {
                 flight.sent == Some(sent) && !flight.queued && !flight.asked_again
             });
             if let Some(flight) = flight {
-                if now.saturating_duration_since(sent) < patience {
+                // Bounded meanwhile: a live flight expires.
+                if !is_of_use || now.saturating_duration_since(sent) < patience {
                     break;
                 }
-                if is_of_use {
-                    flight.asked_again = true;
-                    flight.queued = true;
-                    self.queued += 1;
-                    self.queue.push_front(id);
-                    again += 1;
-                }
+                flight.asked_again = true;
+                flight.queued = true;
+                self.queued += 1;
+                self.queue.push_front(id);
+                again += 1;
             }
             self.by_sending.pop_front();
         }

@@ -319,6 +319,35 @@ fn a_slow_database_is_not_asked_twice() {
 }
 
 #[test]
+fn what_was_due_while_asking_again_was_of_no_use_is_asked_again_later() {
+    let t = Instant::now();
+    let mut batcher = filled(Mode::Adaptive, t, 2);
+    let _first = batch(batcher.take(t, false));
+    assert_eq!(batcher.ask_again(t + 600 * MS), 0, "no other connection is up");
+    batcher.set_sessions(2);
+    for _ in 0..6 {
+        batcher.failed(t, Failure::Batch, &mut Vec::new());
+    }
+    assert_eq!(batcher.ask_again(t + 700 * MS), 0, "the breaker is open");
+    batcher.succeeded(MS);
+    assert_eq!(batcher.ask_again(t + 800 * MS), 2);
+}
+
+#[test]
+fn what_waits_to_be_asked_again_is_bounded() {
+    let t = Instant::now();
+    let mut batcher = filled(Mode::Single, t, 0);
+    for user in 0..200 {
+        let now = t + user * 10 * MS;
+        batcher.expire(now, &mut Vec::new());
+        ask(&mut batcher, now, query(user, &user.to_string())).expect("room in the queue");
+        assert_eq!(size(batcher.take(now, false)), 1);
+        assert_eq!(batcher.ask_again(now), 0);
+        assert!(batcher.by_sending.len() <= 101, "only what is open");
+    }
+}
+
+#[test]
 fn connections_that_ended_together_count_once() {
     let t = Instant::now();
     let mut batcher = filled(Mode::Adaptive, t, 1);
