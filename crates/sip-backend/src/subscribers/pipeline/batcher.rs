@@ -153,6 +153,8 @@ pub(super) struct Batch {
     pub(super) flights: Vec<(FlightId, Arc<Subject>)>,
     /// When the first of them was asked for.
     pub(super) oldest: Instant,
+    /// When they left the queue.
+    pub(super) sent: Instant,
     /// When an answer that has not come comes no more: counted from the sending, so that a long
     /// queue is not taken for a silent database.
     pub(super) deadline: Instant,
@@ -205,6 +207,8 @@ pub(super) struct Batcher {
     by_age: VecDeque<(Instant, FlightId)>,
     /// Flights in the order in which they were sent; others too, until their time has come.
     by_sending: VecDeque<(Instant, FlightId)>,
+    /// When the last flight was sent that was asked again: of each batch sent before, the same is true.
+    asked_again_up_to: Option<Instant>,
     questions: usize,
     sessions: usize,
     breaker: Breaker,
@@ -231,6 +235,7 @@ impl Batcher {
             queued: 0,
             by_age: VecDeque::new(),
             by_sending: VecDeque::new(),
+            asked_again_up_to: None,
             questions: 0,
             sessions: 0,
             breaker: Breaker::new(),
@@ -357,6 +362,7 @@ impl Batcher {
         let mut batch = Batch {
             flights: Vec::with_capacity(size),
             oldest,
+            sent: now,
             deadline: now + self.rules.deadline.max(LEAST_PATIENCE),
             too_late: Vec::new(),
         };
@@ -501,6 +507,18 @@ impl Batcher {
         (self.rules.deadline / PATIENCE).max(self.round * PATIENCE_ROUNDS)
     }
 
+    /// Whether a connection is silent whose oldest batch under way was sent at `sent`: by the same clock as
+    /// [`Batcher::ask_again`], so that it does not take itself what is asked again because of it.
+    pub(super) fn is_silent(&self, now: Instant, sent: Instant) -> bool {
+        // Patience may have grown since.
+        self.was_asked_again(sent) || now.saturating_duration_since(sent) >= self.patience()
+    }
+
+    /// Whether flights that were sent at `sent` were asked again.
+    fn was_asked_again(&self, sent: Instant) -> bool {
+        self.asked_again_up_to.is_some_and(|last| sent <= last)
+    }
+
     /// Puts flights that were sent too long ago to the front of the queue, once each; how many. While no other
     /// connection is up, or it is not certain that the database is, there is no use in that: they stay for later.
     pub(super) fn ask_again(&mut self, now: Instant) -> usize {
@@ -521,6 +539,7 @@ impl Batcher {
                 flight.queued = true;
                 self.queued += 1;
                 self.queue.push_front(id);
+                self.asked_again_up_to = Some(sent);
                 again += 1;
             }
             self.by_sending.pop_front();

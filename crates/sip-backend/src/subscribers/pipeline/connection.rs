@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
-use futures_util::future::join_all;
+use futures_util::future::{Join, Ready, join, join_all, ready};
 use futures_util::stream::FuturesUnordered;
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
@@ -181,8 +181,7 @@ async fn keep<D: Database>(
 async fn serve<D: Database>(inner: &Inner, session: &D::Session, watch: &Watch, useful: &Cell<bool>) -> End {
     let made = Instant::now();
     let mut closed = inner.closed.subscribe();
-    let mut under_way = FuturesUnordered::new();
-    let mut sign = SignOfLife::new();
+    let mut under_way = UnderWay::new();
     let mut watching = None;
     let mut every = PROBE_IDLE;
     let mut look_at = Instant::now() + every;
@@ -195,7 +194,7 @@ async fn serve<D: Database>(inner: &Inner, session: &D::Session, watch: &Watch, 
             }
         }
         let idle = under_way.is_empty();
-        let may_take = under_way.len() < D::DEPTH && (idle || !sign.is_missed(inner));
+        let may_take = under_way.len() < D::DEPTH && !under_way.is_silent(inner);
         if may_take && Instant::now() >= look_at {
             look_at = Instant::now() + every;
             if let Some(until) = rests_until(inner) {
@@ -203,9 +202,8 @@ async fn serve<D: Database>(inner: &Inner, session: &D::Session, watch: &Watch, 
             } else {
                 let looking = look(inner, session, watch, watching.is_some());
                 if beside(&mut under_way, looking).await.is_err() {
-                    return sign.lose(under_way).await;
+                    return under_way.lose().await;
                 }
-                sign.is_there();
             }
         }
         let until = match inner.offer(may_take, !under_way.is_empty()) {
@@ -215,10 +213,8 @@ async fn serve<D: Database>(inner: &Inner, session: &D::Session, watch: &Watch, 
                 if watching.is_none() {
                     look_at = Instant::now() + every;
                 }
-                if idle {
-                    sign.is_there();
-                }
-                under_way.push(send(inner, session, made, batch, sign.lost.subscribe()));
+                let (sent, lost) = (batch.sent, under_way.lost.subscribe());
+                under_way.push(sent, send(inner, session, made, batch, lost));
                 continue;
             }
             Take::Closed if idle => {
@@ -233,12 +229,11 @@ async fn serve<D: Database>(inner: &Inner, session: &D::Session, watch: &Watch, 
             biased;
             Some(sent) = under_way.next(), if !idle => {
                 if sent.is_err() {
-                    return sign.lose(under_way).await;
+                    return under_way.lose().await;
                 }
-                sign.is_there();
             }
             // One that has become silent meanwhile leaves it to another.
-            () = woken(inner, idle), if may_take => if !idle && sign.is_missed(inner) {
+            () = woken(inner, idle), if may_take => if under_way.is_silent(inner) {
                 inner.busy.notify_one();
             },
             () = at(until) => {}
@@ -259,41 +254,63 @@ fn rests_until(inner: &Inner) -> Option<Instant> {
     inner.batcher.lock().breaker().rests_until(Instant::now())
 }
 
-/// When a connection with batches under way answered last.
-struct SignOfLife {
-    at: Instant,
+/// The batches under way on a connection.
+struct UnderWay<F: Future> {
+    batches: FuturesUnordered<Join<Ready<Instant>, F>>,
+    /// When each of them was sent.
+    sent: Vec<Instant>,
     /// One batch was not answered: those behind it will not be, either.
     lost: watch::Sender<bool>,
 }
 
-impl SignOfLife {
+impl<F: Future<Output = Result<(), ()>>> UnderWay<F> {
     fn new() -> Self {
         Self {
-            at: Instant::now(),
+            batches: FuturesUnordered::new(),
+            sent: Vec::new(),
             lost: watch::Sender::new(false),
         }
     }
 
-    fn is_there(&mut self) {
-        self.at = Instant::now();
+    fn is_empty(&self) -> bool {
+        self.sent.is_empty()
     }
 
-    /// Whether there was none for so long that the connection takes no more.
-    fn is_missed(&self, inner: &Inner) -> bool {
-        self.at.elapsed() >= inner.batcher.lock().patience()
+    fn len(&self) -> usize {
+        self.sent.len()
+    }
+
+    fn push(&mut self, sent: Instant, batch: F) {
+        self.sent.push(sent);
+        self.batches.push(join(ready(sent), batch));
+    }
+
+    /// The next result of a batch; `None`: none is under way.
+    async fn next(&mut self) -> Option<Result<(), ()>> {
+        let (sent, result) = self.batches.next().await?;
+        if let Some(at) = self.sent.iter().position(|at| *at == sent) {
+            self.sent.remove(at);
+        }
+        Some(result)
+    }
+
+    /// Whether the oldest batch has no result for so long that the connection takes no more.
+    fn is_silent(&self, inner: &Inner) -> bool {
+        let oldest = self.sent.iter().min();
+        oldest.is_some_and(|sent| inner.batcher.lock().is_silent(Instant::now(), *sent))
     }
 
     /// Ends what is under way: it goes back to the queue.
-    async fn lose(self, mut under_way: FuturesUnordered<impl Future<Output = Result<(), ()>>>) -> End {
+    async fn lose(mut self) -> End {
         self.lost.send_replace(true);
-        while under_way.next().await.is_some() {}
+        while self.next().await.is_some() {}
         End::Failed
     }
 }
 
 /// Waits for `this` while batches under way go on; fails when it does, or one of them.
 async fn beside(
-    under_way: &mut FuturesUnordered<impl Future<Output = Result<(), ()>>>,
+    under_way: &mut UnderWay<impl Future<Output = Result<(), ()>>>,
     this: impl Future<Output = Result<(), ()>>,
 ) -> Result<(), ()> {
     let mut this = pin!(this);
@@ -577,18 +594,4 @@ impl Inner {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_connection_watches_and_another_when_it_has_gone() {
-        let watch = Watch::default();
-        let first = Watching::take(&watch);
-        assert!(first.is_some());
-        for _ in 0..3 {
-            assert!(Watching::take(&watch).is_none(), "one has the duty");
-        }
-        drop(first);
-        assert!(Watching::take(&watch).is_some());
-    }
-}
+mod tests;

@@ -319,6 +319,21 @@ fn a_slow_database_is_not_asked_twice() {
 }
 
 #[test]
+fn a_connection_is_silent_as_soon_as_what_it_carries_is_asked_again() {
+    let t = Instant::now();
+    let mut batcher = filled(Mode::Adaptive, t, 1);
+    batcher.set_sessions(2);
+    let first = batch(batcher.take(t, false));
+    assert!(!batcher.is_silent(t + 499 * MS, first.sent));
+    assert!(batcher.is_silent(t + 500 * MS, first.sent), "with or without");
+    assert_eq!(batcher.ask_again(t + 500 * MS), 1);
+    batcher.succeeded(900 * MS);
+    assert!(batcher.patience() > 3000 * MS);
+    assert!(batcher.is_silent(t + 500 * MS, first.sent), "and stays so");
+    assert!(!batcher.is_silent(t + 500 * MS, t + 10 * MS));
+}
+
+#[test]
 fn what_was_due_while_asking_again_was_of_no_use_is_asked_again_later() {
     let t = Instant::now();
     let mut batcher = filled(Mode::Adaptive, t, 2);

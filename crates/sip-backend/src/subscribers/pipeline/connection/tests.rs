@@ -1,0 +1,151 @@
+//! Connections to a database that does what the test says.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use sip_core::id::QueryId;
+use sip_core::query::Answer;
+use tokio::sync::oneshot;
+use tokio::task::yield_now;
+
+use super::*;
+use crate::AnswerSink;
+use crate::subscribers::database::small_runtime;
+use crate::subscribers::pipeline::{LookupOptions, Mode};
+use crate::subscribers::secrets::Row;
+use crate::subscribers::{CredentialCache, CredentialQuery, TableOptions};
+
+/// Longer than any test.
+const LONG: Duration = Duration::from_secs(1000);
+
+struct Scripted;
+
+/// A connection whose batches get the results that the test sends.
+struct ScriptedSession {
+    results: RefCell<VecDeque<oneshot::Receiver<Result<(), DbError>>>>,
+    fetches: Cell<usize>,
+}
+
+impl Database for Scripted {
+    type Session = ScriptedSession;
+
+    const WATCH_EVERY: Duration = LONG;
+    const DEPTH: usize = 6;
+
+    async fn connect(&self, _: usize) -> Result<ScriptedSession, DbError> {
+        pending().await
+    }
+}
+
+impl Session for ScriptedSession {
+    async fn fetch(&self, _: &[RowKey<'_>], _: &mut dyn FnMut(Row<'_>)) -> Result<(), DbError> {
+        self.fetches.set(self.fetches.get() + 1);
+        let result = self.results.borrow_mut().pop_front().expect("another batch");
+        result.await.expect("the test goes on")
+    }
+
+    async fn mark(&self) -> Result<Option<String>, DbError> {
+        Ok(None)
+    }
+}
+
+/// The results of a connection's batches, the first one first.
+type Results = VecDeque<oneshot::Sender<Result<(), DbError>>>;
+
+fn session() -> (ScriptedSession, Results) {
+    let (results, receivers) = (0..9).map(|_| oneshot::channel()).unzip();
+    let session = ScriptedSession {
+        results: RefCell::new(receivers),
+        fetches: Cell::new(0),
+    };
+    (session, results)
+}
+
+#[derive(Debug)]
+struct Unheard;
+
+impl AnswerSink for Unheard {
+    fn answer(&self, _: u16, _: QueryId, _: Answer) {}
+}
+
+/// A store with two connections up, which was asked for `questions` users.
+fn store(mode: Mode, questions: usize) -> Inner {
+    let options = LookupOptions {
+        mode,
+        max_wait: LONG,
+        deadline: LONG,
+        ..LookupOptions::default()
+    };
+    let cache = Arc::new(CredentialCache::new(0, LONG, LONG));
+    let inner = Inner::new(&TableOptions::sqlite("none"), options, cache, Arc::new(Unheard));
+    inner.batcher.lock().set_sessions(2);
+    for user in 0..questions {
+        ask(&inner, user);
+    }
+    inner
+}
+
+fn ask(inner: &Inner, user: usize) {
+    let query = CredentialQuery {
+        origin: 0,
+        id: None,
+        username: format!("user{user}").into_bytes().into(),
+        user_len: format!("user{user}").len(),
+        domain: b"d"[..].into(),
+        realm: b"r"[..].into(),
+    };
+    inner.batcher.lock().ask(Instant::now(), query).expect("room");
+}
+
+/// Makes all that is under way so old that it is asked again.
+fn ask_again(inner: &Inner) -> usize {
+    inner.batcher.lock().ask_again(Instant::now() + LONG * 6 / 10)
+}
+
+/// Lets a connection do what it can do now.
+async fn go_on(mut connection: Pin<&mut impl Future<Output = End>>) {
+    for _ in 0..20 {
+        select! {
+            biased;
+            _ = &mut connection => panic!("the connection has ended"),
+            () = yield_now() => {}
+        }
+    }
+}
+
+fn run(test: impl Future<Output = ()>) {
+    small_runtime().expect("a runtime").block_on(test);
+}
+
+#[test]
+fn one_connection_watches_and_another_when_it_has_gone() {
+    let watch = Watch::default();
+    let first = Watching::take(&watch);
+    assert!(first.is_some());
+    for _ in 0..3 {
+        assert!(Watching::take(&watch).is_none(), "one has the duty");
+    }
+    drop(first);
+    assert!(Watching::take(&watch).is_some());
+}
+
+/// The first of two batches is answered, and the second one not.
+#[test]
+fn a_silent_connection_does_not_take_what_is_asked_again_because_of_it() {
+    run(async {
+        let (inner, (session, mut results)) = (store(Mode::Single, 2), session());
+        let (watch, useful) = (Watch::default(), Cell::new(false));
+        let mut connection = pin!(serve::<Scripted>(&inner, &session, &watch, &useful));
+        go_on(connection.as_mut()).await;
+        results.pop_front().unwrap().send(Ok(())).unwrap();
+        go_on(connection.as_mut()).await;
+        assert_eq!((session.fetches.get(), ask_again(&inner)), (2, 1));
+        inner.wake();
+        go_on(connection.as_mut()).await;
+        assert_eq!(session.fetches.get(), 2, "it carries that already");
+        assert!(inner.busy.notified().now_or_never().is_some(), "another may take it");
+        assert_eq!(inner.batcher.lock().queued(), 1);
+    });
+}
