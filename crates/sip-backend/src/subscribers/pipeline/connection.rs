@@ -53,9 +53,21 @@ struct Watch {
 }
 
 /// Why a connection is no longer used.
+#[derive(Debug)]
 enum End {
     Closed,
     Failed,
+}
+
+/// What ends a connection with batches under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cut {
+    /// The database refused a batch: it answers, and those behind have results of their own.
+    Refused,
+    /// A batch was not answered in time.
+    Silent,
+    /// The connection broke, or a look at the table failed.
+    Broken,
 }
 
 /// Runs until the store is closed and everything is answered.
@@ -201,8 +213,8 @@ async fn serve<D: Database>(inner: &Inner, session: &D::Session, watch: &Watch, 
                 look_at = until;
             } else {
                 let looking = look(inner, session, watch, watching.is_some());
-                if beside(&mut under_way, looking).await.is_err() {
-                    return under_way.lose().await;
+                if let Err(cut) = beside(&mut under_way, looking).await {
+                    return under_way.end(cut).await;
                 }
             }
         }
@@ -227,11 +239,9 @@ async fn serve<D: Database>(inner: &Inner, session: &D::Session, watch: &Watch, 
         };
         select! {
             biased;
-            Some(sent) = under_way.next(), if !idle => {
-                if sent.is_err() {
-                    return under_way.lose().await;
-                }
-            }
+            Some(sent) = under_way.next(), if !idle => if let Err(cut) = sent {
+                return under_way.end(cut).await;
+            },
             // One that has become silent meanwhile leaves it to another.
             () = woken(inner, idle), if may_take => if under_way.is_silent(inner) {
                 inner.busy.notify_one();
@@ -259,16 +269,16 @@ struct UnderWay<F: Future> {
     batches: FuturesUnordered<Join<Ready<Instant>, F>>,
     /// When each of them was sent.
     sent: Vec<Instant>,
-    /// One batch was not answered: those behind it will not be, either.
-    lost: watch::Sender<bool>,
+    /// Why those that are still under way get no results.
+    lost: watch::Sender<Option<Cut>>,
 }
 
-impl<F: Future<Output = Result<(), ()>>> UnderWay<F> {
+impl<F: Future<Output = Result<(), Cut>>> UnderWay<F> {
     fn new() -> Self {
         Self {
             batches: FuturesUnordered::new(),
             sent: Vec::new(),
-            lost: watch::Sender::new(false),
+            lost: watch::Sender::new(None),
         }
     }
 
@@ -286,7 +296,7 @@ impl<F: Future<Output = Result<(), ()>>> UnderWay<F> {
     }
 
     /// The next result of a batch; `None`: none is under way.
-    async fn next(&mut self) -> Option<Result<(), ()>> {
+    async fn next(&mut self) -> Option<Result<(), Cut>> {
         let (sent, result) = self.batches.next().await?;
         if let Some(at) = self.sent.iter().position(|at| *at == sent) {
             self.sent.remove(at);
@@ -300,19 +310,24 @@ impl<F: Future<Output = Result<(), ()>>> UnderWay<F> {
         oldest.is_some_and(|sent| inner.batcher.lock().is_silent(Instant::now(), *sent))
     }
 
-    /// Ends what is under way: it goes back to the queue.
-    async fn lose(mut self) -> End {
-        self.lost.send_replace(true);
-        while self.next().await.is_some() {}
+    /// Ends what is under way. Behind a refusal each batch has its own result; else all go back to the queue.
+    async fn end(mut self, cut: Cut) -> End {
+        let mut next = Some(Err(cut));
+        while let Some(sent) = next {
+            if let Err(cut @ (Cut::Silent | Cut::Broken)) = sent {
+                self.lost.send_replace(Some(cut));
+            }
+            next = self.next().await;
+        }
         End::Failed
     }
 }
 
 /// Waits for `this` while batches under way go on; fails when it does, or one of them.
 async fn beside(
-    under_way: &mut UnderWay<impl Future<Output = Result<(), ()>>>,
-    this: impl Future<Output = Result<(), ()>>,
-) -> Result<(), ()> {
+    under_way: &mut UnderWay<impl Future<Output = Result<(), Cut>>>,
+    this: impl Future<Output = Result<(), Cut>>,
+) -> Result<(), Cut> {
     let mut this = pin!(this);
     loop {
         select! {
@@ -365,7 +380,7 @@ impl Drop for Watching<'_> {
 }
 
 /// Tries the connection, and looks whether somebody changed the table.
-async fn look(inner: &Inner, session: &impl Session, watch: &Watch, watching: bool) -> Result<(), ()> {
+async fn look(inner: &Inner, session: &impl Session, watch: &Watch, watching: bool) -> Result<(), Cut> {
     let mark = timeout(
         PROBE_TIMEOUT.min(inner.options.deadline.max(Duration::from_secs(1))),
         session.mark(),
@@ -387,7 +402,7 @@ async fn look(inner: &Inner, session: &impl Session, watch: &Watch, watching: bo
         }
         Err(error) => {
             inner.note(&error);
-            Err(())
+            Err(Cut::Broken)
         }
     }
 }
@@ -399,8 +414,8 @@ async fn send(
     session: &impl Session,
     made: Instant,
     batch: Batch,
-    mut lost: watch::Receiver<bool>,
-) -> Result<(), ()> {
+    mut lost: watch::Receiver<Option<Cut>>,
+) -> Result<(), Cut> {
     let begun = Instant::now();
     inner.stats.sent(begun - batch.oldest, batch.flights.len());
     // What is read from now on is at least as new as this.
@@ -414,7 +429,7 @@ async fn send(
     let fetched = select! {
         biased;
         fetched = fetching => fetched.unwrap_or(Err(DbError::Silent)),
-        _ = lost.wait_for(|lost| *lost) => Err(DbError::lost("the batch before was not answered")),
+        _ = lost.wait_for(Option::is_some) => Err(DbError::lost("the connection was given up")),
     };
     let error = match fetched {
         Ok(()) => {
@@ -425,33 +440,47 @@ async fn send(
         }
         Err(error) => error,
     };
+    let before = *lost.borrow();
+    if let Some(cut) = before {
+        inner.lost_behind(made, &batch);
+        return Err(cut);
+    }
     inner.note(&error);
     let mut given_up = Vec::new();
     let now = Instant::now();
-    {
+    let cut = {
         let mut batcher = inner.batcher.lock();
         match &error {
             // One question may be what it cannot be asked; the connection is as good as before.
-            DbError::Unfit(_) => batcher.separate(&batch, &mut given_up),
+            DbError::Unfit(_) => {
+                batcher.separate(&batch, &mut given_up);
+                None
+            }
             DbError::Silent => {
                 given_up.extend(batch.flights.iter().filter_map(|(id, _)| batcher.settle(*id)));
                 batcher.failed(now, Failure::Batch, &mut given_up);
+                Some(Cut::Silent)
             }
-            DbError::Lost(_) | DbError::Refused(_) | DbError::NoTable { .. } | DbError::NoColumn { .. } => {
+            DbError::Lost(_) => {
                 batcher.put_back(now, made, &batch, &mut given_up);
-                if !given_up.is_empty() && !matches!(error, DbError::Lost(_)) {
+                Some(Cut::Broken)
+            }
+            DbError::Refused(_) | DbError::NoTable { .. } | DbError::NoColumn { .. } => {
+                batcher.put_back(now, made, &batch, &mut given_up);
+                if !given_up.is_empty() {
                     batcher.failed(now, Failure::Batch, &mut given_up);
                 }
+                Some(Cut::Refused)
             }
         }
-    }
+    };
     inner.fail(given_up);
-    if matches!(error, DbError::Unfit(_)) {
+    let Some(cut) = cut else {
         return Ok(());
-    }
+    };
     inner.stats.lost.inc();
     inner.wake();
-    Err(())
+    Err(cut)
 }
 
 /// Fetches the rows of all subjects, and puts what they hold in the places of the subjects.
@@ -545,6 +574,17 @@ impl Inner {
             self.idle.notify_waiters();
             self.busy.notify_waiters();
         }
+    }
+
+    /// A batch gets no result, as one before it on the same connection got none: that one was noted.
+    fn lost_behind(&self, made: Instant, batch: &Batch) {
+        let mut given_up = Vec::new();
+        self.batcher
+            .lock()
+            .put_back(Instant::now(), made, batch, &mut given_up);
+        self.fail(given_up);
+        self.stats.lost.inc();
+        self.wake();
     }
 
     /// A connection more, or less.

@@ -13,6 +13,7 @@ use tokio::task::yield_now;
 use super::*;
 use crate::AnswerSink;
 use crate::subscribers::database::small_runtime;
+use crate::subscribers::pipeline::breaker::State;
 use crate::subscribers::pipeline::{LookupOptions, Mode};
 use crate::subscribers::secrets::Row;
 use crate::subscribers::{CredentialCache, CredentialQuery, TableOptions};
@@ -147,5 +148,56 @@ fn a_silent_connection_does_not_take_what_is_asked_again_because_of_it() {
         assert_eq!(session.fetches.get(), 2, "it carries that already");
         assert!(inner.busy.notified().now_or_never().is_some(), "another may take it");
         assert_eq!(inner.batcher.lock().queued(), 1);
+    });
+}
+
+fn last_error(inner: &Inner) -> String {
+    inner.last_error.lock().clone().expect("an error")
+}
+
+#[test]
+fn batches_behind_a_refusal_have_results_of_their_own() {
+    run(async {
+        let (inner, (session, mut results)) = (store(Mode::Single, 3), session());
+        let (watch, useful) = (Watch::default(), Cell::new(false));
+        let mut connection = pin!(serve::<Scripted>(&inner, &session, &watch, &useful));
+        go_on(connection.as_mut()).await;
+        let mut answer = |result| results.pop_front().unwrap().send(result).unwrap();
+        answer(Err(DbError::refused("no rights")));
+        go_on(connection.as_mut()).await;
+        assert_eq!((session.fetches.get(), inner.batcher.lock().queued()), (3, 1));
+        answer(Ok(()));
+        go_on(connection.as_mut()).await;
+        assert_eq!(inner.batcher.lock().questions(), 2, "the second is answered");
+        answer(Ok(()));
+        assert!(matches!(connection.await, End::Failed));
+        assert_eq!(inner.batcher.lock().questions(), 1);
+        assert_eq!((last_error(&inner).as_str(), inner.stats.errors.get()), ("no rights", 1));
+    });
+}
+
+/// A connection that carries six batches, of which the first so many end with `error`.
+async fn failed_with_six(ended: usize, error: fn() -> DbError) -> Inner {
+    let (inner, (session, mut results)) = (store(Mode::Single, 6), session());
+    let (watch, useful) = (Watch::default(), Cell::new(false));
+    let mut connection = Box::pin(serve::<Scripted>(&inner, &session, &watch, &useful));
+    go_on(connection.as_mut()).await;
+    for result in results.drain(..ended) {
+        result.send(Err(error())).unwrap();
+    }
+    assert!(matches!(connection.await, End::Failed));
+    assert_eq!((session.fetches.get(), inner.stats.lost.get()), (6, 6));
+    inner
+}
+
+#[test]
+fn one_connection_that_breaks_is_one_error() {
+    run(async {
+        for ended in [1, 6] {
+            let inner = failed_with_six(ended, || DbError::lost("reset")).await;
+            assert_eq!((last_error(&inner).as_str(), inner.stats.errors.get()), ("reset", 1));
+            let batcher = inner.batcher.lock();
+            assert_eq!((batcher.queued(), batcher.breaker().state()), (6, State::Closed));
+        }
     });
 }
