@@ -442,7 +442,7 @@ async fn send(
     };
     let before = *lost.borrow();
     if let Some(cut) = before {
-        inner.lost_behind(made, &batch);
+        inner.lost_behind(made, &batch, cut);
         return Err(cut);
     }
     inner.note(&error);
@@ -576,12 +576,18 @@ impl Inner {
         }
     }
 
-    /// A batch gets no result, as one before it on the same connection got none: that one was noted.
-    fn lost_behind(&self, made: Instant, batch: &Batch) {
+    /// A batch gets no result, as one before it on the same connection got none: that one was noted. Each batch
+    /// that was not answered in time counts for the breaker.
+    fn lost_behind(&self, made: Instant, batch: &Batch, cut: Cut) {
         let mut given_up = Vec::new();
-        self.batcher
-            .lock()
-            .put_back(Instant::now(), made, batch, &mut given_up);
+        {
+            let now = Instant::now();
+            let mut batcher = self.batcher.lock();
+            batcher.put_back(now, made, batch, &mut given_up);
+            if cut == Cut::Silent {
+                batcher.failed(now, Failure::Batch, &mut given_up);
+            }
+        }
         self.fail(given_up);
         self.stats.lost.inc();
         self.wake();

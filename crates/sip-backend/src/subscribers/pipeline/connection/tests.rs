@@ -201,3 +201,14 @@ fn one_connection_that_breaks_is_one_error() {
         }
     });
 }
+
+#[test]
+fn batches_behind_silence_count_for_the_breaker() {
+    run(async {
+        let inner = failed_with_six(1, || DbError::Silent).await;
+        assert_eq!(inner.stats.errors.get(), 1);
+        let batcher = inner.batcher.lock();
+        assert!(matches!(batcher.breaker().state(), State::Open { .. }));
+        assert_eq!(batcher.questions(), 0, "answered without the database");
+    });
+}
