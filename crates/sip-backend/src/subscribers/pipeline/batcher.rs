@@ -158,6 +158,8 @@ pub(super) struct Batch {
     /// When an answer that has not come comes no more: counted from the sending, so that a long
     /// queue is not taken for a silent database.
     pub(super) deadline: Instant,
+    /// How many of them another connection carries, too.
+    pub(super) again: usize,
     /// Taken from the queue too late to be answered in time.
     pub(super) too_late: Vec<Ended>,
 }
@@ -364,6 +366,7 @@ impl Batcher {
             oldest,
             sent: now,
             deadline: now + self.rules.deadline.max(LEAST_PATIENCE),
+            again: 0,
             too_late: Vec::new(),
         };
         // Some rounds are longer than others.
@@ -398,6 +401,7 @@ impl Batcher {
                 flight.carried += 1;
                 flight.sent = Some(now);
                 batch.flights.push((id, Arc::clone(&flight.subject)));
+                batch.again += usize::from(is_carried);
                 self.queued -= 1;
                 self.by_sending.push_back((now, id));
             }

@@ -95,7 +95,6 @@ async fn expire(inner: &Inner) {
         };
         inner.expired(ended);
         if again > 0 {
-            inner.stats.again.add(again as u64);
             inner.wake();
         }
         match next {
@@ -553,6 +552,7 @@ impl Inner {
         };
         if let Take::Batch(batch) = &mut offer {
             ended.append(&mut batch.too_late);
+            self.stats.again.add(batch.again as u64);
         }
         self.expired(ended);
         if more && matches!(offer, Take::Batch(_)) {

@@ -212,3 +212,21 @@ fn batches_behind_silence_count_for_the_breaker() {
         assert_eq!(batcher.questions(), 0, "answered without the database");
     });
 }
+
+#[test]
+fn what_is_asked_again_counts_when_it_is_sent() {
+    // The first connection answers before, or after.
+    for (is_answered, expected) in [(true, 0), (false, 3)] {
+        let inner = store(Mode::Adaptive, 3);
+        let Take::Batch(first) = inner.offer(true, false) else {
+            panic!("questions wait");
+        };
+        assert_eq!((first.flights.len(), ask_again(&inner)), (3, 3));
+        if is_answered {
+            let moment = inner.cache.moment();
+            inner.finish(&first, vec![None; 3], moment, Duration::from_millis(1));
+        }
+        let _ = inner.offer(true, false);
+        assert_eq!(inner.stats.again.get(), expected);
+    }
+}
