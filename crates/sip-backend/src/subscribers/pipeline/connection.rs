@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::pending;
 use std::hash::{BuildHasher as _, RandomState};
+use std::mem;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
@@ -196,6 +197,7 @@ async fn serve<D: Database>(inner: &Inner, session: &D::Session, watch: &Watch, 
     let mut watching = None;
     let mut every = PROBE_IDLE;
     let mut look_at = Instant::now() + every;
+    let mut has_turn = false;
     loop {
         if watching.is_none() {
             watching = Watching::begin(inner, watch);
@@ -205,7 +207,12 @@ async fn serve<D: Database>(inner: &Inner, session: &D::Session, watch: &Watch, 
             }
         }
         let idle = under_way.is_empty();
-        let may_take = under_way.len() < D::DEPTH && !under_way.is_silent(inner);
+        let is_silent = under_way.is_silent(inner);
+        if mem::take(&mut has_turn) && is_silent {
+            // It takes nothing: another one is to look.
+            inner.wake();
+        }
+        let may_take = under_way.len() < D::DEPTH && !is_silent;
         if may_take && Instant::now() >= look_at {
             look_at = Instant::now() + every;
             if let Some(until) = rests_until(inner) {
@@ -234,17 +241,17 @@ async fn serve<D: Database>(inner: &Inner, session: &D::Session, watch: &Watch, 
                 return End::Closed;
             }
             Take::Closed => None,
-            Take::Wait(until) => until,
+            Take::Wait(until) => {
+                has_turn = until.is_some();
+                until
+            }
         };
         select! {
             biased;
             Some(sent) = under_way.next(), if !idle => if let Err(cut) = sent {
                 return under_way.end(cut).await;
             },
-            // One that has become silent meanwhile leaves it to another.
-            () = woken(inner, idle), if may_take => if under_way.is_silent(inner) {
-                inner.busy.notify_one();
-            },
+            () = woken(inner, idle), if may_take => has_turn = true,
             () = at(until) => {}
             () = watch.free.notified(), if watching.is_none() => {}
             _ = closed.wait_for(|closed| *closed), if !*inner.closed.borrow() => {}

@@ -230,3 +230,23 @@ fn what_is_asked_again_counts_when_it_is_sent() {
         assert_eq!(inner.stats.again.get(), expected);
     }
 }
+
+#[test]
+fn a_connection_that_becomes_silent_before_its_time_passes_the_turn_on() {
+    run(async {
+        let (inner, (session, _results)) = (store(Mode::Adaptive, 1), session());
+        let (watch, useful) = (Watch::default(), Cell::new(false));
+        let mut connection = pin!(serve::<Scripted>(&inner, &session, &watch, &useful));
+        go_on(connection.as_mut()).await;
+        ask(&inner, 1);
+        inner.wake();
+        go_on(connection.as_mut()).await;
+        let _ = inner.idle.notified().now_or_never();
+        assert_eq!((session.fetches.get(), ask_again(&inner)), (1, 1));
+        // Something else wakes it before that time.
+        watch.free.notify_one();
+        go_on(connection.as_mut()).await;
+        assert_eq!(session.fetches.get(), 1);
+        assert!(inner.idle.notified().now_or_never().is_some(), "another is to look");
+    });
+}
