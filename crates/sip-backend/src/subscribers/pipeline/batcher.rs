@@ -528,7 +528,7 @@ impl Batcher {
     pub(super) fn ask_again(&mut self, now: Instant) -> usize {
         let patience = self.patience();
         let is_of_use = self.sessions > 1 && self.breaker.state() == State::Closed;
-        let mut again = 0;
+        let mut again = Vec::new();
         while let Some((sent, id)) = self.by_sending.front().copied() {
             let flight = self.live_mut(id).filter(|flight| {
                 // One that was sent again since has a later entry.
@@ -542,13 +542,15 @@ impl Batcher {
                 flight.asked_again = true;
                 flight.queued = true;
                 self.queued += 1;
-                self.queue.push_front(id);
                 self.asked_again_up_to = Some(sent);
-                again += 1;
+                again.push(id);
             }
             self.by_sending.pop_front();
         }
-        again
+        for id in again.iter().rev() {
+            self.queue.push_front(*id);
+        }
+        again.len()
     }
 
     /// A batch was answered, after `round`.

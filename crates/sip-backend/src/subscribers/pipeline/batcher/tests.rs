@@ -334,6 +334,17 @@ fn a_connection_is_silent_as_soon_as_what_it_carries_is_asked_again() {
 }
 
 #[test]
+fn what_was_sent_first_is_asked_again_first() {
+    let t = Instant::now();
+    let mut batcher = filled(Mode::Adaptive, t, 3);
+    batcher.set_sessions(2);
+    let first = batch(batcher.take(t, false));
+    assert_eq!(batcher.ask_again(t + 500 * MS), 3);
+    let second = batch(batcher.take(t + 500 * MS, false));
+    assert_eq!(second.flights, first.flights);
+}
+
+#[test]
 fn what_was_due_while_asking_again_was_of_no_use_is_asked_again_later() {
     let t = Instant::now();
     let mut batcher = filled(Mode::Adaptive, t, 2);
