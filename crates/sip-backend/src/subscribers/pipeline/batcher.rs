@@ -519,7 +519,7 @@ impl Batcher {
     }
 
     /// Whether flights that were sent at `sent` were asked again.
-    fn was_asked_again(&self, sent: Instant) -> bool {
+    pub(super) fn was_asked_again(&self, sent: Instant) -> bool {
         self.asked_again_up_to.is_some_and(|last| sent <= last)
     }
 
@@ -560,6 +560,11 @@ impl Batcher {
         } else {
             self.round - self.round / 8 + round / 8
         };
+        self.answers();
+    }
+
+    /// The database answers.
+    pub(super) fn answers(&mut self) {
         self.probing = false;
         self.breaker.succeeded();
     }

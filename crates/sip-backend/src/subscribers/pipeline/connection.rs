@@ -440,7 +440,6 @@ async fn send(
     let error = match fetched {
         Ok(()) => {
             let round = begun.elapsed();
-            inner.stats.carried(round, subjects.len());
             inner.finish(&batch, found, moment, round);
             return Ok(());
         }
@@ -623,8 +622,15 @@ impl Inner {
         let mut ended = Vec::with_capacity(batch.flights.len());
         {
             let mut batcher = self.batcher.lock();
-            batcher.succeeded(round);
             ended.extend(batch.flights.iter().map(|(id, _)| batcher.settle(*id)));
+            // A connection that was stopped says nothing of how long the database takes. That all are too late
+            // because the database is slow does.
+            if ended.iter().all(Option::is_none) && batcher.was_asked_again(batch.sent) {
+                batcher.answers();
+            } else {
+                batcher.succeeded(round);
+                self.stats.carried(round, batch.flights.len());
+            }
         }
         self.note_answer();
         for (((_, subject), secrets), ended) in batch.flights.iter().zip(found).zip(ended) {

@@ -250,3 +250,28 @@ fn a_connection_that_becomes_silent_before_its_time_passes_the_turn_on() {
         assert!(inner.idle.notified().now_or_never().is_some(), "another is to look");
     });
 }
+
+/// How long a connection was stopped is no measure of the database; how late a slow database answers is.
+#[test]
+fn a_stopped_connection_measures_nothing() {
+    for (is_answered_elsewhere, grows) in [(true, false), (false, true)] {
+        let inner = store(Mode::Adaptive, 3);
+        let take = || match inner.offer(true, false) {
+            Take::Batch(batch) => batch,
+            other @ (Take::Wait(_) | Take::Closed) => panic!("{other:?}"),
+        };
+        let moment = inner.cache.moment();
+        let patience = || inner.batcher.lock().patience();
+        let (first, usual) = (take(), patience());
+        if is_answered_elsewhere {
+            ask_again(&inner);
+            inner.finish(&take(), vec![None; 3], moment, Duration::from_millis(1));
+        } else {
+            let now = Instant::now() + LONG;
+            inner.batcher.lock().expire(now, &mut Vec::new());
+        }
+        assert_eq!((inner.batcher.lock().questions(), patience()), (0, usual));
+        inner.finish(&first, vec![None; 3], moment, 9 * LONG);
+        assert_eq!(patience() > usual, grows);
+    }
+}
