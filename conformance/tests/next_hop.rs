@@ -2,9 +2,11 @@
 //! of Via, one dialog.
 
 use std::net::UdpSocket;
+use std::time::Instant;
 
 use conformance::{
-    Client, Config, DOMAIN, Kamailio, NameServer, Scene, Server, Sipp, Transport, over_udp_and_tcp, port,
+    Client, Config, DOMAIN, Kamailio, NameServer, PATIENCE, Scene, Server, Sipp, Transport, over_udp_and_tcp,
+    port, wait_until,
 };
 
 over_udp_and_tcp!(through_kamailio_to_the_callee);
@@ -75,6 +77,17 @@ fn name_servers_that_are_away_are_told_and_so_is_their_return() {
     server.wait_for_log("name servers do not answer");
     drop(silent);
     let _names = NameServer::start(&scene, &[GATEWAY]);
-    client.send(&invite(2), "away2");
-    server.wait_for_log("name servers answer again");
+    let answers_again = || server.log().contains("name servers answer again");
+    let timed_out = || server.metric("trapezoid_dns_lookups", "result=\"timed-out\"");
+    // On a busy machine an answer may come after the time-out of 100 ms: then the next call asks again.
+    let begun = Instant::now();
+    for number in 2.. {
+        let before = timed_out();
+        client.send(&invite(number), &format!("away{number}"));
+        wait_until("the look-up is over", || answers_again() || timed_out() > before);
+        if answers_again() {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "the return is never logged");
+    }
 }

@@ -157,10 +157,12 @@ impl Dns {
         self.runtime.spawn(async move {
             let start = Instant::now();
             let result = tokio::time::timeout(timeout, look_up(&resolver.0, &name, kind)).await;
+            // The resolver's attempts last together as long as this time-out: either may notice the silence.
+            let result = result.unwrap_or(Err(NetError::Timeout));
             stats.latency.observe_duration(start.elapsed(), 1);
             let name = String::from_utf8_lossy(&name);
             let result = match result {
-                Ok(Ok(records)) => {
+                Ok(records) => {
                     if stats.is_away.swap(false, Ordering::Relaxed) {
                         tracing::info!("name servers answer again");
                     }
@@ -172,18 +174,18 @@ impl Dns {
                     .inc();
                     Ok(records)
                 }
-                Ok(Err(error)) => {
-                    stats.failed.inc();
-                    if let Some(more) = stats.log.allow() {
-                        tracing::warn!(name = &*name, kind = ?kind, %error, more, "name cannot be resolved");
-                    }
-                    Err(Unavailable)
-                }
-                Err(_elapsed) => {
+                Err(NetError::Timeout) => {
                     stats.timed_out.inc();
                     if let Some(more) = stats.log.allow() {
                         tracing::warn!(name = &*name, kind = ?kind, more, "name servers do not answer");
                         stats.is_away.store(true, Ordering::Relaxed);
+                    }
+                    Err(Unavailable)
+                }
+                Err(error) => {
+                    stats.failed.inc();
+                    if let Some(more) = stats.log.allow() {
+                        tracing::warn!(name = &*name, kind = ?kind, %error, more, "name cannot be resolved");
                     }
                     Err(Unavailable)
                 }
