@@ -10,10 +10,11 @@ use crate::rig;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::time::Duration;
 
 use rig::certificates::Kit;
 use rig::websocket::{BINARY, CLOSE, PING, PONG, TEXT, UPGRADE, WebSocket, masked, read_head};
-use rig::{Rig, Told, connect, read_to_end, settings, write};
+use rig::{Rig, Told, connect, read_to_end, settings, unless_late, write};
 use sip_core::transport::Transport;
 use sip_core::transport::websocket::AllowedOrigins;
 use sip_net::settings::Settings;
@@ -215,31 +216,37 @@ fn nothing_is_sent_before_the_upgrade() {
 
 #[test]
 fn a_silent_websocket_is_asked_and_one_that_does_not_answer_is_ended() {
-    let settings = Settings {
-        ws_ping_ms: 1_000,
-        ..settings()
-    };
+    const PING_AFTER: Duration = Duration::from_secs(1);
     let kit = Kit::new();
-    let rig = Rig::secure(1, settings, kit.service());
-    let mut dead = WebSocket::open(connect(rig.ws));
-    let mut alive = WebSocket::open(kit.connect(rig.wss));
-    // Before its upgrade nobody is asked.
-    let mut early = connect(rig.ws);
-    for _ in 0..2 {
+    // A ping, and as long again for the answer.
+    unless_late(2 * PING_AFTER, |window| {
+        let settings = Settings {
+            ws_ping_ms: PING_AFTER.as_millis() as u32,
+            ..settings()
+        };
+        let rig = Rig::secure(1, settings, kit.service());
+        let mut dead = WebSocket::open(connect(rig.ws));
+        window.open();
+        let mut alive = WebSocket::open(kit.connect(rig.wss));
+        // Before its upgrade nobody is asked.
+        let mut early = connect(rig.ws);
+        for _ in 0..2 {
+            alive.expect(PING, b"");
+            window.act(|| alive.send(PONG, b""));
+        }
+        dead.expect(PING, b"");
+        dead.expect(CLOSE, GOING_AWAY);
+        assert_eq!(dead.frame(), None, "one ping alone");
+        assert_eq!(rig.counter(1, |c| c.tcp_closed_idle), 1);
         alive.expect(PING, b"");
-        alive.send(PONG, b"");
-    }
-    dead.expect(PING, b"");
-    dead.expect(CLOSE, GOING_AWAY);
-    assert_eq!(dead.frame(), None, "one ping alone");
-    assert_eq!(rig.counter(1, |c| c.tcp_closed_idle), 1);
-    alive.expect(PING, b"");
-    alive.send(PONG, b"");
-    alive.send(CLOSE, &[]);
-    while alive.frame().is_some() {}
-    write(&mut early, b"x");
-    drop((dead, alive, early));
-    rig.end_empty();
+        window.act(|| alive.send(PONG, b""));
+        alive.send(CLOSE, &[]);
+        window.close();
+        while alive.frame().is_some() {}
+        write(&mut early, b"x");
+        drop((dead, alive, early));
+        rig.end_empty();
+    });
 }
 
 #[test]

@@ -14,9 +14,11 @@
 )]
 
 pub mod certificates;
+mod late;
 mod net;
 pub mod websocket;
 
+pub use late::unless_late;
 pub use net::{
     PATIENCE, accept, any_port, closed, closed_to_datagrams, connect, connect_from, expect, listen, own_ip,
     read_to_end, receive, udp_client, wait_for_delivery, write,
