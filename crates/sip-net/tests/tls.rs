@@ -14,7 +14,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rig::certificates::{Authority, Kit, TlsStream, close_notify, connect_with, peer_with, ticket_keys};
-use rig::{PATIENCE, Rig, Told, accept, connect, expect, framed, listen, read_to_end, settings, write};
+use rig::{
+    PATIENCE, Rig, Told, accept, connect, expect, framed, listen, read_to_end, settings, unless_late, write,
+};
 use sip_core::transport::Transport;
 use sip_net::settings::Settings;
 use sip_net::tcp::{Sharing, StreamService};
@@ -500,24 +502,29 @@ fn a_peer_that_resets_at_once_gives_back_what_it_never_read() {
 
 #[test]
 fn what_was_sent_is_not_kept_for_ever_for_a_peer_that_never_answers() {
+    const KEPT: Duration = Duration::from_secs(2);
     let kit = Kit::new();
-    let settings = Settings {
-        handshake_timeout_ms: 2_000,
-        ..settings()
-    };
-    let rig = Rig::secure(1, settings, kit.service());
     let server = kit.server(ClientAuth::None, None);
-    let (listener, address) = listen();
-    rig.order(&format!("VIA 2 {address} one"));
-    let mut peer = peer_with(&server, accept(&listener));
-    expect(&mut peer, b"one");
-    rig.until(|(connections, bytes, _)| connections == 1 && bytes > 0);
-    rig.until(|(_, bytes, _)| bytes == 0);
-    rig.order(&format!("VIA 2 {address} two"));
-    expect(&mut peer, b"two");
-    assert_eq!(rig.load(), (1, 0, 0));
-    drop(peer);
-    rig.end_empty();
+    unless_late(KEPT, |window| {
+        let settings = Settings {
+            handshake_timeout_ms: KEPT.as_millis() as u32,
+            ..settings()
+        };
+        let rig = Rig::secure(1, settings, kit.service());
+        let (listener, address) = listen();
+        window.open();
+        rig.order(&format!("VIA 2 {address} one"));
+        let mut peer = peer_with(&server, accept(&listener));
+        expect(&mut peer, b"one");
+        rig.until(|(connections, bytes, _)| (connections == 1 && bytes > 0) || window.is_late());
+        window.close();
+        rig.until(|(_, bytes, _)| bytes == 0);
+        rig.order(&format!("VIA 2 {address} two"));
+        expect(&mut peer, b"two");
+        assert_eq!(rig.load(), (1, 0, 0));
+        drop(peer);
+        rig.end_empty();
+    });
 }
 
 #[test]
@@ -559,41 +566,47 @@ fn without_authorities_nothing_is_opened() {
 
 #[test]
 fn each_call_has_a_connection_of_its_own_where_asked_for_and_it_ends_soon() {
+    const IDLE: Duration = Duration::from_secs(2);
     let kit = Kit::new();
-    let settings = Settings {
-        per_call_idle_ms: 2_000,
-        ..settings()
-    };
-    let service = StreamService {
-        sharing: Sharing::PerCall,
-        ..kit.service()
-    };
-    let rig = Rig::secure(2, settings, service);
-    let (listener, address) = listen();
     let server = kit.server(ClientAuth::None, None);
-    let mut peers = Vec::new();
-    for call in ["a@x", "b@x"] {
-        rig.tell(&format!("CALL 2 {call} {address} first"));
+    unless_late(IDLE, |window| {
+        let settings = Settings {
+            per_call_idle_ms: IDLE.as_millis() as u32,
+            ..settings()
+        };
+        let service = StreamService {
+            sharing: Sharing::PerCall,
+            ..kit.service()
+        };
+        let rig = Rig::secure(2, settings, service);
+        let (listener, address) = listen();
+        let mut peers = Vec::new();
+        // Of both calls: from before the first message to the second.
+        window.open();
+        for call in ["a@x", "b@x"] {
+            rig.tell(&format!("CALL 2 {call} {address} first"));
+            let mut peer = peer_with(&server, accept(&listener));
+            let message = format!("first\r\nCall-ID: {call}\r\nContent-Length: 0\r\n\r\n");
+            expect(&mut peer, message.as_bytes());
+            peers.push((call, peer));
+        }
+        for (call, peer) in peers.iter_mut().rev() {
+            rig.tell(&format!("CALL 2 {call} {address} second"));
+            let message = format!("second\r\nCall-ID: {call}\r\nContent-Length: 0\r\n\r\n");
+            expect(peer, message.as_bytes());
+        }
+        window.close();
+        assert_eq!(rig.counter(2, |c| c.tcp_opened), 2);
+        assert_eq!(rig.counter(2, |c| c.tcp_closed_idle), 2);
+        drop(peers);
+        // The next message of a call opens another.
+        rig.tell(&format!("CALL 2 a@x {address} third"));
         let mut peer = peer_with(&server, accept(&listener));
-        let message = format!("first\r\nCall-ID: {call}\r\nContent-Length: 0\r\n\r\n");
-        expect(&mut peer, message.as_bytes());
-        peers.push((call, peer));
-    }
-    for (call, peer) in peers.iter_mut().rev() {
-        rig.tell(&format!("CALL 2 {call} {address} second"));
-        let message = format!("second\r\nCall-ID: {call}\r\nContent-Length: 0\r\n\r\n");
-        expect(peer, message.as_bytes());
-    }
-    assert_eq!(rig.counter(2, |c| c.tcp_opened), 2);
-    assert_eq!(rig.counter(2, |c| c.tcp_closed_idle), 2);
-    drop(peers);
-    // The next message of a call opens another.
-    rig.tell(&format!("CALL 2 a@x {address} third"));
-    let mut peer = peer_with(&server, accept(&listener));
-    expect(&mut peer, b"third");
-    assert_eq!(rig.counter(3, |c| c.tcp_opened), 3);
-    drop(peer);
-    rig.end_empty();
+        expect(&mut peer, b"third");
+        assert_eq!(rig.counter(3, |c| c.tcp_opened), 3);
+        drop(peer);
+        rig.end_empty();
+    });
 }
 
 #[test]
