@@ -14,43 +14,51 @@ use std::time::{Duration, Instant};
 
 use rig::certificates::{Kit, TlsStream, connect_with};
 use rig::websocket::{CLOSE, TEXT, UPGRADE, WebSocket, masked};
-use rig::{PATIENCE, Rig, connect, expect, framed, read_to_end, settings, write};
+use rig::{PATIENCE, Rig, connect, expect, framed, read_to_end, settings, unless_late, write};
 use sip_net::settings::Settings;
 use sip_net::tls::Versions;
 
 /// Whoever does not read what he asks for is not asked what else he wants: he costs neither work nor memory.
 #[test]
 fn who_does_not_read_is_not_heard_until_he_does() {
-    let kit = Kit::new();
-    let settings = Settings {
-        message_timeout_ms: 2_000,
-        ..settings()
-    };
-    let rig = Rig::secure(1, settings, kit.service());
+    const WHOLE_IN: Duration = Duration::from_secs(2);
     const QUESTIONS: usize = 400;
-    // Each is answered by as much as it has.
-    let question = framed("WHOLE", 20_000);
-    let mut deaf = rig.connect();
-    let mut asks = deaf.try_clone().unwrap();
-    let asking = std::thread::spawn(move || write(&mut asks, &framed("WHOLE", 20_000).repeat(QUESTIONS)));
-    assert!(rig.counter(1, |c| c.stream_pauses) >= 1);
-    // Longer than a message may take that has begun: of his the rest cannot come.
-    let mut other = incomplete(&rig, 1_000);
-    assert!(read_to_end(&mut other).is_empty());
-    assert_eq!(rig.counter(1, |c| c.tcp_closed_incomplete), 1);
-    let taken = rig.counter(1, |c| c.stream_received);
-    assert!(taken < QUESTIONS as u64, "all {QUESTIONS} were taken");
-    let (_, bytes, _) = rig.load();
-    assert!(bytes < 500_000, "{bytes} bytes wait for him");
-    // He reads after all, and gets every answer.
-    for _ in 0..QUESTIONS {
-        expect(&mut deaf, &question);
-    }
-    asking.join().unwrap();
-    let all = QUESTIONS as u64;
-    assert_eq!(rig.counter(all, |c| c.stream_received), all);
-    drop((deaf, other));
-    rig.end_empty();
+    let kit = Kit::new();
+    unless_late(WHOLE_IN, |window| {
+        let settings = Settings {
+            message_timeout_ms: WHOLE_IN.as_millis() as u32,
+            ..settings()
+        };
+        let rig = Rig::secure(1, settings, kit.service());
+        // Each is answered by as much as it has.
+        let question = framed("WHOLE", 20_000);
+        let mut deaf = rig.connect();
+        let mut asks = deaf.try_clone().unwrap();
+        // While he is heard, each of his messages must come in time.
+        window.open();
+        let asking = std::thread::spawn(move || write(&mut asks, &framed("WHOLE", 20_000).repeat(QUESTIONS)));
+        rig.until(|_| rig.counter(0, |c| c.stream_pauses) >= 1 || window.is_late());
+        window.close();
+        // Longer than a message may take that has begun: of his the rest cannot come.
+        let mut other = incomplete(&rig, 1_000);
+        assert!(read_to_end(&mut other).is_empty());
+        assert_eq!(rig.counter(1, |c| c.tcp_closed_incomplete), 1);
+        let taken = rig.counter(1, |c| c.stream_received);
+        assert!(taken < QUESTIONS as u64, "all {QUESTIONS} were taken");
+        let (_, bytes, _) = rig.load();
+        assert!(bytes < 500_000, "{bytes} bytes wait for him");
+        // He reads after all, and gets every answer.
+        window.open();
+        for _ in 0..QUESTIONS {
+            expect(&mut deaf, &question);
+        }
+        asking.join().unwrap();
+        window.close();
+        let all = QUESTIONS as u64;
+        assert_eq!(rig.counter(all, |c| c.stream_received), all);
+        drop((deaf, other));
+        rig.end_empty();
+    });
 }
 
 /// The first bytes of a ClientHello, and no more.
@@ -85,50 +93,57 @@ fn dribble(stream: &mut TcpStream, bytes: &[u8]) {
 #[test]
 fn handshakes_that_do_not_end_are_ended() {
     const PATIENT: Duration = Duration::from_millis(1_500);
-    let settings = Settings {
-        handshake_timeout_ms: PATIENT.as_millis() as u32,
-        ..settings()
-    };
     let kit = Kit::new();
-    let rig = Rig::secure(1, settings, kit.service());
-    let begin = Instant::now();
-    // Nothing at all, a part of a ClientHello, one without the rest of the handshake; the same of an
-    // upgrade.
-    let mut standing = vec![
-        connect(rig.tls),
-        hello(&kit, rig.tls, 40),
-        hello(&kit, rig.tls, usize::MAX),
-        connect(rig.ws),
-        connect(rig.wss),
-    ];
+    unless_late(PATIENT, |window| {
+        let settings = Settings {
+            handshake_timeout_ms: PATIENT.as_millis() as u32,
+            ..settings()
+        };
+        let rig = Rig::secure(1, settings, kit.service());
+        let begin = Instant::now();
+        window.open();
+        let mut standing = unfinished(&kit, &rig);
+        // Bytes one by one do not prolong it.
+        let slow = [
+            (connect(rig.ws), &UPGRADE[..60]),
+            (hello(&kit, rig.tls, 10), &b"\0"[..]),
+        ];
+        window.close();
+        let slow = slow.map(|(mut stream, bytes)| {
+            std::thread::spawn(move || {
+                dribble(&mut stream, bytes);
+                begin.elapsed()
+            })
+        });
+        for stream in &mut standing {
+            read_to_end(stream);
+        }
+        for thread in slow {
+            let took = thread.join().unwrap();
+            assert!(took >= PATIENT, "{took:?}");
+        }
+        assert_eq!(rig.counter(9, |c| c.tcp_closed_handshake), 9);
+        drop(standing);
+        rig.end_empty();
+    });
+}
+
+/// Nothing at all, a part of a ClientHello, one without the rest of the handshake; the same of an upgrade.
+fn unfinished(kit: &Kit, rig: &Rig) -> Vec<TcpStream> {
     let mut half = connect(rig.ws);
     write(&mut half, &UPGRADE[..60]);
-    standing.push(half);
     // TLS done, and then nothing.
     let mut secure = kit.connect(rig.wss);
     secure.conn.complete_io(&mut secure.sock).unwrap();
-    standing.push(secure.into_parts().1.socket);
-    // Bytes one by one do not prolong it.
-    let slow = [
-        (connect(rig.ws), &UPGRADE[..60]),
-        (hello(&kit, rig.tls, 10), &b"\0"[..]),
+    vec![
+        connect(rig.tls),
+        hello(kit, rig.tls, 40),
+        hello(kit, rig.tls, usize::MAX),
+        connect(rig.ws),
+        connect(rig.wss),
+        half,
+        secure.into_parts().1.socket,
     ]
-    .map(|(mut stream, bytes)| {
-        std::thread::spawn(move || {
-            dribble(&mut stream, bytes);
-            begin.elapsed()
-        })
-    });
-    for stream in &mut standing {
-        read_to_end(stream);
-    }
-    for thread in slow {
-        let took = thread.join().unwrap();
-        assert!(took >= PATIENT, "{took:?}");
-    }
-    assert_eq!(rig.counter(9, |c| c.tcp_closed_handshake), 9);
-    drop(standing);
-    rig.end_empty();
 }
 
 /// A client that has said hello and was answered: its socket, and what it would say next.
@@ -150,86 +165,96 @@ fn half_way(kit: &Kit, address: SocketAddr, versions: Versions) -> (TcpStream, V
 #[test]
 fn half_a_handshake_is_ended_whatever_dribbles_in_and_others_are_served() {
     const PATIENT: Duration = Duration::from_millis(2_000);
-    let settings = Settings {
-        handshake_timeout_ms: PATIENT.as_millis() as u32,
-        ..settings()
-    };
     let kit = Kit::new();
-    let rig = Rig::secure(1, settings, kit.service());
-    let mut established = kit.connect(rig.tls);
-    write(&mut established, &framed("ECHO", 0));
-    expect(&mut established, b"ECHO");
-    let begin = Instant::now();
-    let ends = [Versions::Tls12, Versions::Tls13].map(|versions| half_way(&kit, rig.tls, versions));
-    // A record that never ends.
-    let (endless, _) = half_way(&kit, rig.tls, Versions::Tls13);
-    let slow: Vec<_> = ends
-        .into_iter()
-        .chain([(endless, vec![0x17, 3, 3, 0x40, 0])])
-        .map(|(mut stream, rest)| {
-            std::thread::spawn(move || {
+    unless_late(PATIENT, |window| {
+        let settings = Settings {
+            handshake_timeout_ms: PATIENT.as_millis() as u32,
+            ..settings()
+        };
+        let rig = Rig::secure(1, settings, kit.service());
+        window.open();
+        let mut established = kit.connect(rig.tls);
+        let mut serve = || {
+            write(&mut established, &framed("ECHO", 0));
+            expect(&mut established, b"ECHO");
+        };
+        serve();
+        let begin = Instant::now();
+        let mut beside = 0;
+        let mut slow = Vec::new();
+        for (versions, endless) in [
+            (Versions::Tls12, false),
+            (Versions::Tls13, false),
+            // A record that never ends.
+            (Versions::Tls13, true),
+        ] {
+            let (mut stream, rest) = half_way(&kit, rig.tls, versions);
+            let rest = if endless { vec![0x17, 3, 3, 0x40, 0] } else { rest };
+            slow.push(std::thread::spawn(move || {
                 dribble(&mut stream, &rest);
                 begin.elapsed()
-            })
-        })
-        .collect();
-    let mut beside = 0;
-    loop {
-        write(&mut established, &framed("ECHO", 0));
-        expect(&mut established, b"ECHO");
-        if slow.iter().any(std::thread::JoinHandle::is_finished) {
-            break;
+            }));
+            serve();
+            beside += 1;
         }
-        beside += 1;
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    // One may slip in before the first of those bytes.
-    assert!(beside > 2, "{beside} served while they dribble");
-    for thread in slow {
-        let took = thread.join().unwrap();
-        assert!(took >= PATIENT, "{took:?}");
-    }
-    // Neither was the handshake done, nor anything found wrong with it.
-    assert_eq!(rig.counter(3, |c| c.tcp_closed_handshake), 3);
-    assert_eq!(rig.counter(1, |c| c.tls_accepted_full), 1);
-    assert_eq!(rig.counter(0, |c| c.tcp_closed_tls), 0);
-    write(&mut established, &framed("ECHO", 0));
-    expect(&mut established, b"ECHO");
-    drop(established);
-    rig.end_empty();
+        window.close();
+        while !slow.iter().any(std::thread::JoinHandle::is_finished) {
+            serve();
+            beside += 1;
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // One may slip in before the first of those bytes.
+        assert!(beside > 2, "{beside} served while they dribble");
+        for thread in slow {
+            let took = thread.join().unwrap();
+            assert!(took >= PATIENT, "{took:?}");
+        }
+        // Neither was the handshake done, nor anything found wrong with it.
+        assert_eq!(rig.counter(3, |c| c.tcp_closed_handshake), 3);
+        assert_eq!(rig.counter(1, |c| c.tls_accepted_full), 1);
+        assert_eq!(rig.counter(0, |c| c.tcp_closed_tls), 0);
+        serve();
+        drop(established);
+        rig.end_empty();
+    });
 }
 
 #[test]
 fn who_connects_and_says_nothing_is_ended() {
-    let settings = Settings {
-        first_message_timeout_ms: 1_500,
-        ..settings()
-    };
+    const PATIENT: Duration = Duration::from_millis(1_500);
     let kit = Kit::new();
-    let rig = Rig::secure(1, settings, kit.service());
-    let mut spoke = rig.connect();
-    write(&mut spoke, &framed("ECHO", 0));
-    expect(&mut spoke, b"ECHO");
-    let mut silent = rig.connect();
-    let mut secure = kit.connect(rig.tls);
-    secure.conn.complete_io(&mut secure.sock).unwrap();
-    let mut socket = WebSocket::open(connect(rig.ws));
-    // Keep-alives are no messages.
-    let mut pinging = rig.connect();
-    let pinging = std::thread::spawn(move || dribble(&mut pinging, b"\r\n"));
-    assert!(read_to_end(&mut silent).is_empty());
-    // An error, were it not for the alert by which TLS says that it was not cut off.
-    assert!(read_to_end(&mut secure).is_empty());
-    socket.expect(CLOSE, &[3, 0xe9]);
-    assert_eq!(socket.frame(), None);
-    pinging.join().unwrap();
-    // The peers' ends are awaited for a while.
-    drop((silent, secure, socket));
-    assert_eq!(rig.counter(4, |c| c.tcp_closed_silent), 4);
-    write(&mut spoke, &framed("ECHO", 0));
-    expect(&mut spoke, b"ECHO");
-    drop(spoke);
-    rig.end_empty();
+    unless_late(PATIENT, |window| {
+        let settings = Settings {
+            first_message_timeout_ms: PATIENT.as_millis() as u32,
+            ..settings()
+        };
+        let rig = Rig::secure(1, settings, kit.service());
+        window.open();
+        let mut spoke = rig.connect();
+        write(&mut spoke, &framed("ECHO", 0));
+        expect(&mut spoke, b"ECHO");
+        let mut silent = rig.connect();
+        let mut secure = kit.connect(rig.tls);
+        secure.conn.complete_io(&mut secure.sock).unwrap();
+        let mut socket = WebSocket::open(connect(rig.ws));
+        window.close();
+        // Keep-alives are no messages.
+        let mut pinging = rig.connect();
+        let pinging = std::thread::spawn(move || dribble(&mut pinging, b"\r\n"));
+        assert!(read_to_end(&mut silent).is_empty());
+        // An error, were it not for the alert by which TLS says that it was not cut off.
+        assert!(read_to_end(&mut secure).is_empty());
+        socket.expect(CLOSE, &[3, 0xe9]);
+        assert_eq!(socket.frame(), None);
+        pinging.join().unwrap();
+        // The peers' ends are awaited for a while.
+        drop((silent, secure, socket));
+        assert_eq!(rig.counter(4, |c| c.tcp_closed_silent), 4);
+        write(&mut spoke, &framed("ECHO", 0));
+        expect(&mut spoke, b"ECHO");
+        drop(spoke);
+        rig.end_empty();
+    });
 }
 
 #[test]
