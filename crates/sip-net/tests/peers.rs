@@ -11,7 +11,7 @@ use crate::rig;
 use std::net::TcpStream;
 use std::time::Duration;
 
-use rig::{Rig, Told, accept, connect, expect, framed, listen, settings, write};
+use rig::{Rig, Told, accept, connect, expect, framed, listen, settings, unless_late, write};
 use sip_net::mailbox::Control;
 use sip_net::settings::Settings;
 
@@ -98,24 +98,31 @@ fn a_peer_that_vanishes_is_noticed() {
 /// connect himself, and not for long.
 #[test]
 fn what_we_are_made_to_open_is_bounded() {
+    const IDLE: Duration = Duration::from_secs(2);
     let settings = Settings {
         connections: 8,
         connections_per_address: 3,
-        per_call_idle_ms: 2_000,
+        per_call_idle_ms: IDLE.as_millis() as u32,
         ..settings()
     };
-    let rig = Rig::start(1, settings.clone());
-    let (listeners, addresses): (Vec<_>, Vec<_>) = (0..4).map(|_| listen()).unzip();
-    for address in &addresses {
-        rig.order(&format!("AT 0 SEND {address} SIP/2.0 200 OK"));
-    }
-    assert_eq!(rig.next_undelivered(), "SIP/2.0 200 OK");
-    assert_eq!(rig.counter(1, |c| c.tcp_refused_address), 1);
-    let _open: Vec<_> = listeners.iter().take(3).map(accept).collect();
-    // Nothing comes of them.
-    assert_eq!(rig.counter(3, |c| c.tcp_closed_idle), 3);
-    drop((_open, listeners));
-    rig.end_empty();
+    unless_late(IDLE, |window| {
+        let rig = Rig::start(1, settings.clone());
+        let (listeners, addresses): (Vec<_>, Vec<_>) = (0..4).map(|_| listen()).unzip();
+        // All of them before the first connection is given up.
+        window.open();
+        for address in &addresses {
+            rig.order(&format!("AT 0 SEND {address} SIP/2.0 200 OK"));
+        }
+        rig.settled();
+        window.close();
+        assert_eq!(rig.next_undelivered(), "SIP/2.0 200 OK");
+        assert_eq!(rig.counter(1, |c| c.tcp_refused_address), 1);
+        let open: Vec<_> = listeners.iter().take(3).map(accept).collect();
+        // Nothing comes of them.
+        assert_eq!(rig.counter(3, |c| c.tcp_closed_idle), 3);
+        drop((open, listeners));
+        rig.end_empty();
+    });
 
     // All that we open leaves half of the places to those who connect.
     let settings = Settings {
