@@ -354,6 +354,10 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             self.streams.advance(now_ms, &mut self.counters);
             self.activity.enter(before);
         }
+        // Before the response goes out: what its receiver does next may need the alias.
+        while let Some((conn, address)) = self.core.poll_alias() {
+            self.streams.alias(conn, address);
+        }
         self.transmit(now);
         self.pass_on();
         self.post_outboxes(now);
@@ -386,9 +390,6 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         if !self.events.is_empty() {
             self.event_sink.record(self.id, &mut self.events);
             self.events.clear();
-        }
-        while let Some((conn, address)) = self.core.poll_alias() {
-            self.streams.alias(conn, address);
         }
         for failure in self.streams.take_failures() {
             self.event_sink.tls_failed(self.id, &failure);
