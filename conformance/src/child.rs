@@ -127,7 +127,23 @@ pub fn wait_until(what: &str, ready: impl FnMut() -> bool) {
     wait_within(what, PATIENCE, ready);
 }
 
-/// The same, for as long as `limit`.
+/// The outcome of the first attempt that is one. An attempt is `None` if the machine was late: an act of the test
+/// came when a time-out of the server was over. The next attempt has a scene of its own.
+///
+/// # Panics
+/// If that is so for [`PATIENCE`].
+#[track_caller]
+pub fn in_time<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(outcome) = attempt() {
+            return outcome;
+        }
+        assert!(begun.elapsed() < PATIENCE, "the machine is late each time");
+    }
+}
+
+/// The same as [`wait_until`], for as long as `limit`.
 #[track_caller]
 pub(crate) fn wait_within(what: &str, limit: Duration, mut ready: impl FnMut() -> bool) {
     let deadline = Instant::now() + limit;

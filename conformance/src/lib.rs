@@ -31,7 +31,7 @@ pub use agent::{Agent, Dialog};
 pub use baresip::Baresip;
 pub use browser::{Browser, Tab};
 pub use certificates::{Authority, Identity, Name};
-pub use child::{Child, wait_until};
+pub use child::{Child, in_time, wait_until};
 pub use dns::NameServer;
 pub use kamailio::{Kamailio, Secured};
 pub use link::{Link, Reading, TlsPeer};

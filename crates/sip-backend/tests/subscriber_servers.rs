@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use battery::subscribers::{Harness, answer, are_of, cache, lookups, query, rename};
 use battery::{Answers, PATIENCE};
+use sip_backend::metrics::Value;
 use sip_backend::subscribers::{
     CredentialCache, CredentialStore as _, LookupOptions, Mode, Pipeline, Server, Source, SubscriberError,
     SubscriberTable, TableOptions,
@@ -283,6 +284,49 @@ fn batches_of_every_size_find_everybody() {
                 assert_eq!(u128::from_be_bytes(*found), u128::from(n) + 1);
             }
         }
+    }
+}
+
+/// In one batch of eight: nothing goes before all have been asked for.
+#[test]
+fn a_broken_row_spoils_no_other_of_its_batch() {
+    for on in [mariadb(), postgres()] {
+        for n in 0..6 {
+            on.table()
+                .add(&format!("good{n}"), "example.com", "r", b"x")
+                .unwrap();
+        }
+        on.table().add("broken", "example.com", "r", b"x").unwrap();
+        on.database
+            .sql("UPDATE subscriber SET ha1 = concat('not a hash', ha1) WHERE username = 'broken'");
+        let options = LookupOptions {
+            connections: 1,
+            mode: Mode::Fixed,
+            max_batch: 8,
+            max_wait: PATIENCE,
+            ..lookups()
+        };
+        let (store, answers) = opened(on.options(), options);
+        let names: Vec<String> = (0..6).map(|n| format!("good{n}")).collect();
+        let others = ["broken", "unknown"].map(str::to_owned);
+        let ask = |(name, slot): (&String, u32)| query(slot, name.as_bytes(), "example.com", "r");
+        store.ask(names.iter().chain(&others).zip(0..).map(ask).collect());
+        for (name, slot) in names.iter().zip(0..) {
+            let found = answer(&answers, slot).unwrap();
+            assert!(are_of(found.as_ref(), name, "r", "x"), "{name}");
+        }
+        assert!(answer(&answers, 6).unwrap().unwrap().ha1_md5.is_none());
+        assert!(answer(&answers, 7).unwrap().is_none());
+        let count = |name: &str, labels: &str| {
+            let found = store.metrics().into_iter();
+            let mut found = found.filter(|s| s.name == name && s.labels.contains(labels));
+            let Value::Counter(count) = found.next().unwrap().value else {
+                panic!("{name} is a counter")
+            };
+            count
+        };
+        assert_eq!(count("credential_batches", "size=\"8\""), 1);
+        assert_eq!(count("credential_broken_hashes", ""), 1);
     }
 }
 
