@@ -201,12 +201,12 @@ fn a_broken_row_concerns_nobody_else(fresh_database: impl Fn() -> Database) {
     );
 }
 
+/// Who registered, and the answer.
+type Answers = Vec<(String, Message)>;
+
 /// The answers to registrations of these users, of `broken`, whose row is, and of one who is unknown; `None` if
 /// not all eight came before the first had waited long enough to go without the others.
-fn one_batch(
-    database: Database,
-    users: &[String],
-) -> Option<(Scene, Server, Database, Vec<(String, Message)>)> {
+fn one_batch(database: Database, users: &[String]) -> Option<(Scene, Server, Database, Answers)> {
     const WAIT: Duration = Duration::from_millis(900);
     let scene = Scene::new();
     let keys = format!(
@@ -229,7 +229,7 @@ fn one_batch(
     for (user, (client, credentials)) in &mut clients {
         register(client, user, 2, credentials);
     }
-    let answers: Vec<(String, Message)> = clients
+    let answers: Answers = clients
         .into_iter()
         .map(|(user, (mut client, _))| (user, client.final_response()))
         .collect();

@@ -170,6 +170,13 @@ fn a_response_turns_the_marks_of_its_own_request_only() {
     }
 }
 
+/// A response with these Record-Route values in place of its own.
+fn with_record_route(response: &str, values: &str) -> String {
+    let is_other = |line: &&str| !line.starts_with("Record-Route: ");
+    let lines: String = response.split_inclusive("\r\n").filter(is_other).collect();
+    lines.replacen("From: ", &format!("Record-Route: {values}\r\nFrom: "), 1)
+}
+
 /// A callee may write what it likes into the Record-Route of its response, and so get the caller's ACK before or after
 /// this server does. No mark that it sees there is the caller's: that one would outlive the callee's own account. What
 /// proxies behind this server put above its value, as they may, changes nothing.
@@ -214,17 +221,7 @@ fn a_callee_gets_no_callers_mark_by_hosts_of_its_own() {
             _ => UPSTREAM.to_owned(),
         };
         let routes: Vec<String> = written.split(", ").map(value).collect();
-        let text = response(&invite, "200 OK", "");
-        let (head, rest) = text.split_once("Record-Route: ").expect("it has one");
-        let rest = rest
-            .split("\r\n")
-            .skip_while(|line| line.starts_with('<') || line.starts_with("Record-Route: "));
-        let rest: Vec<&str> = rest.collect();
-        let text = format!(
-            "{head}Record-Route: {}\r\n{}",
-            routes.join(", "),
-            rest.join("\r\n")
-        );
+        let text = with_record_route(&response(&invite, "200 OK", ""), &routes.join(", "));
         let back = one(bench.udp(PHONE, &text));
         assert_eq!(back.address(), CALLER, "{state:?} {written}");
         let back = back.headers("Record-Route").join(", ");

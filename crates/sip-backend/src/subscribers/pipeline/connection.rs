@@ -451,41 +451,50 @@ async fn send(
         return Err(cut);
     }
     inner.note(&error);
-    let mut given_up = Vec::new();
-    let now = Instant::now();
-    let cut = {
-        let mut batcher = inner.batcher.lock();
-        match &error {
-            // One question may be what it cannot be asked; the connection is as good as before.
-            DbError::Unfit(_) => {
-                batcher.separate(&batch, &mut given_up);
-                None
-            }
-            DbError::Silent => {
-                given_up.extend(batch.flights.iter().filter_map(|(id, _)| batcher.settle(*id)));
-                batcher.failed(now, Failure::Batch, &mut given_up);
-                Some(Cut::Silent)
-            }
-            DbError::Lost(_) => {
-                batcher.put_back(now, made, &batch, &mut given_up);
-                Some(Cut::Broken)
-            }
-            DbError::Refused(_) | DbError::NoTable { .. } | DbError::NoColumn { .. } => {
-                batcher.put_back(now, made, &batch, &mut given_up);
-                if !given_up.is_empty() {
-                    batcher.failed(now, Failure::Batch, &mut given_up);
+    match inner.batch_failed(made, &batch, &error) {
+        None => Ok(()),
+        Some(cut) => Err(cut),
+    }
+}
+
+impl Inner {
+    /// What a failed batch means for its look-ups, and for the connection: `None` if that goes on.
+    fn batch_failed(&self, made: Instant, batch: &Batch, error: &DbError) -> Option<Cut> {
+        let mut given_up = Vec::new();
+        let now = Instant::now();
+        let cut = {
+            let mut batcher = self.batcher.lock();
+            match error {
+                // One question may be what it cannot be asked; the connection is as good as before.
+                DbError::Unfit(_) => {
+                    batcher.separate(batch, &mut given_up);
+                    None
                 }
-                Some(Cut::Refused)
+                DbError::Silent => {
+                    given_up.extend(batch.flights.iter().filter_map(|(id, _)| batcher.settle(*id)));
+                    batcher.failed(now, Failure::Batch, &mut given_up);
+                    Some(Cut::Silent)
+                }
+                DbError::Lost(_) => {
+                    batcher.put_back(now, made, batch, &mut given_up);
+                    Some(Cut::Broken)
+                }
+                DbError::Refused(_) | DbError::NoTable { .. } | DbError::NoColumn { .. } => {
+                    batcher.put_back(now, made, batch, &mut given_up);
+                    if !given_up.is_empty() {
+                        batcher.failed(now, Failure::Batch, &mut given_up);
+                    }
+                    Some(Cut::Refused)
+                }
             }
+        };
+        self.fail(given_up);
+        if cut.is_some() {
+            self.stats.lost.inc();
+            self.wake();
         }
-    };
-    inner.fail(given_up);
-    let Some(cut) = cut else {
-        return Ok(());
-    };
-    inner.stats.lost.inc();
-    inner.wake();
-    Err(cut)
+        cut
+    }
 }
 
 /// Fetches the rows of all subjects, and puts what they hold in the places of the subjects.

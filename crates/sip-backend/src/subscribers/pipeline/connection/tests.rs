@@ -146,7 +146,10 @@ fn a_silent_connection_does_not_take_what_is_asked_again_because_of_it() {
         inner.wake();
         go_on(connection.as_mut()).await;
         assert_eq!(session.fetches.get(), 2, "it carries that already");
-        assert!(inner.busy.notified().now_or_never().is_some(), "another may take it");
+        assert!(
+            inner.busy.notified().now_or_never().is_some(),
+            "another may take it"
+        );
         assert_eq!(inner.batcher.lock().queued(), 1);
     });
 }
@@ -172,7 +175,10 @@ fn batches_behind_a_refusal_have_results_of_their_own() {
         answer(Ok(()));
         assert!(matches!(connection.await, End::Failed));
         assert_eq!(inner.batcher.lock().questions(), 1);
-        assert_eq!((last_error(&inner).as_str(), inner.stats.errors.get()), ("no rights", 1));
+        assert_eq!(
+            (last_error(&inner).as_str(), inner.stats.errors.get()),
+            ("no rights", 1)
+        );
     });
 }
 
@@ -195,7 +201,10 @@ fn one_connection_that_breaks_is_one_error() {
     run(async {
         for ended in [1, 6] {
             let inner = failed_with_six(ended, || DbError::lost("reset")).await;
-            assert_eq!((last_error(&inner).as_str(), inner.stats.errors.get()), ("reset", 1));
+            assert_eq!(
+                (last_error(&inner).as_str(), inner.stats.errors.get()),
+                ("reset", 1)
+            );
             let batcher = inner.batcher.lock();
             assert_eq!((batcher.queued(), batcher.breaker().state()), (6, State::Closed));
         }
@@ -247,7 +256,10 @@ fn a_connection_that_becomes_silent_before_its_time_passes_the_turn_on() {
         watch.free.notify_one();
         go_on(connection.as_mut()).await;
         assert_eq!(session.fetches.get(), 1);
-        assert!(inner.idle.notified().now_or_never().is_some(), "another is to look");
+        assert!(
+            inner.idle.notified().now_or_never().is_some(),
+            "another is to look"
+        );
     });
 }
 
