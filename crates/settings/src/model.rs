@@ -117,7 +117,7 @@ pub(crate) struct Listen {
     pub tls: Option<ListenTls>,
     /// For `ws` and `wss`: the origins whose pages may connect, as `https://phone.example.com`; `[]`: no page at all.
     /// Clients that are no browsers send no origin, and are let in. Without it `trust.peers` and a rule's `source` do not
-    /// hold for what comes here by its address: any page in a browser of that network could connect.
+    /// hold for what comes here by its address or certificate: any page in such a browser could connect.
     #[serde(default)]
     #[schemars(extend("x-default" = "every page"), length(max = 256))]
     pub origins: Option<Vec<String>>,

@@ -169,7 +169,7 @@ mod tests {
         }
         for pattern in [
             "^sip:bob@example\\.org$",
-            "@sip2\\.",
+            "@sip2\\.[^;]*$",
             "@exampleXcom$",
             "^tel:",
             "^urn:service:sos",
