@@ -357,8 +357,9 @@ impl Told {
         );
         let (overtaken, waited) = self.overtaken();
         eprintln!("{what}: {overtaken} of {waited} that wait for a look-up are overtaken");
+        // The share of a few says nothing.
         assert!(
-            2 * overtaken >= waited,
+            waited <= 10 || 2 * overtaken >= waited,
             "{what}: those who need no look-up wait for it: {overtaken} of {waited} that wait for one are overtaken"
         );
     }

@@ -579,27 +579,35 @@ mod properties {
     enum Step {
         Ask(u8),
         Take(bool),
-        Settle,
+        /// The batch sent first, or the one sent last.
+        Settle(bool),
         Lose,
+        Separate,
         Pass(u16),
         AskAgain,
         Fail,
+        Change,
+        Sessions(usize),
     }
 
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
             4 => (0..12_u8).prop_map(Step::Ask),
             3 => any::<bool>().prop_map(Step::Take),
-            2 => Just(Step::Settle),
+            2 => any::<bool>().prop_map(Step::Settle),
             1 => Just(Step::Lose),
+            1 => Just(Step::Separate),
             1 => (0..700_u16).prop_map(Step::Pass),
             1 => Just(Step::AskAgain),
             1 => Just(Step::Fail),
+            1 => Just(Step::Change),
+            1 => (0..4_usize).prop_map(Step::Sessions),
         ]
     }
 
     proptest! {
-        /// Whatever happens, each question that was taken in ends exactly once and nothing stays.
+        /// Whatever happens, each question that was taken in ends exactly once and nothing stays. No result is
+        /// older than the last change before its question.
         #[test]
         fn each_question_ends_once(
             mode in prop_oneof![Just(Mode::Single), Just(Mode::Fixed), Just(Mode::Adaptive)],
@@ -608,14 +616,15 @@ mod properties {
             let mut now = Instant::now();
             let mut batcher = Batcher::new(Rules { questions: 20, ..rules(mode) });
             batcher.set_sessions(2);
-            let (mut open, mut done) = (std::collections::BTreeSet::new(), Vec::new());
-            let (mut flying, mut slot, mut again) = (Vec::new(), 0, 0);
+            // The changes before each open question, and before each batch.
+            let (mut open, mut done) = (std::collections::BTreeMap::new(), Vec::new());
+            let (mut flying, mut slot, mut again, mut changes) = (Vec::new(), 0, 0, 0);
             for step in steps {
                 match step {
                     Step::Ask(user) => {
                         slot += 1;
                         match ask(&mut batcher, now, query(slot, &user.to_string())) {
-                            Ok(Asked::Queued { .. } | Asked::Joined) => { open.insert(slot); }
+                            Ok(Asked::Queued { .. } | Asked::Joined) => { open.insert(slot, changes); }
                             Err(Refusal::Full) => prop_assert!(batcher.questions() == 20),
                             Err(Refusal::Broken | Refusal::Closed) => {}
                         }
@@ -626,15 +635,22 @@ mod properties {
                             prop_assert!(again > 0 || !batch.flights.is_empty() || !batch.too_late.is_empty());
                             prop_assert!(batch.flights.len() <= 4);
                             done.append(&mut batch.too_late);
-                            flying.extend((!batch.flights.is_empty()).then_some(batch));
+                            flying.extend((!batch.flights.is_empty()).then_some((changes, batch)));
                         }
                     }
-                    Step::Settle => if let Some(batch) = flying.pop() {
+                    Step::Settle(first) => if !flying.is_empty() {
+                        let (sent, batch) = flying.remove(if first { 0 } else { flying.len() - 1 });
                         batcher.succeeded(MS);
                         done.extend(batch.flights.iter().filter_map(|(id, _)| batcher.settle(*id)));
+                        for waiter in done.iter().flat_map(|ended| &ended.waiters) {
+                            prop_assert!(open[&waiter.id.unwrap().slot] <= sent, "read before a change");
+                        }
                     },
-                    Step::Lose => if let Some(batch) = flying.pop() {
+                    Step::Lose => if let Some((_, batch)) = flying.pop() {
                         batcher.put_back(now, now, &batch, &mut done);
+                    },
+                    Step::Separate => if let Some((_, batch)) = flying.pop() {
+                        batcher.separate(&batch, &mut done);
                     },
                     Step::Pass(ms) => {
                         now += u32::from(ms) * MS;
@@ -642,16 +658,21 @@ mod properties {
                     }
                     Step::AskAgain => again += batcher.ask_again(now),
                     Step::Fail => batcher.failed(now, Failure::Batch, &mut done),
+                    Step::Change => {
+                        batcher.changed();
+                        changes += 1;
+                    }
+                    Step::Sessions(sessions) => batcher.set_sessions(sessions),
                 }
                 prop_assert!(batcher.questions() <= 20);
                 for waiter in done.drain(..).flat_map(|ended| ended.waiters) {
-                    prop_assert!(open.remove(&waiter.id.unwrap().slot), "answered twice");
+                    prop_assert!(open.remove(&waiter.id.unwrap().slot).is_some(), "answered twice");
                 }
                 prop_assert_eq!(batcher.questions(), open.len());
             }
             batcher.expire(now + Duration::from_secs(60), &mut done);
             for waiter in done.drain(..).flat_map(|ended| ended.waiters) {
-                prop_assert!(open.remove(&waiter.id.unwrap().slot), "answered twice");
+                prop_assert!(open.remove(&waiter.id.unwrap().slot).is_some(), "answered twice");
             }
             prop_assert!(open.is_empty());
             prop_assert_eq!((batcher.questions(), batcher.queued(), batcher.under_way()), (0, 0, 0));
