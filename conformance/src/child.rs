@@ -140,6 +140,7 @@ pub fn in_time<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
             return outcome;
         }
         assert!(begun.elapsed() < PATIENCE, "the machine is late each time");
+        eprintln!("the machine was late; once more");
     }
 }
 

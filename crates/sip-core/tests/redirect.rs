@@ -6,7 +6,7 @@ use crate::forks;
 
 use common::*;
 use forks::*;
-use sip_core::config::{Config, Redirect, StateMode};
+use sip_core::config::{Config, Network, Redirect, StateMode};
 use sip_core::dispatcher::Distribution;
 use sip_core::location::Binding;
 use sip_core::transport::Transport;
@@ -17,9 +17,19 @@ fn contacts(sent: &Sent) -> Vec<&str> {
 
 #[test]
 fn all_contacts_are_told_with_q_and_expires() {
-    for state in [StateMode::Transaction, StateMode::Stateless] {
+    for (state, is_trusted) in [
+        (StateMode::Transaction, true),
+        (StateMode::Transaction, false),
+        (StateMode::Stateless, true),
+    ] {
         let mut config = redirect(Redirect::Location);
         config.state = state;
+        if is_trusted {
+            config.trust = vec![Network {
+                address: CALLER.parse::<std::net::SocketAddr>().unwrap().ip(),
+                prefix_len: 32,
+            }];
+        }
         let phones = [
             phone(1),
             with_q(2, 500),
@@ -44,7 +54,8 @@ fn all_contacts_are_told_with_q_and_expires() {
                 "<sip:bob@192.0.2.33>;q=0.007;expires=60",
             ]
         );
-        let kept = state == StateMode::Transaction;
+        // To an address that may be forged nothing is sent again.
+        let kept = state == StateMode::Transaction && is_trusted;
         assert_eq!(brief(&out), if kept { vec!["caller 100"] } else { vec![] });
         // A copy gets the same; a CANCEL 200 (§8.3); the ACK ends here.
         let again = b.udp(CALLER, &invite()).pop().unwrap();

@@ -180,7 +180,6 @@ fn half_a_handshake_is_ended_whatever_dribbles_in_and_others_are_served() {
         };
         serve();
         let begin = Instant::now();
-        let mut beside = 0;
         let mut slow = Vec::new();
         for (versions, endless) in [
             (Versions::Tls12, false),
@@ -194,17 +193,14 @@ fn half_a_handshake_is_ended_whatever_dribbles_in_and_others_are_served() {
                 dribble(&mut stream, &rest);
                 begin.elapsed()
             }));
+            // Beside those that dribble by now, and below beside all three: each waits for its response.
             serve();
-            beside += 1;
         }
         window.close();
         while !slow.iter().any(std::thread::JoinHandle::is_finished) {
             serve();
-            beside += 1;
             std::thread::sleep(Duration::from_millis(10));
         }
-        // One may slip in before the first of those bytes.
-        assert!(beside > 2, "{beside} served while they dribble");
         for thread in slow {
             let took = thread.join().unwrap();
             assert!(took >= PATIENT, "{took:?}");

@@ -236,7 +236,7 @@ fn check_tries_what_the_configuration_names() {
     });
     let config = |names: std::net::SocketAddr, members: &str| {
         format!(
-            "[[domain]]\nname = \"example.com\"\n[[listen]]\ntransport = \"udp\"\naddress = \"127.0.0.1:5060\"\n[[listen]]\ntransport = \"tcp\"\n\
+            "[[listen]]\ntransport = \"udp\"\naddress = \"127.0.0.1:5060\"\n[[listen]]\ntransport = \"tcp\"\n\
              address = \"127.0.0.1:5060\"\n[dns]\nnameservers = [\"{names}\"]\ntimeout_ms = 200\n\
              [[group]]\nname = \"carriers\"\nmembers = [ {members} ]\n[[route]]\ndo = {{ relay = \"group:carriers\" }}\n"
         )

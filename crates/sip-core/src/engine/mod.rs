@@ -432,14 +432,10 @@ impl Engine {
             listener.is_some_and(|listener| listener.any_page)
         };
         match flow.transport {
-            Transport::Ws | Transport::Wss
-                if matches!(flow.proof, Proof::None | Proof::Trusted) && is_any() =>
-            {
-                Flow {
-                    proof: Proof::Page,
-                    ..flow
-                }
-            }
+            Transport::Ws | Transport::Wss if is_any() => Flow {
+                proof: Proof::Page,
+                ..flow
+            },
             Transport::Udp | Transport::Tcp | Transport::Tls | Transport::Ws | Transport::Wss => flow,
         }
     }

@@ -34,12 +34,37 @@ pub(super) fn number(kind: u8, name: &[u8]) -> PlaceId {
     ((hash >> 32) as PlaceId).max(1)
 }
 
-/// A number for a domain of ours, by its name, 1 to 31; 0: none.
+/// A number for a domain of ours; 0: none. A domain that asks for credentials has one of 1 to 15, by its name, and one
+/// that asks for none has one of 16 to 30: two domains may have one number, but then both ask, or neither does.
 pub(crate) type DomainNumber = u8;
 
-/// See [`DomainNumber`]. Two domains may have one number.
+/// Numbers of each kind.
+const OF_KIND: DomainNumber = 15;
+
+/// See [`DomainNumber`].
 pub(crate) fn domain_number(domain: &Domain) -> DomainNumber {
-    (number(b'n', &domain.name) % 31) as DomainNumber + 1
+    let number = (number(b'n', &domain.name) % PlaceId::from(OF_KIND)) as DomainNumber + 1;
+    match domain.auth.methods.is_empty() {
+        false => number,
+        true => number + OF_KIND,
+    }
+}
+
+/// The number that the same domain had if it has begun, or ceased, to ask for credentials since.
+const fn number_before(number: DomainNumber) -> DomainNumber {
+    match number {
+        1..=OF_KIND => number + OF_KIND,
+        _ => number.saturating_sub(OF_KIND),
+    }
+}
+
+/// The domains that a mark may mean by this number: those that have it, or, if none does, that may have had it before a
+/// reload.
+pub(crate) fn domains_of(config: &Config, number: DomainNumber) -> impl Iterator<Item = &Domain> {
+    let has = move |number| move |domain: &&Domain| domain_number(domain) == number;
+    let is_there = config.domains.iter().any(|domain| has(number)(&domain));
+    let number = if is_there { number } else { number_before(number) };
+    config.domains.iter().filter(has(number))
 }
 
 /// The host that a rule denies, or asks for credentials for, and its place: one that names only a domain. What a rule

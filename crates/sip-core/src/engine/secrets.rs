@@ -130,11 +130,21 @@ impl Secrets {
         hash64(self.below, [&further.to_be_bytes(), host])
     }
 
-    /// The same of the host and port of a URI.
-    pub(crate) fn below_host(&self, further: u64, uri: &SipUri<'_>) -> u64 {
+    /// The same of a Route URI: of its host and port, and of `maddr`, which leads past both (RFC 3261 §19.1.1). No port
+    /// is as good as a usual one: a user agent may write it out.
+    pub(crate) fn below_uri(&self, further: u64, uri: &SipUri<'_>) -> u64 {
         let mut host = host_key(&uri.host);
-        host.extend_from_slice(&uri.port.unwrap_or(0).to_be_bytes());
+        let port = uri.port.filter(|port| !matches!(port, 5060 | 5061));
+        host.extend_from_slice(&port.unwrap_or(0).to_be_bytes());
+        if let Some(maddr) = uri.params.value(b"maddr") {
+            host.extend(maddr.iter().map(u8::to_ascii_lowercase));
+        }
         self.below(further, &host)
+    }
+
+    /// What the hash of hosts begins with: the dialog, so that hosts of one dialog tell nothing of another.
+    pub(crate) fn below_of_dialog(&self, call_id: &[u8], caller_tag: &[u8]) -> u64 {
+        hash64(self.below, [call_id, caller_tag])
     }
 
     /// One round of the cipher that seals a seed ([`crate::engine::seed::Seed::sealed`]): 24 bits.

@@ -220,17 +220,22 @@ impl Engine {
     fn turn_marks_of_several(&mut self, message: &Message<'_>, turn: Turn) {
         let to = message.to().ok();
         let callee_tag = to.as_ref().and_then(NameAddr::tag).unwrap_or_default();
-        let values: SmallVec<[&[u8]; 8]> = message
-            .values(HeaderName::RecordRoute)
-            .map(|value| value.text)
-            .collect();
-        let (mut below, mut here) = (0, Some(turn));
-        for text in values.into_iter().rev() {
-            if let Some(further) = self.host_below(below, text) {
+        let mut here = SmallVec::<[(&[u8], Turn); 4]>::new();
+        // Of the hosts below the value at hand: their hash, and how marks are turned above them.
+        let (mut below, mut known) = (0, (0, Some(turn)));
+        for text in record_routes(message).into_iter().rev() {
+            if let Some(further) = self.host_below(message, below, text) {
                 below = further;
+                continue;
+            }
+            if known.0 != below {
                 let seed = turn.seed.opened(&self.secrets, below);
-                here = seed.map(|seed| seed.turn(callee_tag));
-            } else if let (Some(turn), Some(span)) = (here, span_in(message.source(), text)) {
+                known = (below, seed.map(|seed| seed.turn(callee_tag)));
+            }
+            here.extend(known.1.map(|turn| (text, turn)));
+        }
+        for (text, turn) in here.into_iter().rev() {
+            if let Some(span) = span_in(message.source(), text) {
                 self.turn_value(turn, span.start, text);
             }
         }
@@ -264,22 +269,32 @@ impl Engine {
         if !message.has(HeaderName::RecordRoute) {
             return 0;
         }
-        let values: SmallVec<[&[u8]; 8]> = message
-            .values(HeaderName::RecordRoute)
-            .map(|value| value.text)
-            .collect();
-        let values = values.into_iter().rev();
-        values.fold(0, |below, text| self.host_below(below, text).unwrap_or(below))
+        let values = record_routes(message).into_iter().rev();
+        values.fold(0, |below, text| {
+            self.host_below(message, below, text).unwrap_or(below)
+        })
     }
 
-    /// The hash of the hosts below a value, with the host of this one. `None`: it leads here.
-    fn host_below(&self, below: u64, text: &[u8]) -> Option<u64> {
-        let addr = NameAddr::parse(text);
-        match addr.as_ref().and_then(NameAddr::sip_uri) {
-            Some(uri) if self.directory.is_route_here(&uri) => None,
-            Some(uri) => Some(self.secrets.below_host(below, &uri)),
-            None => Some(self.secrets.below(below, text)),
+    /// The hash of the hosts below a value, with the host of this one. `None`: it leads here. A URI without brackets has
+    /// no parameters of its own (RFC 3261 §20.34), and another reader may think otherwise.
+    fn host_below(&self, message: &Message<'_>, below: u64, text: &[u8]) -> Option<u64> {
+        let addr = NameAddr::parse(text).filter(|_| text.contains(&b'<'));
+        let uri = addr.as_ref().and_then(NameAddr::sip_uri);
+        if uri.as_ref().is_some_and(|uri| self.directory.is_route_here(uri)) {
+            return None;
         }
+        let below = if below == 0 {
+            let from = message.from().ok();
+            let caller_tag = from.as_ref().and_then(NameAddr::tag).unwrap_or_default();
+            self.secrets
+                .below_of_dialog(message.call_id().unwrap_or_default(), caller_tag)
+        } else {
+            below
+        };
+        Some(match uri {
+            Some(uri) => self.secrets.below_uri(below, &uri),
+            None => self.secrets.below(below, text),
+        })
     }
 
     /// The response to a NOTIFY goes to the callee: the caller's mark is not for it, and its own route set is made.
@@ -295,6 +310,12 @@ impl Engine {
             }
         }
     }
+}
+
+/// The Record-Route values of a message, from the top.
+fn record_routes<'a>(message: &Message<'a>) -> SmallVec<[&'a [u8]; 8]> {
+    let values = message.values(HeaderName::RecordRoute);
+    values.map(|value| value.text).collect()
 }
 
 impl Turn {

@@ -16,7 +16,7 @@ use crate::auth::window::NonceUse;
 use crate::config::{AuthPolicy, Config, Domain, StateMode};
 use crate::engine::Engine;
 use crate::engine::directory::address_of_record;
-use crate::engine::place::{DomainNumber, domain_number};
+use crate::engine::place::{DomainNumber, domains_of};
 use crate::engine::refusals::Report;
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
@@ -58,7 +58,7 @@ impl Engine {
     }
 
     /// The domain of this number in which a side of a dialog must have an account, if it asks. Of two with one number
-    /// it is the one that From names.
+    /// that ask it is the one that From names.
     pub(crate) fn domain_of_side<'c>(
         &self,
         config: &'c Config,
@@ -66,11 +66,10 @@ impl Engine {
         number: DomainNumber,
     ) -> Option<&'c Domain> {
         let asks = |domain: &&Domain| domain.auth.asks(request.method.as_bytes(), true);
-        let is_it = |domain: &&Domain| domain_number(domain) == number;
-        match self.domain_of_from(config, request).filter(is_it) {
-            Some(domain) => Some(domain).filter(asks),
-            None => config.domains.iter().filter(is_it).find(asks),
-        }
+        let from = self.domain_of_from(config, request);
+        let is_named = |domain: &&Domain| from.is_some_and(|from| core::ptr::eq(from, *domain));
+        let named = domains_of(config, number).filter(asks).find(is_named);
+        named.or_else(|| domains_of(config, number).find(asks))
     }
 
     /// Checks the credentials for `domain`; challenges where there are none that are good.

@@ -133,6 +133,8 @@ const fn may_cost(method: Method<'_>) -> bool {
         | Method::Refer
         | Method::Subscribe
         | Method::Message
+        | Method::Publish
+        | Method::Register
         | Method::Other(_) => true,
         Method::Ack
         | Method::Bye
@@ -140,8 +142,6 @@ const fn may_cost(method: Method<'_>) -> bool {
         | Method::Notify
         | Method::Options
         | Method::Prack
-        | Method::Publish
-        | Method::Register
         | Method::Update => false,
     }
 }

@@ -14,7 +14,7 @@ use super::targets::first_hop;
 use crate::config::{Action, Config, Domain, Relay, RelayTarget, Route, StateMode, When};
 use crate::engine::context::Shape;
 use crate::engine::directory::{comes_from, in_networks, is_exempt};
-use crate::engine::place::{DomainNumber, domain_number};
+use crate::engine::place::{DomainNumber, domains_of};
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
 use crate::engine::{Engine, Pin, is_sips};
@@ -219,7 +219,7 @@ impl Engine {
     ) -> Option<DomainNumber> {
         let mark = position.mark.filter(|_| position.in_dialog)?;
         let number = mark.domain_of_holder();
-        let is_it = |domain: &Domain| domain_number(domain) == number;
+        let is_it = |domain: &Domain| domains_of(config, number).any(|other| core::ptr::eq(other, domain));
         let from_decides = || number == 0 || self.domain_of_from(config, request).is_some_and(is_it);
         (!mark.is_of_caller() || !from_decides()).then_some(number)
     }

@@ -464,8 +464,11 @@ impl Engine {
         if lines.is_empty() {
             return self.refuse(request, progress.server, Status::TEMPORARILY_UNAVAILABLE);
         }
-        let server = match (progress.server, plan.state) {
-            (None, StateMode::Transaction) => match self.begin(request) {
+        // With state a 302 is sent again until its ACK: eleven times to an address that may be forged. Without it each copy
+        // of the request gets one.
+        let keeps_state = plan.state == StateMode::Transaction && !self.may_be_forged(request);
+        let server = match (progress.server, keeps_state) {
+            (None, true) => match self.begin(request) {
                 Some(server) => Some(server),
                 None => return self.refuse(request, None, Status::SERVICE_UNAVAILABLE),
             },

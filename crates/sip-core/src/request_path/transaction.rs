@@ -140,14 +140,17 @@ impl Engine {
         }
     }
 
-    /// Whether whoever sent this may have written another's address: a datagram from nobody whom we
-    /// trust or a rule names or lets in as it is, without credentials that answer a challenge which went
-    /// to that address: in most configurations only requests in a dialog.
-    /// Where no caller is ever asked for credentials that is what the configuration wants.
+    /// Whether to send no more to the source of a request than it sends: its address may be forged, and some caller is
+    /// asked for credentials, so that sources can be known. A rule that lets a source in as it is takes it as known.
     fn is_unproven(&self, request: &Request<'_>) -> bool {
+        self.asks_callers && !self.is_let_in && self.may_be_forged(request)
+    }
+
+    /// Whether the source address of a request may be forged: UDP, from an untrusted source, matching no rule's
+    /// `source`, without credentials for a nonce that was sent to this address.
+    pub(super) fn may_be_forged(&self, request: &Request<'_>) -> bool {
         let flow = &request.flow;
         flow.transport == Transport::Udp
-            && self.asks_callers
             && !self.proved
             && !self.is_trusted(flow)
             && !self
@@ -155,7 +158,6 @@ impl Engine {
                 .routes
                 .iter()
                 .any(|rule| comes_from(&rule.when.source, flow))
-            && !self.is_let_in
     }
 
     /// Whether a request that has its server transaction may go on, as to the bytes that it takes once more

@@ -15,7 +15,7 @@ use crate::forks::{group, phone, phone_flow, register};
 pub(crate) const GATEWAY: &str = "192.0.2.50:5060";
 pub(crate) const PHONE: &str = "192.0.2.31:5060";
 /// What may begin something at its target, and what goes on with what is there.
-const COSTLY: [&str; 5] = ["INVITE", "REFER", "SUBSCRIBE", "MESSAGE", "KDMQ"];
+const COSTLY: [&str; 6] = ["INVITE", "REFER", "SUBSCRIBE", "MESSAGE", "PUBLISH", "KDMQ"];
 const FREE: [&str; 7] = ["BYE", "INFO", "UPDATE", "PRACK", "NOTIFY", "OPTIONS", "ACK"];
 
 /// Users of ours by location; calls to the gateway by a rule that asks for credentials.
@@ -398,6 +398,69 @@ fn a_caller_of_ours_stays_one() {
         outcome(call.send(&mut bench, true, &text), "203.0.113.9:5060"),
         None
     );
+}
+
+/// An account that is deleted ends what the caller's mark gives: its right password is none any more.
+#[test]
+fn a_deleted_account_ends_the_callers_mark() {
+    let mut config = guarded(StateMode::Transaction);
+    config.routes.clear();
+    config.domains[0].auth.methods = vec![b"MESSAGE"[..].into()];
+    let mut bench = Bench::new(&config);
+    let call = Call::to_phone(&mut bench);
+    let uri = "sip:x@203.0.113.9";
+    let secrets =
+        || sip_core::auth::digest::secrets(b"alice", b"example.com", crate::agent::PASSWORD.as_bytes());
+    for (branch, account, passes) in [("b1", Some(secrets()), true), ("b2", None, false)] {
+        let text = call.request(true, "MESSAGE", uri, branch, "");
+        let asked = one(call.send(&mut bench, true, &text));
+        let line = login("MESSAGE", uri)
+            .line(&nonce_of(&asked))
+            .replace('\n', "\r\n");
+        let text = call.request(true, "MESSAGE", uri, &format!("{branch}x"), "");
+        let text = text.replace("Content-Length", &format!("{line}Content-Length"));
+        let _ = call.send(&mut bench, true, &text);
+        let query = bench.query();
+        let sent = bench.answer(&query, sip_core::query::Answer::Credentials(Ok(account)));
+        let went = sent.iter().any(|s| s.address() == "203.0.113.9:5060");
+        assert_eq!(went, passes, "{branch}: {sent:?}");
+    }
+}
+
+/// A mark says in few bits which domain its holder has an account in, so two domains may share them. From of one that asks
+/// for no credentials is no way round the other, whatever their names.
+#[test]
+fn no_two_domains_hide_each_other() {
+    let open = |number: u32| format!("open{number}.example");
+    let mut config = guarded(StateMode::Transaction);
+    config.routes.clear();
+    config.domains[0].auth.methods = vec![b"MESSAGE"[..].into()];
+    for number in 0..40 {
+        let mut free = config.domains[0].clone();
+        free.name = open(number).into_bytes().into();
+        free.auth.methods.clear();
+        config.domains.push(free);
+    }
+    let mut bench = Bench::new(&config);
+    let call = Call::to_phone(&mut bench);
+    for number in 0..40 {
+        for from_caller in [true, false] {
+            let branch = format!("{number}{from_caller}");
+            let text = call.request(from_caller, "MESSAGE", "sip:x@203.0.113.9", &branch, "");
+            let own = if from_caller { "alice" } else { "bob" };
+            let text = text.replace(
+                &format!("From: <sip:{own}@example.com>"),
+                &format!("From: <sip:{own}@{}>", open(number)),
+            );
+            let sent = call.send(&mut bench, from_caller, &text);
+            assert_eq!(
+                outcome(sent, "203.0.113.9:5060").as_deref(),
+                Some("407"),
+                "{} {from_caller}",
+                open(number)
+            );
+        }
+    }
 }
 
 /// A callee is asked by the domain in which it is registered, and by no other: there it has an account.

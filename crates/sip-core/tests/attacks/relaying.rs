@@ -358,8 +358,16 @@ fn a_page_in_a_trusted_network_is_a_stranger() {
         Source,
         Network,
         Certificate,
+        /// A certificate of no peer, from the network.
+        CertificateAndNetwork,
     }
-    let cases = [By::Source, By::Network, By::Certificate].map(|by| [(true, by), (false, by)]);
+    let cases = [
+        By::Source,
+        By::Network,
+        By::Certificate,
+        By::CertificateAndNetwork,
+    ]
+    .map(|by| [(true, by), (false, by)]);
     for (any_page, by) in cases.into_iter().flatten() {
         let mut config = all_transports();
         config.domains[0].auth.methods = vec![b"*"[..].into()];
@@ -373,6 +381,10 @@ fn a_page_in_a_trusted_network_is_a_stranger() {
             match by {
                 By::Certificate => flow.proof = Proof::Trusted,
                 By::Source | By::Network => config.trust = vec![network],
+                By::CertificateAndNetwork => {
+                    flow.proof = Proof::Certificate;
+                    config.trust = vec![network];
+                }
             }
             text = text
                 .replace("sip:bob@example.com", "sip:bob@elsewhere.example")

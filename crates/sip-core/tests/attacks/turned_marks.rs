@@ -198,6 +198,8 @@ fn a_callee_gets_no_callers_mark_by_hosts_of_its_own() {
         (Some(UPSTREAM), "OURS, EVIL, UPSTREAM", false),
         (Some(UPSTREAM), "OURS, UPSTREAM, EVIL", false),
         (Some(UPSTREAM), "OURS", false),
+        (Some(UPSTREAM), "OURS, DETOUR OF UPSTREAM", false),
+        (Some(UPSTREAM), "OURS, UPSTREAM WITH ITS PORT", true),
     ];
     let states = [StateMode::Stateless, StateMode::Transaction];
     for (state, (upstream, written, has_mark)) in states
@@ -217,6 +219,8 @@ fn a_callee_gets_no_callers_mark_by_hosts_of_its_own() {
         let value = |name: &str| match name {
             "OURS" => ours.clone(),
             "EVIL" => format!("<sip:{EVIL};lr;tz={mark}"),
+            "DETOUR OF UPSTREAM" => UPSTREAM.replace(";lr", &format!(";maddr={EVIL};lr")),
+            "UPSTREAM WITH ITS PORT" => UPSTREAM.replace(";lr", ":5060;lr"),
             "DETOUR" => ours.replace(";lr;", &format!(";maddr={EVIL};lr;")),
             _ => UPSTREAM.to_owned(),
         };
@@ -290,6 +294,49 @@ fn in_a_spiral_all_marks_are_turned_once() {
                 outcome(bench.udp(CALLER, &bye), "203.0.113.9:5060"),
                 None,
                 "{mark}"
+            );
+        }
+    }
+}
+
+/// So it is where another host stands between the two values, and the call comes from and goes to the same place both
+/// times: the marks of the two passes are equal then.
+#[test]
+fn in_a_spiral_through_another_proxy_all_marks_are_turned_once() {
+    for state in [StateMode::Stateless, StateMode::Transaction] {
+        let mut config = guarded(state);
+        config.routes = vec![relay("sip:192.0.2.20:5060")];
+        let mut bench = Bench::new(&config);
+        let proxy = "192.0.2.20:5060";
+        let onward = |sent: Vec<Sent>| {
+            sent.into_iter()
+                .find(|s| s.text.starts_with("INVITE"))
+                .expect("it goes on")
+        };
+        let first = onward(bench.udp(proxy, &request("INVITE", "sip:bob@example.com", "a1", "")));
+        let via = "Via: SIP/2.0/UDP 192.0.2.20:5060;branch=z9hG4bKspiral\r\n";
+        let line = "Record-Route: <sip:198.51.100.9;lr>\r\n";
+        let again = first.text.replace("INVITE sip:bob@", "INVITE sip:carol@");
+        let again = again.replacen("Via:", &format!("{via}Via:"), 1);
+        let again = again.replacen("Record-Route:", &format!("{line}Record-Route:"), 1);
+        let second = onward(bench.udp(proxy, &again));
+        let before = second.headers("Record-Route");
+        assert_eq!(before[0], before[2], "equal marks");
+        let answer = one(bench.udp(proxy, &response(&second, "200 OK", "")));
+        let back = one(bench.udp(proxy, &answer.text.replace(via, "")));
+        let marks = back.headers("Record-Route");
+        for (number, mark) in [marks[0], marks[2]].into_iter().enumerate() {
+            let bye = request(
+                "BYE",
+                "sip:x@203.0.113.9",
+                &format!("b{number}"),
+                &format!("Route: {mark}\n"),
+            )
+            .replace("To: <sip:bob@example.com>", "To: <sip:bob@example.com>;tag=t1");
+            assert_eq!(
+                outcome(bench.udp(proxy, &bye), "203.0.113.9:5060"),
+                None,
+                "{state:?}: {marks:?}"
             );
         }
     }

@@ -227,7 +227,7 @@ pub enum TlsWarning {
         in_s: u64,
     },
     /// It expires within two weeks.
-    #[error("{path}: the certificate expires in {in_s} s")]
+    #[error("{path}: the certificate expires in {}", span(*in_s))]
     ExpiresSoon {
         /// The file.
         path: PathBuf,

@@ -54,5 +54,6 @@ pub fn unless_late(promise: Duration, attempt: impl Fn(&mut Window)) {
         if !window.is_late() || begun.elapsed() >= PATIENCE {
             resume_unwind(failure);
         }
+        eprintln!("the machine was late: {promise:?} were over before the test's act; once more");
     }
 }

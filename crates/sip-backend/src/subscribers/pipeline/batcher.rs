@@ -211,6 +211,8 @@ pub(super) struct Batcher {
     by_sending: VecDeque<(Instant, FlightId)>,
     /// When the last flight was sent that was asked again: of each batch sent before, the same is true.
     asked_again_up_to: Option<Instant>,
+    /// When the newest batch was sent that was answered.
+    answered_up_to: Option<Instant>,
     questions: usize,
     sessions: usize,
     breaker: Breaker,
@@ -238,6 +240,7 @@ impl Batcher {
             by_age: VecDeque::new(),
             by_sending: VecDeque::new(),
             asked_again_up_to: None,
+            answered_up_to: None,
             questions: 0,
             sessions: 0,
             breaker: Breaker::new(),
@@ -551,6 +554,19 @@ impl Batcher {
             self.queue.push_front(*id);
         }
         again.len()
+    }
+
+    /// A batch that was sent at `sent` was answered, on time or late.
+    pub(super) fn answered(&mut self, sent: Instant) {
+        self.answered_up_to = self.answered_up_to.max(Some(sent));
+    }
+
+    /// A batch that was sent at `sent` was not answered in time. The database is at fault unless it has answered a
+    /// newer one: then the connection is.
+    pub(super) fn unanswered(&mut self, now: Instant, sent: Instant, given_up: &mut Vec<Ended>) {
+        if self.answered_up_to.is_none_or(|newest| newest <= sent) {
+            self.failed(now, Failure::Batch, given_up);
+        }
     }
 
     /// A batch was answered, after `round`.

@@ -472,7 +472,7 @@ impl Inner {
                 }
                 DbError::Silent => {
                     given_up.extend(batch.flights.iter().filter_map(|(id, _)| batcher.settle(*id)));
-                    batcher.failed(now, Failure::Batch, &mut given_up);
+                    batcher.unanswered(now, batch.sent, &mut given_up);
                     Some(Cut::Silent)
                 }
                 DbError::Lost(_) => {
@@ -600,7 +600,7 @@ impl Inner {
             let mut batcher = self.batcher.lock();
             batcher.put_back(now, made, batch, &mut given_up);
             if cut == Cut::Silent {
-                batcher.failed(now, Failure::Batch, &mut given_up);
+                batcher.unanswered(now, batch.sent, &mut given_up);
             }
         }
         self.fail(given_up);
@@ -631,6 +631,7 @@ impl Inner {
         let mut ended = Vec::with_capacity(batch.flights.len());
         {
             let mut batcher = self.batcher.lock();
+            batcher.answered(batch.sent);
             ended.extend(batch.flights.iter().map(|(id, _)| batcher.settle(*id)));
             // A connection that was stopped says nothing of how long the database takes. That all are too late
             // because the database is slow does.

@@ -126,7 +126,15 @@ fn named(core: &Config) -> Vec<(String, &NextHop)> {
 /// Asks each name server of the configuration for the address of the first domain: contacts may have names even if no
 /// next hop does. That there is none is an answer, too.
 fn name_servers(loaded: &Loaded, runtime: &Runtime, report: &mut Report) -> Result<(), Failure> {
-    let domain = first_domain(loaded);
+    // Of these names a resolver says itself that they are here, or nowhere (RFC 6761).
+    let is_special = |name: &String| {
+        let name = name.trim_end_matches('.').to_ascii_lowercase();
+        ["localhost", "invalid"]
+            .iter()
+            .any(|last| name.rsplit('.').next() == Some(last))
+    };
+    let domain = Some(first_domain(loaded)).filter(|name| !is_special(name));
+    let domain = domain.unwrap_or_else(|| "example.com".to_owned());
     for server in &loaded.shell.nameservers {
         let mut names = Names::new(loaded, runtime, &[*server])?;
         let began = Instant::now();

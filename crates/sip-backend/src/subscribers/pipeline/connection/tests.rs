@@ -222,6 +222,25 @@ fn batches_behind_silence_count_for_the_breaker() {
     });
 }
 
+/// The database has answered what was sent after the batches on two connections that say nothing: these are gone, and it
+/// is not.
+#[test]
+fn silent_connections_beside_an_answer_leave_the_breaker_closed() {
+    let inner = store(Mode::Single, 9);
+    let take = || match inner.offer(true, false) {
+        Take::Batch(batch) => batch,
+        Take::Wait(_) | Take::Closed => panic!("questions wait"),
+    };
+    let silent: Vec<Batch> = (0..8).map(|_| take()).collect();
+    let moment = inner.cache.moment();
+    inner.finish(&take(), vec![None], moment, Duration::from_millis(1));
+    for batch in &silent {
+        let _ = inner.batch_failed(Instant::now(), batch, &DbError::Silent);
+        inner.lost_behind(Instant::now(), batch, Cut::Silent);
+    }
+    assert_eq!(inner.batcher.lock().breaker().state(), State::Closed);
+}
+
 #[test]
 fn what_is_asked_again_counts_when_it_is_sent() {
     // The first connection answers before, or after.
