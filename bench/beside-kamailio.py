@@ -102,7 +102,7 @@ def arguments():
     parser.add_argument("--warm", type=float,
                         help=f"seconds of load before each measurement ({WARM}; {WARM_WITH_STATE} where state is kept)")
     parser.add_argument("--only", choices=list(KINDS), help="smoke: one short run of one server")
-    parser.add_argument("--markdown", action="store_true", help="print tables for the README")
+    parser.add_argument("--markdown", action="store_true", help="print tables for docs/performance.md")
     parser.add_argument("--report", action="store_true", help="measure nothing: report the rows of the last run again")
     parser.add_argument("--out", type=Path, default=ROOT / "target/bench")
     options = parser.parse_args()

@@ -312,7 +312,7 @@ def arguments():
     parser.add_argument("--give-up", type=float, default=120, help="seconds after which a storm is given up")
     parser.add_argument("--kamailio", action="store_true", help="Kamailio too: memory, handshakes, storm")
     parser.add_argument("--smoke", action="store_true", help="small numbers: does everything work?")
-    parser.add_argument("--markdown", action="store_true", help="print tables for the README")
+    parser.add_argument("--markdown", action="store_true", help="print tables for docs/performance.md")
     parser.add_argument("--report", action="store_true", help="measure nothing: report the rows of the last run again")
     parser.add_argument("--out", type=Path, default=ROOT / "target/bench")
     options = parser.parse_args()

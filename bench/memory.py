@@ -216,7 +216,7 @@ def arguments():
     parser.add_argument("--live", type=int, default=20_000, help="calls that ring at once")
     parser.add_argument("--contacts", type=int, default=100_000)
     parser.add_argument("--kamailio", action="store_true", help="Kamailio too (its own sums only)")
-    parser.add_argument("--markdown", action="store_true", help="print a table for the README")
+    parser.add_argument("--markdown", action="store_true", help="print a table for docs/performance.md")
     parser.add_argument("--out", type=Path, default=ROOT / "target/bench")
     options = parser.parse_args()
     unknown = [name for name in options.parts if name not in PARTS]

@@ -83,7 +83,7 @@ def arguments():
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=10, help="of each measurement")
     parser.add_argument("--warm", type=float, default=4, help="seconds of load before each measurement")
-    parser.add_argument("--markdown", action="store_true", help="print a table for the README")
+    parser.add_argument("--markdown", action="store_true", help="print a table for docs/performance.md")
     parser.add_argument("--out", type=Path, default=ROOT / "target/bench")
     options = parser.parse_args()
     unknown = [name for name in options.scenarios if name not in RATES]
