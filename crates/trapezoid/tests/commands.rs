@@ -252,7 +252,7 @@ fn check_tries_what_the_configuration_names() {
         "subscribers.db: not there yet; it is made when it is needed".to_owned(),
         format!("ok: group carriers: sip:{there}: udp {there}: answers 405 Method Not Allowed"),
         format!("failed: group carriers: sip:{closed};transport=tcp: tcp {closed}: Connection refused"),
-        format!("failed: name server {names}: gives no answer for example.com"),
+        format!("failed: name server {names}: gives no answer for trapezoid"),
         "failed: group carriers: sip:gw.example: name service does not answer".to_owned(),
         "3 of these failed".to_owned(),
     ] {
