@@ -34,8 +34,9 @@ pub(super) fn number(kind: u8, name: &[u8]) -> PlaceId {
     ((hash >> 32) as PlaceId).max(1)
 }
 
-/// A number for a domain of ours; 0: none. A domain that asks for credentials has one of 1 to 15, by its name, and one
-/// that asks for none has one of 16 to 30: two domains may have one number, but then both ask, or neither does.
+/// A number for a domain of ours; 0: none. A domain that asks for credentials in dialogs has one of 1 to 15, by its name,
+/// and one that does not has one of 16 to 30. Two domains may have one number. Then either both ask in dialogs, if not for
+/// the same methods, or neither does.
 pub(crate) type DomainNumber = u8;
 
 /// Numbers of each kind.
@@ -44,27 +45,30 @@ const OF_KIND: DomainNumber = 15;
 /// See [`DomainNumber`].
 pub(crate) fn domain_number(domain: &Domain) -> DomainNumber {
     let number = (number(b'n', &domain.name) % PlaceId::from(OF_KIND)) as DomainNumber + 1;
-    match domain.auth.methods.is_empty() {
-        false => number,
-        true => number + OF_KIND,
+    match asks_in_dialogs(domain) {
+        true => number,
+        false => number + OF_KIND,
     }
 }
 
-/// The number that the same domain had if it has begun, or ceased, to ask for credentials since.
-const fn number_before(number: DomainNumber) -> DomainNumber {
-    match number {
-        1..=OF_KIND => number + OF_KIND,
-        _ => number.saturating_sub(OF_KIND),
-    }
+/// Whether a domain asks for credentials for some method in a dialog: `*` names none there.
+fn asks_in_dialogs(domain: &Domain) -> bool {
+    domain.auth.methods.iter().any(|method| **method != *b"*")
 }
 
-/// The domains that a mark may mean by this number: those that have it, or, if none does, that may have had it before a
-/// reload.
+/// The domains that a mark may mean by this number: those that have it, and those that had it before they began to ask for
+/// credentials. If there is none, those that had it before they ceased to.
 pub(crate) fn domains_of(config: &Config, number: DomainNumber) -> impl Iterator<Item = &Domain> {
-    let has = move |number| move |domain: &&Domain| domain_number(domain) == number;
-    let is_there = config.domains.iter().any(|domain| has(number)(&domain));
-    let number = if is_there { number } else { number_before(number) };
-    config.domains.iter().filter(has(number))
+    let is_there = move |domain: &&Domain| {
+        let now = domain_number(domain);
+        now == number || now + OF_KIND == number
+    };
+    let known = config.domains.iter().any(|domain| is_there(&domain));
+    let is_open = move |domain: &&Domain| number != 0 && !known && domain_number(domain) == number + OF_KIND;
+    config
+        .domains
+        .iter()
+        .filter(move |domain| is_there(domain) || is_open(domain))
 }
 
 /// The host that a rule denies, or asks for credentials for, and its place: one that names only a domain. What a rule

@@ -130,16 +130,15 @@ impl Secrets {
         hash64(self.below, [&further.to_be_bytes(), host])
     }
 
-    /// The same of a Route URI: of its host and port, and of `maddr`, which leads past both (RFC 3261 §19.1.1). No port
-    /// is as good as a usual one: a user agent may write it out.
+    /// The same of a Route URI: of its user (a flow token, say), host and port, and of `maddr`, which leads past both
+    /// (RFC 3261 §19.1.1). No port is as good as a usual one: a user agent may write it out.
     pub(crate) fn below_uri(&self, further: u64, uri: &SipUri<'_>) -> u64 {
-        let mut host = host_key(&uri.host);
         let port = uri.port.filter(|port| !matches!(port, 5060 | 5061));
-        host.extend_from_slice(&port.unwrap_or(0).to_be_bytes());
-        if let Some(maddr) = uri.params.value(b"maddr") {
-            host.extend(maddr.iter().map(u8::to_ascii_lowercase));
-        }
-        self.below(further, &host)
+        let port = port.unwrap_or(0).to_be_bytes();
+        let maddr = uri.params.value(b"maddr").unwrap_or_default();
+        let user = uri.user.unwrap_or_default();
+        let fields = [&further.to_be_bytes(), user, &host_key(&uri.host), &port, maddr];
+        hash64(self.below, fields)
     }
 
     /// What the hash of hosts begins with: the dialog, so that hosts of one dialog tell nothing of another.

@@ -278,7 +278,7 @@ impl Engine {
     /// The hash of the hosts below a value, with the host of this one. `None`: it leads here. A URI without brackets has
     /// no parameters of its own (RFC 3261 §20.34), and another reader may think otherwise.
     fn host_below(&self, message: &Message<'_>, below: u64, text: &[u8]) -> Option<u64> {
-        let addr = NameAddr::parse(text).filter(|_| text.contains(&b'<'));
+        let addr = NameAddr::parse(text).filter(|addr| addr.bracketed);
         let uri = addr.as_ref().and_then(NameAddr::sip_uri);
         if uri.as_ref().is_some_and(|uri| self.directory.is_route_here(uri)) {
             return None;

@@ -219,7 +219,11 @@ impl Engine {
     ) -> Option<DomainNumber> {
         let mark = position.mark.filter(|_| position.in_dialog)?;
         let number = mark.domain_of_holder();
-        let is_it = |domain: &Domain| domains_of(config, number).any(|other| core::ptr::eq(other, domain));
+        // A domain that asks for nothing leaves the decision to the others of its number.
+        let is_it = |domain: &Domain| {
+            domain.auth.asks(request.method.as_bytes(), true)
+                && domains_of(config, number).any(|other| core::ptr::eq(other, domain))
+        };
         let from_decides = || number == 0 || self.domain_of_from(config, request).is_some_and(is_it);
         (!mark.is_of_caller() || !from_decides()).then_some(number)
     }

@@ -435,15 +435,19 @@ fn no_two_domains_hide_each_other() {
     let mut config = guarded(StateMode::Transaction);
     config.routes.clear();
     config.domains[0].auth.methods = vec![b"MESSAGE"[..].into()];
-    for number in 0..40 {
+    for number in 0..120 {
         let mut free = config.domains[0].clone();
         free.name = open(number).into_bytes().into();
-        free.auth.methods.clear();
+        free.auth.methods = match number % 3 {
+            0 => vec![],
+            1 => vec![b"*"[..].into()],
+            _ => vec![b"INVITE"[..].into()],
+        };
         config.domains.push(free);
     }
     let mut bench = Bench::new(&config);
     let call = Call::to_phone(&mut bench);
-    for number in 0..40 {
+    for number in 0..120 {
         for from_caller in [true, false] {
             let branch = format!("{number}{from_caller}");
             let text = call.request(from_caller, "MESSAGE", "sip:x@203.0.113.9", &branch, "");
@@ -460,6 +464,40 @@ fn no_two_domains_hide_each_other() {
                 open(number)
             );
         }
+    }
+}
+
+/// A domain that begins to ask for credentials asks in dialogs that are up, too, whatever other domains there are.
+#[test]
+fn a_domain_that_begins_to_ask_asks_in_its_dialogs() {
+    let mut config = guarded(StateMode::Transaction);
+    config.routes.clear();
+    config.domains[0].auth.methods.clear();
+    for number in 0..40 {
+        let mut free = config.domains[0].clone();
+        free.name = format!("open{number}.example").into_bytes().into();
+        config.domains.push(free);
+    }
+    // Marks say who has an account where some domain asks for credentials.
+    config.domains[1].auth.methods = vec![b"OPTIONS"[..].into()];
+    let mut bench = Bench::new(&config);
+    let call = Call::to_phone(&mut bench);
+    config.domains[0].auth.methods = vec![b"MESSAGE"[..].into()];
+    bench.endpoint.reconfigure(&config);
+    for from_caller in [true, false] {
+        let text = call.request(
+            from_caller,
+            "MESSAGE",
+            "sip:x@203.0.113.9",
+            &format!("b{from_caller}"),
+            "",
+        );
+        let sent = call.send(&mut bench, from_caller, &text);
+        assert_eq!(
+            outcome(sent, "203.0.113.9:5060").as_deref(),
+            Some("407"),
+            "{from_caller}"
+        );
     }
 }
 
