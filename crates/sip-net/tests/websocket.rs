@@ -228,7 +228,7 @@ fn a_silent_websocket_is_asked_and_one_that_does_not_answer_is_ended() {
         let mut dead = WebSocket::open(connect(rig.ws));
         window.open();
         let mut alive = WebSocket::open(kit.connect(rig.wss));
-        // Before its upgrade nobody is asked.
+        // Before its upgrade no connection is pinged.
         let mut early = connect(rig.ws);
         for _ in 0..2 {
             alive.expect(PING, b"");

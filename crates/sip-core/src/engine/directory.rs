@@ -9,7 +9,9 @@ use hashbrown::HashTable;
 use sip_message::{Host, SipUri};
 use smallvec::SmallVec;
 
-use super::place::{PlaceId, denied_by, place_of_rule, places};
+use super::place::{
+    DomainNumber, DomainsByNumber, PlaceId, denied_by, domains_by_number, place_of_rule, places,
+};
 use crate::config::{Config, Domain, Listener, Network};
 use crate::id::ListenerId;
 use crate::location::aor::unescape;
@@ -94,6 +96,8 @@ pub(crate) struct Directory {
     has_places: [bool; 2],
     /// The place that each rule leads to; 0: none of its own.
     rule_places: Vec<PlaceId>,
+    /// The domains that a mark names by number.
+    domains_by_number: DomainsByNumber,
 }
 
 /// What the listeners can send over.
@@ -212,6 +216,7 @@ impl Directory {
             route_starts: config.listeners.iter().map(usual_route).collect(),
             reach: Reach::of(config),
             has_places: [false; 2],
+            domains_by_number: domains_by_number(config),
             rule_places: config
                 .routes
                 .iter()
@@ -368,6 +373,19 @@ impl Directory {
             (1, only) => Some(*only),
             _ => egress(config, transport, to, ingress),
         }
+    }
+
+    /// The domains that a mark may mean by this number.
+    pub(crate) fn domains_of<'s, 'c>(
+        &'s self,
+        config: &'c Config,
+        number: DomainNumber,
+    ) -> impl Iterator<Item = &'c Domain> + use<'s, 'c> {
+        let positions = self.domains_by_number.get(usize::from(number));
+        positions
+            .into_iter()
+            .flatten()
+            .filter_map(|at| config.domains.get(*at))
     }
 
     /// The domain that `uri` belongs to: by its host, with no port or one that we listen on.

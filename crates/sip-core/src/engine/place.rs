@@ -6,6 +6,7 @@
 //! It is known by the hosts of its URIs, and by the addresses that name service gave for them
 //! ([`crate::transport::Known`]). Ports say nothing: another port of a gateway is the gateway.
 
+use alloc::vec::Vec;
 use core::net::IpAddr;
 
 use sip_message::Host;
@@ -56,19 +57,27 @@ fn asks_in_dialogs(domain: &Domain) -> bool {
     domain.auth.methods.iter().any(|method| **method != *b"*")
 }
 
-/// The domains that a mark may mean by this number: those that have it, and those that had it before they began to ask for
-/// credentials. If there is none, those that had it before they ceased to.
-pub(crate) fn domains_of(config: &Config, number: DomainNumber) -> impl Iterator<Item = &Domain> {
-    let is_there = move |domain: &&Domain| {
-        let now = domain_number(domain);
-        now == number || now + OF_KIND == number
+/// The domains that marks may mean by each number.
+pub(super) type DomainsByNumber = [Vec<usize>; 2 * OF_KIND as usize + 1];
+
+/// Positions of the domains that a mark may mean by a number: of those that have it, and of those that had it before they
+/// began to ask for credentials. If there is none, of those that had it before they ceased to.
+pub(super) fn domains_by_number(config: &Config) -> DomainsByNumber {
+    let numbers: Vec<DomainNumber> = config.domains.iter().map(domain_number).collect();
+    let with = |wanted: &dyn Fn(DomainNumber) -> bool| -> Vec<usize> {
+        let all = numbers.iter().enumerate();
+        all.filter(|(_, number)| wanted(**number))
+            .map(|(at, _)| at)
+            .collect()
     };
-    let known = config.domains.iter().any(|domain| is_there(&domain));
-    let is_open = move |domain: &&Domain| number != 0 && !known && domain_number(domain) == number + OF_KIND;
-    config
-        .domains
-        .iter()
-        .filter(move |domain| is_there(domain) || is_open(domain))
+    core::array::from_fn(|number| {
+        let number = number as DomainNumber;
+        let found = with(&|now| now == number || now + OF_KIND == number);
+        match found.is_empty() && number != 0 {
+            true => with(&|now| now == number + OF_KIND),
+            false => found,
+        }
+    })
 }
 
 /// The host that a rule denies, or asks for credentials for, and its place: one that names only a domain. What a rule

@@ -16,7 +16,7 @@ use crate::auth::window::NonceUse;
 use crate::config::{AuthPolicy, Config, Domain, StateMode};
 use crate::engine::Engine;
 use crate::engine::directory::address_of_record;
-use crate::engine::place::{DomainNumber, domains_of};
+use crate::engine::place::DomainNumber;
 use crate::engine::refusals::Report;
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
@@ -68,8 +68,8 @@ impl Engine {
         let asks = |domain: &&Domain| domain.auth.asks(request.method.as_bytes(), true);
         let from = self.domain_of_from(config, request);
         let is_named = |domain: &&Domain| from.is_some_and(|from| core::ptr::eq(from, *domain));
-        let named = domains_of(config, number).filter(asks).find(is_named);
-        named.or_else(|| domains_of(config, number).find(asks))
+        let all = || self.directory.domains_of(config, number).filter(asks);
+        all().find(is_named).or_else(|| all().next())
     }
 
     /// Checks the credentials for `domain`; challenges where there are none that are good.

@@ -14,7 +14,7 @@ use super::targets::first_hop;
 use crate::config::{Action, Config, Domain, Relay, RelayTarget, Route, StateMode, When};
 use crate::engine::context::Shape;
 use crate::engine::directory::{comes_from, in_networks, is_exempt};
-use crate::engine::place::{DomainNumber, domains_of};
+use crate::engine::place::DomainNumber;
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
 use crate::engine::{Engine, Pin, is_sips};
@@ -222,7 +222,10 @@ impl Engine {
         // A domain that asks for nothing leaves the decision to the others of its number.
         let is_it = |domain: &Domain| {
             domain.auth.asks(request.method.as_bytes(), true)
-                && domains_of(config, number).any(|other| core::ptr::eq(other, domain))
+                && self
+                    .directory
+                    .domains_of(config, number)
+                    .any(|other| core::ptr::eq(other, domain))
         };
         let from_decides = || number == 0 || self.domain_of_from(config, request).is_some_and(is_it);
         (!mark.is_of_caller() || !from_decides()).then_some(number)
