@@ -18,12 +18,13 @@ const HELP: &str = "\
 cargo xtask COMMAND
 
   setup [--bench]      install what the tests (or the benchmarks) need, where missing
-  test [FILTER…]       setup, check, instructions, two experiments, every test; with CI set also the
-                       long form whose turn it is, and what failed is run once more, alone
+  test [FILTER…]       setup, the checks but for those of documentation and of the server by itself,
+                       instructions, two experiments, every test; with CI set also these two, the
+                       long form whose turn it is, and what failed once more, alone
   repeat [--busy] TIMES [FILTER…]
                        every test so many times, also beside a busy loop on each core: which fail by
                        themselves
-  check                formatting, clippy, tidy, dependency policy, documentation
+  check                formatting, tidy, dependency policy, clippy, the server by itself, documentation
   tidy                 the project's own rules (CONTRIBUTING.md)
   fuzz [--runs N | --total N | --seconds N] [--asan] [TARGET…]
                        fuzz each target for an hour, or for so many executions each or of all
