@@ -7,11 +7,12 @@
 
 use crate::agent::{Login, login, nonce_of};
 use crate::common;
-use crate::forks::{BOB, call, location, location_with, phone, registered};
+use crate::forks::{BOB, call, invite, location, location_with, phone, registered, with_contact};
 
 use common::*;
 use sip_core::config::{Action, Config};
 use sip_core::event::Event;
+use sip_core::query::{Answer, Records, Unavailable};
 
 const GONE: &str = "SIP;cause=503;text=\"Contact Unreachable\"";
 
@@ -45,6 +46,36 @@ fn a_phone_that_cannot_be_reached_is_unavailable() {
         (answer.first_line(), answer.header("Reason")),
         ("SIP/2.0 487 Request Terminated", "")
     );
+}
+
+/// The host of its Contact has no address. That name service does not answer is another matter: 500.
+#[test]
+fn a_phone_whose_host_has_no_address_is_unavailable() {
+    let lost = |n| {
+        let mut binding = with_contact(n, &format!("sip:bob@phone{n}.example"));
+        binding.received = tcp_flow("192.0.2.66:40000", 1);
+        binding.received.conn = None;
+        binding
+    };
+    for phones in [&[lost(1)][..], &[lost(1), lost(2)]] {
+        for (answer, status, reason) in [
+            (Ok(Records::default()), "480 Temporarily Unavailable", GONE),
+            (Err(Unavailable), "500", ""),
+        ] {
+            let mut b = registered(&location(), phones);
+            let mut sent = b.udp(CALLER, &invite());
+            while let Some(query) = b.endpoint.poll_query() {
+                sent.extend(b.answer(&query, Answer::Resolved(answer.clone())));
+            }
+            let last = sent.last().unwrap();
+            assert!(
+                last.first_line().starts_with(&format!("SIP/2.0 {status}")),
+                "{sent:?}"
+            );
+            assert_eq!((last.address().as_str(), last.header("Reason")), (CALLER, reason));
+            assert!(b.counters().dropped_no_route > 0);
+        }
+    }
 }
 
 /// Nor is a phone that says nothing at all, as one whose NAT has forgotten it. One that rang and then timed out

@@ -23,7 +23,7 @@ use crate::transaction::{Passed, Timer, invite_client, invite_server};
 use crate::transport::{Flow, Proof, Transport, via};
 
 /// The `Reason` (RFC 3326) of a 480 for a registered contact that was not reached: 408 if it was silent, else 503.
-pub(super) const fn reason_of_gone(cause: u16) -> &'static [u8] {
+pub(crate) const fn reason_of_gone(cause: u16) -> &'static [u8] {
     match cause {
         408 => b"Reason: SIP;cause=408;text=\"Contact Silent\"\r\n",
         _ => b"Reason: SIP;cause=503;text=\"Contact Unreachable\"\r\n",

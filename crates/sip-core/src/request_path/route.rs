@@ -21,6 +21,7 @@ use crate::engine::{Engine, Pin, is_sips};
 use crate::proxy::flow_token::RouteFlow;
 use crate::proxy::forward::{Decision, NotSent, keep_values};
 use crate::proxy::hop::Hop;
+use crate::proxy::response::reason_of_gone;
 use crate::resolve::{Candidates, Located};
 use crate::spelling::normalised;
 use crate::transport::{Flow, NextHop, PeerName};
@@ -524,6 +525,12 @@ impl Engine {
                 if let Some(parked) = self.park(request, progress, plan.state) {
                     self.wait_for_name(name, kind, parked);
                 }
+            }
+            // The host of a registered contact has no address: the phone is gone.
+            Located::Done(_) if contact.is_some_and(|(_, path)| path.is_empty()) => {
+                self.counters.dropped_no_route += 1;
+                let status = Status::TEMPORARILY_UNAVAILABLE;
+                self.refuse_with(request, progress.server, status, reason_of_gone(503));
             }
             // RFC 3263 §4.3 with RFC 3261 §16.7 step 6: as a 503 from there, which goes on as 500.
             Located::Done(_) | Located::Unavailable | Located::Ask { .. } => {

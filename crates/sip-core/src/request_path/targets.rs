@@ -263,6 +263,7 @@ impl Engine {
         let secure = target.secure || request.is_secure();
         let member = target.member.and_then(|n| group.as_ref()?.member(n));
         let from = target.from;
+        let is_bare_contact = target.is_contact && path.is_empty();
         let parsed = Uri::parse(uri).ok();
         let uri = parsed.as_ref().and_then(|uri| uri.sip());
         let hop = match member {
@@ -308,6 +309,7 @@ impl Engine {
                 self.wait_for_name(name, kind, parked);
                 false
             }
+            Located::Done(_) if is_bare_contact => self.contact_gone(server, number),
             Located::Done(_) | Located::Unavailable => self.no_address(server, number),
             // Not the target's fault: a limit of ours.
             Located::Ask { .. } => self.not_located(server, number),
@@ -334,6 +336,18 @@ impl Engine {
     fn no_address(&mut self, server: Key, number: u8) -> bool {
         self.member_failed(server, number);
         self.not_located(server, number)
+    }
+
+    /// The host of a registered contact has no address: the phone is gone.
+    fn contact_gone(&mut self, server: Key, number: u8) -> bool {
+        self.counters.dropped_no_route += 1;
+        if let Some(context) = self.context(server) {
+            context.set_state(number, TargetState::Done);
+            if !context.take_spare(number) {
+                context.best.offer_gone(503);
+            }
+        }
+        false
     }
 
     /// Nobody knows where a target is.
