@@ -2,11 +2,14 @@
 //! send gets no more than one datagram for each of his, and three times its bytes.
 
 use proptest::prelude::*;
-use sip_core::config::{Action, Algorithm, Config, Redirect};
+use sip_core::config::{Action, Algorithm, Config, Redirect, StateMode};
+use sip_core::dispatcher::Distribution;
 
 use crate::agent::nonce_of;
 use crate::common::{Bench, CALLEE, CALLER, Sent, config, one, relay, request, response};
+use crate::forks::{group, location, member, registered};
 use crate::replay::{credentials, guarded};
+use crate::{loops, tokens};
 
 const URI: &str = "sip:bob@example.com";
 /// Somebody whose address the attacker writes.
@@ -17,6 +20,8 @@ const VICTIM: &str = "198.51.100.7:5060";
 struct Tally {
     came: (usize, usize),
     went: (usize, usize),
+    /// The first line of the last that went.
+    last: String,
 }
 
 impl Tally {
@@ -24,6 +29,7 @@ impl Tally {
         for sent in sent.iter().filter(|s| s.address() == VICTIM) {
             self.went.0 += 1;
             self.went.1 += sent.text.len();
+            sent.first_line().clone_into(&mut self.last);
         }
     }
 
@@ -108,7 +114,7 @@ fn short(method: &str, uri: &str, extra: &str) -> String {
 type Edit = fn(&mut Config);
 
 /// All that refuses a stranger, with its shortest request.
-const REFUSED: [(u16, Edit, &str, &str, &str); 23] = [
+const REFUSED: [(u16, Edit, &str, &str, &str); 24] = [
     (400, |_| {}, "INVITE", URI, "Max-Forwards: x\n"),
     (400, |_| {}, "MESSAGE", URI, "no colon\n"),
     (401, |_| {}, "REGISTER", "sip:example.com", ""),
@@ -144,6 +150,7 @@ const REFUSED: [(u16, Edit, &str, &str, &str); 23] = [
     (480, open, "MESSAGE", URI, ""),
     (481, open, "CANCEL", URI, ""),
     (483, |_| {}, "INVITE", URI, "Max-Forwards: 0\n"),
+    (501, |_| {}, "X", "sip:192.0.2.1", ""),
     (503, full, "MESSAGE", URI, ""),
     (505, |_| {}, "INVITE", URI, ""),
     (603, rejecting, "INVITE", URI, ""),
@@ -151,6 +158,8 @@ const REFUSED: [(u16, Edit, &str, &str, &str); 23] = [
     (302, redirecting, "INVITE", URI, ""),
     (200, |_| {}, "OPTIONS", "sip:192.0.2.1", ""),
 ];
+
+const fn untouched(_: &mut Config) {}
 
 fn open(config: &mut Config) {
     config.domains[0].auth.methods.clear();
@@ -162,6 +171,13 @@ fn full(config: &mut Config) {
     open(config);
     config.routes = vec![relay("sip:192.0.2.20")];
     config.limits.transactions = 0;
+}
+
+/// With a next hop, and no state.
+fn stateless(config: &mut Config) {
+    open(config);
+    config.routes = vec![relay("sip:192.0.2.20")];
+    config.state = StateMode::Stateless;
 }
 
 fn rejecting(config: &mut Config) {
@@ -202,6 +218,173 @@ fn each_refusal_is_bounded_by_its_shortest_request() {
     }
 }
 
+type Scene = fn(&mut Tally) -> Bench;
+
+/// What refuses a stranger after more than one message, or knows more than the configuration: how it is
+/// begun, and how it ends within a minute.
+///
+/// Not here: 413 is the answer to a stream, whose peer has shown that it receives. 504 follows credentials
+/// for a challenge that was received. A rule that asks no caller sends its responses to INVITEs again (timer G).
+const REFUSED_LATER: [(&str, Scene); 12] = [
+    ("SIP/2.0 403 Source Not Proved", unproved),
+    ("SIP/2.0 403 Too Many Contacts", many_contacts),
+    ("SIP/2.0 408 Request Timeout", |tally| {
+        within_a_call(tally, "INVITE").0
+    }),
+    ("SIP/2.0 430 Flow Failed", flow_gone),
+    ("SIP/2.0 440 Max-Breadth Exceeded", |tally| {
+        located(
+            tally,
+            "INVITE",
+            &["sip:x@192.0.2.77", "sip:x@192.0.2.78"],
+            "Max-Breadth: 0\n",
+        )
+    }),
+    ("SIP/2.0 480 Contact Denied", |tally| {
+        located(tally, "INVITE", &["sip:x@127.0.0.1:8080"], "")
+    }),
+    ("SIP/2.0 480 Temporarily Unavailable", |tally| {
+        let mut bench = located(tally, "MESSAGE", &["sip:x@a.example"], "");
+        tally.count(&bench.serve(&[]).1);
+        bench
+    }),
+    ("SIP/2.0 482 Loop Detected", brought_back),
+    ("SIP/2.0 487 Request Terminated", cancelled),
+    ("SIP/2.0 500 Server Internal Error", |tally| {
+        undelivered(tally, "INVITE")
+    }),
+    ("SIP/2.0 500 Server Internal Error", |tally| {
+        undelivered(tally, "MESSAGE")
+    }),
+    ("SIP/2.0 502 Bad Gateway", |tally| {
+        let (mut bench, invite) = within_a_call(tally, "INVITE");
+        let flawed = response(&invite, "486 Busy Here", "Call-ID: another\n");
+        tally.count(&bench.udp(CALLER, &flawed));
+        bench
+    }),
+];
+
+/// A request from the forged address in a call of the attacker's own, and how it goes on: the mark in Route lets it in,
+/// and proves no address.
+fn within_a_call(tally: &mut Tally, method: &str) -> (Bench, Sent) {
+    let mut bench = guarded();
+    let nonce = nonce_of(&one(bench.udp(CALLER, &text_of("INVITE", "a", ""))));
+    let invite = text_of("INVITE", "b", &credentials(&nonce, "INVITE", 1));
+    let sent = bench.udp(CALLER, &invite);
+    let route = sent[1].header("Record-Route").to_owned();
+    bench.pass(40_000);
+    let forwarded = one(tally.forge(&mut bench, &callees(method, "x", &route)));
+    assert_eq!(forwarded.address(), CALLER, "{}", forwarded.text);
+    (bench, forwarded)
+}
+
+/// A request of the called side.
+fn callees(method: &str, branch: &str, route: &str) -> String {
+    let route = format!("Route: {route}\n");
+    request(method, "sip:alice@192.0.2.10", branch, &route)
+        .replace(
+            "From: <sip:alice@example.com>;tag=f1",
+            "From: <sip:bob@example.com>;tag=t1",
+        )
+        .replace("To: <sip:bob@example.com>", "To: <sip:alice@example.com>;tag=f1")
+}
+
+/// No message of the other side's leaves this machine.
+fn undelivered(tally: &mut Tally, method: &str) -> Bench {
+    let (mut bench, sent) = within_a_call(tally, method);
+    tally.count(&bench.undelivered(&sent));
+    bench
+}
+
+fn cancelled(tally: &mut Tally) -> Bench {
+    let (mut bench, invite) = within_a_call(tally, "INVITE");
+    let route = format!("Route: {}\n", invite.header("Record-Route"));
+    tally.forge(&mut bench, &callees("CANCEL", "x", &route));
+    let sent = bench.udp(CALLER, &response(&invite, "180 Ringing", ""));
+    assert!(
+        sent.iter().any(|sent| sent.first_line().starts_with("CANCEL")),
+        "{sent:?}"
+    );
+    tally.count(&sent);
+    tally.count(&bench.udp(CALLER, &response(&invite, "487 Request Terminated", "")));
+    bench
+}
+
+/// A call to a user with these registered contacts.
+fn located(tally: &mut Tally, method: &str, contacts: &[&str], extra: &str) -> Bench {
+    let phones: Vec<_> = (1..)
+        .zip(contacts)
+        .map(|(n, contact)| loops::lost(n, contact))
+        .collect();
+    let mut bench = registered(&location(), &phones);
+    tally.forge(&mut bench, &short(method, URI, extra));
+    bench
+}
+
+/// Through another proxy, which brings it back from the forged address.
+fn brought_back(tally: &mut Tally) -> Bench {
+    let contacts = [7, 8].map(|n| loops::lost(n, &format!("sip:bob@192.0.2.7{n}")));
+    let mut bench = registered(&location(), &contacts);
+    let sent = bench.udp(CALLER, &short("INVITE", URI, ""));
+    let onward = &sent
+        .iter()
+        .find(|sent| sent.address() == "192.0.2.77:5060")
+        .unwrap()
+        .text;
+    let back = onward.replacen("sip:bob@192.0.2.77", URI, 1).replacen(
+        "Via: ",
+        "Via: SIP/2.0/UDP a;branch=z9hG4bKo\r\nVia: ",
+        1,
+    );
+    tally.forge(&mut bench, &back);
+    bench
+}
+
+/// The forged address is a gateway's.
+fn unproved(tally: &mut Tally) -> Bench {
+    let mut config = config();
+    open(&mut config);
+    let mut gateways = group(Distribution::RoundRobin, 1);
+    gateways.members = vec![member("sip:198.51.100.7")];
+    config.groups = vec![gateways];
+    let mut bench = Bench::new(&config);
+    let text = short("REGISTER", "sip:example.com", "Contact: <sip:a@b>\n");
+    tally.forge(&mut bench, &text);
+    bench
+}
+
+fn many_contacts(tally: &mut Tally) -> Bench {
+    let mut config = config();
+    open(&mut config);
+    config.limits.contacts_per_aor = 0;
+    let mut bench = Bench::new(&config);
+    let text = short("REGISTER", "sip:example.com", "Contact: <sip:a@b>\n");
+    tally.forge(&mut bench, &text);
+    bench
+}
+
+/// A call of the attacker's own, in which the other side's connection is gone.
+fn flow_gone(tally: &mut Tally) -> Bench {
+    let mut before = Bench::new(&tokens::located());
+    let route = tokens::established(&mut before).join(", ");
+    let mut bench = Bench::new(&tokens::located());
+    let sent = tally.forge(&mut bench, &tokens::within("c1@", "b1", &route));
+    tally.count(&bench.undelivered(&sent[0]));
+    bench
+}
+
+#[test]
+fn each_refusal_that_comes_later_is_bounded_too() {
+    for (expected, scene) in REFUSED_LATER {
+        let mut tally = Tally::default();
+        let mut bench = scene(&mut tally);
+        tally.pass(&mut bench, 600_000);
+        assert_eq!(tally.last, expected);
+        tally.assert_bounded();
+        bench.assert_idle();
+    }
+}
+
 proptest! {
     /// Whatever a datagram of a stranger asks for, and however often, all answers to it are three times as
     /// long as it is at most.
@@ -214,9 +397,11 @@ proptest! {
         algorithms in 1usize..4,
         lines in prop::collection::vec((0usize..12, 1usize..200), 0..4),
         cut in prop::option::of(0usize..400),
+        edit in prop::sample::select(vec![untouched as Edit, open, full, rejecting, redirecting, stateless]),
     ) {
         let mut config = config();
         config.domains[0].auth.methods = vec![b"*"[..].into()];
+        edit(&mut config);
         config.domains[0].auth.algorithms =
             [Algorithm::Sha512_256, Algorithm::Sha256, Algorithm::Md5][..algorithms].to_vec();
         let extra: String = lines.iter().map(|(kind, count)| match kind {
@@ -295,17 +480,7 @@ fn a_request_in_a_dialog_is_answered_once() {
         // The caller has proved himself, and gets his 100 at once (§17.2.1).
         assert_eq!(sent[0].first_line(), "SIP/2.0 100 Trying");
         let route = sent[1].header("Record-Route").to_owned();
-        let within = request(
-            "INVITE",
-            "sip:alice@192.0.2.10",
-            "x",
-            &format!("Route: {route}\n"),
-        )
-        .replace(
-            "From: <sip:alice@example.com>;tag=f1",
-            "From: <sip:bob@example.com>;tag=t1",
-        )
-        .replace("To: <sip:bob@example.com>", "To: <sip:alice@example.com>;tag=f1");
+        let within = callees("INVITE", "x", &route);
         let mut tally = Tally::default();
         let forwarded = one(tally.forge(&mut bench, &within));
         assert_eq!(forwarded.address(), CALLER, "{}", forwarded.text);

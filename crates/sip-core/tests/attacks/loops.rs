@@ -8,7 +8,7 @@ use crate::common::{Bench, CALLER, PROXY, Sent, listener, request, tcp_flow};
 use crate::forks::{BOB, location, phone, register, with_contact};
 
 /// A registration whose connection has gone, so that its contact is the way.
-fn lost(n: u8, contact: &str) -> Binding {
+pub(crate) fn lost(n: u8, contact: &str) -> Binding {
     Binding {
         received: Flow {
             conn: None,

@@ -9,7 +9,7 @@ use crate::common::{Bench, CALLER, all_transports, one, over, request, route_of_
 const BROWSER: &str = "192.0.2.30:40000";
 const CONTACT: &str = "sip:x7@df7jal23ls0d.invalid;transport=ws";
 
-fn located() -> Config {
+pub(crate) fn located() -> Config {
     let mut config = all_transports();
     config.routes.clear();
     config.state = StateMode::Transaction;
@@ -21,7 +21,7 @@ fn browser() -> Flow {
 }
 
 /// A call to bob's browser is established; the Route values of its caller, the nearest first.
-fn established(bench: &mut Bench) -> Vec<String> {
+pub(crate) fn established(bench: &mut Bench) -> Vec<String> {
     let register = request(
         "REGISTER",
         "sip:example.com",
@@ -38,7 +38,7 @@ fn established(bench: &mut Bench) -> Vec<String> {
     route_of_caller(bench, browser(), &invite)
 }
 
-fn within(call: &str, branch: &str, route: &str) -> String {
+pub(crate) fn within(call: &str, branch: &str, route: &str) -> String {
     request("MESSAGE", CONTACT, branch, &format!("Route: {route}\n"))
         .replace("To: <sip:bob@example.com>", "To: <sip:bob@example.com>;tag=t1")
         .replace("c1@", call)
