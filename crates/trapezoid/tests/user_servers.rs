@@ -110,6 +110,68 @@ fn an_operators_account_changes_what_the_servers_may_only_read() {
     assert_eq!(run(dir.path(), &["del", "bob"]), said(0, "deleted bob@a.example"));
 }
 
+/// Exit code and standard error of `trapezoid check --connect`.
+fn connect(dir: &Path) -> (i32, String) {
+    let (code, stdout, stderr) = common::run(dir, &["check", "--connect", "--config", "t.toml"], "");
+    (code, stdout + &stderr)
+}
+
+/// `trapezoid check --connect` reads the table with both accounts, and says of each what is wrong.
+fn check_tries(database: &Database) {
+    let text_of = |admin: &str| {
+        let url = database.url();
+        format!(
+            "[[listen]]\ntransport = \"udp\"\naddress = \"127.0.0.1:5060\"\n[subscribers]\nurl = \"{url}\"\n{admin}\n\
+             [[domain]]\nname = \"a.example\"\n"
+        )
+    };
+    let dir = tempfile::tempdir().expect("a directory");
+    let config = dir.path().join("t.toml");
+    let write = |admin: &str| std::fs::write(&config, text_of(admin)).expect("writable");
+    let place = shown(database);
+    write("");
+    let (code, text) = connect(dir.path());
+    assert!(
+        code == 1 && text.contains(&format!("failed: subscribers: {place}")),
+        "{text}"
+    );
+    assert!(text.contains("1 of these failed"), "{text}");
+    let adding = ["add", "alice", "--password-stdin"];
+    assert_eq!(user(dir.path(), &adding, "secret\n").0, 0);
+    let good = format!("ok: {place}: table subscriber answers, in ");
+    let (code, text) = connect(dir.path());
+    assert!(code == 0 && text.contains(&good), "{text}");
+    assert!(
+        !text.contains("as `trapezoid user`"),
+        "the account is the same: {text}"
+    );
+    // The operator's account has another password than the database knows.
+    let wrong = database
+        .url()
+        .replace(&format!(":{}@", database.password()), ":Wrong-One@");
+    write(&format!("admin_url = \"{wrong}\""));
+    let (code, text) = connect(dir.path());
+    assert!(code == 1 && text.contains(&good), "{text}");
+    let failed = format!("failed: subscribers, as `trapezoid user`: {place}");
+    assert!(text.contains(&failed) && !text.contains("Wrong-One"), "{text}");
+    write("admin_url_file = \"writer\"");
+    let (code, text) = connect(dir.path());
+    let unreadable = "failed: subscribers, as `trapezoid user`: cannot read ";
+    assert!(code == 1 && text.contains(unreadable), "{text}");
+    std::fs::write(dir.path().join("writer"), format!("{}\n", database.url())).expect("writable");
+    assert_eq!(connect(dir.path()).0, 0);
+}
+
+#[test]
+fn check_tries_a_mariadb() {
+    check_tries(&MariaDb::shared().fresh_database());
+}
+
+#[test]
+fn check_tries_a_postgresql() {
+    check_tries(&PostgreSql::shared().fresh_database());
+}
+
 #[test]
 fn subscribers_come_and_go_on_postgresql() {
     subscribers_come_and_go(&PostgreSql::shared().fresh_database());

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use settings::Loaded;
 use sip_backend::AnswerSink;
 use sip_backend::dns::{Dns, DnsOptions};
-use sip_backend::subscribers::{Source, SubscriberTable};
+use sip_backend::subscribers::{Source, SubscriberTable, TableOptions};
 use sip_core::config::{Action, Config, RelayTarget};
 use sip_core::id::QueryId;
 use sip_core::query::{Answer, RecordKind, Records};
@@ -42,10 +42,7 @@ const QUESTION: QueryId = QueryId {
 /// One of them does not answer.
 pub(super) fn run(loaded: &Loaded) -> Result<(), Failure> {
     let mut report = Report::default();
-    match subscribers(loaded) {
-        Ok(text) => report.good(&text),
-        Err(text) => report.bad(&format!("subscribers: {text}")),
-    }
+    subscribers(loaded, &mut report);
     let runtime = Runtime::new().map_err(|error| Failure::failed("no runtime", error))?;
     name_servers(loaded, &runtime, &mut report)?;
     next_hops(loaded, &runtime, &mut report)?;
@@ -72,9 +69,25 @@ impl Report {
     }
 }
 
-/// Reads the subscriber table with the server's own account.
-fn subscribers(loaded: &Loaded) -> Result<String, String> {
-    let options = &loaded.shell.subscribers;
+/// Reads the subscriber table with the server's own account, and with the operator's if there is one.
+fn subscribers(loaded: &Loaded, report: &mut Report) {
+    let own = &loaded.shell.subscribers;
+    match table(own) {
+        Ok(text) => report.good(&text),
+        Err(text) => report.bad(&format!("subscribers: {text}")),
+    }
+    let admin = loaded.shell.admin_table.open(own);
+    if admin.as_ref() == Ok(own) {
+        return;
+    }
+    match admin.and_then(|options| table(&options)) {
+        Ok(text) => report.good(&format!("as `trapezoid user`: {text}")),
+        Err(text) => report.bad(&format!("subscribers, as `trapezoid user`: {text}")),
+    }
+}
+
+/// Reads the subscriber table with these options.
+fn table(options: &TableOptions) -> Result<String, String> {
     let words = |failure| match failure {
         Failure::Failed(text) | Failure::Usage(text) => text,
     };
