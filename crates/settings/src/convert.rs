@@ -164,7 +164,7 @@ pub(super) fn convert(
         cache_ttl: Duration::from_secs(settings.credentials.cache_ttl_s.into()),
         cache_stale: Duration::from_secs(settings.credentials.cache_stale_s.into()),
         lookups: stores::lookups(&settings.credentials),
-        sockets: sockets(settings),
+        sockets: sockets(settings, cx.machine, core.workers),
         services,
         tls,
         nameservers: nameservers(settings, &mut cx),
@@ -238,13 +238,19 @@ fn timers(settings: &Settings, cx: &mut Cx<'_>) -> Timers {
     }
 }
 
-/// By default registrations may take one part in so many of the machine's memory, and the transactions of all workers
-/// another such part.
-const SHARE_OF_MEMORY: u64 = 4;
+/// One part in so many of the machine's memory: what a limit in bytes is by default. Together they leave three tenths
+/// of the memory to all that has no such limit.
+mod parts {
+    pub(super) const REGISTRATIONS: u64 = 4;
+    pub(super) const TRANSACTIONS: u64 = 4;
+    pub(super) const CONNECTIONS: u64 = 8;
+    pub(super) const PARKED: u64 = 32;
+    pub(super) const HANDOVER: u64 = 64;
+}
 
-/// The default of a limit in bytes: a share of the machine's memory, divided by `among`; `most` at most.
-fn share(memory_bytes: Option<u64>, among: u16, most: usize) -> usize {
-    let share = memory_bytes.map(|bytes| bytes / SHARE_OF_MEMORY / u64::from(among.max(1)));
+/// The default of a limit in bytes: one part in `part` of the machine's memory, divided by `among`; `most` at most.
+fn share(memory_bytes: Option<u64>, part: u64, among: u16, most: usize) -> usize {
+    let share = memory_bytes.map(|bytes| bytes / part / u64::from(among.max(1)));
     let share = share.and_then(|share| usize::try_from(share).ok());
     share.map_or(most, |share| share.clamp(1 << 20, most))
 }
@@ -260,13 +266,15 @@ fn limits(settings: &Settings, machine: &Machine, workers: u16) -> Limits {
         held_transactions: limits.held_transactions,
         transaction_bytes: limits
             .transaction_bytes
-            .unwrap_or_else(|| share(memory, workers, core.transaction_bytes)),
+            .unwrap_or_else(|| share(memory, parts::TRANSACTIONS, workers, core.transaction_bytes)),
         branches: limits.branches,
         parked_requests: limits.parked_requests,
-        parked_bytes: limits.parked_bytes,
+        parked_bytes: limits
+            .parked_bytes
+            .unwrap_or_else(|| share(memory, parts::PARKED, workers, core.parked_bytes)),
         location_bytes: limits
             .location_bytes
-            .unwrap_or_else(|| share(memory, 1, core.location_bytes)),
+            .unwrap_or_else(|| share(memory, parts::REGISTRATIONS, 1, core.location_bytes)),
         contacts_per_aor: settings.location.max_contacts,
         dns_entries: limits.dns_entries,
         events: limits.events,
@@ -279,15 +287,18 @@ fn limits(settings: &Settings, machine: &Machine, workers: u16) -> Limits {
     }
 }
 
-fn sockets(settings: &Settings) -> sip_net::settings::Settings {
+fn sockets(settings: &Settings, machine: &Machine, workers: u16) -> sip_net::settings::Settings {
     let transport = &settings.transport;
+    let (memory, net) = (machine.memory_bytes, sip_net::settings::Settings::default());
     sip_net::settings::Settings {
         udp_receive_buffer: transport.udp_receive_buffer_bytes,
         udp_send_buffer: transport.udp_send_buffer_bytes,
         udp_backlog_bytes: transport.udp_backlog_bytes,
         connections: transport.max_connections,
         write_queue_bytes: transport.write_buffer_bytes,
-        stream_bytes: transport.connection_bytes,
+        stream_bytes: transport
+            .connection_bytes
+            .unwrap_or_else(|| share(memory, parts::CONNECTIONS, workers, net.stream_bytes)),
         connect_timeout_ms: transport.connect_timeout_ms,
         message_timeout_ms: transport.message_timeout_ms,
         write_timeout_ms: transport.write_timeout_ms,
@@ -300,8 +311,10 @@ fn sockets(settings: &Settings) -> sip_net::settings::Settings {
         connections_per_address: settings.limits.connections_per_address,
         handshakes_per_turn: settings.limits.handshakes_per_turn,
         mailbox_messages: transport.handover_messages,
-        mailbox_bytes: transport.handover_bytes,
-        ..sip_net::settings::Settings::default()
+        mailbox_bytes: transport
+            .handover_bytes
+            .unwrap_or_else(|| share(memory, parts::HANDOVER, workers, net.mailbox_bytes)),
+        ..net
     }
 }
 

@@ -489,8 +489,9 @@ pub(crate) struct Transport {
     pub write_buffer_bytes: usize,
     /// What all connections of one worker hold, unsent or incomplete. Beyond it the connection that holds the
     /// most is closed, and what waited on it counts as undelivered.
+    #[schemars(extend("x-default" = "an eighth of the machine's memory, shared out among the workers; 256 MiB at most"))]
     #[schemars(range(min = 1_048_576, max = 68_719_476_736_u64))]
-    pub connection_bytes: usize,
+    pub connection_bytes: Option<usize>,
     /// Receive buffer asked of the kernel for each UDP socket; it may give less (`net.core.rmem_max`). When it
     /// is full the kernel drops datagrams; they are counted.
     #[schemars(range(min = 65_536, max = 1_073_741_824))]
@@ -510,8 +511,9 @@ pub(crate) struct Transport {
     #[schemars(range(min = 16, max = 1_048_576))]
     pub handover_messages: usize,
     /// Bytes of those messages. At the limit they are dropped and counted.
+    #[schemars(extend("x-default" = "a 64th of the machine's memory, shared out among the workers; 32 MiB at most"))]
     #[schemars(range(min = 1_048_576, max = 1_073_741_824))]
-    pub handover_bytes: usize,
+    pub handover_bytes: Option<usize>,
 }
 
 impl Default for Transport {
@@ -532,13 +534,13 @@ impl Default for Transport {
             max_header_bytes: core.header_bytes,
             max_body_bytes: core.body_bytes,
             write_buffer_bytes: net.write_queue_bytes,
-            connection_bytes: net.stream_bytes,
+            connection_bytes: None,
             udp_receive_buffer_bytes: net.udp_receive_buffer,
             udp_send_buffer_bytes: net.udp_send_buffer,
             udp_mtu: core.udp_mtu,
             udp_backlog_bytes: net.udp_backlog_bytes,
             handover_messages: net.mailbox_messages,
-            handover_bytes: net.mailbox_bytes,
+            handover_bytes: None,
         }
     }
 }
@@ -569,8 +571,9 @@ pub(crate) struct Limits {
     #[schemars(range(min = 1, max = 1_000_000))]
     pub parked_requests: usize,
     /// Bytes of those requests. At the limit: 503.
+    #[schemars(extend("x-default" = "a 32nd of the machine's memory, shared out among the workers; 64 MiB at most"))]
     #[schemars(range(min = 65_536, max = 17_179_869_184_u64))]
-    pub parked_bytes: usize,
+    pub parked_bytes: Option<usize>,
     /// Bytes that registrations take in memory, those of all workers together; a usual phone takes some 240. At
     /// the limit a REGISTER that adds a contact is answered 503 and refreshes go on; an eighth above it those whose
     /// texts (Contact, Path, Call-ID, User-Agent) become longer are refused too. What was stored is loaded at a start
@@ -615,7 +618,7 @@ impl Default for Limits {
             transaction_bytes: None,
             branches: core.branches,
             parked_requests: core.parked_requests,
-            parked_bytes: core.parked_bytes,
+            parked_bytes: None,
             location_bytes: None,
             dns_entries: core.dns_entries,
             events: core.events,

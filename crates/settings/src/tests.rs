@@ -680,22 +680,57 @@ fn limits_in_bytes_follow_the_machines_memory() {
             ..machine()
         };
         let loaded = read_text(text, "f", None, &machine).unwrap_or_else(|problems| panic!("{problems}"));
-        let limits = loaded.core.limits;
-        (limits.transaction_bytes, limits.location_bytes)
+        let (core, net) = (&loaded.core.limits, &loaded.shell.sockets);
+        let bytes = [
+            core.location_bytes,
+            core.transaction_bytes,
+            net.stream_bytes,
+            core.parked_bytes,
+            net.mailbox_bytes,
+        ];
+        bytes.map(|bytes| bytes >> 20)
     };
-    let (mib, gib) = (1 << 20, 1 << 30);
     let four = "[server]\nworkers = 4\n";
+    let written = "[server]\nworkers = 4\n[limits]\ntransaction_bytes = 4194304\nlocation_bytes = 8388608\n\
+                   parked_bytes = 3145728\n[transport]\nconnection_bytes = 5242880\nhandover_bytes = 6291456\n";
     for (memory, text, expected) in [
-        (None, four, (2 * gib, 2 * gib)),
-        (Some(1 << 30), four, (64 * mib, 256 * mib)),
-        (Some(1 << 40), four, (2 * gib, 2 * gib)),
-        (Some(1 << 20), four, (mib, mib)),
-        (
-            Some(1 << 30),
-            "[server]\nworkers = 4\n[limits]\ntransaction_bytes = 4194304\nlocation_bytes = 8388608\n",
-            (4 * mib, 8 * mib),
-        ),
+        (None, four, [2048, 2048, 256, 64, 32]),
+        (Some(1 << 30), four, [256, 64, 32, 8, 4]),
+        (Some(1 << 40), four, [2048, 2048, 256, 64, 32]),
+        (Some(1 << 20), four, [1; 5]),
+        (Some(1 << 30), written, [8, 4, 5, 3, 6]),
     ] {
         assert_eq!(limits(memory, text), expected, "{memory:?}");
     }
+}
+
+/// What all workers may hold by default fits into the machine, however many they are.
+#[test]
+fn the_limits_in_bytes_fit_together() {
+    for (workers, memory) in [(1, 1_u64 << 29), (2, 1 << 29), (16, 1 << 32), (64, 1 << 34)] {
+        let machine = Machine {
+            memory_bytes: Some(memory),
+            ..machine()
+        };
+        let text = format!("[server]\nworkers = {workers}\n");
+        let loaded = read_text(&text, "f", None, &machine).unwrap_or_else(|problems| panic!("{problems}"));
+        let (core, net) = (&loaded.core.limits, &loaded.shell.sockets);
+        let each = core.transaction_bytes + core.parked_bytes + net.stream_bytes + net.mailbox_bytes;
+        let all = u64::try_from(core.location_bytes + workers * each).expect("bytes");
+        assert!(all * 10 <= memory * 7, "{workers} workers: {all} of {memory}");
+    }
+}
+
+/// A reason phrase is written into responses, and into logs.
+#[test]
+fn reasons_have_no_control_characters() {
+    for reason in [r"\u0007", r"a\nb", r"a\r\nVia: b", r"\u007f"] {
+        let text = format!("[[route]]\ndo = {{ reject = 403, reason = \"{reason}\" }}\n");
+        let problems = read(&text).expect_err("a control character").join("\n");
+        assert!(
+            problems.contains("route[0].do.reason: has control characters; write one line of text"),
+            "{problems}"
+        );
+    }
+    assert!(read("[[route]]\ndo = { reject = 403, reason = \"Not today\" }\n").is_ok());
 }
