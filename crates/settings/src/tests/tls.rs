@@ -310,3 +310,55 @@ fn what_differs_is_seen() {
         assert!(!plain.is_same(&tls(more, rest)), "{more} {rest}");
     }
 }
+
+/// Warnings about certificates and pages that give more trust, or less, than may be meant.
+#[test]
+fn trust_by_certificates_and_pages() {
+    let listen = |transport: &str, more: &str| {
+        format!(
+            "[[listen]]\ntransport = \"{transport}\"\naddress = \"192.0.2.10:5061\"\n\
+             tls = {{ certificate = \"c\", key = \"k\"{more} }}\n"
+        )
+    };
+    let udp = "[[listen]]\ntransport = \"udp\"\naddress = \"192.0.2.10:5060\"\n".to_owned();
+    let by_name = "[trust]\npeers = [\"san:a.example\"]\n";
+    let by_network = "[trust]\npeers = [\"10.0.0.0/8\"]\n";
+    let by_rule = "[[domain]]\nname = \"a\"\n[[route]]\nwhen = { source = [\"10.0.0.1\"] }\nauth = false\n\
+                   do = { relay = \"location\" }\n";
+    let needs_tls = "trust.peers: san: has no effect without a listener of tls";
+    let needs_asking =
+        "trust.peers: san: has no effect without a listener that asks for certificates (client_auth)";
+    let needs_origins = "listen.origins: without it trust.peers and a rule's source do not hold for WebSockets, as any \
+                         web page may open one";
+    let any_authority = "tls 192.0.2.10:5061: client_auth without client_ca: a certificate of any authority of the system is good";
+    let asks = ", client_auth = \"required\"";
+    let asks_ours = ", client_auth = \"optional\", client_ca = \"ca\"";
+    for (listen, rest, expected) in [
+        (udp.clone(), by_name, &[needs_tls][..]),
+        (listen("wss", asks_ours), by_name, &[needs_tls]),
+        (listen("tls", ""), by_name, &[needs_asking]),
+        (listen("tls", asks_ours), by_name, &[]),
+        (listen("tls", asks), by_name, &[any_authority]),
+        (listen("tls", asks), "", &[any_authority]),
+        (listen("tls", ""), "", &[]),
+        (listen("wss", ""), "", &[]),
+        (listen("wss", ""), by_network, &[needs_origins]),
+        (listen("wss", ""), by_rule, &[needs_origins]),
+        (listen("tls", ""), by_network, &[]),
+        (
+            listen("wss", "") + "origins = [\"https://a.example\"]\n",
+            by_network,
+            &[],
+        ),
+        (listen("wss", "") + "origins = []\n", by_rule, &[]),
+    ] {
+        let warnings = valid(&format!("{listen}{rest}")).warnings;
+        let about_trust = |warning: &&String| {
+            ["trust.peers", "listen.origins", "client_auth"]
+                .iter()
+                .any(|word| warning.contains(word))
+        };
+        let warnings: Vec<&String> = warnings.iter().filter(about_trust).collect();
+        assert_eq!(warnings, expected, "{listen}{rest}");
+    }
+}
