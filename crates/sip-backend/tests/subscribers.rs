@@ -292,3 +292,20 @@ fn a_store_ends_at_once() {
         assert_eq!(answer(&answers, 0).unwrap_err(), Unavailable);
     }
 }
+
+/// Such a name is in no table. If it went to the database, a batch of such names would count as a result of one that
+/// gives none.
+#[test]
+fn a_name_that_is_no_text_needs_no_database() {
+    let server = sip_backend::subscribers::Server::parse("mysql://sip:x@127.0.0.1:1/sip").unwrap();
+    let options = TableOptions::new(sip_backend::subscribers::Source::Server(server));
+    let answers = Arc::new(Answers::default());
+    let store = Pipeline::open(options, lookups(), cache(), answers.clone()).unwrap();
+    store.ask(vec![
+        query(0, b"al\xffice", "example.com", "r"),
+        query(1, b"alice", "example.com", "r"),
+    ]);
+    assert!(answer(&answers, 0).unwrap().is_none());
+    assert_eq!(answer(&answers, 1).unwrap_err(), Unavailable);
+    store.shutdown();
+}

@@ -208,12 +208,18 @@ impl CredentialStore for Pipeline {
     fn ask(&self, batch: Vec<CredentialQuery>) {
         let inner = &self.inner;
         let now = Instant::now();
-        let mut refused = Vec::new();
+        let (mut refused, mut nameless) = (Vec::new(), Vec::new());
         let mut wake = false;
         let first = {
             let mut batcher = inner.batcher.lock();
             let ageing = batcher.next_deadline().is_some();
             for query in batch {
+                // A name that is no text is in no table. As a batch it would count as a result of the database,
+                // and any client could have it counted.
+                if std::str::from_utf8(&query.username).is_err() {
+                    nameless.push(query);
+                    continue;
+                }
                 match batcher.ask(now, query) {
                     Ok(Asked::Queued { wake: this }) => wake |= this,
                     Ok(Asked::Joined) => {
@@ -232,8 +238,11 @@ impl CredentialStore for Pipeline {
         if first {
             inner.ageing.notify_one();
         }
-        if refused.is_empty() {
+        if refused.is_empty() && nameless.is_empty() {
             return;
+        }
+        for query in nameless {
+            inner.reply(query.origin, query.id, now, Ok(None));
         }
         for (why, query) in refused {
             if why == Refusal::Full {
