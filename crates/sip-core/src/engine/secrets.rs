@@ -413,6 +413,30 @@ mod tests {
     use super::*;
     use alloc::vec;
 
+    /// A seal that a callee sees in a call of its own fits no other call through the same hosts, however Call-ID and tag
+    /// are cut.
+    #[test]
+    fn hosts_are_hashed_for_one_dialog() {
+        let secrets = Secrets::new(&[7; 32], &[9; 32]);
+        let of = |secrets: &Secrets, call_id: &[u8], tag: &[u8]| {
+            secrets.below(secrets.below_of_dialog(call_id, tag), b"proxy.example")
+        };
+        let own = of(&secrets, b"c1", b"f1");
+        assert_eq!(own, of(&secrets, b"c1", b"f1"));
+        for (call_id, tag) in [
+            (&b"c2"[..], &b"f1"[..]),
+            (b"c1", b"f2"),
+            (b"c1f", b"1"),
+            (b"", b"c1f1"),
+            (b"f1", b"c1"),
+        ] {
+            assert_ne!(own, of(&secrets, call_id, tag), "{call_id:?} {tag:?}");
+        }
+        // The other workers have the same; the next domain does not.
+        assert_eq!(own, of(&Secrets::new(&[7; 32], &[10; 32]), b"c1", b"f1"));
+        assert_ne!(own, of(&Secrets::new(&[8; 32], &[9; 32]), b"c1", b"f1"));
+    }
+
     /// A callee may make a SUBSCRIBE that equals the INVITE which it got in all else that a branch is made of, and find
     /// out what its pad hides. CANCEL and ACK have the INVITE's branch (RFC 3261 §9.1, §17.1.1.3).
     #[test]
