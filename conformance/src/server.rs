@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{Read, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,9 @@ use crate::{Identity, PATIENCE, STARTING, Scene, Transport, port};
 
 /// The domain that the server serves in every test.
 pub const DOMAIN: &str = "example.com";
+
+/// The configuration file in a scene's directory.
+const CONFIGURATION: &str = "trapezoid.toml";
 
 /// Between two looks at what it counts.
 const LOOK: Duration = Duration::from_millis(20);
@@ -173,9 +176,8 @@ impl Server {
     /// # Panics
     /// When any of that fails.
     pub fn start(scene: &Scene, config: &Config) -> Self {
-        let file = scene.path("trapezoid.toml");
-        std::fs::write(&file, config.render(scene)).expect("writing the configuration");
-        run_to_end(scene, &["check"], &file, None);
+        std::fs::write(scene.path(CONFIGURATION), config.render(scene)).expect("writing the configuration");
+        run_to_end(scene, &["check"], None);
         for (name, password) in &config.users {
             Self::add_user(scene, name, password);
         }
@@ -190,7 +192,6 @@ impl Server {
         run_to_end(
             scene,
             &["user", "add", &format!("{name}@{DOMAIN}"), "--password-stdin"],
-            &scene.path("trapezoid.toml"),
             Some(password),
         );
     }
@@ -198,11 +199,10 @@ impl Server {
     /// Starts a server on what an earlier one of the same scene left.
     pub fn start_again(scene: &Scene) -> Self {
         let log = scene.path("server.log");
-        let file = scene.path("trapezoid.toml");
         let mut command = Command::new(binary());
         command
             .args(["serve", "--config"])
-            .arg(&file)
+            .arg(scene.path(CONFIGURATION))
             .current_dir(scene.dir());
         let mut child = Child::start("trapezoid serve", &mut command, &log);
         let admin = scene.at(port::ADMIN);
@@ -362,21 +362,8 @@ impl Drop for Server {
 }
 
 /// Runs one of the server's other commands; it must succeed.
-fn run_to_end(scene: &Scene, arguments: &[&str], config: &Path, input: Option<&str>) {
-    let mut child = Command::new(binary())
-        .args(arguments)
-        .arg("--config")
-        .arg(config)
-        .current_dir(scene.dir())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("starting the server's command");
-    if let (Some(text), Some(mut stdin)) = (input, child.stdin.take()) {
-        writeln!(stdin, "{text}").expect("writing its input");
-    }
-    let out = child.wait_with_output().expect("its output");
+fn run_to_end(scene: &Scene, arguments: &[&str], input: Option<&str>) {
+    let out = output(scene, arguments, input);
     let (stdout, stderr) = (
         String::from_utf8_lossy(&out.stdout),
         String::from_utf8_lossy(&out.stderr),
@@ -386,6 +373,34 @@ fn run_to_end(scene: &Scene, arguments: &[&str], config: &Path, input: Option<&s
         "trapezoid {arguments:?}: {}\n{stdout}{stderr}",
         out.status
     );
+}
+
+/// Runs one of the server's other commands with the configuration of a scene: its exit code, and what it printed, errors
+/// after the rest. A signal is no exit code.
+///
+/// # Panics
+/// When it cannot be started.
+pub fn command(scene: &Scene, arguments: &[&str]) -> (Option<i32>, String) {
+    let out = output(scene, arguments, None);
+    let all = [out.stdout, out.stderr].concat();
+    (out.status.code(), String::from_utf8_lossy(&all).into_owned())
+}
+
+fn output(scene: &Scene, arguments: &[&str], input: Option<&str>) -> Output {
+    let mut child = Command::new(binary())
+        .args(arguments)
+        .arg("--config")
+        .arg(scene.path(CONFIGURATION))
+        .current_dir(scene.dir())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starting the server's command");
+    if let (Some(text), Some(mut stdin)) = (input, child.stdin.take()) {
+        writeln!(stdin, "{text}").expect("writing its input");
+    }
+    child.wait_with_output().expect("its output")
 }
 
 /// The server's binary: `TRAPEZOID_BIN`, or what cargo builds now (it says so where that is done).

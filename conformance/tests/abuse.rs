@@ -3,14 +3,13 @@
 use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use conformance::digest::credentials;
 use conformance::generator::{load, target};
 use conformance::{
-    Client, Config, DOMAIN, Message, PATIENCE, Scene, Server, Transport, binary, port, wait_until,
+    Client, Config, DOMAIN, Message, PATIENCE, Scene, Server, Transport, command, port, wait_until,
 };
 
 /// How often a request without an answer is sent again (RFC 3261 §17.1.2.2).
@@ -168,17 +167,8 @@ impl Stranger {
 
 /// Runs `trapezoid bans`; whether it did, and what it printed.
 fn bans_command(scene: &Scene, arguments: &[&str]) -> (bool, String) {
-    let config = scene.path("trapezoid.toml");
-    let out = Command::new(binary())
-        .arg("bans")
-        .args(arguments)
-        .arg("--config")
-        .arg(&config)
-        .current_dir(scene.dir())
-        .output()
-        .expect("the command runs");
-    let all = [out.stdout, out.stderr].concat();
-    (out.status.success(), String::from_utf8_lossy(&all).into_owned())
+    let (code, text) = command(scene, &[&["bans"], arguments].concat());
+    (code == Some(0), text)
 }
 
 #[test]

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use conformance::{
-    Client, Config, Part, Phone, Scene, Server, Sipp, Transport, in_time, over_udp_and_tcp, port, wait_until,
+    Client, Config, Part, Phone, Scene, Server, Sipp, Transport, command, in_time, over_udp_and_tcp, port,
+    wait_until,
 };
 
 over_udp_and_tcp!(
     round_robin_gives_each_a_third,
     no_call_is_lost_to_members_that_do_not_work,
     a_drained_member_keeps_its_calls_and_gets_no_new_ones,
+    the_command_line_drains_a_member_and_enables_it,
     a_member_that_rings_too_late_is_cancelled,
     copies_of_a_stateless_request_go_to_one_member,
     without_a_member_that_is_up_the_answer_is_500,
@@ -46,6 +48,22 @@ fn wait_for_state(server: &Server, member: &str, state: &str) {
 /// A port for each caller of a scene.
 fn caller(scene: &Scene, transport: Transport, number: u16) -> Client {
     Client::new(scene, transport, port::CALLER + number, scene.at(port::SERVER))
+}
+
+/// The state of a member as `trapezoid groups list` shows it. The other member is up.
+#[track_caller]
+fn listed_state(scene: &Scene, member: &str) -> String {
+    let (code, text) = command(scene, &["groups", "list"]);
+    assert_eq!(code, Some(0), "{text}");
+    let rows = text
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let mut rows: Vec<Vec<&str>> = rows.filter(|row| row.first() == Some(&"callees")).collect();
+    assert_eq!(rows.len(), 2, "{text}");
+    // GROUP, ALGORITHM, MEMBER, STATE
+    rows.sort_by_key(|row| row[2] != member);
+    assert_eq!((rows[0][2], rows[1][3]), (member, "up"), "{text}");
+    rows[0][3].to_owned()
 }
 
 /// The final answer to a call.
@@ -140,6 +158,31 @@ fn no_call_is_lost_to_members_that_do_not_work(transport: Transport) {
 }
 
 fn a_drained_member_keeps_its_calls_and_gets_no_new_ones(transport: Transport) {
+    drains_and_enables(transport, |_, server, what, member| {
+        let body = format!("{{\"member\": \"{member}\"}}");
+        server.api(&format!("POST /api/v1/groups/callees/{what}"), &body);
+    });
+}
+
+fn the_command_line_drains_a_member_and_enables_it(transport: Transport) {
+    drains_and_enables(transport, |scene, server, what, member| {
+        let (before, state) = match what {
+            "drain" => ("up", "drained"),
+            _ => ("drained", "up"),
+        };
+        assert_eq!(listed_state(scene, member), before);
+        let (code, text) = command(scene, &["groups", what, "callees", member]);
+        assert_eq!(
+            (code, text),
+            (Some(0), format!("{member} of group callees is {state}\n"))
+        );
+        assert_eq!(listed_state(scene, member), state);
+        assert_eq!(server.member_state("callees", member), state);
+    });
+}
+
+/// A call goes to one of two members, which is drained by `change` during the call and enabled after it.
+fn drains_and_enables(transport: Transport, change: impl Fn(&Scene, &Server, &str, &str)) {
     let scene = Scene::new();
     let phones = [port::CALLEE, port::CALLEE + 1]
         .map(|number| Phone::start(&scene, transport, number, Part::Answer(NOW)));
@@ -151,8 +194,7 @@ fn a_drained_member_keeps_its_calls_and_gets_no_new_ones(transport: Transport) {
     assert_eq!(answer.status(), 200);
     let busy = usize::from(phones[1].count("INVITE") == 1);
 
-    let body = format!("{{\"member\": \"{}\"}}", members[busy]);
-    server.api("POST /api/v1/groups/callees/drain", &body);
+    change(&scene, &server, "drain", &members[busy]);
     assert_eq!(server.member_state("callees", &members[busy]), "drained");
     for n in 0..6 {
         assert_eq!(call(&mut caller, &format!("new-{n}")), 200);
@@ -164,7 +206,7 @@ fn a_drained_member_keeps_its_calls_and_gets_no_new_ones(transport: Transport) {
     assert_eq!(caller.final_response().status(), 200);
     assert_eq!(phones[busy].count("BYE"), 1, "the call under way ends as ever");
 
-    server.api("POST /api/v1/groups/callees/enable", &body);
+    change(&scene, &server, "enable", &members[busy]);
     for n in 0..6 {
         assert_eq!(call(&mut caller, &format!("more-{n}")), 200);
     }
@@ -285,4 +327,58 @@ fn without_a_member_that_is_up_the_answer_is_500(transport: Transport) {
     server.api("POST /api/v1/groups/callees/drain", &drain);
     assert_eq!(call(&mut caller(&scene, transport, 0), "nobody"), 500);
     assert_eq!(phone.count("INVITE"), 0);
+}
+
+/// What cannot be done is said, and is no success.
+#[test]
+fn the_command_line_says_what_is_wrong() {
+    let scene = Scene::new();
+    let (up, off) = (
+        uri(&scene, port::CALLEE, Transport::Udp),
+        uri(&scene, port::CALLEE + 1, Transport::Udp),
+    );
+    let keys = format!(
+        "name = \"callees\"\n{PATIENT}\nmembers = [ {{ uri = \"{up}\" }}, {{ uri = \"{off}\", weight = 0 }} ]"
+    );
+    let config = Config::new()
+        .invites_to("group:callees", "")
+        .table("[[group]]", &keys);
+    let server = Server::start(&scene, &config);
+    let nobody = "sip:nobody.example.net";
+    for (words, says) in [
+        (["drain", "others", &up], "no group \"others\""),
+        (["enable", "others", &up], "no group \"others\""),
+        (["drain", "call/ees", &up], "no group \"call/ees\""),
+        (
+            ["drain", "callees", nobody],
+            "no member \"sip:nobody.example.net\"",
+        ),
+        (
+            ["enable", "callees", nobody],
+            "no member \"sip:nobody.example.net\"",
+        ),
+        (["enable", "callees", &off], "has weight = 0"),
+    ] {
+        let (code, text) = command(&scene, &[&["groups"], &words[..]].concat());
+        assert!(
+            code == Some(1) && text.contains(says),
+            "{words:?}: {code:?} {text}"
+        );
+    }
+    assert_eq!(server.member_state("callees", &up), "up");
+    assert_eq!(server.member_state("callees", &off), "drained");
+    drop(server);
+    let admin = scene.at(port::ADMIN);
+    for words in [
+        &["list"][..],
+        &["drain", "callees", &up],
+        &["enable", "callees", &up],
+    ] {
+        let (code, text) = command(&scene, &[&["groups"], words].concat());
+        let says = format!("no server answers at {admin}: ");
+        assert!(
+            code == Some(1) && text.contains(&says),
+            "{words:?}: {code:?} {text}"
+        );
+    }
 }
