@@ -4,8 +4,8 @@ use sip_core::config::Config;
 use sip_core::location::Binding;
 use sip_core::transport::{Flow, Transport};
 
-use crate::common::{Bench, CALLER, PROXY, Sent, listener, request, tcp_flow};
-use crate::forks::{BOB, location, phone, register, with_contact};
+use crate::common::{Bench, CALLER, PROXY, Sent, listener, request, tcp_flow, udp_flow};
+use crate::forks::{BOB, answer, location, phone, register, with_contact};
 
 /// A registration whose connection has gone, so that its contact is the way.
 pub(crate) fn lost(n: u8, contact: &str) -> Binding {
@@ -137,6 +137,84 @@ fn a_long_chain_of_contacts_is_cut() {
         let sent = all_sent(&mut b, &text, 8);
         assert_eq!(invites(&sent).len(), usize::from(reached), "{length}");
         assert!(b.counters().contacts_own <= 20, "{}", b.counters().contacts_own);
+    }
+}
+
+/// Registers `name`, and the users to which its contacts lead. Each user of a level has so many contacts that are users
+/// of the next level, and so many phones.
+fn register_tree(b: &Bench, name: &str, levels: &[(usize, usize)], users_first: bool, made: &mut usize) {
+    let Some((&(users, phones), below)) = levels.split_first() else {
+        return;
+    };
+    let names: Vec<String> = (0..users).map(|n| format!("{name}-{n}")).collect();
+    let to_user = |user: &String| lost(1, &format!("sip:{user}@example.com"));
+    let mut to_phone = || {
+        *made += 1;
+        Binding {
+            received: udp_flow(&format!("198.51.100.{made}:5060")),
+            ..with_contact(1, &format!("sip:p@198.51.100.{made}"))
+        }
+    };
+    let mut contacts: Vec<Binding> = names.iter().map(to_user).collect();
+    let place = if users_first { contacts.len() } else { 0 };
+    contacts.splice(place..place, (0..phones).map(|_| to_phone()));
+    register(b, &format!("{name}@example.com"), &contacts);
+    for name in &names {
+        register_tree(b, name, below, users_first, made);
+    }
+}
+
+/// How many phones get an INVITE for bob if each is busy. The rest of the bounds for one request is out of the way.
+fn phones_reached(levels: &[(usize, usize)], users_first: bool) -> (usize, usize) {
+    let mut config = location();
+    config.limits.branches = usize::from(u8::MAX);
+    let mut b = Bench::new(&config);
+    let mut phones = 0;
+    register_tree(&b, "bob", levels, users_first, &mut phones);
+    let mut under_way = b.udp(CALLER, &request("INVITE", BOB, "a", ""));
+    let mut reached = vec![];
+    while !under_way.is_empty() {
+        reached.extend(invites(&under_way));
+        let sent = std::mem::take(&mut under_way);
+        for invite in sent.iter().filter(|s| s.first_line().starts_with("INVITE")) {
+            under_way.extend(answer(&mut b, invite, "486 Busy Here"));
+        }
+    }
+    reached.sort();
+    let all = reached.len();
+    reached.dedup();
+    assert_eq!(reached.len(), all, "an INVITE went twice to a phone");
+    (reached.len(), phones)
+}
+
+/// The contacts of one request are bounded as a whole, however they are spread over users: many of one user, many users
+/// side by side, users behind users.
+#[test]
+fn contacts_of_users_behind_users_have_one_bound() {
+    for (levels, expected, there) in [
+        (&[(0, 64)][..], 64, 64),
+        (&[(0, 65)], 64, 65),
+        (&[(8, 0), (0, 8)], 64, 64),
+        (&[(8, 0), (0, 9)], 64, 72),
+        (&[(3, 1), (3, 0), (0, 7)], 64, 64),
+        (&[(3, 1), (3, 1), (0, 8)], 64, 76),
+        (&[(1, 9), (1, 9), (1, 9), (1, 9), (1, 9), (1, 9), (0, 10)], 64, 64),
+        (
+            &[(1, 9), (1, 9), (1, 9), (1, 9), (1, 9), (1, 9), (1, 9), (0, 9)],
+            64,
+            72,
+        ),
+        // So many users are looked up besides bob.
+        (&[(16, 0), (0, 1)], 16, 16),
+        (&[(17, 0), (0, 1)], 16, 17),
+    ] {
+        for users_first in [true, false] {
+            assert_eq!(
+                phones_reached(levels, users_first),
+                (expected, there),
+                "{levels:?} {users_first}"
+            );
+        }
     }
 }
 
