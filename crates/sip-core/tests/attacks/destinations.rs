@@ -4,6 +4,7 @@
 use sip_core::config::{Action, Config, Destinations, Durability, Network, Relay, RelayTarget, StateMode};
 use sip_core::dispatcher::Distribution;
 use sip_core::location::Binding;
+use sip_core::query::Record;
 use sip_core::transport::{Flow, Transport};
 
 use crate::agent::{PASSWORD, login, nonce_of};
@@ -16,12 +17,12 @@ use crate::forks::{
     to, with_contact,
 };
 
-const STRANGER: &str = "192.0.2.66:40000";
+pub(crate) const STRANGER: &str = "192.0.2.66:40000";
 /// A member of the group.
-const GATEWAY: &str = "198.51.100.1";
+pub(crate) const GATEWAY: &str = "198.51.100.1";
 
 /// A registration whose connection has closed, so that requests go to the host of its contact.
-fn lost(n: u8, contact: &str, from: &str) -> Binding {
+pub(crate) fn lost(n: u8, contact: &str, from: &str) -> Binding {
     Binding {
         received: Flow {
             conn: None,
@@ -44,22 +45,23 @@ fn network(text: &str, prefix_len: u8) -> Network {
     }
 }
 
-fn called(bench: &mut Bench) -> Vec<Sent> {
+/// What name service knows.
+pub(crate) fn names() -> [(&'static str, Vec<Record>); 4] {
+    [
+        ("inside.example A", vec![address("127.0.0.1")]),
+        ("gateway.example A", vec![address(GATEWAY)]),
+        ("both.example A", vec![address(GATEWAY), address("192.0.2.77")]),
+        ("proxy.example A", vec![address("192.0.2.1")]),
+    ]
+}
+
+pub(crate) fn called(bench: &mut Bench) -> Vec<Sent> {
     let mut sent = bench.udp(CALLER, &invite());
-    sent.extend(
-        bench
-            .serve(&[
-                ("inside.example A", vec![address("127.0.0.1")]),
-                ("gateway.example A", vec![address(GATEWAY)]),
-                ("both.example A", vec![address(GATEWAY), address("192.0.2.77")]),
-                ("proxy.example A", vec![address("192.0.2.1")]),
-            ])
-            .1,
-    );
+    sent.extend(bench.serve(&names()).1);
     sent
 }
 
-fn reached(sent: &[Sent]) -> Vec<String> {
+pub(crate) fn reached(sent: &[Sent]) -> Vec<String> {
     let invites = sent.iter().filter(|s| s.first_line().starts_with("INVITE "));
     invites.map(Sent::address).collect()
 }
@@ -144,18 +146,10 @@ fn what_registers_from_there_is_reached_there() {
     }
 }
 
-fn moved(bench: &mut Bench, contacts: &str) -> Vec<Sent> {
+pub(crate) fn moved(bench: &mut Bench, contacts: &str) -> Vec<Sent> {
     let sent = called(bench);
     let mut out = answer_with(bench, &to(&sent, "1"), "302 Moved Temporarily", contacts);
-    out.extend(
-        bench
-            .serve(&[
-                ("inside.example A", vec![address("127.0.0.1")]),
-                ("gateway.example A", vec![address(GATEWAY)]),
-                ("proxy.example A", vec![address("192.0.2.1")]),
-            ])
-            .1,
-    );
+    out.extend(bench.serve(&names()).1);
     out
 }
 
@@ -546,9 +540,9 @@ fn a_rule_leads_where_it_says() {
     assert_eq!(reached(&sent), ["127.0.0.1:5080"]);
 }
 
-const CONTACT: &str = "Contact: <sip:alice@192.0.2.70>\n";
+pub(crate) const CONTACT: &str = "Contact: <sip:alice@192.0.2.70>\n";
 
-fn registrar(asks: bool) -> Bench {
+pub(crate) fn registrar(asks: bool) -> Bench {
     let mut config = guarded(config());
     config.registrar.durability = Durability::Memory;
     if asks {
@@ -561,7 +555,7 @@ fn registrar(asks: bool) -> Bench {
     bench
 }
 
-fn register_request(branch: &str, call_id: &str, contact: &str) -> String {
+pub(crate) fn register_request(branch: &str, call_id: &str, contact: &str) -> String {
     request("REGISTER", "sip:example.com", branch, contact)
         .replace("bob@example.com", "alice@example.com")
         .replace("c1@", call_id)

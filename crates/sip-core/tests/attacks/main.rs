@@ -24,6 +24,7 @@ mod enumeration;
 mod floods;
 mod loops;
 mod marks;
+mod next_hops;
 mod registering;
 mod relaying;
 mod replay;
