@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use sip_core::event::Event;
 
 /// How long nothing more is said of a peer and a cause.
-const SILENCE: Duration = Duration::from_secs(3600);
+pub(super) const SILENCE: Duration = Duration::from_secs(3600);
 
 /// Peers and causes that are remembered; beyond that, lines wait until one is forgotten.
 const MOST: usize = 1024;
@@ -23,6 +23,11 @@ type Said = HashMap<(IpAddr, &'static str, bool), (Instant, u64)>;
 impl Flaws {
     /// Writes the line of a flawed response, if it is time for one.
     pub(crate) fn see(&self, event: &Event) {
+        self.see_at(event, Instant::now());
+    }
+
+    /// The same at this time.
+    pub(super) fn see_at(&self, event: &Event, now: Instant) {
         let Event::ResponseFlawed {
             source,
             call_id,
@@ -33,7 +38,7 @@ impl Flaws {
             return;
         };
         let mut said = self.0.lock();
-        let Some(since) = note(&mut said, (source.ip(), flaw, *mended), Instant::now()) else {
+        let Some(since) = note(&mut said, (source.ip(), flaw, *mended), now) else {
             return;
         };
         drop(said);

@@ -232,3 +232,106 @@ fn record_failure(event: &Event) {
 fn lossy(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::time::Instant;
+
+    use parking_lot::Mutex;
+
+    use super::*;
+    use crate::abuse::tests::opened;
+    use crate::serve::flaws::SILENCE;
+
+    /// What a log has written.
+    #[derive(Clone, Debug, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// The lines that this thread logs meanwhile: level, message and fields.
+    fn logged(act: impl FnOnce()) -> Vec<String> {
+        let written = Written::default();
+        let writer = written.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_target(false)
+            .without_time()
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, act);
+        let text = String::from_utf8(written.0.lock().clone()).expect("text");
+        text.lines().map(|line| line.trim().to_owned()).collect()
+    }
+
+    fn flawed(source: &str, flaw: &'static str, mended: bool) -> Event {
+        Event::ResponseFlawed {
+            source: source.parse().expect("an address"),
+            call_id: b"c1"[..].into(),
+            flaw,
+            mended,
+        }
+    }
+
+    /// Workers have clones of one `Flaws`: they have one line together.
+    #[test]
+    fn a_flaw_of_a_peer_is_logged_once_and_counted_until_the_next_line() {
+        let (abuse, _reports) = opened("");
+        let flaws = Flaws::default();
+        let mut workers = [0, 1].map(|_| EventLog::new(&[], abuse.watch(), flaws.clone()));
+        for (worker, source, flaw, mended, line) in [
+            (
+                0,
+                "192.0.2.20:5060",
+                "Malformed To",
+                true,
+                "INFO responses of a peer have a flaw; they go on mended peer=192.0.2.20:5060 flaw=\"Malformed To\" \
+                 call_id=\"c1\" since=1",
+            ),
+            (0, "192.0.2.20:5060", "Malformed To", true, ""),
+            // Another connection of the same peer.
+            (1, "192.0.2.20:40000", "Malformed To", true, ""),
+            (
+                1,
+                "192.0.2.20:5060",
+                "Malformed From",
+                false,
+                "WARN responses of a peer cannot be passed on; their requests fail peer=192.0.2.20:5060 \
+                 flaw=\"Malformed From\" call_id=\"c1\" since=1",
+            ),
+            (0, "192.0.2.20:5060", "Malformed From", false, ""),
+            (
+                0,
+                "192.0.2.21:5060",
+                "Malformed To",
+                true,
+                "INFO responses of a peer have a flaw; they go on mended peer=192.0.2.21:5060 flaw=\"Malformed To\" \
+                 call_id=\"c1\" since=1",
+            ),
+        ] {
+            let mut events = vec![flawed(source, flaw, mended)];
+            let log = &mut workers[worker];
+            let lines = logged(|| log.record(WorkerId(0), &mut events));
+            let expected: Vec<&str> = [line].into_iter().filter(|line| !line.is_empty()).collect();
+            assert_eq!(lines, expected, "{source} {flaw}");
+            assert!(events.is_empty(), "taken");
+        }
+        // For each of them the hour is over then.
+        let later = Instant::now() + SILENCE;
+        for (flaw, mended, since) in [("Malformed To", true, 3), ("Malformed From", false, 2)] {
+            let lines = logged(|| flaws.see_at(&flawed("192.0.2.20:5060", flaw, mended), later));
+            assert_eq!(lines.len(), 1, "{lines:?}");
+            assert!(lines[0].ends_with(&format!(" since={since}")), "{lines:?}");
+        }
+    }
+}
