@@ -187,6 +187,12 @@ impl Agent {
 
     /// Answers a request: 1xx and 2xx to an INVITE with Contact and Record-Route.
     pub fn answer(&mut self, request: &Message, status: u16, body: &str) {
+        let text = self.response(request, status, body);
+        self.client.send_bytes(text.as_bytes());
+    }
+
+    /// The text of [`Self::answer`], for tests that send it with a flaw.
+    pub fn response(&self, request: &Message, status: u16, body: &str) -> String {
         let mut text = format!("SIP/2.0 {status} Scripted\r\n");
         for (name, value) in &request.headers {
             let copied = ["via", "from", "to", "call-id", "cseq", "record-route"].contains(&name.as_str());
@@ -206,7 +212,7 @@ impl Agent {
             text.push_str("Content-Type: application/sdp\r\n");
         }
         let _ = write!(text, "Content-Length: {}\r\n\r\n{body}", body.len());
-        self.client.send_bytes(text.as_bytes());
+        text
     }
 
     /// Sends a request within a dialog; its answer is [`Self::expect_status`]'s.

@@ -8,6 +8,7 @@ mod cancel;
 mod cpu;
 mod crash;
 mod credentials;
+mod flawed;
 mod floor;
 mod forking;
 mod generator;

@@ -12,6 +12,7 @@ use crate::forks::{BOB, location, phone, register};
 use common::*;
 use sip_core::config::StateMode;
 use sip_core::event::Event;
+use sip_core::transport::{Flow, Transport};
 
 const TO: &str = "sip:bob@example.com";
 
@@ -61,16 +62,18 @@ const HARMLESS: [(&str, &str, &str); 11] = [
     ("SIP/2.0 ", "SIP/2.0\t ", "SIP/2.0 "),
 ];
 
+const ANSWERS: [(&str, &str); 5] = [
+    ("INVITE", "180 Oh"),
+    ("INVITE", "200 OK"),
+    ("INVITE", "486 Occupied"),
+    ("MESSAGE", "200 OK"),
+    ("MESSAGE", "404 Off"),
+];
+
 #[test]
 fn harmless_flaws_are_mended_and_the_response_goes_on() {
     for state in [StateMode::Transaction, StateMode::Stateless] {
-        for (method, status) in [
-            ("INVITE", "180 Oh"),
-            ("INVITE", "200 OK"),
-            ("INVITE", "486 Occupied"),
-            ("MESSAGE", "200 OK"),
-            ("MESSAGE", "404 Off"),
-        ] {
+        for (method, status) in ANSWERS {
             for (what, by, mended) in HARMLESS {
                 let good = |b: &mut Bench, sent: &Sent, by: &str| {
                     let text = response(sent, status, "X: a\n").replacen(what, by, 1);
@@ -545,24 +548,163 @@ fn what_breaks_a_stream_is_handed_to_the_worker_of_its_call() {
     );
 }
 
-/// On a stream, what cannot be framed ends its branch, too. (The shell closes the connection.)
-#[test]
-fn a_response_that_breaks_its_stream_ends_its_branch() {
-    use sip_core::transport::framing::{FramingError, FramingFault};
+/// An INVITE or another request under way to a callee that is reached by TCP.
+fn begun_over_tcp(method: &str) -> (Bench, Sent) {
     let mut config = config();
     config.routes = vec![relay("sip:192.0.2.20:5060;transport=tcp")];
     let mut b = Bench::new(&config);
-    let sent = b.udp(CALLER, &request("INVITE", TO, "a1", "")).pop().unwrap();
-    let head = response(&sent, "486 Busy Here", "").replace("Content-Length: 0\r\n", "");
-    let error = FramingError {
-        fault: FramingFault::MissingContentLength,
-        head: head.as_bytes(),
-    };
-    let now = b.now();
-    let elsewhere = b.endpoint.handle_framing_error(now, tcp_flow(CALLEE, 3), error);
-    assert_eq!(elsewhere, None);
+    let sent = b.udp(CALLER, &request(method, TO, "a1", "")).pop().unwrap();
+    assert_eq!(
+        (sent.address().as_str(), sent.to.transport),
+        (CALLEE, Transport::Tcp)
+    );
+    (b, sent)
+}
+
+/// The callee's connection.
+fn connection() -> Flow {
+    tcp_flow(CALLEE, 3)
+}
+
+/// On a stream a bare LF is no harmless flaw.
+fn can_be_framed(by: &str) -> bool {
+    !by.replace("\r\n", "").contains('\n')
+}
+
+#[test]
+fn harmless_flaws_on_a_stream_are_mended() {
+    let mut tried = 0;
+    for (method, status) in ANSWERS {
+        for (what, by, mended) in HARMLESS.into_iter().filter(|(_, by, _)| can_be_framed(by)) {
+            let answered = |by: &str| {
+                let (mut b, sent) = begun_over_tcp(method);
+                let text = response(&sent, status, "X: a\n").replacen(what, by, 1);
+                let is_closed = b.stream(connection(), text.as_bytes());
+                let mut out = b.drain();
+                out.retain(|s| s.address() == CALLER);
+                (one(out).text, is_closed, b.counters().responses_mended)
+            };
+            let (expected, ..) = answered(mended);
+            assert_eq!(answered(by), (expected, false, 1), "{method} {status} {by:?}");
+            tried += 1;
+        }
+    }
+    assert_eq!(tried, 5 * 8, "all but three have no bare LF");
+}
+
+/// What keeps a stream from being followed: what to replace, by what, and what the log says of it.
+const UNFRAMED: [(&str, &str, &str); 9] = [
+    ("X: a\r\n", "X: a\n b\r\n", "Line End Is Not CRLF"),
+    ("X: a\r\n", "X: a\nY: b\r\n", "Line End Is Not CRLF"),
+    ("X: a\r\n", "X: a\rY: b\r\n", "Line End Is Not CRLF"),
+    ("Content-Length: 0\r\n", "", "Missing Content-Length"),
+    ("Content-Length: 0", "Content-Length: none", "Bad Content-Length"),
+    ("Content-Length: 0", "Content-Length: -1", "Bad Content-Length"),
+    ("Content-Length: 0", "Content-Length: 0 0", "Bad Content-Length"),
+    (
+        "Content-Length: 0",
+        "Content-Length: 0\r\nContent-Length: 10",
+        "Repeated Content-Length",
+    ),
+    (
+        "Content-Length: 0",
+        "Content-Length: 2147483647",
+        "Request Entity Too Large",
+    ),
+];
+
+/// Grave flaws on a stream, and whether they close the connection.
+fn grave_on_a_stream() -> impl Iterator<Item = (&'static str, &'static str, bool)> {
+    // With these the message goes on, in what comes next.
+    let is_whole = |(what, by): &(&str, &str)| *by != "Content-Length: 10" && *what != "\r\n\r\n";
+    let framed = GRAVE.into_iter().filter(is_whole);
+    let framed = framed.map(|(what, by)| (what, by, by.starts_with("Content-Length")));
+    framed.chain(UNFRAMED.map(|(what, by, _)| (what, by, true)))
+}
+
+/// Gives the callee's flawed response to the endpoint, and closes its connection where that follows. What is sent then.
+fn answered_on_a_stream(b: &mut Bench, text: &str, closes: bool) -> Vec<String> {
+    let is_closed = b.stream(connection(), text.as_bytes());
+    assert_eq!(is_closed, closes, "{text}");
+    if is_closed {
+        let now = b.now();
+        b.endpoint.handle_flow_closed(now, connection().conn.unwrap());
+    }
+    lines(&b.drain())
+}
+
+#[test]
+fn a_response_that_breaks_its_stream_ends_its_branch() {
+    let ack = below("ACK sip:bob@example.com SIP/2.0");
+    for (what, by, closes) in grave_on_a_stream() {
+        let (mut b, sent) = begun_over_tcp("INVITE");
+        let busy = response(&sent, "486 Busy Here", "X: a\n").replacen(what, by, 1);
+        assert_eq!(
+            answered_on_a_stream(&mut b, &busy, closes),
+            [ack.clone(), above("502 Bad Gateway")],
+            "{by:?}"
+        );
+        b.pass(64_000);
+        b.assert_idle();
+    }
+    for (what, by, reason) in UNFRAMED {
+        let (mut b, sent) = begun_over_tcp("INVITE");
+        let busy = response(&sent, "486 Busy Here", "X: a\n").replacen(what, by, 1);
+        assert!(b.stream(connection(), busy.as_bytes()), "{by:?}");
+        assert_eq!(events(&mut b), [(reason, false)], "{by:?}");
+        assert_eq!(b.counters().responses_flawed, 1);
+    }
+}
+
+#[test]
+fn a_callee_whose_2xx_breaks_its_stream_is_hung_up() {
+    for (what, by, closes) in grave_on_a_stream() {
+        let (mut b, sent) = begun_over_tcp("INVITE");
+        let ok = response(&sent, "200 OK", CONTACT).replacen(what, by, 1);
+        assert_eq!(
+            answered_on_a_stream(&mut b, &ok, closes),
+            [
+                below("ACK sip:bob@192.0.2.21:5070;transport=udp SIP/2.0"),
+                below("BYE sip:bob@192.0.2.21:5070;transport=udp SIP/2.0"),
+                above("502 Bad Gateway")
+            ],
+            "{by:?}"
+        );
+    }
+}
+
+/// The callee rings, and answers on another connection.
+#[test]
+fn a_provisional_response_that_breaks_its_stream_ends_nothing() {
+    for (what, by, closes) in grave_on_a_stream() {
+        let (mut b, sent) = begun_over_tcp("INVITE");
+        let ringing = response(&sent, "180 Ringing", "X: a\n").replacen(what, by, 1);
+        assert_eq!(answered_on_a_stream(&mut b, &ringing, closes), [""; 0], "{by:?}");
+        assert_eq!(lines(&b.pass(60_000)), [""; 0], "{by:?}");
+        let ok = b.receive(tcp_flow(CALLEE, 4), &response(&sent, "200 OK", ""));
+        assert_eq!(lines(&ok), [above("200 OK")], "{by:?}");
+    }
+}
+
+/// What its Content-Length does not count is the next message: one that is none closes the connection. What it counts
+/// and never comes makes it no response: its request has none.
+#[test]
+fn a_length_that_is_wrong_on_a_stream_is_believed() {
+    let (mut b, sent) = begun_over_tcp("INVITE");
+    let text = response(&sent, "486 Busy Here", "") + "v=0\r\no=bob\r\n\r\n";
+    assert!(b.stream(connection(), text.as_bytes()));
     assert_eq!(
         lines(&b.drain()),
-        [below("ACK sip:bob@example.com SIP/2.0"), above("502 Bad Gateway")]
+        [below("ACK sip:bob@example.com SIP/2.0"), above("486 Busy Here")]
     );
+    assert_eq!(b.counters().dropped_not_sip, 1);
+    for (what, by) in [("Content-Length: 0", "Content-Length: 10"), ("\r\n\r\n", "\r\n")] {
+        let (mut b, sent) = begun_over_tcp("INVITE");
+        let text = response(&sent, "486 Busy Here", "").replacen(what, by, 1);
+        assert_eq!(answered_on_a_stream(&mut b, &text, false), [""; 0], "{by:?}");
+        let late = b.pass(33_000);
+        assert_eq!(lines(&late[..1]), [above("408 Request Timeout")], "{by:?}");
+        b.pass(64_000);
+        b.assert_idle();
+    }
 }

@@ -16,8 +16,6 @@ use messages::{Outcome, RFC4475, RFC5118, Row};
 use sip_core::config::{Config, OwnHost, When};
 use sip_core::endpoint::Handled;
 use sip_core::event::Counters;
-use sip_core::limits::Limits;
-use sip_core::transport::framing::{Framed, Framer};
 use sip_core::transport::{Flow, TransmitBatch, Transport};
 
 /// What the table asks for, towards the callee over `transport`.
@@ -94,27 +92,9 @@ fn give(bench: &mut Bench, flow: Flow, bytes: &[u8], out: &mut Out) -> bool {
         out.take(bench);
         return false;
     }
-    let mut framer = Framer::new(&Limits::default());
-    let mut input = bytes;
-    loop {
-        let closed = match framer.next(&mut input) {
-            Framed::Message(message) => {
-                let handled = bench.endpoint.handle_message(now, flow, message);
-                assert!(!matches!(handled, Handled::HandOver(_)));
-                handled == Handled::Close
-            }
-            Framed::KeepAlivePing | Framed::KeepAlivePong => false,
-            Framed::Error(error) => {
-                bench.endpoint.handle_framing_error(now, flow, error);
-                true
-            }
-            Framed::Incomplete => return false,
-        };
-        out.take(bench);
-        if closed {
-            return true;
-        }
-    }
+    let closed = bench.stream(flow, bytes);
+    out.take(bench);
+    closed
 }
 
 /// Dropped messages counted under `cause`.

@@ -26,6 +26,7 @@ use sip_core::location::shard::Shard;
 use sip_core::query::{Answer, Query, QueryKind, Record, Records, Secrets};
 use sip_core::shared::SharedState;
 use sip_core::time::{Instant, Now};
+use sip_core::transport::framing::{Framed, Framer};
 use sip_core::transport::{Flow, NextHop, Proof, TransmitBatch, Transport};
 
 pub const PROXY: &str = "192.0.2.1:5060";
@@ -270,6 +271,32 @@ impl Bench {
     pub fn handle(&mut self, flow: Flow, text: &str) -> Handled {
         let now = self.now();
         self.endpoint.handle_message(now, flow, text.as_bytes())
+    }
+
+    /// The bytes of a new connection, given as the shell would. Returns whether the connection is closed then. What the
+    /// endpoint sends stays for [`Bench::drain`].
+    pub fn stream(&mut self, flow: Flow, bytes: &[u8]) -> bool {
+        let now = self.now();
+        let mut framer = Framer::new(&Limits::default());
+        let mut input = bytes;
+        loop {
+            match framer.next(&mut input) {
+                Framed::Message(message) => {
+                    let handled = self.endpoint.handle_message(now, flow, message);
+                    assert!(!matches!(handled, Handled::HandOver(_)), "{handled:?}");
+                    if handled == Handled::Close {
+                        return true;
+                    }
+                }
+                Framed::KeepAlivePing | Framed::KeepAlivePong => {}
+                Framed::Error(error) => {
+                    let elsewhere = self.endpoint.handle_framing_error(now, flow, error);
+                    assert_eq!(elsewhere, None);
+                    return true;
+                }
+                Framed::Incomplete => return false,
+            }
+        }
     }
 
     /// The transport says that `sent` could not be delivered.
