@@ -29,8 +29,9 @@
       return plot.stacked
         ? { label: name, value, fill: own, stroke: own, paths: bars, points: { show: false } }
         : { label: name, value, stroke: own, width: 2, spanGaps: true,
+            paths: plot.joined ? undefined : () => null,
             dash: plot.dashed[at] ? [6, 4] : undefined,
-            points: { show: plot.data[0].length < 60, size: 6, fill: own } };
+            points: { show: !plot.joined || plot.data[0].length < 60, size: plot.joined ? 6 : 9, fill: own } };
     });
     const x = { label: plot.x || undefined, ...axis, labelFont: axis.font };
     if (plot.labels.length) {
@@ -44,6 +45,11 @@
         x.size = 30 + 4.4 * letters;
       }
     } else {
+      if (plot.x_log) {
+        // 1, 2 and 5 of each power of ten: all would run into each other, the powers alone may be none.
+        x.filter = (_, splits) => splits.map((value) =>
+          [1, 2, 5].includes(Math.round(value / 10 ** Math.floor(Math.log10(value) + 1e-9))) ? value : null);
+      }
       x.values = (_, splits) => splits.map((value) => value == null ? "" : short(value));
     }
     return {

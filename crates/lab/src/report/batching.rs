@@ -1,6 +1,6 @@
 //! `batching`.
 
-use super::model::{Page, SPREAD, Section, Series, Table, lines, number, or_dash, peak_cells};
+use super::model::{Kind, Page, Plot, SPREAD, Section, Series, Table, lines, number, or_dash, peak_cells};
 use crate::case::{LookUps, Mode, Purpose, Server, Setup};
 use crate::cpu::ratio;
 use crate::paper::Paper;
@@ -367,7 +367,12 @@ fn bandwidth(results: &Results, paper: Option<&Paper>) -> Option<Section> {
             "kbit/s, both ways",
             true,
             vec![Series::new("single", single), Series::new("in batches", batched)],
-        ),
+        )
+        // Each is a setting at its own peak.
+        .map(|plot| Plot {
+            kind: Kind::Points,
+            ..plot
+        }),
         table,
     })
 }

@@ -22,6 +22,8 @@ struct Aligned<'a> {
     y: &'a str,
     x_log: bool,
     stacked: bool,
+    /// Whether the points of a series are joined by lines.
+    joined: bool,
     labels: &'a [String],
     names: Vec<&'a str>,
     dashed: Vec<bool>,
@@ -59,6 +61,7 @@ fn aligned(plot: &Plot) -> Aligned<'_> {
         y: &plot.y,
         x_log: plot.x_log,
         stacked: plot.kind == Kind::Stacked,
+        joined: plot.kind == Kind::Lines,
         labels: &plot.labels,
         names: plot.series.iter().map(|series| series.name.as_str()).collect(),
         dashed: plot.series.iter().map(|series| series.dashed).collect(),

@@ -76,6 +76,8 @@ impl Plot {
 pub enum Kind {
     /// Points joined by lines.
     Lines,
+    /// Points alone: each is a thing of its own, and between two of them there is none.
+    Points,
     /// Bars, each series on top of those before it.
     Stacked,
 }
