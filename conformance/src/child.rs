@@ -50,6 +50,11 @@ impl Child {
         child
     }
 
+    /// The number of its process.
+    pub fn id(&self) -> u32 {
+        self.inner.id()
+    }
+
     /// Sends a signal, named as `kill` names it.
     pub fn signal(&self, signal: &str) {
         send_signal(signal, &[self.inner.id()]);

@@ -38,7 +38,7 @@ pub use link::{Link, Reading, TlsPeer};
 pub use load::{Class, Load, Outcome, Plan, percentile};
 pub use openssl::{SClient, make_ticket_keys};
 pub use phone::{Heard, Part, Phone};
-pub use scene::{Scene, tool};
+pub use scene::{Scene, namespaces, tool};
 pub use server::{Config, DOMAIN, Server, binary, command};
 pub use sipp::{Running, Sipp, Stats};
 pub use wire::{Client, Message};

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use tempfile::TempDir;
 use test_address::Place;
@@ -102,12 +103,35 @@ pub fn tool(name: &str) -> Option<PathBuf> {
         .map(|dir| dir.join(name))
         .find(|candidate| candidate.is_file());
     if found.is_none() {
-        let skip = std::env::var("TRAPEZOID_SKIP_MISSING").is_ok_and(|v| v == "1");
-        assert!(
-            skip,
-            "{name} is missing: `cargo xtask setup` installs it; TRAPEZOID_SKIP_MISSING=1 skips this test"
-        );
-        eprintln!("SKIPPED: {name} is missing and TRAPEZOID_SKIP_MISSING=1");
+        skip(&format!("{name} is missing"), "`cargo xtask setup` installs it");
     }
     found
+}
+
+/// A command that runs its arguments as the root of a user namespace, with further namespaces of its own: `--net`,
+/// `--mount`. `None`: the kernel refuses that here, and `TRAPEZOID_SKIP_MISSING=1` says that the test may be skipped.
+///
+/// # Panics
+/// When it is refused otherwise.
+pub fn namespaces(further: &[&str]) -> Option<Command> {
+    let unshare = tool("unshare")?;
+    let begun = || {
+        let mut command = Command::new(&unshare);
+        command.args(["--user", "--map-root-user"]).args(further);
+        command
+    };
+    let tried = begun().arg("true").output().expect("unshare runs");
+    if tried.status.success() {
+        return Some(begun());
+    }
+    let why = String::from_utf8_lossy(&tried.stderr);
+    skip(why.trim(), "user namespaces have to be allowed");
+    None
+}
+
+/// Says that a test is skipped, if it may be.
+fn skip(why: &str, remedy: &str) {
+    let may = std::env::var("TRAPEZOID_SKIP_MISSING").is_ok_and(|v| v == "1");
+    assert!(may, "{why}: {remedy}; TRAPEZOID_SKIP_MISSING=1 skips this test");
+    eprintln!("SKIPPED: {why} and TRAPEZOID_SKIP_MISSING=1");
 }

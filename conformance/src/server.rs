@@ -31,6 +31,7 @@ pub struct Config {
     methods: Vec<&'static str>,
     auth: String,
     subscribers: String,
+    location: String,
     workers: u16,
     users: Vec<(String, String)>,
     rest: String,
@@ -50,6 +51,7 @@ impl Config {
             methods: vec![],
             auth: String::new(),
             subscribers: "url = \"sqlite:subscribers.db\"".to_owned(),
+            location: "location.db".to_owned(),
             workers: 2,
             users: vec![],
             rest: String::new(),
@@ -83,6 +85,12 @@ impl Config {
     /// Where the subscribers are, as the keys of the table `[subscribers]`.
     pub fn subscribers(mut self, keys: &str) -> Self {
         keys.clone_into(&mut self.subscribers);
+        self
+    }
+
+    /// The file of the registrations, relative to the scene's directory.
+    pub fn location(mut self, file: &str) -> Self {
+        file.clone_into(&mut self.location);
         self
     }
 
@@ -144,7 +152,7 @@ impl Config {
              [[listen]]\ntransport = \"udp\"\naddress = \"{sip}\"\n\n\
              [[listen]]\ntransport = \"tcp\"\naddress = \"{sip}\"\n\n\
              [subscribers]\n{subscribers}\n\n\
-             [location]\nurl = \"sqlite:location.db\"\ndurability = \"commit\"\nmin_expires_s = 10\n\n\
+             [location]\nurl = \"sqlite:{location}\"\ndurability = \"commit\"\nmin_expires_s = 10\n\n\
              [[domain]]\nname = \"{DOMAIN}\"\n[domain.auth]\nmethods = [{methods}]\n{auth}\n\n\
              [state]\nmode = \"{state}\"\n\n\
              [admin]\nlisten = \"{admin}\"\n{rest}",
@@ -153,6 +161,7 @@ impl Config {
             methods = methods.join(", "),
             auth = self.auth,
             subscribers = self.subscribers,
+            location = self.location,
             state = self.state,
             admin = scene.at(port::ADMIN),
             rest = self.rest,
@@ -176,12 +185,27 @@ impl Server {
     /// # Panics
     /// When any of that fails.
     pub fn start(scene: &Scene, config: &Config) -> Self {
+        Self::prepare(scene, config);
+        Self::start_again(scene)
+    }
+
+    /// The same, but another program becomes the server: its last arguments are the server's program and
+    /// arguments, and it executes them as the same process.
+    ///
+    /// # Panics
+    /// When any of that fails.
+    pub fn start_by(scene: &Scene, config: &Config, mut launcher: Command) -> Self {
+        Self::prepare(scene, config);
+        launcher.arg(binary());
+        Self::launch(scene, launcher)
+    }
+
+    fn prepare(scene: &Scene, config: &Config) {
         std::fs::write(scene.path(CONFIGURATION), config.render(scene)).expect("writing the configuration");
         run_to_end(scene, &["check"], None);
         for (name, password) in &config.users {
             Self::add_user(scene, name, password);
         }
-        Self::start_again(scene)
     }
 
     /// Adds a subscriber of [`DOMAIN`] by the command line, while a server of this scene runs.
@@ -198,8 +222,11 @@ impl Server {
 
     /// Starts a server on what an earlier one of the same scene left.
     pub fn start_again(scene: &Scene) -> Self {
+        Self::launch(scene, Command::new(binary()))
+    }
+
+    fn launch(scene: &Scene, mut command: Command) -> Self {
         let log = scene.path("server.log");
-        let mut command = Command::new(binary());
         command
             .args(["serve", "--config"])
             .arg(scene.path(CONFIGURATION))
@@ -219,6 +246,20 @@ impl Server {
             token,
             log,
         }
+    }
+
+    /// Status and body of `/health/ready`.
+    ///
+    /// # Panics
+    /// When it does not answer.
+    pub fn ready(&self) -> (u16, String) {
+        get(self.admin, "/health/ready").expect("/health/ready answers")
+    }
+
+    /// A file as the server sees it, where that has file systems of its own.
+    pub fn sees(&self, path: &Path) -> PathBuf {
+        let inner = path.strip_prefix("/").expect("an absolute path");
+        PathBuf::from(format!("/proc/{}/root", self.child.id())).join(inner)
     }
 
     /// The sum of a counter over its labels that contain `label`.

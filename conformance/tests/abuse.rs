@@ -15,7 +15,7 @@ use conformance::{
 /// How often a request without an answer is sent again (RFC 3261 §17.1.2.2).
 const AGAIN: Duration = Duration::from_millis(500);
 
-fn register(user: &str, call: &str, cseq: u32, more: &str) -> String {
+pub(crate) fn register(user: &str, call: &str, cseq: u32, more: &str) -> String {
     format!(
         "REGISTER sip:{DOMAIN} SIP/2.0\nMax-Forwards: 70\nFrom: <sip:{user}@{DOMAIN}>;tag=1\nTo: <sip:{user}@{DOMAIN}>\n\
          Call-ID: {call}\nCSeq: {cseq} REGISTER\nContact: <sip:{user}@192.0.2.9>\n{more}"
@@ -34,7 +34,7 @@ fn guess(client: &mut Client, user: &str, password: &str, call: &str) {
 }
 
 /// The same; the final answer.
-fn log_in(client: &mut Client, user: &str, password: &str, call: &str) -> Message {
+pub(crate) fn log_in(client: &mut Client, user: &str, password: &str, call: &str) -> Message {
     guess(client, user, password, call);
     client.final_response()
 }
@@ -49,7 +49,7 @@ fn guarded(scene: &Scene, workers: u16) -> Server {
     Server::start(scene, &config)
 }
 
-fn client(scene: &Scene, transport: Transport, port: u16) -> Client {
+pub(crate) fn client(scene: &Scene, transport: Transport, port: u16) -> Client {
     Client::new(scene, transport, port, scene.at(port::SERVER))
 }
 

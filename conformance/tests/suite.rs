@@ -11,6 +11,7 @@ mod credentials;
 mod flawed;
 mod floor;
 mod forking;
+mod full_disk;
 mod generator;
 mod groups;
 mod harness;
