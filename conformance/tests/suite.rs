@@ -9,6 +9,7 @@ mod cpu;
 mod crash;
 mod credentials;
 mod flawed;
+mod first_start;
 mod floor;
 mod forking;
 mod full_disk;

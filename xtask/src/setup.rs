@@ -71,6 +71,11 @@ const FOR_TESTS: &[Package] = &[
         reason: "a TLS client that resumes",
     },
     Package {
+        name: "iproute2",
+        probe: Probe::Program("ip"),
+        reason: "a network for a server on the built-in configuration",
+    },
+    Package {
         name: "chromium",
         probe: Probe::Program("chromium"),
         reason: "a phone in a web page",
