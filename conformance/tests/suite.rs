@@ -17,6 +17,7 @@ mod generator;
 mod groups;
 mod harness;
 mod interworking;
+mod logs;
 mod neighbours;
 mod next_hop;
 mod phones;
