@@ -9,6 +9,7 @@ mod cpu;
 mod crash;
 mod credentials;
 mod flawed;
+mod fail2ban;
 mod first_start;
 mod floor;
 mod forking;
