@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use rcgen::generate_simple_self_signed;
 use serde_json::Value;
@@ -95,26 +96,33 @@ fn check(query: &str, all: &Series) {
     }
 }
 
-#[test]
-fn each_query_of_the_dashboard_names_what_there_is() {
-    let dir = tempfile::tempdir().expect("a directory");
+/// A server with a listener for TLS and a group, so that it has the series of both. `keys`: further ones of `[admin]`.
+pub(crate) fn server_of_all_kinds(dir: &Path, place: &Place, keys: &str) -> Server {
     let certified = generate_simple_self_signed(vec!["example.com".to_owned()]).expect("a certificate");
-    let key = dir.path().join("own.key");
-    fs::write(dir.path().join("own.pem"), certified.cert.pem()).expect("writable");
+    let key = dir.join("own.key");
+    fs::write(dir.join("own.pem"), certified.cert.pem()).expect("writable");
     fs::write(&key, certified.signing_key.serialize_pem()).expect("writable");
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).expect("ours");
-    let place = Place::claim();
     let (sip, tls, admin) = (place.at(5060), place.at(5061), place.at(8080));
     let text = format!(
         "[server]\nworkers = 2\ndrain_s = 1\n[[listen]]\ntransport = \"udp\"\naddress = \"{sip}\"\n\
          [[listen]]\ntransport = \"tls\"\naddress = \"{tls}\"\n\
-         tls = {{ certificate = \"own.pem\", key = \"own.key\" }}\n[admin]\nlisten = \"{admin}\"\n\
+         tls = {{ certificate = \"own.pem\", key = \"own.key\" }}\n[admin]\nlisten = \"{admin}\"\n{keys}\
          [[group]]\nname = \"carriers\"\nprobe_s = 0\nmembers = [{{ uri = \"sip:192.0.2.2\" }}]\n\
          [[route]]\ndo = {{ relay = \"group:carriers\" }}\n"
     );
-    fs::write(dir.path().join("t.toml"), text).expect("writable");
-    let mut server = Server::start(dir.path());
+    fs::write(dir.join("t.toml"), text).expect("writable");
+    let mut server = Server::start(dir);
     server.wait_for("is ready");
+    server
+}
+
+#[test]
+fn each_query_of_the_dashboard_names_what_there_is() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let place = Place::claim();
+    let admin = place.at(8080);
+    let mut server = server_of_all_kinds(dir.path(), &place, "");
     let (status, page) = get(admin, "/metrics");
     assert_eq!(status, 200);
     assert!(!page.contains("worker=\""), "one series for all workers");

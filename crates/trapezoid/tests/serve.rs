@@ -15,7 +15,7 @@ fn configuration(sip: SocketAddr, admin: SocketAddr, more: &str) -> String {
 }
 
 /// Sends OPTIONS to the server itself; the answer's first line.
-fn options(server: SocketAddr, branch: &str) -> String {
+pub(crate) fn options(server: SocketAddr, branch: &str) -> String {
     let socket = UdpSocket::bind(SocketAddr::new(server.ip(), 0)).expect("binds");
     socket.set_read_timeout(Some(PATIENCE)).expect("a time-out");
     let own = socket.local_addr().expect("an address");

@@ -4,6 +4,7 @@ mod commands;
 mod common;
 mod dashboard;
 mod lab;
+mod metrics_lint;
 mod plan;
 mod relay;
 mod serve;
