@@ -6,6 +6,7 @@
 //! what the shell puts around it, [`phone`] the model user agent, and [`check`] holds the rules.
 //! [`shrink`] makes a scenario that breaks a rule smaller.
 
+mod attacks;
 pub mod check;
 pub mod fabric;
 mod forks;
