@@ -6,7 +6,8 @@ use std::path::Path;
 
 use counting_allocator::{Counting, allocations};
 use sip_sim::network::play;
-use sip_sim::network::scenario::Scenario;
+use sip_sim::network::scenario::{Attack, Scenario};
+use sip_sim::network::stranger::is_changed_copy;
 use sip_sim::trace::Sent;
 
 /// What servers hold when everything is over is counted to the byte.
@@ -106,6 +107,47 @@ fn calls_to_several_phones_end_in_every_way() {
         assert!(ends.contains_key(&status), "no call ends in {status}: {ends:?}");
     }
     assert!(forked > 100 && crossed > 10, "{forked}, {crossed}");
+}
+
+/// The stranger's attacks on what a server trusts are refused in fixed seeds: a change of the scenarios that loses one
+/// is seen.
+#[test]
+fn attacks_on_what_a_server_trusts_are_refused() {
+    let is_one = |attack: Attack| {
+        matches!(
+            attack,
+            Attack::Change { .. } | Attack::Lure { .. } | Attack::SelfSent { .. }
+        )
+    };
+    let mut refused: BTreeMap<(&str, String), u32> = BTreeMap::new();
+    let scenarios = (0..100).map(Scenario::of);
+    for scenario in scenarios.filter(|s| s.attacks.iter().any(|plan| is_one(plan.attack))) {
+        let outcome = play(scenario);
+        let servers = outcome.scenario.servers.len();
+        let is_answer = |sent: &&Sent| sent.from < servers && sent.facts.status.is_some();
+        for sent in outcome.log.sent.iter().filter(is_answer) {
+            let is_of_account = sent.text.contains("Call-ID: evil-lure-") && sent.facts.method == "INVITE";
+            let attack = match () {
+                () if is_changed_copy(&sent.text) => "changed copy",
+                () if is_of_account => "account",
+                () if sent.to == Some(sent.from) => "self-sent",
+                () => continue,
+            };
+            let status = sent.text.lines().next().unwrap_or_default().to_owned();
+            *refused.entry((attack, status)).or_default() += 1;
+        }
+    }
+    println!("{refused:?}");
+    for (attack, status) in [
+        ("changed copy", "401 Unauthorized"),
+        ("changed copy", "407 Proxy Authentication Required"),
+        ("account", "480 Temporarily Unavailable"),
+        ("account", "480 Contact Denied"),
+        ("self-sent", "407 Proxy Authentication Required"),
+    ] {
+        let key = (attack, format!("SIP/2.0 {status}"));
+        assert!(refused.contains_key(&key), "no {key:?}: {refused:?}");
+    }
 }
 
 /// A seed is all that a run depends on: each message, when it was sent and when it came, to the

@@ -23,6 +23,7 @@ use caller::OutCall;
 use registration::{Registrant, Registration, RegistrationTimer};
 use request::ClientRequest;
 
+pub(crate) use digest::Challenge;
 pub use digest::PASSWORD;
 
 /// RFC 3261 Table 4.

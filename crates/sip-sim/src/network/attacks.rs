@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::scenario::USERS;
+use super::scenario::{DOMAINS, USERS};
 use crate::clock::{MS, Micros, SECOND};
 use crate::rng::Rng;
 
@@ -65,6 +65,28 @@ pub enum Attack {
         /// How much later.
         after: Micros,
     },
+    /// The next request of a phone with credentials, sent `after` it with the same count of the nonce and another
+    /// Call-ID, Contact, To and body.
+    Change {
+        /// In the name of its sender and with its branch; else from the stranger's own address, with another branch.
+        forged: bool,
+        /// How much later.
+        after: Micros,
+    },
+    /// A call to the stranger's account in a domain. All contacts of the account lead where no call may go.
+    Lure {
+        /// Which domain.
+        domain: usize,
+        /// They lead to the gateway, else back to the server.
+        gateway: bool,
+    },
+    /// A call to `user` in the name of the server, with a Via on top as the server itself writes it.
+    SelfSent {
+        /// The called user, an index into [`USERS`].
+        user: usize,
+        /// Hash in the branch of that Via.
+        hash: u64,
+    },
     /// This long after the next REGISTER by which somebody leaves the last one by which he came, as it
     /// was: a datagram that was held up.
     LateCopy {
@@ -117,6 +139,7 @@ pub(super) fn attacks(seed: u64, servers: usize, phones: usize, heal_at: Micros)
         });
     }
     attacks.extend(dialog_attacks(seed, servers, heal_at, count / 4));
+    attacks.extend(trust_attacks(seed, servers, heal_at, count / 4));
     attacks.sort_by_key(|attack| attack.at);
     attacks
 }
@@ -137,6 +160,32 @@ fn dialog_attacks(seed: u64, servers: usize, heal_at: Micros, count: usize) -> V
         _ => Attack::Probe {
             kind: rng.pick(&[7, 8]),
             user: user(rng),
+        },
+    };
+    let plans = (0..count).map(|_| AttackPlan {
+        attack: attack(&mut rng),
+        at: rng.between(0, heal_at + 30 * SECOND),
+        server: rng.between(0, servers as u64 - 1) as usize,
+    });
+    plans.collect()
+}
+
+/// The stranger's attacks on what a server trusts: counts of nonces, contacts of its users, and itself. They have a
+/// random generator of their own as well.
+fn trust_attacks(seed: u64, servers: usize, heal_at: Micros, count: usize) -> Vec<AttackPlan> {
+    let mut rng = Rng::new(seed ^ 0x7472_7573);
+    let attack = |rng: &mut Rng| match rng.between(0, 9) {
+        0..5 => Attack::Change {
+            forged: rng.chance(700),
+            after: rng.between(0, rng.clone().pick(&[20 * MS, 3 * SECOND, 50 * SECOND])),
+        },
+        5..8 => Attack::Lure {
+            domain: rng.between(0, DOMAINS as u64 - 1) as usize,
+            gateway: rng.chance(500),
+        },
+        _ => Attack::SelfSent {
+            user: rng.between(0, USERS.len() as u64 - 1) as usize,
+            hash: rng.next_u64(),
         },
     };
     let plans = (0..count).map(|_| AttackPlan {

@@ -11,6 +11,7 @@ pub mod check;
 pub mod fabric;
 mod forks;
 mod links;
+mod lure;
 pub mod node;
 pub mod phone;
 pub mod scenario;
@@ -23,7 +24,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use self::node::Node;
 use self::phone::Phone;
-use self::scenario::Scenario;
+use self::scenario::{DOMAINS, Scenario};
 use self::server::Server;
 use self::server::config::SIP_PORT;
 use self::stranger::Stranger;
@@ -39,6 +40,12 @@ pub const PHONE_NET: ([u8; 4], u8) = ([198, 51, 100, 0], 24);
 
 /// Where the stranger is.
 pub const STRANGER: [u8; 4] = [203, 0, 113, 66];
+
+/// A gateway that is in a group of every server. No rule leads to that group, so nothing may come here.
+pub const GATEWAY: [u8; 4] = [192, 0, 2, 200];
+
+/// The stranger's account in each domain.
+pub const ACCOUNTS: [&str; DOMAINS] = ["mallory@d0.example", "mallory@d1.example", "mallory@d2.example"];
 
 /// Names of the servers in the ladder.
 const SERVERS: [&str; 6] = ["S0", "S1", "S2", "S3", "S4", "S5"];
@@ -105,7 +112,7 @@ fn nodes(scenario: &Scenario) -> Vec<(Box<dyn Node>, Station)> {
             address: SocketAddr::new(IpAddr::from(STRANGER), SIP_PORT),
         };
         let rng = Rng::new(scenario.seed ^ (node as u64) << 32);
-        nodes.push((Box::new(Stranger::new(scenario, rng)), station));
+        nodes.push((Box::new(Stranger::new(scenario, node, rng)), station));
     }
     nodes
 }

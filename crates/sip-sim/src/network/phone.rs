@@ -305,7 +305,7 @@ fn line(scenario: &Scenario, place: usize, server: SocketAddr) -> Line {
 }
 
 /// The message at the front of what came on a stream, if it is whole.
-fn take_message(received: &mut Vec<u8>) -> Option<String> {
+pub(super) fn take_message(received: &mut Vec<u8>) -> Option<String> {
     while received.starts_with(b"\r\n") {
         received.drain(..2);
     }
@@ -348,6 +348,8 @@ impl Node for Phone {
     fn handle(&mut self, clocks: Clocks, input: Input<'_>) {
         let now = clocks.now;
         match input {
+            // What answers a forged copy of its requests may go to another port of its address.
+            Input::Datagram { to, .. } if to != self.local => {}
             Input::Datagram { from, bytes, .. } => {
                 let text = String::from_utf8_lossy(bytes);
                 self.agent.handle_message(now, from, &text);

@@ -1,15 +1,18 @@
-//! A stranger: has no account, hears what phones send by UDP, and can write any source address.
+//! A stranger: hears what phones send by UDP, and can write any source address. In each domain it
+//! has an account that only the stranger calls ([`super::lure`]).
 //! Nothing of what he sends may get through ([`super::check`] says what that means); it is known by
 //! its branches and Call-IDs.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
-use super::node::{Clocks, Input, Node, Output};
-use super::scenario::{Attack, AttackPlan, AuthPlan, Scenario, Trouble, USERS};
+use super::lure::{Lure, Next, ack};
+use super::node::{Clocks, Input, Node, NodeId, Output, Wire, WireNames};
+use super::phone::take_message;
+use super::scenario::{Attack, AttackPlan, AuthPlan, DOMAINS, Scenario, Trouble, USERS};
 use super::server::config::SIP_PORT;
 use super::{STRANGER, phone_ip, server_ip};
-use crate::clock::{Micros, Queue};
+use crate::clock::{Micros, Queue, SECOND};
 use crate::message::View;
 use crate::rng::Rng;
 
@@ -21,6 +24,11 @@ const OWN: &str = "-own-";
 const FORGED: &str = "-forged-";
 /// How the Call-IDs of his requests begin, except where one is repeated.
 const CALL_ID: &str = "Call-ID: evil-";
+/// The port in the Via of a changed copy that has its sender's branch. By this port its transaction differs from the
+/// original's, and its response does not come to the sender.
+const COPY_PORT: u16 = 5099;
+/// A call follows the end of the connection of its registration after this.
+const CALL_AFTER: Micros = 2 * SECOND;
 
 /// Whether a branch is one of the stranger's.
 pub fn is_strangers(branch: &str) -> bool {
@@ -34,6 +42,13 @@ pub fn is_from_his_own_address(branch: &str) -> bool {
         .is_some_and(|rest| rest.starts_with(OWN))
 }
 
+/// Whether a message is a changed copy with its sender's branch, or belongs to one.
+pub fn is_changed_copy(text: &str) -> bool {
+    let via = View::new(text).get("Via");
+    let sent_by = via.split(';').next().unwrap_or_default();
+    sent_by.ends_with(&format!(":{COPY_PORT}"))
+}
+
 /// The stranger.
 #[derive(Debug)]
 pub struct Stranger {
@@ -41,10 +56,15 @@ pub struct Stranger {
     plans: VecDeque<AttackPlan>,
     /// Of each server: whether it asks for credentials.
     asks: Vec<bool>,
+    /// Home of each domain.
+    homes: [usize; DOMAINS],
     /// The last REGISTER that bound something, by its sender.
     binds: BTreeMap<SocketAddr, String>,
     /// Waits for something to be overheard.
     ready: Vec<Attack>,
+    /// Registrations under way for calls to an account of its own.
+    lures: Vec<Lure>,
+    names: WireNames,
     shots: Queue<Output>,
     out: VecDeque<Output>,
     serial: u32,
@@ -52,14 +72,17 @@ pub struct Stranger {
 }
 
 impl Stranger {
-    /// Who does what the scenario says.
-    pub fn new(scenario: &Scenario, rng: Rng) -> Self {
+    /// Who does what the scenario says, at `node`.
+    pub fn new(scenario: &Scenario, node: NodeId, rng: Rng) -> Self {
         Self {
             address: SocketAddr::new(IpAddr::from(STRANGER), SIP_PORT),
             plans: scenario.attacks.iter().copied().collect(),
             asks: scenario.servers.iter().map(|s| s.auth != AuthPlan::Off).collect(),
+            homes: scenario.homes,
             binds: BTreeMap::new(),
             ready: Vec::new(),
+            lures: Vec::new(),
+            names: WireNames::new(node),
             shots: Queue::default(),
             out: VecDeque::new(),
             serial: 0,
@@ -88,9 +111,15 @@ impl Stranger {
                 self.probe(plan.server, kind, USERS[user % USERS.len()], from)
             }
             Attack::ForgedRoute { phone } => self.forged_route(server, phone),
+            Attack::SelfSent { user, hash } => {
+                from = server;
+                self.self_sent(server, USERS[user % USERS.len()], hash)
+            }
+            Attack::Lure { domain, gateway } => return self.begin_lure(domain % DOMAINS, gateway),
             Attack::Borrow { .. }
             | Attack::Replay { .. }
             | Attack::LateCopy { .. }
+            | Attack::Change { .. }
             | Attack::Exchange { .. }
             | Attack::Cancel { .. } => return self.ready.push(plan.attack),
         };
@@ -176,6 +205,55 @@ impl Stranger {
         )
     }
 
+    /// A call from nowhere as if the server had sent it to itself. What the server is trusted for must not count.
+    fn self_sent(&mut self, server: SocketAddr, user: &str, hash: u64) -> String {
+        let (n, branch) = self.branch(self.address);
+        let own = self.address;
+        format!(
+            "INVITE sip:{user} SIP/2.0\r\nVia: SIP/2.0/UDP {server};branch=z9hG4bK{hash:016x}00\r\n\
+             Via: SIP/2.0/UDP {own};branch={branch};rport\r\nMax-Forwards: 69\r\n\
+             From: <sip:evil@elsewhere.example>;tag=e{n}\r\nTo: <sip:{user}>\r\n{CALL_ID}{n}\r\nCSeq: 1 INVITE\r\n\
+             Contact: <sip:evil@{own}>\r\nContent-Length: 0\r\n\r\n"
+        )
+    }
+
+    fn begin_lure(&mut self, domain: usize, gateway: bool) {
+        let (server, wire) = (server_ip(self.homes[domain]), self.names.take());
+        let to = SocketAddr::new(server, SIP_PORT);
+        let serial = self.serial();
+        self.lures
+            .push(Lure::new((self.address, to), domain, gateway, wire, serial));
+        self.out.push_back(Output::Open { wire, to });
+    }
+
+    /// Something came on the connection of a registration, or it is open.
+    fn lure_on(&mut self, now: Micros, wire: Wire, bytes: &[u8]) {
+        let Some(place) = self.lures.iter().position(|lure| lure.wire == wire) else {
+            return;
+        };
+        let lure = &mut self.lures[place];
+        lure.received.extend_from_slice(bytes);
+        let mut next = bytes.is_empty().then(|| Some(Next::Register(lure.register())));
+        while let Some(text) = take_message(&mut lure.received) {
+            next = Some(lure.response(&View::new(&text)));
+        }
+        match next {
+            None => {}
+            Some(Some(Next::Register(text))) => self.out.push_back(Output::Bytes {
+                wire,
+                bytes: text.clone().into_bytes(),
+                message: text.into_bytes(),
+            }),
+            Some(over) => {
+                if let Some(Next::Call(call)) = over {
+                    self.shots.put(now + CALL_AFTER, call);
+                }
+                self.lures.remove(place);
+                self.out.push_back(Output::Close { wire });
+            }
+        }
+    }
+
     fn hear(&mut self, now: Micros, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
         let Ok(text) = std::str::from_utf8(bytes) else {
             return;
@@ -191,12 +269,24 @@ impl Stranger {
         let wanted = |attack: &Attack| match attack {
             Attack::LateCopy { .. } => register && unbinds && self.binds.contains_key(&from),
             Attack::Borrow { .. } | Attack::Replay { .. } => has_credentials && view.status().is_none(),
+            Attack::Change { .. } => {
+                let has_contact = !view.get("Contact").is_empty();
+                let is_of_phone = view.status().is_none() && view.all("Via").count() == 1;
+                has_credentials
+                    && is_of_phone
+                    && has_contact
+                    && matches!(view.method(), "REGISTER" | "INVITE")
+            }
             Attack::Exchange { .. } => {
                 let in_dialog = matches!(view.method(), "ACK" | "BYE") && !view.get("Route").is_empty();
                 in_dialog && view.status().is_none()
             }
             Attack::Cancel { .. } => view.method() == "INVITE" && view.status().is_none(),
-            Attack::Probe { .. } | Attack::Spoof { .. } | Attack::ForgedRoute { .. } => false,
+            Attack::Probe { .. }
+            | Attack::Spoof { .. }
+            | Attack::ForgedRoute { .. }
+            | Attack::SelfSent { .. }
+            | Attack::Lure { .. } => false,
         };
         let Some(place) = self.ready.iter().position(wanted) else {
             return;
@@ -211,7 +301,15 @@ impl Stranger {
                 (after, self.address, self.exchanged(&view, from, user))
             }
             Attack::Cancel { after } => (after, self.address, cancel_of(&view)),
-            Attack::Probe { .. } | Attack::Spoof { .. } | Attack::ForgedRoute { .. } => return,
+            Attack::Change { forged, after } => {
+                let by = if forged { from } else { self.address };
+                (after, by, self.changed(&view, from, forged))
+            }
+            Attack::Probe { .. }
+            | Attack::Spoof { .. }
+            | Attack::ForgedRoute { .. }
+            | Attack::SelfSent { .. }
+            | Attack::Lure { .. } => return,
         };
         let bytes = text.into_bytes();
         self.shots.put(now + after, Output::Datagram { from, to, bytes });
@@ -234,6 +332,30 @@ impl Stranger {
              From: {from}\r\nTo: {to}\r\nCall-ID: {call_id}\r\nCSeq: 900 {method}\r\nContact: <sip:evil@{own}>\r\n\
              Content-Length: 0\r\n\r\n",
         )
+    }
+
+    /// A copy of a request in which all is changed that its credentials do not cover (RFC 7616 §3.4.3). The server lets in
+    /// the first request of a count, which may be the copy, so the copy of a REGISTER binds nothing.
+    fn changed(&mut self, view: &View<'_>, source: SocketAddr, forged: bool) -> String {
+        let (n, branch) = self.branch(self.address);
+        let own = self.address;
+        let via = match forged {
+            true => format!("{}:{COPY_PORT};branch={}", source.ip(), view.branch()),
+            false => format!("{own};branch={branch};rport"),
+        };
+        let is_register = view.method() == "REGISTER";
+        let end = if is_register { ";expires=0" } else { "" };
+        let change = |line: &str| match line.split(':').next().unwrap_or_default() {
+            "Via" => format!("Via: SIP/2.0/UDP {via}"),
+            "Call-ID" => format!("{CALL_ID}{n}"),
+            "Contact" => format!("Contact: <sip:evil@{own}>{end}"),
+            "To" if !is_register => "To: <sip:evil@elsewhere.example>".to_owned(),
+            "Content-Length" => "Content-Length: 4".to_owned(),
+            _ => line.to_owned(),
+        };
+        let head = view.text().split("\r\n\r\n").next().unwrap_or_default();
+        let lines: Vec<String> = head.split("\r\n").map(change).collect();
+        format!("{}\r\n\r\nevil", lines.join("\r\n"))
     }
 
     /// The same request with another branch; a call also gets another Call-ID. Digest covers
@@ -275,11 +397,20 @@ impl Node for Stranger {
                     self.out.push_back(shot);
                 }
             }
-            Input::Datagram { .. }
-            | Input::Unreachable { .. }
-            | Input::Opened { .. }
-            | Input::Bytes { .. }
-            | Input::Closed { .. } => {}
+            Input::Datagram { from, bytes, .. } => {
+                let text = String::from_utf8_lossy(bytes);
+                if let Some(ack) = ack(&View::new(&text)) {
+                    self.out.push_back(Output::Datagram {
+                        from: self.address,
+                        to: from,
+                        bytes: ack.into_bytes(),
+                    });
+                }
+            }
+            Input::Opened { wire, .. } => self.lure_on(clocks.now, wire, &[]),
+            Input::Bytes { wire, bytes } => self.lure_on(clocks.now, wire, bytes),
+            Input::Closed { wire } => self.lures.retain(|lure| lure.wire != wire),
+            Input::Unreachable { .. } => {}
         }
     }
 

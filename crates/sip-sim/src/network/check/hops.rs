@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::node::NodeId;
 use super::super::scenario::{Scenario, ServerPlan};
-use super::super::stranger::is_strangers;
+use super::super::stranger::{is_changed_copy, is_strangers};
 use super::calls::OWN_TAG;
 use super::{Case, is_udp};
 use crate::checker::Violation;
@@ -49,6 +49,10 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for sent in &case.log.sent {
         let Some(to) = sent.to else { continue };
+        // It has the branch of a phone's request, and is another.
+        if is_changed_copy(&sent.text) {
+            continue;
+        }
         if sent.from < servers && !is_strangers(&sent.facts.branch) {
             let fault = match sent.facts.status {
                 Some(status) => seen.answer(case.scenario, sent, to, status),

@@ -9,6 +9,7 @@ use sip_core::timer::wheel::TICK_US;
 
 use super::super::node::NodeId;
 use super::super::scenario::ServerPlan;
+use super::super::stranger::is_changed_copy;
 use super::{Case, is_udp};
 use crate::checker::Violation;
 use crate::clock::{MS, Micros, SECOND};
@@ -82,6 +83,10 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
     let mut courses = Courses::default();
     for sent in &case.log.sent {
         let Some(to) = sent.to else { continue };
+        // It has the branch of a phone's request, and is another.
+        if is_changed_copy(&sent.text) {
+            continue;
+        }
         if is_judged(to) && sent.facts.status.is_none() {
             let key = (to, &*sent.facts.branch, &*sent.facts.method);
             courses

@@ -1,11 +1,12 @@
-//! What a stranger may not reach: somebody by a forged Route, anybody with another's credentials;
-//! and he may not have a server send more, to an address that has proved nothing, than came from
+//! What a stranger may not reach: somebody by a forged Route, anybody with another's credentials, what no rule leads to by
+//! a contact; and he may not have a server send more, to an address that has proved nothing, than came from
 //! there. And whoever it is uses each credential once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use sip_core::timer::wheel::TICK_US;
 
+use super::super::lure;
 use super::super::node::NodeId;
 use super::super::scenario::{AuthPlan, Scenario};
 use super::super::stranger::{is_from_his_own_address, is_strangers};
@@ -27,6 +28,7 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
     let mut found = credentials_once(case);
     if let Some(stranger) = case.scenario.stranger_node() {
         found.extend(nothing_through(case, stranger));
+        found.extend(contacts(case, stranger));
         for server in 0..case.scenario.servers.len() {
             found.extend(amplification(case, stranger, server));
         }
@@ -45,7 +47,9 @@ fn nothing_through(case: &Case<'_>, stranger: NodeId) -> Vec<Violation> {
         if sent.from == stranger
             && let Some(to) = sent.to
         {
-            asked.insert(&facts.branch, to);
+            // A request that a server seems to have sent has the stranger's Via below.
+            let vias = View::new(&sent.text);
+            asked.extend(vias.all("Via").map(|via| (param(via, "branch"), to)));
         }
         if sent.from >= servers {
             continue;
@@ -86,6 +90,31 @@ fn passes(scenario: &Scenario, sent: &Sent, asked: &BTreeMap<&str, NodeId>) -> O
             sent.from
         )
     })
+}
+
+/// Contacts of the stranger's account lead back to the server or to the gateway, so no call to the account goes on. It
+/// may go to the stranger by the connection of the registration, if the server does not yet know that this has ended. And
+/// no server sends itself a request.
+fn contacts(case: &Case<'_>, stranger: NodeId) -> Vec<Violation> {
+    let servers = case.scenario.servers.len();
+    let requests = case.log.sent.iter();
+    let requests = requests.filter(|sent| sent.from < servers && sent.facts.status.is_none());
+    let wrong = requests.filter(|sent| {
+        let view = View::new(&sent.text);
+        let mut branches = view.all("Via").map(|via| param(via, "branch"));
+        let is_of_lure = branches.any(|branch| branch.starts_with(lure::BRANCH));
+        sent.to == Some(sent.from) || (is_of_lure && sent.to != Some(stranger))
+    });
+    let violation = |sent: &Sent| {
+        let line = View::new(&sent.text).first_line();
+        let to = match sent.to {
+            Some(to) if to == sent.from => "itself".to_owned(),
+            Some(to) => format!("node {to}"),
+            None => "no node".to_owned(),
+        };
+        Violation::new("contact", None, format!("S{} sends to {to}: {line}", sent.from))
+    };
+    wrong.map(violation).collect()
 }
 
 /// The methods for which a server asks everybody but other servers for credentials.
@@ -167,17 +196,20 @@ fn is_proved(sent: &Sent) -> bool {
     !own && sent.facts.method == "INVITE" && sent.facts.credentials
 }
 
+/// What tells requests apart: branch and Call-ID. (A changed copy may have the branch of its original.)
+type Identity<'a> = (&'a str, &'a str);
+
 /// Nonce and count.
 type Credential<'a> = (NodeId, &'a str, &'a str);
 
-/// Each count of a nonce serves one request: of those that came with it, by branch, no more than
-/// one is let in (RFC 7616 §3.3, §5.5).
+/// Each count of a nonce serves one request: of those that came with it, no more than one is let in (RFC 7616 §3.3, §5.5).
 fn credentials_once(case: &Case<'_>) -> Vec<Violation> {
     let servers = case.scenario.servers.len();
-    let mut asked: BTreeMap<(NodeId, &str), Credential<'_>> = BTreeMap::new();
-    let mut served: BTreeMap<Credential<'_>, BTreeSet<&str>> = BTreeMap::new();
+    let mut asked: BTreeMap<(NodeId, Identity<'_>), Credential<'_>> = BTreeMap::new();
+    let mut served: BTreeMap<Credential<'_>, BTreeSet<Identity<'_>>> = BTreeMap::new();
     for sent in &case.log.sent {
         let view = View::new(&sent.text);
+        let call_id = view.get("Call-ID");
         let is_asked = matches!(sent.facts.method.as_str(), "REGISTER" | "INVITE" | "BYE");
         match (sent.facts.status, sent.to) {
             (None, Some(to)) if to < servers && is_asked && sent.from >= servers => {
@@ -187,7 +219,7 @@ fn credentials_once(case: &Case<'_>) -> Vec<Violation> {
                 };
                 if let Some(nonce) = quoted(value, "nonce") {
                     let count = value.rsplit("nc=").next().unwrap_or_default();
-                    asked.insert((to, &sent.facts.branch), (to, nonce, count));
+                    asked.insert((to, (&sent.facts.branch, call_id)), (to, nonce, count));
                 }
             }
             _ => {}
@@ -204,7 +236,7 @@ fn credentials_once(case: &Case<'_>) -> Vec<Violation> {
             (Some(200), _) if sent.facts.method == "REGISTER" => sent.facts.branch.as_str(),
             _ => continue,
         };
-        if let Some((key, credential)) = asked.get_key_value(&(sent.from, branch)) {
+        if let Some((key, credential)) = asked.get_key_value(&(sent.from, (branch, call_id))) {
             served.entry(*credential).or_default().insert(key.1);
         }
     }
@@ -216,7 +248,10 @@ fn credentials_once(case: &Case<'_>) -> Vec<Violation> {
         .filter(|((server, ..), branches)| branches.len() > 1 && !forgets(*server));
     twice
         .map(|((server, nonce, count), branches)| {
-            let by_whom = if branches.iter().any(|b| is_strangers(b)) {
+            let by_whom = if branches
+                .iter()
+                .any(|(branch, call_id)| is_strangers(branch) || call_id.starts_with("evil-"))
+            {
                 "a stranger"
             } else {
                 "a phone"

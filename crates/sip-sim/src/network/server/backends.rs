@@ -9,7 +9,7 @@ use sip_core::query::{Answer, Query, QueryKind, Record, RecordKind, Records, Sec
 use sip_core::time::Now;
 
 use super::super::scenario::{BackendKind, DiskFault, Trouble, USERS};
-use super::super::server_ip;
+use super::super::{ACCOUNTS, server_ip};
 use super::config::server_name;
 use super::store::Store;
 use crate::agent::PASSWORD;
@@ -239,7 +239,8 @@ fn secrets(user: &[u8], domain: &[u8], realm: &[u8]) -> Option<Secrets> {
     let mut aor = user.to_vec();
     aor.push(b'@');
     aor.extend_from_slice(domain);
-    if !USERS.iter().any(|known| known.as_bytes() == aor) {
+    let mut known = USERS.iter().chain(&ACCOUNTS);
+    if !known.any(|known| known.as_bytes() == aor) {
         return None;
     }
     Some(digest::secrets(user, realm, PASSWORD.as_bytes()))

@@ -6,11 +6,12 @@ use sip_core::config::{
     Abuse, Action, Algorithm, AuthPolicy, Config, Destinations, Domain, Durability, Listener, Network,
     RegistrarPolicy, Relay, RelayTarget, Route, StateMode, Timers, When,
 };
+use sip_core::dispatcher::{Distribution, Group, Local, MarkPolicy, Member};
 use sip_core::limits::Limits;
 use sip_core::transport::{NextHop, Transport};
 
 use super::super::scenario::{AuthPlan, DOMAINS, DurabilityPlan, NextPlan, Scenario, ServerPlan};
-use super::super::{SERVER_NET, server_ip};
+use super::super::{GATEWAY, SERVER_NET, server_ip};
 
 /// Port of SIP over UDP and TCP.
 pub const SIP_PORT: u16 = 5060;
@@ -59,7 +60,7 @@ pub fn config(scenario: &Scenario, server: usize) -> Config {
             .map(|number| domain(plan, number))
             .collect(),
         routes: routes(scenario, server),
-        groups: vec![],
+        groups: vec![gateways()],
         state: if plan.stateful {
             StateMode::Transaction
         } else {
@@ -161,6 +162,26 @@ fn routes(scenario: &Scenario, server: usize) -> Vec<Route> {
         }
     }
     routes
+}
+
+/// The group to which no rule leads.
+fn gateways() -> Group {
+    let address = SocketAddr::new(IpAddr::from(GATEWAY), SIP_PORT);
+    let hop = NextHop::parse(format!("sip:{address}").as_bytes()).expect("an address is a next hop");
+    Group {
+        name: b"gateways"[..].into(),
+        algorithm: Distribution::Priority,
+        members: vec![Member::new(hop, 1, 0)],
+        probe_ms: None,
+        marks: MarkPolicy {
+            fail_after: u32::MAX,
+            recover_after: 1,
+            hold_ms: None,
+        },
+        reply_timeout_ms: u32::MAX,
+        failover_on: vec![],
+        cursor: Local::default(),
+    }
 }
 
 fn next_hop(next: NextPlan) -> NextHop {
