@@ -12,7 +12,7 @@ use crate::steps::{Outcome, cargo, root, run_own, run_step, target_dir};
 /// Profile with the speed of a release and every check: most runs are long.
 const PROFILE: &str = "sim";
 /// Seeds in which a mutant must be caught.
-const MUTANT_SEEDS: &str = "0..500";
+const MUTANT_SEEDS: &str = "0..1000";
 
 /// `SEEDS=FROM..TO`, `MINUTES=N`, `SEED=N` or `SCENARIO=FILE`, from the environment.
 pub(crate) fn run(args: &[String]) -> Outcome {
