@@ -78,6 +78,8 @@ fn each_line_of_a_json_log_is_an_object_without_secrets() {
         .auth(&["REGISTER"])
         .subscribers(&format!("url = \"{}\"", database.url()))
         .user("alice", PASSWORD)
+        // On a busy machine the first connection to the database takes a while.
+        .table("[credentials]", "deadline_ms = 30000")
         .table("[log]", "level = \"debug\"\nformat = \"json\"");
     let server = Server::start(&scene, &config);
     let mut caller = client(&scene, Transport::Tcp, port::CALLER);

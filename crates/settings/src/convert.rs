@@ -248,11 +248,15 @@ mod parts {
     pub(super) const HANDOVER: u64 = 64;
 }
 
-/// The default of a limit in bytes: one part in `part` of the machine's memory, divided by `among`; `most` at most.
+/// The least of these defaults, bytes: a message of the largest size that is taken by default fits.
+const LEAST: usize = 2 << 20;
+
+/// The default of a limit in bytes: one part in `part` of the machine's memory, divided by `among`; [`LEAST`] at least,
+/// `most` at most.
 fn share(memory_bytes: Option<u64>, part: u64, among: u16, most: usize) -> usize {
     let share = memory_bytes.map(|bytes| bytes / part / u64::from(among.max(1)));
     let share = share.and_then(|share| usize::try_from(share).ok());
-    share.map_or(most, |share| share.clamp(1 << 20, most))
+    share.map_or(most, |share| share.clamp(LEAST, most))
 }
 
 fn limits(settings: &Settings, machine: &Machine, workers: u16) -> Limits {

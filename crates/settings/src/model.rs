@@ -489,7 +489,7 @@ pub(crate) struct Transport {
     pub write_buffer_bytes: usize,
     /// What all connections of one worker hold, unsent or incomplete. Beyond it the connection that holds the
     /// most is closed, and what waited on it counts as undelivered.
-    #[schemars(extend("x-default" = "an eighth of the machine's memory, shared out among the workers; 256 MiB at most"))]
+    #[schemars(extend("x-default" = "an eighth of the machine's memory, shared out among the workers; 2 MiB at least, 256 MiB at most"))]
     #[schemars(range(min = 1_048_576, max = 68_719_476_736_u64))]
     pub connection_bytes: Option<usize>,
     /// Receive buffer asked of the kernel for each UDP socket; it may give less (`net.core.rmem_max`). When it
@@ -511,7 +511,7 @@ pub(crate) struct Transport {
     #[schemars(range(min = 16, max = 1_048_576))]
     pub handover_messages: usize,
     /// Bytes of those messages. At the limit they are dropped and counted.
-    #[schemars(extend("x-default" = "a 64th of the machine's memory, shared out among the workers; 32 MiB at most"))]
+    #[schemars(extend("x-default" = "a 64th of the machine's memory, shared out among the workers; 2 MiB at least, 32 MiB at most"))]
     #[schemars(range(min = 1_048_576, max = 1_073_741_824))]
     pub handover_bytes: Option<usize>,
 }
@@ -561,7 +561,7 @@ pub(crate) struct Limits {
     pub held_transactions: usize,
     /// Bytes of the messages that one worker's transactions hold. At the limit a new request that needs one is
     /// answered 503; an eighth above it answers go on but are not kept, and there are no further targets.
-    #[schemars(extend("x-default" = "a quarter of the machine's memory, shared out among the workers; 2 GiB at most"))]
+    #[schemars(extend("x-default" = "a quarter of the machine's memory, shared out among the workers; 2 MiB at least, 2 GiB at most"))]
     #[schemars(range(min = 1_048_576, max = 68_719_476_736_u64))]
     pub transaction_bytes: Option<usize>,
     /// Branches of one request, over all its targets and their addresses. At the limit no other is tried.
@@ -571,14 +571,14 @@ pub(crate) struct Limits {
     #[schemars(range(min = 1, max = 1_000_000))]
     pub parked_requests: usize,
     /// Bytes of those requests. At the limit: 503.
-    #[schemars(extend("x-default" = "a 32nd of the machine's memory, shared out among the workers; 64 MiB at most"))]
+    #[schemars(extend("x-default" = "a 32nd of the machine's memory, shared out among the workers; 2 MiB at least, 64 MiB at most"))]
     #[schemars(range(min = 65_536, max = 17_179_869_184_u64))]
     pub parked_bytes: Option<usize>,
     /// Bytes that registrations take in memory, those of all workers together; a usual phone takes some 240. At
     /// the limit a REGISTER that adds a contact is answered 503 and refreshes go on; an eighth above it those whose
     /// texts (Contact, Path, Call-ID, User-Agent) become longer are refused too. What was stored is loaded at a start
     /// whatever it takes. Removals are remembered for 37 s beside, in 64 MiB at most.
-    #[schemars(extend("x-default" = "a quarter of the machine's memory; 2 GiB at most"))]
+    #[schemars(extend("x-default" = "a quarter of the machine's memory; 2 MiB at least, 2 GiB at most"))]
     #[schemars(range(min = 1_048_576, max = 1_099_511_627_776_u64))]
     pub location_bytes: Option<usize>,
     /// DNS answers that one worker keeps. At the limit the one that expires soonest leaves.

@@ -262,6 +262,26 @@ fn the_quick_form_shows_only_what_it_measured() {
     }
 }
 
+/// Each point is a setting at its own peak: a line would say that there is something between two of them.
+#[test]
+fn settings_at_their_peaks_are_not_joined() {
+    let results = results("batching");
+    let page = page(&results).unwrap();
+    let bandwidth = page
+        .sections
+        .iter()
+        .find(|section| section.title.starts_with("Bandwidth"));
+    let plot = bandwidth.and_then(|section| section.plot.as_ref()).unwrap();
+    assert_eq!(plot.kind, Kind::Points);
+    let html = html(&results).unwrap();
+    let joined: Vec<&str> = html.matches(r#""joined":false"#).collect();
+    let not_lines = page.sections.iter().filter_map(|section| section.plot.as_ref());
+    assert_eq!(
+        joined.len(),
+        not_lines.filter(|plot| plot.kind != Kind::Lines).count()
+    );
+}
+
 #[test]
 fn the_verdict_comes_first() {
     for (name, begins) in [
