@@ -2,8 +2,10 @@
 //! The core logs nothing itself.
 
 mod calls;
+mod refusal;
 
 pub use calls::{BOUNDS_US, Calls, Code, Times};
+pub use refusal::RefusalCause;
 
 use alloc::boxed::Box;
 use core::net::{IpAddr, SocketAddr};
@@ -375,13 +377,16 @@ pub enum Event {
         to: Box<[u8]>,
         /// `uri` of the digest credentials if that is what was refused, else empty.
         digest_uri: Box<[u8]>,
-        /// Number of the rule that matched, from 0; `None`: none did, or it was refused later, after a time-out say.
+        /// Number of the rule that the request went by, from 0; `None`: none matched, or none was looked for. Rules may
+        /// have other numbers since, if the configuration has been loaded again.
         rule: Option<u16>,
         /// Status code of the answer.
         status: u16,
         /// Its reason phrase.
         reason: Box<str>,
-        /// Refusals of this source and status since the last report that were not reported.
+        /// Why, if the reason phrase does not say it.
+        cause: Option<RefusalCause>,
+        /// Refusals of this source, status and cause since the last report that were not reported.
         unreported: u32,
     },
     /// A source sends more than it may. Reported at once, then from time to time.

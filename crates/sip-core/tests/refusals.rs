@@ -7,11 +7,18 @@
 
 use crate::agent::{Login, login, nonce_of};
 use crate::common;
-use crate::forks::{BOB, call, invite, location, location_with, phone, registered, with_contact};
+use crate::forks::{
+    BOB, call, cancel, group, grouped, invite, location, location_with, phone, registered, with_contact,
+};
 
 use common::*;
 use sip_core::config::{Action, Config};
-use sip_core::event::Event;
+use sip_core::dispatcher::Distribution;
+use sip_core::event::RefusalCause::{
+    ContactSilent, ContactUnreachable, Draining, FlawedResponse, ForeignDomain, ForeignRoute, NextHopSilent,
+    NextHopUnavailable, NextHopUnreachable, NoDomain, NoRule, NotRegistered, NotSecure, TransactionLimit,
+};
+use sip_core::event::{Event, RefusalCause};
 use sip_core::query::{Answer, Records, Unavailable};
 
 const GONE: &str = "SIP;cause=503;text=\"Contact Unreachable\"";
@@ -156,6 +163,7 @@ fn each_refused_request_is_reported() {
         rule: Some(1),
         status: 603,
         reason: "Not Today".into(),
+        cause: Some(RefusalCause::RuleRejects),
         unreported: 0,
     };
     assert_eq!(refused(&mut b), [event]);
@@ -178,7 +186,7 @@ fn each_refused_request_is_reported() {
         refused(&mut b)[..],
         [Event::Refused {
             status: 408,
-            rule: None,
+            rule: Some(0),
             ..
         }]
     ));
@@ -191,6 +199,161 @@ fn each_refused_request_is_reported() {
     let sent = b.udp(CALLER, &text).remove(1);
     b.udp(CALLEE, &response(&sent, "486 Busy Here", ""));
     assert_eq!(refused(&mut b), []);
+}
+
+/// What the reports of refused requests say of each: status, number of the rule, cause.
+#[track_caller]
+fn causes(b: &mut Bench) -> Vec<(u16, Option<u16>, Option<RefusalCause>)> {
+    let said = |event: &Event| match event {
+        Event::Refused {
+            status, rule, cause, ..
+        } => (*status, *rule, *cause),
+        other => panic!("{other:?}"),
+    };
+    refused(b).iter().map(said).collect()
+}
+
+/// A request that was routed keeps its rule: what ends it later is reported with that, and with what ended it.
+#[test]
+fn a_request_that_fails_later_is_reported_with_its_rule_and_cause() {
+    type Ends = fn(&mut Bench, Vec<Sent>);
+    let silent: Ends = |b, _| {
+        b.pass(214_000);
+    };
+    let unreachable: Ends = |b, sent| {
+        for sent in sent {
+            b.undelivered(&sent);
+        }
+    };
+    let unavailable: Ends = |b, mut sent| {
+        // Each member that is tried in place of another, too.
+        while let Some(next) = sent.pop() {
+            let more = b.receive(next.to, &response(&next, "503 Service Unavailable", ""));
+            sent.extend(more.into_iter().filter(|s| s.text.starts_with("INVITE")));
+        }
+    };
+    let flawed: Ends = |b, sent| {
+        for sent in sent {
+            let text = response(&sent, "486 Busy Here", "").replace("From: ", "Not-From: ");
+            b.receive(sent.to, &text);
+        }
+    };
+    let cancelled: Ends = |b, _| {
+        b.udp(CALLER, &cancel());
+        b.pass(214_000);
+    };
+    let one_hop = config();
+    let members = grouped(group(Distribution::RoundRobin, 2));
+    for (config, phones, ends, reported) in [
+        (&one_hop, 0, silent, Some((408, NextHopSilent))),
+        (&one_hop, 0, unreachable, Some((500, NextHopUnreachable))),
+        (&one_hop, 0, unavailable, Some((500, NextHopUnavailable))),
+        (&one_hop, 0, flawed, Some((502, FlawedResponse))),
+        (&one_hop, 0, cancelled, None),
+        (&members, 0, unavailable, Some((500, NextHopUnavailable))),
+        (&location(), 1, silent, Some((480, ContactSilent))),
+        (&location(), 1, unreachable, Some((480, ContactUnreachable))),
+        (&location(), 2, silent, Some((480, ContactSilent))),
+        (&location(), 2, unreachable, Some((480, ContactUnreachable))),
+        (&location(), 2, unavailable, Some((500, NextHopUnavailable))),
+        (&location(), 2, flawed, Some((502, FlawedResponse))),
+        (&location(), 2, cancelled, None),
+    ] {
+        let phones: Vec<_> = (1..=phones).map(phone).collect();
+        // Behind a rule that does not match, so that the number is not that of a default.
+        let mut config = config.clone();
+        let mut other = relay("sip:192.0.2.30:5060");
+        other.when.methods = vec![b"MESSAGE"[..].into()];
+        config.routes.insert(0, other);
+        let mut b = match phones.is_empty() {
+            true => Bench::new(&config),
+            false => registered(&config, &phones),
+        };
+        let sent = call(&mut b);
+        assert_eq!(causes(&mut b), []);
+        ends(&mut b, sent);
+        let expected: Vec<_> = reported
+            .map(|(status, cause)| (status, Some(1), Some(cause)))
+            .into_iter()
+            .collect();
+        assert_eq!(causes(&mut b), expected, "{} phones", phones.len());
+    }
+}
+
+/// Where one status and reason phrase have several causes, the report names the cause. The response does not.
+#[test]
+fn a_refusal_is_reported_with_its_cause() {
+    let open = Config {
+        routes: vec![],
+        ..config()
+    };
+    let secure = Config {
+        routes: vec![],
+        ..all_transports()
+    };
+    let mut full = config();
+    full.limits.transactions = 0;
+    let mut strangers = config();
+    strangers.routes[0].auth = Some(true);
+    let invite = |uri: &str, extra: &str| request("INVITE", uri, "a1", extra);
+    let foreign = "sip:bob@elsewhere.example";
+    let route = "Route: <sip:192.0.2.77;lr>\n";
+    for (config, text, status, cause) in [
+        (&open, invite(foreign, ""), 403, NoRule),
+        (&open, invite(BOB, ""), 480, NotRegistered),
+        (&open, invite(BOB, route), 403, ForeignRoute),
+        (&secure, invite("sips:bob@example.com", ""), 480, NotSecure),
+        (
+            &open,
+            request("REGISTER", "sip:elsewhere.example", "a1", ""),
+            403,
+            ForeignDomain,
+        ),
+        (
+            &strangers,
+            invite(foreign, "").replace("alice@example.com", "alice@elsewhere.example"),
+            403,
+            NoDomain,
+        ),
+        (&full, invite(BOB, ""), 503, TransactionLimit),
+    ] {
+        let mut b = Bench::new(config);
+        let answer = one(b.udp(CALLER, &text));
+        assert!(
+            answer.first_line().starts_with(&format!("SIP/2.0 {status} ")),
+            "{answer:?}"
+        );
+        assert!(!answer.text.contains(cause.as_str()));
+        let rule = (cause == NoDomain || cause == TransactionLimit).then_some(0);
+        assert_eq!(causes(&mut b), [(status, rule, Some(cause))], "{text}");
+    }
+    let mut b = Bench::new(&open);
+    b.endpoint.drain();
+    b.udp(CALLER, &invite(BOB, ""));
+    assert_eq!(causes(&mut b), [(503, None, Some(Draining))]);
+}
+
+/// Causes have bounds of their own: a flood of one hides no other of the same status.
+#[test]
+fn each_cause_has_a_bound_of_its_own() {
+    let open = Config {
+        routes: vec![],
+        ..config()
+    };
+    let mut b = Bench::new(&open);
+    for n in 0..100 {
+        b.udp(
+            CALLER,
+            &request("INVITE", "sip:bob@elsewhere.example", &format!("a{n}"), ""),
+        );
+        b.pass(30);
+    }
+    assert_eq!(causes(&mut b).len(), 30);
+    b.udp(
+        CALLER,
+        &request("INVITE", BOB, "b1", "Route: <sip:192.0.2.77;lr>\n"),
+    );
+    assert_eq!(causes(&mut b), [(403, None, Some(ForeignRoute))]);
 }
 
 /// What was refused for the `uri` of its credentials is reported with it: the phone, or a proxy before this server,

@@ -179,10 +179,7 @@ impl Endpoint {
             return None;
         };
         if message.method().is_some() {
-            let status = Status {
-                code: error.fault.status(),
-                reason: error.fault.reason(),
-            };
+            let status = Status::new(error.fault.status(), error.fault.reason());
             let _ = engine.refuse_unreadable(&message, flow, status);
         } else {
             let outcome = engine.handle_flawed(&message, flow, Flaw::Framing(error.fault));

@@ -22,6 +22,7 @@ use crate::dispatcher::Group;
 use crate::engine::place::PlaceId;
 use crate::engine::reply::Status;
 use crate::engine::{Pin, is_sips};
+use crate::event::RefusalCause;
 use crate::resolve::Candidates;
 use crate::transaction::table::Key;
 use crate::transport::{Flow, PeerName};
@@ -375,6 +376,8 @@ pub(crate) struct Best {
     pub(crate) reason: Box<str>,
     /// Cause for the `Reason` of a 480, where `status` is the 430 of [`offer_gone`](Self::offer_gone); else 0.
     pub(crate) gone: u16,
+    /// Why the request ends with this status, for the log.
+    pub(crate) cause: Option<RefusalCause>,
     /// `WWW-Authenticate` and `Proxy-Authenticate` lines of all 401 and 407 so far.
     pub(crate) challenges: Vec<u8>,
     /// Responses whose challenges are in there; `None`: there was no room for them.
@@ -394,6 +397,7 @@ impl Default for Best {
             text: Vec::new(),
             reason: Box::default(),
             gone: 0,
+            cause: None,
             challenges: Vec::new(),
             challengers: Some(0),
         }
@@ -416,6 +420,8 @@ impl Best {
             text,
             reason: Box::default(),
             gone: 0,
+            // A response that is relayed is the next hop's refusal. Of a 503 this server makes a 500.
+            cause: (status == 503).then_some(RefusalCause::NextHopUnavailable),
             challenges: core::mem::take(&mut self.challenges),
             challengers: self.challengers,
         };
@@ -450,13 +456,15 @@ impl Best {
         (tells_alone(self.status) && !self.reason.is_empty()).then_some(Status {
             code: self.status,
             reason: &self.reason,
+            cause: self.cause,
         })
     }
 
     /// Takes an answer that is made here.
-    pub(crate) fn offer(&mut self, status: u16) {
+    pub(crate) fn offer(&mut self, status: u16, cause: Option<RefusalCause>) {
         if self.is_beaten_by(status) {
             self.take(status, |_| {});
+            self.cause = cause;
         }
     }
 
@@ -466,6 +474,10 @@ impl Best {
         if self.is_beaten_by(430) {
             self.take(430, |_| {});
             self.gone = cause;
+            self.cause = Some(match cause {
+                408 => RefusalCause::ContactSilent,
+                _ => RefusalCause::ContactUnreachable,
+            });
         }
     }
 
@@ -474,6 +486,7 @@ impl Best {
         if self.is_beaten_by(status.code) {
             self.take(status.code, |_| {});
             self.reason = bounded_reason(status.reason);
+            self.cause = status.cause;
         }
     }
 }
@@ -670,17 +683,17 @@ mod tests {
         for (i, better) in in_order.iter().enumerate() {
             for worse in &in_order[i + 1..] {
                 let mut best = Best::default();
-                best.offer(*worse);
+                best.offer(*worse, None);
                 best.take(*worse, |text| text.push(1));
-                best.offer(*better);
+                best.offer(*better, None);
                 assert_eq!((best.status, best.text.len()), (*better, 0), "{better} {worse}");
-                best.offer(*worse);
+                best.offer(*worse, None);
                 assert_eq!(best.status, *better);
             }
         }
         let mut best = Best::default();
-        best.offer(486);
-        best.offer(404);
+        best.offer(486, None);
+        best.offer(404, None);
         assert_eq!(best.status, 486, "the first of its kind");
     }
 }

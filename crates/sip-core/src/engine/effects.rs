@@ -157,6 +157,7 @@ impl Engine {
             branches: SmallVec::new(),
             cancelled: false,
             authorized: false,
+            rule: self.rule_at_hand,
             started: self.now.instant,
             alerted_us: None,
             begins_call: false,

@@ -120,6 +120,8 @@ pub(crate) struct ServerUser {
     pub(crate) cancelled: bool,
     /// The caller proved who he is, or need not.
     pub(crate) authorized: bool,
+    /// Number of the rule that it goes by.
+    pub(crate) rule: Option<u16>,
     /// When the request came.
     pub(crate) started: Instant,
     /// Microseconds from `started` to the first provisional response other than 100; an hour at most. Only 32 bits,

@@ -14,6 +14,7 @@ use sip_message::{HeaderName, Message};
 use super::Engine;
 use super::reply::Status;
 use crate::event::Event;
+use crate::transaction::table::Key;
 use crate::transport::Flow;
 
 /// Entries of the table, each for a source and status.
@@ -99,12 +100,20 @@ impl Engine {
             .note(report, key, self.now.instant.as_micros() / 1_000_000)
     }
 
-    /// Reports a request that this server refuses. Challenges are no refusals.
-    pub(crate) fn note_refusal(&mut self, message: &Message<'_>, flow: Flow, status: Status<'_>) {
-        if status.code < 400 || matches!(status.code, 401 | 407) {
+    /// Reports a request that this server refuses. Challenges are no refusals, nor is the end of a cancelled call.
+    pub(crate) fn note_refusal(
+        &mut self,
+        message: &Message<'_>,
+        flow: Flow,
+        server: Option<Key>,
+        status: Status<'_>,
+    ) {
+        if status.code < 400 || matches!(status.code, 401 | 407 | 487) {
             return;
         }
-        let Some(unreported) = self.may_report(Report::Refusal, flow, status.code) else {
+        // A status has ten bits.
+        let cause = status.cause.map_or(0, |cause| 1 + cause as u16);
+        let Some(unreported) = self.may_report(Report::Refusal, flow, status.code | cause << 10) else {
             return;
         };
         let text = |value: &[u8]| Box::from(value.get(..MOST_TEXT).unwrap_or(value));
@@ -123,9 +132,11 @@ impl Engine {
                 true => text(wrong_digest_uri(message)),
                 false => Box::default(),
             },
-            rule: self.rule_at_hand,
+            // Once it is routed its transaction knows.
+            rule: self.rule_at_hand.or_else(|| self.table.live(server?)?.user.rule),
             status: status.code,
             reason: status.reason.chars().take(MOST_TEXT).collect(),
+            cause: status.cause,
             unreported,
         });
     }

@@ -9,6 +9,7 @@ use sip_message::{HeaderName, Message, Method};
 use super::Engine;
 use super::secrets::write_hex;
 use crate::activity::Component;
+use crate::event::RefusalCause;
 use crate::transaction::table::Key;
 use crate::transport::{Flow, stun, via};
 
@@ -20,115 +21,75 @@ pub(crate) const TAG_PREFIX: &[u8] = b"tz";
 pub(crate) struct Status<'a> {
     pub(crate) code: u16,
     pub(crate) reason: &'a str,
+    /// Why the request is refused, for the log.
+    pub(crate) cause: Option<RefusalCause>,
+}
+
+impl<'a> Status<'a> {
+    pub(crate) const fn new(code: u16, reason: &'a str) -> Self {
+        Self {
+            code,
+            reason,
+            cause: None,
+        }
+    }
+
+    /// The same status, logged with this cause.
+    pub(crate) const fn because(self, cause: RefusalCause) -> Self {
+        Self {
+            cause: Some(cause),
+            ..self
+        }
+    }
 }
 
 impl Status<'static> {
-    pub(crate) const TRYING: Self = Self {
-        code: 100,
-        reason: "Trying",
-    };
-    pub(crate) const OK: Self = Self {
-        code: 200,
-        reason: "OK",
-    };
-    pub(crate) const MOVED_TEMPORARILY: Self = Self {
-        code: 302,
-        reason: "Moved Temporarily",
-    };
-    pub(crate) const UNAUTHORIZED: Self = Self {
-        code: 401,
-        reason: "Unauthorized",
-    };
-    pub(crate) const FORBIDDEN: Self = Self {
-        code: 403,
-        reason: "Forbidden",
-    };
-    pub(crate) const DESTINATION_DENIED: Self = Self {
-        code: 403,
-        reason: "Destination Denied",
-    };
+    pub(crate) const TRYING: Self = Self::new(100, "Trying");
+    pub(crate) const OK: Self = Self::new(200, "OK");
+    pub(crate) const MOVED_TEMPORARILY: Self = Self::new(302, "Moved Temporarily");
+    pub(crate) const UNAUTHORIZED: Self = Self::new(401, "Unauthorized");
+    pub(crate) const FORBIDDEN: Self = Self::new(403, "Forbidden");
+    pub(crate) const DESTINATION_DENIED: Self = Self::new(403, "Destination Denied");
     /// The same code as for a user that is not registered.
-    pub(crate) const CONTACT_DENIED: Self = Self {
-        code: 480,
-        reason: "Contact Denied",
-    };
-    pub(crate) const METHOD_NOT_ALLOWED: Self = Self {
-        code: 405,
-        reason: "Method Not Allowed",
-    };
-    pub(crate) const PROXY_AUTHENTICATION_REQUIRED: Self = Self {
-        code: 407,
-        reason: "Proxy Authentication Required",
-    };
-    pub(crate) const REQUEST_TIMEOUT: Self = Self {
-        code: 408,
-        reason: "Request Timeout",
-    };
-    pub(crate) const UNSUPPORTED_URI_SCHEME: Self = Self {
-        code: 416,
-        reason: "Unsupported URI Scheme",
-    };
-    pub(crate) const BAD_EXTENSION: Self = Self {
-        code: 420,
-        reason: "Bad Extension",
-    };
+    pub(crate) const CONTACT_DENIED: Self = Self::new(480, "Contact Denied");
+    pub(crate) const METHOD_NOT_ALLOWED: Self = Self::new(405, "Method Not Allowed");
+    pub(crate) const PROXY_AUTHENTICATION_REQUIRED: Self = Self::new(407, "Proxy Authentication Required");
+    pub(crate) const REQUEST_TIMEOUT: Self = Self::new(408, "Request Timeout");
+    pub(crate) const UNSUPPORTED_URI_SCHEME: Self = Self::new(416, "Unsupported URI Scheme");
+    pub(crate) const BAD_EXTENSION: Self = Self::new(420, "Bad Extension");
     /// RFC 5626 §11.
-    pub(crate) const FLOW_FAILED: Self = Self {
-        code: 430,
-        reason: "Flow Failed",
-    };
-    pub(crate) const TEMPORARILY_UNAVAILABLE: Self = Self {
-        code: 480,
-        reason: "Temporarily Unavailable",
-    };
-    pub(crate) const NO_TRANSACTION: Self = Self {
-        code: 481,
-        reason: "Call/Transaction Does Not Exist",
-    };
+    pub(crate) const FLOW_FAILED: Self = Self::new(430, "Flow Failed");
+    pub(crate) const TEMPORARILY_UNAVAILABLE: Self = Self::new(480, "Temporarily Unavailable");
+    pub(crate) const NO_TRANSACTION: Self = Self::new(481, "Call/Transaction Does Not Exist");
     /// RFC 3261 §21.4.20.
-    pub(crate) const LOOP_DETECTED: Self = Self {
-        code: 482,
-        reason: "Loop Detected",
-    };
+    pub(crate) const LOOP_DETECTED: Self = Self::new(482, "Loop Detected");
     /// RFC 5393 §6.
-    pub(crate) const MAX_BREADTH_EXCEEDED: Self = Self {
-        code: 440,
-        reason: "Max-Breadth Exceeded",
-    };
-    pub(crate) const TOO_MANY_HOPS: Self = Self {
-        code: 483,
-        reason: "Too Many Hops",
-    };
-    pub(crate) const REQUEST_TERMINATED: Self = Self {
-        code: 487,
-        reason: "Request Terminated",
-    };
-    pub(crate) const SERVER_ERROR: Self = Self {
-        code: 500,
-        reason: "Server Internal Error",
-    };
-    pub(crate) const BAD_GATEWAY: Self = Self {
-        code: 502,
-        reason: "Bad Gateway",
-    };
-    pub(crate) const NOT_IMPLEMENTED: Self = Self {
-        code: 501,
-        reason: "Not Implemented",
-    };
-    pub(crate) const SERVICE_UNAVAILABLE: Self = Self {
-        code: 503,
-        reason: "Service Unavailable",
-    };
-    pub(crate) const VERSION_NOT_SUPPORTED: Self = Self {
-        code: 505,
-        reason: "Version Not Supported",
-    };
+    pub(crate) const MAX_BREADTH_EXCEEDED: Self = Self::new(440, "Max-Breadth Exceeded");
+    pub(crate) const TOO_MANY_HOPS: Self = Self::new(483, "Too Many Hops");
+    pub(crate) const REQUEST_TERMINATED: Self = Self::new(487, "Request Terminated");
+    pub(crate) const SERVER_ERROR: Self = Self::new(500, "Server Internal Error");
+    pub(crate) const BAD_GATEWAY: Self = Self::new(502, "Bad Gateway");
+    pub(crate) const NOT_IMPLEMENTED: Self = Self::new(501, "Not Implemented");
+    pub(crate) const SERVICE_UNAVAILABLE: Self = Self::new(503, "Service Unavailable");
+    pub(crate) const VERSION_NOT_SUPPORTED: Self = Self::new(505, "Version Not Supported");
+
+    /// No further transaction is begun.
+    pub(crate) const NO_ROOM: Self = Self::SERVICE_UNAVAILABLE.because(RefusalCause::TransactionLimit);
+    pub(crate) const NOT_REGISTERED: Self =
+        Self::TEMPORARILY_UNAVAILABLE.because(RefusalCause::NotRegistered);
+    /// With [`reason_of_gone`](crate::proxy::response::reason_of_gone).
+    pub(crate) const CONTACT_UNREACHABLE: Self =
+        Self::TEMPORARILY_UNAVAILABLE.because(RefusalCause::ContactUnreachable);
+    pub(crate) const CONTACT_UNUSABLE: Self =
+        Self::TEMPORARILY_UNAVAILABLE.because(RefusalCause::ContactUnusable);
+    /// RFC 5630 §5.3: nothing that is SIPS goes on by anything but TLS.
+    pub(crate) const NOT_SECURE: Self = Self::TEMPORARILY_UNAVAILABLE.because(RefusalCause::NotSecure);
 
     /// The `uri` of digest credentials is not the Request-URI (RFC 3261 §22.4, rule 5).
     pub(crate) const WRONG_DIGEST_URI: Self = Self::bad_request("Digest uri Is Not The Request-URI");
 
     pub(crate) const fn bad_request(reason: &'static str) -> Self {
-        Self { code: 400, reason }
+        Self::new(400, reason)
     }
 }
 
@@ -310,7 +271,7 @@ impl Engine {
         }
         let before = self.activity.enter(Component::Build);
         self.count_reply(reply.status.code);
-        self.note_refusal(message, flow, reply.status);
+        self.note_refusal(message, flow, server, reply.status);
         let mut text = core::mem::take(&mut self.scratch);
         text.clear();
         self.write_reply(&mut text, message, flow, reply);

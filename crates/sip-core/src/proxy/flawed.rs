@@ -18,7 +18,7 @@ use crate::engine::context::TargetState;
 use crate::engine::effects::{ClientEvent, ServerEvent};
 use crate::engine::reply::Status;
 use crate::engine::{ClientUser, Course, Engine, Owner};
-use crate::event::Event;
+use crate::event::{Event, RefusalCause};
 use crate::transaction::Passed;
 use crate::transaction::table::Key;
 use crate::transport::Flow;
@@ -142,7 +142,9 @@ impl Engine {
         let tells = flaw == Flaw::OnlyOurVia && says_enough(method, status);
         let end = match (method, accepted, tells) {
             (_, _, true) => End::Status(own_status(status, message)),
-            (Method::Invite, _, false) => End::Status(Status::BAD_GATEWAY),
+            (Method::Invite, _, false) => {
+                End::Status(Status::BAD_GATEWAY.because(RefusalCause::FlawedResponse))
+            }
             (_, _, false) => End::Silence,
         };
         if self.context(server).is_none() {
@@ -167,7 +169,7 @@ impl Engine {
             context.is_silent = true;
             context.end();
         } else {
-            context.best.offer(408);
+            context.best.offer(408, Some(RefusalCause::FlawedResponse));
         }
         self.member_answered(server, target);
         self.next_step(server, None)
@@ -190,7 +192,10 @@ impl Engine {
         match end {
             _ if invite && found.user.cancelled => self.answer_stored(server, Status::REQUEST_TERMINATED),
             // As where it can be passed on (§16.7 step 6).
-            End::Status(Status { code: 503, .. }) => self.answer_stored(server, Status::SERVER_ERROR),
+            End::Status(Status { code: 503, .. }) => {
+                let status = Status::SERVER_ERROR.because(RefusalCause::NextHopUnavailable);
+                self.answer_stored(server, status);
+            }
             End::Status(status) => self.answer_stored(server, status),
             End::Silence => self.server_event(server, ServerEvent::Abandon, &[]),
         }
@@ -286,7 +291,11 @@ fn says_enough(method: Method<'_>, status: u16) -> bool {
 /// The status of a response, for an answer made here.
 fn own_status<'a>(code: u16, message: &Message<'a>) -> Status<'a> {
     let reason = core::str::from_utf8(message.reason()).unwrap_or_default();
-    Status { code, reason }
+    let cause = match code {
+        503 => RefusalCause::NextHopUnavailable,
+        _ => RefusalCause::FlawedResponse,
+    };
+    Status::new(code, reason).because(cause)
 }
 
 /// To as written, if it can be read, has a tag, and would not break the line that it is copied to.

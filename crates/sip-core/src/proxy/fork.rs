@@ -14,7 +14,7 @@ use crate::engine::context::{Context, MAX_CHALLENGES, Step, TargetState};
 use crate::engine::effects::ServerEvent;
 use crate::engine::reply::{Reply, Status};
 use crate::engine::request::Request;
-use crate::event::Event;
+use crate::event::{Event, RefusalCause};
 use crate::transaction::table::Key;
 
 /// A branch's final answer.
@@ -137,9 +137,11 @@ impl Engine {
         }
         if let Some(context) = self.context(server) {
             match failure {
-                Failure::TimedOut => context.best.offer(408),
+                Failure::TimedOut => context.best.offer(408, Some(RefusalCause::NextHopSilent)),
                 // §16.9: an error of the transport counts as 503.
-                Failure::Unreachable => context.best.offer(503),
+                Failure::Unreachable => {
+                    context.best.offer(503, Some(RefusalCause::NextHopUnreachable));
+                }
                 Failure::FlowGone(_) | Failure::ContactGone => context.best.offer_gone(503),
                 Failure::ContactSilent => context.best.offer_gone(408),
             }
@@ -161,7 +163,7 @@ impl Engine {
             return Outcome::Done;
         }
         context.set_state(number, TargetState::Done);
-        context.best.offer(408);
+        context.best.offer(408, Some(RefusalCause::NextHopSilent));
         self.next_step(server, None)
     }
 
@@ -290,7 +292,7 @@ impl Engine {
             .map(|mut c| core::mem::take(&mut c.best))
             .unwrap_or_default();
         let made_here = best.text.is_empty();
-        let (alone, gone) = (best.status_alone(), best.gone);
+        let (alone, gone, cause) = (best.status_alone(), best.gone, best.cause);
         let status = match best.status {
             // §16.10: cancelled before anybody answered.
             _ if cancelled && invite && made_here => Status::REQUEST_TERMINATED,
@@ -307,6 +309,10 @@ impl Engine {
             }),
             _ if alone.is_some() => alone.unwrap_or(Status::SERVER_ERROR),
             _ => Status::SERVER_ERROR,
+        };
+        let status = match status.code {
+            487 => status,
+            _ => Status { cause, ..status },
         };
         let extra: &[u8] = match (status.code, best.status) {
             (480, 430) if alone.is_none() => reason_of_gone(gone),

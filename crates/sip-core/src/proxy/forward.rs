@@ -205,6 +205,7 @@ impl Engine {
     pub(crate) fn pass_authorized(&mut self, server: Key) {
         if let Some(found) = self.table.live_mut(server) {
             found.user.authorized = true;
+            found.user.rule = self.rule_at_hand;
         }
         self.counters.relayed_stateful += 1;
     }

@@ -15,7 +15,7 @@ use crate::engine::reply::Status;
 use crate::engine::secrets::BranchInput;
 use crate::engine::seed::Seed;
 use crate::engine::{Course, Engine, Owner, Pin};
-use crate::event::Event;
+use crate::event::{Event, RefusalCause};
 use crate::id::{ConnId, WorkerId};
 use crate::time::Instant;
 use crate::transaction::table::{ClientMachine, Key, ServerMachine};
@@ -372,7 +372,8 @@ impl Engine {
         }
         if status == 503 {
             // §16.7 step 6: a 503 would say that this proxy can serve nothing.
-            self.answer_stored(server, Status::SERVER_ERROR);
+            let status = Status::SERVER_ERROR.because(RefusalCause::NextHopUnavailable);
+            self.answer_stored(server, status);
             return;
         }
         self.relay_through(server, status, message);
@@ -542,16 +543,23 @@ impl Engine {
         };
         match (found.user.cancelled, failure) {
             (true, _) if invite => self.answer_stored(server, Status::REQUEST_TERMINATED),
-            (_, Failure::TimedOut) if invite => self.answer_stored(server, Status::REQUEST_TIMEOUT),
+            (_, Failure::TimedOut) if invite => {
+                let status = Status::REQUEST_TIMEOUT.because(RefusalCause::NextHopSilent);
+                self.answer_stored(server, status);
+            }
             // RFC 4320 §4.2: no 408 to a non-INVITE; its sender has timed out as well.
             (_, Failure::TimedOut) => self.server_event(server, ServerEvent::Abandon, &[]),
-            (_, Failure::Unreachable) => self.answer_stored(server, Status::SERVER_ERROR),
+            (_, Failure::Unreachable) => {
+                let status = Status::SERVER_ERROR.because(RefusalCause::NextHopUnreachable);
+                self.answer_stored(server, status);
+            }
             (_, Failure::FlowGone(Pin::Route)) => self.answer_stored(server, Status::FLOW_FAILED),
             (_, Failure::FlowGone(_) | Failure::ContactGone) => {
-                self.answer_stored_with(server, Status::TEMPORARILY_UNAVAILABLE, reason_of_gone(503));
+                self.answer_stored_with(server, Status::CONTACT_UNREACHABLE, reason_of_gone(503));
             }
             (_, Failure::ContactSilent) => {
-                self.answer_stored_with(server, Status::TEMPORARILY_UNAVAILABLE, reason_of_gone(408));
+                let status = Status::TEMPORARILY_UNAVAILABLE.because(RefusalCause::ContactSilent);
+                self.answer_stored_with(server, status, reason_of_gone(408));
             }
         }
     }

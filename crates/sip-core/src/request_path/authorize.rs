@@ -21,7 +21,7 @@ use crate::engine::refusals::Report;
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
 use crate::engine::waiting::{Parked, Purpose};
-use crate::event::{AuthFailure, Event};
+use crate::event::{AuthFailure, Event, RefusalCause};
 use crate::location::aor::unescape;
 use crate::query::{QueryKind, Secrets};
 use crate::transport::Transport;
@@ -263,7 +263,8 @@ impl Engine {
         if progress.any_account_of == 0 && !self.owns(request, domain, credentials.username) {
             self.counters.auth_rejected += 1;
             self.note_failure(request, &domain.name, credentials, AuthFailure::NotOwner);
-            self.refuse(request, progress.server, Status::FORBIDDEN);
+            let status = Status::FORBIDDEN.because(RefusalCause::NotOwner);
+            self.refuse(request, progress.server, status);
             return Authorized::No;
         }
         self.counters.auth_accepted += 1;
@@ -378,7 +379,8 @@ impl Engine {
             realm: domain.auth.realm.clone(),
         };
         if !self.may_ask_for(&request.flow) {
-            self.refuse(request, progress.server, Status::SERVICE_UNAVAILABLE);
+            let status = Status::SERVICE_UNAVAILABLE.because(RefusalCause::SourceLimit);
+            self.refuse(request, progress.server, status);
             return Authorized::No;
         }
         if let Some(mut parked) = self.park(request, progress, StateMode::Transaction) {
@@ -399,7 +401,8 @@ impl Engine {
     ) -> Option<Parked> {
         let bytes = request.message.bytes();
         if !self.may_park(bytes.len()) {
-            self.refuse(request, progress.server, Status::SERVICE_UNAVAILABLE);
+            let status = Status::SERVICE_UNAVAILABLE.because(RefusalCause::ParkedLimit);
+            self.refuse(request, progress.server, status);
             return None;
         }
         let plain = state == StateMode::Stateless
@@ -410,7 +413,7 @@ impl Engine {
             None => match self.begin(request) {
                 Some(key) => Some(key),
                 None => {
-                    self.refuse(request, None, Status::SERVICE_UNAVAILABLE);
+                    self.refuse(request, None, Status::NO_ROOM);
                     return None;
                 }
             },
@@ -443,7 +446,8 @@ impl Engine {
         let config = self.config.clone();
         let Some(domain) = self.auth_domain(request, &config, progress) else {
             // The configuration changed while it waited: the domain is no longer ours.
-            self.refuse(request, progress.server, Status::FORBIDDEN);
+            let status = Status::FORBIDDEN.because(RefusalCause::ForeignDomain);
+            self.refuse(request, progress.server, status);
             return Authorized::No;
         };
         match challenge::find(&request.message, role_of(request.method), &domain.auth) {

@@ -13,6 +13,7 @@ use crate::config::StateMode;
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
 use crate::engine::{Engine, LocationTarget, is_sips};
+use crate::event::RefusalCause;
 use crate::proxy::forward::write_request_uri;
 use crate::proxy::hop::Hop;
 
@@ -26,7 +27,7 @@ impl Engine {
         let count = self.resolve_own(request, count);
         if count == 0 {
             // The same for a user who is not there and for one that there never was.
-            return self.no_way(request, progress, Status::TEMPORARILY_UNAVAILABLE);
+            return self.no_way(request, progress, Status::NOT_REGISTERED);
         }
         let mut found = core::mem::take(&mut self.found);
         for target in found.iter_mut().take(count) {
@@ -111,7 +112,10 @@ impl Engine {
         if !target.path.is_empty() {
             return match first_hop(&target.path) {
                 Some(hop) => self.locate_and_send(request, progress, plan, hop, contact),
-                None => self.refuse(request, progress.server, Status::SERVER_ERROR),
+                None => {
+                    let status = Status::SERVER_ERROR.because(RefusalCause::ContactUnusable);
+                    self.refuse(request, progress.server, status);
+                }
             };
         }
         let secure = target.secure;
@@ -120,13 +124,16 @@ impl Engine {
                 let pin = target.pin();
                 self.send(request, progress, plan, Way::Registered(flow, pin), contact);
             }
-            None if target.only_flow => self.no_way(request, progress, Status::TEMPORARILY_UNAVAILABLE),
+            None if target.only_flow => {
+                let status = Status::TEMPORARILY_UNAVAILABLE.because(RefusalCause::ContactFlowClosed);
+                self.no_way(request, progress, status);
+            }
             None => match Uri::parse(&target.contact) {
                 Ok(Uri::Sip(uri)) => match Hop::of_contact(&uri, secure, Some(target.flow.remote.ip())) {
                     Some(hop) => self.locate_and_send(request, progress, plan, hop, contact),
-                    None => self.refuse(request, progress.server, Status::TEMPORARILY_UNAVAILABLE),
+                    None => self.refuse(request, progress.server, Status::CONTACT_UNUSABLE),
                 },
-                _ => self.refuse(request, progress.server, Status::TEMPORARILY_UNAVAILABLE),
+                _ => self.refuse(request, progress.server, Status::CONTACT_UNUSABLE),
             },
         }
     }

@@ -7,6 +7,7 @@ use sip_message::{HeaderName, Host, Method, Params, Uri};
 use crate::engine::Engine;
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
+use crate::event::RefusalCause;
 use crate::proxy::flow_token::{RouteFlow, TokenOwner};
 use crate::proxy::forward::keep_values;
 use crate::proxy::mark::Mark;
@@ -105,7 +106,7 @@ impl Engine {
         position.mark = None;
         position.flow = None;
         if position.next_route.is_some() && !self.may_preload(request) {
-            return Err(Status::FORBIDDEN);
+            return Err(Status::FORBIDDEN.because(RefusalCause::ForeignRoute));
         }
         Ok(())
     }
@@ -201,7 +202,7 @@ impl Engine {
 fn flow_onward(from_caller: bool, token: Option<TokenOwner>) -> Result<Option<RouteFlow>, Status<'static>> {
     match token {
         None => Ok(None),
-        Some(TokenOwner::Forged) => Err(Status::FORBIDDEN),
+        Some(TokenOwner::Forged) => Err(Status::FORBIDDEN.because(RefusalCause::ForgedToken)),
         Some(TokenOwner::Here(route) | TokenOwner::Elsewhere(route)) if route.to_initiator == from_caller => {
             Ok(None)
         }

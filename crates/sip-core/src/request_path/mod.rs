@@ -32,6 +32,7 @@ use crate::engine::Engine;
 use crate::engine::place::DomainNumber;
 use crate::engine::reply::{Reply, Status};
 use crate::engine::request::Request;
+use crate::event::RefusalCause;
 use crate::id::WorkerId;
 use crate::proxy::forward::{OWN_BRANCH, read_branch};
 use crate::transaction::table::Key;
@@ -153,7 +154,8 @@ impl Engine {
         }
         let is_new = progress.server.is_none() && !progress.authorized && !position.in_dialog;
         if self.draining && is_new && !matches!(request.method, Method::Ack | Method::Cancel) {
-            return self.refuse(request, progress.server, Status::SERVICE_UNAVAILABLE);
+            let status = Status::SERVICE_UNAVAILABLE.because(RefusalCause::Draining);
+            return self.refuse(request, progress.server, status);
         }
         if request.method == Method::Register {
             return self.register(request, progress);

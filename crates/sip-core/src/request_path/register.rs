@@ -17,6 +17,7 @@ use crate::engine::reply::{Reply, Status};
 use crate::engine::request::Request;
 use crate::engine::waiting::{Parked, Purpose, Told};
 use crate::event::Event;
+use crate::event::RefusalCause;
 use crate::location::{AorRecord, codec};
 use crate::proxy::hop::Hop;
 use crate::query::{Query, QueryKind};
@@ -85,7 +86,8 @@ impl Engine {
             .and_then(|uri| self.directory.domain_of(&config, uri));
         let Some(domain) = named else {
             self.counters.registrations_refused += 1;
-            return self.refuse(request, progress.server, Status::FORBIDDEN);
+            let status = Status::FORBIDDEN.because(RefusalCause::ForeignDomain);
+            return self.refuse(request, progress.server, status);
         };
         if domain.auth.asks(request.method.as_bytes(), false)
             && self.authorize(request, progress, domain) == Authorized::No
@@ -101,20 +103,13 @@ impl Engine {
         });
         let Some(aor) = record_of else {
             self.counters.registrations_refused += 1;
-            let status = Status {
-                code: 404,
-                reason: "Not Found",
-            };
-            return self.refuse(request, progress.server, status);
+            return self.refuse(request, progress.server, Status::new(404, "Not Found"));
         };
         if let Err(rejection) = self.register_aor(request, progress, &aor) {
             self.counters.registrations_refused += 1;
             let mut extra = Vec::new();
             rejection.write_headers(&request.message, &mut extra);
-            let status = Status {
-                code: rejection.status(),
-                reason: rejection.reason(),
-            };
+            let status = Status::new(rejection.status(), rejection.reason());
             self.refuse_with(request, progress.server, status, &extra);
         }
     }
@@ -278,7 +273,8 @@ impl Engine {
         let lost_len = applied.lost.as_ref().map_or(0, |lost| lost.len());
         if !self.may_park(bytes.len() + response.len() + lost_len) {
             self.undo(aor, applied.lost.as_deref(), applied.version, false);
-            self.refuse(request, progress.server, Status::SERVICE_UNAVAILABLE);
+            let status = Status::SERVICE_UNAVAILABLE.because(RefusalCause::ParkedLimit);
+            self.refuse(request, progress.server, status);
             return;
         }
         let parked = Parked {

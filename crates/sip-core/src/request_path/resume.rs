@@ -9,7 +9,7 @@ use crate::engine::context::TargetState;
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
 use crate::engine::waiting::{Parked, Purpose, Told};
-use crate::event::Event;
+use crate::event::{Event, RefusalCause};
 use crate::id::QueryId;
 use crate::query::{Answer, Records, Unavailable};
 use crate::transaction::table::Key;
@@ -70,7 +70,8 @@ impl Engine {
                     None => {
                         self.counters.registrations_failed += 1;
                         self.with_parked(&parked, |engine, request, progress| {
-                            engine.refuse(request, progress.server, Status::SERVER_ERROR);
+                            let status = Status::SERVER_ERROR.because(RefusalCause::NotSaved);
+                            engine.refuse(request, progress.server, status);
                         });
                     }
                 }
@@ -109,12 +110,10 @@ impl Engine {
     pub(crate) fn credentials_unavailable(&mut self, request: &Request<'_>, progress: Progress) {
         self.counters.auth_unavailable += 1;
         let status = match self.config.credentials_unavailable {
-            504 => Status {
-                code: 504,
-                reason: "Server Time-out",
-            },
+            504 => Status::new(504, "Server Time-out"),
             _ => Status::SERVICE_UNAVAILABLE,
         };
+        let status = status.because(RefusalCause::CredentialsUnavailable);
         // §21.5.4: when to try again, for user agents; jittered, so that they do not come together.
         let seconds = 2 + (self.secrets.dice(request.call_id) % 6) as u8;
         let extra = [b"Retry-After: ".as_slice(), &[b'0' + seconds], b"\r\n"].concat();

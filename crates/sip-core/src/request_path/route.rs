@@ -18,6 +18,7 @@ use crate::engine::place::DomainNumber;
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
 use crate::engine::{Engine, Pin, is_sips};
+use crate::event::RefusalCause;
 use crate::proxy::flow_token::RouteFlow;
 use crate::proxy::forward::{Decision, NotSent, keep_values};
 use crate::proxy::hop::Hop;
@@ -203,7 +204,8 @@ impl Engine {
         match domain {
             Some(domain) => self.authorize(request, progress, domain),
             None => {
-                self.refuse(request, progress.server, Status::FORBIDDEN);
+                let status = Status::FORBIDDEN.because(RefusalCause::NoDomain);
+                self.refuse(request, progress.server, status);
                 Authorized::No
             }
         }
@@ -365,7 +367,7 @@ impl Engine {
             return self.no_way(request, progress, Status::FLOW_FAILED);
         }
         if request.is_secure() && !flow.transport.is_secure() {
-            return self.no_way(request, progress, Status::TEMPORARILY_UNAVAILABLE);
+            return self.no_way(request, progress, Status::NOT_SECURE);
         }
         let (pin, contact) = match route.only {
             true => (Pin::Route, None),
@@ -395,13 +397,13 @@ impl Engine {
             if self.own_domain_of(&request.uri).is_some() {
                 return self.follow_location(request, progress, plan);
             }
-            return self.no_way(request, progress, Status::FORBIDDEN);
+            return self.no_way(request, progress, Status::FORBIDDEN.because(RefusalCause::NoRule));
         };
         match &rule.action {
             Action::Reject { status, reason } => {
                 let reason = core::str::from_utf8(reason).unwrap_or("Rejected");
-                let code = *status;
-                self.no_way(request, progress, Status { code, reason });
+                let status = Status::new(*status, reason).because(RefusalCause::RuleRejects);
+                self.no_way(request, progress, status);
             }
             Action::Redirect(redirect) => self.redirect(request, progress, plan, redirect),
             Action::Relay(relay) => self.follow_relay(request, progress, plan, relay),
@@ -501,13 +503,14 @@ impl Engine {
         };
         // RFC 5630 §5.3: nothing that is SIPS goes on by anything but TLS.
         let Some(hop) = hop else {
-            return self.no_way(request, progress, Status::TEMPORARILY_UNAVAILABLE);
+            return self.no_way(request, progress, Status::NOT_SECURE);
         };
         let stateless = request.method == Method::Ack || plan.state == StateMode::Stateless;
         let question = self.question(hop, request.call_id, stateless);
         match self.resolver.locate(self.now.instant, &question) {
             Located::Done(candidates) if self.leads_astray(request, plan.position, &hop, &candidates) => {
-                self.refuse(request, progress.server, Status::FORBIDDEN);
+                let status = Status::FORBIDDEN.because(RefusalCause::GuardedPlace);
+                self.refuse(request, progress.server, status);
             }
             Located::Done(mut candidates) if !candidates.is_empty() => {
                 if !self.keep_allowed(request, plan.position, &hop, &mut candidates) {
@@ -529,17 +532,18 @@ impl Engine {
             // The host of a registered contact has no address: the phone is gone.
             Located::Done(_) if contact.is_some_and(|(_, path)| path.is_empty()) => {
                 self.counters.dropped_no_route += 1;
-                let status = Status::TEMPORARILY_UNAVAILABLE;
+                let status = Status::CONTACT_UNREACHABLE;
                 self.refuse_with(request, progress.server, status, reason_of_gone(503));
             }
             // RFC 3263 §4.3 with RFC 3261 §16.7 step 6: as a 503 from there, which goes on as 500.
             Located::Done(_) | Located::Unavailable | Located::Ask { .. } => {
                 self.counters.dropped_no_route += 1;
-                let status = Status {
-                    code: 500,
-                    reason: "Next Hop Not Found",
-                };
-                self.refuse(request, progress.server, status);
+                let status = Status::new(500, "Next Hop Not Found");
+                self.refuse(
+                    request,
+                    progress.server,
+                    status.because(RefusalCause::NextHopUnreachable),
+                );
             }
         }
     }
@@ -574,18 +578,19 @@ impl Engine {
         };
         match self.forward(request, progress.server, &decision) {
             Ok(()) => {}
-            Err(NotSent::Full) => self.refuse(request, progress.server, Status::SERVICE_UNAVAILABLE),
+            Err(NotSent::Full) => self.refuse(request, progress.server, Status::NO_ROOM),
             Err(NotSent::NoListener) if decision.contact.is_some() => {
                 self.counters.dropped_no_route += 1;
-                self.no_way(request, progress, Status::TEMPORARILY_UNAVAILABLE);
+                self.no_way(request, progress, Status::CONTACT_UNREACHABLE);
             }
             Err(NotSent::NoListener) => {
                 self.counters.dropped_no_route += 1;
-                let status = Status {
-                    code: 500,
-                    reason: "No Listener Reaches The Next Hop",
-                };
-                self.refuse(request, progress.server, status);
+                let status = Status::new(500, "No Listener Reaches The Next Hop");
+                self.refuse(
+                    request,
+                    progress.server,
+                    status.because(RefusalCause::NextHopUnreachable),
+                );
             }
         }
     }

@@ -58,7 +58,7 @@ impl Engine {
         let listener = self.config.listeners.get(usize::from(request.flow.listener.0));
         warning.extend_from_slice(listener.map_or(&[], |l| &l.sent_by));
         warning.extend_from_slice(b" \"SIPS Not Allowed\"\r\n");
-        Err((Status::TEMPORARILY_UNAVAILABLE, warning))
+        Err((Status::NOT_SECURE, warning))
     }
 
     /// §16.3 step 3, for what is to be sent on.

@@ -18,6 +18,7 @@ use crate::engine::reply::{Reply, Status};
 use crate::engine::request::Request;
 use crate::engine::waiting::Parked;
 use crate::engine::{Engine, LocationTarget, Pin};
+use crate::event::RefusalCause;
 use crate::proxy::flow_token::flow_of_contact;
 use crate::proxy::forward::{Branch, by_tls, max_breadth, read_loop_mark};
 use crate::proxy::hop::{Hop, Lead};
@@ -106,11 +107,8 @@ impl Engine {
         let order = group.order(call, self.now.unix_ms, stateless);
         let Some(first) = order.first().and_then(|n| group.member(*n)) else {
             self.counters.dropped_no_route += 1;
-            let status = Status {
-                code: 500,
-                reason: "No Member Of The Group Is Up",
-            };
-            return self.no_way(request, progress, status);
+            let status = Status::new(500, "No Member Of The Group Is Up");
+            return self.no_way(request, progress, status.because(RefusalCause::MembersDown));
         };
         if stateless {
             self.rewrite(request, relay, Some(&first.hop));
@@ -153,11 +151,11 @@ impl Engine {
     ) {
         context.breadth = max_breadth(request);
         let Some(server) = progress.server.or_else(|| self.begin(request)) else {
-            return self.refuse(request, None, Status::SERVICE_UNAVAILABLE);
+            return self.refuse(request, None, Status::NO_ROOM);
         };
         if self.table.bytes() + context.bytes() > self.config.limits.transaction_bytes {
             self.counters.limited_transactions += 1;
-            return self.refuse(request, Some(server), Status::SERVICE_UNAVAILABLE);
+            return self.refuse(request, Some(server), Status::NO_ROOM);
         }
         self.counters.forked += 1;
         self.pass_authorized(server);
@@ -183,7 +181,7 @@ impl Engine {
                     && context.next_ready() == Some(number)
                 {
                     context.set_state(number, TargetState::Done);
-                    context.best.offer(500);
+                    context.best.offer(500, None);
                 }
             }
             if !matches!(self.next_step(server, Some(request)), Outcome::Begin(_)) {
@@ -240,7 +238,7 @@ impl Engine {
         };
         if over {
             context.set_state(number, TargetState::Done);
-            context.best.offer(500);
+            context.best.offer(500, Some(RefusalCause::MembersDown));
         }
         over
     }
@@ -278,7 +276,8 @@ impl Engine {
         let question = self.question(hop, request.call_id, false);
         match self.resolver.locate(self.now.instant, &question) {
             Located::Done(found) if self.leads_astray(request, plan.position, &hop, &found) => {
-                self.forbid_target(server, number, Status::FORBIDDEN)
+                let status = Status::FORBIDDEN.because(RefusalCause::GuardedPlace);
+                self.forbid_target(server, number, status)
             }
             Located::Done(mut candidates) if !candidates.is_empty() => {
                 if !self.keep_allowed(request, plan.position, &hop, &mut candidates) {
@@ -356,7 +355,7 @@ impl Engine {
         if let Some(context) = self.context(server) {
             context.set_state(number, TargetState::Done);
             if !context.take_spare(number) {
-                context.best.offer(503);
+                context.best.offer(503, Some(RefusalCause::NextHopUnreachable));
             }
         }
         false
@@ -380,7 +379,7 @@ impl Engine {
             if let Some(context) = self.context(server) {
                 context.end();
                 context.set_state(number, TargetState::Done);
-                context.best.offer(500);
+                context.best.offer(500, Some(RefusalCause::BranchLimit));
             }
             return;
         }
@@ -476,7 +475,7 @@ impl Engine {
             }
         }
         if lines.is_empty() {
-            return self.refuse(request, progress.server, Status::TEMPORARILY_UNAVAILABLE);
+            return self.refuse(request, progress.server, Status::NOT_REGISTERED);
         }
         // With state a 302 is sent again until its ACK: eleven times to an address that may be forged. Without it each copy
         // of the request gets one.
@@ -484,7 +483,7 @@ impl Engine {
         let server = match (progress.server, keeps_state) {
             (None, true) => match self.begin(request) {
                 Some(server) => Some(server),
-                None => return self.refuse(request, None, Status::SERVICE_UNAVAILABLE),
+                None => return self.refuse(request, None, Status::NO_ROOM),
             },
             (server, _) => server,
         };

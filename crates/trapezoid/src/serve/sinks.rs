@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sip_backend::AnswerSink;
 use sip_backend::metrics::{Counter, Sample};
 use sip_core::config::Listener;
-use sip_core::event::{AuthFailure, Event, ScanSign};
+use sip_core::event::{AuthFailure, Event, RefusalCause, ScanSign};
 use sip_core::id::{ListenerId, QueryId, WorkerId};
 use sip_core::query::Answer;
 use sip_core::transport::PeerName;
@@ -214,6 +214,7 @@ fn record_failure(event: &Event) {
         rule,
         status,
         reason,
+        cause,
         unreported,
     } = event
     {
@@ -222,8 +223,9 @@ fn record_failure(event: &Event) {
         let (method, uri, call_id) = (lossy(method), lossy(uri), lossy(call_id));
         let digest_uri = (!digest_uri.is_empty()).then(|| lossy(digest_uri));
         let digest_uri = digest_uri.as_deref();
+        let cause = cause.map(RefusalCause::as_str);
         tracing::info!(
-            target: BOUNDED, status, reason = &**reason, %source, method = &*method, uri = &*uri, call_id = &*call_id, from = &*lossy(from), to = &*lossy(to), digest_uri, rule, unreported,
+            target: BOUNDED, status, reason = &**reason, cause, %source, method = &*method, uri = &*uri, call_id = &*call_id, from = &*lossy(from), to = &*lossy(to), digest_uri, rule, unreported,
             "request refused"
         );
     }
