@@ -265,8 +265,10 @@ counters! {
     probes_answered => "probes" { "result=\"answered\"" };
     /// OPTIONS sent to members of groups, by outcome.
     probes_failed => "probes" { "result=\"failed\"" };
-    /// Credentials whose `uri` is not the Request-URI but another of the same user here.
-    auth_uri_rewritten => "auth_uri_rewritten" {};
+    /// Credentials whose `uri` is not the Request-URI, accepted if both name the same user here.
+    auth_uri_rewritten => "auth_uri_rewritten" { "result=\"accepted\"" };
+    /// Credentials whose `uri` is not the Request-URI, accepted if both name the same user here.
+    auth_uri_refused => "auth_uri_rewritten" { "result=\"refused\"" };
     /// Questions asked of a back-end.
     queries_credentials => "queries" { "kind=\"credentials\"" };
     /// Questions asked of a back-end.
@@ -387,6 +389,22 @@ pub enum Event {
         /// Why, if the reason phrase does not say it.
         cause: Option<RefusalCause>,
         /// Refusals of this source, status and cause since the last report that were not reported.
+        unreported: u32,
+    },
+    /// Credentials were accepted whose `uri` is not the Request-URI but another of the same user. Reported for each, up
+    /// to a bound for a source and one for all.
+    DigestUriRewritten {
+        /// Source.
+        source: SocketAddr,
+        /// Method.
+        method: Box<[u8]>,
+        /// Request-URI.
+        uri: Box<[u8]>,
+        /// `uri` of the credentials.
+        digest_uri: Box<[u8]>,
+        /// Call-ID.
+        call_id: Box<[u8]>,
+        /// Such requests of this source since the last report that were not reported.
         unreported: u32,
     },
     /// A source sends more than it may. Reported at once, then from time to time.

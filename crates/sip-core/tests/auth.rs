@@ -316,7 +316,11 @@ fn the_digest_uri_may_have_another_of_our_names() {
             out.first_line()
         );
         let rewritten = passes && !strict;
-        assert_eq!(b.counters().auth_uri_rewritten, u64::from(rewritten), "{uri}");
+        let counted = [b.counters().auth_uri_rewritten, b.counters().auth_uri_refused];
+        assert_eq!(counted, [u64::from(rewritten), u64::from(!passes)], "{uri}");
+        let of_uri = |event: &Event| matches!(event, Event::DigestUriRewritten { .. });
+        let reported = std::iter::from_fn(|| b.endpoint.poll_event()).filter(of_uri);
+        assert_eq!(reported.count(), usize::from(rewritten), "{uri}");
     }
 }
 

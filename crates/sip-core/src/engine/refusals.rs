@@ -1,5 +1,5 @@
-//! Reports of refused requests and failed authentications: one for each, up to a bound for each source and status (or
-//! reason), and a bound for all.
+//! Reports of refused requests, failed authentications and rewritten digest URIs: one for each, up to a bound for each
+//! source and status (or reason), and a bound for all.
 //!
 //! A request that is refused in silence is the hardest fault to find. A flood of refused requests must not
 //! become a flood of events. Refusals beyond a bound are counted; the next report of the same source and
@@ -13,6 +13,7 @@ use sip_message::{HeaderName, Message};
 
 use super::Engine;
 use super::reply::Status;
+use super::request::Request;
 use crate::event::Event;
 use crate::transaction::table::Key;
 use crate::transport::Flow;
@@ -21,6 +22,8 @@ use crate::transport::Flow;
 const PLACES: usize = 1024;
 /// Reports in one minute for one source and status.
 const OF_ONE: u16 = 30;
+/// The same of digest URIs: a proxy on the way rewrites them all.
+const OF_ONE_PROXY: u16 = 1;
 /// Reports of one kind in one second in all.
 const OF_ALL: u16 = 50;
 /// Bytes of a value of the request that are kept.
@@ -31,7 +34,7 @@ const MOST_TEXT: usize = 128;
 pub(crate) struct Refusals {
     places: Box<[Place]>,
     /// The second, and the reports in it: of each kind, so that one uses up nothing of the other's.
-    seconds: [(u64, u16); 2],
+    seconds: [(u64, u16); 3],
 }
 
 /// What is reported.
@@ -41,6 +44,18 @@ pub(crate) enum Report {
     Refusal = 0,
     /// Credentials were wrong.
     AuthFailure = 1,
+    /// Credentials for another URI of the same user were accepted.
+    RewrittenUri = 2,
+}
+
+impl Report {
+    /// Most reports in one minute for one source and code.
+    const fn of_one(self) -> u16 {
+        match self {
+            Self::Refusal | Self::AuthFailure => OF_ONE,
+            Self::RewrittenUri => OF_ONE_PROXY,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,7 +70,7 @@ impl Default for Refusals {
     fn default() -> Self {
         Self {
             places: alloc::vec![Place::default(); PLACES].into_boxed_slice(),
-            seconds: [(0, 0); 2],
+            seconds: [(0, 0); 3],
         }
     }
 }
@@ -77,7 +92,7 @@ impl Refusals {
         if second.0 != now_s {
             *second = (now_s, 0);
         }
-        if place.reported >= OF_ONE || second.1 >= OF_ALL {
+        if place.reported >= report.of_one() || second.1 >= OF_ALL {
             place.unreported = place.unreported.saturating_add(1);
             return None;
         }
@@ -116,7 +131,6 @@ impl Engine {
         let Some(unreported) = self.may_report(Report::Refusal, flow, status.code | cause << 10) else {
             return;
         };
-        let text = |value: &[u8]| Box::from(value.get(..MOST_TEXT).unwrap_or(value));
         let uri_of = |name| {
             let value = message.value(name).unwrap_or_default();
             text(sip_message::header::NameAddr::parse(value).map_or(value, |addr| addr.uri))
@@ -140,6 +154,26 @@ impl Engine {
             unreported,
         });
     }
+
+    /// Reports credentials for `digest_uri` that were accepted for another Request-URI.
+    #[cold]
+    pub(crate) fn note_rewritten_uri(&mut self, request: &Request<'_>, digest_uri: &[u8]) {
+        if let Some(unreported) = self.may_report(Report::RewrittenUri, request.flow, 0) {
+            self.event(Event::DigestUriRewritten {
+                source: request.flow.remote,
+                method: text(request.method.as_bytes()),
+                uri: text(request.message.request_uri().unwrap_or_default()),
+                digest_uri: text(digest_uri),
+                call_id: text(request.call_id),
+                unreported,
+            });
+        }
+    }
+}
+
+/// A value of a request, as far as it is kept.
+fn text(value: &[u8]) -> Box<[u8]> {
+    Box::from(value.get(..MOST_TEXT).unwrap_or(value))
 }
 
 /// `uri` of the first digest credentials in which it is not the Request-URI.

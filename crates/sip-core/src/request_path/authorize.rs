@@ -156,6 +156,7 @@ impl Engine {
                 Err(self.challenge(request, progress, &domain.auth, true))
             }
             Err(Refusal::WrongUri) => {
+                self.counters.auth_uri_refused += 1;
                 self.refuse(request, progress.server, Status::WRONG_DIGEST_URI);
                 Err(Authorized::No)
             }
@@ -268,8 +269,10 @@ impl Engine {
             return Authorized::No;
         }
         self.counters.auth_accepted += 1;
-        let is_other = !is_same(credentials.uri, original_uri(request));
-        self.counters.auth_uri_rewritten += u64::from(is_other);
+        if !is_same(credentials.uri, original_uri(request)) {
+            self.counters.auth_uri_rewritten += 1;
+            self.note_rewritten_uri(request, credentials.uri);
+        }
         Authorized::Yes
     }
 

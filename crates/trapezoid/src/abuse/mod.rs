@@ -100,6 +100,7 @@ impl Watch {
             | Event::SourceLimited { .. }
             | Event::ResponseFlawed { .. }
             | Event::Refused { .. }
+            | Event::DigestUriRewritten { .. }
             | Event::CallAnswered { .. }
             | Event::MemberFailed { .. }
             | Event::MemberRecovered { .. }

@@ -135,6 +135,7 @@ fn record(event: &Event) {
             tracing::debug!(call_id = &*lossy(call_id), status, after_us, "call answered");
         }
         Event::AuthFailed { .. } | Event::Refused { .. } => record_failure(event),
+        Event::DigestUriRewritten { .. } => record_rewritten(event),
         Event::SourceLimited { source, dropped } => {
             tracing::warn!(%source, dropped, "a source sends more than it may; messages were dropped");
         }
@@ -227,6 +228,25 @@ fn record_failure(event: &Event) {
         tracing::info!(
             target: BOUNDED, status, reason = &**reason, cause, %source, method = &*method, uri = &*uri, call_id = &*call_id, from = &*lossy(from), to = &*lossy(to), digest_uri, rule, unreported,
             "request refused"
+        );
+    }
+}
+
+/// Credentials that were accepted for another URI.
+fn record_rewritten(event: &Event) {
+    if let Event::DigestUriRewritten {
+        source,
+        method,
+        uri,
+        digest_uri,
+        call_id,
+        unreported,
+    } = event
+    {
+        let (method, uri, call_id) = (lossy(method), lossy(uri), lossy(call_id));
+        tracing::info!(
+            target: BOUNDED, %source, method = &*method, uri = &*uri, digest_uri = &*lossy(digest_uri), call_id = &*call_id, unreported,
+            "credentials are for another URI of the same user; accepted"
         );
     }
 }
