@@ -18,6 +18,7 @@ mod proxy;
 mod redirect;
 mod refusals;
 mod registrar;
+mod reloads;
 mod resolve;
 mod rfc3261_requests;
 mod rfc3261_responses;

@@ -199,8 +199,7 @@ impl Endpoint {
         engine.now = now;
         let before = engine.activity.enter(Component::Transaction);
         if let Ok(message) = sip_message::parse(bytes, &mut self.index, usize::MAX) {
-            let outcome = engine.handle_undelivered(&message, to);
-            let _ = self.follow(outcome);
+            engine.handle_undelivered(&message, to);
         }
         self.engine.activity.enter(before);
     }
@@ -229,8 +228,7 @@ impl Endpoint {
                 return;
             };
             self.told += 1;
-            let outcome = self.engine.client_flow_closed(client, conn);
-            let _ = self.follow(outcome);
+            self.engine.client_flow_closed(client, conn);
         }
     }
 
@@ -262,8 +260,7 @@ impl Endpoint {
                 Wake::Server(key, timer) => self.engine.server_event(key, ServerEvent::Timer(timer), &[]),
                 Wake::Client(key, timer) => {
                     self.engine.activity.enter(Component::Transaction);
-                    let outcome = self.engine.client_timer(key, timer);
-                    let _ = self.follow(outcome);
+                    self.engine.client_timer(key, timer);
                     self.engine.activity.enter(Component::Timers);
                 }
                 Wake::Query(id) => {
@@ -282,10 +279,6 @@ impl Endpoint {
         match outcome {
             Outcome::Done => Handled::Here,
             Outcome::HandOver(worker) => Handled::HandOver(worker),
-            Outcome::Begin(server) => {
-                self.engine.begin_again(server);
-                Handled::Here
-            }
         }
     }
 

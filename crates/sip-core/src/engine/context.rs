@@ -18,6 +18,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
+use sip_message::write::Edits;
+
 use crate::dispatcher::Group;
 use crate::engine::place::PlaceId;
 use crate::engine::reply::Status;
@@ -45,7 +47,7 @@ pub(crate) enum TargetState {
 /// An element of the target set (§16.5).
 #[derive(Debug)]
 pub(crate) struct Target {
-    /// The Request-URI for it; empty: as the rule makes it, which is asked again.
+    /// The Request-URI for it; empty: as [`Decided::edits`] make it.
     pub(crate) uri: Box<[u8]>,
     /// Route for it (RFC 3327 §5.3); empty: none.
     pub(crate) path: Box<[u8]>,
@@ -141,10 +143,23 @@ pub(crate) struct Shape {
     pub(crate) place: PlaceId,
 }
 
+/// What routing decided about a request, as far as it holds for all of its branches. Each branch begins from it, so that
+/// neither a reload nor a registration in between changes the way of a request.
+#[derive(Debug, Default)]
+pub(crate) struct Decided {
+    /// What the rule and the phases before it changed, but for Request-URI and Route of the targets.
+    pub(crate) edits: Edits,
+    /// The guarded place that the mark of the request's dialog names; `None`: it is in no dialog.
+    pub(crate) dialog: Option<PlaceId>,
+    /// The Request-URI, or the next Route, is a SIPS URI.
+    pub(crate) secure: bool,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) targets: Vec<Target>,
+    pub(crate) decided: Decided,
     pub(crate) shape: Shape,
     /// The group whose members the targets are.
     pub(crate) group: Option<Arc<Group>>,
@@ -178,6 +193,7 @@ impl Context {
     pub(crate) fn new(targets: Vec<Target>, shape: Shape) -> Self {
         Self {
             targets,
+            decided: Decided::default(),
             shape,
             group: None,
             best: Best::default(),
@@ -191,7 +207,7 @@ impl Context {
     /// Bytes of what it keeps whose length is up to others.
     pub(crate) fn bytes(&self) -> usize {
         let target = |target: &Target| target.uri.len() + target.path.len();
-        self.targets.iter().map(target).sum::<usize>() + self.best.bytes()
+        self.targets.iter().map(target).sum::<usize>() + self.decided.edits.bytes() + self.best.bytes()
     }
 
     /// Keeps of the best answer what there is room for beside the targets; whether that is all.

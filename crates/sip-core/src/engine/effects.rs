@@ -156,7 +156,6 @@ impl Engine {
         let user = ServerUser {
             branches: SmallVec::new(),
             cancelled: false,
-            authorized: false,
             rule: self.rule_at_hand,
             started: self.now.instant,
             alerted_us: None,

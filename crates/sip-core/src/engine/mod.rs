@@ -118,8 +118,6 @@ pub(crate) struct ServerUser {
     pub(crate) branches: SmallVec<[Key; 1]>,
     /// A CANCEL came.
     pub(crate) cancelled: bool,
-    /// The caller proved who he is, or need not.
-    pub(crate) authorized: bool,
     /// Number of the rule that it goes by.
     pub(crate) rule: Option<u16>,
     /// When the request came.

@@ -19,6 +19,11 @@ use crate::transport::Flow;
 const SOURCE_SHARE: usize = 8;
 const SOURCE_LEAST: usize = 64;
 
+/// The most record sets that one target waits for: services of two transports, both address
+/// families of each candidate, and some to spare. Answers that end before the next one is there
+/// would else be asked for in turns.
+pub(crate) const MAX_ASKED: u8 = 40;
+
 /// How long the core waits for name service, milliseconds.
 const RESOLVE_DEADLINE_MS: u32 = 5_000;
 /// How long it waits for the location store, milliseconds.

@@ -72,7 +72,8 @@ impl Engine {
             return Outcome::Done;
         };
         if let Some(key) = self.table.find_client(client_key(branch, cseq.method)) {
-            return self.end_branch(key, message, flow, flaw);
+            self.end_branch(key, message, flow, flaw);
+            return Outcome::Done;
         }
         let other = message.call_id().and_then(|call_id| self.other_owner(call_id));
         if let Some(other) = other.filter(|_| self.holds_state) {
@@ -84,7 +85,7 @@ impl Engine {
 
     /// The flawed response belongs to this client transaction.
     #[cold]
-    pub(crate) fn end_branch(&mut self, key: Key, message: &Message<'_>, flow: Flow, flaw: Flaw) -> Outcome {
+    pub(crate) fn end_branch(&mut self, key: Key, message: &Message<'_>, flow: Flow, flaw: Flaw) {
         let status = message.status().unwrap_or(0);
         self.count_response(status);
         self.note_answered_by(&flow);
@@ -95,15 +96,11 @@ impl Engine {
         // The ACK has the response's To where that can be read (§17.1.1.3), else the INVITE's: its
         // branch is enough to be known by.
         let model = readable_to(message).is_some().then_some(message);
-        let outcome = match self.client_event(key, ClientEvent::Response(status), model) {
+        match self.client_event(key, ClientEvent::Response(status), model) {
             Some(Passed::Response) => self.end_branch_with(key, status, message, flaw),
-            _ => {
-                self.counters.retransmissions_absorbed += 1;
-                Outcome::Done
-            }
-        };
+            _ => self.counters.retransmissions_absorbed += 1,
+        }
         self.forget_if_over(key);
-        outcome
     }
 
     /// Counts and reports a flawed response, mended or not.
@@ -120,9 +117,9 @@ impl Engine {
         });
     }
 
-    fn end_branch_with(&mut self, key: Key, status: u16, message: &Message<'_>, flaw: Flaw) -> Outcome {
+    fn end_branch_with(&mut self, key: Key, status: u16, message: &Message<'_>, flaw: Flaw) {
         let Some(client) = self.table.client(key) else {
-            return Outcome::Done;
+            return;
         };
         let (target, server) = (client.user.target, client.user.server());
         let Some(server) = server else {
@@ -130,7 +127,7 @@ impl Engine {
         };
         if status < 200 {
             self.note_provisional(key, server, status);
-            return Outcome::Done;
+            return;
         }
         let method = message.cseq().map_or(Method::Other(b""), |cseq| cseq.method);
         let accepted = status < 300;
@@ -160,9 +157,9 @@ impl Engine {
 
     /// A branch of a request other than INVITE has ended with a response that cannot be relayed. Another branch's
     /// 2xx is still relayed. After a 2xx here, nothing else is.
-    fn end_target_silently(&mut self, server: Key, client: Key, target: u8, accepted: bool) -> Outcome {
+    fn end_target_silently(&mut self, server: Key, client: Key, target: u8, accepted: bool) {
         let Some(context) = self.context(server).filter(|c| c.awaits(target, client)) else {
-            return Outcome::Done;
+            return;
         };
         context.set_state(target, TargetState::Done);
         if accepted {
@@ -172,22 +169,22 @@ impl Engine {
             context.best.offer(408, Some(RefusalCause::FlawedResponse));
         }
         self.member_answered(server, target);
-        self.next_step(server, None)
+        self.next_targets(server);
     }
 
     /// The request has ended with this branch.
-    fn end_with(&mut self, server: Key, client: Key, target: u8, end: End<'_>) -> Outcome {
+    fn end_with(&mut self, server: Key, client: Key, target: u8, end: End<'_>) {
         let invite = self.is_invite(server);
         if let Some(context) = self.context(server) {
             if !context.awaits(target, client) {
-                return Outcome::Done;
+                return;
             }
             context.end();
             self.member_answered(server, target);
             self.cancel_others(server, client);
         }
         let Some(found) = self.table.live(server) else {
-            return Outcome::Done;
+            return;
         };
         match end {
             _ if invite && found.user.cancelled => self.answer_stored(server, Status::REQUEST_TERMINATED),
@@ -199,7 +196,6 @@ impl Engine {
             End::Status(status) => self.answer_stored(server, status),
             End::Silence => self.server_event(server, ServerEvent::Abandon, &[]),
         }
-        Outcome::Done
     }
 
     /// A callee has accepted a call and its 2xx cannot be passed on: it gets its ACK and a BYE, where the

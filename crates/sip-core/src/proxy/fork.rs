@@ -7,10 +7,10 @@ use alloc::vec::Vec;
 use sip_message::{HeaderName, Message};
 
 use super::redirected::Contacts;
-use super::response::{Failure, Outcome, reason_of_gone};
+use super::response::{Failure, reason_of_gone};
 use crate::dispatcher::Group;
 use crate::engine::Engine;
-use crate::engine::context::{Context, MAX_CHALLENGES, Step, TargetState};
+use crate::engine::context::{Context, MAX_CHALLENGES, TargetState};
 use crate::engine::effects::ServerEvent;
 use crate::engine::reply::{Reply, Status};
 use crate::engine::request::Request;
@@ -48,20 +48,14 @@ impl Engine {
     }
 
     /// A branch has a final answer other than 2xx.
-    pub(super) fn target_answered(
-        &mut self,
-        server: Key,
-        client: Key,
-        number: u8,
-        answer: Answered<'_>,
-    ) -> Outcome {
+    pub(super) fn target_answered(&mut self, server: Key, client: Key, number: u8, answer: Answered<'_>) {
         let status = answer.status();
         let Some(context) = self.context(server) else {
-            return Outcome::Done;
+            return;
         };
         // It was given up before.
         if !context.awaits(number, client) {
-            return Outcome::Done;
+            return;
         }
         context.set_state(number, TargetState::Done);
         let target = context.targets.get(usize::from(number));
@@ -77,14 +71,14 @@ impl Engine {
         if status != 503 {
             self.member_answered(server, number);
         } else if fails && !by_flow && self.retry(server, number) {
-            return Outcome::Begin(server);
+            return self.next_targets(server);
         } else {
             self.member_failed(server, number);
         }
         // RFC 5626 §5.3: after these two the instance gets the request by another flow; after any
         // other answer it MUST NOT, having answered.
         if matches!(status, 408 | 430) && self.use_spare(server, number) {
-            return Outcome::Begin(server);
+            return self.next_targets(server);
         }
         if status >= 600 {
             // §16.7 step 5: no new branches, and the others are cancelled.
@@ -107,33 +101,27 @@ impl Engine {
                 }
             }
         }
-        self.next_step(server, None)
+        self.next_targets(server);
     }
 
     /// A branch got no final answer: time-out, or an error of the transport.
-    pub(super) fn target_failed(
-        &mut self,
-        server: Key,
-        client: Key,
-        number: u8,
-        failure: Failure,
-    ) -> Outcome {
+    pub(super) fn target_failed(&mut self, server: Key, client: Key, number: u8, failure: Failure) {
         let Some(context) = self.context(server) else {
-            return Outcome::Done;
+            return;
         };
         if !context.awaits(number, client) {
-            return Outcome::Done;
+            return;
         }
         context.set_state(number, TargetState::Done);
         if failure == Failure::TimedOut && self.is_too_late(server) {
             self.end(server);
         } else if self.retry(server, number) {
-            return Outcome::Begin(server);
+            return self.next_targets(server);
         }
         // All of its addresses were tried.
         self.member_failed(server, number);
         if self.use_spare(server, number) {
-            return Outcome::Begin(server);
+            return self.next_targets(server);
         }
         if let Some(context) = self.context(server) {
             match failure {
@@ -146,25 +134,25 @@ impl Engine {
                 Failure::ContactSilent => context.best.offer_gone(408),
             }
         }
-        self.next_step(server, None)
+        self.next_targets(server);
     }
 
     /// A branch rang for all its time and is being cancelled (§16.8). Targets that wait get their
     /// turn at once; without any the branch's own end is waited for.
-    pub(super) fn rang_in_vain(&mut self, server: Key, client: Key, number: u8) -> Outcome {
+    pub(super) fn rang_in_vain(&mut self, server: Key, client: Key, number: u8) {
         let Some(context) = self.context(server) else {
-            return Outcome::Done;
+            return;
         };
         if !context.awaits(number, client) {
-            return Outcome::Done;
+            return;
         }
         context.exhaust(number);
         if !context.has_more() {
-            return Outcome::Done;
+            return;
         }
         context.set_state(number, TargetState::Done);
         context.best.offer(408, Some(RefusalCause::NextHopSilent));
-        self.next_step(server, None)
+        self.next_targets(server);
     }
 
     /// Whether nobody waits for an answer any more: the sender of a request other than INVITE gives
@@ -217,21 +205,6 @@ impl Engine {
             .is_some_and(|context| !context.ended && context.take_spare(number));
         self.counters.failovers += u64::from(used);
         used
-    }
-
-    /// What comes after a branch has ended.
-    pub(crate) fn next_step(&mut self, server: Key, at_hand: Option<&Request<'_>>) -> Outcome {
-        let Some(context) = self.context(server) else {
-            return Outcome::Done;
-        };
-        match context.advance() {
-            Step::Begin => Outcome::Begin(server),
-            Step::Wait => Outcome::Done,
-            Step::Finish => {
-                self.finish(server, at_hand);
-                Outcome::Done
-            }
-        }
     }
 
     /// Bytes that the context of a request may take.

@@ -13,8 +13,9 @@ use sip_message::{Field, HeaderName, Message, Method, Uri};
 use super::flow_token::{RouteFlow, flow_of_contact};
 use crate::activity::Component;
 use crate::config::StateMode;
-use crate::engine::context::{Context, Shape, Target, TargetState};
+use crate::engine::context::{Context, Decided, Shape, Target, TargetState};
 use crate::engine::directory::COOKIE;
+use crate::engine::place::PlaceId;
 use crate::engine::request::Request;
 use crate::engine::secrets::{Branched, hex8, hex64, read_hex, write_hex};
 use crate::engine::seed::Seed;
@@ -44,6 +45,12 @@ pub(crate) struct Decision<'a> {
     pub(crate) secure: bool,
     /// The registered contact and its Path, where the target is one.
     pub(crate) contact: Option<(&'a [u8], &'a [u8])>,
+    /// The edits have that contact already.
+    pub(crate) has_contact_edits: bool,
+    /// See [`Decided::dialog`].
+    pub(crate) dialog: Option<PlaceId>,
+    /// See [`Decided::secure`].
+    pub(crate) request_secure: bool,
     /// The source address of the contact's registration, if the contact is reached by that flow.
     pub(crate) from: Option<IpAddr>,
 }
@@ -126,8 +133,18 @@ impl Engine {
         let may_switch = at
             .and_then(|at| decision.candidates.get(at))
             .is_some_and(super::switch::may_switch);
+        // Behind a registration's flow stand all candidates, or a name that is not known yet.
+        let next = at.map_or(0, |at| at + 1);
+        let more = self.next_candidate(&decision.candidates, next, ingress).is_some()
+            || (decision.pin == Pin::None
+                && decision.flow.is_some_and(|f| f.transport.is_reliable())
+                && decision.contact.is_some());
         let stateless =
             request.method == Method::Ack || (decision.state == StateMode::Stateless && server.is_none());
+        let decided = (!stateless && (more || decision.shape.recurse)).then(|| self.decided(decision));
+        if let Some((uri, path)) = decision.contact.filter(|_| !decision.has_contact_edits) {
+            self.edit_for_target(request, uri, path);
+        }
         if stateless {
             self.forward_stateless(request, decision, to, may_switch);
             return Ok(());
@@ -138,7 +155,7 @@ impl Engine {
             Some(_) => return Err(NotSent::Full),
             None => self.begin(request).ok_or(NotSent::Full)?,
         };
-        self.pass_authorized(server);
+        self.note_routed(server);
         let client = self.start_branch(
             request,
             &Branch {
@@ -156,16 +173,21 @@ impl Engine {
                 is_contact: decision.contact.is_some(),
             },
         );
-        // Behind a registration's flow stand all candidates, or a name that is not known yet.
-        let next = at.map_or(0, |at| at + 1);
-        let more = self.next_candidate(&decision.candidates, next, ingress).is_some()
-            || (decision.pin == Pin::None
-                && decision.flow.is_some_and(|f| f.transport.is_reliable())
-                && decision.contact.is_some());
-        if more || decision.shape.recurse {
-            self.keep_context(request, server, client, decision, next);
+        if let Some(decided) = decided {
+            self.keep_context(request, (server, client), decision, next, decided);
         }
         Ok(())
+    }
+
+    /// What further branches begin from.
+    fn decided(&self, decision: &Decision<'_>) -> Decided {
+        let mut edits = Edits::new();
+        edits.copy_from(&self.edits);
+        Decided {
+            edits,
+            dialog: decision.dialog,
+            secure: decision.request_secure,
+        }
     }
 
     fn forward_stateless(
@@ -201,10 +223,9 @@ impl Engine {
         self.counters.relayed_stateless += 1;
     }
 
-    /// What came so far need not prove itself again on its way to another address.
-    pub(crate) fn pass_authorized(&mut self, server: Key) {
+    /// The request of this server transaction goes on by the rule at hand.
+    pub(crate) fn note_routed(&mut self, server: Key) {
         if let Some(found) = self.table.live_mut(server) {
-            found.user.authorized = true;
             found.user.rule = self.rule_at_hand;
         }
         self.counters.relayed_stateful += 1;
@@ -214,10 +235,10 @@ impl Engine {
     fn keep_context(
         &mut self,
         request: &Request<'_>,
-        server: Key,
-        client: Key,
+        (server, client): (Key, Key),
         decision: &Decision<'_>,
         next: usize,
+        decided: Decided,
     ) {
         let path = decision.contact.map_or(&[][..], |(_, path)| path);
         // A contact stays what it is, whatever registers meanwhile; and no 3xx leads back to what
@@ -228,6 +249,7 @@ impl Engine {
             Box::default()
         };
         let mut context = Context::new(Vec::new(), decision.shape);
+        context.decided = decided;
         context.breadth = max_breadth(request);
         let target = Target {
             path: Box::from(path),

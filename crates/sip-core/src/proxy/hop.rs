@@ -2,6 +2,7 @@
 
 use core::net::IpAddr;
 
+use sip_message::header::NameAddr;
 use sip_message::{Host, SipUri};
 
 use crate::engine::Engine;
@@ -100,6 +101,16 @@ impl<'a> Hop<'a> {
             lead: Lead::Request,
         }
     }
+}
+
+/// The next hop that a Path leads to.
+pub(crate) fn first_hop(path: &[u8]) -> Option<Hop<'_>> {
+    let (first, _) = sip_message::values::split_value(path);
+    let addr = NameAddr::parse(first)?;
+    addr.sip_uri().map(|uri| Hop {
+        lead: Lead::Believed,
+        ..Hop::of(&uri)
+    })
 }
 
 impl Engine {

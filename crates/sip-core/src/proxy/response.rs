@@ -38,8 +38,6 @@ pub(crate) enum Outcome {
     Done,
     /// Its transaction lives on another worker.
     HandOver(WorkerId),
-    /// Targets of this server transaction are ready to be begun.
-    Begin(Key),
 }
 
 /// Why a branch has no final answer.
@@ -74,11 +72,13 @@ impl Engine {
         let top = &parts.via;
         self.via_is_alone = is_alone(message, top);
         let Some((branch, target)) = top.branch().and_then(read_branch) else {
-            return Ok(self.stray());
+            self.stray();
+            return Ok(Outcome::Done);
         };
         // §18.1.2: sent-by must be ours.
         if !self.is_sent_by(top) {
-            return Ok(self.stray());
+            self.stray();
+            return Ok(Outcome::Done);
         }
         if let Some(key) = self.table.find_client(client_key(branch, parts.cseq.method)) {
             // §16.7 step 3: without a Via beside ours it has no way on.
@@ -87,11 +87,13 @@ impl Engine {
             let seed = client.and_then(|user| user.seed);
             self.turn = seed.map(|seed| seed.turn(parts.to_tag.unwrap_or_default()));
             if serves && !self.via_is_alone && message.values(HeaderName::Via).nth(1).is_none() {
-                return Ok(self.end_branch(key, message, flow, Flaw::OnlyOurVia));
+                self.end_branch(key, message, flow, Flaw::OnlyOurVia);
+                return Ok(Outcome::Done);
             }
             self.count_response(status);
             self.note_answered_by(&flow);
-            return Ok(self.client_response(key, status, message));
+            self.client_response(key, status, message);
+            return Ok(Outcome::Done);
         }
         if self.holds_state
             && let Some(other) = self.other_owner(parts.call_id)
@@ -99,12 +101,12 @@ impl Engine {
             return Ok(Outcome::HandOver(other));
         }
         self.count_response(status);
-        Ok(self.relay_response_statelessly(message, parts, flow, branch, target))
+        self.relay_response_statelessly(message, parts, flow, branch, target);
+        Ok(Outcome::Done)
     }
 
-    fn stray(&mut self) -> Outcome {
+    fn stray(&mut self) {
         self.counters.dropped_stray_response += 1;
-        Outcome::Done
     }
 
     /// Whether sent-by is what one of our listeners writes, or means this server all the same.
@@ -150,7 +152,7 @@ impl Engine {
         flow: Flow,
         branch: u64,
         target: u8,
-    ) -> Outcome {
+    ) {
         let next = message.second_via().ok();
         // RFC 6026 §6: what has lost its transaction goes nowhere. A Via that was written without
         // state says so by this parameter.
@@ -196,7 +198,7 @@ impl Engine {
         };
         let Some(listener) = listener else {
             self.counters.dropped_no_route += 1;
-            return Outcome::Done;
+            return;
         };
         let to = Flow {
             transport,
@@ -210,11 +212,10 @@ impl Engine {
         self.out
             .push_with(to, |out| self.edits.apply(message.source(), span, out));
         self.counters.responses_relayed_stateless += 1;
-        Outcome::Done
     }
 
     /// A response of a client transaction.
-    fn client_response(&mut self, key: Key, status: u16, message: &Message<'_>) -> Outcome {
+    fn client_response(&mut self, key: Key, status: u16, message: &Message<'_>) {
         if status >= 200
             && let Some(client) = self.table.client_mut(key)
             && client.user.timer_c.is_some()
@@ -222,15 +223,11 @@ impl Engine {
             self.stop_timer_c(key);
         }
         let told = self.client_event(key, ClientEvent::Response(status), Some(message));
-        let outcome = match told {
+        match told {
             Some(Passed::Response) => self.branch_response(key, status, message),
-            _ => {
-                self.counters.retransmissions_absorbed += 1;
-                Outcome::Done
-            }
-        };
+            _ => self.counters.retransmissions_absorbed += 1,
+        }
         self.forget_if_over(key);
-        outcome
     }
 
     pub(super) fn forget_if_over(&mut self, key: Key) {
@@ -240,9 +237,9 @@ impl Engine {
     }
 
     /// §16.7: a response that the client transaction passed up.
-    fn branch_response(&mut self, key: Key, status: u16, message: &Message<'_>) -> Outcome {
+    fn branch_response(&mut self, key: Key, status: u16, message: &Message<'_>) {
         let Some(client) = self.table.client_mut(key) else {
-            return Outcome::Done;
+            return;
         };
         let Some(server) = client.user.server() else {
             return self.own_request_answered(key, status);
@@ -253,14 +250,14 @@ impl Engine {
             // §16.8: what was given up counts as answered; its provisional responses are nobody's.
             let given_up = self.context(server).is_some_and(|c| !c.awaits(target, key));
             if given_up {
-                return Outcome::Done;
+                return;
             }
             return self.relay_provisional(server, status, message);
         }
         if client.user.course == Course::HungUp && status < 300 {
             // A clean copy comes too late: its caller has another answer.
             self.hang_up(key, message);
-            return Outcome::Done;
+            return;
         }
         let target = client.user.target;
         // What it was sent as is needed no more; an INVITE that failed keeps its ACK there.
@@ -276,7 +273,7 @@ impl Engine {
             .is_some_and(|live| live.user.context.is_some());
         if !forked {
             self.relay_final(server, status, message);
-            return Outcome::Done;
+            return;
         }
         if status < 300 {
             // §16.7 step 10.
@@ -285,20 +282,19 @@ impl Engine {
             }
             self.member_answered(server, target);
             self.relay_final(server, status, message);
-            return Outcome::Done;
+            return;
         }
         self.target_answered(server, key, target, Answered::With(status, message))
     }
 
     /// A request of ours was answered that serves none of a caller's.
     #[cold]
-    pub(super) fn own_request_answered(&mut self, key: Key, status: u16) -> Outcome {
+    pub(super) fn own_request_answered(&mut self, key: Key, status: u16) {
         match self.table.client(key).map(|client| client.user.owner) {
             Some(Owner::Probe(_)) => self.probe_answered(key, status),
             // After a CANCEL the INVITE's answer is what counts.
             Some(Owner::Detached | Owner::Server(_)) | None => {}
         }
-        Outcome::Done
     }
 
     /// §16.7 step 2: something came from there.
@@ -326,7 +322,7 @@ impl Engine {
     }
 
     /// §16.7 step 5: 1xx other than 100 go on, for INVITE; RFC 4320 §4.1 has none for others.
-    fn relay_provisional(&mut self, server: Key, status: u16, message: &Message<'_>) -> Outcome {
+    fn relay_provisional(&mut self, server: Key, status: u16, message: &Message<'_>) {
         let invite = self
             .table
             .server(server)
@@ -334,7 +330,6 @@ impl Engine {
         if status > 100 && invite {
             self.relay_through(server, status, message);
         }
-        Outcome::Done
     }
 
     /// The final answer goes to the caller: of the only branch, or a 2xx of any.
@@ -390,7 +385,7 @@ impl Engine {
     }
 
     /// A 2xx whose server transaction is gone (its timer L fired): the caller still needs it.
-    fn relay_late_success(&mut self, status: u16, message: &Message<'_>) -> Outcome {
+    fn relay_late_success(&mut self, status: u16, message: &Message<'_>) {
         let next = message.second_via().ok();
         let invite = message.cseq().is_ok_and(|c| c.method == Method::Invite);
         let Some((transport, remote)) = next.as_ref().and_then(via::response_target) else {
@@ -408,7 +403,6 @@ impl Engine {
             proof: Proof::None,
         };
         self.relay_past(to, message);
-        Outcome::Done
     }
 
     /// What becomes of a response on its way: it loses our Via (§16.7 step 3), and what its sender claims but is not
@@ -449,9 +443,9 @@ impl Engine {
     }
 
     /// A client transaction's timer fired, or its request could not be delivered.
-    pub(super) fn client_failure(&mut self, key: Key, event: ClientEvent) -> Outcome {
+    pub(super) fn client_failure(&mut self, key: Key, event: ClientEvent) {
         let Some(client) = self.table.client(key) else {
-            return Outcome::Done;
+            return;
         };
         let (remote, target, pin) = (client.to.remote, client.user.target, client.user.pin);
         let (is_contact, is_silent) = (client.user.is_contact, !client.user.provisional);
@@ -463,7 +457,7 @@ impl Engine {
             Some(Passed::TransportFailed) => false,
             _ => {
                 self.forget_if_over(key);
-                return Outcome::Done;
+                return;
             }
         };
         if probe {
@@ -471,7 +465,7 @@ impl Engine {
         }
         self.forget_if_over(key);
         let Some(server) = server else {
-            return Outcome::Done;
+            return;
         };
         // What was given up before was counted then.
         if !given_up {
@@ -488,9 +482,9 @@ impl Engine {
     }
 
     /// The connection that a request went by has closed.
-    pub(crate) fn client_flow_closed(&mut self, key: Key, conn: ConnId) -> Outcome {
+    pub(crate) fn client_flow_closed(&mut self, key: Key, conn: ConnId) {
         let Some(client) = self.table.client(key).filter(|c| c.to.conn == Some(conn)) else {
-            return Outcome::Done;
+            return;
         };
         let websocket = matches!(client.to.transport, Transport::Ws | Transport::Wss);
         let rings = matches!(
@@ -501,7 +495,7 @@ impl Engine {
             return self.client_failure(key, ClientEvent::TransportError);
         }
         let (Some(server), true) = (client.user.server(), websocket) else {
-            return Outcome::Done;
+            return;
         };
         let (remote, target, pin) = (client.to.remote, client.user.target, client.user.pin);
         let _ = self.client_event(key, ClientEvent::Abandon, None);
@@ -524,15 +518,14 @@ impl Engine {
 
     /// §16.8, §16.9, RFC 3263 §4.3: the next address or target, else the answer that the failure
     /// stands for.
-    fn branch_failed(&mut self, server: Key, client: Key, target: u8, failure: Failure) -> Outcome {
+    fn branch_failed(&mut self, server: Key, client: Key, target: u8, failure: Failure) {
         let Some(found) = self.table.live(server) else {
-            return Outcome::Done;
+            return;
         };
         if found.user.context.is_some() {
             return self.target_failed(server, client, target, failure);
         }
         self.answer_failure(server, failure);
-        Outcome::Done
     }
 
     /// Nothing is left to try.
@@ -567,9 +560,9 @@ impl Engine {
     /// Timer C fired (§16.8), or its shorter form before anything came. What rings is cancelled;
     /// what was cancelled already is given up; what gave no sign of life is left alone, and
     /// cancelled should it ring later.
-    fn timer_c(&mut self, key: Key) -> Outcome {
+    fn timer_c(&mut self, key: Key) {
         let Some(client) = self.table.client_mut(key) else {
-            return Outcome::Done;
+            return;
         };
         client.user.timer_c = None;
         let (target, remote, is_contact) = (client.user.target, client.to.remote, client.user.is_contact);
@@ -578,7 +571,7 @@ impl Engine {
                 self.probe_failed(key);
                 self.forget_client(key);
             }
-            return Outcome::Done;
+            return;
         };
         if client.user.cancel_sent {
             let _ = self.client_event(key, ClientEvent::Abandon, None);
@@ -604,7 +597,7 @@ impl Engine {
     }
 
     /// Which event a client timer is.
-    pub(crate) fn client_timer(&mut self, key: Key, timer: Timer) -> Outcome {
+    pub(crate) fn client_timer(&mut self, key: Key, timer: Timer) {
         if timer == Timer::C {
             return self.timer_c(key);
         }

@@ -6,7 +6,6 @@ use sip_message::header::Via;
 use sip_message::{Host, Message, Method};
 
 use super::forward::{client_key, read_branch};
-use super::response::Outcome;
 use crate::engine::Engine;
 use crate::engine::effects::ClientEvent;
 use crate::resolve::{HostRef, Located, SentBy};
@@ -16,17 +15,16 @@ impl Engine {
     /// `message` did not reach `to`. A request fails as if its transport had said so
     /// (RFC 3261 §8.1.3.1, §18.4). A response's transaction stays (RFC 6026 §8), and the response
     /// goes to the next place that its topmost Via names.
-    pub(crate) fn handle_undelivered(&mut self, message: &Message<'_>, to: Flow) -> Outcome {
+    pub(crate) fn handle_undelivered(&mut self, message: &Message<'_>, to: Flow) {
         // An ICMP error quotes the first half kilobyte or so: start line and topmost Via must do.
         let Some(method) = message.method() else {
-            self.response_undelivered(message, to);
-            return Outcome::Done;
+            return self.response_undelivered(message, to);
         };
         let Ok(top) = message.top_via() else {
-            return Outcome::Done;
+            return;
         };
         let Some((branch, number)) = top.branch().and_then(read_branch) else {
-            return Outcome::Done;
+            return;
         };
         let method = if method == Method::Ack {
             Method::Invite
@@ -40,14 +38,11 @@ impl Engine {
                     .client(key)
                     .is_some_and(|c| c.to.remote == to.remote && c.to.transport == to.transport);
                 if !failed || self.switch_back(key) {
-                    return Outcome::Done;
+                    return;
                 }
                 self.client_failure(key, ClientEvent::TransportError)
             }
-            None => {
-                self.switch_back_stateless(message, to, number);
-                Outcome::Done
-            }
+            None => self.switch_back_stateless(message, to, number),
         }
     }
 

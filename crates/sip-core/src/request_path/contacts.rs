@@ -8,14 +8,12 @@ use smallvec::SmallVec;
 
 use super::Progress;
 use super::route::{Plan, Way};
-use super::targets::first_hop;
 use crate::config::StateMode;
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
 use crate::engine::{Engine, LocationTarget, is_sips};
 use crate::event::RefusalCause;
-use crate::proxy::forward::write_request_uri;
-use crate::proxy::hop::Hop;
+use crate::proxy::hop::{Hop, first_hop};
 
 /// Addresses-of-record that are looked up for one request because a contact is one of them.
 const MAX_OWN: usize = 16;
@@ -107,7 +105,6 @@ impl Engine {
         plan: &Plan<'_>,
         target: &LocationTarget,
     ) {
-        self.edit_for_target(request, &target.contact, &target.path);
         let contact = Some((target.contact.as_slice(), target.path.as_slice()));
         if !target.path.is_empty() {
             return match first_hop(&target.path) {
@@ -135,23 +132,6 @@ impl Engine {
                 },
                 _ => self.refuse(request, progress.server, Status::CONTACT_UNUSABLE),
             },
-        }
-    }
-
-    /// Request-URI and Route of a target that is not as the rule makes it.
-    pub(super) fn edit_for_target(&mut self, request: &Request<'_>, uri: &[u8], path: &[u8]) {
-        let message = &request.message;
-        let text = message.request_uri().unwrap_or_default();
-        if let Some(span) = sip_message::chars::span_in(message.source(), text) {
-            self.edits.clear_within(span.clone());
-            self.edits.replace_with(span, |out| write_request_uri(out, uri));
-        }
-        if !path.is_empty() {
-            self.edits.insert_with(message.headers_offset(), |out| {
-                out.extend_from_slice(b"Route: ");
-                out.extend_from_slice(path);
-                out.extend_from_slice(b"\r\n");
-            });
         }
     }
 }

@@ -5,6 +5,7 @@ use sip_message::header::NameAddr;
 use sip_message::{HeaderName, Host, Method, Params, Uri};
 
 use crate::engine::Engine;
+use crate::engine::place::PlaceId;
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
 use crate::event::RefusalCause;
@@ -33,6 +34,13 @@ pub(crate) struct Position<'a> {
     pub(crate) kept_from: usize,
     /// See `kept_from`.
     pub(crate) kept_to: usize,
+}
+
+impl Position<'_> {
+    /// The guarded place that the mark of its dialog names; `None`: it is in no dialog.
+    pub(crate) fn dialog(&self) -> Option<PlaceId> {
+        self.mark.filter(|_| self.in_dialog).map(Mark::place_beyond)
+    }
 }
 
 impl Engine {

@@ -45,8 +45,6 @@ pub(crate) struct Progress {
     pub(crate) authorized: bool,
     /// Its server transaction.
     pub(crate) server: Option<Key>,
-    /// It was routed before: targets of its response context are to be begun.
-    pub(crate) begin: bool,
     /// How often it waited for name service.
     pub(crate) asked: u8,
     /// The domain of which any account will do: it comes from a side of a dialog, whose From does not decide. 0: From

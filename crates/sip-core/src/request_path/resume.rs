@@ -1,7 +1,5 @@
 //! Requests that waited go on with the answer.
 
-use sip_message::Message;
-
 use super::Progress;
 use super::authorize::Authorized;
 use crate::engine::Engine;
@@ -12,7 +10,6 @@ use crate::engine::waiting::{Parked, Purpose, Told};
 use crate::event::{Event, RefusalCause};
 use crate::id::QueryId;
 use crate::query::{Answer, Records, Unavailable};
-use crate::transaction::table::Key;
 use crate::transport::via;
 
 /// Requests that go on in one turn: about as many as one turn reads from a socket.
@@ -95,9 +92,6 @@ impl Engine {
 
     /// Credentials were good: the phases after them, from the start of the route.
     fn go_on(&mut self, request: &Request<'_>, progress: Progress) {
-        if let Some(server) = progress.server.and_then(|key| self.table.live_mut(key)) {
-            server.user.authorized = true;
-        }
         self.dispatch(
             request,
             Progress {
@@ -156,7 +150,6 @@ impl Engine {
                         Progress {
                             authorized: parked.authorized,
                             server: None,
-                            begin: false,
                             asked: parked.asked,
                             any_account_of: parked.any_account_of,
                         },
@@ -173,7 +166,7 @@ impl Engine {
                     .filter(|t| t.state == TargetState::Locating);
                 if let Some(target) = located {
                     target.state = TargetState::Ready;
-                    self.begin_again(server);
+                    self.next_targets(server);
                 }
             }
             return;
@@ -186,44 +179,8 @@ impl Engine {
                 Progress {
                     authorized,
                     server: Some(server),
-                    begin: false,
                     asked,
                     any_account_of,
-                },
-            );
-        });
-    }
-
-    /// Hands on the stored request of a server transaction that has no final answer yet.
-    fn with_server_request(&mut self, server: Key, go: impl FnOnce(&mut Self, &Request<'_>)) {
-        let Some(found) = self.table.live_mut(server) else {
-            return;
-        };
-        let flow = found.source;
-        let bytes = core::mem::take(&mut found.request);
-        self.with_message(&bytes, |engine, message: &Message<'_>| {
-            if let Ok(request) = Request::read(*message, flow) {
-                go(engine, &request);
-            }
-        });
-        // It stays for the next address, and for answers that we make.
-        if let Some(found) = self.table.live_mut(server) {
-            found.request = bytes;
-        }
-    }
-
-    /// Begins the targets of a server transaction that are ready.
-    pub(crate) fn begin_again(&mut self, server: Key) {
-        let authorized = self.table.live(server).is_some_and(|s| s.user.authorized);
-        self.with_server_request(server, |engine, request| {
-            engine.dispatch(
-                request,
-                Progress {
-                    authorized,
-                    server: Some(server),
-                    begin: true,
-                    asked: 0,
-                    any_account_of: 0,
                 },
             );
         });

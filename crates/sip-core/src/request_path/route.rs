@@ -8,29 +8,24 @@ use sip_message::{HeaderName, Host, Method, Uri};
 
 use super::Progress;
 use super::authorize::Authorized;
-use super::guard::denied;
 use super::in_dialog::Position;
-use super::targets::first_hop;
 use crate::config::{Action, Config, Domain, Relay, RelayTarget, Route, StateMode, When};
 use crate::engine::context::Shape;
 use crate::engine::directory::{comes_from, in_networks, is_exempt};
 use crate::engine::place::DomainNumber;
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
+use crate::engine::waiting::MAX_ASKED;
 use crate::engine::{Engine, Pin, is_sips};
 use crate::event::RefusalCause;
+use crate::proxy::allowed::denied;
 use crate::proxy::flow_token::RouteFlow;
 use crate::proxy::forward::{Decision, NotSent, keep_values};
-use crate::proxy::hop::Hop;
+use crate::proxy::hop::{Hop, first_hop};
 use crate::proxy::response::reason_of_gone;
 use crate::resolve::{Candidates, Located};
 use crate::spelling::normalised;
 use crate::transport::{Flow, NextHop, PeerName};
-
-/// The most record sets that one target waits for: services of two transports, both address
-/// families of each candidate, and some to spare. Answers that end before the next one is there
-/// would else be asked for in turns.
-pub(super) const MAX_ASKED: u8 = 40;
 
 /// What the rules say, without what name service will add.
 #[derive(Clone, Copy, Debug)]
@@ -75,8 +70,7 @@ impl Engine {
             self.matching_rule(&config, request)
         };
         self.rule_at_hand = u16::try_from(rule_number).ok();
-        let again = progress.begin;
-        if !again && self.authorize_routed(&config, request, position, progress, rule) == Authorized::No {
+        if self.authorize_routed(&config, request, position, progress, rule) == Authorized::No {
             return;
         }
         // Should it wait now, it need not prove itself again.
@@ -86,9 +80,6 @@ impl Engine {
         };
         self.strip_identity(request);
         let plan = self.plan(&config, request, position, (rule_number, rule));
-        if let Some(server) = progress.server.filter(|_| again) {
-            return self.begin_targets(request, &plan, server);
-        }
         // §9.2: a CANCEL that matched nothing, where its INVITE would have left a transaction.
         if request.method == Method::Cancel && plan.state == StateMode::Transaction {
             return self.refuse(request, progress.server, Status::NO_TRANSACTION);
@@ -137,7 +128,7 @@ impl Engine {
     }
 
     /// Where the request goes, by Route, dialog or rule.
-    pub(super) fn follow(&mut self, request: &Request<'_>, progress: Progress, plan: &Plan<'_>) {
+    fn follow(&mut self, request: &Request<'_>, progress: Progress, plan: &Plan<'_>) {
         if let Some(next) = &plan.position.next_route {
             return self.follow_route(request, progress, plan, next);
         }
@@ -357,10 +348,6 @@ impl Engine {
     /// RFC 5626 §5.3.1: by the flow that our Route names, on that connection or not at all; where that
     /// is not the only way, what the Request-URI says comes behind it.
     fn follow_flow(&mut self, request: &Request<'_>, progress: Progress, plan: &Plan<'_>, route: RouteFlow) {
-        // The next address behind a flow that has gone.
-        if let Some(server) = progress.server.filter(|_| progress.begin) {
-            return self.begin_candidate(request, server, 0);
-        }
         let flow = route.flow;
         let listener = self.config.listeners.get(usize::from(flow.listener.0));
         if listener.is_none_or(|l| l.transport != flow.transport) {
@@ -493,10 +480,6 @@ impl Engine {
         hop: Hop<'_>,
         contact: Option<(&[u8], &[u8])>,
     ) {
-        // The next address of a hop that was located before: nothing to ask.
-        if let Some(server) = progress.server.filter(|_| progress.begin) {
-            return self.begin_candidate(request, server, 0);
-        }
         let hop = match request.is_secure() {
             true => hop.secured(),
             false => Some(hop),
@@ -508,12 +491,14 @@ impl Engine {
         let stateless = request.method == Method::Ack || plan.state == StateMode::Stateless;
         let question = self.question(hop, request.call_id, stateless);
         match self.resolver.locate(self.now.instant, &question) {
-            Located::Done(candidates) if self.leads_astray(request, plan.position, &hop, &candidates) => {
+            Located::Done(candidates)
+                if self.leads_astray(request, plan.position.dialog(), &hop, &candidates) =>
+            {
                 let status = Status::FORBIDDEN.because(RefusalCause::GuardedPlace);
                 self.refuse(request, progress.server, status);
             }
             Located::Done(mut candidates) if !candidates.is_empty() => {
-                if !self.keep_allowed(request, plan.position, &hop, &mut candidates) {
+                if !self.keep_allowed(request, plan.position.dialog(), &hop, &mut candidates) {
                     return self.no_way(request, progress, denied(&hop));
                 }
                 self.meet_peers(&hop, &candidates);
@@ -556,6 +541,7 @@ impl Engine {
         way: Way,
         contact: Option<(&[u8], &[u8])>,
     ) {
+        let has_contact_edits = matches!(way, Way::Flow(..));
         let (peer, candidates, flow, pin, from) = match way {
             Way::Flow(flow, pin) => (None, Candidates::new(), Some(flow), pin, None),
             Way::Registered(flow, pin) => (None, Candidates::new(), Some(flow), pin, Some(flow.remote.ip())),
@@ -563,6 +549,7 @@ impl Engine {
         };
         let next_route = plan.position.next_route.as_ref();
         let path = contact.and_then(|(_, path)| first_hop(path));
+        let request_secure = request.is_secure() || next_route.is_some_and(|route| is_sips(route.uri));
         let decision = Decision {
             candidates,
             peer,
@@ -570,10 +557,11 @@ impl Engine {
             pin,
             state: plan.state,
             shape: plan.shape,
-            secure: request.is_secure()
-                || next_route.is_some_and(|route| is_sips(route.uri))
-                || path.is_some_and(|hop| hop.secure),
+            secure: request_secure || path.is_some_and(|hop| hop.secure),
             contact,
+            has_contact_edits,
+            dialog: plan.position.dialog(),
+            request_secure,
             from,
         };
         match self.forward(request, progress.server, &decision) {

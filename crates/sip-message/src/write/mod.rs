@@ -40,6 +40,11 @@ impl Edits {
         self.arena.clone_from(&other.arena);
     }
 
+    /// Bytes of memory that they take.
+    pub fn bytes(&self) -> usize {
+        self.edits.capacity() * size_of::<Edit>() + self.arena.capacity()
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.edits.is_empty()

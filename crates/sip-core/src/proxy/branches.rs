@@ -1,0 +1,342 @@
+//! Branches of a request that has a response context (RFC 3261 §16.6): each target that is ready gets one. They begin
+//! from the routing decision that the context keeps, not from the rules: these may have changed since.
+
+use alloc::boxed::Box;
+
+use sip_message::{Message, Method, Uri};
+
+use super::allowed::denied;
+use super::flow_token::flow_of_contact;
+use super::forward::{Branch, by_tls, write_request_uri};
+use super::hop::{Hop, first_hop};
+use super::switch::may_switch as may_leave_by_tcp;
+use crate::activity::Component;
+use crate::dispatcher::MemberState;
+use crate::engine::context::{Step, TargetState};
+use crate::engine::reply::Status;
+use crate::engine::request::Request;
+use crate::engine::waiting::{MAX_ASKED, Parked};
+use crate::engine::{Engine, Pin};
+use crate::event::RefusalCause;
+use crate::resolve::Located;
+use crate::transaction::table::Key;
+
+/// Why a target without a usable address ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lost {
+    /// Its next hop has no address: it counts as a 503 (RFC 3263 §4.3).
+    NextHop,
+    /// The host of a registered contact has no address: the phone is gone.
+    Contact,
+}
+
+impl Engine {
+    /// What comes after a branch of this server transaction has ended: the targets that are ready now, or the best
+    /// response.
+    pub(crate) fn next_targets(&mut self, server: Key) {
+        match self.context(server).map(|context| context.advance()) {
+            None | Some(Step::Wait) => {}
+            Some(Step::Finish) => self.finish(server, None),
+            Some(Step::Begin) => {
+                let before = self.activity.enter(Component::Route);
+                self.with_server_request(server, |engine, request| engine.begin_targets(request, server));
+                self.activity.enter(before);
+            }
+        }
+    }
+
+    /// Hands on the stored request of a server transaction that has no final response yet.
+    pub(crate) fn with_server_request(&mut self, server: Key, go: impl FnOnce(&mut Self, &Request<'_>)) {
+        let Some(found) = self.table.live_mut(server) else {
+            return;
+        };
+        let flow = found.source;
+        let bytes = core::mem::take(&mut found.request);
+        self.with_message(&bytes, |engine, message: &Message<'_>| {
+            if let Ok(request) = Request::read(*message, flow) {
+                go(engine, &request);
+            }
+        });
+        // It stays for the next address, and for responses that are made here.
+        if let Some(found) = self.table.live_mut(server) {
+            found.request = bytes;
+        }
+    }
+
+    /// Gives each target that is ready its branch, until one is pending or none is left.
+    pub(crate) fn begin_targets(&mut self, request: &Request<'_>, server: Key) {
+        loop {
+            while let Some(number) = self.context(server).and_then(|c| c.next_ready()) {
+                self.begin_target(request, server, number);
+                // Whatever became of it, it is not begun twice.
+                if let Some(context) = self.context(server)
+                    && context.next_ready() == Some(number)
+                {
+                    context.set_state(number, TargetState::Done);
+                    context.best.offer(500, None);
+                }
+            }
+            match self.context(server).map(|context| context.advance()) {
+                Some(Step::Begin) => {}
+                Some(Step::Finish) => return self.finish(server, Some(request)),
+                Some(Step::Wait) | None => return,
+            }
+        }
+    }
+
+    fn begin_target(&mut self, request: &Request<'_>, server: Key, number: u8) {
+        if self.is_passed_over(server, number) {
+            return;
+        }
+        let Some(target) = self.context(server).and_then(|c| c.target_mut(number)) else {
+            return;
+        };
+        let (uri, path) = (target.uri.clone(), target.path.clone());
+        let known = target.flow.is_some() || target.located;
+        if known || self.locate_target(request, server, number, (&uri, &path)) {
+            if let Some(context) = self.table.live(server).and_then(|l| l.user.context.as_deref()) {
+                self.edits.copy_from(&context.decided.edits);
+            }
+            if !uri.is_empty() {
+                self.edit_for_target(request, &uri, &path);
+            }
+            self.begin_candidate(request, server, number);
+        }
+    }
+
+    /// Whether a member has left service since the request came: the operator has drained it, or
+    /// it counts as failed and another waits. Its turn is over then.
+    fn is_passed_over(&mut self, server: Key, number: u8) -> bool {
+        let now_ms = self.now.unix_ms;
+        let Some(context) = self.context(server) else {
+            return false;
+        };
+        let member = context.targets.get(usize::from(number)).and_then(|t| t.member);
+        let (Some(group), Some(member)) = (&context.group, member) else {
+            return false;
+        };
+        let over = match group.member(member).map(|m| m.state(now_ms)) {
+            Some(MemberState::Drained) => true,
+            Some(MemberState::Failed) => context.has_more(),
+            Some(MemberState::Up) | None => false,
+        };
+        if over {
+            context.set_state(number, TargetState::Done);
+            context.best.offer(500, Some(RefusalCause::MembersDown));
+        }
+        over
+    }
+
+    /// Looks up the addresses of a target; whether they are known now.
+    fn locate_target(
+        &mut self,
+        request: &Request<'_>,
+        server: Key,
+        number: u8,
+        (uri, path): (&[u8], &[u8]),
+    ) -> bool {
+        let Some(context) = self.context(server) else {
+            return false;
+        };
+        let (group, dialog) = (context.group.clone(), context.decided.dialog);
+        let is_secure = context.decided.secure;
+        let Some(target) = context.target_mut(number) else {
+            return false;
+        };
+        let asked = target.asked;
+        target.asked = asked.saturating_add(1);
+        let secure = target.secure || is_secure;
+        let member = target.member.and_then(|n| group.as_ref()?.member(n));
+        let from = target.from;
+        let is_bare_contact = target.is_contact && path.is_empty();
+        let parsed = Uri::parse(uri).ok();
+        let uri = parsed.as_ref().and_then(|uri| uri.sip());
+        let hop = match member {
+            Some(member) => Some(Hop::configured(&member.hop)),
+            None if path.is_empty() => uri.and_then(|uri| Hop::of_contact(uri, secure, from)),
+            None => first_hop(path),
+        };
+        let hop = if secure { hop.and_then(Hop::secured) } else { hop };
+        let Some(hop) = hop else {
+            return self.no_address(server, number);
+        };
+        let question = self.question(hop, request.call_id, false);
+        match self.resolver.locate(self.now.instant, &question) {
+            Located::Done(found) if self.leads_astray(request, dialog, &hop, &found) => {
+                let status = Status::FORBIDDEN.because(RefusalCause::GuardedPlace);
+                self.forbid_target(server, number, status)
+            }
+            Located::Done(mut candidates) if !candidates.is_empty() => {
+                if !self.keep_allowed(request, dialog, &hop, &mut candidates) {
+                    return self.forbid_target(server, number, denied(&hop));
+                }
+                self.meet_peers(&hop, &candidates);
+                if let Some(target) = self.context(server).and_then(|c| c.target_mut(number)) {
+                    target.peer = hop.peer(&candidates);
+                    target.candidates = candidates;
+                    target.located = true;
+                }
+                true
+            }
+            Located::Ask { name, kind } if asked < MAX_ASKED && self.may_park(0) => {
+                if let Some(context) = self.context(server) {
+                    context.set_state(number, TargetState::Locating);
+                }
+                let parked = Parked {
+                    flow: request.flow,
+                    bytes: Box::default(),
+                    server: Some(server),
+                    authorized: true,
+                    any_account_of: 0,
+                    asked: 0,
+                    target: Some(number),
+                    watched: false,
+                };
+                self.wait_for_name(name, kind, parked);
+                false
+            }
+            Located::Done(_) if is_bare_contact => self.lose_target(server, number, Lost::Contact),
+            Located::Done(_) | Located::Unavailable => self.no_address(server, number),
+            // Not the target's fault: a limit of ours.
+            Located::Ask { .. } => self.lose_target(server, number, Lost::NextHop),
+        }
+    }
+
+    /// Ends a target that this request must not reach, as if it had sent `status`. For a denied contact it counts as
+    /// 430, which gives way to a response that says more.
+    fn forbid_target(&mut self, server: Key, number: u8, status: Status<'static>) -> bool {
+        let status = match status {
+            Status::CONTACT_DENIED => Status { code: 430, ..status },
+            status => status,
+        };
+        if let Some(context) = self.context(server) {
+            context.set_state(number, TargetState::Done);
+            if !context.take_spare(number) {
+                context.best.offer_status(status);
+            }
+        }
+        false
+    }
+
+    /// A target has no address that can be reached: as if it had answered 503 (RFC 3263 §4.3).
+    fn no_address(&mut self, server: Key, number: u8) -> bool {
+        self.member_failed(server, number);
+        self.lose_target(server, number, Lost::NextHop)
+    }
+
+    /// Ends a target that has no address. Another flow of its instance takes its place, if there is one.
+    fn lose_target(&mut self, server: Key, number: u8, lost: Lost) -> bool {
+        self.counters.dropped_no_route += 1;
+        if let Some(context) = self.context(server) {
+            context.set_state(number, TargetState::Done);
+            if !context.take_spare(number) {
+                match lost {
+                    Lost::NextHop => context.best.offer(503, Some(RefusalCause::NextHopUnreachable)),
+                    Lost::Contact => context.best.offer_gone(503),
+                }
+            }
+        }
+        false
+    }
+
+    /// Whether a request may get no more branches.
+    fn has_all_branches(&self, server: Key) -> bool {
+        let limits = &self.config.limits;
+        let most = limits.branches.min(usize::from(u8::MAX));
+        let held = self.table.servers() + self.table.clients();
+        let branches = self.table.live(server).map(|s| s.user.branches.len());
+        branches.is_none_or(|count| count >= most)
+            || held >= limits.held_transactions
+            || self.table.bytes() >= limits.transaction_bytes
+    }
+
+    /// Sends the request to the next address of a target that is ready. Its edits are made.
+    fn begin_candidate(&mut self, request: &Request<'_>, server: Key, number: u8) {
+        if self.has_all_branches(server) {
+            self.counters.limited_transactions += 1;
+            if let Some(context) = self.context(server) {
+                context.end();
+                context.set_state(number, TargetState::Done);
+                context.best.offer(500, Some(RefusalCause::BranchLimit));
+            }
+            return;
+        }
+        let Some(context) = self.context(server) else {
+            return;
+        };
+        let (shape, is_secure) = (context.shape, context.decided.secure);
+        let reply_timeout_ms = context.group.as_ref().map(|g| g.reply_timeout_ms);
+        let Some(target) = context.target_mut(number) else {
+            return;
+        };
+        let (is_member, is_contact, peer) = (target.member.is_some(), target.is_contact, target.peer.clone());
+        let secure = is_secure || target.is_sips();
+        let is_last = target.next.saturating_add(1) >= target.candidates.len() && !context.has_more();
+        // Only members have others to take their place. Where all leave an INVITE without an answer its
+        // caller hears of it; of another request not (RFC 4320 §4.2): waiting for the last costs nothing.
+        let reply_timeout_ms =
+            reply_timeout_ms.filter(|_| is_member && (request.method == Method::Invite || !is_last));
+        let Some(target) = context.target_mut(number) else {
+            return;
+        };
+        let breadth = shape.loop_mark.map(|_| target.breadth);
+        let mut may_switch = false;
+        let (pin, flow) = (target.pin, target.take_flow());
+        let back = flow.and_then(|flow| flow_of_contact(&target.uri, flow, pin != Pin::None));
+        let to = match flow {
+            Some(flow) => Some(flow),
+            None => {
+                let (candidates, from) = (target.candidates.clone(), target.next);
+                let next = self.next_candidate(&candidates, from, request.flow.listener);
+                if let (Some((at, _)), Some(target)) =
+                    (next, self.context(server).and_then(|c| c.target_mut(number)))
+                {
+                    target.next = at + 1;
+                    may_switch = candidates.get(at).is_some_and(may_leave_by_tcp);
+                }
+                next.map(|(_, flow)| flow)
+            }
+        };
+        let Some(to) = to else {
+            self.no_address(server, number);
+            return;
+        };
+        let client = self.start_branch(
+            request,
+            &Branch {
+                server,
+                target: number,
+                to,
+                peer: by_tls(to, &peer),
+                pin,
+                back,
+                may_switch,
+                shape,
+                secure,
+                breadth,
+                reply_timeout_ms,
+                is_contact,
+            },
+        );
+        if let Some(context) = self.context(server) {
+            context.set_state(number, TargetState::Pending(client));
+        }
+    }
+
+    /// Puts in the Request-URI and Route of a target.
+    pub(crate) fn edit_for_target(&mut self, request: &Request<'_>, uri: &[u8], path: &[u8]) {
+        let message = &request.message;
+        let text = message.request_uri().unwrap_or_default();
+        if let Some(span) = sip_message::chars::span_in(message.source(), text) {
+            self.edits.clear_within(span.clone());
+            self.edits.replace_with(span, |out| write_request_uri(out, uri));
+        }
+        if !path.is_empty() {
+            self.edits.insert_with(message.headers_offset(), |out| {
+                out.extend_from_slice(b"Route: ");
+                out.extend_from_slice(path);
+                out.extend_from_slice(b"\r\n");
+            });
+        }
+    }
+}
