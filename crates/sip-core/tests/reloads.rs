@@ -94,3 +94,19 @@ fn a_reload_between_two_targets_changes_nothing_of_a_request() {
         );
     }
 }
+
+/// A request that is let in without credentials, and waits for name service, goes by the rules that hold when it goes on.
+#[test]
+fn a_request_that_waits_is_asked_if_the_new_rules_ask() {
+    for (auth, answer) in [(None, "INVITE "), (Some(true), "SIP/2.0 407 ")] {
+        let mut before = config();
+        before.routes = vec![relay("sip:gw.example.net:5070")];
+        let mut after = before.clone();
+        after.routes[0].auth = auth;
+        let mut b = Bench::new(&before);
+        b.udp(CALLER, &request("INVITE", "sip:bob@example.com", "a1", ""));
+        b.endpoint.reconfigure(&after);
+        let (_, sent) = b.serve(&[("gw.example.net A", vec![address("198.51.100.1")])]);
+        assert!(one(sent).first_line().starts_with(answer), "{auth:?}");
+    }
+}

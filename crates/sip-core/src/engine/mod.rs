@@ -3,6 +3,7 @@
 
 pub(crate) mod admit;
 mod aors;
+mod begin;
 pub(crate) mod bindings;
 pub(crate) mod claims;
 pub(crate) mod context;
@@ -270,10 +271,6 @@ pub(crate) struct Engine {
     pub(crate) indexes: Vec<HeaderIndex>,
     /// Some callers are asked for credentials.
     pub(crate) asks_callers: bool,
-    /// The request at hand has credentials that answer a challenge which went to its source.
-    pub(crate) proved: bool,
-    /// The configuration lets the request at hand in without credentials.
-    pub(crate) is_let_in: bool,
     /// Number of the rule that the request at hand goes by.
     pub(crate) rule_at_hand: Option<u16>,
     /// Limits the new addresses of the contacts of users.
@@ -472,8 +469,6 @@ impl Engine {
             elsewhere: Elsewhere::default(),
             indexes: Vec::new(),
             asks_callers: asks_callers(&config),
-            proved: false,
-            is_let_in: false,
             rule_at_hand: None,
             refusals: Refusals::default(),
             answered_by: None,

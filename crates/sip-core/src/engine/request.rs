@@ -8,6 +8,31 @@ use super::secrets::BranchInput;
 use crate::limits::Limits;
 use crate::transport::{Flow, via};
 
+/// Why a request may be relayed. Forwarding demands it, so that no way leads past the question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Authorized {
+    /// Its credentials are those of an account, and answer a challenge that went to its source.
+    Credentials,
+    /// The configuration lets it in without credentials.
+    Exempt,
+    /// It belongs to a dialog, in which its side is not asked.
+    Dialog,
+    /// An ACK cannot be asked, a CANCEL must not be (RFC 3261 §22.1).
+    Unasked,
+}
+
+impl Authorized {
+    /// Whether its source address has been verified by it.
+    pub(crate) const fn source_verified(self) -> bool {
+        matches!(self, Self::Credentials)
+    }
+
+    /// Whether its source may get more than it sends: it is verified, or the operator lets it in as it is.
+    pub(crate) const fn vouches_for_source(self) -> bool {
+        matches!(self, Self::Credentials | Self::Exempt)
+    }
+}
+
 /// A request that can be routed and answered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request<'a> {

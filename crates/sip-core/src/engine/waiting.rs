@@ -5,6 +5,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use super::place::DomainNumber;
+use super::request::Authorized;
 use super::{Engine, Wake};
 use crate::admission::Source;
 use crate::id::QueryId;
@@ -38,8 +39,8 @@ pub(crate) struct Parked {
     pub(crate) bytes: Box<[u8]>,
     /// Its server transaction, where it has one.
     pub(crate) server: Option<Key>,
-    /// Whether credentials were checked already.
-    pub(crate) authorized: bool,
+    /// Why it may be relayed, if that is decided.
+    pub(crate) authorized: Option<Authorized>,
     /// The domain of which any account will do; 0: that of From is asked.
     pub(crate) any_account_of: DomainNumber,
     /// How often it waited for name service, this time included.

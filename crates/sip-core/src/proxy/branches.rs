@@ -186,7 +186,7 @@ impl Engine {
                     flow: request.flow,
                     bytes: Box::default(),
                     server: Some(server),
-                    authorized: true,
+                    authorized: None,
                     any_account_of: 0,
                     asked: 0,
                     target: Some(number),

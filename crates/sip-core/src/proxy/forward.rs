@@ -16,7 +16,7 @@ use crate::config::StateMode;
 use crate::engine::context::{Context, Decided, Shape, Target, TargetState};
 use crate::engine::directory::COOKIE;
 use crate::engine::place::PlaceId;
-use crate::engine::request::Request;
+use crate::engine::request::{Authorized, Request};
 use crate::engine::secrets::{Branched, hex8, hex64, read_hex, write_hex};
 use crate::engine::seed::Seed;
 use crate::engine::{ClientUser, Course, Engine, Owner, Pin};
@@ -30,6 +30,7 @@ use crate::transport::{Flow, PeerName, Proof, Transport, via};
 /// What routing decided about a request with one target, beside the edits that it already made.
 #[derive(Clone, Debug)]
 pub(crate) struct Decision<'a> {
+    pub(crate) authorized: Authorized,
     /// Where to, in the order in which to try.
     pub(crate) candidates: Candidates,
     /// Who must be found there, of those that are reached by TLS.
@@ -153,7 +154,10 @@ impl Engine {
             // It has waited, and there may be no room for its copy any more.
             Some(key) if self.has_room_for_copy(request) => key,
             Some(_) => return Err(NotSent::Full),
-            None => self.begin(request).ok_or(NotSent::Full)?,
+            None => {
+                let vouched = decision.authorized.vouches_for_source();
+                self.begin(request, vouched).ok_or(NotSent::Full)?
+            }
         };
         self.note_routed(server);
         let client = self.start_branch(

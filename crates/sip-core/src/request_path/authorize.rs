@@ -1,4 +1,4 @@
-//! Phase 5: who must prove who he is (RFC 3261 §22, RFC 7616).
+//! Phase 6: the check of credentials (RFC 3261 §22, RFC 7616).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -19,7 +19,7 @@ use crate::engine::directory::address_of_record;
 use crate::engine::place::DomainNumber;
 use crate::engine::refusals::Report;
 use crate::engine::reply::Status;
-use crate::engine::request::Request;
+use crate::engine::request::{Authorized, Request};
 use crate::engine::waiting::{Parked, Purpose};
 use crate::event::{AuthFailure, Event, RefusalCause};
 use crate::location::aor::unescape;
@@ -29,16 +29,6 @@ use crate::transport::Transport;
 /// Longest name that is looked up, bytes: that of an account is shorter in every table, and a
 /// stranger chooses it.
 const MAX_USERNAME: usize = 255;
-
-/// What came of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub(crate) enum Authorized {
-    /// Go on.
-    Yes,
-    /// It was answered, or waits.
-    No,
-}
 
 impl Engine {
     /// The domain whose policy holds for a request: that of From when ours, else that of the
@@ -78,11 +68,13 @@ impl Engine {
         request: &Request<'_>,
         progress: Progress,
         domain: &Domain,
-    ) -> Authorized {
+    ) -> Option<Authorized> {
         // §22.1: an ACK cannot be challenged, a CANCEL must not be.
-        if progress.authorized || matches!(request.method, Method::Ack | Method::Cancel) {
-            self.proved = progress.authorized;
-            return Authorized::Yes;
+        if matches!(request.method, Method::Ack | Method::Cancel) {
+            return Some(Authorized::Unasked);
+        }
+        if progress.authorized == Some(Authorized::Credentials) {
+            return progress.authorized;
         }
         let before = self.activity.enter(Component::Auth);
         let authorized = self.check_credentials(request, progress, domain);
@@ -95,24 +87,24 @@ impl Engine {
         request: &Request<'_>,
         progress: Progress,
         domain: &Domain,
-    ) -> Authorized {
+    ) -> Option<Authorized> {
         let role = role_of(request.method);
         let credentials = match challenge::find(&request.message, role, &domain.auth) {
             Found::Credentials(credentials) => credentials,
-            Found::None => return self.challenge(request, progress, &domain.auth, false),
+            Found::None => {
+                self.challenge(request, progress, &domain.auth, false);
+                return None;
+            }
             Found::Malformed => {
                 self.refuse(
                     request,
                     progress.server,
                     Status::bad_request("Malformed Credentials"),
                 );
-                return Authorized::No;
+                return None;
             }
         };
-        let nonce = match self.precheck(request, progress, domain, &credentials) {
-            Ok(nonce) => nonce,
-            Err(done) => return done,
-        };
+        let nonce = self.precheck(request, progress, domain, &credentials)?;
         let mut user = Vec::with_capacity(credentials.username.len());
         unquote(credentials.username, &mut user);
         if user.len() > MAX_USERNAME {
@@ -130,14 +122,14 @@ impl Engine {
         }
     }
 
-    /// What needs no secret. The number of the nonce: go on.
+    /// Checks what needs no secret. Returns the number of the nonce, which went to the source; `None`: it was answered.
     fn precheck(
         &mut self,
         request: &Request<'_>,
         progress: Progress,
         domain: &Domain,
         credentials: &Credentials<'_>,
-    ) -> Result<NonceId, Authorized> {
+    ) -> Option<NonceId> {
         let now = self.now.unix_ms;
         let uri = self.expected_uri(request, domain, credentials);
         match self.authenticator.precheck(&domain.auth, credentials, uri, now) {
@@ -145,20 +137,19 @@ impl Engine {
             // source can give costs one that has moved a round trip, and another nothing.
             Ok(_) if !self.is_proved_by(request, credentials) => {
                 self.counters.auth_stale += 1;
-                Err(self.challenge(request, progress, &domain.auth, true))
+                self.challenge(request, progress, &domain.auth, true);
+                None
             }
-            Ok(nonce) => {
-                self.proved = true;
-                Ok(nonce)
-            }
+            Ok(nonce) => Some(nonce),
             Err(Refusal::Stale | Refusal::Forged) => {
                 self.counters.auth_stale += 1;
-                Err(self.challenge(request, progress, &domain.auth, true))
+                self.challenge(request, progress, &domain.auth, true);
+                None
             }
             Err(Refusal::WrongUri) => {
                 self.counters.auth_uri_refused += 1;
                 self.refuse(request, progress.server, Status::WRONG_DIGEST_URI);
-                Err(Authorized::No)
+                None
             }
         }
     }
@@ -223,19 +214,20 @@ impl Engine {
         domain: &Domain,
         (credentials, nonce): (&Credentials<'_>, Option<NonceId>),
         secrets: Option<&Secrets>,
-    ) -> Authorized {
+    ) -> Option<Authorized> {
         let verdict = self
             .authenticator
             .check(credentials, request.method.as_bytes(), secrets);
         if verdict.is_err() && secrets.is_some_and(|secrets| secrets.outdated) {
             // He may have a new password; and who was not known before must get the same answer.
             self.credentials_unavailable(request, progress);
-            return Authorized::No;
+            return None;
         }
         if let Err(reason) = verdict {
             self.counters.auth_rejected += 1;
             self.note_failure(request, &domain.name, credentials, reason);
-            return self.challenge(request, progress, &domain.auth, false);
+            self.challenge(request, progress, &domain.auth, false);
+            return None;
         }
         let now = self.now.unix_ms;
         let look = || {
@@ -244,7 +236,8 @@ impl Engine {
             looked.ok()
         };
         let Some(nonce) = nonce.or_else(look) else {
-            return self.challenge(request, progress, &domain.auth, true);
+            self.challenge(request, progress, &domain.auth, true);
+            return None;
         };
         let this = self
             .authenticator
@@ -254,11 +247,13 @@ impl Engine {
             NonceUse::Replay => {
                 self.counters.auth_replayed += 1;
                 self.note_failure(request, &domain.name, credentials, AuthFailure::Replay);
-                return self.challenge(request, progress, &domain.auth, true);
+                self.challenge(request, progress, &domain.auth, true);
+                return None;
             }
             NonceUse::Unknown => {
                 self.counters.auth_stale += 1;
-                return self.challenge(request, progress, &domain.auth, true);
+                self.challenge(request, progress, &domain.auth, true);
+                return None;
             }
         }
         if progress.any_account_of == 0 && !self.owns(request, domain, credentials.username) {
@@ -266,14 +261,14 @@ impl Engine {
             self.note_failure(request, &domain.name, credentials, AuthFailure::NotOwner);
             let status = Status::FORBIDDEN.because(RefusalCause::NotOwner);
             self.refuse(request, progress.server, status);
-            return Authorized::No;
+            return None;
         }
         self.counters.auth_accepted += 1;
         if !is_same(credentials.uri, original_uri(request)) {
             self.counters.auth_uri_rewritten += 1;
             self.note_rewritten_uri(request, credentials.uri);
         }
-        Authorized::Yes
+        Some(Authorized::Credentials)
     }
 
     fn note_failure(
@@ -344,13 +339,7 @@ impl Engine {
     }
 
     /// 401 or 407 (§22.2, §22.3), without state where the request has none.
-    fn challenge(
-        &mut self,
-        request: &Request<'_>,
-        progress: Progress,
-        policy: &AuthPolicy,
-        stale: bool,
-    ) -> Authorized {
+    fn challenge(&mut self, request: &Request<'_>, progress: Progress, policy: &AuthPolicy, stale: bool) {
         self.counters.auth_challenges += 1;
         let role = role_of(request.method);
         let mut lines = Vec::with_capacity(160 * policy.algorithms.len());
@@ -365,7 +354,6 @@ impl Engine {
             Role::Proxy => Status::PROXY_AUTHENTICATION_REQUIRED,
         };
         self.refuse_with(request, progress.server, status, &lines);
-        Authorized::No
     }
 
     fn park_for_credentials(
@@ -374,7 +362,7 @@ impl Engine {
         progress: Progress,
         domain: &Domain,
         user: Vec<u8>,
-    ) -> Authorized {
+    ) -> Option<Authorized> {
         let kind = QueryKind::Credentials {
             user_len: self.user_part(domain, &user).len(),
             username: user.into_boxed_slice(),
@@ -384,23 +372,25 @@ impl Engine {
         if !self.may_ask_for(&request.flow) {
             let status = Status::SERVICE_UNAVAILABLE.because(RefusalCause::SourceLimit);
             self.refuse(request, progress.server, status);
-            return Authorized::No;
+            return None;
         }
-        if let Some(mut parked) = self.park(request, progress, StateMode::Transaction) {
+        // Its nonce went to its source.
+        if let Some(mut parked) = self.park(request, progress, StateMode::Transaction, true) {
             parked.watched = self.watch_flow(request);
             self.ask(kind, Purpose::Credentials(parked));
         }
-        Authorized::No
+        None
     }
 
     /// Makes a request wait: in a server transaction, so that nobody retransmits; as plain bytes
     /// where each copy may go its own way (no state is kept for it, or it is a REGISTER, which is
-    /// repeated harmlessly). `None`: it was refused.
+    /// repeated harmlessly). `vouched` as in [`Engine::begin`]. `None`: it was refused.
     pub(crate) fn park(
         &mut self,
         request: &Request<'_>,
         progress: Progress,
         state: StateMode,
+        vouched: bool,
     ) -> Option<Parked> {
         let bytes = request.message.bytes();
         if !self.may_park(bytes.len()) {
@@ -413,7 +403,7 @@ impl Engine {
         let server = match progress.server {
             Some(key) => Some(key),
             None if plain => None,
-            None => match self.begin(request) {
+            None => match self.begin(request, vouched) {
                 Some(key) => Some(key),
                 None => {
                     self.refuse(request, None, Status::NO_ROOM);
@@ -444,21 +434,24 @@ impl Engine {
         request: &Request<'_>,
         progress: Progress,
         secrets: Option<&Secrets>,
-    ) -> Authorized {
+    ) -> Option<Authorized> {
         self.activity.enter(Component::Auth);
         let config = self.config.clone();
         let Some(domain) = self.auth_domain(request, &config, progress) else {
             // The configuration changed while it waited: the domain is no longer ours.
             let status = Status::FORBIDDEN.because(RefusalCause::ForeignDomain);
             self.refuse(request, progress.server, status);
-            return Authorized::No;
+            return None;
         };
         match challenge::find(&request.message, role_of(request.method), &domain.auth) {
             Found::Credentials(credentials) => {
                 self.judge(request, progress, domain, (&credentials, None), secrets)
             }
             // The configuration changed while it waited.
-            Found::None | Found::Malformed => self.challenge(request, progress, &domain.auth, false),
+            Found::None | Found::Malformed => {
+                self.challenge(request, progress, &domain.auth, false);
+                None
+            }
         }
     }
 

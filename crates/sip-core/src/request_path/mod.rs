@@ -5,18 +5,24 @@
 //! 2. **sanity** (RFC 3261 §16.3): what is malformed or demands what we cannot do.
 //! 3. **in_dialog** (§16.4): Route values of ours come off; a valid mark makes it part of a dialog.
 //! 4. **local**: OPTIONS to this server; REGISTER to a domain of ours goes to `register`.
-//! 5. **authorize** (§22): which requests need credentials; may wait for credentials.
-//! 6. **route** (§16.5): rules, location (**contacts**), groups; what has several **targets** gets a response
+//! 5. **matching**: the first rule that matches a new request.
+//! 6. **asking** and **authorize** (§22): whether a request needs credentials, and the check of them; may wait for the
+//!    database. A request that may be relayed has [`Authorized`], which forwarding demands.
+//! 7. **route** (§16.5): what the rule says; location (**contacts**), groups; what has several **targets** gets a response
 //!    context; may wait for name service.
-//! 7. forwarding ([`crate::proxy::forward`], §16.6).
+//! 8. forwarding ([`crate::proxy::forward`], §16.6).
 //!
-//! A request that waits is kept as it came, and runs from phase 3 again when the answer is there.
+//! A request that waits is kept as it came. When the result is there, it runs from phase 2 again ([`Engine::dispatch`]).
+//! If it waited for credentials, these are checked first (`Engine::judge_parked`). Further branches of a request
+//! begin from its response context, not from here ([`crate::proxy::branches`]).
 
+mod asking;
 mod authorize;
 mod contacts;
 mod guard;
 mod in_dialog;
 mod local;
+mod matching;
 mod register;
 mod resume;
 mod route;
@@ -31,7 +37,7 @@ use crate::activity::Component;
 use crate::engine::Engine;
 use crate::engine::place::DomainNumber;
 use crate::engine::reply::{Reply, Status};
-use crate::engine::request::Request;
+use crate::engine::request::{Authorized, Request};
 use crate::event::RefusalCause;
 use crate::id::WorkerId;
 use crate::proxy::forward::{OWN_BRANCH, read_branch};
@@ -41,8 +47,8 @@ use crate::transport::{Flow, Proof, via};
 /// Where a request stands when it runs through the phases.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Progress {
-    /// Credentials were checked, or are not needed.
-    pub(crate) authorized: bool,
+    /// Why it may be relayed, if that has been decided.
+    pub(crate) authorized: Option<Authorized>,
     /// Its server transaction.
     pub(crate) server: Option<Key>,
     /// How often it waited for name service.
@@ -92,8 +98,6 @@ impl Engine {
             return Handled::HandOver(other);
         }
         self.count_request(request.method);
-        self.proved = false;
-        self.is_let_in = false;
         if self.drops_scanner(&request) {
             return Handled::Here;
         }
@@ -109,7 +113,7 @@ impl Engine {
         Handled::Here
     }
 
-    /// Phases 2 to 7.
+    /// Phases 2 to 8.
     pub(crate) fn dispatch(&mut self, request: &Request<'_>, progress: Progress) {
         self.run_phases(request, progress);
         self.rule_at_hand = None;
@@ -150,7 +154,7 @@ impl Engine {
         {
             return self.refuse_with(request, progress.server, status, &extra);
         }
-        let is_new = progress.server.is_none() && !progress.authorized && !position.in_dialog;
+        let is_new = progress.server.is_none() && progress.authorized.is_none() && !position.in_dialog;
         if self.draining && is_new && !matches!(request.method, Method::Ack | Method::Cancel) {
             let status = Status::SERVICE_UNAVAILABLE.because(RefusalCause::Draining);
             return self.refuse(request, progress.server, status);
@@ -164,7 +168,11 @@ impl Engine {
         if let Err(status) = self.check_hops(request) {
             return self.refuse(request, progress.server, status);
         }
-        self.route(request, &position, progress);
+        let config = self.config.clone();
+        let matched = self.match_rule(&config, request, &position);
+        if let Some(authorized) = self.authorize_routed(&config, request, &position, progress, matched.rule) {
+            self.route(request, &position, progress, (matched, authorized));
+        }
     }
 
     /// Whether this server has sent it: the topmost Via is one of ours, and the address, too. (Via alone may be

@@ -7,17 +7,15 @@ use sip_message::HeaderName;
 use sip_message::header::NameAddr;
 
 use super::Progress;
-use super::authorize::Authorized;
 use crate::activity::Component;
 use crate::config::Durability;
 use crate::engine::Engine;
 use crate::engine::destination::source_of;
 use crate::engine::directory::address_of_record;
 use crate::engine::reply::{Reply, Status};
-use crate::engine::request::Request;
+use crate::engine::request::{Authorized, Request};
 use crate::engine::waiting::{Parked, Purpose, Told};
-use crate::event::Event;
-use crate::event::RefusalCause;
+use crate::event::{Event, RefusalCause};
 use crate::location::{AorRecord, codec};
 use crate::proxy::hop::Hop;
 use crate::query::{Query, QueryKind};
@@ -89,10 +87,12 @@ impl Engine {
             let status = Status::FORBIDDEN.because(RefusalCause::ForeignDomain);
             return self.refuse(request, progress.server, status);
         };
-        if domain.auth.asks(request.method.as_bytes(), false)
-            && self.authorize(request, progress, domain) == Authorized::No
-        {
-            return;
+        let mut progress = progress;
+        if domain.auth.asks(request.method.as_bytes(), false) {
+            progress.authorized = self.authorize(request, progress, domain);
+            if progress.authorized.is_none() {
+                return;
+            }
         }
         self.activity.enter(Component::Location);
         // §10.3 step 5: To names the address-of-record, in the same domain.
@@ -126,7 +126,7 @@ impl Engine {
         let limit = self.config.limits.contacts_per_aor;
         let policy = self.config.registrar;
         let registration = Registration::read(&request.message, request.flow, &policy, limit, self.now)?;
-        self.believes_way(request)?;
+        self.believes_way(request, progress)?;
         let mut headers = Vec::with_capacity(256);
         let durable = policy.durability == Durability::Commit;
         let conn = request.flow.conn;
@@ -217,11 +217,11 @@ impl Engine {
     }
 
     /// Refuses a REGISTER whose Path is not believed, or whose source may be spoofed although it must not be.
-    fn believes_way(&mut self, request: &Request<'_>) -> Result<(), Rejection> {
+    fn believes_way(&mut self, request: &Request<'_>, progress: Progress) -> Result<(), Rejection> {
         if !self.believes_path(request) {
             return Err(Rejection::Path);
         }
-        if !self.is_source_certain(request) {
+        if !self.is_source_certain(request, progress) {
             self.counters.contacts_unproved += 1;
             return Err(Rejection::NotProved);
         }
@@ -242,9 +242,10 @@ impl Engine {
 
     /// Whether requests may be sent to the source of this REGISTER. If that is a denied destination
     /// ([`crate::engine::destination`]), the source must not be one that the sender can spoof.
-    fn is_source_certain(&self, request: &Request<'_>) -> bool {
+    fn is_source_certain(&self, request: &Request<'_>, progress: Progress) -> bool {
         let flow = &request.flow;
-        let is_certain = flow.transport.is_reliable() || self.proved || self.is_trusted(flow);
+        let is_verified = progress.authorized.is_some_and(Authorized::source_verified);
+        let is_certain = flow.transport.is_reliable() || is_verified || self.is_trusted(flow);
         flow.proof != Proof::Ourselves && (is_certain || !self.must_be_proved(flow.remote.ip()))
     }
 
@@ -281,7 +282,7 @@ impl Engine {
             flow: request.flow,
             bytes: Box::from(bytes),
             server: progress.server,
-            authorized: true,
+            authorized: None,
             any_account_of: 0,
             asked: 0,
             target: None,

@@ -1,7 +1,6 @@
 //! Requests that waited go on with the answer.
 
 use super::Progress;
-use super::authorize::Authorized;
 use crate::engine::Engine;
 use crate::engine::context::TargetState;
 use crate::engine::reply::Status;
@@ -33,8 +32,13 @@ impl Engine {
                 };
                 self.with_parked(&parked, |engine, request, progress| match &secrets {
                     Ok(secrets) => {
-                        if engine.judge_parked(request, progress, secrets.as_ref()) == Authorized::Yes {
-                            engine.go_on(request, progress);
+                        let authorized = engine.judge_parked(request, progress, secrets.as_ref());
+                        if authorized.is_some() {
+                            let progress = Progress {
+                                authorized,
+                                ..progress
+                            };
+                            engine.dispatch(request, progress);
                         }
                     }
                     Err(Unavailable) => engine.credentials_unavailable(request, progress),
@@ -90,17 +94,6 @@ impl Engine {
         }
     }
 
-    /// Credentials were good: the phases after them, from the start of the route.
-    fn go_on(&mut self, request: &Request<'_>, progress: Progress) {
-        self.dispatch(
-            request,
-            Progress {
-                authorized: true,
-                ..progress
-            },
-        );
-    }
-
     pub(crate) fn credentials_unavailable(&mut self, request: &Request<'_>, progress: Progress) {
         self.counters.auth_unavailable += 1;
         let status = match self.config.credentials_unavailable {
@@ -139,8 +132,6 @@ impl Engine {
 
     /// Reads a parked request again and hands it on.
     fn with_parked(&mut self, parked: &Parked, go: impl FnOnce(&mut Self, &Request<'_>, Progress)) {
-        self.proved = parked.authorized;
-        self.is_let_in = false;
         let Some(server) = parked.server else {
             self.with_message(&parked.bytes, |engine, message| {
                 if let Ok(request) = Request::read(*message, parked.flow) {

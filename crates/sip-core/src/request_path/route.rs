@@ -1,20 +1,15 @@
-//! Phase 6: where a request goes (RFC 3261 §16.5): rules, location, name service.
-
-use alloc::borrow::Cow;
-use core::cell::OnceCell;
+//! Phase 7: where a request goes (RFC 3261 §16.5): what its rule says, location, name service.
 
 use sip_message::header::NameAddr;
-use sip_message::{HeaderName, Host, Method, Uri};
+use sip_message::{HeaderName, Method, Uri};
 
 use super::Progress;
-use super::authorize::Authorized;
 use super::in_dialog::Position;
-use crate::config::{Action, Config, Domain, Relay, RelayTarget, Route, StateMode, When};
+use super::matching::Matched;
+use crate::config::{Action, Relay, RelayTarget, StateMode};
 use crate::engine::context::Shape;
-use crate::engine::directory::{comes_from, in_networks, is_exempt};
-use crate::engine::place::DomainNumber;
 use crate::engine::reply::Status;
-use crate::engine::request::Request;
+use crate::engine::request::{Authorized, Request};
 use crate::engine::waiting::MAX_ASKED;
 use crate::engine::{Engine, Pin, is_sips};
 use crate::event::RefusalCause;
@@ -24,15 +19,13 @@ use crate::proxy::forward::{Decision, NotSent, keep_values};
 use crate::proxy::hop::{Hop, first_hop};
 use crate::proxy::response::reason_of_gone;
 use crate::resolve::{Candidates, Located};
-use crate::spelling::normalised;
 use crate::transport::{Flow, NextHop, PeerName};
 
 /// What the rules say, without what name service will add.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan<'c> {
-    rule: Option<&'c Route>,
-    /// The rule's number; [`NO_RULE`] without one.
-    pub(super) rule_number: usize,
+    pub(super) matched: Matched<'c>,
+    pub(super) authorized: Authorized,
     pub(super) position: &'c Position<'c>,
     pub(super) state: StateMode,
     pub(super) shape: Shape,
@@ -48,45 +41,29 @@ pub(super) enum Way {
     Candidates(Option<PeerName>, Candidates),
 }
 
-/// Whether an ACK goes on that is in no dialog of ours, where its INVITE was asked for credentials: it
-/// cannot be asked itself (RFC 3261 §22.1). One to a 2xx has our Route, unless the rule leaves that out;
-/// one to a failure is ours to absorb, unless the rule keeps no state.
-fn passes_unasked(config: &Config, request: &Request<'_>, rule: Option<&Route>) -> bool {
-    let state = rule.and_then(|r| r.state).unwrap_or(config.state);
-    let leaves_no_route = rule.is_some_and(|r| !r.record_route);
-    request.to.tag().is_some() && (state == StateMode::Stateless || leaves_no_route)
-}
-
-/// Where no rule matches.
-const NO_RULE: usize = usize::MAX;
-
 impl Engine {
     /// Finds where the request goes and sends it there.
-    pub(crate) fn route(&mut self, request: &Request<'_>, position: &Position<'_>, progress: Progress) {
-        let config = self.config.clone();
-        let (rule_number, rule) = if position.in_dialog {
-            (NO_RULE, None)
-        } else {
-            self.matching_rule(&config, request)
-        };
-        self.rule_at_hand = u16::try_from(rule_number).ok();
-        if self.authorize_routed(&config, request, position, progress, rule) == Authorized::No {
-            return;
-        }
+    pub(crate) fn route(
+        &mut self,
+        request: &Request<'_>,
+        position: &Position<'_>,
+        progress: Progress,
+        (matched, authorized): (Matched<'_>, Authorized),
+    ) {
         // Should it wait now, it need not prove itself again.
         let progress = Progress {
-            authorized: true,
+            authorized: Some(authorized),
             ..progress
         };
         self.strip_identity(request);
-        let plan = self.plan(&config, request, position, (rule_number, rule));
+        let plan = self.plan(request, position, matched, authorized);
         // §9.2: a CANCEL that matched nothing, where its INVITE would have left a transaction.
         if request.method == Method::Cancel && plan.state == StateMode::Transaction {
             return self.refuse(request, progress.server, Status::NO_TRANSACTION);
         }
         // A 3xx that is followed may fork.
         if plan.shape.recurse
-            && let Err(status) = self.may_fork(request, rule_number)
+            && let Err(status) = self.may_fork(request, matched.number)
         {
             return self.refuse(request, progress.server, status);
         }
@@ -95,11 +72,12 @@ impl Engine {
 
     fn plan<'c>(
         &self,
-        config: &Config,
         request: &Request<'_>,
         position: &'c Position<'c>,
-        (rule_number, rule): (usize, Option<&'c Route>),
+        matched: Matched<'c>,
+        authorized: Authorized,
     ) -> Plan<'c> {
+        let (config, rule) = (&self.config, matched.rule);
         let relay = rule.and_then(|r| match &r.action {
             Action::Relay(relay) => Some(relay),
             Action::Redirect(_) | Action::Reject { .. } => None,
@@ -113,16 +91,16 @@ impl Engine {
             && !matches!(request.method, Method::Ack | Method::Cancel)
             && self.own_domain_of(&request.uri).is_some();
         Plan {
-            rule,
-            rule_number,
+            matched,
+            authorized,
             position,
             state,
             shape: Shape {
                 record_route: !position.in_dialog && rule.is_none_or(|r| r.record_route),
                 c_ms: timeout_ms.unwrap_or(config.timers.c_ms),
                 recurse,
-                loop_mark: recurse.then(|| self.loop_mark(request, rule_number)),
-                place: self.directory.place_of_rule(rule_number),
+                loop_mark: recurse.then(|| self.loop_mark(request, matched.number)),
+                place: self.directory.place_of_rule(matched.number),
             },
         }
     }
@@ -139,169 +117,6 @@ impl Engine {
             return self.follow_target(request, progress, plan);
         }
         self.follow_rule(request, progress, plan);
-    }
-
-    /// Phase 5 for a request that is to be relayed.
-    fn authorize_routed(
-        &mut self,
-        config: &Config,
-        request: &Request<'_>,
-        position: &Position<'_>,
-        progress: Progress,
-        rule: Option<&Route>,
-    ) -> Authorized {
-        // Most requests need no credentials, whoever sends them: From need not be read for that.
-        // An ACK goes where its INVITE went.
-        let is_ack = request.method == Method::Ack;
-        let method = if is_ack { Method::Invite } else { request.method };
-        let asks = |domain: &Domain| domain.auth.asks(method.as_bytes(), position.in_dialog);
-        let someone_asks = || config.domains.iter().any(asks);
-        if !rule.and_then(|r| r.auth).unwrap_or_else(someone_asks) {
-            self.is_let_in = !position.in_dialog;
-            return Authorized::Yes;
-        }
-        if let Some(number) = self.domain_of_mark(config, request, position) {
-            return self.authorize_side(config, request, progress, number);
-        }
-        let beyond_asking = position.in_dialog && (is_ack || is_exempt(config, &request.flow));
-        let domain = self.policy_domain(config, request);
-        let called = || {
-            request
-                .uri
-                .sip()
-                .and_then(|uri| self.directory.domain_of(config, uri))
-        };
-        // A rule without `source` is no open relay, unless it has `auth = false`.
-        let relays = || {
-            rule.is_some_and(|r| matches!(r.action, Action::Relay(_)) && r.when.source.is_empty())
-                && !self.is_trusted(&request.flow)
-        };
-        let needed = match (rule.and_then(|r| r.auth), domain) {
-            (Some(auth), _) => auth,
-            // The stricter policy holds: the caller writes From, and must not evade the policy of the called
-            // domain by it. If no domain is called (a number, a gateway), only the rule can let the caller in.
-            (None, Some(domain)) => asks(domain) || called().map_or_else(relays, asks),
-            // Neither the caller nor the callee is of ours: no policy lets the request in.
-            (None, None) => relays(),
-        };
-        if !needed || beyond_asking {
-            self.is_let_in = !position.in_dialog;
-            return Authorized::Yes;
-        }
-        if request.method == Method::Ack && !passes_unasked(config, request, rule) {
-            self.counters.dropped_stray_ack += 1;
-            return Authorized::No;
-        }
-        match domain {
-            Some(domain) => self.authorize(request, progress, domain),
-            None => {
-                let status = Status::FORBIDDEN.because(RefusalCause::NoDomain);
-                self.refuse(request, progress.server, status);
-                Authorized::No
-            }
-        }
-    }
-
-    /// The domain in which a side of a dialog has an account, where From does not decide who is asked: the callee did
-    /// not choose what it is called, and a caller with an account here must not get round that by another From.
-    /// `None`: From decides.
-    fn domain_of_mark(
-        &self,
-        config: &Config,
-        request: &Request<'_>,
-        position: &Position<'_>,
-    ) -> Option<DomainNumber> {
-        let mark = position.mark.filter(|_| position.in_dialog)?;
-        let number = mark.domain_of_holder();
-        // A domain that asks for nothing leaves the decision to the others of its number.
-        let is_it = |domain: &Domain| {
-            domain.auth.asks(request.method.as_bytes(), true)
-                && self
-                    .directory
-                    .domains_of(config, number)
-                    .any(|other| core::ptr::eq(other, domain))
-        };
-        let from_decides = || number == 0 || self.domain_of_from(config, request).is_some_and(is_it);
-        (!mark.is_of_caller() || !from_decides()).then_some(number)
-    }
-
-    /// Phase 5 for a side of a dialog. It can be asked where it has an account: the callee where it is a contact that is
-    /// registered here. Others may be strangers, and the mark shows that the dialog came through this server.
-    fn authorize_side(
-        &mut self,
-        config: &Config,
-        request: &Request<'_>,
-        progress: Progress,
-        number: DomainNumber,
-    ) -> Authorized {
-        if number == 0 || request.method == Method::Ack || is_exempt(config, &request.flow) {
-            return Authorized::Yes;
-        }
-        let progress = Progress {
-            any_account_of: number,
-            ..progress
-        };
-        match self.domain_of_side(config, request, number) {
-            Some(domain) => self.authorize(request, progress, domain),
-            None => Authorized::Yes,
-        }
-    }
-
-    /// The first rule that matches, and its number.
-    fn matching_rule<'c>(&self, config: &'c Config, request: &Request<'_>) -> (usize, Option<&'c Route>) {
-        // Written once, and only where a rule asks for it.
-        let uri = OnceCell::new();
-        config
-            .routes
-            .iter()
-            .enumerate()
-            .find(|(_, rule)| self.matches(config, rule, request, &uri))
-            .map_or((NO_RULE, None), |(number, rule)| (number, Some(rule)))
-    }
-
-    #[expect(clippy::wildcard_enum_match_arm, reason = "most methods are alike here")]
-    fn matches<'a>(
-        &self,
-        config: &Config,
-        rule: &Route,
-        request: &Request<'a>,
-        uri: &OnceCell<Cow<'a, [u8]>>,
-    ) -> bool {
-        let when: &When = &rule.when;
-        // CANCEL and the ACK to a non-2xx take the path of their INVITE.
-        let method = match request.method {
-            Method::Ack | Method::Cancel => Method::Invite,
-            method => method,
-        };
-        (when.methods.is_empty() || when.methods.iter().any(|m| **m == *method.as_bytes()))
-            && (when.source.is_empty() || is_source_of(rule, &request.flow))
-            && when
-                .domain
-                .as_ref()
-                .is_none_or(|name| self.is_in_domain(config, request, name))
-            && when
-                .uri
-                .as_ref()
-                .is_none_or(|pattern| pattern.is_match(uri.get_or_init(|| normalised(request.uri_text))))
-            && when
-                .headers
-                .iter()
-                .all(|(name, value)| has_header(request, name, value))
-    }
-
-    fn is_in_domain(&self, config: &Config, request: &Request<'_>, name: &[u8]) -> bool {
-        let Some(uri) = request.uri.sip() else {
-            return false;
-        };
-        // The request goes to `maddr`, if there is one (RFC 3261 §19.1.1), so the rule is compared with that. A `maddr`
-        // that names this server has been taken off before.
-        if let Some(maddr) = uri.params.value(b"maddr") {
-            return is_host(maddr, name);
-        }
-        match self.directory.domain_of(config, uri) {
-            Some(domain) => *domain.name == *name || domain.aliases.iter().any(|a| **a == *name),
-            None => is_host(uri.host_text, name),
-        }
     }
 
     /// A Route that is not ours comes next (§16.6 step 6).
@@ -380,7 +195,7 @@ impl Engine {
 
     /// A new request: what the rule says; without one, location for domains of ours, else 403.
     fn follow_rule(&mut self, request: &Request<'_>, progress: Progress, plan: &Plan<'_>) {
-        let Some(rule) = plan.rule else {
+        let Some(rule) = plan.matched.rule else {
             if self.own_domain_of(&request.uri).is_some() {
                 return self.follow_location(request, progress, plan);
             }
@@ -510,7 +325,12 @@ impl Engine {
                     asked: progress.asked + 1,
                     ..progress
                 };
-                if let Some(parked) = self.park(request, progress, plan.state) {
+                if let Some(parked) = self.park(
+                    request,
+                    progress,
+                    plan.state,
+                    plan.authorized.vouches_for_source(),
+                ) {
                     self.wait_for_name(name, kind, parked);
                 }
             }
@@ -551,6 +371,7 @@ impl Engine {
         let path = contact.and_then(|(_, path)| first_hop(path));
         let request_secure = request.is_secure() || next_route.is_some_and(|route| is_sips(route.uri));
         let decision = Decision {
+            authorized: plan.authorized,
             candidates,
             peer,
             flow,
@@ -581,40 +402,5 @@ impl Engine {
                 );
             }
         }
-    }
-}
-
-/// Whether a rule is for what comes on `flow`. One that denies holds for what this server has sent itself, too.
-fn is_source_of(rule: &Route, flow: &Flow) -> bool {
-    let denies = matches!(rule.action, Action::Reject { .. }) || rule.auth == Some(true);
-    match denies {
-        true => in_networks(&rule.when.source, flow.remote.ip()),
-        false => comes_from(&rule.when.source, flow),
-    }
-}
-
-/// Whether a header with exactly this value is there. The name is in lower case.
-fn has_header(request: &Request<'_>, name: &[u8], value: &[u8]) -> bool {
-    let message = &request.message;
-    let known = HeaderName::lookup(name);
-    let same = |field: &sip_message::Field| message.field_value(field) == value;
-    if known == HeaderName::Other {
-        message.fields_other(name).any(same)
-    } else {
-        message.fields_named(known).any(same)
-    }
-}
-
-/// Whether two hosts, as they are written, are the same. Addresses are compared by value; a final dot of a name does
-/// not matter.
-fn is_host(text: &[u8], name: &[u8]) -> bool {
-    let known = |text| Host::parse(text).filter(|host| !matches!(host, Host::Name(_)));
-    match (known(text), known(name)) {
-        (Some(one), Some(other)) => one == other,
-        (None, None) => {
-            let [text, name] = [text, name].map(|name| name.strip_suffix(b".").unwrap_or(name));
-            text.eq_ignore_ascii_case(name)
-        }
-        _ => false,
     }
 }

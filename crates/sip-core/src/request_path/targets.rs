@@ -28,7 +28,7 @@ impl Engine {
         plan: &Plan<'_>,
         contacts: &[LocationTarget],
     ) {
-        if let Err(status) = self.may_fork(request, plan.rule_number) {
+        if let Err(status) = self.may_fork(request, plan.matched.number) {
             return self.refuse(request, progress.server, status);
         }
         let mut targets: Vec<Target> = Vec::with_capacity(contacts.len());
@@ -47,7 +47,7 @@ impl Engine {
             });
         }
         let mut shape = plan.shape;
-        shape.loop_mark = Some(self.loop_mark(request, plan.rule_number));
+        shape.loop_mark = Some(self.loop_mark(request, plan.matched.number));
         let context = Context::new(targets, shape);
         self.begin_context(request, progress, plan, context);
     }
@@ -107,10 +107,10 @@ impl Engine {
         }
         let mut shape = plan.shape;
         if order.len() > 1 {
-            if let Err(status) = self.may_fork(request, plan.rule_number) {
+            if let Err(status) = self.may_fork(request, plan.matched.number) {
                 return self.refuse(request, progress.server, status);
             }
-            shape.loop_mark = Some(self.loop_mark(request, plan.rule_number));
+            shape.loop_mark = Some(self.loop_mark(request, plan.matched.number));
         }
         let mut base = core::mem::take(&mut self.base_edits);
         base.copy_from(&self.edits);
@@ -144,7 +144,10 @@ impl Engine {
         context.decided.edits.copy_from(&self.edits);
         context.decided.dialog = plan.position.dialog();
         context.decided.secure = request.is_secure();
-        let Some(server) = progress.server.or_else(|| self.begin(request)) else {
+        let Some(server) = progress
+            .server
+            .or_else(|| self.begin(request, plan.authorized.vouches_for_source()))
+        else {
             return self.refuse(request, None, Status::NO_ROOM);
         };
         if self.table.bytes() + context.bytes() > self.config.limits.transaction_bytes {
@@ -195,9 +198,10 @@ impl Engine {
         }
         // With state a 302 is sent again until its ACK: eleven times to an address that may be forged. Without it each copy
         // of the request gets one.
-        let keeps_state = plan.state == StateMode::Transaction && !self.may_be_forged(request);
+        let is_sure = plan.authorized.source_verified() || !self.is_source_unverified(&request.flow);
+        let keeps_state = plan.state == StateMode::Transaction && is_sure;
         let server = match (progress.server, keeps_state) {
-            (None, true) => match self.begin(request) {
+            (None, true) => match self.begin(request, plan.authorized.vouches_for_source()) {
                 Some(server) => Some(server),
                 None => return self.refuse(request, None, Status::NO_ROOM),
             },

@@ -1,0 +1,116 @@
+//! Server transactions: by what they are known, and how they begin (RFC 3261 §17.2).
+
+use sip_message::Method;
+
+use super::Engine;
+use super::directory::comes_from;
+use super::reply::{Reply, Status};
+use super::request::Request;
+use crate::activity::Component;
+use crate::transaction::table::Key;
+use crate::transport::{Flow, Transport};
+
+/// Classes of server transactions: an ACK belongs to its INVITE's, a CANCEL to its own.
+const INVITE: u8 = 1;
+const OTHER: u8 = 2;
+
+/// Bytes by which a request may grow on its way: Via, Record-Route and others of ours.
+const MOST_ADDED: usize = 1024;
+
+impl Engine {
+    /// Index key of the server transaction that `request` belongs to as `method`: branch, sent-by
+    /// and method (§17.2.3); for RFC 2543 peers, without the cookie, what that section lists
+    /// (save the To tag, which an ACK has and its INVITE has not).
+    pub(crate) fn server_key(&self, request: &Request<'_>, method: Method<'_>) -> u128 {
+        let via = &request.via;
+        let port = via.port.unwrap_or(0).to_be_bytes();
+        let class = if method == Method::Invite { INVITE } else { OTHER };
+        let name: &[u8] = if method == Method::Invite {
+            &[]
+        } else {
+            method.as_bytes()
+        };
+        match via.branch().filter(|_| via.has_cookie()) {
+            Some(branch) => self
+                .secrets
+                .map_key([branch, via.host_text, &port, name, &[class]]),
+            None => {
+                let number = request.cseq.number.to_be_bytes();
+                let fields = [
+                    via.text,
+                    request.uri_text,
+                    request.from_tag(),
+                    request.call_id,
+                    &number,
+                    name,
+                    &[class],
+                ];
+                self.secrets.map_key(fields)
+            }
+        }
+    }
+
+    /// Whether the source address of a request that came on `flow` may be spoofed: UDP, from an untrusted source, matching
+    /// no rule's `source`. Credentials for a nonce that was sent to this address verify it, too.
+    pub(crate) fn is_source_unverified(&self, flow: &Flow) -> bool {
+        flow.transport == Transport::Udp
+            && !self.is_trusted(flow)
+            && !self
+                .config
+                .routes
+                .iter()
+                .any(|rule| comes_from(&rule.when.source, flow))
+    }
+
+    /// Whether a request that has its server transaction may go on, as to the bytes that it takes once more
+    /// then. Those of what waits are bounded besides: it may take the eighth.
+    pub(crate) fn has_room_for_copy(&mut self, request: &Request<'_>) -> bool {
+        let copy = request.message.bytes().len() + MOST_ADDED;
+        let fits = self.table.bytes() + copy <= self.config.limits.answer_bytes();
+        self.counters.limited_transactions += u64::from(!fits);
+        fits
+    }
+
+    /// Makes the server transaction of a request. An INVITE gets 100 at once, unless its source address may be spoofed:
+    /// such a source gets no more than it sends, if any caller is asked for credentials, by which it could verify its
+    /// address. `vouched`: it has, or the configuration lets it in without. `None`: the limit is reached.
+    pub(crate) fn begin(&mut self, request: &Request<'_>, vouched: bool) -> Option<Key> {
+        let limits = &self.config.limits;
+        let held = self.table.servers() + self.table.clients();
+        // As received, and as it goes on.
+        let bytes = self.table.bytes() + 2 * request.message.bytes().len() + MOST_ADDED;
+        if self.live >= limits.transactions
+            || held >= limits.held_transactions
+            || bytes > limits.transaction_bytes
+        {
+            self.counters.limited_transactions += 1;
+            return None;
+        }
+        self.activity.enter(Component::Transaction);
+        let invite = request.method == Method::Invite;
+        let key = request
+            .transaction
+            .unwrap_or_else(|| self.server_key(request, request.method));
+        let bytes = request.message.bytes();
+        let quiet = self.asks_callers && !vouched && self.is_source_unverified(&request.flow);
+        let key = self.begin_server(key, invite, request.flow, request.reply_to(), bytes, quiet);
+        if invite
+            && request.to.tag().is_none()
+            && let Some(live) = self.table.live_mut(key)
+        {
+            live.user.begins_call = true;
+        }
+        if invite && !quiet {
+            self.reply(
+                &request.message,
+                request.flow,
+                Some(key),
+                &Reply {
+                    status: Status::TRYING,
+                    extra: &[],
+                },
+            );
+        }
+        Some(key)
+    }
+}

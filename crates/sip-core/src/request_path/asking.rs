@@ -1,0 +1,136 @@
+//! Phase 6: whether a request needs credentials (RFC 3261 §22). The rule decides, else the stricter policy of the domains
+//! of From and Request-URI, else, in a dialog, the mark.
+
+use sip_message::Method;
+
+use super::Progress;
+use super::in_dialog::Position;
+use crate::config::{Action, Config, Domain, Route, StateMode};
+use crate::engine::Engine;
+use crate::engine::directory::is_exempt;
+use crate::engine::place::DomainNumber;
+use crate::engine::reply::Status;
+use crate::engine::request::{Authorized, Request};
+use crate::event::RefusalCause;
+
+/// Whether an ACK goes on that is in no dialog of ours, where its INVITE was asked for credentials: it
+/// cannot be asked itself (RFC 3261 §22.1). One to a 2xx has our Route, unless the rule leaves that out;
+/// one to a failure is ours to absorb, unless the rule keeps no state.
+fn passes_unasked(config: &Config, request: &Request<'_>, rule: Option<&Route>) -> bool {
+    let state = rule.and_then(|r| r.state).unwrap_or(config.state);
+    let leaves_no_route = rule.is_some_and(|r| !r.record_route);
+    request.to.tag().is_some() && (state == StateMode::Stateless || leaves_no_route)
+}
+
+impl Engine {
+    /// Whether a request may be relayed. `None`: it was answered, or waits for credentials.
+    pub(crate) fn authorize_routed(
+        &mut self,
+        config: &Config,
+        request: &Request<'_>,
+        position: &Position<'_>,
+        progress: Progress,
+        rule: Option<&Route>,
+    ) -> Option<Authorized> {
+        if progress.authorized == Some(Authorized::Credentials) {
+            return progress.authorized;
+        }
+        let unasked = match position.in_dialog {
+            true => Authorized::Dialog,
+            false => Authorized::Exempt,
+        };
+        // Most requests need no credentials, whoever sends them: From need not be read for that.
+        // An ACK goes where its INVITE went.
+        let is_ack = request.method == Method::Ack;
+        let method = if is_ack { Method::Invite } else { request.method };
+        let asks = |domain: &Domain| domain.auth.asks(method.as_bytes(), position.in_dialog);
+        let someone_asks = || config.domains.iter().any(asks);
+        if !rule.and_then(|r| r.auth).unwrap_or_else(someone_asks) {
+            return Some(unasked);
+        }
+        if let Some(number) = self.domain_of_mark(config, request, position) {
+            return self.authorize_side(config, request, progress, number);
+        }
+        let beyond_asking = position.in_dialog && (is_ack || is_exempt(config, &request.flow));
+        let domain = self.policy_domain(config, request);
+        let called = || {
+            request
+                .uri
+                .sip()
+                .and_then(|uri| self.directory.domain_of(config, uri))
+        };
+        // A rule without `source` is no open relay, unless it has `auth = false`.
+        let relays = || {
+            rule.is_some_and(|r| matches!(r.action, Action::Relay(_)) && r.when.source.is_empty())
+                && !self.is_trusted(&request.flow)
+        };
+        let needed = match (rule.and_then(|r| r.auth), domain) {
+            (Some(auth), _) => auth,
+            // The stricter policy holds: the caller writes From, and must not evade the policy of the called
+            // domain by it. If no domain is called (a number, a gateway), only the rule can let the caller in.
+            (None, Some(domain)) => asks(domain) || called().map_or_else(relays, asks),
+            // Neither the caller nor the callee is of ours: no policy lets the request in.
+            (None, None) => relays(),
+        };
+        if !needed || beyond_asking {
+            return Some(unasked);
+        }
+        if request.method == Method::Ack && !passes_unasked(config, request, rule) {
+            self.counters.dropped_stray_ack += 1;
+            return None;
+        }
+        match domain {
+            Some(domain) => self.authorize(request, progress, domain),
+            None => {
+                let status = Status::FORBIDDEN.because(RefusalCause::NoDomain);
+                self.refuse(request, progress.server, status);
+                None
+            }
+        }
+    }
+
+    /// The domain in which a side of a dialog has an account, where From does not decide who is asked: the callee did
+    /// not choose what it is called, and a caller with an account here must not get round that by another From.
+    /// `None`: From decides.
+    fn domain_of_mark(
+        &self,
+        config: &Config,
+        request: &Request<'_>,
+        position: &Position<'_>,
+    ) -> Option<DomainNumber> {
+        let mark = position.mark.filter(|_| position.in_dialog)?;
+        let number = mark.domain_of_holder();
+        // A domain that asks for nothing leaves the decision to the others of its number.
+        let is_it = |domain: &Domain| {
+            domain.auth.asks(request.method.as_bytes(), true)
+                && self
+                    .directory
+                    .domains_of(config, number)
+                    .any(|other| core::ptr::eq(other, domain))
+        };
+        let from_decides = || number == 0 || self.domain_of_from(config, request).is_some_and(is_it);
+        (!mark.is_of_caller() || !from_decides()).then_some(number)
+    }
+
+    /// Whether a side of a dialog needs credentials. It can be asked where it has an account: the callee where it is a contact that is
+    /// registered here. Others may be strangers, and the mark shows that the dialog came through this server.
+    fn authorize_side(
+        &mut self,
+        config: &Config,
+        request: &Request<'_>,
+        progress: Progress,
+        number: DomainNumber,
+    ) -> Option<Authorized> {
+        if number == 0 || request.method == Method::Ack || is_exempt(config, &request.flow) {
+            return Some(Authorized::Dialog);
+        }
+        let progress = Progress {
+            any_account_of: number,
+            ..progress
+        };
+        match self.domain_of_side(config, request, number) {
+            Some(domain) => self.authorize(request, progress, domain),
+            None => Some(Authorized::Dialog),
+        }
+    }
+}
