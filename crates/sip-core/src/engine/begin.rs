@@ -7,7 +7,7 @@ use super::directory::comes_from;
 use super::reply::{Reply, Status};
 use super::request::Request;
 use crate::activity::Component;
-use crate::transaction::table::Key;
+use crate::transaction::table::ServerKey;
 use crate::transport::{Flow, Transport};
 
 /// Classes of server transactions: an ACK belongs to its INVITE's, a CANCEL to its own.
@@ -18,10 +18,10 @@ const OTHER: u8 = 2;
 const MOST_ADDED: usize = 1024;
 
 impl Engine {
-    /// Index key of the server transaction that `request` belongs to as `method`: branch, sent-by
+    /// The hash of the server transaction that `request` belongs to as `method`: branch, sent-by
     /// and method (§17.2.3); for RFC 2543 peers, without the cookie, what that section lists
     /// (save the To tag, which an ACK has and its INVITE has not).
-    pub(crate) fn server_key(&self, request: &Request<'_>, method: Method<'_>) -> u128 {
+    pub(crate) fn server_hash(&self, request: &Request<'_>, method: Method<'_>) -> u128 {
         let via = &request.via;
         let port = via.port.unwrap_or(0).to_be_bytes();
         let class = if method == Method::Invite { INVITE } else { OTHER };
@@ -74,7 +74,7 @@ impl Engine {
     /// Makes the server transaction of a request. An INVITE gets 100 at once, unless its source address may be spoofed:
     /// such a source gets no more than it sends, if any caller is asked for credentials, by which it could verify its
     /// address. `vouched`: it has, or the configuration lets it in without. `None`: the limit is reached.
-    pub(crate) fn begin(&mut self, request: &Request<'_>, vouched: bool) -> Option<Key> {
+    pub(crate) fn begin(&mut self, request: &Request<'_>, vouched: bool) -> Option<ServerKey> {
         let limits = &self.config.limits;
         let held = self.table.servers() + self.table.clients();
         // As received, and as it goes on.
@@ -88,12 +88,12 @@ impl Engine {
         }
         self.activity.enter(Component::Transaction);
         let invite = request.method == Method::Invite;
-        let key = request
-            .transaction
-            .unwrap_or_else(|| self.server_key(request, request.method));
+        let hash = request
+            .server_hash
+            .unwrap_or_else(|| self.server_hash(request, request.method));
         let bytes = request.message.bytes();
         let quiet = self.asks_callers && !vouched && self.is_source_unverified(&request.flow);
-        let key = self.begin_server(key, invite, request.flow, request.reply_to(), bytes, quiet);
+        let key = self.begin_server(hash, invite, request.flow, request.reply_to(), bytes, quiet);
         if invite
             && request.to.tag().is_none()
             && let Some(live) = self.table.live_mut(key)

@@ -26,7 +26,7 @@ use crate::engine::reply::Status;
 use crate::engine::{Pin, is_sips};
 use crate::event::RefusalCause;
 use crate::resolve::Candidates;
-use crate::transaction::table::Key;
+use crate::transaction::table::ClientKey;
 use crate::transport::{Flow, PeerName};
 
 /// How far a target came.
@@ -39,7 +39,7 @@ pub(crate) enum TargetState {
     /// Its name is being looked up.
     Locating,
     /// This client transaction has no final answer yet.
-    Pending(Key),
+    Pending(ClientKey),
     /// Nothing more is expected of it.
     Done,
 }
@@ -247,7 +247,7 @@ impl Context {
     }
 
     /// Whether `client` is the branch that is awaited of this target.
-    pub(crate) fn awaits(&self, number: u8, client: Key) -> bool {
+    pub(crate) fn awaits(&self, number: u8, client: ClientKey) -> bool {
         self.targets
             .get(usize::from(number))
             .is_some_and(|t| t.state == TargetState::Pending(client))
@@ -632,7 +632,7 @@ mod tests {
         let mut c = context(&[1, 0, 1, 0]);
         assert_eq!(c.advance(), Step::Begin);
         assert_eq!(ready(&c), [1, 3]);
-        let key = Key::new(1, 1).unwrap();
+        let key = ClientKey::made_up(1);
         c.set_state(1, TargetState::Pending(key));
         c.set_state(3, TargetState::Locating);
         assert!(c.awaits(1, key) && !c.awaits(3, key));
@@ -685,7 +685,7 @@ mod tests {
     fn the_end_gives_up_what_was_not_sent() {
         let mut c = context(&[0, 0, 1]);
         let _ = c.advance();
-        c.set_state(0, TargetState::Pending(Key::new(0, 1).unwrap()));
+        c.set_state(0, TargetState::Pending(ClientKey::made_up(0)));
         c.end();
         assert_eq!(c.advance(), Step::Wait);
         assert!(c.is_pending() && !c.has_more());

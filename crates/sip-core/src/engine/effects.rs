@@ -12,7 +12,9 @@ use super::{ClientUser, Engine, ServerUser, Wake};
 use crate::activity::Component;
 use crate::event::Calls;
 use crate::time::{Instant, Millis};
-use crate::transaction::table::{Client, ClientMachine, Key, Live, Server, ServerMachine, timer_place};
+use crate::transaction::table::{
+    Client, ClientKey, ClientMachine, Live, Server, ServerKey, ServerMachine, timer_place,
+};
 use crate::transaction::{
     Effect, InviteClient, InviteServer, NonInviteClient, NonInviteServer, Passed, Sink, Timer, invite_client,
     invite_server, non_invite_client, non_invite_server,
@@ -64,13 +66,13 @@ impl Engine {
     /// Makes a server transaction. The caller has checked the limit.
     pub(crate) fn begin_server(
         &mut self,
-        key: u128,
+        hash: u128,
         invite: bool,
         source: Flow,
         reply_to: Flow,
         request: &[u8],
         quiet: bool,
-    ) -> Key {
+    ) -> ServerKey {
         let mut ctx = self.machine_context(&reply_to);
         ctx.quiet = quiet;
         let mut effects = Effects::default();
@@ -82,7 +84,7 @@ impl Engine {
         let live = self.new_live(source, request);
         let key = self
             .table
-            .insert_server(Server::new(key, machine, reply_to, live, quiet));
+            .insert_server(Server::new(hash, machine, reply_to, live, quiet));
         self.live += 1;
         self.live_invites += usize::from(invite);
         self.counters.transactions_server += 1;
@@ -91,18 +93,18 @@ impl Engine {
     }
 
     /// Sends a response through its server transaction.
-    pub(crate) fn send_response(&mut self, key: Key, code: u16, text: &[u8]) {
+    pub(crate) fn send_response(&mut self, key: ServerKey, code: u16, text: &[u8]) {
         self.server_event(key, ServerEvent::Respond(code), text);
     }
 
     /// Takes an event of a server transaction; `text` is the response at hand.
-    pub(crate) fn server_event(&mut self, key: Key, event: ServerEvent, text: &[u8]) {
+    pub(crate) fn server_event(&mut self, key: ServerKey, event: ServerEvent, text: &[u8]) {
         let before = self.activity.enter(Component::Transaction);
         self.take_server_event(key, event, text);
         self.activity.enter(before);
     }
 
-    fn take_server_event(&mut self, key: Key, event: ServerEvent, text: &[u8]) {
+    fn take_server_event(&mut self, key: ServerKey, event: ServerEvent, text: &[u8]) {
         let Some(server) = self.table.server(key) else {
             return;
         };
@@ -180,7 +182,7 @@ impl Engine {
 
     /// A final answer: what was kept for making one goes, and the transaction counts as live no
     /// more.
-    fn settle(&mut self, key: Key) {
+    fn settle(&mut self, key: ServerKey) {
         if let Some((live, invite)) = self.table.settle(key) {
             self.live = self.live.saturating_sub(1);
             self.live_invites -= usize::from(invite && self.live_invites > 0);
@@ -197,7 +199,7 @@ impl Engine {
         }
     }
 
-    fn run_server(&mut self, key: Key, effects: Effects, text: &[u8]) {
+    fn run_server(&mut self, key: ServerKey, effects: Effects, text: &[u8]) {
         let mut has_response = true;
         for effect in effects.0 {
             let Some(server) = self.table.server_mut(key) else {
@@ -245,7 +247,7 @@ impl Engine {
     }
 
     /// Takes a server transaction out of the table.
-    pub(crate) fn forget_server(&mut self, key: Key) {
+    pub(crate) fn forget_server(&mut self, key: ServerKey) {
         if let Some(server) = self.table.remove_server(key) {
             for id in server.timers.into_iter().flatten() {
                 self.wheel.cancel(id);
@@ -260,7 +262,7 @@ impl Engine {
     }
 
     /// 100 (Trying), made of the stored request.
-    fn send_trying(&mut self, key: Key) {
+    fn send_trying(&mut self, key: ServerKey) {
         let Some(server) = self.table.server_mut(key) else {
             return;
         };
@@ -298,13 +300,13 @@ impl Engine {
     /// Makes a client transaction and sends its request. `wait`: when timer C fires first.
     pub(crate) fn begin_client(
         &mut self,
-        key: u128,
+        hash: u128,
         invite: bool,
         to: Flow,
         request: &[u8],
         user: ClientUser,
         wait: Option<Millis>,
-    ) -> Key {
+    ) -> ClientKey {
         let ctx = self.machine_context(&to);
         let mut effects = Effects::default();
         let machine = if invite {
@@ -314,7 +316,7 @@ impl Engine {
         };
         let key = self
             .table
-            .insert_client(Client::new(key, machine, to, Box::from(request), user));
+            .insert_client(Client::new(hash, machine, to, Box::from(request), user));
         self.counters.transactions_client += 1;
         self.note_client(key, &to);
         if let Some(wait) = wait {
@@ -330,7 +332,7 @@ impl Engine {
     }
 
     /// Begins a client transaction anew, in its place, with this request to another destination.
-    pub(crate) fn restart_client(&mut self, key: Key, to: Flow, request: &[u8]) {
+    pub(crate) fn restart_client(&mut self, key: ClientKey, to: Flow, request: &[u8]) {
         let ctx = self.machine_context(&to);
         let Some(client) = self.table.client_mut(key) else {
             return;
@@ -357,7 +359,7 @@ impl Engine {
     /// response at hand, from which an ACK is made.
     pub(crate) fn client_event(
         &mut self,
-        key: Key,
+        key: ClientKey,
         event: ClientEvent,
         response: Option<&Message<'_>>,
     ) -> Told {
@@ -393,7 +395,7 @@ impl Engine {
         self.run_client(key, effects, response)
     }
 
-    fn run_client(&mut self, key: Key, effects: Effects, response: Option<&Message<'_>>) -> Told {
+    fn run_client(&mut self, key: ClientKey, effects: Effects, response: Option<&Message<'_>>) -> Told {
         let mut told = None;
         for effect in effects.0 {
             let client = self.table.client_mut(key)?;
@@ -429,14 +431,14 @@ impl Engine {
 
     /// A client transaction is over. Where its user is still to be told something, the user
     /// takes it out when done ([`Engine::forget_client`]).
-    fn end_client(&mut self, key: Key, user_waits: bool) {
+    fn end_client(&mut self, key: ClientKey, user_waits: bool) {
         if !user_waits {
             self.forget_client(key);
         }
     }
 
     /// Takes a client transaction out of the table.
-    pub(crate) fn forget_client(&mut self, key: Key) {
+    pub(crate) fn forget_client(&mut self, key: ClientKey) {
         if let Some(client) = self.table.remove_client(key) {
             if client.user.listed {
                 self.unlist_client(&client.to);
@@ -448,7 +450,7 @@ impl Engine {
     }
 
     /// Whether the machine of this client transaction has ended.
-    pub(crate) fn client_is_over(&self, key: Key) -> bool {
+    pub(crate) fn client_is_over(&self, key: ClientKey) -> bool {
         self.table.client(key).is_none_or(|client| match &client.machine {
             ClientMachine::Invite(machine) => machine.is_terminated(),
             ClientMachine::NonInvite(machine) => machine.is_terminated(),
@@ -457,7 +459,7 @@ impl Engine {
 
     /// ACK to a 3xx to 6xx (§17.1.1.3): made once, then kept in the INVITE's place; where there is no room for
     /// it, made again for each copy of the response.
-    fn send_ack(&mut self, key: Key, response: Option<&Message<'_>>) {
+    fn send_ack(&mut self, key: ClientKey, response: Option<&Message<'_>>) {
         let Some(client) = self.table.client_mut(key) else {
             return;
         };

@@ -22,7 +22,7 @@ use crate::engine::request::Request;
 use crate::engine::waiting::Parked;
 use crate::id::ConnId;
 use crate::location::AorRecord;
-use crate::transaction::table::Key;
+use crate::transaction::table::ClientKey;
 use crate::transport::{Flow, Transport};
 
 /// Transactions of one connection that are listed before those that have ended are taken out.
@@ -38,7 +38,7 @@ const fn conn_key(conn: ConnId) -> ConnKey {
 struct Entry {
     /// Addresses-of-record registered over it.
     aors: Aors,
-    clients: SmallVec<[Key; 1]>,
+    clients: SmallVec<[ClientKey; 1]>,
     /// Those of them that have not ended.
     live: u32,
     /// How long `clients` may become until it is pruned.
@@ -58,7 +58,7 @@ impl Entry {
 pub(crate) struct Flows {
     entries: BTreeMap<ConnKey, Entry>,
     /// Transactions whose connection has closed and that have not heard of it.
-    closed: VecDeque<(Key, ConnId)>,
+    closed: VecDeque<(ClientKey, ConnId)>,
     /// Entries with addresses-of-record.
     registered: usize,
 }
@@ -186,7 +186,7 @@ impl Engine {
     }
 
     /// This client transaction's request goes on this flow.
-    pub(crate) fn note_client(&mut self, key: Key, flow: &Flow) {
+    pub(crate) fn note_client(&mut self, key: ClientKey, flow: &Flow) {
         let Some(conn) = flow.conn else { return };
         let Some(entry) = self.flow_entry(conn) else {
             return;
@@ -243,7 +243,7 @@ impl Engine {
     }
 
     /// The next of them.
-    pub(crate) fn next_closed(&mut self) -> Option<(Key, ConnId)> {
+    pub(crate) fn next_closed(&mut self) -> Option<(ClientKey, ConnId)> {
         let next = self.flows.closed.pop_front();
         if self.flows.closed.is_empty() {
             self.flows.closed = VecDeque::new();

@@ -47,7 +47,7 @@ use crate::resolve::Cache;
 use crate::shared::SharedState;
 use crate::time::{Instant, Now};
 use crate::timer::wheel::{TimerId, Wheel};
-use crate::transaction::table::{Key, Live, Table};
+use crate::transaction::table::{ClientKey, Live, ServerKey, Table};
 use crate::transaction::{MachineContext, Timer};
 use crate::transport::{Flow, PeerName, Proof, TransmitBatch, Transport};
 
@@ -81,9 +81,9 @@ impl core::fmt::Debug for Keys {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wake {
     /// A server transaction's timer.
-    Server(Key, Timer),
+    Server(ServerKey, Timer),
     /// A client transaction's timer; C among them.
-    Client(Key, Timer),
+    Client(ClientKey, Timer),
     /// A question got no answer in time.
     Query(QueryId),
     /// A member of a group is to be asked whether it is there.
@@ -116,7 +116,7 @@ pub(crate) struct Probe {
 #[derive(Debug)]
 pub(crate) struct ServerUser {
     /// Its client transactions.
-    pub(crate) branches: SmallVec<[Key; 1]>,
+    pub(crate) branches: SmallVec<[ClientKey; 1]>,
     /// A CANCEL came.
     pub(crate) cancelled: bool,
     /// Number of the rule that it goes by.
@@ -136,7 +136,7 @@ pub(crate) struct ServerUser {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Owner {
     /// It is a branch of this server transaction.
-    Server(Key),
+    Server(ServerKey),
     /// It sends a CANCEL or BYE of ours; no server transaction waits for its response.
     Detached,
     /// It asks a member of a group whether it is there.
@@ -223,7 +223,7 @@ impl ClientUser {
     }
 
     /// The server transaction that it serves.
-    pub(crate) const fn server(&self) -> Option<Key> {
+    pub(crate) const fn server(&self) -> Option<ServerKey> {
         match self.owner {
             Owner::Server(key) => Some(key),
             Owner::Detached | Owner::Probe(_) => None,

@@ -15,7 +15,7 @@ use super::Engine;
 use super::reply::Status;
 use super::request::Request;
 use crate::event::Event;
-use crate::transaction::table::Key;
+use crate::transaction::table::ServerKey;
 use crate::transport::Flow;
 
 /// Entries of the table, each for a source and status.
@@ -120,7 +120,7 @@ impl Engine {
         &mut self,
         message: &Message<'_>,
         flow: Flow,
-        server: Option<Key>,
+        server: Option<ServerKey>,
         status: Status<'_>,
     ) {
         if status.code < 400 || matches!(status.code, 401 | 407 | 487) {

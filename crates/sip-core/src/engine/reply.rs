@@ -10,7 +10,7 @@ use super::Engine;
 use super::secrets::write_hex;
 use crate::activity::Component;
 use crate::event::RefusalCause;
-use crate::transaction::table::Key;
+use crate::transaction::table::ServerKey;
 use crate::transport::{Flow, stun, via};
 
 /// Prefix of To tags of ours; 16 hexadecimal digits follow.
@@ -263,7 +263,7 @@ impl Engine {
         &mut self,
         message: &Message<'_>,
         flow: Flow,
-        server: Option<Key>,
+        server: Option<ServerKey>,
         reply: &Reply<'_>,
     ) {
         if message.method() == Some(Method::Ack) {

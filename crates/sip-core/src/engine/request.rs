@@ -49,8 +49,8 @@ pub(crate) struct Request<'a> {
     pub(crate) max_forwards: Result<Option<u8>, ()>,
     /// Where it came from.
     pub(crate) flow: Flow,
-    /// Index key of its server transaction, where it has been worked out.
-    pub(crate) transaction: Option<u128>,
+    /// The hash of its server transaction, if it has been computed.
+    pub(crate) server_hash: Option<u128>,
 }
 
 impl<'a> Request<'a> {
@@ -101,7 +101,7 @@ impl<'a> Request<'a> {
             cseq,
             max_forwards: message.max_forwards().map_err(|_| ()),
             flow,
-            transaction: None,
+            server_hash: None,
         })
     }
 

@@ -13,6 +13,7 @@ use crate::query::{Query, QueryKind, RecordKind};
 use crate::slab::{Key, Slab};
 use crate::time::Millis;
 use crate::timer::wheel::TimerId;
+use crate::transaction::table::ServerKey;
 use crate::transport::Flow;
 
 /// The share of `limits.parked_requests` that one source may have waiting for credentials: one in [`SOURCE_SHARE`], but
@@ -38,7 +39,7 @@ pub(crate) struct Parked {
     /// Its bytes, where no transaction holds them.
     pub(crate) bytes: Box<[u8]>,
     /// Its server transaction, where it has one.
-    pub(crate) server: Option<Key>,
+    pub(crate) server: Option<ServerKey>,
     /// Why it may be relayed, if that is decided.
     pub(crate) authorized: Option<Authorized>,
     /// The domain of which any account will do; 0: that of From is asked.

@@ -19,7 +19,7 @@ use crate::engine::waiting::{MAX_ASKED, Parked};
 use crate::engine::{Engine, Pin};
 use crate::event::RefusalCause;
 use crate::resolve::Located;
-use crate::transaction::table::Key;
+use crate::transaction::table::ServerKey;
 
 /// Why a target without a usable address ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ enum Lost {
 impl Engine {
     /// What comes after a branch of this server transaction has ended: the targets that are ready now, or the best
     /// response.
-    pub(crate) fn next_targets(&mut self, server: Key) {
+    pub(crate) fn next_targets(&mut self, server: ServerKey) {
         match self.context(server).map(|context| context.advance()) {
             None | Some(Step::Wait) => {}
             Some(Step::Finish) => self.finish(server, None),
@@ -46,7 +46,11 @@ impl Engine {
     }
 
     /// Hands on the stored request of a server transaction that has no final response yet.
-    pub(crate) fn with_server_request(&mut self, server: Key, go: impl FnOnce(&mut Self, &Request<'_>)) {
+    pub(crate) fn with_server_request(
+        &mut self,
+        server: ServerKey,
+        go: impl FnOnce(&mut Self, &Request<'_>),
+    ) {
         let Some(found) = self.table.live_mut(server) else {
             return;
         };
@@ -64,7 +68,7 @@ impl Engine {
     }
 
     /// Gives each target that is ready its branch, until one is pending or none is left.
-    pub(crate) fn begin_targets(&mut self, request: &Request<'_>, server: Key) {
+    pub(crate) fn begin_targets(&mut self, request: &Request<'_>, server: ServerKey) {
         loop {
             while let Some(number) = self.context(server).and_then(|c| c.next_ready()) {
                 self.begin_target(request, server, number);
@@ -84,7 +88,7 @@ impl Engine {
         }
     }
 
-    fn begin_target(&mut self, request: &Request<'_>, server: Key, number: u8) {
+    fn begin_target(&mut self, request: &Request<'_>, server: ServerKey, number: u8) {
         if self.is_passed_over(server, number) {
             return;
         }
@@ -106,7 +110,7 @@ impl Engine {
 
     /// Whether a member has left service since the request came: the operator has drained it, or
     /// it counts as failed and another waits. Its turn is over then.
-    fn is_passed_over(&mut self, server: Key, number: u8) -> bool {
+    fn is_passed_over(&mut self, server: ServerKey, number: u8) -> bool {
         let now_ms = self.now.unix_ms;
         let Some(context) = self.context(server) else {
             return false;
@@ -131,7 +135,7 @@ impl Engine {
     fn locate_target(
         &mut self,
         request: &Request<'_>,
-        server: Key,
+        server: ServerKey,
         number: u8,
         (uri, path): (&[u8], &[u8]),
     ) -> bool {
@@ -204,7 +208,7 @@ impl Engine {
 
     /// Ends a target that this request must not reach, as if it had sent `status`. For a denied contact it counts as
     /// 430, which gives way to a response that says more.
-    fn forbid_target(&mut self, server: Key, number: u8, status: Status<'static>) -> bool {
+    fn forbid_target(&mut self, server: ServerKey, number: u8, status: Status<'static>) -> bool {
         let status = match status {
             Status::CONTACT_DENIED => Status { code: 430, ..status },
             status => status,
@@ -219,13 +223,13 @@ impl Engine {
     }
 
     /// A target has no address that can be reached: as if it had answered 503 (RFC 3263 §4.3).
-    fn no_address(&mut self, server: Key, number: u8) -> bool {
+    fn no_address(&mut self, server: ServerKey, number: u8) -> bool {
         self.member_failed(server, number);
         self.lose_target(server, number, Lost::NextHop)
     }
 
     /// Ends a target that has no address. Another flow of its instance takes its place, if there is one.
-    fn lose_target(&mut self, server: Key, number: u8, lost: Lost) -> bool {
+    fn lose_target(&mut self, server: ServerKey, number: u8, lost: Lost) -> bool {
         self.counters.dropped_no_route += 1;
         if let Some(context) = self.context(server) {
             context.set_state(number, TargetState::Done);
@@ -240,7 +244,7 @@ impl Engine {
     }
 
     /// Whether a request may get no more branches.
-    fn has_all_branches(&self, server: Key) -> bool {
+    fn has_all_branches(&self, server: ServerKey) -> bool {
         let limits = &self.config.limits;
         let most = limits.branches.min(usize::from(u8::MAX));
         let held = self.table.servers() + self.table.clients();
@@ -251,7 +255,7 @@ impl Engine {
     }
 
     /// Sends the request to the next address of a target that is ready. Its edits are made.
-    fn begin_candidate(&mut self, request: &Request<'_>, server: Key, number: u8) {
+    fn begin_candidate(&mut self, request: &Request<'_>, server: ServerKey, number: u8) {
         if self.has_all_branches(server) {
             self.counters.limited_transactions += 1;
             if let Some(context) = self.context(server) {

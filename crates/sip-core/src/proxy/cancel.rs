@@ -2,18 +2,18 @@
 
 use sip_message::Method;
 
-use super::forward::client_key;
+use super::forward::client_hash;
 use crate::engine::effects::write_derived;
 use crate::engine::reply::{Reply, Status};
 use crate::engine::{ClientUser, Engine, Owner, Wake};
 use crate::time::Millis;
 use crate::transaction::Timer;
 use crate::transaction::invite_client::State;
-use crate::transaction::table::{ClientMachine, Key};
+use crate::transaction::table::{ClientKey, ClientMachine, ServerKey};
 
 impl Engine {
     /// A CANCEL came for this INVITE transaction: cancels what is pending.
-    pub(crate) fn cancel_server(&mut self, server: Key) {
+    pub(crate) fn cancel_server(&mut self, server: ServerKey) {
         let Some(found) = self.table.live_mut(server) else {
             return;
         };
@@ -39,7 +39,7 @@ impl Engine {
     }
 
     /// Cancels all branches but `except` that have no final answer (§16.7 step 10).
-    pub(crate) fn cancel_others(&mut self, server: Key, except: Key) {
+    pub(crate) fn cancel_others(&mut self, server: ServerKey, except: ClientKey) {
         let Some(found) = self.table.live(server) else {
             return;
         };
@@ -54,7 +54,7 @@ impl Engine {
     }
 
     /// Cancels one branch: now if a provisional response came, else as soon as one does (§9.1).
-    pub(crate) fn cancel_client(&mut self, key: Key) {
+    pub(crate) fn cancel_client(&mut self, key: ClientKey) {
         let Some(client) = self.table.client_mut(key) else {
             return;
         };
@@ -71,7 +71,7 @@ impl Engine {
             return;
         }
         client.user.cancel_sent = true;
-        let (to, cancel_key) = (client.to, client_key(client.key() as u64, Method::Cancel));
+        let (to, cancel_hash) = (client.to, client_hash(client.hash() as u64, Method::Cancel));
         let user = ClientUser {
             peer: client.user.peer.clone(),
             pin: client.user.pin,
@@ -90,14 +90,14 @@ impl Engine {
             client.user.c_ms = patience.0;
         }
         self.restart_timer_c(key);
-        if !text.is_empty() && self.table.find_client(cancel_key).is_none() {
-            self.begin_client(cancel_key, false, to, &text, user, None);
+        if !text.is_empty() && self.table.find_client(cancel_hash).is_none() {
+            self.begin_client(cancel_hash, false, to, &text, user, None);
         }
         self.scratch = text;
     }
 
     /// Starts timer C of a branch anew (§16.7 step 2).
-    pub(crate) fn restart_timer_c(&mut self, key: Key) {
+    pub(crate) fn restart_timer_c(&mut self, key: ClientKey) {
         let now = self.now.instant;
         let Some(client) = self.table.client_mut(key) else {
             return;
@@ -110,19 +110,19 @@ impl Engine {
     }
 
     /// Stops timer C of a branch.
-    pub(crate) fn stop_timer_c(&mut self, key: Key) {
+    pub(crate) fn stop_timer_c(&mut self, key: ClientKey) {
         if let Some(timer) = self.table.client_mut(key).and_then(|c| c.user.timer_c.take()) {
             self.wheel.cancel(timer);
         }
     }
 
     /// Answers the stored request of a server transaction.
-    pub(crate) fn answer_stored(&mut self, server: Key, status: Status<'_>) {
+    pub(crate) fn answer_stored(&mut self, server: ServerKey, status: Status<'_>) {
         self.answer_stored_with(server, status, &[]);
     }
 
     /// The same with header lines.
-    pub(super) fn answer_stored_with(&mut self, server: Key, status: Status<'_>, extra: &[u8]) {
+    pub(super) fn answer_stored_with(&mut self, server: ServerKey, status: Status<'_>, extra: &[u8]) {
         let Some(found) = self.table.live_mut(server) else {
             return;
         };

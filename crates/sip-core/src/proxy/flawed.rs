@@ -12,7 +12,7 @@ use sip_message::number::write_decimal;
 use sip_message::{Defect, HeaderName, Message, Method};
 
 use super::fork::Answered;
-use super::forward::{client_key, read_branch, write_request_uri, write_via_start};
+use super::forward::{client_hash, read_branch, write_request_uri, write_via_start};
 use super::response::Outcome;
 use crate::engine::context::TargetState;
 use crate::engine::effects::{ClientEvent, ServerEvent};
@@ -20,7 +20,7 @@ use crate::engine::reply::Status;
 use crate::engine::{ClientUser, Course, Engine, Owner};
 use crate::event::{Event, RefusalCause};
 use crate::transaction::Passed;
-use crate::transaction::table::Key;
+use crate::transaction::table::{ClientKey, ServerKey};
 use crate::transport::Flow;
 use crate::transport::framing::FramingFault;
 
@@ -71,7 +71,7 @@ impl Engine {
             self.counters.dropped_malformed += 1;
             return Outcome::Done;
         };
-        if let Some(key) = self.table.find_client(client_key(branch, cseq.method)) {
+        if let Some(key) = self.table.find_client(client_hash(branch, cseq.method)) {
             self.end_branch(key, message, flow, flaw);
             return Outcome::Done;
         }
@@ -85,7 +85,7 @@ impl Engine {
 
     /// The flawed response belongs to this client transaction.
     #[cold]
-    pub(crate) fn end_branch(&mut self, key: Key, message: &Message<'_>, flow: Flow, flaw: Flaw) {
+    pub(crate) fn end_branch(&mut self, key: ClientKey, message: &Message<'_>, flow: Flow, flaw: Flaw) {
         let status = message.status().unwrap_or(0);
         self.count_response(status);
         self.note_answered_by(&flow);
@@ -117,7 +117,7 @@ impl Engine {
         });
     }
 
-    fn end_branch_with(&mut self, key: Key, status: u16, message: &Message<'_>, flaw: Flaw) {
+    fn end_branch_with(&mut self, key: ClientKey, status: u16, message: &Message<'_>, flaw: Flaw) {
         let Some(client) = self.table.client(key) else {
             return;
         };
@@ -157,7 +157,7 @@ impl Engine {
 
     /// A branch of a request other than INVITE has ended with a response that cannot be relayed. Another branch's
     /// 2xx is still relayed. After a 2xx here, nothing else is.
-    fn end_target_silently(&mut self, server: Key, client: Key, target: u8, accepted: bool) {
+    fn end_target_silently(&mut self, server: ServerKey, client: ClientKey, target: u8, accepted: bool) {
         let Some(context) = self.context(server).filter(|c| c.awaits(target, client)) else {
             return;
         };
@@ -173,7 +173,7 @@ impl Engine {
     }
 
     /// The request has ended with this branch.
-    fn end_with(&mut self, server: Key, client: Key, target: u8, end: End<'_>) {
+    fn end_with(&mut self, server: ServerKey, client: ClientKey, target: u8, end: End<'_>) {
         let invite = self.is_invite(server);
         if let Some(context) = self.context(server) {
             if !context.awaits(target, client) {
@@ -201,7 +201,7 @@ impl Engine {
     /// A callee has accepted a call and its 2xx cannot be passed on: it gets its ACK and a BYE, where the
     /// response says who it is and where. In a dialog it gets the ACK alone: after a 502 to a re-INVITE the
     /// session stands as it was (§14.1). Each copy of the 2xx is acknowledged.
-    pub(super) fn hang_up(&mut self, key: Key, message: &Message<'_>) {
+    pub(super) fn hang_up(&mut self, key: ClientKey, message: &Message<'_>) {
         let Some(client) = self.table.client_mut(key) else {
             return;
         };
@@ -211,7 +211,7 @@ impl Engine {
         }
         client.user.course = Course::HungUp;
         let (flow, peer, pin) = (client.to, client.user.peer.clone(), client.user.pin);
-        let hash = client.key().to_be_bytes();
+        let hash = client.hash().to_be_bytes();
         let invite = core::mem::take(&mut client.request);
         let to = message.value(HeaderName::To).unwrap_or_default();
         let branch_of = |engine: &Self, method: &[u8]| engine.secrets.map_key([method, &hash, to]) as u64;
@@ -228,14 +228,14 @@ impl Engine {
                 self.out.pin_last();
             }
         }
-        let bye_key = client_key(branch, Method::Bye);
-        if let Some(bye) = bye.filter(|_| self.table.find_client(bye_key).is_none()) {
+        let bye_hash = client_hash(branch, Method::Bye);
+        if let Some(bye) = bye.filter(|_| self.table.find_client(bye_hash).is_none()) {
             let user = ClientUser {
                 peer,
                 pin,
                 ..ClientUser::new(Owner::Detached)
             };
-            self.begin_client(bye_key, false, flow, &bye, user, None);
+            self.begin_client(bye_hash, false, flow, &bye, user, None);
         }
     }
 

@@ -15,7 +15,7 @@ use crate::engine::effects::ServerEvent;
 use crate::engine::reply::{Reply, Status};
 use crate::engine::request::Request;
 use crate::event::{Event, RefusalCause};
-use crate::transaction::table::Key;
+use crate::transaction::table::{ClientKey, ServerKey};
 
 /// A branch's final answer.
 #[derive(Clone, Copy, Debug)]
@@ -36,19 +36,25 @@ impl Answered<'_> {
 }
 
 impl Engine {
-    pub(crate) fn context(&mut self, server: Key) -> Option<&mut Context> {
+    pub(crate) fn context(&mut self, server: ServerKey) -> Option<&mut Context> {
         self.table
             .live_mut(server)
             .and_then(|live| live.user.context.as_deref_mut())
     }
 
     /// Whether a server transaction is an INVITE's.
-    pub(crate) fn is_invite(&self, server: Key) -> bool {
+    pub(crate) fn is_invite(&self, server: ServerKey) -> bool {
         self.table.server(server).is_some_and(|s| s.machine.is_invite())
     }
 
     /// A branch has a final answer other than 2xx.
-    pub(super) fn target_answered(&mut self, server: Key, client: Key, number: u8, answer: Answered<'_>) {
+    pub(super) fn target_answered(
+        &mut self,
+        server: ServerKey,
+        client: ClientKey,
+        number: u8,
+        answer: Answered<'_>,
+    ) {
         let status = answer.status();
         let Some(context) = self.context(server) else {
             return;
@@ -105,7 +111,13 @@ impl Engine {
     }
 
     /// A branch got no final answer: time-out, or an error of the transport.
-    pub(super) fn target_failed(&mut self, server: Key, client: Key, number: u8, failure: Failure) {
+    pub(super) fn target_failed(
+        &mut self,
+        server: ServerKey,
+        client: ClientKey,
+        number: u8,
+        failure: Failure,
+    ) {
         let Some(context) = self.context(server) else {
             return;
         };
@@ -139,7 +151,7 @@ impl Engine {
 
     /// A branch rang for all its time and is being cancelled (§16.8). Targets that wait get their
     /// turn at once; without any the branch's own end is waited for.
-    pub(super) fn rang_in_vain(&mut self, server: Key, client: Key, number: u8) {
+    pub(super) fn rang_in_vain(&mut self, server: ServerKey, client: ClientKey, number: u8) {
         let Some(context) = self.context(server) else {
             return;
         };
@@ -157,7 +169,7 @@ impl Engine {
 
     /// Whether nobody waits for an answer any more: the sender of a request other than INVITE gives
     /// it up 64·T1 after he first sent it (§17.1.2.2, timer F).
-    fn is_too_late(&self, server: Key) -> bool {
+    fn is_too_late(&self, server: ServerKey) -> bool {
         if self.is_invite(server) {
             return false;
         }
@@ -167,14 +179,14 @@ impl Engine {
             .is_some_and(|s| now.micros_since(s.user.started) >= u64::from(timers.t1_ms) * 64_000)
     }
 
-    pub(super) fn end(&mut self, server: Key) {
+    pub(super) fn end(&mut self, server: ServerKey) {
         if let Some(context) = self.context(server) {
             context.end();
         }
     }
 
     /// RFC 3263 §4.3: the next address of a target, with a branch of its own.
-    fn retry(&mut self, server: Key, number: u8) -> bool {
+    fn retry(&mut self, server: ServerKey, number: u8) -> bool {
         let Some(found) = self.table.live(server) else {
             return false;
         };
@@ -199,7 +211,7 @@ impl Engine {
         true
     }
 
-    fn use_spare(&mut self, server: Key, number: u8) -> bool {
+    fn use_spare(&mut self, server: ServerKey, number: u8) -> bool {
         let used = self
             .context(server)
             .is_some_and(|context| !context.ended && context.take_spare(number));
@@ -208,20 +220,20 @@ impl Engine {
     }
 
     /// Bytes that the context of a request may take.
-    pub(super) fn context_room(&self, server: Key) -> usize {
+    pub(super) fn context_room(&self, server: ServerKey) -> usize {
         let beside = self.table.bytes_beside_kept(server);
         self.config.limits.answer_bytes().saturating_sub(beside)
     }
 
     /// Notes what the context of a request takes by now.
-    pub(crate) fn count_context(&mut self, server: Key) {
+    pub(crate) fn count_context(&mut self, server: ServerKey) {
         let bytes = self.context(server).map_or(0, |context| context.bytes());
         self.table.count_kept(server, bytes);
     }
 
     /// Keeps a final answer if none was better (§16.7 step 6), and its challenges in any case
     /// (step 7).
-    fn keep_if_best(&mut self, server: Key, status: u16, message: &Message<'_>, contacts: Contacts) {
+    fn keep_if_best(&mut self, server: ServerKey, status: u16, message: &Message<'_>, contacts: Contacts) {
         if matches!(contacts, Contacts::AllUsed) {
             return;
         }
@@ -253,7 +265,7 @@ impl Engine {
     }
 
     /// Nothing is left to try and nothing to wait for: the caller gets the best answer.
-    pub(crate) fn finish(&mut self, server: Key, at_hand: Option<&Request<'_>>) {
+    pub(crate) fn finish(&mut self, server: ServerKey, at_hand: Option<&Request<'_>>) {
         let invite = self.is_invite(server);
         let Some(found) = self.table.live_mut(server) else {
             return;
@@ -302,7 +314,7 @@ impl Engine {
 
     fn send_best(
         &mut self,
-        server: Key,
+        server: ServerKey,
         best: &crate::engine::context::Best,
         started: Option<crate::time::Instant>,
     ) {
@@ -335,14 +347,14 @@ impl Engine {
         });
     }
 
-    fn member_of(&mut self, server: Key, number: u8) -> Option<(alloc::sync::Arc<Group>, u16)> {
+    fn member_of(&mut self, server: ServerKey, number: u8) -> Option<(alloc::sync::Arc<Group>, u16)> {
         let context = self.context(server)?;
         let member = context.targets.get(usize::from(number))?.member?;
         Some((context.group.clone()?, member))
     }
 
     /// A member of a group gave a sign of life.
-    pub(super) fn member_answered(&mut self, server: Key, number: u8) {
+    pub(super) fn member_answered(&mut self, server: ServerKey, number: u8) {
         if let Some((group, member)) = self.member_of(server, number)
             && let Some(member) = group.member(member)
         {
@@ -351,7 +363,7 @@ impl Engine {
     }
 
     /// A member of a group failed a call.
-    pub(crate) fn member_failed(&mut self, server: Key, number: u8) {
+    pub(crate) fn member_failed(&mut self, server: ServerKey, number: u8) {
         if let Some((group, member)) = self.member_of(server, number) {
             self.note_member_failure(&group, member);
         }

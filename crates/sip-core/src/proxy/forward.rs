@@ -23,7 +23,7 @@ use crate::engine::{ClientUser, Course, Engine, Owner, Pin};
 use crate::id::{ConnId, ListenerId};
 use crate::resolve::{Candidate, Candidates};
 use crate::time::Millis;
-use crate::transaction::table::{ClientMachine, Key};
+use crate::transaction::table::{ClientKey, ClientMachine, ServerKey};
 use crate::transaction::{invite_client, non_invite_client};
 use crate::transport::{Flow, PeerName, Proof, Transport, via};
 
@@ -66,7 +66,7 @@ impl Decision<'_> {
 /// One branch that is to be sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Branch {
-    pub(crate) server: Key,
+    pub(crate) server: ServerKey,
     /// Number of its target.
     pub(crate) target: u8,
     pub(crate) to: Flow,
@@ -119,7 +119,7 @@ impl Engine {
     pub(crate) fn forward(
         &mut self,
         request: &Request<'_>,
-        server: Option<Key>,
+        server: Option<ServerKey>,
         decision: &Decision<'_>,
     ) -> Result<(), NotSent> {
         let ingress = request.flow.listener;
@@ -228,7 +228,7 @@ impl Engine {
     }
 
     /// The request of this server transaction goes on by the rule at hand.
-    pub(crate) fn note_routed(&mut self, server: Key) {
+    pub(crate) fn note_routed(&mut self, server: ServerKey) {
         if let Some(found) = self.table.live_mut(server) {
             found.user.rule = self.rule_at_hand;
         }
@@ -239,7 +239,7 @@ impl Engine {
     fn keep_context(
         &mut self,
         request: &Request<'_>,
-        (server, client): (Key, Key),
+        (server, client): (ServerKey, ClientKey),
         decision: &Decision<'_>,
         next: usize,
         decided: Decided,
@@ -331,7 +331,7 @@ impl Engine {
     }
 
     /// Sends one branch of a request in a client transaction of its own.
-    pub(crate) fn start_branch(&mut self, request: &Request<'_>, plan: &Branch) -> Key {
+    pub(crate) fn start_branch(&mut self, request: &Request<'_>, plan: &Branch) -> ClientKey {
         self.activity.enter(Component::Build);
         let number = self.table.live(plan.server).map_or(0, |s| s.user.branches.len());
         let number = u8::try_from(number).unwrap_or(u8::MAX);
@@ -374,9 +374,9 @@ impl Engine {
             (None, true) => Some(plan.shape.c_ms),
             (first, false) => first,
         };
-        let key = client_key(branch.id, request.method);
-        self.forget_answered(key);
-        let client = self.begin_client(key, invite, to, &text, user, wait.map(Millis));
+        let hash = client_hash(branch.id, request.method);
+        self.forget_answered(hash);
+        let client = self.begin_client(hash, invite, to, &text, user, wait.map(Millis));
         self.scratch = text;
         if let Some(server) = self.table.live_mut(plan.server) {
             server.user.branches.push(client);
@@ -387,8 +387,8 @@ impl Engine {
     /// Makes room for a transaction of the same branch. Over TCP no server transaction outlives its
     /// answer, and where a hop before it repeated what came by UDP the copy is a new request. Its
     /// answer would be taken for that of the first, and it would be sent again and again.
-    fn forget_answered(&mut self, key: u128) {
-        let Some(found) = self.table.find_client(key) else {
+    fn forget_answered(&mut self, hash: u128) {
+        let Some(found) = self.table.find_client(hash) else {
             return;
         };
         let answered = self
@@ -552,10 +552,10 @@ pub(crate) fn span(request: &Request<'_>) -> Range<usize> {
     request.message.start_offset()..request.message.end_offset()
 }
 
-/// Key of a client transaction: branch and method (§17.1.3), an INVITE's being the branch itself. Branches are keyed
+/// The hash by which a client transaction is found: branch and method (§17.1.3), an INVITE's being the branch itself. Branches are keyed
 /// hashes, so that any difference will do. The table hash is the low half, so what is folded has 64 bits, too: each half
 /// of the result is as random as the branch.
-pub(crate) fn client_key(branch: u64, method: Method<'_>) -> u128 {
+pub(crate) fn client_hash(branch: u64, method: Method<'_>) -> u128 {
     if method == Method::Invite {
         return u128::from(branch);
     }
@@ -746,10 +746,12 @@ mod tests {
         ] {
             let method = Method::parse(name.as_bytes());
             let branches = (1..=1000_u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-            let low: BTreeSet<u32> = branches.map(|branch| client_key(branch, method) as u32).collect();
+            let low: BTreeSet<u32> = branches
+                .map(|branch| client_hash(branch, method) as u32)
+                .collect();
             assert!(low.len() > 990, "{name}: {} of 1000", low.len());
         }
-        let [invite, bye] = [Method::Invite, Method::Bye].map(|method| client_key(7, method));
+        let [invite, bye] = [Method::Invite, Method::Bye].map(|method| client_hash(7, method));
         assert_ne!(invite, bye);
     }
 }

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use sip_message::Method;
 use sip_message::number::write_decimal;
 
-use super::forward::{by_tls, client_key, write_via_start};
+use super::forward::{by_tls, client_hash, write_via_start};
 use super::hop::Hop;
 use crate::config::Listener;
 use crate::dispatcher::Group;
@@ -17,7 +17,7 @@ use crate::event::Event;
 use crate::id::WorkerId;
 use crate::resolve::Located;
 use crate::time::Millis;
-use crate::transaction::table::Key;
+use crate::transaction::table::ClientKey;
 use crate::transport::{Flow, PeerName};
 
 /// How long after a question for a member's name the probe is tried again, milliseconds.
@@ -122,13 +122,13 @@ impl Engine {
             ..ClientUser::new(Owner::Probe(probe))
         };
         let patience = Millis(group.reply_timeout_ms);
-        let key = client_key(unique as u64, Method::Options);
-        self.begin_client(key, false, to, &text, user, Some(patience));
+        let hash = client_hash(unique as u64, Method::Options);
+        self.begin_client(hash, false, to, &text, user, Some(patience));
         self.scratch = text;
     }
 
     /// A probe got this answer.
-    pub(super) fn probe_answered(&mut self, key: Key, status: u16) {
+    pub(super) fn probe_answered(&mut self, key: ClientKey, status: u16) {
         let Some((group, number)) = self.probed(key) else {
             return;
         };
@@ -152,7 +152,7 @@ impl Engine {
     }
 
     /// A probe got no answer.
-    pub(super) fn probe_failed(&mut self, key: Key) {
+    pub(super) fn probe_failed(&mut self, key: ClientKey) {
         if let Some((group, number)) = self.probed(key) {
             self.probe_failure(&group, number);
         }
@@ -163,7 +163,7 @@ impl Engine {
         self.note_member_failure(group, number);
     }
 
-    fn probed(&self, key: Key) -> Option<(Arc<Group>, u16)> {
+    fn probed(&self, key: ClientKey) -> Option<(Arc<Group>, u16)> {
         let Owner::Probe(probe) = self.table.client(key)?.user.owner else {
             return None;
         };

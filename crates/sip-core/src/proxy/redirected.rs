@@ -19,7 +19,7 @@ use crate::engine::context::{Context, Target};
 use crate::engine::destination::source_of;
 use crate::engine::{Engine, LocationTarget, is_sips};
 use crate::registrar::destination;
-use crate::transaction::table::Key;
+use crate::transaction::table::{ClientKey, ServerKey};
 
 /// What recursion left of the contacts of a 3xx.
 pub(super) enum Contacts {
@@ -51,7 +51,12 @@ struct Found {
 
 impl Engine {
     /// Makes targets of the contacts of a 3xx. They are tried by q, after the targets that the request has.
-    pub(super) fn recurse(&mut self, server: Key, client: Key, message: &Message<'_>) -> Contacts {
+    pub(super) fn recurse(
+        &mut self,
+        server: ServerKey,
+        client: ClientKey,
+        message: &Message<'_>,
+    ) -> Contacts {
         let from = self.table.client(client).map(|client| source_of(&client.to));
         let Some(mut found) = self.room_for_contacts(server) else {
             return Contacts::Untouched;
@@ -92,7 +97,7 @@ impl Engine {
     }
 
     /// The room for contacts of a 3xx. `None`: the request takes no new targets.
-    fn room_for_contacts(&mut self, server: Key) -> Option<Found> {
+    fn room_for_contacts(&mut self, server: ServerKey) -> Option<Found> {
         let limits = &self.config.limits;
         let (branches, contacts) = (limits.branches.min(usize::from(u8::MAX)), limits.contacts_per_aor);
         let bytes = self.context_room(server);
@@ -113,7 +118,7 @@ impl Engine {
 
     /// Whether the owner of a contact decides where this client transaction's 3xx leads: a registered contact has
     /// answered, or one that another 3xx named.
-    fn is_of_user(&mut self, server: Key, client: Key) -> bool {
+    fn is_of_user(&mut self, server: ServerKey, client: ClientKey) -> bool {
         let Some(client) = self.table.client(client) else {
             return false;
         };

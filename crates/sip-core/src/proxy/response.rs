@@ -8,7 +8,7 @@ use sip_message::{Field, HeaderName, Message, Method};
 
 use super::flawed::Flaw;
 use super::fork::Answered;
-use super::forward::{Ingress, client_key, read_branch, remove_values};
+use super::forward::{Ingress, client_hash, read_branch, remove_values};
 use crate::activity::Component;
 use crate::engine::effects::{ClientEvent, ServerEvent};
 use crate::engine::reply::Status;
@@ -18,7 +18,7 @@ use crate::engine::{Course, Engine, Owner, Pin};
 use crate::event::{Event, RefusalCause};
 use crate::id::{ConnId, WorkerId};
 use crate::time::Instant;
-use crate::transaction::table::{ClientMachine, Key, ServerMachine};
+use crate::transaction::table::{ClientKey, ClientMachine, ServerKey, ServerMachine};
 use crate::transaction::{Passed, Timer, invite_client, invite_server};
 use crate::transport::{Flow, Proof, Transport, via};
 
@@ -80,7 +80,7 @@ impl Engine {
             self.stray();
             return Ok(Outcome::Done);
         }
-        if let Some(key) = self.table.find_client(client_key(branch, parts.cseq.method)) {
+        if let Some(key) = self.table.find_client(client_hash(branch, parts.cseq.method)) {
             // §16.7 step 3: without a Via beside ours it has no way on.
             let client = self.table.client(key).map(|c| &c.user);
             let serves = client.is_some_and(|user| user.server().is_some());
@@ -215,7 +215,7 @@ impl Engine {
     }
 
     /// A response of a client transaction.
-    fn client_response(&mut self, key: Key, status: u16, message: &Message<'_>) {
+    fn client_response(&mut self, key: ClientKey, status: u16, message: &Message<'_>) {
         if status >= 200
             && let Some(client) = self.table.client_mut(key)
             && client.user.timer_c.is_some()
@@ -230,14 +230,14 @@ impl Engine {
         self.forget_if_over(key);
     }
 
-    pub(super) fn forget_if_over(&mut self, key: Key) {
+    pub(super) fn forget_if_over(&mut self, key: ClientKey) {
         if self.client_is_over(key) {
             self.forget_client(key);
         }
     }
 
     /// §16.7: a response that the client transaction passed up.
-    fn branch_response(&mut self, key: Key, status: u16, message: &Message<'_>) {
+    fn branch_response(&mut self, key: ClientKey, status: u16, message: &Message<'_>) {
         let Some(client) = self.table.client_mut(key) else {
             return;
         };
@@ -289,7 +289,7 @@ impl Engine {
 
     /// A request of ours was answered that serves none of a caller's.
     #[cold]
-    pub(super) fn own_request_answered(&mut self, key: Key, status: u16) {
+    pub(super) fn own_request_answered(&mut self, key: ClientKey, status: u16) {
         match self.table.client(key).map(|client| client.user.owner) {
             Some(Owner::Probe(_)) => self.probe_answered(key, status),
             // After a CANCEL the INVITE's answer is what counts.
@@ -298,7 +298,7 @@ impl Engine {
     }
 
     /// §16.7 step 2: something came from there.
-    pub(super) fn note_provisional(&mut self, key: Key, server: Key, status: u16) {
+    pub(super) fn note_provisional(&mut self, key: ClientKey, server: ServerKey, status: u16) {
         let Some(client) = self.table.client_mut(key) else {
             return;
         };
@@ -322,7 +322,7 @@ impl Engine {
     }
 
     /// §16.7 step 5: 1xx other than 100 go on, for INVITE; RFC 4320 §4.1 has none for others.
-    fn relay_provisional(&mut self, server: Key, status: u16, message: &Message<'_>) {
+    fn relay_provisional(&mut self, server: ServerKey, status: u16, message: &Message<'_>) {
         let invite = self
             .table
             .server(server)
@@ -333,7 +333,7 @@ impl Engine {
     }
 
     /// The final answer goes to the caller: of the only branch, or a 2xx of any.
-    fn relay_final(&mut self, server: Key, status: u16, message: &Message<'_>) {
+    fn relay_final(&mut self, server: ServerKey, status: u16, message: &Message<'_>) {
         let Some(found) = self.table.server(server) else {
             return;
         };
@@ -427,7 +427,7 @@ impl Engine {
     }
 
     /// Without our Via (§16.7 step 3), through the server transaction.
-    pub(super) fn relay_through(&mut self, server: Key, status: u16, message: &Message<'_>) {
+    pub(super) fn relay_through(&mut self, server: ServerKey, status: u16, message: &Message<'_>) {
         self.activity.enter(Component::Build);
         self.edit_response(message);
         let mut text = core::mem::take(&mut self.scratch);
@@ -443,7 +443,7 @@ impl Engine {
     }
 
     /// A client transaction's timer fired, or its request could not be delivered.
-    pub(super) fn client_failure(&mut self, key: Key, event: ClientEvent) {
+    pub(super) fn client_failure(&mut self, key: ClientKey, event: ClientEvent) {
         let Some(client) = self.table.client(key) else {
             return;
         };
@@ -482,7 +482,7 @@ impl Engine {
     }
 
     /// The connection that a request went by has closed.
-    pub(crate) fn client_flow_closed(&mut self, key: Key, conn: ConnId) {
+    pub(crate) fn client_flow_closed(&mut self, key: ClientKey, conn: ConnId) {
         let Some(client) = self.table.client(key).filter(|c| c.to.conn == Some(conn)) else {
             return;
         };
@@ -518,7 +518,7 @@ impl Engine {
 
     /// §16.8, §16.9, RFC 3263 §4.3: the next address or target, else the answer that the failure
     /// stands for.
-    fn branch_failed(&mut self, server: Key, client: Key, target: u8, failure: Failure) {
+    fn branch_failed(&mut self, server: ServerKey, client: ClientKey, target: u8, failure: Failure) {
         let Some(found) = self.table.live(server) else {
             return;
         };
@@ -529,7 +529,7 @@ impl Engine {
     }
 
     /// Nothing is left to try.
-    fn answer_failure(&mut self, server: Key, failure: Failure) {
+    fn answer_failure(&mut self, server: ServerKey, failure: Failure) {
         let invite = self.is_invite(server);
         let Some(found) = self.table.live(server) else {
             return;
@@ -560,7 +560,7 @@ impl Engine {
     /// Timer C fired (§16.8), or its shorter form before anything came. What rings is cancelled;
     /// what was cancelled already is given up; what gave no sign of life is left alone, and
     /// cancelled should it ring later.
-    fn timer_c(&mut self, key: Key) {
+    fn timer_c(&mut self, key: ClientKey) {
         let Some(client) = self.table.client_mut(key) else {
             return;
         };
@@ -597,7 +597,7 @@ impl Engine {
     }
 
     /// Which event a client timer is.
-    pub(crate) fn client_timer(&mut self, key: Key, timer: Timer) {
+    pub(crate) fn client_timer(&mut self, key: ClientKey, timer: Timer) {
         if timer == Timer::C {
             return self.timer_c(key);
         }

@@ -35,7 +35,7 @@ use crate::engine::request::Request;
 use crate::engine::{Course, Engine};
 use crate::id::ListenerId;
 use crate::resolve::Candidate;
-use crate::transaction::table::{ClientMachine, Key};
+use crate::transaction::table::{ClientKey, ClientMachine};
 use crate::transaction::{invite_client, non_invite_client};
 use crate::transport::{Flow, Proof, Transport};
 
@@ -144,7 +144,7 @@ impl Engine {
 
     /// The request of this client transaction could not be delivered: if it had switched and nothing
     /// was heard yet, it goes by UDP. Whether it did.
-    pub(super) fn switch_back(&mut self, key: Key) -> bool {
+    pub(super) fn switch_back(&mut self, key: ClientKey) -> bool {
         let Some(client) = self.table.client_mut(key) else {
             return false;
         };

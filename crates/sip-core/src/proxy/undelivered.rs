@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 use sip_message::header::Via;
 use sip_message::{Host, Message, Method};
 
-use super::forward::{client_key, read_branch};
+use super::forward::{client_hash, read_branch};
 use crate::engine::Engine;
 use crate::engine::effects::ClientEvent;
 use crate::resolve::{HostRef, Located, SentBy};
@@ -31,7 +31,7 @@ impl Engine {
         } else {
             method
         };
-        match self.table.find_client(client_key(branch, method)) {
+        match self.table.find_client(client_hash(branch, method)) {
             Some(key) => {
                 let failed = self
                     .table

@@ -41,7 +41,7 @@ use crate::engine::request::{Authorized, Request};
 use crate::event::RefusalCause;
 use crate::id::WorkerId;
 use crate::proxy::forward::{OWN_BRANCH, read_branch};
-use crate::transaction::table::Key;
+use crate::transaction::table::ServerKey;
 use crate::transport::{Flow, Proof, via};
 
 /// Where a request stands when it runs through the phases.
@@ -50,7 +50,7 @@ pub(crate) struct Progress {
     /// Why it may be relayed, if that has been decided.
     pub(crate) authorized: Option<Authorized>,
     /// Its server transaction.
-    pub(crate) server: Option<Key>,
+    pub(crate) server: Option<ServerKey>,
     /// How often it waited for name service.
     pub(crate) asked: u8,
     /// The domain of which any account will do: it comes from a side of a dialog, whose From does not decide. 0: From
@@ -186,7 +186,7 @@ impl Engine {
     }
 
     /// Refuses a request that was read.
-    pub(crate) fn refuse(&mut self, request: &Request<'_>, server: Option<Key>, status: Status<'_>) {
+    pub(crate) fn refuse(&mut self, request: &Request<'_>, server: Option<ServerKey>, status: Status<'_>) {
         self.refuse_with(request, server, status, &[]);
     }
 
@@ -194,7 +194,7 @@ impl Engine {
     pub(crate) fn refuse_with(
         &mut self,
         request: &Request<'_>,
-        server: Option<Key>,
+        server: Option<ServerKey>,
         status: Status<'_>,
         extra: &[u8],
     ) {

@@ -7,7 +7,7 @@ use crate::engine::effects::ServerEvent;
 use crate::engine::reply::{Reply, Status};
 use crate::engine::request::Request;
 use crate::transaction::invite_server;
-use crate::transaction::table::{Key, ServerMachine};
+use crate::transaction::table::{ServerKey, ServerMachine};
 
 impl Engine {
     /// Whether the request was dealt with by a transaction that we hold.
@@ -20,9 +20,9 @@ impl Engine {
             Method::Ack => self.ack(request),
             Method::Cancel => self.cancel(request),
             _ => {
-                let key = self.server_key(request, request.method);
-                request.transaction = Some(key);
-                let Some(key) = self.table.find_server(key) else {
+                let hash = self.server_hash(request, request.method);
+                request.server_hash = Some(hash);
+                let Some(key) = self.table.find_server(hash) else {
                     return false;
                 };
                 self.counters.retransmissions_absorbed += 1;
@@ -34,7 +34,7 @@ impl Engine {
 
     /// An ACK to a final answer that we sent ends here; one to a 2xx goes on.
     fn ack(&mut self, request: &Request<'_>) -> bool {
-        let Some(key) = self.table.find_server(self.server_key(request, Method::Invite)) else {
+        let Some(key) = self.table.find_server(self.server_hash(request, Method::Invite)) else {
             return false;
         };
         let accepted = self
@@ -54,7 +54,7 @@ impl Engine {
     /// gets the same answer, so it needs no transaction of its own. One that has only the branch of an INVITE in
     /// common with it is another's: 481.
     fn cancel(&mut self, request: &Request<'_>) -> bool {
-        let Some(key) = self.table.find_server(self.server_key(request, Method::Invite)) else {
+        let Some(key) = self.table.find_server(self.server_hash(request, Method::Invite)) else {
             return false;
         };
         let is_of_it = self.is_cancel_of(key, request);
@@ -77,7 +77,7 @@ impl Engine {
 
     /// Whether a CANCEL has from its INVITE what it must have (§9.1), and comes from the same address, or from a
     /// trusted one. An INVITE that has its final answer cannot be cancelled, so nothing is compared with it.
-    fn is_cancel_of(&mut self, key: Key, request: &Request<'_>) -> bool {
+    fn is_cancel_of(&mut self, key: ServerKey, request: &Request<'_>) -> bool {
         let Some(found) = self.table.live_mut(key) else {
             return true;
         };

@@ -1,8 +1,8 @@
 //! The transactions of one worker: slots with generations, and the indexes by which messages
 //! find them (RFC 3261 §17.1.3, §17.2.3).
 //!
-//! Keys are 128-bit keyed hashes of what the RFC says identifies a transaction, so a peer can
-//! neither choose keys that collide nor guess one.
+//! A message finds its transaction by a 128-bit keyed hash of what the RFC says identifies one, so a peer can
+//! neither choose hashes that collide nor guess one. Inside a worker a key names a transaction: its slot and generation.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -10,10 +10,17 @@ use alloc::vec::Vec;
 use hashbrown::HashTable;
 
 use super::{InviteClient, InviteServer, NonInviteClient, NonInviteServer, Timer};
-pub use crate::slab::Key;
-use crate::slab::Slab;
+use crate::slab::{Key, Slab};
 use crate::timer::wheel::TimerId;
 use crate::transport::Flow;
+
+/// Names a server transaction of one worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerKey(Key);
+
+/// Names a client transaction of one worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientKey(Key);
 
 /// One of the two server machines.
 #[derive(Clone, Copy, Debug)]
@@ -37,8 +44,8 @@ pub enum ClientMachine {
 /// response. Of those that wait for retransmissions there are a hundred for each of the others.
 #[derive(Debug)]
 pub struct Server<U> {
-    /// Index key.
-    key: [u64; 2],
+    /// By which messages find it.
+    hash: [u64; 2],
     /// Where responses go (RFC 3261 §18.2.2, RFC 3581 §4).
     pub reply_to: Flow,
     /// The last response, for retransmissions; empty where none is needed ([`Table::keep_response`]).
@@ -72,9 +79,9 @@ pub struct Live<U> {
 
 impl<U> Server<U> {
     /// A server transaction with nothing sent yet.
-    pub fn new(key: u128, machine: ServerMachine, reply_to: Flow, live: Box<Live<U>>, quiet: bool) -> Self {
+    pub fn new(hash: u128, machine: ServerMachine, reply_to: Flow, live: Box<Live<U>>, quiet: bool) -> Self {
         Self {
-            key: halves(key),
+            hash: halves(hash),
             reply_to,
             response: Box::default(),
             request_bytes: 0,
@@ -93,16 +100,16 @@ impl ServerMachine {
     }
 }
 
-/// A key in two halves: it need not be aligned like one.
-const fn halves(key: u128) -> [u64; 2] {
-    [key as u64, (key >> 64) as u64]
+/// A hash in two halves: it need not be aligned like one.
+const fn halves(hash: u128) -> [u64; 2] {
+    [hash as u64, (hash >> 64) as u64]
 }
 
 /// A client transaction.
 #[derive(Debug)]
 pub struct Client<U> {
-    /// Index key.
-    key: [u64; 2],
+    /// By which messages find it.
+    hash: [u64; 2],
     /// Its machine.
     pub machine: ClientMachine,
     /// Where the request went.
@@ -119,9 +126,9 @@ pub struct Client<U> {
 
 impl<U> Client<U> {
     /// A client transaction with nothing sent yet.
-    pub fn new(key: u128, machine: ClientMachine, to: Flow, request: Box<[u8]>, user: U) -> Self {
+    pub fn new(hash: u128, machine: ClientMachine, to: Flow, request: Box<[u8]>, user: U) -> Self {
         Self {
-            key: halves(key),
+            hash: halves(hash),
             machine,
             to,
             request,
@@ -131,9 +138,9 @@ impl<U> Client<U> {
         }
     }
 
-    /// Index key.
-    pub const fn key(&self) -> u128 {
-        self.key[0] as u128 | (self.key[1] as u128) << 64
+    /// By which messages find it: of an INVITE the number in its branch.
+    pub const fn hash(&self) -> u128 {
+        self.hash[0] as u128 | (self.hash[1] as u128) << 64
     }
 }
 
@@ -168,7 +175,7 @@ impl Entry {
     }
 }
 
-/// The table's hash of what an entry keeps of a key: the table wants its upper bits as well.
+/// The table's hash of what an entry keeps of one: the table wants its upper bits as well.
 const fn spread(hash: u32) -> u64 {
     (hash as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
@@ -201,9 +208,9 @@ impl<S, C> Default for Table<S, C> {
     }
 }
 
-/// Keys are keyed hashes already: any part of one is a good table hash.
-const fn part(key: [u64; 2]) -> u32 {
-    key[0] as u32
+/// What stands in an index: any part of a keyed hash is a good table hash.
+const fn part(hash: [u64; 2]) -> u32 {
+    hash[0] as u32
 }
 
 /// An index that has become this many times too large is made anew.
@@ -211,13 +218,13 @@ const SPARSE: usize = 16;
 /// One of this size is never too large.
 const SMALL: usize = 1 << 14;
 
-fn index(table: &mut HashTable<Entry>, key: [u64; 2], slot: u32) {
-    let hash = part(key);
+fn index(table: &mut HashTable<Entry>, hash: [u64; 2], slot: u32) {
+    let hash = part(hash);
     table.insert_unique(spread(hash), Entry { hash, slot }, Entry::table_hash);
 }
 
-fn unindex(table: &mut HashTable<Entry>, key: [u64; 2], slot: u32) {
-    if let Ok(entry) = table.find_entry(spread(part(key)), |entry| entry.slot == slot) {
+fn unindex(table: &mut HashTable<Entry>, hash: [u64; 2], slot: u32) {
+    if let Ok(entry) = table.find_entry(spread(part(hash)), |entry| entry.slot == slot) {
         entry.remove();
     }
     if table.capacity() > SMALL && table.len() < table.capacity() / SPARSE {
@@ -242,39 +249,39 @@ impl<S, C> Table<S, C> {
     }
 
     /// Finds a server transaction.
-    pub fn find_server(&self, key: u128) -> Option<Key> {
-        let key = halves(key);
-        let same = |entry: &Entry| self.servers.at(entry.slot).is_some_and(|(_, s)| s.key == key);
-        let entry = self.server_index.find(spread(part(key)), same)?;
-        self.servers.at(entry.slot).map(|(key, _)| key)
+    pub fn find_server(&self, hash: u128) -> Option<ServerKey> {
+        let hash = halves(hash);
+        let same = |entry: &Entry| self.servers.at(entry.slot).is_some_and(|(_, s)| s.hash == hash);
+        let entry = self.server_index.find(spread(part(hash)), same)?;
+        self.servers.at(entry.slot).map(|(key, _)| ServerKey(key))
     }
 
     /// Finds a client transaction.
-    pub fn find_client(&self, key: u128) -> Option<Key> {
-        let key = halves(key);
-        let same = |entry: &Entry| self.clients.at(entry.slot).is_some_and(|(_, c)| c.key == key);
-        let entry = self.client_index.find(spread(part(key)), same)?;
-        self.clients.at(entry.slot).map(|(key, _)| key)
+    pub fn find_client(&self, hash: u128) -> Option<ClientKey> {
+        let hash = halves(hash);
+        let same = |entry: &Entry| self.clients.at(entry.slot).is_some_and(|(_, c)| c.hash == hash);
+        let entry = self.client_index.find(spread(part(hash)), same)?;
+        self.clients.at(entry.slot).map(|(key, _)| ClientKey(key))
     }
 
     /// Takes a server transaction in.
-    pub fn insert_server(&mut self, mut server: Server<S>) -> Key {
-        let index_key = server.key;
+    pub fn insert_server(&mut self, mut server: Server<S>) -> ServerKey {
+        let hash = server.hash;
         server.request_bytes = server.live.as_ref().map_or(0, |live| counted(&live.request));
         self.count(server.request_bytes as usize, 0);
         let key = self.servers.insert(server);
-        index(&mut self.server_index, index_key, key.slot);
-        key
+        index(&mut self.server_index, hash, key.slot);
+        ServerKey(key)
     }
 
     /// Takes a client transaction in.
-    pub fn insert_client(&mut self, mut client: Client<C>) -> Key {
-        let index_key = client.key;
+    pub fn insert_client(&mut self, mut client: Client<C>) -> ClientKey {
+        let hash = client.hash;
         client.request_bytes = counted(&client.request);
         self.count(client.request_bytes as usize, 0);
         let key = self.clients.insert(client);
-        index(&mut self.client_index, index_key, key.slot);
-        key
+        index(&mut self.client_index, hash, key.slot);
+        ClientKey(key)
     }
 
     fn count(&mut self, more: usize, less: usize) {
@@ -284,8 +291,8 @@ impl<S, C> Table<S, C> {
 
     /// Keeps a response for retransmission, unless all took more than `most` bytes then: `false`.
     #[must_use]
-    pub fn keep_response(&mut self, key: Key, text: &[u8], most: usize) -> bool {
-        let Some(server) = self.servers.get_mut(key) else {
+    pub fn keep_response(&mut self, key: ServerKey, text: &[u8], most: usize) -> bool {
+        let Some(server) = self.servers.get_mut(key.0) else {
             return true;
         };
         let before = server.response.len();
@@ -298,8 +305,8 @@ impl<S, C> Table<S, C> {
     }
 
     /// Takes out what a server transaction needed until its final response, and what it sent before.
-    pub fn settle(&mut self, key: Key) -> Option<(Box<Live<S>>, bool)> {
-        let server = self.servers.get_mut(key)?;
+    pub fn settle(&mut self, key: ServerKey) -> Option<(Box<Live<S>>, bool)> {
+        let server = self.servers.get_mut(key.0)?;
         let mut live = server.live.take()?;
         let kept = core::mem::take(&mut live.kept_bytes) as usize;
         let response = core::mem::take(&mut server.response);
@@ -310,7 +317,7 @@ impl<S, C> Table<S, C> {
     }
 
     /// The transaction user keeps so many bytes for this request, and no others any more.
-    pub(crate) fn count_kept(&mut self, key: Key, bytes: usize) {
+    pub(crate) fn count_kept(&mut self, key: ServerKey, bytes: usize) {
         if let Some(live) = self.live_mut(key) {
             let now = u32::try_from(bytes).unwrap_or(u32::MAX);
             let before = core::mem::replace(&mut live.kept_bytes, now);
@@ -319,14 +326,14 @@ impl<S, C> Table<S, C> {
     }
 
     /// Bytes that are held, but for what the transaction user keeps for this request.
-    pub(crate) fn bytes_beside_kept(&self, key: Key) -> usize {
+    pub(crate) fn bytes_beside_kept(&self, key: ServerKey) -> usize {
         let kept = self.live(key).map_or(0, |live| live.kept_bytes as usize);
         self.bytes.saturating_sub(kept)
     }
 
     /// What a client transaction sends again from now on.
-    pub fn keep_request(&mut self, key: Key, request: Box<[u8]>) {
-        if let Some(client) = self.clients.get_mut(key) {
+    pub fn keep_request(&mut self, key: ClientKey, request: Box<[u8]>) {
+        if let Some(client) = self.clients.get_mut(key.0) {
             let now = counted(&request);
             client.request = request;
             let before = core::mem::replace(&mut client.request_bytes, now);
@@ -337,8 +344,14 @@ impl<S, C> Table<S, C> {
     /// The same, unless it made what is held more, and more than `most` bytes: then `before` stays in its
     /// place, and it says `false`.
     #[must_use]
-    pub fn keep_request_within(&mut self, key: Key, request: &[u8], before: Box<[u8]>, most: usize) -> bool {
-        let Some(client) = self.clients.get_mut(key) else {
+    pub fn keep_request_within(
+        &mut self,
+        key: ClientKey,
+        request: &[u8],
+        before: Box<[u8]>,
+        most: usize,
+    ) -> bool {
+        let Some(client) = self.clients.get_mut(key.0) else {
             return true;
         };
         let held = client.request_bytes as usize;
@@ -351,39 +364,39 @@ impl<S, C> Table<S, C> {
     }
 
     /// What a server transaction keeps until its final response.
-    pub fn live(&self, key: Key) -> Option<&Live<S>> {
-        self.servers.get(key)?.live.as_deref()
+    pub fn live(&self, key: ServerKey) -> Option<&Live<S>> {
+        self.servers.get(key.0)?.live.as_deref()
     }
 
     /// What a server transaction keeps until its final response.
-    pub fn live_mut(&mut self, key: Key) -> Option<&mut Live<S>> {
-        self.servers.get_mut(key)?.live.as_deref_mut()
+    pub fn live_mut(&mut self, key: ServerKey) -> Option<&mut Live<S>> {
+        self.servers.get_mut(key.0)?.live.as_deref_mut()
     }
 
     /// A server transaction.
-    pub fn server(&self, key: Key) -> Option<&Server<S>> {
-        self.servers.get(key)
+    pub fn server(&self, key: ServerKey) -> Option<&Server<S>> {
+        self.servers.get(key.0)
     }
 
     /// A server transaction.
-    pub fn server_mut(&mut self, key: Key) -> Option<&mut Server<S>> {
-        self.servers.get_mut(key)
+    pub fn server_mut(&mut self, key: ServerKey) -> Option<&mut Server<S>> {
+        self.servers.get_mut(key.0)
     }
 
     /// A client transaction.
-    pub fn client(&self, key: Key) -> Option<&Client<C>> {
-        self.clients.get(key)
+    pub fn client(&self, key: ClientKey) -> Option<&Client<C>> {
+        self.clients.get(key.0)
     }
 
     /// A client transaction.
-    pub fn client_mut(&mut self, key: Key) -> Option<&mut Client<C>> {
-        self.clients.get_mut(key)
+    pub fn client_mut(&mut self, key: ClientKey) -> Option<&mut Client<C>> {
+        self.clients.get_mut(key.0)
     }
 
     /// Takes a server transaction out.
-    pub fn remove_server(&mut self, key: Key) -> Option<Server<S>> {
-        let mut server = self.servers.remove(key)?;
-        unindex(&mut self.server_index, server.key, key.slot);
+    pub fn remove_server(&mut self, key: ServerKey) -> Option<Server<S>> {
+        let mut server = self.servers.remove(key.0)?;
+        unindex(&mut self.server_index, server.hash, key.0.slot);
         let answer = server
             .live
             .as_mut()
@@ -394,11 +407,22 @@ impl<S, C> Table<S, C> {
     }
 
     /// Takes a client transaction out.
-    pub fn remove_client(&mut self, key: Key) -> Option<Client<C>> {
-        let client = self.clients.remove(key)?;
-        unindex(&mut self.client_index, client.key, key.slot);
+    pub fn remove_client(&mut self, key: ClientKey) -> Option<Client<C>> {
+        let client = self.clients.remove(key.0)?;
+        unindex(&mut self.client_index, client.hash, key.0.slot);
         self.count(0, client.request_bytes as usize);
         Some(client)
+    }
+}
+
+#[cfg(test)]
+impl ClientKey {
+    /// One that was not made by a table.
+    pub(crate) fn made_up(slot: u32) -> Self {
+        Self(Key {
+            slot,
+            generation: core::num::NonZeroU32::MIN,
+        })
     }
 }
 
