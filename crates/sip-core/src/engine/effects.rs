@@ -451,10 +451,8 @@ impl Engine {
 
     /// Whether the machine of this client transaction has ended.
     pub(crate) fn client_is_over(&self, key: ClientKey) -> bool {
-        self.table.client(key).is_none_or(|client| match &client.machine {
-            ClientMachine::Invite(machine) => machine.is_terminated(),
-            ClientMachine::NonInvite(machine) => machine.is_terminated(),
-        })
+        let client = self.table.client(key);
+        client.is_none_or(|client| client.machine.is_terminated())
     }
 
     /// ACK to a 3xx to 6xx (§17.1.1.3): made once, then kept in the INVITE's place; where there is no room for
@@ -498,7 +496,7 @@ fn is_sent_again<U>(server: &Server<U>, text: &[u8]) -> bool {
         return false;
     }
     // A 2xx to an INVITE is the callee's to send again (RFC 3261 §13.3.1.4).
-    !matches!(&server.machine, ServerMachine::Invite(m) if m.state() == invite_server::State::Accepted)
+    !server.machine.is_accepted()
 }
 
 /// Appends the ACK or CANCEL that belongs to `invite` as we sent it (§17.1.1.3, §9.1): its

@@ -8,8 +8,7 @@ use crate::engine::reply::{Reply, Status};
 use crate::engine::{ClientUser, Engine, Owner, Wake};
 use crate::time::Millis;
 use crate::transaction::Timer;
-use crate::transaction::invite_client::State;
-use crate::transaction::table::{ClientKey, ClientMachine, ServerKey};
+use crate::transaction::table::{ClientKey, ServerKey};
 
 impl Engine {
     /// A CANCEL came for this INVITE transaction: cancels what is pending.
@@ -59,10 +58,8 @@ impl Engine {
             return;
         };
         // One that has its final answer (another address is being tried) is left alone.
-        let pending = matches!(
-            &client.machine,
-            ClientMachine::Invite(m) if matches!(m.state(), State::Calling | State::Proceeding)
-        );
+        let machine = &client.machine;
+        let pending = machine.is_ringing() || (machine.is_invite() && machine.is_unanswered());
         if client.user.cancel_sent || !pending {
             return;
         }

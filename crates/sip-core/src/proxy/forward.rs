@@ -23,8 +23,7 @@ use crate::engine::{ClientUser, Course, Engine, Owner, Pin};
 use crate::id::{ConnId, ListenerId};
 use crate::resolve::{Candidate, Candidates};
 use crate::time::Millis;
-use crate::transaction::table::{ClientKey, ClientMachine, ServerKey};
-use crate::transaction::{invite_client, non_invite_client};
+use crate::transaction::table::{ClientKey, ServerKey};
 use crate::transport::{Flow, PeerName, Proof, Transport, via};
 
 /// What routing decided about a request with one target, beside the edits that it already made.
@@ -391,14 +390,8 @@ impl Engine {
         let Some(found) = self.table.find_client(hash) else {
             return;
         };
-        let answered = self
-            .table
-            .client(found)
-            .is_some_and(|client| match &client.machine {
-                ClientMachine::Invite(machine) => machine.state() == invite_client::State::Completed,
-                ClientMachine::NonInvite(machine) => machine.state() == non_invite_client::State::Completed,
-            });
-        if answered {
+        let client = self.table.client(found);
+        if client.is_some_and(|client| client.machine.is_completed()) {
             self.forget_client(found);
         }
     }

@@ -18,8 +18,8 @@ use crate::engine::{Course, Engine, Owner, Pin};
 use crate::event::{Event, RefusalCause};
 use crate::id::{ConnId, WorkerId};
 use crate::time::Instant;
-use crate::transaction::table::{ClientKey, ClientMachine, ServerKey, ServerMachine};
-use crate::transaction::{Passed, Timer, invite_client, invite_server};
+use crate::transaction::table::{ClientKey, ServerKey};
+use crate::transaction::{Passed, Timer};
 use crate::transport::{Flow, Proof, Transport, via};
 
 /// The `Reason` (RFC 3326) of a 480 for a registered contact that was not reached: 408 if it was silent, else 503.
@@ -303,7 +303,7 @@ impl Engine {
             return;
         };
         let first = !core::mem::replace(&mut client.user.provisional, true);
-        let invite = matches!(client.machine, ClientMachine::Invite(_));
+        let invite = client.machine.is_invite();
         let (waits, target) = (client.user.timer_c.is_some(), client.user.target);
         if client.user.cancel_wanted {
             return self.cancel_client(key);
@@ -338,10 +338,7 @@ impl Engine {
             return;
         };
         let started = found.live.as_ref().map(|live| live.user.started);
-        let (invite, accepted) = match &found.machine {
-            ServerMachine::Invite(m) => (true, m.state() == invite_server::State::Accepted),
-            ServerMachine::NonInvite(_) => (false, false),
-        };
+        let (invite, accepted) = (found.machine.is_invite(), found.machine.is_accepted());
         let Some(started) = started else {
             // More than one 2xx to an INVITE: each goes on (§16.7 step 5, RFC 6026 §8.3), even
             // after another final answer.
@@ -487,11 +484,7 @@ impl Engine {
             return;
         };
         let websocket = matches!(client.to.transport, Transport::Ws | Transport::Wss);
-        let rings = matches!(
-            &client.machine,
-            ClientMachine::Invite(m) if m.state() == invite_client::State::Proceeding
-        );
-        if !rings {
+        if !client.machine.is_ringing() {
             return self.client_failure(key, ClientEvent::TransportError);
         }
         let (Some(server), true) = (client.user.server(), websocket) else {

@@ -35,8 +35,7 @@ use crate::engine::request::Request;
 use crate::engine::{Course, Engine};
 use crate::id::ListenerId;
 use crate::resolve::Candidate;
-use crate::transaction::table::{ClientKey, ClientMachine};
-use crate::transaction::{invite_client, non_invite_client};
+use crate::transaction::table::ClientKey;
 use crate::transport::{Flow, Proof, Transport};
 
 /// The number in the branch of what switched without state. Those of branches with state are less
@@ -148,10 +147,7 @@ impl Engine {
         let Some(client) = self.table.client_mut(key) else {
             return false;
         };
-        let silent = match &client.machine {
-            ClientMachine::Invite(m) => m.state() == invite_client::State::Calling,
-            ClientMachine::NonInvite(m) => m.state() == non_invite_client::State::Trying,
-        };
+        let silent = client.machine.is_unanswered();
         if client.user.course != Course::Switched {
             return false;
         }

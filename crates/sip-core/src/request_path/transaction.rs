@@ -6,8 +6,7 @@ use crate::engine::Engine;
 use crate::engine::effects::ServerEvent;
 use crate::engine::reply::{Reply, Status};
 use crate::engine::request::Request;
-use crate::transaction::invite_server;
-use crate::transaction::table::{ServerKey, ServerMachine};
+use crate::transaction::table::ServerKey;
 
 impl Engine {
     /// Whether the request was dealt with by a transaction that we hold.
@@ -37,13 +36,8 @@ impl Engine {
         let Some(key) = self.table.find_server(self.server_hash(request, Method::Invite)) else {
             return false;
         };
-        let accepted = self
-            .table
-            .server(key)
-            .is_some_and(|server| match &server.machine {
-                ServerMachine::Invite(machine) => machine.state() == invite_server::State::Accepted,
-                ServerMachine::NonInvite(_) => false,
-            });
+        let server = self.table.server(key);
+        let accepted = server.is_some_and(|server| server.machine.is_accepted());
         if !accepted {
             self.server_event(key, ServerEvent::Ack, &[]);
         }

@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 use hashbrown::HashTable;
 
 use super::{InviteClient, InviteServer, NonInviteClient, NonInviteServer, Timer};
+use super::{invite_client, invite_server, non_invite_client};
 use crate::slab::{Key, Slab};
 use crate::timer::wheel::TimerId;
 use crate::transport::Flow;
@@ -97,6 +98,47 @@ impl ServerMachine {
     /// Whether the request is an INVITE.
     pub const fn is_invite(&self) -> bool {
         matches!(self, Self::Invite(_))
+    }
+
+    /// Whether the request is an INVITE with a 2xx (RFC 6026 §7.1).
+    pub const fn is_accepted(&self) -> bool {
+        matches!(self, Self::Invite(machine) if matches!(machine.state(), invite_server::State::Accepted))
+    }
+}
+
+impl ClientMachine {
+    /// Whether the request is an INVITE.
+    pub const fn is_invite(&self) -> bool {
+        matches!(self, Self::Invite(_))
+    }
+
+    /// Whether no response has come.
+    pub const fn is_unanswered(&self) -> bool {
+        match self {
+            Self::Invite(machine) => matches!(machine.state(), invite_client::State::Calling),
+            Self::NonInvite(machine) => matches!(machine.state(), non_invite_client::State::Trying),
+        }
+    }
+
+    /// Whether the request is an INVITE with a provisional response and no final one.
+    pub const fn is_ringing(&self) -> bool {
+        matches!(self, Self::Invite(machine) if matches!(machine.state(), invite_client::State::Proceeding))
+    }
+
+    /// Whether a final response has come, whose copies are waited for; of an INVITE other than a 2xx.
+    pub const fn is_completed(&self) -> bool {
+        match self {
+            Self::Invite(machine) => matches!(machine.state(), invite_client::State::Completed),
+            Self::NonInvite(machine) => matches!(machine.state(), non_invite_client::State::Completed),
+        }
+    }
+
+    /// Whether it is over.
+    pub const fn is_terminated(&self) -> bool {
+        match self {
+            Self::Invite(machine) => machine.is_terminated(),
+            Self::NonInvite(machine) => machine.is_terminated(),
+        }
     }
 }
 
