@@ -117,9 +117,7 @@ impl Target {
             from: None,
         }
     }
-}
 
-impl Target {
     /// Whether its URI, or the Route to it, is a SIPS URI.
     pub(crate) fn is_sips(&self) -> bool {
         let route = self.path.iter().position(|c| *c == b'<');

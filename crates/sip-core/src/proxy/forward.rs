@@ -8,7 +8,7 @@ use core::ops::Range;
 
 use sip_message::number::write_decimal;
 use sip_message::write::Edits;
-use sip_message::{Field, HeaderName, Message, Method, Uri};
+use sip_message::{HeaderName, Message, Method, Uri};
 
 use super::flow_token::{RouteFlow, flow_of_contact};
 use crate::activity::Component;
@@ -433,12 +433,8 @@ impl Engine {
             self.edits
                 .insert_with(field.start as usize, |out| lines.write(out));
         }
-        if to.transport.is_reliable() && !message.has(HeaderName::ContentLength) {
-            self.edits.insert_with(message.headers_end_offset(), |out| {
-                out.extend_from_slice(b"Content-Length: ");
-                write_decimal(out, message.body().len() as u64);
-                out.extend_from_slice(b"\r\n");
-            });
+        if to.transport.is_reliable() {
+            self.edits.add_content_length(message);
         }
         seed
     }
@@ -449,60 +445,6 @@ pub(crate) fn by_tls(to: Flow, peer: &Option<PeerName>) -> Option<PeerName> {
     match to.transport {
         Transport::Tls if to.conn.is_none() => peer.clone(),
         Transport::Udp | Transport::Tcp | Transport::Tls | Transport::Ws | Transport::Wss => None,
-    }
-}
-
-/// Removes the first `count` values of a header whose values may share lines (Via, Route).
-pub(crate) fn remove_values(edits: &mut Edits, message: &Message<'_>, name: HeaderName, count: usize) {
-    keep_values(edits, message, name, count..usize::MAX);
-}
-
-/// Removes all values of a header but those whose numbers, from the top, lie in `keep`.
-pub(crate) fn keep_values(edits: &mut Edits, message: &Message<'_>, name: HeaderName, keep: Range<usize>) {
-    // Nearly always: the topmost goes, and has a line of its own.
-    if keep == (1..usize::MAX)
-        && let Some(field) = message.fields_named(name).next()
-        && field.value != field.value_end
-        && memchr::memchr(b',', message.field_value(field)).is_none()
-    {
-        return edits.delete(field.start as usize..field.end as usize);
-    }
-    // A line of empty values would come to stand on top.
-    let is_empty = |field: &&Field| message.field_value(field).iter().all(|c| b", \t".contains(c));
-    for field in message.fields_named(name).filter(is_empty) {
-        edits.delete(field.start as usize..field.end as usize);
-    }
-    // Of the line at hand: where its values begin, and what of it stays.
-    let mut from = 0;
-    let mut kept: Option<Range<usize>> = None;
-    for (number, value) in message.values(name).enumerate() {
-        if value.first {
-            if number >= keep.start && keep.end == usize::MAX {
-                return;
-            }
-            from = value.span(message).start;
-            kept = None;
-        }
-        let keep_this = keep.contains(&number);
-        if keep_this {
-            let span = value.span(message);
-            let start = kept.map_or(span.start, |k| k.start);
-            kept = Some(start..span.end);
-        }
-        let Some(field) = message.fields().get(value.field).filter(|_| value.last) else {
-            continue;
-        };
-        match kept.take() {
-            None => edits.delete(field.start as usize..field.end as usize),
-            Some(kept) => {
-                if from < kept.start {
-                    edits.delete(from..kept.start);
-                }
-                if !keep_this {
-                    edits.delete(kept.end..field.value_end as usize);
-                }
-            }
-        }
     }
 }
 

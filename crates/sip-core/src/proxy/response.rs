@@ -8,7 +8,7 @@ use sip_message::{Field, HeaderName, Message, Method};
 
 use super::flawed::Flaw;
 use super::fork::Answered;
-use super::forward::{Ingress, client_hash, read_branch, remove_values};
+use super::forward::{Ingress, client_hash, read_branch};
 use crate::activity::Component;
 use crate::engine::effects::{ClientEvent, ServerEvent};
 use crate::engine::reply::Status;
@@ -408,7 +408,7 @@ impl Engine {
         self.edits.clear();
         match message.fields_named(HeaderName::Via).next() {
             Some(field) if self.via_is_alone => self.edits.delete(field.start as usize..field.end as usize),
-            _ => remove_values(&mut self.edits, message, HeaderName::Via, 1),
+            _ => self.edits.remove_values(message, HeaderName::Via, 1),
         }
         self.turn_marks(message);
         let from = self.answered_by;

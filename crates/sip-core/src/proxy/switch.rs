@@ -238,13 +238,7 @@ impl Engine {
         let done = self.with_message(text, |engine, message| {
             engine.move_via(&mut edits, message, moved)?;
             engine.move_record_route(&mut edits, message, moved);
-            if !message.has(HeaderName::ContentLength) {
-                edits.insert_with(message.headers_end_offset(), |out| {
-                    out.extend_from_slice(b"Content-Length: ");
-                    sip_message::number::write_decimal(out, message.body().len() as u64);
-                    out.extend_from_slice(b"\r\n");
-                });
-            }
+            edits.add_content_length(message);
             let span = message.start_offset()..message.end_offset();
             edits.apply(message.source(), span, &mut new);
             Some(())

@@ -10,7 +10,6 @@ use crate::engine::reply::Status;
 use crate::engine::request::Request;
 use crate::event::RefusalCause;
 use crate::proxy::flow_token::{RouteFlow, TokenOwner};
-use crate::proxy::forward::keep_values;
 use crate::proxy::mark::Mark;
 use crate::proxy::record_route::RouteOwner;
 use crate::transport::Transport;
@@ -87,7 +86,7 @@ impl Engine {
             }
             count += 1;
         }
-        keep_values(&mut self.edits, message, HeaderName::Route, count..end);
+        self.edits.keep_values(message, HeaderName::Route, count..end);
         (position.kept_from, position.kept_to) = (count, end);
         // §12.1.2: a callee of RFC 2543 has no tag. Its calls must be acknowledged and end all the same.
         let has_tag = request.to.tag().is_some()

@@ -15,7 +15,7 @@ use crate::engine::{Engine, Pin, is_sips};
 use crate::event::RefusalCause;
 use crate::proxy::allowed::denied;
 use crate::proxy::flow_token::RouteFlow;
-use crate::proxy::forward::{Decision, NotSent, keep_values};
+use crate::proxy::forward::{Decision, NotSent};
 use crate::proxy::hop::{Hop, first_hop};
 use crate::proxy::response::reason_of_gone;
 use crate::resolve::{Candidates, Located};
@@ -152,7 +152,7 @@ impl Engine {
             self.edits.clear_within(field.start as usize..field.end as usize);
         }
         let kept = position.kept_from + 1..position.kept_to;
-        keep_values(&mut self.edits, message, HeaderName::Route, kept);
+        self.edits.keep_values(message, HeaderName::Route, kept);
         self.edits.insert_with(message.headers_end_offset(), |out| {
             out.extend_from_slice(b"Route: <");
             out.extend_from_slice(request.uri_text);

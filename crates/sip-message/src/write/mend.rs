@@ -7,6 +7,7 @@
 
 use alloc::vec::Vec;
 
+use super::write_content_length;
 use crate::chars::{quoted_len, trim, trim_start};
 use crate::message::Message;
 use crate::name::HeaderName;
@@ -53,9 +54,7 @@ impl Message<'_> {
         }
         // Where the line was not there, or none, the body ends with the datagram: on a stream it must say so.
         if !self.has(HeaderName::ContentLength) {
-            out.extend_from_slice(b"Content-Length: ");
-            write_decimal(out, self.body().len() as u64);
-            out.extend_from_slice(b"\r\n");
+            write_content_length(out, self.body().len());
         }
         out.extend_from_slice(b"\r\n");
         out.extend_from_slice(self.body());

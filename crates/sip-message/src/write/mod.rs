@@ -1,9 +1,19 @@
 //! Forwarding as an edit list over the received bytes: what was not changed leaves byte for byte.
 
+mod lists;
 mod mend;
 
 use alloc::vec::Vec;
 use core::ops::Range;
+
+use crate::number::write_decimal;
+
+/// Appends `Content-Length: ` and the line's end.
+fn write_content_length(out: &mut Vec<u8>, length: usize) {
+    out.extend_from_slice(b"Content-Length: ");
+    write_decimal(out, length as u64);
+    out.extend_from_slice(b"\r\n");
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Edit {
