@@ -2,7 +2,7 @@
 
 use sip_message::Method;
 
-use super::forward::client_hash;
+use super::branch::client_hash;
 use crate::engine::effects::write_derived;
 use crate::engine::reply::{Reply, Status};
 use crate::engine::{ClientUser, Engine, Owner, Wake};

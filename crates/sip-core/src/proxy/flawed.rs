@@ -11,8 +11,9 @@ use sip_message::header::{Contact, HeaderError, NameAddr};
 use sip_message::number::write_decimal;
 use sip_message::{Defect, HeaderName, Message, Method};
 
+use super::branch::{client_hash, read_branch, write_via_start};
 use super::fork::Answered;
-use super::forward::{client_hash, read_branch, write_request_uri, write_via_start};
+use super::forward::write_request_uri;
 use super::response::Outcome;
 use crate::engine::context::TargetState;
 use crate::engine::effects::{ClientEvent, ServerEvent};

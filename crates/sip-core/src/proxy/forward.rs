@@ -10,17 +10,17 @@ use sip_message::number::write_decimal;
 use sip_message::write::Edits;
 use sip_message::{HeaderName, Message, Method, Uri};
 
+use super::branch::{OurVia, client_hash, write_via};
 use super::flow_token::{RouteFlow, flow_of_contact};
 use crate::activity::Component;
 use crate::config::StateMode;
 use crate::engine::context::{Context, Decided, Shape, Target, TargetState};
-use crate::engine::directory::COOKIE;
 use crate::engine::place::PlaceId;
 use crate::engine::request::{Authorized, Request};
-use crate::engine::secrets::{Branched, hex8, hex64, read_hex, write_hex};
+use crate::engine::secrets::Branched;
 use crate::engine::seed::Seed;
 use crate::engine::{ClientUser, Course, Engine, Owner, Pin};
-use crate::id::{ConnId, ListenerId};
+use crate::id::ListenerId;
 use crate::resolve::{Candidate, Candidates};
 use crate::time::Millis;
 use crate::transaction::table::{ClientKey, ServerKey};
@@ -419,8 +419,14 @@ impl Engine {
         // Before the topmost Record-Route; where there is none, behind our Via.
         let others = record_route.and_then(|_| message.fields_named(HeaderName::RecordRoute).next());
         let start = self.directory.via_start(to.listener);
+        let via = OurVia {
+            branch: leaving.branch,
+            number: leaving.number,
+            loop_mark: leaving.shape.loop_mark,
+            stateless: leaving.stateless.then_some((request.flow, seed)),
+        };
         self.edits.insert_with(first, |out| {
-            write_via(out, start, egress.transport, leaving, request.flow, seed);
+            write_via(out, start, egress.transport, &via);
             if let (Some(lines), None) = (record_route, others) {
                 lines.write(out);
             }
@@ -487,17 +493,6 @@ pub(crate) fn span(request: &Request<'_>) -> Range<usize> {
     request.message.start_offset()..request.message.end_offset()
 }
 
-/// The hash by which a client transaction is found: branch and method (§17.1.3), an INVITE's being the branch itself. Branches are keyed
-/// hashes, so that any difference will do. The table hash is the low half, so what is folded has 64 bits, too: each half
-/// of the result is as random as the branch.
-pub(crate) fn client_hash(branch: u64, method: Method<'_>) -> u128 {
-    if method == Method::Invite {
-        return u128::from(branch);
-    }
-    let name = method.as_bytes().iter();
-    u128::from(name.fold(branch, |key, c| key.rotate_left(5) ^ u64::from(*c)))
-}
-
 /// Appends a contact as Request-URI: without `method` and headers, which may not stand there
 /// (RFC 3261 §19.1.1 Table 1, §16.6 step 2).
 pub(crate) fn write_request_uri(out: &mut Vec<u8>, contact: &[u8]) {
@@ -521,172 +516,9 @@ pub(crate) fn write_request_uri(out: &mut Vec<u8>, contact: &[u8]) {
     }
 }
 
-/// Appends our Via line. Where no state is kept it says where the response is to leave, and, hidden, what makes the
-/// caller's mark.
-fn write_via(
-    out: &mut Vec<u8>,
-    start: &[u8],
-    transport: Transport,
-    leaving: &Leaving,
-    ingress: Flow,
-    seed: Option<Seed>,
-) {
-    write_via_start(out, start, leaving.branch.id, leaving.number);
-    if let Some(mark) = leaving.shape.loop_mark {
-        write_loop_mark(out, mark);
-    }
-    if transport == Transport::Udp {
-        // RFC 3581 §3: the answer finds its way through a NAT, and to the port that sent.
-        out.extend_from_slice(b";rport");
-    } else if transport == Transport::Tls {
-        // RFC 5923 §8.1: who believes our certificate may send requests on the connection that we open.
-        out.extend_from_slice(b";alias");
-    }
-    if leaving.stateless {
-        out.extend_from_slice(b";tz=");
-        write_decimal(out, u64::from(ingress.listener.0));
-        if let Some(conn) = ingress.conn {
-            for number in [u32::from(conn.worker.0), conn.slot, conn.generation] {
-                out.push(b'.');
-                write_decimal(out, u64::from(number));
-            }
-        }
-        if let Some(seed) = seed {
-            out.push(SEED);
-            out.extend_from_slice(&hex64(seed.hidden_by(leaving.branch.pad)));
-        }
-    }
-    out.extend_from_slice(b"\r\n");
-}
-
-/// Appends a Via line up to its branch: behind the cookie come 16 hexadecimal digits and two for
-/// the number of the branch.
-pub(crate) fn write_via_start(out: &mut Vec<u8>, start: &[u8], branch: u64, number: u8) {
-    out.extend_from_slice(start);
-    out.extend_from_slice(&hex64(branch));
-    out.extend_from_slice(&hex8(number));
-}
-
 /// Whether an address is not that of one host. A contact, a 3xx, a Request-URI or a name can lead there, and a
 /// request would go to many hosts at once, or to this one.
 fn is_no_host(ip: IpAddr) -> bool {
     let ip = ip.to_canonical();
     ip.is_multicast() || ip.is_unspecified() || ip == IpAddr::V4(Ipv4Addr::BROADCAST)
-}
-
-/// Digits of a branch of ours: its hash, and the number of the branch.
-pub(super) const BRANCH_DIGITS: usize = 18;
-
-/// The least length of a branch of ours.
-pub(crate) const OWN_BRANCH: usize = COOKIE.len() + BRANCH_DIGITS;
-
-/// Reads a branch of ours: its hash and the target's number.
-#[inline]
-pub(crate) fn read_branch(branch: &[u8]) -> Option<(u64, u8)> {
-    let digits = branch.strip_prefix(COOKIE)?;
-    let (hash, rest) = digits.split_at_checked(16)?;
-    let (number, mark) = rest.split_at_checked(2)?;
-    (mark.is_empty() || read_loop_mark(branch).is_some()).then_some(())?;
-    Some((read_hex(hash, 16)? as u64, read_hex(number, 2)? as u8))
-}
-
-/// What stands between a branch and the mark behind it.
-const MARK: u8 = b'-';
-
-/// Appends the second part of a branch (RFC 5393 §4.2.1).
-fn write_loop_mark(out: &mut Vec<u8>, mark: u64) {
-    out.push(MARK);
-    write_hex(out, u128::from(mark), 16);
-}
-
-/// Reads the second part of a branch of ours.
-pub(crate) fn read_loop_mark(branch: &[u8]) -> Option<u64> {
-    let (_, mark) = branch.split_at_checked(OWN_BRANCH)?;
-    let digits = mark.strip_prefix(&[MARK])?;
-    read_hex(digits, 16).map(|m| m as u64)
-}
-
-/// What stands between the ingress and the seed behind it.
-const SEED: u8 = b'-';
-
-/// What [`write_via`] wrote where no state is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ingress {
-    /// Where the request came in.
-    pub(crate) listener: ListenerId,
-    /// The connection that it came by.
-    pub(crate) conn: Option<ConnId>,
-    /// What makes the caller's mark, hidden by [`Branched::pad`].
-    pub(crate) seed: Option<u64>,
-}
-
-/// Where in a Via line, as [`write_via`] wrote it, the seed stands, and what it is with a pad changed by `pads`.
-pub(super) fn rehide_seed(line: &[u8], pads: u64) -> Option<(Range<usize>, [u8; 16])> {
-    let (rest, digits) = line.strip_suffix(b"\r\n")?.split_last_chunk::<16>()?;
-    let seed = read_hex(digits, 16).filter(|_| rest.ends_with(&[SEED]))? as u64;
-    Some((rest.len()..rest.len() + digits.len(), hex64(seed ^ pads)))
-}
-
-impl Ingress {
-    /// Reads it.
-    pub(crate) fn read(text: &[u8]) -> Option<Self> {
-        let (text, seed) = match sip_message::chars::split_once(text, SEED) {
-            (text, Some(digits)) => (text, Some(read_hex(digits, 16)? as u64)),
-            (text, None) => (text, None),
-        };
-        let mut numbers = text.split(|c| *c == b'.').map(sip_message::number::decimal_u32);
-        let listener = ListenerId(u16::try_from(numbers.next()??).ok()?);
-        let Some(worker) = numbers.next() else {
-            return Some(Self {
-                listener,
-                conn: None,
-                seed,
-            });
-        };
-        let conn = ConnId {
-            worker: crate::id::WorkerId(u16::try_from(worker?).ok()?),
-            slot: numbers.next()??,
-            generation: numbers.next()??,
-        };
-        numbers.next().is_none().then_some(Self {
-            listener,
-            conn: Some(conn),
-            seed,
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use alloc::collections::BTreeSet;
-
-    /// The table hash is the low half of a key. Were it the same for all branches, one look-up would compare all
-    /// transactions of a method.
-    #[test]
-    fn keys_of_one_method_differ_in_their_low_half() {
-        for name in [
-            "INVITE",
-            "CANCEL",
-            "BYE",
-            "PRACK",
-            "INFO",
-            "NOTIFY",
-            "OPTIONS",
-            "MESSAGE",
-            "REGISTER",
-            "SUBSCRIBE",
-            "PUBLISH",
-            "A-METHOD-OF-MORE-LETTERS",
-        ] {
-            let method = Method::parse(name.as_bytes());
-            let branches = (1..=1000_u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-            let low: BTreeSet<u32> = branches
-                .map(|branch| client_hash(branch, method) as u32)
-                .collect();
-            assert!(low.len() > 990, "{name}: {} of 1000", low.len());
-        }
-        let [invite, bye] = [Method::Invite, Method::Bye].map(|method| client_hash(7, method));
-        assert_ne!(invite, bye);
-    }
 }

@@ -1,6 +1,7 @@
 //! The proxy core (RFC 3261 §16): requests sent on, responses sent back, forks, CANCEL; probes of groups.
 
 pub(crate) mod allowed;
+pub(crate) mod branch;
 pub(crate) mod branches;
 pub(crate) mod cancel;
 pub(crate) mod flawed;

@@ -7,7 +7,8 @@ use alloc::vec::Vec;
 use sip_message::Method;
 use sip_message::number::write_decimal;
 
-use super::forward::{by_tls, client_hash, write_via_start};
+use super::branch::{client_hash, write_via_start};
+use super::forward::by_tls;
 use super::hop::Hop;
 use crate::config::Listener;
 use crate::dispatcher::Group;

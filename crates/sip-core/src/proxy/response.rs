@@ -6,9 +6,9 @@ use core::net::SocketAddr;
 use sip_message::header::{Mandatory, Via};
 use sip_message::{Field, HeaderName, Message, Method};
 
+use super::branch::{Ingress, client_hash, ingress_token, read_branch};
 use super::flawed::Flaw;
 use super::fork::Answered;
-use super::forward::{Ingress, client_hash, read_branch};
 use crate::activity::Component;
 use crate::engine::effects::{ClientEvent, ServerEvent};
 use crate::engine::reply::Status;
@@ -608,32 +608,4 @@ fn is_alone(message: &Message<'_>, top: &Via<'_>) -> bool {
     let first = |field: &Field| message.source().get(field.value as usize);
     let begins = |field: &Field| first(field).is_some_and(u8::is_ascii_alphabetic);
     fields.next().is_some_and(is_whole) && fields.next().is_some_and(begins)
-}
-
-/// The value of `tz` among the parameters of a Via of ours, empty where it has none. Nothing in
-/// there is quoted: what is not as we wrote it does not fit the branch.
-pub(super) fn ingress_token<'a>(via: &Via<'a>) -> Option<&'a [u8]> {
-    let params = via.params.as_bytes();
-    // Nearly always behind branch and rport, as it was written.
-    let behind = |branch: &[u8]| params.strip_prefix(b";branch=")?.get(branch.len()..);
-    let usual = via.branch().and_then(behind).and_then(|rest| {
-        let rest = rest.strip_prefix(b";rport").unwrap_or(rest);
-        let rest = match rest.strip_prefix(b"=") {
-            Some(port) => port.get(port.iter().take_while(|c| c.is_ascii_digit()).count()..)?,
-            None => rest,
-        };
-        let value = rest.strip_prefix(b";tz=")?;
-        Some(sip_message::chars::split_once(value, b';').0)
-    });
-    if let Some(token) = usual {
-        return Some(sip_message::chars::trim(token));
-    }
-    params.split(|c| *c == b';').find_map(|param| {
-        let value = param.strip_prefix(b"tz")?;
-        match value {
-            [] => Some(value),
-            [b'=', value @ ..] => Some(sip_message::chars::trim(value)),
-            _ => None,
-        }
-    })
 }

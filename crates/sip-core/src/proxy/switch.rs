@@ -26,10 +26,10 @@ use sip_message::header::NameAddr;
 use sip_message::write::Edits;
 use sip_message::{HeaderName, Message, Method};
 
-use super::forward::{BRANCH_DIGITS, Ingress, rehide_seed, write_via_start};
+use super::branch::ingress_token;
+use super::branch::{BRANCH_DIGITS, Ingress, rehide_seed, write_via_start};
 use super::mark::Mark;
 use super::record_route::RecordRoute;
-use super::response::ingress_token;
 use crate::config::StateMode;
 use crate::engine::request::Request;
 use crate::engine::{Course, Engine};

@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 use sip_message::header::Via;
 use sip_message::{Host, Message, Method};
 
-use super::forward::{client_hash, read_branch};
+use super::branch::{client_hash, read_branch};
 use crate::engine::Engine;
 use crate::engine::effects::ClientEvent;
 use crate::resolve::{HostRef, Located, SentBy};

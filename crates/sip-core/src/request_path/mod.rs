@@ -40,7 +40,7 @@ use crate::engine::reply::{Reply, Status};
 use crate::engine::request::{Authorized, Request};
 use crate::event::RefusalCause;
 use crate::id::WorkerId;
-use crate::proxy::forward::{OWN_BRANCH, read_branch};
+use crate::proxy::branch::{OWN_BRANCH, read_branch};
 use crate::transaction::table::ServerKey;
 use crate::transport::{Flow, Proof, via};
 

@@ -15,7 +15,8 @@ use crate::engine::reply::{Reply, Status};
 use crate::engine::request::Request;
 use crate::engine::{Engine, LocationTarget};
 use crate::event::RefusalCause;
-use crate::proxy::forward::{max_breadth, read_loop_mark};
+use crate::proxy::branch::read_loop_mark;
+use crate::proxy::forward::max_breadth;
 use crate::proxy::hop::Hop;
 
 impl Engine {
