@@ -78,13 +78,13 @@ pub fn claims() -> impl Iterator<Item = (&'static [u8], Strip)> {
 }
 
 impl Engine {
-    /// Takes off what `message` claims and its sender `from` (`None`: nobody knows) may not.
-    pub(crate) fn strip_claims(&mut self, message: &Message<'_>, from: Option<&Flow>) {
+    /// Takes off what `message` claims and its sender `from` may not.
+    pub(crate) fn strip_claims(&mut self, message: &Message<'_>, from: &Flow) {
         let of = |name| message.fields_named(name).filter(|f| is_claim(message, f));
         let mut claims = of(HeaderName::PAssertedIdentity)
             .chain(of(HeaderName::Other))
             .peekable();
-        if claims.peek().is_none() || from.is_some_and(|flow| self.is_trusted(flow)) {
+        if claims.peek().is_none() || self.is_trusted(from) {
             return;
         }
         for field in claims {

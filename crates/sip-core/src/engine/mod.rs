@@ -32,7 +32,7 @@ use sip_message::write::Edits;
 use sip_message::{HeaderIndex, Message};
 use smallvec::SmallVec;
 
-use self::seed::{Seed, Turn};
+use self::seed::Seed;
 use crate::activity::{Activity, Component};
 use crate::admission::Admission;
 use crate::auth::verify::Authenticator;
@@ -277,12 +277,6 @@ pub(crate) struct Engine {
     pub(crate) new_addresses: NewAddresses,
     /// Limits how many refused requests are reported.
     pub(crate) refusals: Refusals,
-    /// Where the response at hand came from.
-    pub(crate) answered_by: Option<Flow>,
-    /// Its topmost Via has a line of its own, and another follows.
-    pub(crate) via_is_alone: bool,
-    /// What that response makes of the callee's marks in it; `None`: there is none of its transaction.
-    pub(crate) turn: Option<Turn>,
     pub(crate) draining: bool,
     /// Server transactions without a final answer yet.
     pub(crate) live: usize,
@@ -471,9 +465,6 @@ impl Engine {
             asks_callers: asks_callers(&config),
             rule_at_hand: None,
             refusals: Refusals::default(),
-            answered_by: None,
-            via_is_alone: false,
-            turn: None,
             draining: false,
             live: 0,
             live_invites: 0,

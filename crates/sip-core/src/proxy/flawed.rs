@@ -61,8 +61,6 @@ impl Engine {
     /// A response that could not be mended came.
     #[cold]
     pub(crate) fn handle_flawed(&mut self, message: &Message<'_>, flow: Flow, flaw: Flaw) -> Outcome {
-        self.answered_by = Some(self.as_page(flow));
-        (self.via_is_alone, self.turn) = (false, None);
         let (Ok(top), Ok(cseq)) = (message.top_via(), message.cseq()) else {
             self.counters.dropped_malformed += 1;
             return Outcome::Done;

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use sip_message::{HeaderName, Message};
 
 use super::redirected::Contacts;
-use super::response::{Failure, reason_of_gone};
+use super::response::{Failure, Response, reason_of_gone};
 use crate::dispatcher::Group;
 use crate::engine::Engine;
 use crate::engine::context::{Context, MAX_CHALLENGES, TargetState};
@@ -21,7 +21,7 @@ use crate::transaction::table::{ClientKey, ServerKey};
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Answered<'a> {
     /// This response, of this status.
-    With(u16, &'a Message<'a>),
+    With(u16, &'a Response<'a>),
     /// One that cannot be passed on: what stands for it.
     Only(Status<'a>),
 }
@@ -94,12 +94,12 @@ impl Engine {
             context.give_up_members();
         }
         match answer {
-            Answered::With(status, message) => {
+            Answered::With(status, response) => {
                 let contacts = match recurse {
-                    true => self.recurse(server, client, message),
+                    true => self.recurse(server, client, response.message),
                     false => Contacts::Untouched,
                 };
-                self.keep_if_best(server, status, message, contacts);
+                self.keep_if_best(server, status, response, contacts);
             }
             Answered::Only(status) => {
                 if let Some(context) = self.context(server) {
@@ -233,11 +233,12 @@ impl Engine {
 
     /// Keeps a final answer if none was better (§16.7 step 6), and its challenges in any case
     /// (step 7).
-    fn keep_if_best(&mut self, server: ServerKey, status: u16, message: &Message<'_>, contacts: Contacts) {
+    fn keep_if_best(&mut self, server: ServerKey, status: u16, response: &Response<'_>, contacts: Contacts) {
         if matches!(contacts, Contacts::AllUsed) {
             return;
         }
-        self.edit_response(message);
+        self.edit_response(response);
+        let message = response.message;
         let mut edits = core::mem::take(&mut self.edits);
         if let Contacts::Left(lines) = &contacts {
             for field in message.fields_named(HeaderName::Contact) {

@@ -196,8 +196,8 @@ impl Engine {
     /// already.
     ///
     /// This is done for each response: nearly always on the digits of the one value, without reading the rest of it.
-    pub(super) fn turn_marks(&mut self, message: &Message<'_>) {
-        let Some(turn) = self.turn else {
+    pub(super) fn turn_marks(&mut self, message: &Message<'_>, turn: Option<Turn>) {
+        let Some(turn) = turn else {
             if message.has(HeaderName::RecordRoute) {
                 self.keep_marks_from_notifier(message);
             }

@@ -13,7 +13,7 @@ use crate::activity::Component;
 use crate::engine::effects::{ClientEvent, ServerEvent};
 use crate::engine::reply::Status;
 use crate::engine::secrets::BranchInput;
-use crate::engine::seed::Seed;
+use crate::engine::seed::{Seed, Turn};
 use crate::engine::{Course, Engine, Owner, Pin};
 use crate::event::{Event, RefusalCause};
 use crate::id::{ConnId, WorkerId};
@@ -38,6 +38,18 @@ pub(crate) enum Outcome {
     Done,
     /// Its transaction lives on another worker.
     HandOver(WorkerId),
+}
+
+/// A response, with what is known of it beside its text.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Response<'a> {
+    pub(super) message: &'a Message<'a>,
+    /// Where it came from.
+    flow: Flow,
+    /// Its topmost Via has a line of its own, and another follows.
+    via_is_alone: bool,
+    /// What it makes of the callee's marks in it; `None`: there is none of its transaction.
+    turn: Option<Turn>,
 }
 
 /// Why a branch has no final answer.
@@ -68,9 +80,13 @@ impl Engine {
         let parts = message.mandatory();
         let parts = parts.as_ref().map_err(|error| Flaw::Header(*error))?;
         self.activity.enter(Component::Transaction);
-        self.answered_by = Some(self.as_page(flow));
         let top = &parts.via;
-        self.via_is_alone = is_alone(message, top);
+        let mut response = Response {
+            message,
+            flow: self.as_page(flow),
+            via_is_alone: is_alone(message, top),
+            turn: None,
+        };
         let Some((branch, target)) = top.branch().and_then(read_branch) else {
             self.stray();
             return Ok(Outcome::Done);
@@ -85,14 +101,14 @@ impl Engine {
             let client = self.table.client(key).map(|c| &c.user);
             let serves = client.is_some_and(|user| user.server().is_some());
             let seed = client.and_then(|user| user.seed);
-            self.turn = seed.map(|seed| seed.turn(parts.to_tag.unwrap_or_default()));
-            if serves && !self.via_is_alone && message.values(HeaderName::Via).nth(1).is_none() {
+            response.turn = seed.map(|seed| seed.turn(parts.to_tag.unwrap_or_default()));
+            if serves && !response.via_is_alone && message.values(HeaderName::Via).nth(1).is_none() {
                 self.end_branch(key, message, flow, Flaw::OnlyOurVia);
                 return Ok(Outcome::Done);
             }
             self.count_response(status);
             self.note_answered_by(&flow);
-            self.client_response(key, status, message);
+            self.client_response(key, status, &response);
             return Ok(Outcome::Done);
         }
         if self.holds_state
@@ -101,7 +117,7 @@ impl Engine {
             return Ok(Outcome::HandOver(other));
         }
         self.count_response(status);
-        self.relay_response_statelessly(message, parts, flow, branch, target);
+        self.relay_response_statelessly(response, parts, flow, branch, target);
         Ok(Outcome::Done)
     }
 
@@ -147,12 +163,13 @@ impl Engine {
     /// that does not follow from the rest of the message is not ours, and nothing is sent on.
     fn relay_response_statelessly(
         &mut self,
-        message: &Message<'_>,
+        mut response: Response<'_>,
         parts: &Mandatory<'_>,
         flow: Flow,
         branch: u64,
         target: u8,
     ) {
+        let message = response.message;
         let next = message.second_via().ok();
         // RFC 6026 §6: what has lost its transaction goes nowhere. A Via that was written without
         // state says so by this parameter.
@@ -183,7 +200,7 @@ impl Engine {
         let ingress = Ingress::read(token);
         let hidden = ingress.and_then(|ingress| ingress.seed);
         let seed = hidden.and_then(|hidden| Seed::uncovered(hidden, branched.pad));
-        self.turn = seed.map(|seed| seed.turn(parts.to_tag.unwrap_or_default()));
+        response.turn = seed.map(|seed| seed.turn(parts.to_tag.unwrap_or_default()));
         let ingress = ingress.filter(|ingress| {
             self.config
                 .listeners
@@ -207,7 +224,7 @@ impl Engine {
             conn: ingress.and_then(|ingress| ingress.conn),
             proof: Proof::None,
         };
-        self.edit_response(message);
+        self.edit_response(&response);
         let span = message.start_offset()..message.end_offset();
         self.out
             .push_with(to, |out| self.edits.apply(message.source(), span, out));
@@ -215,16 +232,16 @@ impl Engine {
     }
 
     /// A response of a client transaction.
-    fn client_response(&mut self, key: ClientKey, status: u16, message: &Message<'_>) {
+    fn client_response(&mut self, key: ClientKey, status: u16, response: &Response<'_>) {
         if status >= 200
             && let Some(client) = self.table.client_mut(key)
             && client.user.timer_c.is_some()
         {
             self.stop_timer_c(key);
         }
-        let told = self.client_event(key, ClientEvent::Response(status), Some(message));
+        let told = self.client_event(key, ClientEvent::Response(status), Some(response.message));
         match told {
-            Some(Passed::Response) => self.branch_response(key, status, message),
+            Some(Passed::Response) => self.branch_response(key, status, response),
             _ => self.counters.retransmissions_absorbed += 1,
         }
         self.forget_if_over(key);
@@ -237,7 +254,7 @@ impl Engine {
     }
 
     /// §16.7: a response that the client transaction passed up.
-    fn branch_response(&mut self, key: ClientKey, status: u16, message: &Message<'_>) {
+    fn branch_response(&mut self, key: ClientKey, status: u16, response: &Response<'_>) {
         let Some(client) = self.table.client_mut(key) else {
             return;
         };
@@ -252,27 +269,27 @@ impl Engine {
             if given_up {
                 return;
             }
-            return self.relay_provisional(server, status, message);
+            return self.relay_provisional(server, status, response);
         }
         if client.user.course == Course::HungUp && status < 300 {
             // A clean copy comes too late: its caller has another answer.
-            self.hang_up(key, message);
+            self.hang_up(key, response.message);
             return;
         }
         let target = client.user.target;
         // What it was sent as is needed no more; an INVITE that failed keeps its ACK there.
-        if status < 300 || message.cseq().is_ok_and(|c| c.method != Method::Invite) {
+        if status < 300 || response.message.cseq().is_ok_and(|c| c.method != Method::Invite) {
             self.table.keep_request(key, Box::default());
         }
         let Some(found) = self.table.server(server) else {
-            return self.relay_late_success(status, message);
+            return self.relay_late_success(status, response);
         };
         let forked = found
             .live
             .as_ref()
             .is_some_and(|live| live.user.context.is_some());
         if !forked {
-            self.relay_final(server, status, message);
+            self.relay_final(server, status, response);
             return;
         }
         if status < 300 {
@@ -281,10 +298,10 @@ impl Engine {
                 self.cancel_others(server, key);
             }
             self.member_answered(server, target);
-            self.relay_final(server, status, message);
+            self.relay_final(server, status, response);
             return;
         }
-        self.target_answered(server, key, target, Answered::With(status, message))
+        self.target_answered(server, key, target, Answered::With(status, response))
     }
 
     /// A request of ours was answered that serves none of a caller's.
@@ -322,18 +339,18 @@ impl Engine {
     }
 
     /// §16.7 step 5: 1xx other than 100 go on, for INVITE; RFC 4320 §4.1 has none for others.
-    fn relay_provisional(&mut self, server: ServerKey, status: u16, message: &Message<'_>) {
+    fn relay_provisional(&mut self, server: ServerKey, status: u16, response: &Response<'_>) {
         let invite = self
             .table
             .server(server)
             .is_some_and(|s| s.machine.is_invite() && s.live.is_some());
         if status > 100 && invite {
-            self.relay_through(server, status, message);
+            self.relay_through(server, status, response);
         }
     }
 
     /// The final answer goes to the caller: of the only branch, or a 2xx of any.
-    fn relay_final(&mut self, server: ServerKey, status: u16, message: &Message<'_>) {
+    fn relay_final(&mut self, server: ServerKey, status: u16, response: &Response<'_>) {
         let Some(found) = self.table.server(server) else {
             return;
         };
@@ -345,16 +362,16 @@ impl Engine {
             if invite && (200..300).contains(&status) {
                 let to = found.reply_to;
                 if accepted {
-                    self.relay_through(server, status, message);
+                    self.relay_through(server, status, response);
                 } else {
-                    self.relay_past(to, message);
+                    self.relay_past(to, response);
                 }
             }
             return;
         };
         if invite {
             // That it is well formed was seen when the response came.
-            let call_id = Box::from(message.value(HeaderName::CallId).unwrap_or_default());
+            let call_id = Box::from(response.message.value(HeaderName::CallId).unwrap_or_default());
             self.note_answer(call_id, status, started);
         }
         if status == 408 && !invite {
@@ -368,7 +385,7 @@ impl Engine {
             self.answer_stored(server, status);
             return;
         }
-        self.relay_through(server, status, message);
+        self.relay_through(server, status, response);
     }
 
     /// An INVITE got its final answer.
@@ -382,9 +399,9 @@ impl Engine {
     }
 
     /// A 2xx whose server transaction is gone (its timer L fired): the caller still needs it.
-    fn relay_late_success(&mut self, status: u16, message: &Message<'_>) {
-        let next = message.second_via().ok();
-        let invite = message.cseq().is_ok_and(|c| c.method == Method::Invite);
+    fn relay_late_success(&mut self, status: u16, response: &Response<'_>) {
+        let next = response.message.second_via().ok();
+        let invite = response.message.cseq().is_ok_and(|c| c.method == Method::Invite);
         let Some((transport, remote)) = next.as_ref().and_then(via::response_target) else {
             return self.stray();
         };
@@ -399,39 +416,41 @@ impl Engine {
             conn: None,
             proof: Proof::None,
         };
-        self.relay_past(to, message);
+        self.relay_past(to, response);
     }
 
     /// What becomes of a response on its way: it loses our Via (§16.7 step 3), and what its sender claims but is not
     /// trusted for (RFC 3325 §5); marks become those of the side to which it goes.
-    pub(super) fn edit_response(&mut self, message: &Message<'_>) {
+    pub(super) fn edit_response(&mut self, response: &Response<'_>) {
         self.edits.clear();
+        let message = response.message;
         match message.fields_named(HeaderName::Via).next() {
-            Some(field) if self.via_is_alone => self.edits.delete(field.start as usize..field.end as usize),
+            Some(field) if response.via_is_alone => {
+                self.edits.delete(field.start as usize..field.end as usize)
+            }
             _ => self.edits.remove_values(message, HeaderName::Via, 1),
         }
-        self.turn_marks(message);
-        let from = self.answered_by;
-        self.strip_claims(message, from.as_ref());
+        self.turn_marks(message, response.turn);
+        self.strip_claims(message, &response.flow);
     }
 
     /// Without our Via, past the server transaction.
-    fn relay_past(&mut self, to: Flow, message: &Message<'_>) {
-        self.edit_response(message);
-        let span = message.start_offset()..message.end_offset();
+    fn relay_past(&mut self, to: Flow, response: &Response<'_>) {
+        self.edit_response(response);
+        let span = response.message.start_offset()..response.message.end_offset();
         self.out
-            .push_with(to, |out| self.edits.apply(message.source(), span, out));
+            .push_with(to, |out| self.edits.apply(response.message.source(), span, out));
     }
 
     /// Without our Via (§16.7 step 3), through the server transaction.
-    pub(super) fn relay_through(&mut self, server: ServerKey, status: u16, message: &Message<'_>) {
+    pub(super) fn relay_through(&mut self, server: ServerKey, status: u16, response: &Response<'_>) {
         self.activity.enter(Component::Build);
-        self.edit_response(message);
+        self.edit_response(response);
         let mut text = core::mem::take(&mut self.scratch);
         text.clear();
         self.edits.apply(
-            message.source(),
-            message.start_offset()..message.end_offset(),
+            response.message.source(),
+            response.message.start_offset()..response.message.end_offset(),
             &mut text,
         );
         self.counters.responses_relayed_stateful += 1;

@@ -482,7 +482,7 @@ impl Engine {
                 }
             }
         }
-        self.strip_claims(message, Some(&request.flow));
+        self.strip_claims(message, &request.flow);
         self.strip_verstat(request);
     }
 }
