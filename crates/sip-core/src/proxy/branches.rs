@@ -2,8 +2,9 @@
 //! from the routing decision that the context keeps, not from the rules: these may have changed since.
 
 use alloc::boxed::Box;
+use core::net::IpAddr;
 
-use sip_message::{Message, Method, Uri};
+use sip_message::{Message, Method, SipUri, Uri};
 
 use super::allowed::denied;
 use super::flow_token::flow_of_contact;
@@ -142,26 +143,23 @@ impl Engine {
         let Some(context) = self.context(server) else {
             return false;
         };
-        let (group, dialog) = (context.group.clone(), context.decided.dialog);
-        let is_secure = context.decided.secure;
+        let (dialog, is_secure) = (context.decided.dialog, context.decided.secure);
+        let group = context.group.clone();
         let Some(target) = context.target_mut(number) else {
             return false;
         };
         let asked = target.asked;
         target.asked = asked.saturating_add(1);
         let secure = target.secure || is_secure;
-        let member = target.member.and_then(|n| group.as_ref()?.member(n));
-        let from = target.from;
+        let (member, from) = (target.member.and_then(|n| group.as_ref()?.member(n)), target.from);
         let is_bare_contact = target.is_contact && path.is_empty();
         let parsed = Uri::parse(uri).ok();
         let uri = parsed.as_ref().and_then(|uri| uri.sip());
         let hop = match member {
             Some(member) => Some(Hop::configured(&member.hop)),
-            None if path.is_empty() => uri.and_then(|uri| Hop::of_contact(uri, secure, from)),
-            None => first_hop(path),
+            None => hop_of(uri, path, secure, from),
         };
-        let hop = if secure { hop.and_then(Hop::secured) } else { hop };
-        let Some(hop) = hop else {
+        let Some(hop) = hop.and_then(|hop| if secure { hop.secured() } else { Some(hop) }) else {
             return self.no_address(server, number);
         };
         let question = self.question(hop, request.call_id, false);
@@ -270,19 +268,17 @@ impl Engine {
         };
         let (shape, is_secure) = (context.shape, context.decided.secure);
         let reply_timeout_ms = context.group.as_ref().map(|g| g.reply_timeout_ms);
+        let has_more = context.has_more();
         let Some(target) = context.target_mut(number) else {
             return;
         };
         let (is_member, is_contact, peer) = (target.member.is_some(), target.is_contact, target.peer.clone());
         let secure = is_secure || target.is_sips();
-        let is_last = target.next.saturating_add(1) >= target.candidates.len() && !context.has_more();
+        let is_last = target.next.saturating_add(1) >= target.candidates.len() && !has_more;
         // Only members have others to take their place. Where all leave an INVITE without an answer its
         // caller hears of it; of another request not (RFC 4320 §4.2): waiting for the last costs nothing.
         let reply_timeout_ms =
             reply_timeout_ms.filter(|_| is_member && (request.method == Method::Invite || !is_last));
-        let Some(target) = context.target_mut(number) else {
-            return;
-        };
         let breadth = shape.loop_mark.map(|_| target.breadth);
         let mut may_switch = false;
         let (pin, flow) = (target.pin, target.take_flow());
@@ -342,5 +338,18 @@ impl Engine {
                 out.extend_from_slice(b"\r\n");
             });
         }
+    }
+}
+
+/// The next hop of a target that is no member: the first of its Path, else its URI.
+fn hop_of<'h>(
+    uri: Option<&SipUri<'h>>,
+    path: &'h [u8],
+    secure: bool,
+    from: Option<IpAddr>,
+) -> Option<Hop<'h>> {
+    match path.is_empty() {
+        true => uri.and_then(|uri| Hop::of_contact(uri, secure, from)),
+        false => first_hop(path),
     }
 }
