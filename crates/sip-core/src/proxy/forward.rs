@@ -133,15 +133,18 @@ impl Engine {
         let may_switch = at
             .and_then(|at| decision.candidates.get(at))
             .is_some_and(super::switch::may_switch);
-        // Behind a registration's flow stand all candidates, or a name that is not known yet.
-        let next = at.map_or(0, |at| at + 1);
-        let more = self.next_candidate(&decision.candidates, next, ingress).is_some()
-            || (decision.pin == Pin::None
-                && decision.flow.is_some_and(|f| f.transport.is_reliable())
-                && decision.contact.is_some());
         let stateless =
             request.method == Method::Ack || (decision.state == StateMode::Stateless && server.is_none());
-        let decided = (!stateless && (more || decision.shape.recurse)).then(|| self.decided(decision));
+        // Behind a registration's flow stand all candidates, or a name that is not known yet.
+        let next = at.map_or(0, |at| at + 1);
+        let has_more = || {
+            self.next_candidate(&decision.candidates, next, ingress).is_some()
+                || (decision.pin == Pin::None
+                    && decision.flow.is_some_and(|f| f.transport.is_reliable())
+                    && decision.contact.is_some())
+        };
+        let keeps_context = !stateless && (decision.shape.recurse || has_more());
+        let decided = keeps_context.then(|| self.decided(decision));
         if let Some((uri, path)) = decision.contact.filter(|_| !decision.has_contact_edits) {
             self.edit_for_target(request, uri, path);
         }
