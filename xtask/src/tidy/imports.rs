@@ -4,35 +4,43 @@ use super::source::{identifier, inline_depth, line_of, mask, test_modules, witho
 use super::{File, Violation};
 
 const SOURCE: &str = "crates/sip-core/src/";
+const LIB: &str = "crates/sip-core/src/lib.rs";
 
 /// Checks every file of sip-core that is not a test.
 pub(super) fn check(files: &[File]) -> Vec<Violation> {
-    let lib = format!("{SOURCE}lib.rs");
-    let Some(root) = files.iter().find(|f| f.path == lib) else {
+    let Some(order) = order_of(files) else {
         return Vec::new();
     };
-    let order = order(&root.text);
     if order.is_empty() {
         return vec![Violation::new(
-            lib,
+            LIB,
             "the doc comment must say `in this order:` and name the modules",
         )];
     }
-    let tests = test_files(files, SOURCE);
     let mut violations = Vec::new();
-    for file in files
-        .iter()
-        .filter(|f| f.path.starts_with(SOURCE) && f.path.ends_with(".rs") && f.path != lib)
-    {
-        if !tests.contains(&file.path) {
-            check_file(file, &order, &mut violations);
-        }
+    for file in sources(files) {
+        check_file(file, &order, &mut violations);
     }
     violations
 }
 
+/// Modules of sip-core from the top down, as its `lib.rs` names them; `None` without a `lib.rs`.
+pub(super) fn order_of(files: &[File]) -> Option<Vec<String>> {
+    let root = files.iter().find(|f| f.path == LIB)?;
+    Some(order(&root.text))
+}
+
+/// Files of sip-core that hold code of its modules, tests left out.
+pub(super) fn sources(files: &[File]) -> impl Iterator<Item = &File> {
+    let tests = test_files(files, SOURCE);
+    files
+        .iter()
+        .filter(|f| f.path.starts_with(SOURCE) && f.path.ends_with(".rs") && f.path != LIB)
+        .filter(move |f| !tests.contains(&f.path))
+}
+
 fn check_file(file: &File, order: &[String], violations: &mut Vec<Violation>) {
-    let own = module_path(&file.path[SOURCE.len()..]);
+    let own = module_of(file);
     let Some(own_rank) = rank(order, &own) else {
         violations.push(Violation::new(
             &file.path,
@@ -87,7 +95,7 @@ fn order(lib: &str) -> Vec<String> {
 }
 
 /// Place of the longest entry that is `path` or a parent of it.
-fn rank(order: &[String], path: &str) -> Option<usize> {
+pub(super) fn rank(order: &[String], path: &str) -> Option<usize> {
     let holds = |entry: &str| {
         path == entry
             || path
@@ -98,9 +106,9 @@ fn rank(order: &[String], path: &str) -> Option<usize> {
     found.max_by_key(|(_, entry)| entry.len()).map(|(index, _)| index)
 }
 
-/// `transaction/table.rs` is `transaction::table`.
-fn module_path(relative: &str) -> String {
-    let stem = relative.trim_end_matches(".rs");
+/// Path of the module that a file of sip-core holds: that of `transaction/table.rs` is `transaction::table`.
+pub(super) fn module_of(file: &File) -> String {
+    let stem = file.path[SOURCE.len()..].trim_end_matches(".rs");
     stem.trim_end_matches("/mod").replace('/', "::")
 }
 
@@ -206,11 +214,11 @@ mod tests {
     use super::*;
     use crate::tidy::file;
 
-    const LIB: &str =
+    const ROOT: &str =
         "//! Down only, in this order:\n//! `proxy`, `auth`, `timer`, `auth::window`, `id`.\n//! `other`\n";
 
     fn found(path: &str, text: &str) -> Vec<String> {
-        let files = [file("crates/sip-core/src/lib.rs", LIB), file(path, text)];
+        let files = [file(LIB, ROOT), file(path, text)];
         check(&files)
             .into_iter()
             .map(|v| format!("{} {}", v.place, v.message))
@@ -219,11 +227,8 @@ mod tests {
 
     #[test]
     fn the_order_is_read_from_the_docs() {
-        assert_eq!(order(LIB), ["proxy", "auth", "timer", "auth::window", "id"]);
-        assert_eq!(
-            check(&[file("crates/sip-core/src/lib.rs", "//! Nothing.\n")]).len(),
-            1
-        );
+        assert_eq!(order(ROOT), ["proxy", "auth", "timer", "auth::window", "id"]);
+        assert_eq!(check(&[file(LIB, "//! Nothing.\n")]).len(), 1);
     }
 
     #[test]
@@ -265,7 +270,7 @@ mod tests {
     fn tests_may_look_up() {
         let text = "#[cfg(test)]\nmod tests { use crate::proxy::Fork; }\n#[cfg(test)]\nmod table;\n";
         let files = [
-            file("crates/sip-core/src/lib.rs", LIB),
+            file(LIB, ROOT),
             file("crates/sip-core/src/timer/mod.rs", text),
             file("crates/sip-core/src/timer/table.rs", "use crate::proxy::Fork;"),
         ];
