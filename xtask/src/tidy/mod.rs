@@ -11,6 +11,7 @@ mod length;
 mod policy;
 mod purity;
 mod source;
+mod upward;
 mod words;
 
 use std::path::{Path, PathBuf};
@@ -61,6 +62,7 @@ pub(crate) fn run(root: &Path) -> Outcome {
     let files: Vec<File> = paths.iter().filter_map(|path| read(root, path)).collect();
     let mut found = graph::check(&steps::metadata(&["--no-deps"])?);
     found.extend(imports::check(&files));
+    found.extend(upward::check(&files));
     found.extend(length::check(&files));
     found.extend(purity::check(&files));
     found.extend(attacks::check(&files));
