@@ -1,4 +1,5 @@
-//! What the engine does about who is not heard: it counts, tells now and then, and never answers.
+//! Admission of messages. Those of banned or limited sources are counted, reported from time to time,
+//! and get no response.
 
 use super::Engine;
 use crate::admission::Refused;
@@ -8,7 +9,7 @@ use crate::time::Now;
 use crate::transport::Flow;
 
 impl Engine {
-    /// Whether a message that came by `flow` is heard.
+    /// Whether a message that came by `flow` is admitted. Counts and reports the refusal.
     pub(crate) fn admit(&mut self, now: Now, flow: &Flow) -> bool {
         self.now = now;
         let refused = match self.admission.check(now.instant, flow, &mut self.counters) {
@@ -28,10 +29,10 @@ impl Engine {
         false
     }
 
-    /// Whether what came by `flow` may be held against its source: that is outside of the trust
-    /// domain, and certain. Of a connection the addresses are; of a datagram, whoever sends it writes
-    /// what he likes, unless he brings back what was sent to that address: `credentials`, whose nonce
-    /// was found good.
+    /// Whether a message that came by `flow` counts towards a ban of its source: the source is
+    /// outside of the trust domain, and verified. A connection verifies its source. The source of a
+    /// datagram may be spoofed, unless its `credentials` are for a nonce that was sent to that
+    /// address. That nonce must have been found good before.
     pub(crate) fn counts_against(&self, flow: &Flow, credentials: Option<&Credentials<'_>>) -> bool {
         let ip = flow.remote.ip();
         let is_certain = flow.conn.is_some()
@@ -39,8 +40,8 @@ impl Engine {
         is_certain && !self.admission.is_exempt(flow)
     }
 
-    /// A peer of the trust domain is at this address. Where there is no room for the event it is told at
-    /// the next occasion: an unknown peer could be taken for an attacker.
+    /// Reports that a peer of the trust domain is at this address. If there is no room for the event,
+    /// a later message reports it: an unknown peer could be taken for an attacker.
     pub(crate) fn meet_peer(&mut self, address: core::net::IpAddr) {
         let now = self.now.instant;
         if self.admission.is_to_be_told_of(now, address) && self.event(Event::PeerMet { address }) {

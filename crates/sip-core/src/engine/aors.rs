@@ -1,9 +1,9 @@
 //! The addresses-of-record registered over one connection: one for a phone, a thousand for an SBC.
 //!
-//! Few of them are compared one by one and cost what they are. More are found by their hash. Whoever
-//! asks is the only one who knows which of them are registered there still: as others come, a few of
-//! those that are listed are asked about, in turn, so that a lasting connection holds about twice what
-//! is registered over it at most, and no REGISTER pays for all of them.
+//! A few are compared one by one; more are found by their hash. This list does not learn when a
+//! registration ends. So as entries are added, a few others are checked in turn, and removed if they
+//! are not registered over the connection any more. A lasting connection holds about twice what is
+//! registered over it at most, and no REGISTER pays for a check of all.
 
 use alloc::boxed::Box;
 use core::slice;
@@ -13,25 +13,25 @@ use smallvec::SmallVec;
 
 use crate::engine::secrets::Secrets;
 
-/// So many are compared one by one.
+/// The most entries that are compared one by one.
 const FEW: usize = 8;
-/// How many are asked about when another comes: more than one, so that their number falls.
+/// Entries checked when another is added: more than one, so that their number falls.
 const LOOKS: usize = 2;
-/// And where there is no room for that other one.
+/// Entries checked if there is no room for another.
 const LOOKS_WHEN_FULL: usize = 64;
 
-/// See the module.
+/// The addresses-of-record of one connection; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Aors {
     list: SmallVec<[Box<[u8]>; 1]>,
-    /// There once they are more than [`FEW`].
+    /// Made once there are more than [`FEW`].
     index: Option<Box<Index>>,
 }
 
 #[derive(Debug, Default)]
 struct Index {
     places: HashTable<Place>,
-    /// Who is asked about next.
+    /// Position of the entry that is checked next.
     hand: usize,
 }
 
@@ -69,7 +69,7 @@ impl Aors {
         }
     }
 
-    /// Adds one that is not there.
+    /// Adds an address-of-record that is not in the list.
     pub(super) fn push(&mut self, aor: Box<[u8]>, secrets: &Secrets) {
         let at = self.list.len();
         if let Some(index) = &mut self.index {
@@ -85,8 +85,8 @@ impl Aors {
         }
     }
 
-    /// Takes out some that are not `living`, where another is to come and `limit` is the most that there
-    /// may be.
+    /// Removes some entries that are not `living`, before another is added. `limit` is the most that
+    /// there may be.
     pub(super) fn make_room(&mut self, limit: usize, secrets: &Secrets, living: impl Fn(&[u8]) -> bool) {
         let looks = match self.list.len() {
             len if len >= limit => LOOKS_WHEN_FULL,
@@ -110,7 +110,7 @@ impl Aors {
         }
     }
 
-    /// Takes out the one at `at`, where the last comes to stand.
+    /// Removes the entry at `at`; the last one moves to its place.
     fn swap_remove(&mut self, at: usize, secrets: &Secrets) {
         let gone = self.list.swap_remove(at);
         let Some(index) = &mut self.index else { return };

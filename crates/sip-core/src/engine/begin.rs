@@ -1,4 +1,4 @@
-//! Server transactions: by what they are known, and how they begin (RFC 3261 §17.2).
+//! Server transactions: the key that requests are matched by, and how they begin (RFC 3261 §17.2).
 
 use sip_message::Method;
 
@@ -62,8 +62,8 @@ impl Engine {
                 .any(|rule| comes_from(&rule.when.source, flow))
     }
 
-    /// Whether a request that has its server transaction may go on, as to the bytes that it takes once more
-    /// then. Those of what waits are bounded besides: it may take the eighth.
+    /// Whether there is room for the forwarded copy of a request that has its server transaction. It
+    /// may use the eighth above the limit, since waiting requests have a bound of their own, too.
     pub(crate) fn has_room_for_copy(&mut self, request: &Request<'_>) -> bool {
         let copy = request.message.bytes().len() + MOST_ADDED;
         let fits = self.table.bytes() + copy <= self.config.limits.answer_bytes();
@@ -71,9 +71,11 @@ impl Engine {
         fits
     }
 
-    /// Makes the server transaction of a request. An INVITE gets 100 at once, unless its source address may be spoofed:
-    /// such a source gets no more than it sends, if any caller is asked for credentials, by which it could verify its
-    /// address. `vouched`: it has, or the configuration lets it in without. `None`: the limit is reached.
+    /// Begins the server transaction of a request. `None`: a limit is reached.
+    ///
+    /// An INVITE gets 100 at once, unless its source address may be spoofed and some callers are
+    /// asked for credentials. Such a source gets no more than it sends until it has verified its
+    /// address by them. `vouched`: it has, or the configuration exempts it from credentials.
     pub(crate) fn begin(&mut self, request: &Request<'_>, vouched: bool) -> Option<ServerKey> {
         let limits = &self.config.limits;
         let held = self.table.servers() + self.table.clients();

@@ -1,11 +1,11 @@
-//! Headers that make a claim which only the operator's own network may make: who calls, who is
-//! charged, where from. A stranger's are taken off, from requests and from responses alike, before
-//! anybody behind us believes them.
+//! Header fields in which only the operator's own network may make a claim: the identity of the
+//! caller, the party that is charged, the origin of a call. They are removed from messages of
+//! untrusted sources, requests and responses alike, before a server behind this one believes them.
 //!
-//! Not among them, on purpose: what its author signs (Identity, RFC 8224); what user agents are meant
-//! to write (P-Preferred-Identity, which is checked; History-Info, RFC 7044; Privacy; Reason); and
-//! Diversion (RFC 5806), which every PBX that forwards must write, and whose gateway must therefore
-//! decide whom it believes.
+//! Not among them, on purpose: header fields that their author signs (Identity, RFC 8224), and those
+//! that user agents are meant to write (P-Preferred-Identity, which is checked; History-Info, RFC
+//! 7044; Privacy; Reason). Nor is Diversion (RFC 5806): every PBX that forwards must write it, so its
+//! gateway must decide which PBX it believes.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -17,17 +17,17 @@ use super::Engine;
 use super::request::Request;
 use crate::transport::Flow;
 
-/// Names in lower case, and when they are taken off. The first is [`HeaderName::PAssertedIdentity`].
+/// Names in lower case, and when they are removed. The first is [`HeaderName::PAssertedIdentity`].
 const CLAIMS: [(&[u8], Strip); 24] = [
     // RFC 3325 §5.
     (b"p-asserted-identity", Strip::Always),
-    // RFC 7315 §4.4: the phone writes it of itself; that the network saw it, it cannot say.
+    // RFC 7315 §4.4: the phone writes it about itself, but cannot say that the network saw it.
     (b"p-access-network-info", Strip::NetworkProvided),
     // RFC 6050: as P-Asserted-Identity, of the service.
     (b"p-asserted-service", Strip::Always),
     // RFC 7315 §4.2, §4.3: written by proxies of the domain only.
     (b"p-called-party-id", Strip::Always),
-    // RFC 7315 §4.5, §4.6: who is charged, and where the records of the call are kept.
+    // RFC 7315 §4.5, §4.6: the party that is charged, and where the records of the call are kept.
     (b"p-charging-function-addresses", Strip::Always),
     (b"p-charging-vector", Strip::Always),
     // RFC 5503: billing and interception between the switches of one operator.
@@ -40,19 +40,19 @@ const CLAIMS: [(&[u8], Strip); 24] = [
     (b"p-media-authorization", Strip::Always),
     // RFC 5002: the key to the profile of the user or service that is called.
     (b"p-profile-key", Strip::Always),
-    // RFC 7316: which private network a call belongs to, and so whom it may reach.
+    // RFC 7316: the private network that a call belongs to, and so the users that it may reach.
     (b"p-private-network-indication", Strip::Always),
-    // RFC 5502: in whose name, and with whose rights, services run.
+    // RFC 5502: the user in the name and with the rights of which services run.
     (b"p-served-user", Strip::Always),
     // RFC 4457: where the user's data are.
     (b"p-user-database", Strip::Always),
     (b"p-visited-network-id", Strip::Always),
-    // 3GPP TS 24.229 §7.2.20: further identities of who calls, as P-Asserted-Identity.
+    // 3GPP TS 24.229 §7.2.20: further identities of the caller, as P-Asserted-Identity.
     (b"additional-identity", Strip::Always),
     // ATIS-1000074: what the network attests of the caller's number, and where the call came in.
     (b"attestation-info", Strip::Always),
     (b"origination-id", Strip::Always),
-    // RFC 8496: who is charged.
+    // RFC 8496: the party that is charged.
     (b"p-charge-info", Strip::Always),
     // 3GPP TS 24.229 §7.2.14: what the call costs on its way.
     (b"relayed-charge", Strip::Always),
@@ -62,23 +62,23 @@ const CLAIMS: [(&[u8], Strip); 24] = [
     (b"remote-party-id", Strip::Always),
 ];
 
-/// When a header is taken off.
+/// When a header field is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strip {
-    /// Whatever it says.
+    /// Always, whatever it says.
     Always,
-    /// Where it says that the network provided it.
+    /// If it says that the network provided it.
     NetworkProvided,
 }
 
-/// The headers that are taken off what strangers send: names in lower case, and when. For who tests that none
-/// gets through.
+/// The header fields that are removed from messages of untrusted sources: names in lower case, and
+/// when. For tests that none gets through.
 pub fn claims() -> impl Iterator<Item = (&'static [u8], Strip)> {
     CLAIMS.into_iter()
 }
 
 impl Engine {
-    /// Takes off what `message` claims and its sender `from` may not.
+    /// Removes the claims in `message` that its source `from` may not make.
     pub(crate) fn strip_claims(&mut self, message: &Message<'_>, from: &Flow) {
         let of = |name| message.fields_named(name).filter(|f| is_claim(message, f));
         let mut claims = of(HeaderName::PAssertedIdentity)
@@ -92,8 +92,9 @@ impl Engine {
         }
     }
 
-    /// Takes `verstat`, by which a network says that it has verified the caller's number, off From and
-    /// P-Preferred-Identity of strangers. The From of the response may differ: a dialog is known by its tags.
+    /// Removes `verstat`, by which a network says that it has verified the caller's number, from From
+    /// and P-Preferred-Identity of untrusted sources. The From of the response may differ: a dialog
+    /// is known by its tags.
     pub(crate) fn strip_verstat(&mut self, request: &Request<'_>) {
         let (message, from) = (&request.message, &request.flow);
         let preferred = message.fields_named(HeaderName::PPreferredIdentity);
@@ -139,8 +140,9 @@ fn is_claim(message: &Message<'_>, field: &Field) -> bool {
     }
 }
 
-/// Whether this P-Access-Network-Info says so in any form that some reader takes for it: quoted, escaped,
-/// as a parameter's value. With it go the other values of its line: no other sender puts two on one.
+/// Whether this P-Access-Network-Info has `network-provided` in any form that some parser accepts:
+/// quoted, escaped, or as a parameter's value. The other values of its line go with it: no other
+/// sender puts two on one.
 fn says_network_provided(value: &[u8]) -> bool {
     const WORD: &[u8] = b"network-provided";
     let is_here = |text: &[u8]| text.windows(WORD.len()).any(|w| w.eq_ignore_ascii_case(WORD));
@@ -164,7 +166,7 @@ fn has_only_tag(addr: &NameAddr<'_>) -> bool {
     is_tag && memchr::memchr(b';', addr.uri).is_none()
 }
 
-/// Where `;verstat=…` stands in a value, each of them.
+/// The range of each `;verstat=…` in a value.
 fn verstat_params(value: &[u8]) -> impl Iterator<Item = Range<usize>> {
     let ends = |c: &u8| matches!(c, b';' | b'@' | b'>' | b'<' | b',' | b'"' | b'?');
     let mut at = 0;

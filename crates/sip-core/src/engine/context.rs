@@ -1,5 +1,5 @@
-//! The response context of a request that has several branches, or may get more than one
-//! (RFC 3261 §16.7): where it may go, how far each of these came, and the best answer so far.
+//! The response context of a request that has several branches, or may get more than one (RFC 3261
+//! §16.7): its targets, the state of each, and the best response so far.
 //!
 //! ```text
 //!            its order's turn            branch sent
@@ -10,7 +10,8 @@
 //!                         Locating
 //! ```
 //!
-//! A request with one target, one address of it and no wish to recurse needs no context.
+//! A request needs no context if it has one target with one address, and does not follow 3xx
+//! responses.
 
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -29,7 +30,7 @@ use crate::resolve::Candidates;
 use crate::transaction::table::ClientKey;
 use crate::transport::{Flow, PeerName};
 
-/// How far a target came.
+/// The state of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TargetState {
     /// The turn of its order has not come.
@@ -38,7 +39,7 @@ pub(crate) enum TargetState {
     Ready,
     /// Its name is being looked up.
     Locating,
-    /// This client transaction has no final answer yet.
+    /// This client transaction has no final response yet.
     Pending(ClientKey),
     /// Nothing more is expected of it.
     Done,
@@ -53,28 +54,28 @@ pub(crate) struct Target {
     pub(crate) path: Box<[u8]>,
     /// The flow of its registration, tried before its addresses.
     pub(crate) flow: Option<Flow>,
-    /// It was reached by that flow last: an answer is the user agent's, and no address of its Contact
-    /// leads to another.
+    /// It was reached by that flow last. So a response is the user agent's, and no address of its
+    /// Contact leads to another user agent.
     pub(crate) by_flow: bool,
-    /// That flow is the only way to it.
+    /// Whether that flow is the only way to it.
     pub(crate) pin: Pin,
     /// Lower ones first, equal ones in parallel.
     pub(crate) order: u16,
     pub(crate) state: TargetState,
     /// Its addresses.
     pub(crate) candidates: Candidates,
-    /// The next of them.
+    /// Number of the next address to try.
     pub(crate) next: usize,
-    /// Who must be found there, of those that are reached by TLS.
+    /// The domain that the peer's certificate must be for, at addresses that are reached by TLS.
     pub(crate) peer: Option<PeerName>,
-    /// Whether they have been looked up.
+    /// Whether its addresses have been looked up.
     pub(crate) located: bool,
     /// How often it waited for name service.
     pub(crate) asked: u8,
     /// Number of the member of the context's group.
     pub(crate) member: Option<u16>,
-    /// Another flow of the same user agent instance as this target (RFC 5626 §5.3): begun only
-    /// when that one cannot be reached.
+    /// The target of the same user agent instance that this one is another flow of (RFC 5626 §5.3).
+    /// It is begun only if that target cannot be reached.
     pub(crate) spare_of: Option<u8>,
     /// Max-Breadth for its branch (RFC 5393 §5).
     pub(crate) breadth: u32,
@@ -87,7 +88,7 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// The flow that it is reached by now, if it has one; what is tried after that is none.
+    /// Takes the flow that the target is reached by now, if it has one. A later attempt has none.
     pub(crate) fn take_flow(&mut self) -> Option<Flow> {
         let flow = self.flow.take();
         self.by_flow = flow.is_some();
@@ -153,7 +154,7 @@ pub(crate) struct Decided {
     pub(crate) secure: bool,
 }
 
-/// See the module.
+/// A response context; see the module.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) targets: Vec<Target>,
@@ -162,7 +163,7 @@ pub(crate) struct Context {
     /// The group whose members the targets are.
     pub(crate) group: Option<Arc<Group>>,
     pub(crate) best: Best,
-    /// No new branches: a 6xx came, or a CANCEL.
+    /// No new branches are begun: a 6xx came, or a CANCEL.
     pub(crate) ended: bool,
     /// A branch had a 2xx that could not be relayed. Only another branch's 2xx is relayed then.
     pub(crate) is_silent: bool,
@@ -180,7 +181,7 @@ pub(crate) enum Step {
     Begin,
     /// Some branch is pending.
     Wait,
-    /// Nothing is left: the best answer goes to the caller.
+    /// Nothing is left: the best response goes to the caller.
     Finish,
 }
 
@@ -202,13 +203,14 @@ impl Context {
         }
     }
 
-    /// Bytes of what it keeps whose length is up to others.
+    /// Bytes that it keeps of texts of variable length.
     pub(crate) fn bytes(&self) -> usize {
         let target = |target: &Target| target.uri.len() + target.path.len();
         self.targets.iter().map(target).sum::<usize>() + self.decided.edits.bytes() + self.best.bytes()
     }
 
-    /// Keeps of the best answer what there is room for beside the targets; whether that is all.
+    /// Keeps as much of the best response as there is room for beside the targets. Returns whether
+    /// that is all of it.
     pub(crate) fn keep_within(&mut self, room: usize) -> bool {
         let targets = self.bytes() - self.best.bytes();
         self.best.keep_within(room.saturating_sub(targets))
@@ -218,13 +220,13 @@ impl Context {
         self.targets.get_mut(usize::from(number))
     }
 
-    /// The number of a target that is to be begun.
+    /// The number of the first target that is to be begun.
     pub(crate) fn next_ready(&self) -> Option<u8> {
         let at = self.targets.iter().position(|t| t.state == TargetState::Ready)?;
         u8::try_from(at).ok()
     }
 
-    /// Changes a target's state, and the load of the member that it is.
+    /// Changes a target's state, and the load of its group member.
     pub(crate) fn set_state(&mut self, number: u8, state: TargetState) {
         let Some(target) = self.targets.get_mut(usize::from(number)) else {
             return;
@@ -244,7 +246,7 @@ impl Context {
         }
     }
 
-    /// Whether `client` is the branch that is awaited of this target.
+    /// Whether this target awaits the final response of the branch `client`.
     pub(crate) fn awaits(&self, number: u8, client: ClientKey) -> bool {
         self.targets
             .get(usize::from(number))
@@ -298,13 +300,13 @@ impl Context {
         Step::Begin
     }
 
-    /// What the branches may share.
+    /// The breadth that the branches share.
     pub(crate) fn whole_breadth(&self) -> u32 {
         self.breadth.unwrap_or(MOST_BREADTH).clamp(1, MOST_BREADTH)
     }
 
-    /// Another flow of the instance of target `failed` becomes ready in its place; whether there
-    /// is one.
+    /// Makes another flow of the instance of target `failed` ready in its place. Returns whether
+    /// there is one.
     pub(crate) fn take_spare(&mut self, failed: u8) -> bool {
         let breadth = self.targets.get(usize::from(failed)).map_or(1, |t| t.breadth);
         let spare = self
@@ -325,8 +327,8 @@ impl Context {
         true
     }
 
-    /// This target was reached: none of its other addresses, and no other flow of its instance,
-    /// gets as much again.
+    /// Gives up the other addresses of a target that was reached, and the other flows of its
+    /// instance.
     pub(crate) fn exhaust(&mut self, number: u8) {
         if let Some(target) = self.target_mut(number) {
             target.candidates.clear();
@@ -339,7 +341,7 @@ impl Context {
         }
     }
 
-    /// A member gave an answer that stands for all of them: no other is asked.
+    /// Gives up the waiting members: one gave a response that stands for all of them.
     pub(crate) fn give_up_members(&mut self) {
         for target in &mut self.targets {
             if target.member.is_some() && target.state == TargetState::Waiting {
@@ -348,7 +350,7 @@ impl Context {
         }
     }
 
-    /// No new branches; what has not been sent is given up.
+    /// Ends the context: no new branches, and targets without a branch are given up.
     pub(crate) fn end(&mut self) {
         self.ended = true;
         for target in &mut self.targets {
@@ -361,7 +363,7 @@ impl Context {
         }
     }
 
-    /// Whether a branch has no final answer yet.
+    /// Whether a branch has no final response yet.
     pub(crate) fn is_pending(&self) -> bool {
         self.targets
             .iter()
@@ -379,14 +381,14 @@ impl Drop for Context {
     }
 }
 
-/// The best final answer so far (§16.7 step 6), and all challenges (step 7).
+/// The best final response so far (§16.7 step 6), and all challenges (step 7).
 #[derive(Debug)]
 pub(crate) struct Best {
     /// 0: there is none.
     pub(crate) status: u16,
-    /// As it will leave; empty: it is made here of `status`.
+    /// The response as it will leave; empty: it is made here from `status`.
     pub(crate) text: Vec<u8>,
-    /// Its reason phrase, where there was no room for the text.
+    /// Its reason phrase, if there was no room for the text.
     pub(crate) reason: Box<str>,
     /// Cause for the `Reason` of a 480, where `status` is the 430 of [`offer_gone`](Self::offer_gone); else 0.
     pub(crate) gone: u16,
@@ -394,7 +396,7 @@ pub(crate) struct Best {
     pub(crate) cause: Option<RefusalCause>,
     /// `WWW-Authenticate` and `Proxy-Authenticate` lines of all 401 and 407 so far.
     pub(crate) challenges: Vec<u8>,
-    /// Responses whose challenges are in there; `None`: there was no room for them.
+    /// Number of responses that `challenges` is from; `None`: there was no room for them.
     pub(crate) challengers: Option<u16>,
 }
 
@@ -419,12 +421,13 @@ impl Default for Best {
 }
 
 impl Best {
-    /// Whether an answer of this status is better than what there is. Among equals the first stays.
+    /// Whether a response of this status is better than the best so far. Among equals the first
+    /// stays.
     pub(crate) fn is_beaten_by(&self, status: u16) -> bool {
         self.status == 0 || rank(status) < rank(self.status)
     }
 
-    /// Takes the answer that `write` makes; what was there before goes.
+    /// Replaces the best response by the one that `write` makes.
     pub(crate) fn take(&mut self, status: u16, write: impl FnOnce(&mut Vec<u8>)) {
         let mut text = Vec::new();
         write(&mut text);
@@ -445,8 +448,8 @@ impl Best {
         self.text.capacity() + self.reason.len() + self.challenges.capacity()
     }
 
-    /// Whether there is room for all of it. Else the challenges of others go, and, should that not be
-    /// enough, the text: its status and reason stay.
+    /// Whether there is room for all of it. If not, the challenges of others go, and then, if need
+    /// be, the text; its status and reason phrase stay.
     fn keep_within(&mut self, room: usize) -> bool {
         if self.bytes() <= room {
             return true;
@@ -464,8 +467,8 @@ impl Best {
         false
     }
 
-    /// What is answered where the text found no room: the status alone, unless that says nothing
-    /// without what came with it.
+    /// The status to respond with if there was no room for the text. `None` if the status says
+    /// nothing without a header field.
     pub(crate) fn status_alone(&self) -> Option<Status<'_>> {
         (tells_alone(self.status) && !self.reason.is_empty()).then_some(Status {
             code: self.status,
@@ -474,7 +477,7 @@ impl Best {
         })
     }
 
-    /// Takes an answer that is made here.
+    /// Offers a response that this server makes.
     pub(crate) fn offer(&mut self, status: u16, cause: Option<RefusalCause>) {
         if self.is_beaten_by(status) {
             self.take(status, |_| {});
@@ -495,7 +498,7 @@ impl Best {
         }
     }
 
-    /// The same with a reason phrase.
+    /// Like [`offer`](Self::offer), with a reason phrase.
     pub(crate) fn offer_status(&mut self, status: Status<'_>) {
         if self.is_beaten_by(status.code) {
             self.take(status.code, |_| {});
@@ -533,9 +536,9 @@ fn bounded_reason(reason: &str) -> Box<str> {
     }
 }
 
-/// §16.7 step 6: a 6xx first; else the lowest class. Within 4xx those that tell how to ask again
-/// come first, and those that only say that nobody was there last; a 503 comes behind all, since
-/// another answer says more.
+/// The rank of a final response (§16.7 step 6): a 6xx first, else the lowest class. Within 4xx, those
+/// that say how to ask again come first, and those that only say that the user agent was not reached
+/// come last. A 503 comes behind all, since another response says more.
 const fn rank(status: u16) -> u8 {
     match status {
         600.. => 0,

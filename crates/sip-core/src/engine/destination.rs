@@ -1,8 +1,9 @@
 //! Denied destinations (`[destinations]`): addresses to which a contact, a 3xx or a URI of a dialog must not lead.
 //!
-//! The loopback, addresses of groups and of rules, and listed networks are denied, except to sources from the same
-//! place: a PBX on this machine may register a contact on the loopback, a phone on another machine may not. The
-//! REGISTER's source must be certain: by UDP it is if a nonce has come back from it.
+//! The loopback, addresses of groups and of rules, and listed networks are denied, except to sources
+//! from the same place: a PBX on this machine may register a contact on the loopback, a phone on
+//! another machine may not. The source of the REGISTER must be verified: by UDP it is if it has
+//! returned a nonce that was sent to it.
 //!
 //! An address and port on which this server listens is denied to all sources. To multicast, broadcast and unspecified
 //! addresses nothing is ever sent (`proxy/forward.rs`).
@@ -24,7 +25,7 @@ use crate::resolve::HostRef;
 use crate::time::Instant;
 use crate::transport::{Flow, Transport};
 
-/// How many users one worker counts new addresses for.
+/// Users for which one worker counts new addresses.
 const USERS: usize = 16_384;
 /// Addresses of users that one worker remembers.
 const WAYS: usize = 16_384;
@@ -125,8 +126,8 @@ impl Engine {
             || (destinations.groups && is_of_group())
     }
 
-    /// Whether this process listens there for something other than SIP, its admin pages. Nothing that a phone says leads
-    /// there.
+    /// Whether this process listens there for something other than SIP, its admin pages. No URI from
+    /// a phone leads there.
     pub(crate) fn is_own_socket(&self, address: SocketAddr) -> bool {
         let destinations = &self.config.destinations;
         let ip = address.ip().to_canonical();

@@ -1,5 +1,5 @@
-//! Which hosts are ours, which domain a host belongs to, and which listener reaches an address:
-//! the configuration turned into look-ups.
+//! The configuration as look-ups: whether a host is this server, the domain of a host, and the
+//! listener that reaches an address.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -70,7 +70,7 @@ struct Entry {
     places: SmallVec<[PlaceId; 2]>,
 }
 
-/// With which ports a host means this server.
+/// The ports with which a host means this server.
 #[derive(Debug)]
 enum OwnPorts {
     /// Any that we listen on, or none given.
@@ -84,13 +84,13 @@ enum OwnPorts {
 pub(crate) struct Directory {
     hosts: HashTable<Entry>,
     ports: SmallVec<[u16; 4]>,
-    /// Of each transport, over IPv4 and IPv6: how many listeners there are, and the last of them.
+    /// Of each transport, over IPv4 and IPv6: the number of listeners, and the last of them.
     kinds: [[(u16, ListenerId); 2]; 5],
     /// The start of a Via line of each listener, up to and with the branch's cookie.
     via_starts: Vec<Box<[u8]>>,
     /// The usual Record-Route value of each listener, up to its mark.
     route_starts: Vec<Box<[u8]>>,
-    /// What can be sent from here.
+    /// The transports and address families that can be sent over.
     pub(crate) reach: Reach,
     /// Whether there are guarded places, and any that are found by name service.
     has_places: [bool; 2],
@@ -100,7 +100,7 @@ pub(crate) struct Directory {
     domains_by_number: DomainsByNumber,
 }
 
-/// What the listeners can send over.
+/// The transports and address families of the listeners.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reach {
     pub(crate) ipv4: bool,
@@ -451,8 +451,8 @@ pub(crate) fn comes_from(networks: &[Network], flow: &Flow) -> bool {
     !matches!(flow.proof, Proof::Ourselves | Proof::Page) && in_networks(networks, flow.remote.ip())
 }
 
-/// Whether a rule frees new requests from this source of credentials: no rule is looked for in a
-/// dialog, but what its first request needed not prove, the others need not either.
+/// Whether a rule exempts new requests from this source from credentials. No rule is looked for in a
+/// dialog, but if its first request needed no credentials, the others need none either.
 pub(crate) fn is_exempt(config: &Config, source: &Flow) -> bool {
     let mut rules = config.routes.iter();
     rules.any(|rule| rule.auth == Some(false) && comes_from(&rule.when.source, source))

@@ -1,4 +1,4 @@
-//! Carries out what the transaction machines want: messages, timers, endings.
+//! Carries out the effects of the transaction machines: messages, timers, endings.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -21,7 +21,7 @@ use crate::transaction::{
 };
 use crate::transport::{Flow, TransmitBatch};
 
-/// Answered transactions whose memory is kept for new ones.
+/// Settled server transactions of which the memory is kept for new ones.
 const POOLED: usize = 256;
 /// The longest request whose memory is kept.
 const POOLED_BYTES: usize = 4096;
@@ -36,7 +36,7 @@ impl Sink for Effects {
     }
 }
 
-/// What happened to a server transaction.
+/// An event of a server transaction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ServerEvent {
     Timer(Timer),
@@ -45,11 +45,11 @@ pub(crate) enum ServerEvent {
     Ack,
     /// A response of this status is at hand.
     Respond(u16),
-    /// There will be no answer (RFC 4320 §4.2).
+    /// No final response will be sent (RFC 4320 §4.2).
     Abandon,
 }
 
-/// What happened to a client transaction.
+/// An event of a client transaction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ClientEvent {
     Timer(Timer),
@@ -59,7 +59,7 @@ pub(crate) enum ClientEvent {
     Abandon,
 }
 
-/// What the transaction user is to be told of a client transaction; at most one thing an event.
+/// What a client transaction passes to its transaction user; at most one thing an event.
 pub(crate) type Told = Option<Passed>;
 
 impl Engine {
@@ -129,7 +129,7 @@ impl Engine {
                     ServerEvent::Respond(100..=199) => E::SendProvisional,
                     ServerEvent::Respond(200..=299) => E::SendSuccess,
                     ServerEvent::Respond(_) => E::SendFailure,
-                    // §17.2.1 knows no silent end: an INVITE is always answered.
+                    // §17.2.1 knows no silent end: an INVITE always gets a final response.
                     ServerEvent::Abandon => return,
                 };
                 machine.handle(event, &ctx, &mut effects);
@@ -153,7 +153,7 @@ impl Engine {
         self.run_server(key, effects, text);
     }
 
-    /// What a new server transaction keeps, in memory of an old one if there is any.
+    /// The live part of a new server transaction, in memory of an old one if there is any.
     fn new_live(&mut self, source: Flow, request: &[u8]) -> Box<Live<ServerUser>> {
         let user = ServerUser {
             branches: SmallVec::new(),
@@ -180,8 +180,7 @@ impl Engine {
         }
     }
 
-    /// A final answer: what was kept for making one goes, and the transaction counts as live no
-    /// more.
+    /// Ends the live part of a server transaction that has its final response.
     fn settle(&mut self, key: ServerKey) {
         if let Some((live, invite)) = self.table.settle(key) {
             self.live = self.live.saturating_sub(1);
@@ -239,8 +238,9 @@ impl Engine {
                     self.forget_server(key);
                     return;
                 }
-                // The request was passed up before this ran; H without ACK and undeliverable
-                // responses end silently (§17.2.1: "the TU ... SHOULD" only be told).
+                // The request was passed up before this ran. If timer H fires without an ACK, or a
+                // response cannot be delivered, the transaction ends silently (§17.2.1: "the TU ...
+                // SHOULD" only be informed).
                 Effect::PassToUser(_) | Effect::SendRequest | Effect::ResendRequest | Effect::SendAck => {}
             }
         }
@@ -355,7 +355,7 @@ impl Engine {
         self.run_client(key, effects, None);
     }
 
-    /// Takes an event of a client transaction; says what its user must be told. `response` is the
+    /// Takes an event of a client transaction. Returns what is passed to its user. `response` is the
     /// response at hand, from which an ACK is made.
     pub(crate) fn client_event(
         &mut self,
@@ -429,8 +429,8 @@ impl Engine {
         told
     }
 
-    /// A client transaction is over. Where its user is still to be told something, the user
-    /// takes it out when done ([`Engine::forget_client`]).
+    /// Ends a client transaction. If something is passed to its user, the user takes it out when done
+    /// ([`Engine::forget_client`]).
     fn end_client(&mut self, key: ClientKey, user_waits: bool) {
         if !user_waits {
             self.forget_client(key);
@@ -455,8 +455,8 @@ impl Engine {
         client.is_none_or(|client| client.machine.is_terminated())
     }
 
-    /// ACK to a 3xx to 6xx (§17.1.1.3): made once, then kept in the INVITE's place; where there is no room for
-    /// it, made again for each copy of the response.
+    /// Sends the ACK to a 3xx to 6xx (§17.1.1.3). It is made once, then kept in the INVITE's place;
+    /// if there is no room for it, it is made again for each copy of the response.
     fn send_ack(&mut self, key: ClientKey, response: Option<&Message<'_>>) {
         let Some(client) = self.table.client_mut(key) else {
             return;
@@ -489,7 +489,7 @@ fn push_client(out: &mut TransmitBatch, client: &Client<ClientUser>, text: &[u8]
     }
 }
 
-/// Whether a response is to be kept: a retransmission can be asked for, and nothing else makes it.
+/// Whether a response is to be kept: the peer can cause a retransmission, and nothing else makes it.
 fn is_sent_again<U>(server: &Server<U>, text: &[u8]) -> bool {
     // A 100 is made again of the request.
     if server.reply_to.transport.is_reliable() || text.starts_with(b"SIP/2.0 100 ") {

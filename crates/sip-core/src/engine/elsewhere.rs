@@ -1,10 +1,11 @@
-//! How often answers to one source have gone to the places that its Via names, because its connection
-//! was gone (RFC 3263 §5). Sent-by is what the source wrote: without a bound, who sends many requests and
-//! closes has us open connections, and ask name service, wherever he likes.
+//! The number of responses to each source that went to the addresses in its Via, because its
+//! connection was gone (RFC 3263 §5). The source writes sent-by. Without a bound, a source that sends
+//! many requests and closes makes this server open connections, and query name service, wherever the
+//! source likes.
 //!
-//! A list that is searched from end to end: it is looked at only for an answer that could not be delivered.
-//! Whom it forgets may begin anew; addresses cannot be forged on a connection, so that each costs its owner
-//! one.
+//! A list that is searched from end to end: it is used only for a response that could not be
+//! delivered. A source that it forgets may begin anew. Addresses cannot be forged on a connection, so
+//! that each source takes an address of its own.
 
 use alloc::collections::VecDeque;
 use core::net::IpAddr;
@@ -14,10 +15,10 @@ use crate::time::Instant;
 
 /// The most sources that are remembered.
 const MOST: usize = 256;
-/// Tries for one source in [`WINDOW_US`]: those of a proxy that fails while it has a few calls, each with
-/// its 100, 180 and 200, at a few addresses. Who has more is a neighbour to be trusted.
+/// Tries for one source in [`WINDOW_US`]: enough for a proxy that fails while it has a few calls,
+/// each with its 100, 180 and 200, at a few addresses. A busier neighbour belongs in `trust`.
 pub(crate) const TRIES: u32 = 64;
-/// From the first try; as long as a transaction lives.
+/// Length of the window, from the first try; as long as a transaction lives.
 const WINDOW_US: u64 = 32 * 1_000_000;
 
 #[derive(Debug)]
@@ -27,7 +28,7 @@ struct Entry {
     tries: u32,
 }
 
-/// See the module.
+/// Tries of each source; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct Elsewhere {
     /// The oldest first.
@@ -35,7 +36,7 @@ pub(crate) struct Elsewhere {
 }
 
 impl Elsewhere {
-    /// Whether one more answer to this source may go there; it is counted.
+    /// Whether one more response to this source may go to the addresses in its Via. Counts it if so.
     pub(crate) fn may_try(&mut self, source: IpAddr, now: Instant) -> bool {
         let source = Source::of(source);
         let is_over = |entry: &Entry| now.micros_since(entry.since) >= WINDOW_US;

@@ -1,11 +1,12 @@
-//! What hangs on the connections that peers opened: registrations made over them, and client
-//! transactions whose requests went there. When one closes, both must know, in a time that depends on
-//! nothing else (RFC 5626 §5.3: a flow that has failed is no way to anybody).
+//! The use of connections that peers opened: registrations made over them, and client transactions
+//! with requests sent there. When one closes, both must learn it in a time that depends on nothing
+//! else (RFC 5626 §5.3: a failed flow leads nowhere).
 //!
-//! An entry is there as long as something hangs on it. One for a connection that has closed already goes
-//! with its last transaction: nobody says again that it has closed. Within an entry nothing is searched
-//! for to be taken out: a transaction that has ended stays listed until the list is pruned, an
-//! address-of-record that has left the connection until it is asked about as others come. Both are asked
+//! An entry exists as long as something uses the connection. If the connection has closed already,
+//! its entry goes with its last transaction, since no second event says that it has closed.
+//!
+//! Removal never searches an entry. A transaction that has ended stays listed until the list is
+//! pruned; an address-of-record that has left, until it is checked as others come. Both are checked
 //! again when the connection closes.
 
 use alloc::boxed::Box;
@@ -53,28 +54,28 @@ impl Entry {
     }
 }
 
-/// By connection.
+/// The entries of all connections in use.
 #[derive(Debug, Default)]
 pub(crate) struct Flows {
     entries: BTreeMap<ConnKey, Entry>,
-    /// Transactions whose connection has closed and that have not heard of it.
+    /// Transactions that have yet to learn that their connection has closed.
     closed: VecDeque<(ClientKey, ConnId)>,
     /// Entries with addresses-of-record.
     registered: usize,
 }
 
 impl Flows {
-    /// Connections on which something hangs.
+    /// The number of connections in use.
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Those that registrations were made over.
+    /// The number of connections that registrations were made over.
     pub(crate) const fn registered(&self) -> usize {
         self.registered
     }
 
-    /// Changes an entry, which goes if nothing hangs on it any more.
+    /// Changes an entry, and removes it if nothing uses the connection any more.
     fn release(&mut self, conn: ConnId, change: impl FnOnce(&mut Entry)) {
         if let btree_map::Entry::Occupied(mut found) = self.entries.entry(conn_key(conn)) {
             change(found.get_mut());
@@ -89,8 +90,8 @@ impl Flows {
 const MAX_ALIASES: usize = 256;
 
 impl Engine {
-    /// A peer that has proved who it is wants requests to come on this connection (RFC 5923 §8.1): to
-    /// the address that it has, at the port that its Via names.
+    /// Notes an alias of an authenticated peer (RFC 5923 §8.1): requests to its address, at the port
+    /// in its Via, are to come on this connection.
     #[cold]
     pub(crate) fn note_alias(&mut self, request: &Request<'_>) {
         let flow = request.flow;
@@ -109,9 +110,10 @@ impl Engine {
         }
     }
 
-    /// This address-of-record has a binding made over this flow.
+    /// Notes that this address-of-record has a binding made over this flow.
     pub(crate) fn note_registration(&mut self, aor: &[u8], flow: &Flow) {
-        // Whoever handles a REGISTER owns its connection: nobody else hears of its end.
+        // A worker learns the end of its own connections only. A REGISTER is handled by the worker
+        // that owns its connection.
         let Some(conn) = flow.conn.filter(|conn| conn.worker == self.worker) else {
             return;
         };
@@ -135,7 +137,7 @@ impl Engine {
         self.flows.release(conn, |entry| entry.aors = aors);
     }
 
-    /// Whether this address-of-record has a binding made over this connection still.
+    /// Whether this address-of-record still has a binding made over this connection.
     fn is_registered_over(&self, aor: &[u8], conn: ConnId) -> bool {
         let now = self.now.unix_s();
         let mut found = false;
@@ -159,7 +161,7 @@ impl Engine {
         }
     }
 
-    /// A REGISTER that came on this flow is about to wait. Whether its flow is watched for it.
+    /// Watches the flow of a REGISTER that is about to wait. Returns whether it is watched.
     pub(crate) fn watch_flow(&mut self, request: &Request<'_>) -> bool {
         let conn = request.flow.conn.filter(|conn| conn.worker == self.worker);
         let (Method::Register, Some(conn)) = (request.method, conn) else {
@@ -168,8 +170,8 @@ impl Engine {
         self.flow_entry(conn).map(|entry| entry.waiting += 1).is_some()
     }
 
-    /// A request has waited. If its flow was watched and has closed meanwhile, it goes on as one that
-    /// came on none: nothing that hangs on that connection would ever hear of its end.
+    /// Ends the watch of a request that has waited. If its flow has closed meanwhile, the request
+    /// goes on without a connection: what came to use that connection would never learn its end.
     pub(crate) fn end_watch(&mut self, parked: &mut Parked) {
         let (Some(conn), true) = (parked.flow.conn, mem::take(&mut parked.watched)) else {
             return;
@@ -185,7 +187,7 @@ impl Engine {
         }
     }
 
-    /// This client transaction's request goes on this flow.
+    /// Notes that this client transaction's request goes on this flow.
     pub(crate) fn note_client(&mut self, key: ClientKey, flow: &Flow) {
         let Some(conn) = flow.conn else { return };
         let Some(entry) = self.flow_entry(conn) else {
@@ -206,8 +208,8 @@ impl Engine {
         }
     }
 
-    /// A client transaction that [`Engine::note_client`] has listed under this flow has ended, or has left
-    /// it.
+    /// Notes that a client transaction, listed under this flow by [`Engine::note_client`], has ended
+    /// or left it.
     pub(crate) fn unlist_client(&mut self, flow: &Flow) {
         let Some(conn) = flow.conn else { return };
         self.flows.release(conn, |entry| {
@@ -219,8 +221,8 @@ impl Engine {
         });
     }
 
-    /// A connection has closed: the bindings made over it have no flow any more, and these client
-    /// transactions have nobody to hear from.
+    /// Notes that a connection has closed. Bindings made over it lose their flow, and its client
+    /// transactions get no response any more.
     pub(crate) fn close_flow(&mut self, conn: ConnId) {
         let Some(entry) = self.flows.entries.remove(&conn_key(conn)) else {
             return;
@@ -237,12 +239,12 @@ impl Engine {
         self.flows.closed.extend(clients.map(|key| (key, conn)));
     }
 
-    /// Whether some transactions are yet to hear that their connection has closed.
+    /// Whether some transactions have yet to learn that their connection has closed.
     pub(crate) fn has_closed(&self) -> bool {
         !self.flows.closed.is_empty()
     }
 
-    /// The next of them.
+    /// The next of these transactions.
     pub(crate) fn next_closed(&mut self) -> Option<(ClientKey, ConnId)> {
         let next = self.flows.closed.pop_front();
         if self.flows.closed.is_empty() {

@@ -1,5 +1,5 @@
-//! What an endpoint holds, and the steps that every part of it takes: sending, transactions and
-//! their timers, questions to back-ends, answers made here.
+//! The state of an endpoint, and the steps that all its parts share: sending, transactions and their
+//! timers, queries to back-ends, responses made here.
 
 pub(crate) mod admit;
 mod aors;
@@ -65,7 +65,7 @@ use waiting::Waiting;
 /// endpoint's seed.
 #[derive(Clone)]
 pub struct Keys {
-    /// Everything else is derived from it: branches, Record-Route and nonce MACs.
+    /// The secret that all others are derived from: branches, Record-Route and nonce MACs.
     pub domain_secret: [u8; 32],
     /// Differs between endpoints and starts: unique nonce bits, hash seeds.
     pub seed: [u8; 32],
@@ -77,38 +77,38 @@ impl core::fmt::Debug for Keys {
     }
 }
 
-/// Who is woken when a timer fires, and why.
+/// The purpose of a timer: what is done when it fires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wake {
     /// A server transaction's timer.
     Server(ServerKey, Timer),
     /// A client transaction's timer; C among them.
     Client(ClientKey, Timer),
-    /// A question got no answer in time.
+    /// A query got no result in time.
     Query(QueryId),
-    /// A member of a group is to be asked whether it is there.
+    /// A member of a group is to be probed.
     Probe(Probe),
-    /// Name service is to be asked where a next hop of the configuration is.
+    /// A next hop of the configuration is to be looked up in name service.
     Locate(Locate),
 }
 
-/// Which next hop is to be located.
+/// The next hop that is to be located.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Locate {
     pub(crate) epoch: u16,
     /// Its number among those of the configuration.
     pub(crate) hop: u32,
-    /// How often its name was asked for in vain.
+    /// Look-ups of its name that gave nothing.
     pub(crate) asked: u8,
 }
 
-/// Which member is to be probed.
+/// The member that is to be probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Probe {
     pub(crate) epoch: u16,
     pub(crate) group: u16,
     pub(crate) member: u16,
-    /// How often its name was asked for in vain.
+    /// Look-ups of its name that gave nothing.
     pub(crate) asked: u8,
 }
 
@@ -119,7 +119,7 @@ pub(crate) struct ServerUser {
     pub(crate) branches: SmallVec<[ClientKey; 1]>,
     /// A CANCEL came.
     pub(crate) cancelled: bool,
-    /// Number of the rule that it goes by.
+    /// Number of the rule that the request goes by.
     pub(crate) rule: Option<u16>,
     /// When the request came.
     pub(crate) started: Instant,
@@ -128,22 +128,22 @@ pub(crate) struct ServerUser {
     pub(crate) alerted_us: Option<NonZeroU32>,
     /// The request is an INVITE without a To tag: it begins a call.
     pub(crate) begins_call: bool,
-    /// Where there are, or may be, several branches.
+    /// The response context, if there are or may be several branches.
     pub(crate) context: Option<Box<Context>>,
 }
 
-/// For whom a client transaction works.
+/// The user of a client transaction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Owner {
     /// It is a branch of this server transaction.
     Server(ServerKey),
     /// It sends a CANCEL or BYE of ours; no server transaction waits for its response.
     Detached,
-    /// It asks a member of a group whether it is there.
+    /// It probes a member of a group.
     Probe(Probe),
 }
 
-/// Whether its flow is the only way for a request, and why.
+/// Whether a flow is the only way for a request, and why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Pin {
     /// There may be others: what the Contact says.
@@ -156,21 +156,22 @@ pub(crate) enum Pin {
 }
 
 impl Pin {
-    /// Whether what is sent there goes by that connection or comes back. So does all that a flow is to
-    /// carry, be there another way behind it or not: the far end of one that has gone is a port of a
-    /// NAT, and may be anybody's by now.
+    /// Whether a message to `to` goes by that connection or fails. So does every message for a
+    /// connection, even if there is another way: the far end of a closed one is a port of a NAT,
+    /// which another host may have by now.
     pub(crate) const fn holds(self, to: &Flow) -> bool {
         !matches!(self, Self::None) || to.conn.is_some()
     }
 }
 
-/// What few requests go through.
+/// The course of a client transaction, nearly always the usual one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Course {
     Usual,
-    /// It left by TCP because it was too long for a datagram, and may go back as long as nothing has come.
+    /// It left by TCP because it was too long for a datagram, and may go back to UDP until a response
+    /// comes.
     Switched,
-    /// Its callee accepted with a 2xx that could not be passed on, and was hung up.
+    /// The callee accepted with a 2xx that could not be relayed, and its dialog was ended with BYE.
     HungUp,
 }
 
@@ -180,7 +181,7 @@ pub(crate) struct ClientUser {
     pub(crate) owner: Owner,
     /// Number of the target in the server transaction's context.
     pub(crate) target: u8,
-    /// Timer C (RFC 3261 §16.6 step 11), or until something came the wait for that.
+    /// Timer C (RFC 3261 §16.6 step 11), or, until something comes, the wait for that.
     pub(crate) timer_c: Option<TimerId>,
     /// Length of timer C, milliseconds.
     pub(crate) c_ms: u32,
@@ -190,16 +191,16 @@ pub(crate) struct ClientUser {
     pub(crate) cancel_wanted: bool,
     /// CANCEL was sent.
     pub(crate) cancel_sent: bool,
-    /// Who must be found there, if it goes by TLS.
+    /// The domain that the peer's certificate must be for, if it goes by TLS.
     pub(crate) peer: Option<PeerName>,
     /// Whether its flow is the only way.
     pub(crate) pin: Pin,
     pub(crate) course: Course,
-    /// The connection by which it goes knows of it.
+    /// It is listed in [`Flows`] under its connection.
     pub(crate) listed: bool,
     /// It goes to a user agent by a contact or flow, and not to a next hop of the configuration.
     pub(crate) is_contact: bool,
-    /// What makes the caller's mark in its responses.
+    /// The seed of the caller's mark in its responses.
     pub(crate) seed: Option<Seed>,
 }
 
@@ -239,14 +240,14 @@ pub(crate) struct Engine {
     pub(crate) secrets: Secrets,
     pub(crate) authenticator: Authenticator,
     pub(crate) shared: SharedHandle,
-    /// Who hears what this endpoint is busy with.
+    /// Reports what this endpoint is busy with.
     pub(crate) activity: Activity,
-    /// Who is heard at all.
+    /// Decides which messages are admitted.
     pub(crate) admission: Admission,
     pub(crate) worker: WorkerId,
     pub(crate) now: Now,
     pub(crate) table: Table<ServerUser, ClientUser>,
-    /// Memory of server transactions that were answered, for new ones.
+    /// Memory of settled server transactions, for new ones.
     #[expect(clippy::vec_box, reason = "the boxes themselves are used again")]
     pub(crate) pool: Vec<Box<Live<ServerUser>>>,
     pub(crate) wheel: Wheel<Wake>,
@@ -264,9 +265,9 @@ pub(crate) struct Engine {
     pub(crate) aliases: Vec<(ConnId, SocketAddr)>,
     pub(crate) counters: Counters,
     pub(crate) flows: Flows,
-    /// Where long requests go by UDP at once.
+    /// Addresses to which long requests go by UDP at once.
     pub(crate) no_tcp: NoTcp,
-    /// Answers whose connection was gone, by source.
+    /// Responses that found their connection closed, counted per source.
     pub(crate) elsewhere: Elsewhere,
     pub(crate) indexes: Vec<HeaderIndex>,
     /// Some callers are asked for credentials.
@@ -278,15 +279,15 @@ pub(crate) struct Engine {
     /// Limits how many refused requests are reported.
     pub(crate) refusals: Refusals,
     pub(crate) draining: bool,
-    /// Server transactions without a final answer yet.
+    /// Server transactions without a final response yet.
     pub(crate) live: usize,
-    /// INVITE server transactions without a final answer yet.
+    /// INVITE server transactions without a final response yet.
     pub(crate) live_invites: usize,
     /// Final responses to INVITEs by code, and how long callers waited.
     pub(crate) calls: Calls,
     /// Some request may find, or need, state on the worker that owns its Call-ID.
     pub(crate) holds_state: bool,
-    /// Where the last look-up in the location service led; memory used again.
+    /// The contacts that the last look-up in the location service found; memory used again.
     pub(crate) found: Vec<LocationTarget>,
     /// Groups as this worker sees them: loads and turns are its own.
     pub(crate) groups: Vec<Arc<Group>>,
@@ -352,8 +353,8 @@ impl LocationTarget {
         }
     }
 
-    /// RFC 5630 §5.3: a request to a SIP URI goes on to one; a contact that is SIPS becomes SIP, and
-    /// is reached by TLS all the same. So is who registered by TLS.
+    /// RFC 5630 §5.3: a request to a SIP URI goes on to one. A contact that is SIPS becomes SIP, and
+    /// is reached by TLS all the same. So is a contact that was registered by TLS.
     pub(crate) fn settle_scheme(&mut self, secure: bool) {
         let sips = is_sips(&self.contact);
         self.secure = secure || sips || self.flow.transport.is_secure();
@@ -411,7 +412,8 @@ impl core::ops::Deref for SharedHandle {
 }
 
 impl Engine {
-    /// Whether what comes from there is believed: by its address, or by what its certificate proves.
+    /// Whether the peer of this flow is trusted: by its address, or by the domain that its
+    /// certificate proves.
     pub(crate) fn is_trusted(&self, flow: &Flow) -> bool {
         flow.proof == Proof::Trusted || directory::comes_from(&self.config.trust, flow)
     }
@@ -503,7 +505,7 @@ impl Engine {
         (owner != self.worker).then_some(owner)
     }
 
-    /// Notes an event, or counts that it was dropped. Whether it was noted.
+    /// Queues an event, or counts that it was dropped. Returns whether it was queued.
     pub(crate) fn event(&mut self, event: Event) -> bool {
         let has_room = self.events.len() < self.config.limits.events;
         if has_room {
@@ -514,8 +516,8 @@ impl Engine {
         has_room
     }
 
-    /// Parses `bytes` with a borrowed index and hands the message to `use_it`. `None`: no SIP.
-    /// For what was accepted before: no limit applies, since they may be lower by now.
+    /// Parses `bytes` with a borrowed index and hands the message to `use_it`. `None`: no SIP. For
+    /// messages that were accepted before: no limit applies, since limits may be lower by now.
     pub(crate) fn with_message<R>(
         &mut self,
         bytes: &[u8],

@@ -1,20 +1,20 @@
-//! Addresses at which TCP came to nothing: for a while, requests that are too long for a datagram go
-//! there by UDP at once, where trying TCP first would cost each of them the time-out of a connection.
+//! Addresses at which TCP failed. For a while, requests that are too long for a datagram go there by
+//! UDP at once: TCP first would cost each of them the time-out of a connection.
 //!
-//! Looked at for such requests only, and few: a list is searched from end to end. At the bound the
-//! oldest leaves, which costs whoever it is about one more try.
+//! Only such requests look here, and they are few: the list is searched from end to end. At the bound
+//! the oldest address leaves, which costs one more try of TCP there.
 
 use alloc::collections::VecDeque;
 use core::net::SocketAddr;
 
 use crate::time::Instant;
 
-/// The most that are remembered.
+/// The most addresses that are remembered.
 const MOST: usize = 256;
-/// For how long.
+/// How long an address is remembered.
 const MEMORY_US: u64 = 5 * 60 * 1_000_000;
 
-/// See the module.
+/// Addresses at which TCP failed; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct NoTcp {
     /// The oldest first.
@@ -31,7 +31,7 @@ impl NoTcp {
         self.entries.is_empty()
     }
 
-    /// TCP has come to nothing there.
+    /// Notes that TCP failed at this address.
     pub(crate) fn note(&mut self, address: SocketAddr, now: Instant) {
         self.forget(address);
         if self.entries.len() >= MOST {
@@ -40,13 +40,13 @@ impl NoTcp {
         self.entries.push_back((canonical(address), now));
     }
 
-    /// TCP works there.
+    /// Notes that TCP works at this address.
     pub(crate) fn forget(&mut self, address: SocketAddr) {
         let address = canonical(address);
         self.entries.retain(|(known, _)| *known != address);
     }
 
-    /// Whether TCP came to nothing there not long ago.
+    /// Whether TCP failed at this address not long ago.
     pub(crate) fn has(&mut self, address: SocketAddr, now: Instant) -> bool {
         let is_over = |noted: Instant| now.micros_since(noted) >= MEMORY_US;
         while self.entries.front().is_some_and(|(_, noted)| is_over(*noted)) {

@@ -1,5 +1,6 @@
-//! Guarded places: hosts to which calls may cost money, and denied destinations. A dialog's mark leads to the places
-//! that it names and to no others. Without that check the Request-URI would decide, which its sender writes.
+//! Guarded places: hosts to which calls may cost money, and denied destinations. A dialog's mark
+//! leads to the places that it names and to no others. Without that check the Request-URI would
+//! decide, which the peer writes.
 //!
 //! A place is a group, the target of a rule that relays, a domain that a rule rejects or asks for credentials for, or
 //! a denied destination ([`super::destination`]).
@@ -125,7 +126,7 @@ pub(crate) fn places(config: &Config) -> impl Iterator<Item = (PlaceId, &NextHop
     groups.chain(rules)
 }
 
-/// Where next hops with names are is known in the configuration that follows, too.
+/// Keeps the known addresses of named next hops in the configuration that follows.
 pub(super) fn keep_known(before: &Config, after: &mut Config) {
     let rules = after.routes.iter_mut().filter_map(|rule| match &mut rule.action {
         Action::Relay(relay) => match &mut relay.target {

@@ -29,7 +29,7 @@ const OF_ALL: u16 = 50;
 /// Bytes of a value of the request that are kept.
 const MOST_TEXT: usize = 128;
 
-/// See the module.
+/// Counts of reports; see the module.
 #[derive(Debug)]
 pub(crate) struct Refusals {
     places: Box<[Place]>,

@@ -1,4 +1,4 @@
-//! Answers that this server makes itself.
+//! Responses that this server makes.
 
 use alloc::vec::Vec;
 
@@ -82,7 +82,7 @@ impl Status<'static> {
         Self::TEMPORARILY_UNAVAILABLE.because(RefusalCause::ContactUnreachable);
     pub(crate) const CONTACT_UNUSABLE: Self =
         Self::TEMPORARILY_UNAVAILABLE.because(RefusalCause::ContactUnusable);
-    /// RFC 5630 §5.3: nothing that is SIPS goes on by anything but TLS.
+    /// RFC 5630 §5.3: a SIPS request goes on by TLS only.
     pub(crate) const NOT_SECURE: Self = Self::TEMPORARILY_UNAVAILABLE.because(RefusalCause::NotSecure);
 
     /// The `uri` of digest credentials is not the Request-URI (RFC 3261 §22.4, rule 5).
@@ -124,7 +124,7 @@ fn write_vias(out: &mut Vec<u8>, message: &Message<'_>, flow: Flow) {
     for (i, value) in message.values(HeaderName::Via).enumerate() {
         let top = if i == 0 { Via::parse(value.text) } else { None };
         if i == 0 && top.is_none() {
-            // Nobody can say where its values begin and end.
+            // The bounds of the values are unknown.
             for field in message.fields_named(HeaderName::Via) {
                 out.extend_from_slice(b"Via: ");
                 out.extend_from_slice(message.field_value(field));
@@ -141,8 +141,8 @@ fn write_vias(out: &mut Vec<u8>, message: &Message<'_>, flow: Flow) {
     }
 }
 
-/// Appends the Timestamp of a request to its 100, with the time that passed since the request
-/// came where that is a millisecond or more (§8.2.6.1).
+/// Appends the Timestamp of a request to its 100, with the time since the request came if that is a
+/// millisecond or more (§8.2.6.1).
 fn write_timestamp(out: &mut Vec<u8>, message: &Message<'_>, waited_us: u64) {
     let Some(value) = message.value(HeaderName::Timestamp) else {
         return;
@@ -174,7 +174,7 @@ fn write_field(out: &mut Vec<u8>, message: &Message<'_>, name: HeaderName) {
     }
 }
 
-/// What an answer is made of, beside the request.
+/// The parts of a response, beside those of the request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reply<'a> {
     pub(crate) status: Status<'a>,
@@ -183,8 +183,8 @@ pub(crate) struct Reply<'a> {
 }
 
 impl Engine {
-    /// Appends an answer to `message` (RFC 3261 §8.2.6). The message may be a broken one: what is
-    /// there is copied.
+    /// Appends a response to `message` (RFC 3261 §8.2.6). The message may be malformed: what is there
+    /// is copied.
     pub(crate) fn write_reply(
         &self,
         out: &mut Vec<u8>,
@@ -221,7 +221,7 @@ impl Engine {
         out.extend_from_slice(b"Content-Length: 0\r\n\r\n");
     }
 
-    /// To, with our tag where it has none and the answer is not a 100 (§8.2.6.2).
+    /// Appends To, with our tag if it has none and the response is not a 100 (§8.2.6.2).
     fn write_to(&self, out: &mut Vec<u8>, message: &Message<'_>, code: u16) {
         let Some(value) = message.value(HeaderName::To) else {
             return;
@@ -238,7 +238,7 @@ impl Engine {
 
     fn own_tag(&self, message: &Message<'_>) -> u64 {
         let from_tag = message.from().ok().and_then(|f| f.tag()).unwrap_or_default();
-        // The branch is that of this hop: the answer of another node that shares our secret, to
+        // The branch is that of this hop. So the response of another node that shares our secret, to
         // the same call, has another tag, and we do not absorb its ACK.
         let via = message.top_via().ok();
         let branch = via.as_ref().and_then(|v| v.branch()).unwrap_or_default();
@@ -246,7 +246,7 @@ impl Engine {
             .to_tag(message.call_id().unwrap_or_default(), from_tag, branch)
     }
 
-    /// Whether the To tag of this request is one that we put into an answer to its INVITE.
+    /// Whether the To tag of this request is one that we put into a response to its INVITE.
     pub(crate) fn has_own_tag(&self, message: &Message<'_>) -> bool {
         let Some(tag) = message.to().ok().and_then(|to| to.tag()) else {
             return false;
@@ -257,8 +257,8 @@ impl Engine {
         super::secrets::read_hex(digits, 16) == Some(u128::from(self.own_tag(message)))
     }
 
-    /// Answers a request: through its server transaction where it has one, else statelessly.
-    /// An ACK is never answered.
+    /// Responds to a request: through its server transaction if it has one, else statelessly. An ACK
+    /// gets no response.
     pub(crate) fn reply(
         &mut self,
         message: &Message<'_>,
@@ -288,8 +288,8 @@ impl Engine {
         self.activity.enter(before);
     }
 
-    /// Counts a final answer among those to INVITEs, where it is one to an INVITE that begins a call. With a server
-    /// transaction it is counted there.
+    /// Counts a final response, sent without a server transaction, to an INVITE that begins a call.
+    /// With a server transaction it is counted there.
     fn note_stateless_answer(&mut self, message: &Message<'_>, code: u16) {
         let begins_call =
             || message.method() == Some(Method::Invite) && message.to().is_ok_and(|to| to.tag().is_none());
@@ -298,7 +298,7 @@ impl Engine {
         }
     }
 
-    /// RFC 5626 §8: a keep-alive among the datagrams.
+    /// Responds to a STUN keep-alive among the datagrams (RFC 5626 §8).
     #[cold]
     pub(crate) fn answer_stun(&mut self, flow: Flow, request: &[u8]) {
         let mut text = core::mem::take(&mut self.scratch);
@@ -313,7 +313,7 @@ impl Engine {
         self.scratch = text;
     }
 
-    /// Counts an answer that is made here.
+    /// Counts a response that this server makes.
     pub(crate) fn count_reply(&mut self, code: u16) {
         let c = &mut self.counters;
         let counter = match code {

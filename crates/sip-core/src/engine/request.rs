@@ -1,4 +1,4 @@
-//! A request whose parts that routing needs have been read: parse, don't validate.
+//! A request, with the parts that routing needs already read: parse, don't validate.
 
 use sip_message::header::{CSeq, Mandatory, NameAddr, Via};
 use sip_message::{Defect, HeaderName, Message, Method, Uri};
@@ -8,32 +8,32 @@ use super::secrets::BranchInput;
 use crate::limits::Limits;
 use crate::transport::{Flow, via};
 
-/// Why a request may be relayed. Forwarding demands it, so that no way leads past the question.
+/// Why a request may be relayed. Forwarding demands this value, so that no path skips the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Authorized {
-    /// Its credentials are those of an account, and answer a challenge that went to its source.
+    /// Its credentials are those of an account, for a nonce that was sent to its source.
     Credentials,
-    /// The configuration lets it in without credentials.
+    /// The configuration exempts it from credentials.
     Exempt,
-    /// It belongs to a dialog, in which its side is not asked.
+    /// It belongs to a dialog, in which its side is not challenged.
     Dialog,
-    /// An ACK cannot be asked, a CANCEL must not be (RFC 3261 §22.1).
+    /// An ACK cannot be challenged, a CANCEL must not be (RFC 3261 §22.1).
     Unasked,
 }
 
 impl Authorized {
-    /// Whether its source address has been verified by it.
+    /// Whether it verifies the source address of the request.
     pub(crate) const fn source_verified(self) -> bool {
         matches!(self, Self::Credentials)
     }
 
-    /// Whether its source may get more than it sends: it is verified, or the operator lets it in as it is.
+    /// Whether the source may get more than it sends: it is verified, or the operator exempts it.
     pub(crate) const fn vouches_for_source(self) -> bool {
         matches!(self, Self::Credentials | Self::Exempt)
     }
 }
 
-/// A request that can be routed and answered.
+/// A request that can be routed and responded to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request<'a> {
     pub(crate) message: Message<'a>,
@@ -57,7 +57,7 @@ impl<'a> Request<'a> {
     /// Reads a request (RFC 3261 §8.1.1, §16.3 step 1).
     ///
     /// # Errors
-    /// What to answer.
+    /// The status to respond with.
     #[inline(always)]
     pub(crate) fn read(message: Message<'a>, flow: Flow) -> Result<Self, Status<'static>> {
         match message.defect() {
@@ -105,8 +105,8 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// What a request that arrives may have; not asked again of one that waited, because the limits
-    /// may be others by then.
+    /// Checks the limits of a request that arrives. They are not checked again after a wait, because
+    /// they may have changed by then.
     pub(crate) fn check_limits(&self, limits: &Limits) -> Result<(), Status<'static>> {
         if too_many(&self.message, HeaderName::Via, limits.via_values) {
             return Err(Status::bad_request("Too Many Via Values"));
@@ -128,7 +128,7 @@ impl<'a> Request<'a> {
         self.uri.sip().is_some_and(|uri| uri.secure)
     }
 
-    /// What its branch is made of.
+    /// The input of its branch.
     pub(crate) fn branch_input(&self) -> BranchInput<'a> {
         BranchInput {
             received_branch: self.via.branch().unwrap_or_default(),
@@ -142,7 +142,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Where answers to it go.
+    /// The flow that responses to it go to.
     pub(crate) fn reply_to(&self) -> Flow {
         via::reply_to(self.flow, &self.via)
     }

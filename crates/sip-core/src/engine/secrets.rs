@@ -1,4 +1,5 @@
-//! Keyed hashes: branches, Record-Route marks, To tags, and which worker owns a Call-ID.
+//! Keyed hashes: branches, marks of dialogs, loop marks, To tags, flow tokens, and choices among
+//! equals.
 //!
 //! SipHash is a pseudo-random function made for short inputs. To tags, flow tokens and loop marks are SipHash-2-4.
 //! What comes with every message is SipHash-1-3 of 128 bits: table keys, branches (64 bits, and a pad of 64) and the
@@ -78,8 +79,9 @@ impl Secrets {
             }
         };
         let fields = [of.received_branch, of.sent_by, of.call_id, of.from_tag, numbers];
-        // The pads of the methods whose Via hides something differ: a callee may know what one of them hides, as it may
-        // make the request itself. And no caller chooses a method for what its key becomes.
+        // The pads of methods that hide something in a Via differ: a callee may know what one of them
+        // hides, as it may make the request itself. And no caller chooses a method for what its key
+        // becomes.
         let hash = if is_common(of.method) {
             Fields(fields).hash128(self.branch)
         } else {
@@ -104,8 +106,8 @@ impl Secrets {
         &self.mark_domain.1
     }
 
-    /// What the marks of a dialog are made of, from what they say, Call-ID and the caller's tag: two halves, of which
-    /// neither tells the other.
+    /// The two halves that the marks of a dialog are made of, from what they say, Call-ID and the
+    /// caller's tag. Neither half reveals the other.
     pub(crate) fn mark(&self, says: [u8; 10], call_id: &[u8], caller_tag: &[u8]) -> [u64; 2] {
         let [a, b, c, d, e, f, g, h, i, j] = says;
         // The length says where the tag begins.
@@ -141,7 +143,8 @@ impl Secrets {
         hash64(self.below, fields)
     }
 
-    /// What the hash of hosts begins with: the dialog, so that hosts of one dialog tell nothing of another.
+    /// The start of the hash of hosts: the dialog, so that hosts of one dialog reveal nothing of
+    /// another.
     pub(crate) fn below_of_dialog(&self, call_id: &[u8], caller_tag: &[u8]) -> u64 {
         hash64(self.below, [call_id, caller_tag])
     }
@@ -152,18 +155,18 @@ impl Secrets {
         hash64(self.below, [&below.to_be_bytes(), &[round, a, b, c, d]]) as u32 & 0xff_ffff
     }
 
-    /// Makes a flow token ours (RFC 5626 §5.2), for this dialog only.
+    /// The MAC of a flow token of ours (RFC 5626 §5.2), for this dialog only.
     pub(crate) fn flow_mac(&self, flow: &[u8], call_id: &[u8], caller_tag: &[u8]) -> u64 {
         hash64(self.flow, [flow, call_id, caller_tag])
     }
 
-    /// Marks a forked request, by which it is known should it come back unchanged (RFC 5393 §4.2).
+    /// The mark of a forked request, by which it is known if it comes back unchanged (RFC 5393 §4.2).
     pub(crate) fn loop_mark(&self, uri: &[u8], call_id: &[u8], cseq: u32, rule: usize) -> u64 {
         let (cseq, rule) = (cseq.to_be_bytes(), rule.to_be_bytes());
         hash64(self.loops, [uri, call_id, &cseq, &rule, b"loop"])
     }
 
-    /// The To tag of answers that we make; their ACK is known by it (RFC 3261 §8.2.6.2, §8.2.7).
+    /// The To tag of responses that we make, by which their ACK is known (RFC 3261 §8.2.6.2, §8.2.7).
     /// An INVITE, its CANCEL and that ACK have their branch in common.
     pub(crate) fn to_tag(&self, call_id: &[u8], from_tag: &[u8], branch: &[u8]) -> u64 {
         hash64(self.tag, [call_id, from_tag, branch])
@@ -191,20 +194,20 @@ const fn is_common(method: Method<'_>) -> bool {
     !matches!(method, Method::Subscribe | Method::Refer | Method::Other(_))
 }
 
-/// A branch, and what only this domain's nodes can tell from the same request.
+/// A branch, and a pad that only this domain's nodes can derive from the same request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Branched {
-    /// What the branch is known by.
+    /// The part of the branch that identifies it.
     pub(crate) id: u64,
-    /// Hides what a Via of ours carries through other hands.
+    /// Hides the value that our Via carries through other hands.
     pub(crate) pad: u64,
 }
 
-/// What a branch is made of.
+/// The input of a branch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BranchInput<'a> {
-    /// Branch of the topmost Via as received; empty where it has none (RFC 2543): the other
-    /// fields tell its requests apart.
+    /// Branch of the topmost Via as received; empty if it has none (RFC 2543): the other fields
+    /// distinguish its requests.
     pub(crate) received_branch: &'a [u8],
     /// `sent-by` host of that Via as written.
     pub(crate) sent_by: &'a [u8],
@@ -289,7 +292,7 @@ fn hash64<const N: usize>(key: Key, fields: [&[u8]; N]) -> u64 {
 /// Each byte of `nibbles`, which are below 16, as a hexadecimal digit.
 const fn digits_of(nibbles: u64) -> u64 {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
-    // Bit 4 of a sum with 6 tells the letters, which stand 39 further on.
+    // Bit 4 of a sum with 6 marks the letters, which stand 39 further on.
     let letters = ((nibbles + ONES * 6) >> 4) & ONES;
     nibbles + ONES * b'0' as u64 + letters * 39
 }

@@ -1,4 +1,5 @@
-//! What makes the caller's mark of a dialog ([`crate::proxy::mark`]): it waits for the responses with their request.
+//! The seed of the caller's mark of a dialog ([`crate::proxy::mark`]), kept with its request until
+//! the responses come.
 
 use core::num::NonZeroU64;
 
@@ -7,9 +8,10 @@ use super::secrets::{Secrets, hex16};
 /// Bits of a MAC.
 const MAC_BITS: u64 = (1 << 48) - 1;
 
-/// What makes the caller's mark of a dialog: 48 bits that the callee does not get to know, and above them 16 of the
-/// callee's MAC, by which a mark in a response is known to be of its transaction. A transaction keeps it. Without state
-/// our Via carries it, under a pad that only the request tells ([`crate::engine::secrets::Branched`]).
+/// The seed of the caller's mark of a dialog: 48 bits that are hidden from the callee, and above them
+/// 16 of the callee's MAC. By the latter a mark in a response is known to be of its transaction. A
+/// transaction keeps the seed. Without state our Via carries it, under a pad that only the request
+/// yields ([`crate::engine::secrets::Branched`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seed(NonZeroU64);
 
@@ -28,29 +30,32 @@ pub(crate) struct Turn {
 const ROUNDS: core::ops::Range<u8> = 0..4;
 
 impl Seed {
-    /// Of a mark that ends with `mac`, and of bits that nothing else shows.
+    /// The seed of a mark that ends with `mac`, with hidden bits that nothing else shows.
     #[inline]
     pub(crate) fn new(mac: u64, hidden: u64) -> Option<Self> {
         NonZeroU64::new(mac << 48 | hidden >> 16).map(Self)
     }
 
-    /// Of what a Via carries. Where that is not as we wrote it, it makes marks that are good for nothing.
+    /// The seed that a Via carries. If the Via was changed, the seed makes marks that are not valid.
     #[inline]
     pub(crate) fn uncovered(hidden: u64, pad: u64) -> Option<Self> {
         NonZeroU64::new(hidden ^ pad).map(Self)
     }
 
-    /// For a Via.
+    /// The form in which a Via carries it.
     #[inline]
     pub(crate) const fn hidden_by(self, pad: u64) -> u64 {
         self.0.get() ^ pad
     }
 
-    /// For a request that other hosts stand below in Record-Route; `below` is their hash, and 0 where there are none.
-    /// Only a response with the same hosts opens it. So a callee that writes another host below, which would
-    /// get the caller's requests with the caller's mark, has a mark made that is good for nothing. The seed is under a
-    /// cipher rather than a pad, since a callee that knows a pad from calls of its own would find out the seed. The bits
-    /// that show are changed, too: of two passes through this server each turns its own mark.
+    /// The sealed seed, for a request with other hosts below in Record-Route. `below` is their hash;
+    /// 0: there are none. Only a response with the same hosts opens it. A callee could write another
+    /// host below, which would get the caller's requests with the caller's mark; so that mark is not
+    /// valid.
+    ///
+    /// The seed is under a cipher and not a pad, since a callee could know a pad from calls of its
+    /// own, and find out the seed. The bits that show are changed, too: of two passes through this
+    /// server each turns its own mark.
     pub(crate) fn sealed(self, secrets: &Secrets, below: u64) -> Option<Self> {
         if below == 0 {
             return Some(self);
@@ -62,7 +67,7 @@ impl Seed {
         })
     }
 
-    /// What was sealed, for a value of the response that these hosts stand below.
+    /// The seed that was sealed, for a value of the response with these hosts below.
     pub(crate) fn opened(self, secrets: &Secrets, below: u64) -> Option<Self> {
         if below == 0 {
             return Some(self);
@@ -74,12 +79,12 @@ impl Seed {
         })
     }
 
-    /// With the bits changed that show which mark is to be turned.
+    /// The seed with the bits changed that show which mark is to be turned.
     fn shown_by(self, below: u64) -> Option<Self> {
         NonZeroU64::new(self.0.get() ^ below & !MAC_BITS).map(Self)
     }
 
-    /// With the two halves of its hidden bits changed.
+    /// The seed with the two halves of its hidden bits changed.
     fn with_halves(self, change: impl FnOnce(u32, u32) -> (u32, u32)) -> Option<Self> {
         const HALF: u64 = 0xff_ffff;
         let bits = self.0.get();
@@ -87,7 +92,7 @@ impl Seed {
         NonZeroU64::new(bits & !MAC_BITS | u64::from(left) << 24 | u64::from(right)).map(Self)
     }
 
-    /// For a response with this tag of the callee.
+    /// How a response with this tag of the callee turns marks.
     #[inline]
     pub(crate) fn turn(self, callee_tag: &[u8]) -> Turn {
         Turn {

@@ -1,4 +1,4 @@
-//! Questions under way and the requests that wait for their answers.
+//! Queries under way, and the requests that wait for their results.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -21,9 +21,9 @@ use crate::transport::Flow;
 const SOURCE_SHARE: usize = 8;
 const SOURCE_LEAST: usize = 64;
 
-/// The most record sets that one target waits for: services of two transports, both address
-/// families of each candidate, and some to spare. Answers that end before the next one is there
-/// would else be asked for in turns.
+/// The most record sets that one target waits for: services of two transports, both address families
+/// of each candidate, and some to spare. Else records that expire before the next ones are there
+/// would be asked for in turns.
 pub(crate) const MAX_ASKED: u8 = 40;
 
 /// How long the core waits for name service, milliseconds.
@@ -38,15 +38,15 @@ pub(crate) struct Parked {
     pub(crate) flow: Flow,
     /// Its bytes, where no transaction holds them.
     pub(crate) bytes: Box<[u8]>,
-    /// Its server transaction, where it has one.
+    /// Its server transaction, if it has one.
     pub(crate) server: Option<ServerKey>,
     /// Why it may be relayed, if that is decided.
     pub(crate) authorized: Option<Authorized>,
     /// The domain of which any account will do; 0: that of From is asked.
     pub(crate) any_account_of: DomainNumber,
-    /// How often it waited for name service, this time included.
+    /// Waits for name service so far, this one included.
     pub(crate) asked: u8,
-    /// The target whose name it waits for, where it has a response context.
+    /// The target with the name that it waits for, if it has a response context.
     pub(crate) target: Option<u8>,
     /// Its flow is watched while it waits.
     pub(crate) watched: bool,
@@ -58,7 +58,7 @@ impl Parked {
     }
 }
 
-/// What a question is for.
+/// The purpose of a query.
 #[derive(Debug)]
 pub(crate) enum Purpose {
     /// Check the credentials of this request.
@@ -69,7 +69,7 @@ pub(crate) enum Purpose {
         kind: RecordKind,
         waiters: Vec<Parked>,
     },
-    /// Answer this REGISTER once its bindings are on disk.
+    /// Respond to this REGISTER once its bindings are on disk.
     Save {
         parked: Parked,
         /// The 200 to send.
@@ -83,12 +83,12 @@ pub(crate) enum Purpose {
     },
 }
 
-/// What a REGISTER is told.
+/// The response to a REGISTER, once it is saved.
 #[derive(Debug)]
 pub(crate) struct Told {
     /// The 200.
     pub(crate) response: Box<[u8]>,
-    /// Bindings that it tells.
+    /// Number of bindings in it.
     pub(crate) contacts: usize,
 }
 
@@ -98,7 +98,7 @@ struct Open {
     timer: Option<TimerId>,
 }
 
-/// All questions under way.
+/// All queries under way.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     open: Slab<Open>,
@@ -108,7 +108,7 @@ pub(crate) struct Waiting {
     pub(crate) bytes: usize,
     /// How many requests of each source wait for credentials.
     sources: BTreeMap<Source, u32>,
-    /// Those that have their answer and wait for their turn; they count in the two above.
+    /// Requests that have their result and wait for their turn; they count in `requests` and `bytes`.
     answered: VecDeque<Parked>,
 }
 
@@ -140,18 +140,18 @@ impl Waiting {
         }
     }
 
-    /// Whether some have their answer and wait for their turn.
+    /// Whether some requests have their result and wait for their turn.
     pub(crate) fn has_answered(&self) -> bool {
         !self.answered.is_empty()
     }
 
-    /// These have their answer.
+    /// Takes requests that have their result.
     pub(crate) fn await_turn(&mut self, waiters: Vec<Parked>) {
         self.count(waiters.len(), total_size(&waiters));
         self.answered.extend(waiters);
     }
 
-    /// The next one whose turn it is.
+    /// The next request in turn.
     pub(crate) fn next_answered(&mut self) -> Option<Parked> {
         let parked = self.answered.pop_front()?;
         self.discount(1, parked.size());
@@ -168,7 +168,7 @@ fn slab_key(id: QueryId) -> Option<Key> {
 }
 
 impl Engine {
-    /// Whether one more request may wait, which keeps this much of its message. Counts the refusal.
+    /// Whether one more request may wait, of which this many bytes are kept. Counts the refusal.
     pub(crate) fn may_park(&mut self, bytes: usize) -> bool {
         let limits = &self.config.limits;
         let size = bytes.saturating_add(core::mem::size_of::<Parked>());
@@ -191,7 +191,8 @@ impl Engine {
         may
     }
 
-    /// Asks a back-end; `purpose` comes back with the answer or when the deadline passes.
+    /// Sends a query to a back-end. `purpose` comes back with the result, or when the deadline
+    /// passes.
     pub(crate) fn ask(&mut self, kind: QueryKind, purpose: Purpose) {
         let deadline_ms = match &purpose {
             Purpose::Credentials(_) => self.config.credentials_deadline_ms,
@@ -229,7 +230,7 @@ impl Engine {
         self.waiting.names.contains_key(&self.key_of(name, kind))
     }
 
-    /// By which a look-up is found: names are chosen by peers, so the key is a keyed hash.
+    /// The key of a look-up. Peers choose the names, so it is a keyed hash.
     fn key_of(&self, name: &[u8], kind: RecordKind) -> u128 {
         self.secrets.map_key([name, &[kind as u8]])
     }
@@ -253,7 +254,7 @@ impl Engine {
         }
     }
 
-    /// Asks for these records, for which no request waits.
+    /// Queries these records, for which no request waits.
     pub(crate) fn ask_for_name(&mut self, name: Box<[u8]>, kind: RecordKind) {
         if !self.is_asking(&name, kind) {
             let purpose = Purpose::Resolve {
@@ -282,7 +283,7 @@ impl Engine {
         Err(parked)
     }
 
-    /// Takes a question out, because it was answered or its deadline passed.
+    /// Takes a query out, because it has its result or its deadline passed.
     pub(crate) fn take_question(&mut self, id: QueryId) -> Option<Purpose> {
         let open = self.waiting.open.remove(slab_key(id)?)?;
         if let Some(timer) = open.timer {
