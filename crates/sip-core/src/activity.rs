@@ -1,7 +1,7 @@
-//! What a worker is busy with, told where it changes, so that its CPU time can be split.
+//! The component on which a worker spends its CPU time.
 //!
-//! The core knows no clock: it only says what begins, to an [`Observer`] that the shell lends it. Where
-//! nobody observes, which is nearly always, saying so is one comparison.
+//! The core reads no clock. It reports each change of component to an [`Observer`] that the shell
+//! lends it. Without an observer, which is the usual case, a report is one comparison.
 
 use alloc::sync::Arc;
 use core::fmt::Debug;
@@ -60,7 +60,7 @@ components! {
     Build => "build";
     /// Timers that fire: looking for them, and what is due on connections.
     Timers => "timers";
-    /// Questions to stores and name service, and taking in their answers.
+    /// Queries to stores and name service, and taking in their results.
     Store => "store";
     /// Messages given to, or taken from, other workers.
     HandOver => "hand-over";
@@ -68,24 +68,25 @@ components! {
     Other => "other";
 }
 
-/// Hears what a worker is busy with.
+/// Receives each change of a worker's component.
 pub trait Observer: Debug + Send + Sync {
-    /// From now on it is `component`; what it was until now.
+    /// Notes that the worker enters `component`. Returns the component that it leaves.
     fn enter(&self, component: Component) -> Component;
 }
 
-/// Where it is told. Cheap to clone; observed by nobody by default.
+/// A handle that reports changes of component, if there is an observer. Cheap to clone; without an
+/// observer by default.
 #[derive(Clone, Debug, Default)]
 pub struct Activity(Option<Arc<dyn Observer>>);
 
 impl Activity {
-    /// What is observed by `observer`.
+    /// A handle that reports to `observer`.
     pub fn observed(observer: Arc<dyn Observer>) -> Self {
         Self(Some(observer))
     }
 
-    /// From now on it is `component`. What comes back is to be entered again where the caller goes on with
-    /// what it did before; where nobody observes it means nothing.
+    /// Reports that the worker enters `component`. Returns the component that it leaves, to be
+    /// entered again when that work goes on; without an observer, `component` itself.
     #[inline]
     pub fn enter(&self, component: Component) -> Component {
         match &self.0 {

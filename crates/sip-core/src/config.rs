@@ -1,6 +1,7 @@
-//! What the core needs to know of the configuration: plain, validated values. The program reads
-//! TOML, reports errors with file, line, key and remedy, and hands this over; the core never
-//! sees a half-valid configuration.
+//! The configuration as the core uses it: plain, validated values.
+//!
+//! The shell reads TOML and reports errors with file, line, key and remedy. The core never sees a
+//! half-valid configuration.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -36,16 +37,16 @@ pub struct Config {
     pub registrar: RegistrarPolicy,
     /// Sources whose asserted identities are believed.
     pub trust: Vec<Network>,
-    /// SIP domains, lower case, that are trusted where they have proved to be these by certificate.
-    /// The shell compares: [`crate::transport::Proof::Trusted`].
+    /// SIP domains, lower case, that are trusted if the peer's certificate proves them. The shell
+    /// compares: [`crate::transport::Proof::Trusted`].
     pub trust_names: Vec<Box<str>>,
     /// Where contacts and followed redirects may lead.
     pub destinations: Destinations,
-    /// What is done about who sends too much, or what nobody wants.
+    /// Abuse control: limits and bans of sources, and requests that are dropped.
     pub abuse: Abuse,
     /// How long a request may wait for credentials, milliseconds.
     pub credentials_deadline_ms: u32,
-    /// Answer when credentials cannot be had: 503 or 504.
+    /// Status code of the response if credentials cannot be had: 503 or 504.
     pub credentials_unavailable: u16,
     /// Number of workers; a Call-ID belongs to worker `hash(Call-ID) mod workers`.
     pub workers: u16,
@@ -93,13 +94,13 @@ pub struct Abuse {
     pub rate: u32,
     /// Messages that it may send at once; at least 1.
     pub burst: u32,
-    /// Sources that one worker counts; of more, those that sent least lately are forgotten.
+    /// Sources that one worker counts. Beyond that, sources that sent little lately are forgotten.
     pub sources: usize,
     /// Networks that are neither limited nor banned, beside the trust domain.
     pub exempt: Vec<Network>,
-    /// Sources may be banned for what they do: what belongs to the trust domain is learnt.
+    /// Sources may be banned for what they do. So the addresses of the trust domain are learnt.
     pub bans: bool,
-    /// What is dropped without an answer.
+    /// Patterns of requests that are dropped without a response.
     pub scanners: Scanners,
 }
 
@@ -139,7 +140,8 @@ pub struct Listener {
     pub sent_by: Box<[u8]>,
     /// Take Route headers that are not ours in new requests (from `trust` sources only).
     pub preloaded_route: bool,
-    /// Web pages of any origin may open a WebSocket here, so the browser's address says nothing of the page.
+    /// Web pages of any origin may open a WebSocket here, so the browser's address says nothing about
+    /// the page.
     pub any_page: bool,
 }
 
@@ -163,13 +165,14 @@ pub struct Domain {
     pub auth: AuthPolicy,
 }
 
-/// Who must authenticate, and how.
+/// The authentication policy of a domain: methods that need credentials, and the parameters of
+/// challenges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthPolicy {
     /// Realm of challenges.
     pub realm: Box<[u8]>,
-    /// Methods that need credentials, upper case; `*`: outside of dialogs, all that can be asked for
-    /// them. Empty: none.
+    /// Methods that need credentials, upper case. `*`: outside of dialogs, all methods that can be
+    /// challenged. Empty: none.
     pub methods: Vec<Box<[u8]>>,
     /// Algorithms offered, in order of preference (RFC 8760); never empty.
     pub algorithms: Vec<Algorithm>,
@@ -180,10 +183,10 @@ pub struct AuthPolicy {
 }
 
 impl AuthPolicy {
-    /// Whether a request of this method needs credentials where no rule says otherwise. In a dialog
-    /// only methods that are named do: many phones answer no challenge to a BYE, PRACK or NOTIFY.
+    /// Whether a request of this method needs credentials if no rule says otherwise. In a dialog only
+    /// listed methods do: many phones do not resend a BYE, PRACK or NOTIFY after a challenge.
     pub(crate) fn asks(&self, method: &[u8], in_dialog: bool) -> bool {
-        // RFC 3261 §22.1: nobody can answer for an ACK, and a CANCEL is not sent again.
+        // RFC 3261 §22.1: an ACK has no response, and a CANCEL is not sent again.
         let all = !in_dialog && method != b"ACK" && method != b"CANCEL";
         self.methods.iter().any(|m| **m == *method || all && **m == *b"*")
     }
@@ -248,7 +251,7 @@ pub type HeaderIs = (Box<[u8]>, Box<[u8]>);
 pub enum Action {
     /// Send on.
     Relay(Relay),
-    /// Answer 302 (RFC 3261 §8.3).
+    /// Respond with 302 (RFC 3261 §8.3).
     Redirect(Redirect),
     /// Refuse.
     Reject {
@@ -270,7 +273,7 @@ pub struct Relay {
     pub prefix: Box<[u8]>,
     /// Put the next hop's host and port into the Request-URI.
     pub rewrite_host: bool,
-    /// Seconds until a branch is given up without a final answer; `None`: timer C.
+    /// Seconds until a branch is given up without a final response; `None`: timer C.
     pub timeout_s: Option<u32>,
     /// Follow the contacts of a 3xx (RFC 3261 §16.7 step 4), for domains of ours, with state.
     pub recurse: bool,
@@ -345,11 +348,11 @@ pub struct RegistrarPolicy {
     pub default_expires_s: u32,
     /// Longer ones are shortened to this, seconds.
     pub max_expires_s: u32,
-    /// When a REGISTER is answered.
+    /// When the response to a REGISTER is sent.
     pub durability: Durability,
 }
 
-/// When a REGISTER is answered.
+/// When the response to a REGISTER is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// Once its bindings are on disk.

@@ -13,7 +13,7 @@ use core::net::{IpAddr, SocketAddr};
 /// Defines the counters once: field, Prometheus name and help.
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $field:ident => $name:literal { $($label:literal),* };)+) => {
-        /// Counts since the endpoint was made. One per worker, written only by it.
+        /// Counts since the endpoint was made. One set per worker, written only by it.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counters { $($(#[doc = $doc])+ pub $field: u64,)+ }
 
@@ -217,7 +217,7 @@ counters! {
     transactions_unreachable => "transactions_unreachable" {};
     /// Requests refused because a limit was reached.
     limited_transactions => "limit_reached" { "limit=\"transactions\"" };
-    /// Answers of which nothing was kept, to be sent again or as the best of several.
+    /// Responses of which nothing was kept, to be sent again or as the best of several.
     limited_answers => "limit_reached" { "limit=\"answers\"" };
     /// Requests refused because a limit was reached.
     limited_parked => "limit_reached" { "limit=\"parked\"" };
@@ -231,11 +231,11 @@ counters! {
     limited_flows => "limit_reached" { "limit=\"flows\"" };
     /// Requests refused because a limit was reached.
     limited_aliases => "limit_reached" { "limit=\"aliases\"" };
-    /// Answers dropped, beyond those that may go to the places that one source's Via names.
+    /// Responses dropped, beyond those that may go to the addresses in the Via of one source.
     limited_elsewhere => "limit_reached" { "limit=\"answers-elsewhere\"" };
     /// Sources forgotten although they had sent something lately, as the table was full.
     sources_evicted => "sources_evicted" {};
-    /// Messages of sources that were not counted, as nobody could be forgotten for them.
+    /// Messages of sources that were not counted, as no other source could be forgotten.
     sources_untracked => "sources_untracked" {};
     /// Bindings whose connection has closed.
     flows_lost => "registration_flows_lost" {};
@@ -269,13 +269,13 @@ counters! {
     auth_uri_rewritten => "auth_uri_rewritten" { "result=\"accepted\"" };
     /// Credentials whose `uri` is not the Request-URI, accepted if both name the same user here.
     auth_uri_refused => "auth_uri_rewritten" { "result=\"refused\"" };
-    /// Questions asked of a back-end.
+    /// Queries sent to a back-end.
     queries_credentials => "queries" { "kind=\"credentials\"" };
-    /// Questions asked of a back-end.
+    /// Queries sent to a back-end.
     queries_resolve => "queries" { "kind=\"resolve\"" };
-    /// Questions asked of a back-end.
+    /// Queries sent to a back-end.
     queries_save => "queries" { "kind=\"save-bindings\"" };
-    /// Questions without an answer by their deadline.
+    /// Queries without a result by their deadline.
     queries_expired => "queries_expired" {};
 }
 
@@ -308,10 +308,10 @@ pub struct Gauges {
     pub sources: u64,
 }
 
-/// Something worth a record.
+/// An event for logs and call records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A REGISTER was answered 200.
+    /// A REGISTER got 200.
     Registered {
         /// `user@domain`.
         aor: Box<[u8]>,
@@ -320,13 +320,13 @@ pub enum Event {
         /// Bindings after it.
         contacts: u32,
     },
-    /// An INVITE that we hold state for got its final answer.
+    /// An INVITE for which this worker holds state got its final response.
     CallAnswered {
         /// Call-ID.
         call_id: Box<[u8]>,
         /// Status code relayed to the caller.
         status: u16,
-        /// Microseconds from the INVITE's arrival to the answer.
+        /// Microseconds from the INVITE's arrival to that response.
         after_us: u64,
     },
     /// A response with a flaw came. It was mended and relayed, or it ended its branch.
@@ -337,10 +337,11 @@ pub enum Event {
         call_id: Box<[u8]>,
         /// What is wrong: one of few texts.
         flaw: &'static str,
-        /// Whether it went on.
+        /// Whether it was mended.
         mended: bool,
     },
-    /// Wrong credentials, unknown user, or a request in another's name.
+    /// Authentication failed: wrong credentials, an unknown user, or a request in another user's
+    /// name.
     AuthFailed {
         /// `username` as sent.
         user: Box<[u8]>,
@@ -348,22 +349,22 @@ pub enum Event {
         source: SocketAddr,
         /// Method of the request.
         method: Box<[u8]>,
-        /// Domain whose credentials were asked for.
+        /// Domain of which credentials were asked for.
         domain: Box<[u8]>,
         /// Call-ID of the request.
         call_id: Box<[u8]>,
         /// Why.
         reason: AuthFailure,
-        /// Whether it may be held against the source: a guess at a password, from outside of the
-        /// trust domain, and certainly from there. A datagram's source is certain once a nonce has
-        /// come back from where it was sent to.
+        /// Whether it counts towards a ban of the source: a guess at a password, from a verified
+        /// source outside of the trust domain. The source of a datagram is verified if it returns a
+        /// nonce that was sent to it.
         counts: bool,
         /// `Some`: log it, with the number of failures of this source and reason that were not logged since the last
         /// that was. `None`: do not log it; it is an event so that abuse control can count it.
         unreported: Option<u32>,
     },
-    /// This server has refused a request. Reported for each, up to a bound for a source and status and one
-    /// for all.
+    /// This server refused a request. Each is reported, up to a bound for one source and status, and
+    /// a bound for all.
     Refused {
         /// Source.
         source: SocketAddr,
@@ -382,7 +383,7 @@ pub enum Event {
         /// Number of the rule that the request went by, from 0; `None`: none matched, or none was looked for. Rules may
         /// have other numbers since, if the configuration has been loaded again.
         rule: Option<u16>,
-        /// Status code of the answer.
+        /// Status code of the response.
         status: u16,
         /// Its reason phrase.
         reason: Box<str>,
@@ -391,8 +392,8 @@ pub enum Event {
         /// Refusals of this source, status and cause since the last report that were not reported.
         unreported: u32,
     },
-    /// Credentials were accepted whose `uri` is not the Request-URI but another of the same user. Reported for each, up
-    /// to a bound for a source and one for all.
+    /// Credentials were accepted for a `uri` that is not the Request-URI but another of the same
+    /// user. Each is reported, up to a bound for one source and a bound for all.
     DigestUriRewritten {
         /// Source.
         source: SocketAddr,
@@ -418,47 +419,48 @@ pub enum Event {
     Scanned {
         /// Source.
         source: SocketAddr,
-        /// By what it was known.
+        /// The part of the request by which it was recognised.
         sign: ScanSign,
-        /// Whether it may be held against the source; see [`Event::AuthFailed`].
+        /// Whether it counts towards a ban of the source; see [`Event::AuthFailed`].
         counts: bool,
-        /// `Some`: it is time to tell of this source, and of so many since the last time.
+        /// `Some`: log it, with the number of such requests of this source since the last that was
+        /// logged.
         told: Option<u32>,
     },
-    /// A peer of the trust domain is at this address. Told at once and then now and then.
+    /// A peer of the trust domain is at this address. Reported at once, then from time to time.
     PeerMet {
         /// Its address.
         address: IpAddr,
     },
-    /// A member of a group gets no calls any more.
+    /// A member of a group failed, and gets no calls any more.
     MemberFailed {
         /// Name of the group.
         group: Box<[u8]>,
         /// URI of the member.
         member: Box<[u8]>,
     },
-    /// A member of a group answers again, and gets calls again.
+    /// A member of a group responds again, and gets calls again.
     MemberRecovered {
         /// Name of the group.
         group: Box<[u8]>,
         /// URI of the member.
         member: Box<[u8]>,
     },
-    /// A next hop did not answer, or could not be reached.
+    /// A next hop gave no response in time, or could not be reached.
     NextHopFailed {
-        /// Where the request had gone.
+        /// Address to which the request was sent.
         destination: SocketAddr,
-        /// Time-out, or an error of the transport.
+        /// Whether it was a time-out, and not an error of the transport.
         timed_out: bool,
     },
 }
 
-/// Why authentication failed; never told to the peer.
+/// The reason of a failed authentication; never sent to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthFailure {
     /// No such subscriber.
     UnknownUser,
-    /// The response does not match.
+    /// The digest response does not match.
     WrongPassword,
     /// Good credentials, but another's address in From, To or P-Preferred-Identity.
     NotOwner,
@@ -466,7 +468,7 @@ pub enum AuthFailure {
     Replay,
 }
 
-/// By what a scanner was known.
+/// The part of a request by which a scanner was recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScanSign {
     /// User-Agent.

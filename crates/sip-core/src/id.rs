@@ -8,8 +8,8 @@ pub struct ListenerId(pub u16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkerId(pub u16);
 
-/// A stream connection: which worker owns it, its slot there, and the slot's generation, so
-/// that a number that outlived its connection names nothing.
+/// A stream connection: the worker that owns it, its slot there, and the slot's generation. With the
+/// generation, a number that outlived its connection names nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnId {
     /// The worker whose loop owns the socket.
@@ -20,11 +20,11 @@ pub struct ConnId {
     pub generation: u32,
 }
 
-/// A question that the core asked ([`crate::query::Query`]); its answer carries the same id.
-/// The generation makes a late answer to a forgotten question harmless.
+/// The identifier of a query ([`crate::query::Query`]), which its result carries, too. The generation
+/// makes a late result of a forgotten query harmless.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QueryId {
-    /// Slot in the endpoint's table of open questions.
+    /// Slot in the endpoint's table of open queries.
     pub slot: u32,
     /// Counts the slot's uses.
     pub generation: u32,

@@ -1,7 +1,7 @@
-//! Sub-keys: everything secret comes from one secret and a label, here and nowhere else.
+//! Sub-keys: every secret value is derived from one secret and a label, here and nowhere else.
 //!
-//! `HMAC-SHA-256(secret, label)` (RFC 2104): the step that HKDF calls expand (RFC 5869 §2.3), for
-//! one block. Who learns one sub-key learns neither the secret nor another sub-key.
+//! `HMAC-SHA-256(secret, label)` (RFC 2104): the step that HKDF calls expand (RFC 5869 §2.3), for one
+//! block. A sub-key reveals neither the secret nor another sub-key.
 
 use sha2::{Digest, Sha256};
 use zeroize::Zeroize;

@@ -1,22 +1,23 @@
-//! Every bound of the core, in one place. What happens at each is said beside it and counted.
+//! Every bound of the core, with what happens when it is reached. Each such case is counted.
 
 /// Upper bounds. The defaults suit one worker with a few gigabytes of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Header fields of one message; more: 400 (or dropped where no answer can be built).
+    /// Header fields of one message; more: 400 (or dropped if no response can be built).
     pub headers: usize,
     /// Bytes of start line and headers of one message on a stream; more: 400 and the connection is closed.
     pub header_bytes: usize,
     /// Bytes of one body on a stream; more: 413 and the connection is closed.
     pub body_bytes: usize,
-    /// Live (not yet finished) transactions of one worker; at the limit a new request that needs
-    /// one is answered 503, statelessly.
+    /// Live (not yet finished) transactions of one worker. At the limit a new request that needs one
+    /// gets 503, statelessly.
     pub transactions: usize,
-    /// Transactions of one worker, finished ones included, which are kept for 32 s to answer
-    /// retransmissions; at the limit a new request that needs one is answered 503, statelessly.
+    /// Transactions of one worker, finished ones included, which are kept for 32 s to absorb
+    /// retransmissions. At the limit a new request that needs one gets 503, statelessly.
     pub held_transactions: usize,
-    /// Bytes of the messages that one worker's transactions hold; at the limit a new request that needs
-    /// one is answered 503, statelessly. An eighth above it ([`Limits::answer_bytes`]) no answer is kept.
+    /// Bytes of the messages that one worker's transactions hold. At the limit a new request that
+    /// needs a transaction gets 503, statelessly. An eighth above it ([`Limits::answer_bytes`]) no
+    /// response is kept.
     pub transaction_bytes: usize,
     /// Branches of one request, over all its targets and their addresses (at most 255); at the
     /// limit no other is tried.
@@ -27,9 +28,9 @@ pub struct Limits {
     pub parked_bytes: usize,
     /// Contacts of one address-of-record; one more: 403 (the registrar's own policy).
     pub contacts_per_aor: usize,
-    /// Bytes that the registrations of all workers take. At the limit a REGISTER that adds a contact is
-    /// refused with 503; an eighth above it also one that makes the texts of those that there are longer.
-    /// What a store held at the start is taken whatever it is.
+    /// Bytes that the registrations of all workers take. At the limit a REGISTER that adds a contact
+    /// gets 503; an eighth above it, also one that lengthens the texts of existing contacts. Records
+    /// that a store held at the start are always taken.
     pub location_bytes: usize,
     /// Entries of the resolver's cache of one worker; at the limit the soonest to expire leaves, names
     /// without records first.
@@ -41,23 +42,23 @@ pub struct Limits {
     pub nonces: usize,
     /// Route header values of one request; more: 400.
     pub route_values: usize,
-    /// Addresses-of-record registered over one connection that are known when it closes; of more, a call
-    /// learns that it has when it is sent there. Those that have unregistered or moved are forgotten as
-    /// others come.
+    /// Addresses-of-record registered over one connection that are known when it closes. Beyond that,
+    /// a call finds the connection closed when it is sent there. Addresses-of-record that have
+    /// unregistered or moved are forgotten as others come.
     pub registrations_per_connection: usize,
-    /// Connections of which one worker knows what hangs on them; of more, whoever waits for something on
-    /// one learns by a timer that it has closed.
+    /// Connections of one worker with known registrations, transactions and waiting REGISTERs. Beyond
+    /// that, a transaction learns by a timer that its connection has closed.
     pub flows: usize,
     /// Via header values of one message; more: 400.
     pub via_values: usize,
-    /// Bytes of a request over UDP; a longer one leaves by TCP where there is such a listener and its
+    /// Bytes of a request over UDP. A longer one leaves by TCP if there is a TCP listener and its
     /// next hop did not name UDP (RFC 3261 §18.1.1). 0: none is too long.
     pub udp_mtu: usize,
 }
 
 impl Limits {
-    /// Bytes within which transactions keep answers, to send them again, or as the best of several. One that
-    /// would be beyond is sent all the same.
+    /// Bytes within which transactions keep responses, to send them again or as the best of several.
+    /// A response beyond it is sent all the same.
     pub(crate) const fn answer_bytes(&self) -> usize {
         self.transaction_bytes.saturating_add(self.transaction_bytes / 8)
     }

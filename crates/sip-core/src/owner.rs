@@ -1,26 +1,26 @@
-//! Which worker holds the state of a call: a hash of its Call-ID, modulo the number of workers.
+//! The worker that holds the state of a call: a hash of its Call-ID, modulo the number of workers.
 //!
-//! The hash is one that a classic BPF program can compute, so that the kernel gives a datagram to
-//! the right worker in the first place (`sip_net::udp::steer`). It has no key: whoever wants all of
-//! his calls at one worker can as well use one Call-ID for all of them, and no map is built on it.
+//! A classic BPF program can compute this hash, so that the kernel gives a datagram to the right
+//! worker (`sip_net::udp::steer`). It has no key, and no map is built on it. A source that wants all
+//! its calls at one worker can as well use one Call-ID for all.
 //!
-//! [`call_id_of`] finds the Call-ID without reading the message, for datagrams that came to another
-//! worker all the same.
+//! [`call_id_of`] finds the Call-ID without reading the message, for datagrams that reached another
+//! worker.
 
 use memchr::memchr;
 
 use crate::id::WorkerId;
 
-/// What the hash begins with.
+/// The initial value of the hash.
 pub const SEED: u32 = 0x2f0b_4a75;
 
-/// What each step multiplies by (of MurmurHash3's finisher: good mixing, public domain).
+/// The factor of each step (from MurmurHash3's finisher: good mixing, public domain).
 pub const MULTIPLIER: u32 = 0x85eb_ca6b;
 
-/// How far each step shifts.
+/// Bits by which each step shifts.
 pub const SHIFT: u32 = 15;
 
-/// Words of four bytes that are hashed; what a Call-ID has beyond them does not count.
+/// Words of four bytes that are hashed; the rest of a Call-ID does not count.
 pub const WORDS: usize = 16;
 
 /// One step of the hash.
@@ -29,8 +29,8 @@ const fn step(hash: u32, value: u32) -> u32 {
     mixed ^ (mixed >> SHIFT)
 }
 
-/// Whether a word may hold a CR: exact for ASCII, and otherwise the same wrong answer as in the
-/// kernel, where the line end is all that tells how long the Call-ID is.
+/// Whether a word may hold a CR: exact for ASCII, and otherwise wrong in the same way as in the
+/// kernel, where only the line end shows how long the Call-ID is.
 const fn may_end(word: u32) -> bool {
     (word ^ 0x0d0d_0d0d).wrapping_sub(0x0101_0101) & 0x8080_8080 != 0
 }
@@ -51,7 +51,7 @@ fn hash(call_id: &[u8]) -> u32 {
     hash
 }
 
-/// The one of `workers` workers that holds the state of this Call-ID.
+/// The worker, one of `workers`, that holds the state of this Call-ID.
 pub fn owner(call_id: &[u8], workers: u16) -> WorkerId {
     if workers <= 1 {
         return WorkerId(0);
@@ -59,9 +59,9 @@ pub fn owner(call_id: &[u8], workers: u16) -> WorkerId {
     WorkerId((hash(call_id) % u32::from(workers)) as u16)
 }
 
-/// The Call-ID of a datagram, found by looking at the beginnings of its lines only. `None`: there is
-/// none, or its line is not a plain one (folded, bare line ends), so that only the parser can tell.
-/// Where the parser finds the message to be without defects, and this finds a Call-ID, they agree.
+/// The Call-ID of a datagram, found by the beginnings of its lines only. `None`: there is none, or
+/// its line is not a plain one (folded, bare line ends) and needs the parser. If the parser finds no
+/// defects and this finds a Call-ID, they agree.
 pub fn call_id_of(bytes: &[u8]) -> Option<&[u8]> {
     let mut rest = bytes;
     while let [b'\r', b'\n', tail @ ..] = rest {

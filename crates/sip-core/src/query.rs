@@ -1,9 +1,9 @@
-//! Questions that the core asks its back-ends, and their answers.
+//! Queries that the core sends to its back-ends, and their results.
 //!
-//! The core never waits: a request that needs an answer is parked, the question goes out through
-//! [`crate::endpoint::Endpoint::poll_query`], and [`crate::endpoint::Endpoint::handle_answer`]
-//! resumes the request on the same worker. A question without an answer by its deadline is
-//! answered by the core itself, as unavailable.
+//! The core never waits: a request that needs a result is parked, and the query goes out through
+//! [`crate::endpoint::Endpoint::poll_query`]. [`crate::endpoint::Endpoint::handle_answer`] resumes
+//! the request on the same worker. If no result comes by the deadline, the core takes it as
+//! unavailable.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -12,10 +12,10 @@ use zeroize::Zeroizing;
 
 use crate::id::QueryId;
 
-/// A question to a back-end.
+/// A query to a back-end.
 #[derive(Debug)]
 pub struct Query {
-    /// Comes back with the answer. `None`: the core wants no answer (`durability = "async"`).
+    /// Comes back with the result. `None`: the core wants no result (`durability = "async"`).
     pub id: Option<QueryId>,
     /// What is asked.
     pub kind: QueryKind,
@@ -66,23 +66,23 @@ pub enum RecordKind {
     Naptr,
 }
 
-/// An answer to a [`Query`].
+/// The result of a [`Query`].
 #[derive(Debug, Clone)]
 pub enum Answer {
-    /// To [`QueryKind::Credentials`]: the secrets, or `None` where there is no such subscriber.
+    /// Of [`QueryKind::Credentials`]: the secrets, or `None` if there is no such subscriber.
     Credentials(Result<Option<Secrets>, Unavailable>),
-    /// To [`QueryKind::Resolve`].
+    /// Of [`QueryKind::Resolve`].
     Resolved(Result<Records, Unavailable>),
-    /// To [`QueryKind::SaveBindings`]: on disk, or not.
+    /// Of [`QueryKind::SaveBindings`]: on disk, or not.
     Saved(Result<(), Unavailable>),
 }
 
-/// The back-end gave no answer. The cause is for logs and metrics of the back-end itself.
+/// The back-end gave no result. The cause is for logs and metrics of the back-end itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unavailable;
 
-/// What a subscriber row gives for digest: HA1 values (RFC 7616 §3.4.2), decoded.
-/// Absent where the row has no such column filled.
+/// The HA1 values of a subscriber (RFC 7616 §3.4.2), decoded. `None` if the row has no such column
+/// filled.
 #[derive(Clone, Default)]
 pub struct Secrets {
     /// `MD5(user:realm:password)`.
@@ -91,11 +91,12 @@ pub struct Secrets {
     pub ha1_sha256: Option<Zeroizing<[u8; 32]>>,
     /// `SHA-512-256(user:realm:password)`.
     pub ha1_sha512_256: Option<Zeroizing<[u8; 32]>>,
-    /// From before, as the store does not answer: a right answer is right, a wrong one says nothing.
+    /// Read before the store became unavailable. A digest response that matches is right; one that
+    /// does not proves nothing.
     pub outdated: bool,
 }
 
-/// Which secrets there are, never what they are.
+/// Shows which secrets there are, never their values.
 impl core::fmt::Debug for Secrets {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Secrets")
@@ -110,7 +111,7 @@ impl core::fmt::Debug for Secrets {
 /// Records of one name and type. Empty `values` with a TTL is a negative answer (NXDOMAIN, NODATA).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Records {
-    /// Seconds for which the answer may be kept.
+    /// Seconds for which the result may be kept.
     pub ttl_s: u32,
     /// The records.
     pub values: Vec<Record>,

@@ -1,5 +1,5 @@
-//! What the workers of one process share on the hot path: bindings, nonce counts and cached
-//! credentials. The shell keeps them in locked shards, the simulator in a plain cell; the data
+//! The state that the workers of one process share on the hot path: bindings, nonce counts and cached
+//! credentials. The shell keeps it in locked shards, the simulator in a plain cell. The data
 //! structures inside are the core's own.
 
 use crate::auth::nonce::NonceId;
@@ -21,7 +21,7 @@ pub trait SharedState: Send + Sync {
     fn location_bytes(&self) -> usize;
 
     /// Notes the use of a nonce with a count ([`crate::auth::window::NO_COUNT`]: none given) in a
-    /// request whose response was right; see [`crate::auth::window::Windows::use_nonce`].
+    /// request with a right digest response; see [`crate::auth::window::Windows::use_nonce`].
     /// `request` is a keyed hash of response, branch and source: the same request again is a
     /// retransmission, not a replay.
     fn use_nonce(&self, now_unix_ms: u64, nonce: NonceId, count: u32, request: u64) -> NonceUse;

@@ -1,10 +1,11 @@
-//! Values in slots that are used again, in pages that never move and are given back when empty.
+//! A slab: values in reusable slots, in pages that never move and are given back when empty.
 //!
-//! A plain vector copies everything to a larger place when it is full: with hundreds of thousands
-//! of transactions a stall of all signalling. And it never shrinks: after an hour of overload its
-//! memory would be lost to everything else. Pages do neither. New values go to the lowest page
-//! that has room, so that the upper ones empty when the load falls; one empty page is kept, so
-//! that a load around a page's edge costs nothing.
+//! A plain vector copies everything to a larger place when it is full: with hundreds of thousands of
+//! transactions that stalls all signalling. It also never shrinks: after an hour of overload its
+//! memory is lost to everything else. Pages do neither.
+//!
+//! New values go to the lowest page that has room, so that the upper ones empty when the load falls.
+//! One empty page is kept, so that a load around a page's edge costs nothing.
 
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
@@ -13,7 +14,7 @@ use core::num::NonZeroU32;
 const PAGE: usize = 1 << PAGE_BITS;
 const PAGE_BITS: u32 = 10;
 
-/// Names a slot's use; harmless once what it named is gone.
+/// Identifies one use of a slot; it finds nothing once its value is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     /// Index.
@@ -23,7 +24,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// The key of these numbers; `None` where the generation is 0, which no slot has.
+    /// The key of these numbers; `None` if the generation is 0, which no slot has.
     pub const fn new(slot: u32, generation: u32) -> Option<Self> {
         match NonZeroU32::new(generation) {
             Some(generation) => Some(Self { slot, generation }),
@@ -76,7 +77,7 @@ fn after(generation: NonZeroU32) -> NonZeroU32 {
     generation.checked_add(1).unwrap_or(NonZeroU32::MIN)
 }
 
-/// See the module.
+/// A slab of values; see the module.
 #[derive(Clone, Debug)]
 pub struct Slab<T> {
     pages: Vec<Page<T>>,
@@ -239,7 +240,7 @@ impl<T> Slab<T> {
         Some(value)
     }
 
-    /// A page is empty. One such page keeps its memory, the lowest; others give it back.
+    /// Gives back the memory of an empty page. The lowest empty page keeps its memory.
     fn give_back(&mut self, at: usize) {
         let keep = self.spare.map_or(at, |spare| spare.min(at));
         let gone = match self.spare {

@@ -1,7 +1,7 @@
 //! Why this server refused a request.
 
-/// The cause of a refusal, where status and reason phrase do not tell. The phrase goes to the peer, and says no more than
-/// a stranger may know; the cause goes to the log.
+/// The cause of a refusal, if status and reason phrase do not show it. The phrase goes to the peer,
+/// and says no more than a stranger may know. The cause goes to the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalCause {
     /// No rule matches, and the Request-URI is in no domain of this server.
