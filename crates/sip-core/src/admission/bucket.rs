@@ -1,15 +1,16 @@
 //! Token buckets of many sources in a table of fixed size.
 //!
-//! A bucket is one number: the time at which it will be full again. A message costs one interval
-//! (a second by the rate); it passes where the bucket lacks no more than `burst - 1` of them. That
-//! is the token bucket itself, with its tokens counted from the other side (GCRA, ITU-T I.371).
+//! A bucket is one number: the time at which it will be full again. A message costs one interval (a
+//! second by the rate); it passes if the bucket lacks no more than `burst - 1` of them. That is the
+//! token bucket itself, with its tokens counted from the other side (GCRA, ITU-T I.371).
 //!
-//! The table is set-associative: the keyed hash of a source names a set of [`WAYS`] places, and
-//! looking there is all that is ever done. Who finds no place takes that of the fullest bucket of
-//! its set: a full one says nothing and may go, one that lacks little forgets little, and what goes
-//! is counted. The bucket of a source that is being refused is never given away: where all of a set
-//! are such, the newcomer passes uncounted, and that is counted too. So forged sources, however
-//! many, free nobody; and nobody can choose his neighbours, for the hash is keyed.
+//! The table is set-associative: the keyed hash of a source names a set of [`WAYS`] places, and no
+//! other place is searched. A new source without a place takes that of the fullest bucket of its set.
+//! A full bucket says nothing and may go; one that lacks little forgets little, and is counted.
+//!
+//! The bucket of a source that is being refused is never given away. If all of a set are such, the
+//! new source passes uncounted, and that is counted, too. So forged sources, however many, free no
+//! source that is refused. No source can choose its neighbours, since the hash is keyed.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -57,7 +58,7 @@ pub(crate) enum Taken {
     Evicted,
     /// It passes uncounted: there was no place.
     Untracked,
-    /// It is more than may come.
+    /// It is more than the source may send.
     Refused,
 }
 
@@ -94,7 +95,7 @@ impl Buckets {
         last_ns <= now_ns.saturating_add(self.slack_ns)
     }
 
-    /// Takes one message out of the bucket of the source with this number, whose keyed hash this is.
+    /// Takes one message out of the bucket of the source with this number and this keyed hash.
     pub(crate) fn take(&mut self, now: Instant, source: u64, hash: u64) -> Taken {
         let now_ns = now.as_micros().saturating_mul(1000);
         let (interval_ns, most_ns) = (self.interval_ns, now_ns.saturating_add(self.slack_ns));
@@ -114,7 +115,7 @@ impl Buckets {
         set.enter(source, now_ns, interval_ns, most_ns)
     }
 
-    /// Sources whose buckets are not full, for operators: all of the table is looked at.
+    /// The number of buckets that are not full, for operators: all of the table is searched.
     pub(crate) fn in_use(&self, now: Instant) -> usize {
         let now_ns = now.as_micros().saturating_mul(1000);
         let places = self.sets.iter().flat_map(|set| &set.full_ns);

@@ -1,16 +1,17 @@
-//! Who is heard at all: asked of each message that arrives, before anything of it is read.
+//! Admission: whether a message that arrives is handled, decided before anything of it is read.
 //!
-//! A message is refused, without a word, where its source is banned, or sends more than it may
-//! ([`bucket`]). All of this is one worker's own: what the workers hold in common (bans, the
-//! addresses of our next hops) comes to each as a [`Standing`], a value that the shell makes anew
-//! when it changes, so that nothing shared is read, let alone written, for a message.
+//! A message is refused, without a response, if its source is banned or sends more than it may
+//! ([`bucket`]). All state is one worker's own. What the workers hold in common (bans, the addresses
+//! of our next hops) comes to each as a [`Standing`]. The shell makes that value anew when it
+//! changes, so that nothing shared is read, let alone written, for a message.
 //!
-//! **The trust domain is exempt**: sources in `trust` and `exempt` of the configuration, peers that
-//! have proved a trusted name by certificate, next hops and group members of the configuration,
-//! wherever name service says that they are. What name service says is asked for as long as anybody may be
-//! refused (`proxy/peers.rs`), and learnt as requests are sent there, too; it is told to all workers, for
-//! what comes from there may come to any of them. Whether a source is exempt is looked at only where it is
-//! about to be refused.
+//! **The trust domain is exempt**: sources in `trust` and `exempt` of the configuration, and peers
+//! that have proved a trusted name by certificate. So are next hops and group members of the
+//! configuration, at all addresses that name service gives.
+//!
+//! Name service is asked as long as any source may be refused (`proxy/peers.rs`), and addresses are
+//! learnt as requests are sent there, too. They are reported to all workers, since a peer's messages
+//! may come to any of them. A source is checked for exemption only when it is about to be refused.
 
 pub(crate) mod bucket;
 mod source;
@@ -33,34 +34,35 @@ use bucket::{Buckets, Taken};
 pub use source::{NoSource, Source, Sources};
 use told::Told;
 
-/// What is held of sources by the whole process.
+/// The sources that the whole process has banned or learnt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// They are not heard.
+    /// Banned sources.
     pub banned: Sources,
-    /// They are of the trust domain, as far as that has been learnt.
+    /// Sources of the trust domain, as far as they have been learnt.
     pub peers: Sources,
 }
 
-/// Peers that one worker has learnt; a source that is not remembered is told of again.
+/// Peers that one worker has learnt; a source that is not remembered is reported again.
 const PEERS: usize = 4096;
 
-/// A peer that is still met is told of again after this long, microseconds.
+/// Microseconds after which a peer that is still met is reported again.
 const MEET_AGAIN_US: u64 = 600_000_000;
 
-/// Why a message is not heard.
+/// Why a message is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     /// Its source is banned.
     Banned,
-    /// It is more than its source may send. `Some`: worth telling, of so many.
+    /// It is more than its source may send. `Some`: log it, with the number of messages since the
+    /// last that was logged.
     Limited(Option<u32>),
 }
 
-/// One worker's door.
+/// The admission of messages to one worker.
 #[derive(Debug)]
 pub(crate) struct Admission {
-    /// Whether anything need be asked at all.
+    /// Whether any message need be checked.
     is_on: bool,
     standing: Arc<Standing>,
     buckets: Option<Buckets>,
@@ -68,7 +70,7 @@ pub(crate) struct Admission {
     limits: (u32, u32, usize),
     /// Networks of the trust domain: those named, and addresses of next hops.
     exempt: Vec<Network>,
-    /// Whether peers are worth learning.
+    /// Whether the addresses of peers are learnt.
     learns: bool,
     met: HashMap<Source, Instant, BuildKeyed>,
     told: Told,
@@ -127,13 +129,13 @@ impl Admission {
         self.is_on = self.buckets.is_some() || !self.standing.banned.is_empty();
     }
 
-    /// Whether a message need be asked about.
+    /// Whether a message need be checked.
     #[inline]
     pub(crate) const fn is_on(&self) -> bool {
         self.is_on
     }
 
-    /// Whether a message that came by `flow` is heard.
+    /// Whether a message that came by `flow` is admitted.
     pub(crate) fn check(
         &mut self,
         now: Instant,
@@ -165,36 +167,37 @@ impl Admission {
         }
     }
 
-    /// Whether what comes by `flow` is of the trust domain.
+    /// Whether the source of `flow` is of the trust domain.
     pub(crate) fn is_exempt(&self, flow: &Flow) -> bool {
         let ip = flow.remote.ip();
         let source = Source::of(ip);
-        // One that was translated has two names.
+        // A translated address has two names.
         let plain = Some(source.address()).filter(IpAddr::is_ipv4);
         let has_it =
             |network: &Network| network.contains(ip) || plain.is_some_and(|plain| network.contains(plain));
         flow.proof == Proof::Trusted || self.exempt.iter().any(has_it) || self.standing.peers.contains(source)
     }
 
-    /// Notes something else that a source did; whether it is time to tell of it, and of how many.
+    /// Notes another event of a source. `Some`: log it, with the number of events since the last that
+    /// was logged.
     pub(crate) fn tell(&mut self, now: Instant, ip: IpAddr) -> Option<u32> {
         let source = Source::of(ip);
         self.told.note(now, source, hash(self.key, source))
     }
 
-    /// Whether peers are worth learning.
+    /// Whether the addresses of peers are learnt.
     pub(crate) const fn learns(&self) -> bool {
         self.learns
     }
 
-    /// A next hop of the configuration is at `ip`, or a trusted peer; whether the process should be
-    /// told. Who tells it says so ([`Self::told_of`]).
+    /// Whether the process should learn that `ip` is the address of a trusted peer or of a next hop
+    /// of the configuration. The caller that reports it then calls [`Self::told_of`].
     pub(crate) fn is_to_be_told_of(&self, now: Instant, ip: IpAddr) -> bool {
         let met = || self.met.get(&Source::of(ip));
         self.learns && met().is_none_or(|at| now.micros_since(*at) >= MEET_AGAIN_US)
     }
 
-    /// The process will be told that a peer is at `ip`, and need not be for a while.
+    /// Notes that the peer at `ip` is reported, and need not be for a while.
     pub(crate) fn told_of(&mut self, now: Instant, ip: IpAddr) {
         let source = Source::of(ip);
         if self.met.len() >= PEERS && !self.met.contains_key(&source) {
@@ -215,8 +218,8 @@ fn hash(key: (u64, u64), source: Source) -> u64 {
     hasher.finish()
 }
 
-/// The networks of the trust domain, as the configuration has them: nothing that comes from there is
-/// refused, and none of it is banned. Next hops are among them where the configuration gives their
+/// The networks of the trust domain, as the configuration has them: their messages are never refused,
+/// and no part of them is banned. Next hops are among them if the configuration gives their
 /// addresses.
 pub fn exempt_networks(config: &Config) -> Vec<Network> {
     let mut networks = config.trust.clone();

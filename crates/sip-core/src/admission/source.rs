@@ -1,4 +1,4 @@
-//! Whom messages are counted to.
+//! The source that a message counts for.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -8,9 +8,9 @@ use core::str::FromStr;
 
 use crate::config::Network;
 
-/// One source: an address of IPv4, or a network of 64 bits of IPv6, of which whoever has one address
-/// has all. Behind the well-known prefix of translators, `64:ff9b::/96` (RFC 6052 §2.1), it is the
-/// address of IPv4 that was translated: else all of IPv4 would be one source.
+/// One source: an address of IPv4, or a network of 64 bits of IPv6, since a host with one address
+/// there has all. Behind the well-known prefix of translators, `64:ff9b::/96` (RFC 6052 §2.1), it is
+/// the IPv4 address that was translated: else all of IPv4 would be one source.
 ///
 /// IPv6 is the upper half of the address; IPv4 stands behind 32 bits that are set, which begin
 /// multicast addresses of IPv6 (RFC 4291 §2.7) and so no source.
@@ -19,8 +19,8 @@ pub struct Source(u64);
 
 const V4: u64 = 0xffff_ffff << 32;
 
-/// The well-known prefix of translators. It has 96 bits; of the network of 64 bits around it nothing else is
-/// anybody's.
+/// The well-known prefix of translators. It has 96 bits; no other address of the network of 64 bits
+/// around it is in use.
 const TRANSLATED: Ipv6Addr = Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0);
 
 impl Source {
@@ -60,7 +60,7 @@ impl Source {
         }
     }
 
-    /// As a number, of which each source has one of its own. None is `u64::MAX`.
+    /// The source as a number of its own. None is `u64::MAX`.
     pub(crate) const fn bits(self) -> u64 {
         self.0
     }
@@ -106,7 +106,7 @@ impl FromStr for Source {
     }
 }
 
-/// A set of sources that only is read.
+/// A read-only set of sources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sources(Box<[Source]>);
 
@@ -197,7 +197,7 @@ mod tests {
             ("192.0.2.1", "64:ff9b::192.0.2.1/128", true),
             ("192.0.2.1", "64:ff9b::192.0.2.0/120", true),
             ("192.0.2.1", "64:ff9b::198.51.100.0/120", false),
-            // Whoever exempts a translator has not exempted all of IPv4.
+            // An exemption of a translator does not exempt all of IPv4.
             ("192.0.2.1", "64:ff9b::/96", false),
             ("192.0.2.1", "::/0", false),
         ] {

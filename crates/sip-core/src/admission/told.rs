@@ -1,4 +1,4 @@
-//! What is worth a line of the log, and not one for each message.
+//! A throttle for the log: the first event of a source, then one line an interval.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -15,20 +15,20 @@ const INTERVAL_US: u64 = 60_000_000;
 #[derive(Clone, Copy, Debug)]
 struct Line {
     source: u64,
-    /// When it was told of last.
+    /// When it was logged last.
     at: Instant,
-    /// What has happened since.
+    /// Events since then.
     since: u32,
 }
 
-/// When each source was told of last. One that meets another at its place is forgotten, and told of
-/// again if it comes again: what bounds the lines of many sources is the log's own bound.
+/// When each source was logged last. Direct-mapped: a colliding source evicts the older entry, which
+/// is then logged again. The log's own bound limits the lines of many sources.
 #[derive(Debug, Default)]
 pub(crate) struct Told(Box<[Line]>);
 
 impl Told {
-    /// Notes what a source did. `Some`: it is time to tell, of so many since the last time, this one
-    /// included.
+    /// Notes an event of a source. `Some`: log it, with the number of events since the last that was
+    /// logged, this one included.
     pub(crate) fn note(&mut self, now: Instant, source: Source, hash: u64) -> Option<u32> {
         if self.0.is_empty() {
             let line = Line {
@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(note(61, one, 0), Some(61));
         assert_eq!(note(61, other, 1 << 40), Some(1), "another has a line of its own");
         assert_eq!(note(62, one, 0), None);
-        // At the same place each is told of anew.
+        // Sources at the same place evict each other, and are logged again.
         assert_eq!(note(63, other, 0), Some(1));
         assert_eq!(note(63, one, 0), Some(1));
     }
