@@ -1,5 +1,6 @@
-//! Which addresses a request may be sent to: denied destinations ([`crate::engine::destination`]), and guarded places
-//! ([`crate::engine::place`]) that its dialog does not name.
+//! The addresses that a request may be sent to: not denied destinations
+//! ([`crate::engine::destination`]), nor guarded places ([`crate::engine::place`]) that its dialog
+//! does not name.
 
 use core::net::IpAddr;
 
@@ -84,8 +85,8 @@ pub(crate) const fn denied(hop: &Hop<'_>) -> Status<'static> {
     }
 }
 
-/// Whether a request of this method may begin something at its target, in a dialog, too. The others end a call or
-/// belong to one that is there: a target must get them wherever it has moved to.
+/// Whether a request of this method may begin something at its target, in a dialog, too. The others
+/// end a call or belong to an existing one: a target must get them wherever it has moved to.
 pub(crate) const fn may_cost(method: Method<'_>) -> bool {
     match method {
         // A CANCEL goes where its INVITE went.

@@ -1,5 +1,5 @@
-//! The grammar of our Via: its branch, the mark of a forked request in it, and `tz`, by which a response finds back where
-//! no state is kept.
+//! The grammar of our Via: its branch, the mark of a forked request in it, and `tz`, by which a
+//! response finds its way back without state.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -14,9 +14,10 @@ use crate::engine::seed::Seed;
 use crate::id::{ConnId, ListenerId};
 use crate::transport::{Flow, Transport};
 
-/// The hash by which a client transaction is found: branch and method (§17.1.3), an INVITE's being the branch itself. Branches are keyed
-/// hashes, so that any difference will do. The table hash is the low half, so what is folded has 64 bits, too: each half
-/// of the result is as random as the branch.
+/// The hash by which a client transaction is found: branch and method (§17.1.3), an INVITE's being
+/// the branch itself. Branches are keyed hashes, so that any difference will do. The table hash is
+/// the low half, so what is folded has 64 bits, too: each half of the result is as random as the
+/// branch.
 pub(crate) fn client_hash(branch: u64, method: Method<'_>) -> u128 {
     if method == Method::Invite {
         return u128::from(branch);
@@ -25,15 +26,16 @@ pub(crate) fn client_hash(branch: u64, method: Method<'_>) -> u128 {
     u128::from(name.fold(branch, |key, c| key.rotate_left(5) ^ u64::from(*c)))
 }
 
-/// What a Via of ours says.
+/// The content of a Via of ours.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OurVia {
     pub(super) branch: Branched,
     /// Number of the branch among those of its request.
     pub(super) number: u8,
-    /// RFC 5393 §4.2.
+    /// The loop mark (RFC 5393 §4.2).
     pub(super) loop_mark: Option<u64>,
-    /// How the response leaves, and what makes the caller's mark in it. `None`: the client transaction knows.
+    /// The flow by which the response leaves, and the seed of the caller's mark in it. `None`: the
+    /// client transaction has them.
     pub(super) stateless: Option<(Flow, Option<Seed>)>,
 }
 
@@ -44,10 +46,11 @@ pub(super) fn write_via(out: &mut Vec<u8>, start: &[u8], transport: Transport, v
         write_loop_mark(out, mark);
     }
     if transport == Transport::Udp {
-        // RFC 3581 §3: the answer finds its way through a NAT, and to the port that sent.
+        // RFC 3581 §3: the response finds its way through a NAT, and to the port that sent.
         out.extend_from_slice(b";rport");
     } else if transport == Transport::Tls {
-        // RFC 5923 §8.1: who believes our certificate may send requests on the connection that we open.
+        // RFC 5923 §8.1: a peer that accepts our certificate may send requests on the connection that
+        // we open.
         out.extend_from_slice(b";alias");
     }
     if let Some((ingress, seed)) = via.stateless {
@@ -91,7 +94,7 @@ pub(crate) fn read_branch(branch: &[u8]) -> Option<(u64, u8)> {
     Some((read_hex(hash, 16)? as u64, read_hex(number, 2)? as u8))
 }
 
-/// What stands between a branch and the mark behind it.
+/// The separator between a branch and the mark behind it.
 const MARK: u8 = b'-';
 
 /// Appends the second part of a branch (RFC 5393 §4.2.1).
@@ -107,21 +110,21 @@ pub(crate) fn read_loop_mark(branch: &[u8]) -> Option<u64> {
     read_hex(digits, 16).map(|m| m as u64)
 }
 
-/// What stands between the ingress and the seed behind it.
+/// The separator between the ingress and the seed behind it.
 const SEED: u8 = b'-';
 
-/// What [`write_via`] wrote where no state is kept.
+/// The value of `tz`, which [`write_via`] writes if no state is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ingress {
-    /// Where the request came in.
+    /// The listener at which the request came in.
     pub(crate) listener: ListenerId,
     /// The connection that it came by.
     pub(crate) conn: Option<ConnId>,
-    /// What makes the caller's mark, hidden by [`Branched::pad`].
+    /// The seed of the caller's mark, hidden by [`Branched::pad`].
     pub(crate) seed: Option<u64>,
 }
 
-/// Where in a Via line, as [`write_via`] wrote it, the seed stands, and what it is with a pad changed by `pads`.
+/// The range of the seed in a Via line of [`write_via`], and its digits with a pad changed by `pads`.
 pub(super) fn rehide_seed(line: &[u8], pads: u64) -> Option<(Range<usize>, [u8; 16])> {
     let (rest, digits) = line.strip_suffix(b"\r\n")?.split_last_chunk::<16>()?;
     let seed = read_hex(digits, 16).filter(|_| rest.ends_with(&[SEED]))? as u64;
@@ -157,8 +160,8 @@ impl Ingress {
     }
 }
 
-/// The value of `tz` among the parameters of a Via of ours, empty where it has none. Nothing in
-/// there is quoted: what is not as we wrote it does not fit the branch.
+/// The value of `tz` among the parameters of a Via of ours, empty if it has none. Nothing in there is
+/// quoted: a value that we did not write does not fit the branch.
 pub(super) fn ingress_token<'a>(via: &Via<'a>) -> Option<&'a [u8]> {
     let params = via.params.as_bytes();
     // Nearly always behind branch and rport, as it was written.

@@ -32,8 +32,8 @@ enum Lost {
 }
 
 impl Engine {
-    /// What comes after a branch of this server transaction has ended: the targets that are ready now, or the best
-    /// response.
+    /// Goes on after a branch of this server transaction has ended: with the targets that are ready
+    /// now, or with the best response.
     pub(crate) fn next_targets(&mut self, server: ServerKey) {
         match self.context(server).map(|context| context.advance()) {
             None | Some(Step::Wait) => {}
@@ -132,7 +132,7 @@ impl Engine {
         over
     }
 
-    /// Looks up the addresses of a target; whether they are known now.
+    /// Looks up the addresses of a target. Returns whether they are known now.
     fn locate_target(
         &mut self,
         request: &Request<'_>,
@@ -220,7 +220,8 @@ impl Engine {
         false
     }
 
-    /// A target has no address that can be reached: as if it had answered 503 (RFC 3263 §4.3).
+    /// Ends a target that has no address that can be reached, as if it had responded with 503 (RFC
+    /// 3263 §4.3).
     fn no_address(&mut self, server: ServerKey, number: u8) -> bool {
         self.member_failed(server, number);
         self.lose_target(server, number, Lost::NextHop)
@@ -252,7 +253,7 @@ impl Engine {
             || self.table.bytes() >= limits.transaction_bytes
     }
 
-    /// Sends the request to the next address of a target that is ready. Its edits are made.
+    /// Sends the request to the next address of a target that is ready. The edits are already made.
     fn begin_candidate(&mut self, request: &Request<'_>, server: ServerKey, number: u8) {
         if self.has_all_branches(server) {
             self.counters.limited_transactions += 1;
@@ -275,8 +276,9 @@ impl Engine {
         let (is_member, is_contact, peer) = (target.member.is_some(), target.is_contact, target.peer.clone());
         let secure = is_secure || target.is_sips();
         let is_last = target.next.saturating_add(1) >= target.candidates.len() && !has_more;
-        // Only members have others to take their place. Where all leave an INVITE without an answer its
-        // caller hears of it; of another request not (RFC 4320 §4.2): waiting for the last costs nothing.
+        // Only members have others to take their place. If all leave an INVITE without a response,
+        // its caller gets a final response. For another request it gets none (RFC 4320 §4.2): waiting
+        // for the last costs nothing.
         let reply_timeout_ms =
             reply_timeout_ms.filter(|_| is_member && (request.method == Method::Invite || !is_last));
         let breadth = shape.loop_mark.map(|_| target.breadth);
@@ -323,7 +325,7 @@ impl Engine {
         }
     }
 
-    /// Puts in the Request-URI and Route of a target.
+    /// Puts the Request-URI and Route of a target into the edits.
     pub(crate) fn edit_for_target(&mut self, request: &Request<'_>, uri: &[u8], path: &[u8]) {
         let message = &request.message;
         let text = message.request_uri().unwrap_or_default();

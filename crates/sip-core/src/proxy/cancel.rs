@@ -11,7 +11,7 @@ use crate::transaction::Timer;
 use crate::transaction::table::{ClientKey, ServerKey};
 
 impl Engine {
-    /// A CANCEL came for this INVITE transaction: cancels what is pending.
+    /// Cancels the pending branches of an INVITE transaction for which a CANCEL came.
     pub(crate) fn cancel_server(&mut self, server: ServerKey) {
         let Some(found) = self.table.live_mut(server) else {
             return;
@@ -31,13 +31,13 @@ impl Engine {
         for client in branches {
             self.cancel_client(client);
         }
-        // Nothing is under way (it waits for a back-end, say): the answer is ours at once.
+        // Nothing is under way (it waits for a back-end, say): this server responds at once.
         if !pending {
             self.finish(server, None);
         }
     }
 
-    /// Cancels all branches but `except` that have no final answer (§16.7 step 10).
+    /// Cancels all branches but `except` that have no final response (§16.7 step 10).
     pub(crate) fn cancel_others(&mut self, server: ServerKey, except: ClientKey) {
         let Some(found) = self.table.live(server) else {
             return;
@@ -57,7 +57,7 @@ impl Engine {
         let Some(client) = self.table.client_mut(key) else {
             return;
         };
-        // One that has its final answer (another address is being tried) is left alone.
+        // A branch with a final response (another address is being tried) is left alone.
         let machine = &client.machine;
         let pending = machine.is_ringing() || (machine.is_invite() && machine.is_unanswered());
         if client.user.cancel_sent || !pending {
@@ -113,12 +113,12 @@ impl Engine {
         }
     }
 
-    /// Answers the stored request of a server transaction.
+    /// Responds to the stored request of a server transaction.
     pub(crate) fn answer_stored(&mut self, server: ServerKey, status: Status<'_>) {
         self.answer_stored_with(server, status, &[]);
     }
 
-    /// The same with header lines.
+    /// Like [`Engine::answer_stored`], with header lines.
     pub(super) fn answer_stored_with(&mut self, server: ServerKey, status: Status<'_>, extra: &[u8]) {
         let Some(found) = self.table.live_mut(server) else {
             return;

@@ -1,9 +1,9 @@
-//! Responses that cannot be passed on, although they belong to a live client transaction.
+//! Responses that cannot be relayed, although they belong to a live client transaction.
 //!
-//! Such a response ends its branch all the same (RFC 3261 §17.1.3): dropped in silence, the request would
-//! be sent again for half a minute, its sender would learn nothing, and a callee that has answered would
-//! believe that the call is up. What can be mended was mended before
-//! ([`Message::mend`]), and does not come here.
+//! Such a response ends its branch all the same (RFC 3261 §17.1.3). If it were dropped in silence,
+//! the request would be sent again for half a minute, and the caller would learn nothing. A callee
+//! that has accepted would believe that the call is up. Responses that can be mended were mended
+//! before ([`Message::mend`]), and do not come here.
 
 use alloc::vec::Vec;
 
@@ -25,21 +25,21 @@ use crate::transaction::table::{ClientKey, ServerKey};
 use crate::transport::Flow;
 use crate::transport::framing::FramingFault;
 
-/// What keeps a response from being passed on as it is.
+/// The flaw that keeps a response from being relayed as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
-    /// Something that is wrong with the message.
+    /// A defect of the message.
     Defect(Defect),
     /// A header field that every response has is missing or cannot be read.
     Header(HeaderError),
-    /// Its stream cannot be followed further: its head is all there is.
+    /// Its stream cannot be followed further: only its head is there.
     Framing(FramingFault),
     /// There is no Via beside ours, and so no way on (§16.7 step 3).
     OnlyOurVia,
 }
 
 impl Flaw {
-    /// For the log: few values, none of which a peer chooses.
+    /// The text for the log: one of few values, none of which a peer chooses.
     #[expect(clippy::wildcard_enum_match_arm, reason = "the others are not mandatory")]
     pub(crate) const fn reason(self) -> &'static str {
         match self {
@@ -58,7 +58,7 @@ impl Flaw {
 }
 
 impl Engine {
-    /// A response that could not be mended came.
+    /// Handles a response that could not be mended.
     #[cold]
     pub(crate) fn handle_flawed(&mut self, message: &Message<'_>, flow: Flow, flaw: Flaw) -> Outcome {
         let (Ok(top), Ok(cseq)) = (message.top_via(), message.cseq()) else {
@@ -82,7 +82,7 @@ impl Engine {
         Outcome::Done
     }
 
-    /// The flawed response belongs to this client transaction.
+    /// Ends the branch of a client transaction that got a flawed response.
     #[cold]
     pub(crate) fn end_branch(&mut self, key: ClientKey, message: &Message<'_>, flow: Flow, flaw: Flaw) {
         let status = message.status().unwrap_or(0);
@@ -92,7 +92,7 @@ impl Engine {
         if status >= 200 {
             self.stop_timer_c(key);
         }
-        // The ACK has the response's To where that can be read (§17.1.1.3), else the INVITE's: its
+        // The ACK has the response's To if that can be read (§17.1.1.3), else the INVITE's: its
         // branch is enough to be known by.
         let model = readable_to(message).is_some().then_some(message);
         match self.client_event(key, ClientEvent::Response(status), model) {
@@ -147,7 +147,7 @@ impl Engine {
             return self.end_with(server, key, target, end);
         }
         match end {
-            // What was accepted is the end of all: another would have the same once more.
+            // A 2xx is the end of all: another branch would do the same once more.
             End::Status(_) if accepted => self.end_with(server, key, target, end),
             End::Status(status) => self.target_answered(server, key, target, Answered::Only(status)),
             End::Silence => self.end_target_silently(server, key, target, accepted),
@@ -171,7 +171,7 @@ impl Engine {
         self.next_targets(server);
     }
 
-    /// The request has ended with this branch.
+    /// Ends the request with the end of this branch.
     fn end_with(&mut self, server: ServerKey, client: ClientKey, target: u8, end: End<'_>) {
         let invite = self.is_invite(server);
         if let Some(context) = self.context(server) {
@@ -187,7 +187,7 @@ impl Engine {
         };
         match end {
             _ if invite && found.user.cancelled => self.answer_stored(server, Status::REQUEST_TERMINATED),
-            // As where it can be passed on (§16.7 step 6).
+            // As for a response that can be relayed (§16.7 step 6).
             End::Status(Status { code: 503, .. }) => {
                 let status = Status::SERVER_ERROR.because(RefusalCause::NextHopUnavailable);
                 self.answer_stored(server, status);
@@ -197,9 +197,10 @@ impl Engine {
         }
     }
 
-    /// A callee has accepted a call and its 2xx cannot be passed on: it gets its ACK and a BYE, where the
-    /// response says who it is and where. In a dialog it gets the ACK alone: after a 502 to a re-INVITE the
-    /// session stands as it was (§14.1). Each copy of the 2xx is acknowledged.
+    /// Ends the call of a callee that has accepted with a 2xx that cannot be relayed. The callee gets
+    /// its ACK and a BYE, if the response has a readable To and Contact. In a dialog it gets the ACK
+    /// alone: after a 502 to a re-INVITE the session stands as it was (§14.1). Each copy of the 2xx
+    /// is acknowledged.
     pub(super) fn hang_up(&mut self, key: ClientKey, message: &Message<'_>) {
         let Some(client) = self.table.client_mut(key) else {
             return;
@@ -238,8 +239,8 @@ impl Engine {
         }
     }
 
-    /// The ACK or BYE for the dialog of `accepted`, a 2xx to `invite`. `None`: the 2xx does not say to whom and
-    /// where it goes, or it is a BYE in a dialog that was there before.
+    /// The ACK or BYE for the dialog of `accepted`, a 2xx to `invite`. `None`: the 2xx has no To and
+    /// Contact to send it to, or it is a BYE in a dialog that existed before.
     fn dialog_request(
         &mut self,
         method: &[u8],
@@ -259,12 +260,13 @@ impl Engine {
     }
 }
 
-/// What a request ends with.
+/// The end of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End<'a> {
-    /// This answer.
+    /// This response.
     Status(Status<'a>),
-    /// What it gets where no answer came (RFC 4320 §4.2): after a delivered MESSAGE a 502 would make duplicates.
+    /// As without a final response (RFC 4320 §4.2): after a delivered MESSAGE a 502 would make
+    /// duplicates.
     Silence,
 }
 
@@ -272,7 +274,7 @@ enum End<'a> {
 fn says_enough(method: Method<'_>, status: u16) -> bool {
     let is_invite = method == Method::Invite;
     match status {
-        // Others say in it what was agreed on.
+        // The 2xx of other methods says what was agreed on.
         200..=299 => matches!(
             method,
             Method::Bye | Method::Message | Method::Info | Method::Notify | Method::Options
@@ -283,7 +285,7 @@ fn says_enough(method: Method<'_>, status: u16) -> bool {
     }
 }
 
-/// The status of a response, for an answer made here.
+/// The status of a response, for a response made here.
 fn own_status<'a>(code: u16, message: &Message<'a>) -> Status<'a> {
     let reason = core::str::from_utf8(message.reason()).unwrap_or_default();
     let cause = match code {
@@ -339,8 +341,8 @@ fn write_of_dialog(
     out.extend_from_slice(b" SIP/2.0\r\n");
     out.extend_from_slice(via);
     out.extend_from_slice(b"\r\nMax-Forwards: 70\r\n");
-    // §12.1.2: the route set of who called is the Record-Route in reverse; what stood in the INVITE when it
-    // left here is the way that lies behind us. In a dialog it is the INVITE's own.
+    // §12.1.2: the caller's route set is the Record-Route in reverse. The values that the INVITE had
+    // when it left here are the hops behind us. In a dialog it is the INVITE's own.
     let routes: Vec<&[u8]> = if is_new {
         let behind = invite.values(HeaderName::RecordRoute).count();
         let all = accepted.values(HeaderName::RecordRoute).count();

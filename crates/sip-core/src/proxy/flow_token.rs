@@ -1,20 +1,23 @@
-//! Flow tokens (RFC 5626 §5.2): a flow as the user part of our Record-Route, by which requests of the
-//! dialog find back to who has no address of his own.
+//! Flow tokens (RFC 5626 §5.2): a flow as the user part of our Record-Route. By it requests of the
+//! dialog reach a user agent that has no address of its own.
 //!
-//! A token names the connection and both of its ends, and ends in a MAC under a key that only nodes of
-//! this domain have, which also covers the dialog, by its Call-ID and the caller's tag: it is good in no other, and
-//! no callee can lead strangers to the flow of another.
+//! A token names the connection and both of its ends, and ends in a MAC under a key that only nodes
+//! of this domain have. The MAC also covers the dialog, by its Call-ID and the caller's tag. So a
+//! token is good in no other dialog, and no callee can lead strangers to another user agent's flow.
 //!
-//! Who gets one:
-//! - **WebSocket clients** (RFC 7118 §5): their Contact names nobody.
-//! - **Who does outbound** (`ob` in his Contact, RFC 5626 §4.3; `reg-id` in his registration).
-//! - **Who is on a stream and whose Contact is another address** than the one that he came from: behind
-//!   a NAT. His flow is tried first, and then what his Contact says; the others have nothing behind it.
-//!   Where the flow itself led, nobody connects: by then that port of the NAT may be another's.
-//! - **Who came by TLS without a certificate**: nobody could connect to his Contact and know him again,
-//!   and the shell uses a connection that it finds by an address only of who has proved that address.
+//! User agents that get one:
+//! - **WebSocket clients** (RFC 7118 §5): no host is reached by their Contact.
+//! - **User agents with outbound** (`ob` in the Contact, RFC 5626 §4.3; `reg-id` in the
+//!   registration).
+//! - **User agents on a stream with another address in the Contact** than the source address: they
+//!   are behind a NAT. The flow is tried first, and then the Contact; the others have nothing behind
+//!   the flow. No connection is opened to the far end of the flow: by then another host may have that
+//!   port of the NAT.
+//! - **User agents by TLS without a certificate**: a connection opened to their Contact could not
+//!   verify them. And the shell uses a connection that it finds by an address only if the peer has
+//!   proved that address.
 //!
-//! Only as first hop: who came through another proxy is reached through that.
+//! Only as first hop: a user agent behind another proxy is reached through that.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
@@ -34,13 +37,13 @@ use crate::transport::{Flow, Proof, Transport};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RouteFlow {
     pub(crate) flow: Flow,
-    /// Where it has gone, there is no other way.
+    /// Whether there is no other way if the flow has gone.
     pub(crate) only: bool,
-    /// It leads to who began the dialog; else to who was called.
+    /// It leads to the side that began the dialog; else to the side that was called.
     pub(crate) to_initiator: bool,
 }
 
-/// What the user part of a Route of ours is.
+/// The origin of the user part of a Route of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TokenOwner {
     /// A flow of this node.
@@ -78,7 +81,7 @@ impl Engine {
         open(&self.secrets, self.config.node_id, text, dialog)
     }
 
-    /// The flow by which the dialog of this request leads back to its sender, if it must.
+    /// The flow by which requests of the dialog reach the sender of this request, if it needs one.
     pub(crate) fn flow_of_sender(&self, request: &Request<'_>) -> Option<RouteFlow> {
         let flow = request.flow;
         let message = &request.message;
@@ -88,7 +91,7 @@ impl Engine {
         if !websocket && !outbound && !flow.transport.is_reliable() {
             return None;
         }
-        // He is not the one before us.
+        // The sender is not the hop before us.
         if message.values(HeaderName::Via).nth(1).is_some() {
             return None;
         }
@@ -104,8 +107,8 @@ impl Engine {
     }
 }
 
-/// The flow by which the dialog of a request that leaves on the flow of a registration leads there
-/// again. `only`: that flow is the only way to it.
+/// The flow by which requests of the dialog reach a contact again, for a request that leaves on the
+/// flow of its registration. `only`: that flow is the only way to it.
 pub(crate) fn flow_of_contact(contact: &[u8], flow: Flow, only: bool) -> Option<RouteFlow> {
     let by_flow = || {
         let uri = sip_message::Uri::parse(contact).ok();
@@ -119,8 +122,8 @@ pub(crate) fn flow_of_contact(contact: &[u8], flow: Flow, only: bool) -> Option<
     })
 }
 
-/// Whether requests to this Contact are to be tried by the flow first. A binding does not say who proved
-/// himself when it was made: those by TLS all are.
+/// Whether requests to this Contact are to be tried by the flow first. A binding does not say whether
+/// its peer was verified when it was made: those by TLS all are tried.
 fn goes_by_flow(uri: &SipUri<'_>, flow: &Flow) -> bool {
     let unknown = flow.transport == Transport::Tls && flow.proof == Proof::None;
     flow.transport.is_reliable() && (unknown || is_elsewhere(uri, flow))

@@ -1,5 +1,5 @@
-//! The response context at work (RFC 3261 §16.7, §16.8): what the end of one branch means for the
-//! others, for targets that wait, and for the caller.
+//! The response context at work (RFC 3261 §16.7, §16.8): the effect of the end of one branch on the
+//! others, on targets that wait, and on the caller.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -17,12 +17,12 @@ use crate::engine::request::Request;
 use crate::event::{Event, RefusalCause};
 use crate::transaction::table::{ClientKey, ServerKey};
 
-/// A branch's final answer.
+/// A branch's final response.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Answered<'a> {
     /// This response, of this status.
     With(u16, &'a Response<'a>),
-    /// One that cannot be passed on: what stands for it.
+    /// A response that cannot be relayed: the status that stands for it.
     Only(Status<'a>),
 }
 
@@ -47,7 +47,7 @@ impl Engine {
         self.table.server(server).is_some_and(|s| s.machine.is_invite())
     }
 
-    /// A branch has a final answer other than 2xx.
+    /// Takes the final response of a branch, other than 2xx.
     pub(super) fn target_answered(
         &mut self,
         server: ServerKey,
@@ -82,7 +82,7 @@ impl Engine {
             self.member_failed(server, number);
         }
         // RFC 5626 §5.3: after these two the instance gets the request by another flow; after any
-        // other answer it MUST NOT, having answered.
+        // other response it MUST NOT, having responded.
         if matches!(status, 408 | 430) && self.use_spare(server, number) {
             return self.next_targets(server);
         }
@@ -110,7 +110,8 @@ impl Engine {
         self.next_targets(server);
     }
 
-    /// A branch got no final answer: time-out, or an error of the transport.
+    /// Takes the failure of a branch without a final response: time-out, or an error of the
+    /// transport.
     pub(super) fn target_failed(
         &mut self,
         server: ServerKey,
@@ -149,8 +150,8 @@ impl Engine {
         self.next_targets(server);
     }
 
-    /// A branch rang for all its time and is being cancelled (§16.8). Targets that wait get their
-    /// turn at once; without any the branch's own end is waited for.
+    /// Gives up a branch that rang for all its time and is being cancelled (§16.8). Targets that wait
+    /// get their turn at once; if there are none, the branch's own end is awaited.
     pub(super) fn rang_in_vain(&mut self, server: ServerKey, client: ClientKey, number: u8) {
         let Some(context) = self.context(server) else {
             return;
@@ -167,8 +168,8 @@ impl Engine {
         self.next_targets(server);
     }
 
-    /// Whether nobody waits for an answer any more: the sender of a request other than INVITE gives
-    /// it up 64·T1 after he first sent it (§17.1.2.2, timer F).
+    /// Whether a response would come too late: the client gives up a request other than INVITE 64·T1
+    /// after it sent it first (§17.1.2.2, timer F).
     fn is_too_late(&self, server: ServerKey) -> bool {
         if self.is_invite(server) {
             return false;
@@ -185,7 +186,8 @@ impl Engine {
         }
     }
 
-    /// RFC 3263 §4.3: the next address of a target, with a branch of its own.
+    /// Makes a target ready for its next address, with a branch of its own (RFC 3263 §4.3). Returns
+    /// whether there is one.
     fn retry(&mut self, server: ServerKey, number: u8) -> bool {
         let Some(found) = self.table.live(server) else {
             return false;
@@ -225,14 +227,14 @@ impl Engine {
         self.config.limits.answer_bytes().saturating_sub(beside)
     }
 
-    /// Notes what the context of a request takes by now.
+    /// Notes the bytes that the context of a request takes by now.
     pub(crate) fn count_context(&mut self, server: ServerKey) {
         let bytes = self.context(server).map_or(0, |context| context.bytes());
         self.table.count_kept(server, bytes);
     }
 
-    /// Keeps a final answer if none was better (§16.7 step 6), and its challenges in any case
-    /// (step 7).
+    /// Keeps a final response if none was better (§16.7 step 6), and its challenges in any case (step
+    /// 7).
     fn keep_if_best(&mut self, server: ServerKey, status: u16, response: &Response<'_>, contacts: Contacts) {
         if matches!(contacts, Contacts::AllUsed) {
             return;
@@ -265,7 +267,7 @@ impl Engine {
         self.edits = edits;
     }
 
-    /// Nothing is left to try and nothing to wait for: the caller gets the best answer.
+    /// Ends a request with nothing left to try or wait for: the caller gets the best response.
     pub(crate) fn finish(&mut self, server: ServerKey, at_hand: Option<&Request<'_>>) {
         let invite = self.is_invite(server);
         let Some(found) = self.table.live_mut(server) else {
@@ -280,9 +282,9 @@ impl Engine {
         let made_here = best.text.is_empty();
         let (alone, gone, cause) = (best.status_alone(), best.gone, best.cause);
         let status = match best.status {
-            // §16.10: cancelled before anybody answered.
+            // §16.10: cancelled before a final response came.
             _ if cancelled && invite && made_here => Status::REQUEST_TERMINATED,
-            // RFC 4320 §4.2: its sender has timed out as well.
+            // RFC 4320 §4.2: the client has timed out as well.
             _ if is_silent && !invite => return self.server_event(server, ServerEvent::Abandon, &[]),
             408 if !invite => return self.server_event(server, ServerEvent::Abandon, &[]),
             // §16.7 step 6: a 503 would say that this proxy can serve nothing.
@@ -354,7 +356,7 @@ impl Engine {
         Some((context.group.clone()?, member))
     }
 
-    /// A member of a group gave a sign of life.
+    /// Notes a sign of life of a group member.
     pub(super) fn member_answered(&mut self, server: ServerKey, number: u8) {
         if let Some((group, member)) = self.member_of(server, number)
             && let Some(member) = group.member(member)
@@ -363,14 +365,14 @@ impl Engine {
         }
     }
 
-    /// A member of a group failed a call.
+    /// Notes that a member of a group failed a call.
     pub(crate) fn member_failed(&mut self, server: ServerKey, number: u8) {
         if let Some((group, member)) = self.member_of(server, number) {
             self.note_member_failure(&group, member);
         }
     }
 
-    /// A call or a probe failed.
+    /// Notes that a member of a group failed a call or a probe.
     pub(super) fn note_member_failure(&mut self, group: &Group, number: u16) {
         let Some(member) = group.member(number) else {
             return;

@@ -30,20 +30,20 @@ use crate::transport::{Flow, PeerName, Proof, Transport, via};
 #[derive(Clone, Debug)]
 pub(crate) struct Decision<'a> {
     pub(crate) authorized: Authorized,
-    /// Where to, in the order in which to try.
+    /// The addresses to try, in order.
     pub(crate) candidates: Candidates,
-    /// Who must be found there, of those that are reached by TLS.
+    /// The domain that the peer's certificate must be for, at addresses that are reached by TLS.
     pub(crate) peer: Option<PeerName>,
     /// Whether `flow` is the only way.
     pub(crate) pin: Pin,
-    /// The flow of a registration, where the contact is reached through it.
+    /// The flow of a registration, if the contact is reached through it.
     pub(crate) flow: Option<Flow>,
     /// State to keep.
     pub(crate) state: StateMode,
     pub(crate) shape: Shape,
-    /// Request-URI or Route of what leaves are SIPS.
+    /// The Request-URI or Route that leaves is SIPS.
     pub(crate) secure: bool,
-    /// The registered contact and its Path, where the target is one.
+    /// The registered contact and its Path, if the target is one.
     pub(crate) contact: Option<(&'a [u8], &'a [u8])>,
     /// The edits have that contact already.
     pub(crate) has_contact_edits: bool,
@@ -69,20 +69,20 @@ pub(crate) struct Branch {
     /// Number of its target.
     pub(crate) target: u8,
     pub(crate) to: Flow,
-    /// Who must be found there.
+    /// The domain that the peer's certificate must be for.
     pub(crate) peer: Option<PeerName>,
     /// Whether that flow is the only way.
     pub(crate) pin: Pin,
-    /// The flow by which requests of the dialog find there too.
+    /// The flow by which requests of the dialog reach the target, too.
     pub(crate) back: Option<RouteFlow>,
     /// It may leave by TCP instead, if it is too long for a datagram.
     pub(crate) may_switch: bool,
     pub(crate) shape: Shape,
-    /// Request-URI or Route of what leaves are SIPS.
+    /// The Request-URI or Route that leaves is SIPS.
     pub(crate) secure: bool,
     /// Max-Breadth to write.
     pub(crate) breadth: Option<u32>,
-    /// It is left if nothing came from there for so long, milliseconds.
+    /// Milliseconds after which it is left if no response came.
     pub(crate) reply_timeout_ms: Option<u32>,
     /// It goes to a user agent by a contact or flow, and not to a next hop of the configuration.
     pub(crate) is_contact: bool,
@@ -185,7 +185,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What further branches begin from.
+    /// The decision that further branches begin from.
     fn decided(&self, decision: &Decision<'_>) -> Decided {
         let mut edits = Edits::new();
         edits.copy_from(&self.edits);
@@ -229,7 +229,7 @@ impl Engine {
         self.counters.relayed_stateless += 1;
     }
 
-    /// The request of this server transaction goes on by the rule at hand.
+    /// Notes that the request of this server transaction goes on by the rule at hand.
     pub(crate) fn note_routed(&mut self, server: ServerKey) {
         if let Some(found) = self.table.live_mut(server) {
             found.user.rule = self.rule_at_hand;
@@ -237,7 +237,7 @@ impl Engine {
         self.counters.relayed_stateful += 1;
     }
 
-    /// There is something left to try should this branch fail.
+    /// Keeps a response context, with what is left to try if this branch fails.
     fn keep_context(
         &mut self,
         request: &Request<'_>,
@@ -269,14 +269,14 @@ impl Engine {
                 || decision.pin != Pin::None
                 || !decision.candidates.is_empty(),
             breadth: context.whole_breadth(),
-            // Who registered by TLS is reached by nothing else.
+            // A contact registered by TLS is reached by nothing else.
             secure: decision.flow.is_some_and(|flow| flow.transport.is_secure()),
             is_contact: decision.contact.is_some(),
             from: decision.from,
             ..Target::new(uri, 0)
         };
         context.targets.push(target);
-        // Without room it is the only way.
+        // Without room for it this branch is the only one.
         if self.table.bytes() + context.bytes() > self.config.limits.answer_bytes() {
             self.counters.limited_transactions += 1;
             return;
@@ -370,7 +370,7 @@ impl Engine {
             seed,
             ..ClientUser::new(Owner::Server(plan.server))
         };
-        // Timer C is an INVITE's; the wait for the first sign of life is anybody's.
+        // Timer C is an INVITE's; a request of any method may wait for the first sign of life.
         let wait = match (plan.reply_timeout_ms, invite) {
             (Some(ms), true) => Some(ms.min(plan.shape.c_ms)),
             (None, true) => Some(plan.shape.c_ms),
@@ -387,8 +387,9 @@ impl Engine {
     }
 
     /// Makes room for a transaction of the same branch. Over TCP no server transaction outlives its
-    /// answer, and where a hop before it repeated what came by UDP the copy is a new request. Its
-    /// answer would be taken for that of the first, and it would be sent again and again.
+    /// response. If a hop before it repeats a request that came by UDP, the copy is a new request
+    /// here. Its response would be taken for that of the first, and the request would be sent again
+    /// and again.
     fn forget_answered(&mut self, hash: u128) {
         let Some(found) = self.table.find_client(hash) else {
             return;
@@ -399,9 +400,9 @@ impl Engine {
         }
     }
 
-    /// The edits that every forwarded request gets: received, Max-Forwards, Record-Route, Via
-    /// (§16.6 steps 3, 4, 8) and, toward a stream, Content-Length. Returns what makes the caller's mark in the
-    /// responses.
+    /// The edits that every forwarded request gets: received, Max-Forwards, Record-Route, Via (§16.6
+    /// steps 3, 4, 8) and, toward a stream, Content-Length. Returns the seed of the caller's mark in
+    /// the responses.
     fn final_edits(&mut self, request: &Request<'_>, leaving: &Leaving) -> Option<Seed> {
         let to = leaving.to;
         let message = &request.message;
@@ -449,7 +450,7 @@ impl Engine {
     }
 }
 
-/// The name that goes with what is sent there.
+/// The domain that the peer's certificate must be for, if the message may open a connection by TLS.
 pub(crate) fn by_tls(to: Flow, peer: &Option<PeerName>) -> Option<PeerName> {
     match to.transport {
         Transport::Tls if to.conn.is_none() => peer.clone(),
@@ -470,7 +471,7 @@ fn lower_max_forwards(edits: &mut Edits, request: &Request<'_>) {
     }
 }
 
-/// RFC 5393 §5.3.3: each branch gets its share.
+/// Writes the branch's share of Max-Breadth (RFC 5393 §5.3.3).
 fn write_max_breadth(edits: &mut Edits, message: &Message<'_>, breadth: u32) {
     match message.fields_named(HeaderName::MaxBreadth).next() {
         Some(field) => edits.replace_with(field.value as usize..field.value_end as usize, |out| {

@@ -9,14 +9,15 @@ use crate::engine::Engine;
 use crate::resolve::{Candidates, HostRef, Question};
 use crate::transport::{Known, NextHop, PeerName, Transport};
 
-/// What the URI of a next hop says.
+/// A next hop as its URI says, and what names it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hop<'a> {
     pub(crate) host: HostRef<'a>,
     pub(crate) port: Option<u16>,
     pub(crate) transport: Option<Transport>,
     pub(crate) secure: bool,
-    /// The configuration names it: it is of the trust domain, wherever it is, and what is found is noted here.
+    /// The addresses found so far, if the configuration names it: then it is of the trust domain at
+    /// all of them.
     pub(crate) known: Option<&'a Known>,
     /// What names this hop; it decides which addresses are allowed.
     pub(crate) lead: Lead,
@@ -45,7 +46,7 @@ impl<'a> Hop<'a> {
         }
     }
 
-    /// The same hop for a request that must go by TLS (RFC 3261 §26.2.2). `None`: what it says means
+    /// The same hop for a request that must go by TLS (RFC 3261 §26.2.2). `None`: its URI means
     /// another transport.
     pub(crate) fn secured(self) -> Option<Self> {
         let by_tls = match (self.transport, self.port) {
@@ -69,7 +70,8 @@ impl<'a> Hop<'a> {
         })
     }
 
-    /// Who must be found behind these addresses of it, where any is to be reached by TLS.
+    /// The domain that the peer's certificate must be for, if any of these addresses is reached by
+    /// TLS.
     pub(crate) fn peer(&self, candidates: &Candidates) -> Option<PeerName> {
         match self.host {
             HostRef::Name(name) if candidates.iter().any(|c| c.transport == Transport::Tls) => {
@@ -80,7 +82,7 @@ impl<'a> Hop<'a> {
     }
 
     pub(crate) fn of(uri: &SipUri<'a>) -> Self {
-        // RFC 3263 §4: the maddr parameter, where there is one, is the target.
+        // RFC 3263 §4: the maddr parameter, if there is one, is the target.
         let host = uri
             .params
             .value(b"maddr")
@@ -114,7 +116,7 @@ pub(crate) fn first_hop(path: &[u8]) -> Option<Hop<'_>> {
 }
 
 impl Engine {
-    /// Learns where a next hop of the configuration is. That of an address is known without.
+    /// Learns the addresses of a next hop of the configuration. An IP address is known without.
     pub(crate) fn meet_peers(&mut self, hop: &Hop<'_>, candidates: &Candidates) {
         let HostRef::Name(_) = hop.host else { return };
         let Some(known) = hop.known else { return };
@@ -125,7 +127,7 @@ impl Engine {
         }
     }
 
-    /// The question that locating `hop` asks. `call_id` chooses among equals; `stateless`: nobody
+    /// The look-up that locates `hop`. `call_id` chooses among equals; `stateless`: no transaction
     /// will remember the choice.
     pub(crate) fn question<'h>(&self, hop: Hop<'h>, call_id: &[u8], stateless: bool) -> Question<'h> {
         let dice = match hop.host {

@@ -1,11 +1,13 @@
 //! The mark of a dialog: what a Record-Route value of ours proves when it comes back as Route.
 //!
-//! Each side of a dialog has its own, so that a caller which exchanges the tags is no callee. What goes to the callee
-//! is made of the Call-ID and the caller's tag. In each response that passes back it becomes the caller's
-//! ([`Engine::turn_marks`]), which is made of these and of the callee's tag. That takes a [`Seed`], which only the
-//! transaction of the request has: a response turns the marks of its own dialog and of no other.
-//! No Contact is bound, since targets change (RFC 3261 §12.2); instead a mark names the place at each end
-//! ([`crate::engine::place`]), and leads to no other guarded place.
+//! Each side of a dialog has its own mark, so that a caller which exchanges the tags is no callee.
+//! The callee's mark is made of the Call-ID and the caller's tag. In each response that passes back
+//! it becomes the caller's mark ([`Engine::turn_marks`]), which is made of these and of the callee's
+//! tag. That takes a [`Seed`], which only the transaction of the request has: a response turns the
+//! marks of its own dialog and of no other.
+//!
+//! No Contact is bound, since targets change (RFC 3261 §12.2). Instead a mark names the place at each
+//! end ([`crate::engine::place`]), and leads to no other guarded place.
 //!
 //! The 128 bits, as 32 hexadecimal digits:
 //!
@@ -63,7 +65,7 @@ const OF_SUBSCRIPTION: u128 = 1 << (FLAGS_AT + 11);
 const CALLER_DOMAIN_AT: u32 = FLAGS_AT + 1;
 const CALLEE_DOMAIN_AT: u32 = FLAGS_AT + 6;
 
-/// See the module.
+/// The mark of a dialog; see the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark(u128);
 
@@ -74,16 +76,16 @@ pub(crate) struct Ends {
     pub(crate) caller: PlaceId,
     /// The place to which it goes.
     pub(crate) callee: PlaceId,
-    /// The domain of From, where it is ours.
+    /// The domain of From, if it is ours.
     pub(crate) caller_domain: DomainNumber,
-    /// That of the callee, where it is a contact that is registered here.
+    /// The domain of the callee, if it is a contact that is registered here.
     pub(crate) callee_domain: DomainNumber,
     /// The dialog begins with a SUBSCRIBE or REFER.
     pub(crate) is_subscription: bool,
 }
 
 impl Mark {
-    /// The callee's mark of a dialog that begins now, and what makes the caller's.
+    /// The callee's mark of a dialog that begins now, and the seed of the caller's.
     pub(crate) fn new(
         secrets: &Secrets,
         unix_ms: u64,
@@ -116,13 +118,13 @@ impl Mark {
         Self(self.0 & !MAC_BITS | OF_CALLER | u128::from(mac))
     }
 
-    /// Reads the digits of one. That it is genuine, [`Mark::is_of`] says.
+    /// Reads the digits of a mark. Whether it is genuine, [`Mark::is_of`] says.
     #[inline]
     pub(crate) fn read(digits: &[u8]) -> Option<Self> {
         read_hex(digits, DIGITS).map(Self)
     }
 
-    /// Reads that of a Route value: nearly always the last parameter, as it was written.
+    /// Reads the mark of a Route value: nearly always the last parameter, as it was written.
     #[inline]
     pub(crate) fn of_params(params: &Params<'_>) -> Option<Self> {
         let usual = params.as_bytes().last_chunk::<{ 3 + DIGITS }>();
@@ -185,15 +187,15 @@ impl Mark {
     }
 }
 
-/// Days since 1970, as far as two bytes hold them: enough to tell which came first for 89 years.
+/// Days since 1970, as far as two bytes hold them: enough to order two days within 89 years.
 const fn day(unix_ms: u64) -> u16 {
     (unix_ms / DAY_MS) as u16
 }
 
 impl Engine {
-    /// Makes the callee's marks of the response's dialog the caller's, in the Record-Route values that lead here
-    /// (RFC 3261 §16.7 step 8). Those of other dialogs and other hosts stay as they are, and so does what is the caller's
-    /// already.
+    /// Turns the callee's marks of the response's dialog into the caller's, in the Record-Route
+    /// values that lead here (RFC 3261 §16.7 step 8). Marks of other dialogs and other hosts stay as
+    /// they are, and so do the caller's own.
     ///
     /// This is done for each response: nearly always on the digits of the one value, without reading the rest of it.
     pub(super) fn turn_marks(&mut self, message: &Message<'_>, turn: Option<Turn>) {
@@ -215,8 +217,9 @@ impl Engine {
         }
     }
 
-    /// The same for several values, or for one that was written anew. What the callee put below a value of ours gets the
-    /// caller's requests before this server does, so it makes that value's mark useless ([`Seed::opened`]).
+    /// The same for several values, or for one that was written anew. A host that the callee put
+    /// below a value of ours gets the caller's requests before this server does. So it makes that
+    /// value's mark useless ([`Seed::opened`]).
     fn turn_marks_of_several(&mut self, message: &Message<'_>, turn: Turn) {
         let to = message.to().ok();
         let callee_tag = to.as_ref().and_then(NameAddr::tag).unwrap_or_default();
@@ -250,7 +253,7 @@ impl Engine {
         }
     }
 
-    /// Turns the mark whose `;tz=` stands at `at` of a value, if it is the callee's of this dialog.
+    /// Turns the mark with its `;tz=` at `at` of a value, if it is the callee's of this dialog.
     #[inline]
     fn turn_mark(&mut self, turn: Turn, start: usize, value: &[u8], at: usize) {
         let Some(side) = turn.side_of(self.secrets.mark_domain_digits(), value, at) else {
@@ -319,7 +322,8 @@ fn record_routes<'a>(message: &Message<'a>) -> SmallVec<[&'a [u8]; 8]> {
 }
 
 impl Turn {
-    /// Of the callee's mark of this dialog, whose `;tz=` begins at `at`: the last digit of its flags.
+    /// The last digit of the flags of the mark with its `;tz=` at `at`, if it is the callee's mark of
+    /// this dialog.
     #[inline]
     fn side_of(self, domain: &[u8; DOMAIN_DIGITS], value: &[u8], at: usize) -> Option<u8> {
         let digits: &[u8; DIGITS] = value.get(at + BEFORE.len()..)?.first_chunk()?;
@@ -333,7 +337,7 @@ impl Turn {
     }
 }
 
-/// Where the last mark before `end` begins, its `;tz=` included.
+/// The position of the last mark before `end`, its `;tz=` included.
 #[inline]
 fn last_mark(value: &[u8], end: usize) -> Option<usize> {
     let value = value.get(..end)?;

@@ -1,6 +1,7 @@
-//! Where next hops with names are, asked before anything is sent there: a trunk that only calls in belongs to
-//! the trust domain, too ([`crate::admission`]), and no dialog must lead to it whose mark does not name it
-//! ([`crate::engine::place`]). The first worker asks, for as long as any source may be refused.
+//! Location of the next hops with names, before anything is sent there. A trunk that only calls in
+//! belongs to the trust domain, too ([`crate::admission`]). And no dialog may lead to a next hop that
+//! its mark does not name ([`crate::engine::place`]). The first worker asks, as long as any source
+//! may be refused.
 
 use super::hop::Hop;
 use super::probe::{NAME_TRIES, NAME_WAIT_MS};
@@ -11,18 +12,18 @@ use crate::resolve::Located;
 use crate::time::Millis;
 use crate::transport::HopHost;
 
-/// How often each is located, milliseconds: as soon its new addresses are known.
+/// Milliseconds between two look-ups of a next hop: as soon its new addresses are known.
 const EVERY_MS: u32 = 300_000;
-/// When name service is asked again that did not answer, milliseconds.
+/// Milliseconds after which name service is asked again if it gave no result.
 const AGAIN_MS: u32 = 15_000;
-/// Time between two of them at the start, milliseconds: name service must not meet all at once.
+/// Milliseconds between two next hops at the start: name service must not get all queries at once.
 const SPREAD_MS: u32 = 5;
 
 impl Engine {
-    /// Begins to locate the next hops of the configuration at hand. What was begun for an older one ends by
+    /// Begins to locate the next hops of the configuration at hand. Locating for an older one ends by
     /// itself.
     pub(crate) fn start_locating(&mut self) {
-        // One worker asks for all: all get to know what it learns.
+        // One worker asks for all workers: they get to know what it learns.
         if self.worker != WorkerId(0) || !self.admission.learns() {
             return;
         }
@@ -41,7 +42,7 @@ impl Engine {
         }
     }
 
-    /// It is time to look where this one is.
+    /// Locates a next hop, and sets the time of the next look-up.
     pub(crate) fn locate_peer(&mut self, locate: Locate) {
         if locate.epoch != self.epoch {
             return;

@@ -1,5 +1,5 @@
-//! Probes of group members: OPTIONS (RFC 3261 §11), from the first worker only. Whatever is
-//! answered, but 503, shows that a member is there.
+//! Probes of group members: OPTIONS (RFC 3261 §11), from the first worker only. Any final response
+//! but 503 shows that a member is there.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -21,15 +21,15 @@ use crate::time::Millis;
 use crate::transaction::table::ClientKey;
 use crate::transport::{Flow, PeerName};
 
-/// How long after a question for a member's name the probe is tried again, milliseconds.
+/// Milliseconds from a query for a member's name until the probe is tried again.
 pub(super) const NAME_WAIT_MS: u32 = 250;
-/// How often that is done before it counts as a failure.
+/// Tries after which it counts as a failure.
 pub(super) const NAME_TRIES: u8 = 16;
 
 impl Engine {
     /// Starts the probes of the configuration at hand. Those of an older one end by themselves.
     pub(crate) fn start_probes(&mut self) {
-        // One worker asks for all: what it learns is shared.
+        // One worker probes for all workers: what it learns is shared.
         if self.worker != WorkerId(0) {
             return;
         }
@@ -52,7 +52,7 @@ impl Engine {
         }
     }
 
-    /// It is time for this probe.
+    /// Sends a probe that is due, and sets the time of the next.
     pub(crate) fn probe(&mut self, probe: Probe) {
         if probe.epoch != self.epoch {
             return;
@@ -102,7 +102,7 @@ impl Engine {
         let (Some(member), Some(egress)) = (group.member(probe.member), listener) else {
             return;
         };
-        // The answer finds its way to the worker that owns the Call-ID: that must be this one.
+        // The response goes to the worker that owns the Call-ID: that must be this one.
         let (unique, call_id) = loop {
             self.probes = self.probes.wrapping_add(1);
             let unique = self
@@ -128,7 +128,7 @@ impl Engine {
         self.scratch = text;
     }
 
-    /// A probe got this answer.
+    /// Takes the response to a probe.
     pub(super) fn probe_answered(&mut self, key: ClientKey, status: u16) {
         let Some((group, number)) = self.probed(key) else {
             return;
@@ -152,7 +152,7 @@ impl Engine {
         }
     }
 
-    /// A probe got no answer.
+    /// Notes that a probe got no response.
     pub(super) fn probe_failed(&mut self, key: ClientKey) {
         if let Some((group, number)) = self.probed(key) {
             self.probe_failure(&group, number);
@@ -168,7 +168,7 @@ impl Engine {
         let Owner::Probe(probe) = self.table.client(key)?.user.owner else {
             return None;
         };
-        // One of an older configuration says nothing about this one's members.
+        // A probe of an older configuration says nothing about the members of this one.
         let group = self.groups.get(usize::from(probe.group))?;
         (probe.epoch == self.epoch).then(|| (Arc::clone(group), probe.member))
     }

@@ -1,10 +1,10 @@
-//! Record-Route values of ours, and how we know them again (RFC 3261 §16.6 step 4, RFC 5658).
+//! Record-Route values of ours, and how they are recognised (RFC 3261 §16.6 step 4, RFC 5658).
 //!
 //! Each carries `tz=` and the mark of its dialog ([`super::mark`]), so that loose routing serves dialogs that came
 //! through here and no others: no open relay.
 //!
-//! They are SIPS URIs where the Request-URI that leaves, or the Route that leads it, is one
-//! (RFC 3261 §16.6 step 4, RFC 5630 §5.3), but for a side that the request did not pass by TLS.
+//! They are SIPS URIs if the Request-URI or Route that leaves is one (RFC 3261 §16.6 step 4, RFC 5630
+//! §5.3). The exception is a side that the request did not pass by TLS.
 
 use alloc::vec::Vec;
 
@@ -24,28 +24,29 @@ use crate::engine::seed::Seed;
 use crate::resolve::HostRef;
 use crate::transport::Flow;
 
-/// What the Record-Route lines of one request are made of.
+/// The parts of the Record-Route lines of one request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecordRoute<'c> {
-    /// That of the side which reads the lines first.
+    /// The mark of the side that reads the lines first.
     pub(crate) mark: Mark,
-    /// Where the request came in.
+    /// The listener at which the request came in.
     pub(crate) ingress: &'c Listener,
-    /// Where it leaves.
+    /// The listener by which it leaves.
     pub(crate) egress: &'c Listener,
     /// It leaves for a SIPS URI.
     pub(crate) secure: bool,
-    /// Token of the flow by which the dialog finds back to who sent it; empty: none is needed.
+    /// Token of the flow by which requests of the dialog reach the sender of this request; empty:
+    /// none is needed.
     pub(crate) sender: &'c [u8],
-    /// The same of who gets it.
+    /// The same for its receiver.
     pub(crate) receiver: &'c [u8],
 }
 
-/// That this server stays in the path of a dialog.
+/// The decision that this server stays in the path of a dialog.
 #[derive(Debug)]
 pub(super) struct Stay {
     mark: Mark,
-    /// What makes the caller's mark in the responses.
+    /// The seed of the caller's mark in the responses.
     pub(super) seed: Option<Seed>,
     /// See [`RecordRoute::sender`].
     sender: Vec<u8>,
@@ -53,16 +54,16 @@ pub(super) struct Stay {
     receiver: Vec<u8>,
 }
 
-/// What a Route value is to us.
+/// The origin of a Route value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RouteOwner {
-    /// Another's.
+    /// Another host.
     Foreign,
     /// Names this server, without a valid mark.
     OwnHost,
     /// Made by us for this dialog.
     Marked {
-        /// Whose it is, and what it says.
+        /// The holder of the value, and what it says.
         mark: Mark,
         /// The flow that it names.
         flow: Option<TokenOwner>,
@@ -70,7 +71,7 @@ pub(crate) enum RouteOwner {
 }
 
 impl Engine {
-    /// Says whose this Route URI is, for a request of this dialog.
+    /// The origin of this Route URI, for a request of this dialog.
     pub(crate) fn route_owner(&self, request: &Request<'_>, uri: &SipUri<'_>) -> RouteOwner {
         if !self.directory.is_own(&uri.host, uri.port) {
             return RouteOwner::Foreign;
@@ -94,8 +95,8 @@ impl Engine {
         }
     }
 
-    /// Whether this server stays in the path of the dialog that a request begins. Where a side is found by its flow
-    /// only, it does whatever the rule says.
+    /// Whether this server stays in the path of the dialog that a request begins. If a side is
+    /// reached by its flow only, this server stays whatever the rule says.
     pub(super) fn stay(&self, request: &Request<'_>, leaving: &Leaving) -> Option<Stay> {
         let call_id = request.call_id;
         let (caller_tag, (mark, seed), flows) = if begins_dialog(request) {
@@ -194,8 +195,9 @@ impl Engine {
         ends
     }
 
-    /// The place to which a request goes: that of its rule where it leads there, and not to where a 3xx did. A contact
-    /// is its user's to choose, and names none; where it is reached by its connection it is what it says.
+    /// The place to which a request goes: that of its rule, unless a 3xx led elsewhere. A user
+    /// chooses its contact, which can only name a denied destination. A contact that is reached by
+    /// its connection is what it says.
     fn place_of_callee(&self, leaving: &Leaving) -> PlaceId {
         let ip = leaving.to.remote.ip();
         let place = leaving.shape.place;
@@ -209,8 +211,9 @@ impl Engine {
         }
     }
 
-    /// The place that a request came from. A trusted peer, and one that a rule lets in, may have its calls sent on from
-    /// where no calls go: the way back says what it belongs to, its Record-Route or its Contact.
+    /// The place that a request came from. A trusted or exempt peer may send its calls from an
+    /// address to which no calls go. Then the way back names its place: its Record-Route or its
+    /// Contact.
     fn place_of_caller(&self, request: &Request<'_>) -> PlaceId {
         let may_name_another = || self.is_trusted(&request.flow) || is_exempt(&self.config, &request.flow);
         if self.directory.has_places() && may_name_another() {
@@ -229,13 +232,13 @@ impl Engine {
     }
 }
 
-/// Whether the answers to a request may begin a dialog.
+/// Whether the responses to a request may begin a dialog.
 fn begins_dialog(request: &Request<'_>) -> bool {
     request.to.tag().is_none() && matches!(request.method, Method::Invite | Method::Subscribe | Method::Refer)
 }
 
 impl Stay {
-    /// `None`: a listener has gone.
+    /// The Record-Route lines. `None`: a listener has gone.
     pub(super) fn lines<'a>(
         &'a self,
         config: &'a Config,
@@ -255,7 +258,7 @@ impl Stay {
 }
 
 impl RecordRoute<'_> {
-    /// Appends the lines: one, or two where the sides differ (RFC 5658 §5), the egress side on top.
+    /// Appends the lines: one, or two if the sides differ (RFC 5658 §5), the egress side on top.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         let (ingress, egress) = (self.ingress, self.egress);
         let two = ingress.transport != egress.transport
@@ -279,7 +282,7 @@ impl RecordRoute<'_> {
         out.extend_from_slice(b"Record-Route: ");
         write_route_uri(out, listener, token, self.secure);
         if two {
-            // Understood by nobody but us; others write it too, so traces read alike.
+            // Only this server reads it. Other proxies write it, too, so traces read alike.
             out.extend_from_slice(b";r2=on");
         }
         out.extend_from_slice(b";tz=");

@@ -42,8 +42,8 @@ struct Found {
     room: Room,
     /// The Request-URI of the request, which is not tried again.
     original: Vec<u8>,
-    /// The user whose new addresses the contacts are. `None`: a next hop of the configuration or a peer of the trust
-    /// domain has answered.
+    /// The user that the new addresses of the contacts count for. `None`: the response is from a next
+    /// hop of the configuration or a peer of the trust domain.
     user: Option<Box<[u8]>>,
     /// The new targets, each with its q.
     targets: Vec<(u16, Target)>,
@@ -116,8 +116,8 @@ impl Engine {
         })
     }
 
-    /// Whether the owner of a contact decides where this client transaction's 3xx leads: a registered contact has
-    /// answered, or one that another 3xx named.
+    /// Whether a user decides where this client transaction's 3xx leads. The response is from a
+    /// registered contact, or from one that another 3xx named, and its source is not trusted.
     fn is_of_user(&mut self, server: ServerKey, client: ClientKey) -> bool {
         let Some(client) = self.table.client(client) else {
             return false;
@@ -128,8 +128,8 @@ impl Engine {
         target.is_some_and(|target| target.is_contact || target.from.is_some()) && !self.is_trusted(&to)
     }
 
-    /// The targets of one contact of a 3xx: the contact itself, or the registered contacts of the user, if it is one of
-    /// ours. None where `user` has too many new addresses.
+    /// The targets of one contact of a 3xx: the contact itself, or the registered contacts of the
+    /// user, if it is one of ours. Empty if `user` has too many new addresses.
     fn targets_of(
         &mut self,
         uri: &[u8],

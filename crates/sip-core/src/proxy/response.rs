@@ -48,26 +48,26 @@ pub(super) struct Response<'a> {
     flow: Flow,
     /// Its topmost Via has a line of its own, and another follows.
     via_is_alone: bool,
-    /// What it makes of the callee's marks in it; `None`: there is none of its transaction.
+    /// How the callee's marks in it are turned; `None`: none is of its transaction.
     turn: Option<Turn>,
 }
 
-/// Why a branch has no final answer.
+/// Why a branch has no final response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
     TimedOut,
     /// The transport could not deliver its request.
     Unreachable,
-    /// Nor could it to a registered contact: its phone is gone.
+    /// The transport could not deliver it to a registered contact: the phone is gone.
     ContactGone,
     /// A registered contact gave no response at all, not even a provisional one.
     ContactSilent,
-    /// Nor could it on the flow that is the only way.
+    /// The transport could not deliver it on the flow that is the only way.
     FlowGone(Pin),
 }
 
 impl Engine {
-    /// A response came.
+    /// Handles a response.
     ///
     /// # Errors
     /// It has a flaw, and nothing was done.
@@ -159,8 +159,9 @@ impl Engine {
         *counter += 1;
     }
 
-    /// §16.11: to the next Via, if the topmost is one that we wrote for that request. A branch
-    /// that does not follow from the rest of the message is not ours, and nothing is sent on.
+    /// Relays a response to the next Via, if the topmost is one that we wrote for that request
+    /// (§16.11). A branch that does not follow from the rest of the message is not ours, and nothing
+    /// is sent on.
     fn relay_response_statelessly(
         &mut self,
         mut response: Response<'_>,
@@ -171,8 +172,8 @@ impl Engine {
     ) {
         let message = response.message;
         let next = message.second_via().ok();
-        // RFC 6026 §6: what has lost its transaction goes nowhere. A Via that was written without
-        // state says so by this parameter.
+        // RFC 6026 §6: a response that has lost its transaction goes nowhere. A Via that was written
+        // without state says so by this parameter.
         let (Some(next), Some(token)) = (next, ingress_token(&parts.via)) else {
             return self.stray();
         };
@@ -195,8 +196,8 @@ impl Engine {
         }
         self.activity.enter(Component::Build);
         self.note_answered_by(&flow);
-        // The token is not under the branch's hash: what it says must at least be possible. (Whose
-        // connection it names, the shell compares with `remote`.)
+        // The token is not under the branch's hash: what it says must at least be possible. (The
+        // shell compares the far end of the connection that it names with `remote`.)
         let ingress = Ingress::read(token);
         let hidden = ingress.and_then(|ingress| ingress.seed);
         let seed = hidden.and_then(|hidden| Seed::uncovered(hidden, branched.pad));
@@ -231,7 +232,7 @@ impl Engine {
         self.counters.responses_relayed_stateless += 1;
     }
 
-    /// A response of a client transaction.
+    /// Takes a response of a client transaction.
     fn client_response(&mut self, key: ClientKey, status: u16, response: &Response<'_>) {
         if status >= 200
             && let Some(client) = self.table.client_mut(key)
@@ -253,7 +254,7 @@ impl Engine {
         }
     }
 
-    /// §16.7: a response that the client transaction passed up.
+    /// Takes a response that the client transaction passed up (§16.7).
     fn branch_response(&mut self, key: ClientKey, status: u16, response: &Response<'_>) {
         let Some(client) = self.table.client_mut(key) else {
             return;
@@ -264,7 +265,8 @@ impl Engine {
         if status < 200 {
             let target = client.user.target;
             self.note_provisional(key, server, status);
-            // §16.8: what was given up counts as answered; its provisional responses are nobody's.
+            // §16.8: a branch that was given up counts as ended; its provisional responses go
+            // nowhere.
             let given_up = self.context(server).is_some_and(|c| !c.awaits(target, key));
             if given_up {
                 return;
@@ -272,12 +274,12 @@ impl Engine {
             return self.relay_provisional(server, status, response);
         }
         if client.user.course == Course::HungUp && status < 300 {
-            // A clean copy comes too late: its caller has another answer.
+            // A clean copy comes too late: its caller has another response.
             self.hang_up(key, response.message);
             return;
         }
         let target = client.user.target;
-        // What it was sent as is needed no more; an INVITE that failed keeps its ACK there.
+        // The request is needed no more; an INVITE that failed keeps its ACK there.
         if status < 300 || response.message.cseq().is_ok_and(|c| c.method != Method::Invite) {
             self.table.keep_request(key, Box::default());
         }
@@ -304,17 +306,17 @@ impl Engine {
         self.target_answered(server, key, target, Answered::With(status, response))
     }
 
-    /// A request of ours was answered that serves none of a caller's.
+    /// Takes the response to a request of our own, which serves no request of a caller.
     #[cold]
     pub(super) fn own_request_answered(&mut self, key: ClientKey, status: u16) {
         match self.table.client(key).map(|client| client.user.owner) {
             Some(Owner::Probe(_)) => self.probe_answered(key, status),
-            // After a CANCEL the INVITE's answer is what counts.
+            // After a CANCEL the response to the INVITE is what counts.
             Some(Owner::Detached | Owner::Server(_)) | None => {}
         }
     }
 
-    /// §16.7 step 2: something came from there.
+    /// Notes a provisional response (§16.7 step 2).
     pub(super) fn note_provisional(&mut self, key: ClientKey, server: ServerKey, status: u16) {
         let Some(client) = self.table.client_mut(key) else {
             return;
@@ -338,7 +340,8 @@ impl Engine {
         }
     }
 
-    /// §16.7 step 5: 1xx other than 100 go on, for INVITE; RFC 4320 §4.1 has none for others.
+    /// Relays a 1xx other than 100 of an INVITE (§16.7 step 5); RFC 4320 §4.1 has none for other
+    /// methods.
     fn relay_provisional(&mut self, server: ServerKey, status: u16, response: &Response<'_>) {
         let invite = self
             .table
@@ -349,7 +352,7 @@ impl Engine {
         }
     }
 
-    /// The final answer goes to the caller: of the only branch, or a 2xx of any.
+    /// Relays the final response to the caller: of the only branch, or a 2xx of any.
     fn relay_final(&mut self, server: ServerKey, status: u16, response: &Response<'_>) {
         let Some(found) = self.table.server(server) else {
             return;
@@ -357,8 +360,8 @@ impl Engine {
         let started = found.live.as_ref().map(|live| live.user.started);
         let (invite, accepted) = (found.machine.is_invite(), found.machine.is_accepted());
         let Some(started) = started else {
-            // More than one 2xx to an INVITE: each goes on (§16.7 step 5, RFC 6026 §8.3), even
-            // after another final answer.
+            // More than one 2xx to an INVITE: each goes on (§16.7 step 5, RFC 6026 §8.3), even after
+            // another final response.
             if invite && (200..300).contains(&status) {
                 let to = found.reply_to;
                 if accepted {
@@ -375,7 +378,7 @@ impl Engine {
             self.note_answer(call_id, status, started);
         }
         if status == 408 && !invite {
-            // RFC 4320 §4.2: it comes too late for anybody; its sender has timed out as well.
+            // RFC 4320 §4.2: it comes too late; the client has timed out as well.
             self.server_event(server, ServerEvent::Abandon, &[]);
             return;
         }
@@ -388,7 +391,7 @@ impl Engine {
         self.relay_through(server, status, response);
     }
 
-    /// An INVITE got its final answer.
+    /// Reports the final response of an INVITE.
     pub(crate) fn note_answer(&mut self, call_id: Box<[u8]>, status: u16, started: Instant) {
         let after_us = self.now.instant.micros_since(started);
         self.event(Event::CallAnswered {
@@ -398,7 +401,7 @@ impl Engine {
         });
     }
 
-    /// A 2xx whose server transaction is gone (its timer L fired): the caller still needs it.
+    /// Relays a 2xx after its server transaction has gone (timer L fired): the caller still needs it.
     fn relay_late_success(&mut self, status: u16, response: &Response<'_>) {
         let next = response.message.second_via().ok();
         let invite = response.message.cseq().is_ok_and(|c| c.method == Method::Invite);
@@ -419,8 +422,8 @@ impl Engine {
         self.relay_past(to, response);
     }
 
-    /// What becomes of a response on its way: it loses our Via (§16.7 step 3), and what its sender claims but is not
-    /// trusted for (RFC 3325 §5); marks become those of the side to which it goes.
+    /// Edits a response on its way. It loses our Via (§16.7 step 3), and the claims for which its
+    /// source is not trusted (RFC 3325 §5); marks become those of the side to which it goes.
     pub(super) fn edit_response(&mut self, response: &Response<'_>) {
         self.edits.clear();
         let message = response.message;
@@ -434,7 +437,7 @@ impl Engine {
         self.strip_claims(message, &response.flow);
     }
 
-    /// Without our Via, past the server transaction.
+    /// Relays a response without our Via, past the server transaction.
     fn relay_past(&mut self, to: Flow, response: &Response<'_>) {
         self.edit_response(response);
         let span = response.message.start_offset()..response.message.end_offset();
@@ -442,7 +445,7 @@ impl Engine {
             .push_with(to, |out| self.edits.apply(response.message.source(), span, out));
     }
 
-    /// Without our Via (§16.7 step 3), through the server transaction.
+    /// Relays a response without our Via (§16.7 step 3), through the server transaction.
     pub(super) fn relay_through(&mut self, server: ServerKey, status: u16, response: &Response<'_>) {
         self.activity.enter(Component::Build);
         self.edit_response(response);
@@ -458,7 +461,7 @@ impl Engine {
         self.scratch = text;
     }
 
-    /// A client transaction's timer fired, or its request could not be delivered.
+    /// Handles a timer of a client transaction, or the failed delivery of its request.
     pub(super) fn client_failure(&mut self, key: ClientKey, event: ClientEvent) {
         let Some(client) = self.table.client(key) else {
             return;
@@ -483,7 +486,7 @@ impl Engine {
         let Some(server) = server else {
             return;
         };
-        // What was given up before was counted then.
+        // A branch that was given up before was counted then.
         if !given_up {
             self.count_failure(remote, timed_out);
         }
@@ -497,7 +500,7 @@ impl Engine {
         self.branch_failed(server, key, target, failure)
     }
 
-    /// The connection that a request went by has closed.
+    /// Handles the end of the connection that a request went by.
     pub(crate) fn client_flow_closed(&mut self, key: ClientKey, conn: ConnId) {
         let Some(client) = self.table.client(key).filter(|c| c.to.conn == Some(conn)) else {
             return;
@@ -528,8 +531,8 @@ impl Engine {
         });
     }
 
-    /// §16.8, §16.9, RFC 3263 §4.3: the next address or target, else the answer that the failure
-    /// stands for.
+    /// Goes on after a branch has failed: with the next address or target, else with the response
+    /// that the failure stands for (§16.8, §16.9, RFC 3263 §4.3).
     fn branch_failed(&mut self, server: ServerKey, client: ClientKey, target: u8, failure: Failure) {
         let Some(found) = self.table.live(server) else {
             return;
@@ -540,7 +543,7 @@ impl Engine {
         self.answer_failure(server, failure);
     }
 
-    /// Nothing is left to try.
+    /// Responds to a request with nothing left to try.
     fn answer_failure(&mut self, server: ServerKey, failure: Failure) {
         let invite = self.is_invite(server);
         let Some(found) = self.table.live(server) else {
@@ -569,9 +572,9 @@ impl Engine {
         }
     }
 
-    /// Timer C fired (§16.8), or its shorter form before anything came. What rings is cancelled;
-    /// what was cancelled already is given up; what gave no sign of life is left alone, and
-    /// cancelled should it ring later.
+    /// Handles timer C (§16.8), or its shorter form before any response. A branch that rings is
+    /// cancelled; one that was cancelled already is given up. One without a sign of life is left
+    /// alone, and cancelled if it rings later.
     fn timer_c(&mut self, key: ClientKey) {
         let Some(client) = self.table.client_mut(key) else {
             return;
@@ -608,7 +611,7 @@ impl Engine {
         self.branch_failed(server, key, target, failure)
     }
 
-    /// Which event a client timer is.
+    /// Handles a timer of a client transaction.
     pub(crate) fn client_timer(&mut self, key: ClientKey, timer: Timer) {
         if timer == Timer::C {
             return self.timer_c(key);

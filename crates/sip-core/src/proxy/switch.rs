@@ -1,24 +1,25 @@
 //! Requests that are too long for a datagram (RFC 3261 §18.1.1): they leave by TCP, and by UDP after
-//! all where TCP leads nowhere.
+//! all if TCP leads nowhere.
 //!
-//! Decisions where the RFC leaves them, or where it is not followed to the letter:
-//! - **A URI that says `transport=udp` is obeyed** (RFC 3263 §4.1), although §18.1.1 knows no such
-//!   exception: it is how an operator names a peer whose firewall swallows TCP. Where the transport
+//! Decisions that the RFC leaves open, or in which it is not followed to the letter:
+//! - **A URI with `transport=udp` is obeyed** (RFC 3263 §4.1), although §18.1.1 knows no such
+//!   exception: by it an operator names a peer behind a firewall that swallows TCP. If the transport
 //!   came from name service or from the default, the request switches.
-//! - **The flow of a registration is kept** (RFC 5626 §5.3): behind its NAT nobody listens.
+//! - **The flow of a registration is kept** (RFC 5626 §5.3): behind its NAT nothing else can be
+//!   reached.
 //! - **Without state an INVITE does not switch.** Its CANCEL and the ACK to its failure must go where
-//!   it went (§9.1, §17.1.1.3), are short, and nobody remembers how long it was. Other requests have
-//!   neither; the same bytes are of the same length, so that a copy takes the same way. What switched
-//!   says so by the number in its branch, under the branch's hash.
+//!   it went (§9.1, §17.1.1.3). But they are short, and no state says how long it was. Other requests
+//!   have neither, and a copy has the same length, so that it takes the same way. The number in its
+//!   branch, under the branch's hash, says that a request has switched.
 //! - With state the branch knows its transport, and CANCEL and ACK follow it.
-//! - **Back to UDP** goes what could not be delivered before anything was heard, whatever the cause:
-//!   the shell does not tell a reset from a time-out. The transaction begins anew with the same
-//!   branch, so that one who got both knows a copy. It counts as no failure of the next hop. What was
-//!   cancelled meanwhile is not sent again.
-//! - **Where that happened, the next goes by UDP at once** for five minutes ([`crate::engine::no_tcp`]):
-//!   a firewall that swallows what begins a connection costs each try its time-out. An answer on a
-//!   connection to that address ends this. Without state what would have switched is written as if it
-//!   had and had come back, so that copies are the same before and after.
+//! - **A request goes back to UDP** if it could not be delivered before a response came, whatever the
+//!   cause: the shell does not distinguish a reset from a time-out. The transaction begins anew with
+//!   the same branch, so that a peer that got both recognises a copy. It counts as no failure of the
+//!   next hop. A request that was cancelled meanwhile is not sent again.
+//! - **After that, requests to this address go by UDP at once** for five minutes
+//!   ([`crate::engine::no_tcp`]): a firewall that swallows new connections costs each try its
+//!   time-out. A response on a connection to that address ends this. Without state such a request is
+//!   written as if it had switched and come back, so that copies are the same before and after.
 
 use alloc::vec::Vec;
 
@@ -38,8 +39,8 @@ use crate::resolve::Candidate;
 use crate::transaction::table::ClientKey;
 use crate::transport::{Flow, Proof, Transport};
 
-/// The number in the branch of what switched without state. Those of branches with state are less
-/// (`limits.branches`).
+/// The number in the branch of a request that switched without state. Branches with state have lower
+/// numbers (`limits.branches`).
 const SWITCHED: u8 = u8::MAX;
 
 /// Whether a request to this candidate may leave by TCP instead.
@@ -47,13 +48,13 @@ pub(crate) fn may_switch(candidate: &Candidate) -> bool {
     candidate.transport == Transport::Udp && !candidate.named
 }
 
-/// A request as written for one listener, that is to leave by another.
+/// A request, written for one listener, that is to leave by another.
 #[derive(Clone, Copy, Debug)]
 struct Move {
     ingress: ListenerId,
     from: ListenerId,
     to: ListenerId,
-    /// Another branch.
+    /// The new branch, if it gets one.
     branch: Option<NewBranch>,
 }
 
@@ -61,13 +62,14 @@ struct Move {
 struct NewBranch {
     id: u64,
     number: u8,
-    /// What the pads of the old one and of this one differ by.
+    /// The difference between the pads of the old branch and of this one.
     pads: u64,
 }
 
 impl Engine {
-    /// A request with state is too long for a datagram: makes `text` and `to` those of TCP, unless no
-    /// listener of ours reaches that address by it. Whether it did.
+    /// Switches a request with state, which is too long for a datagram, to TCP: changes `text` and
+    /// `to`. Returns whether it did: not if no listener reaches that address by TCP, or if TCP failed
+    /// there lately.
     #[cold]
     pub(super) fn switch_to_stream(
         &mut self,
@@ -97,13 +99,14 @@ impl Engine {
         true
     }
 
-    /// The message appended last to what leaves, without state, is too long for a datagram.
+    /// Switches the message appended last to the output, which has no state and is too long for a
+    /// datagram.
     #[cold]
     pub(super) fn switch_stateless(&mut self, request: &Request<'_>, state: StateMode, to: Flow) {
         #[expect(clippy::wildcard_enum_match_arm, reason = "most methods are alike here")]
         let stays = match request.method {
             Method::Invite | Method::Cancel => true,
-            // With state, an ACK that goes on answers a 2xx: it stands alone.
+            // With state, an ACK that is forwarded is for a 2xx: it stands alone.
             Method::Ack if state == StateMode::Stateless => true,
             _ => self.config.limits.udp_mtu == 0,
         };
@@ -141,8 +144,8 @@ impl Engine {
         self.scratch = text;
     }
 
-    /// The request of this client transaction could not be delivered: if it had switched and nothing
-    /// was heard yet, it goes by UDP. Whether it did.
+    /// Sends an undelivered request of a client transaction by UDP, if it had switched and no
+    /// response has come. Returns whether it did.
     pub(super) fn switch_back(&mut self, key: ClientKey) -> bool {
         let Some(client) = self.table.client_mut(key) else {
             return false;
@@ -173,7 +176,8 @@ impl Engine {
         })
     }
 
-    /// The same without state: the bytes themselves say that they had switched, and where they came in.
+    /// The same without state: the bytes themselves show that they had switched, and where they came
+    /// in.
     pub(super) fn switch_back_stateless(&mut self, message: &Message<'_>, stream: Flow, number: u8) {
         if number != SWITCHED || stream.transport != Transport::Tcp {
             return;
@@ -194,8 +198,8 @@ impl Engine {
         }
     }
 
-    /// An answer to a request of ours came on this flow: TCP works there, if it is a connection to the
-    /// address itself and none from some port of its.
+    /// Notes that a response to a request of ours came on this flow: TCP works at that address. A
+    /// connection from another port of the peer is another address.
     pub(super) fn note_answered_by(&mut self, flow: &Flow) {
         if flow.transport == Transport::Tcp && !self.no_tcp.is_empty() {
             self.no_tcp.forget(flow.remote);
@@ -216,7 +220,7 @@ impl Engine {
         })
     }
 
-    /// The same address by another transport.
+    /// The flow to the same address by another transport.
     fn by(&self, transport: Transport, to: Flow, ingress: ListenerId) -> Option<Flow> {
         let listener = self
             .directory
@@ -230,8 +234,8 @@ impl Engine {
         })
     }
 
-    /// Makes what was written for one listener what it would be for another: our Via, our
-    /// Record-Route, and Content-Length where a stream needs one. Whether it could.
+    /// Rewrites a message for another listener: our Via, our Record-Route, and Content-Length if a
+    /// stream needs one. Returns whether it could.
     fn readdress(&mut self, text: &mut Vec<u8>, moved: &Move) -> bool {
         let mut edits = Edits::new();
         let mut new = Vec::with_capacity(text.len() + 64);
@@ -250,7 +254,7 @@ impl Engine {
         done
     }
 
-    /// The topmost Via, which is ours and as we wrote it.
+    /// Rewrites the topmost Via. `None`: it is not as we wrote it.
     fn move_via(&self, edits: &mut Edits, message: &Message<'_>, moved: &Move) -> Option<()> {
         let field = message.fields_named(HeaderName::Via).next()?;
         let start = field.start as usize;
@@ -284,7 +288,7 @@ impl Engine {
         Some(())
     }
 
-    /// The topmost Record-Route lines, where they are what we write for the way that is left.
+    /// Rewrites the topmost Record-Route lines, if they are what we write for the way that is left.
     fn move_record_route(&self, edits: &mut Edits, message: &Message<'_>, moved: &Move) -> Option<()> {
         let first = message.fields_named(HeaderName::RecordRoute).next()?;
         let listener = |id: ListenerId| self.config.listeners.get(usize::from(id.0));

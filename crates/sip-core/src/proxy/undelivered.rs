@@ -12,9 +12,9 @@ use crate::resolve::{HostRef, Located, SentBy};
 use crate::transport::{Flow, PeerName, Transport};
 
 impl Engine {
-    /// `message` did not reach `to`. A request fails as if its transport had said so
-    /// (RFC 3261 §8.1.3.1, §18.4). A response's transaction stays (RFC 6026 §8), and the response
-    /// goes to the next place that its topmost Via names.
+    /// Handles a message that did not reach `to`. A request fails as if its transport had said so
+    /// (RFC 3261 §8.1.3.1, §18.4). The transaction of a response stays (RFC 6026 §8), and the
+    /// response goes to the next address that its topmost Via names.
     pub(crate) fn handle_undelivered(&mut self, message: &Message<'_>, to: Flow) {
         // An ICMP error quotes the first half kilobyte or so: start line and topmost Via must do.
         let Some(method) = message.method() else {
@@ -46,11 +46,11 @@ impl Engine {
         }
     }
 
-    /// Whether one more answer may go where this Via says: any number for who is trusted, few for a
-    /// stranger ([`crate::engine::elsewhere`]).
+    /// Whether one more response may go to the addresses in this Via: any number for a trusted
+    /// source, few for another ([`crate::engine::elsewhere`]).
     fn may_look_elsewhere(&mut self, via: &Via<'_>, to: Flow) -> bool {
-        // Where the request came from, whatever was tried since: we put `received` wherever sent-by is
-        // not that.
+        // The source of the request, whatever was tried since: we put `received` into the Via if
+        // sent-by is another address.
         let source = via.received_any().or_else(|| via.host.ip());
         let source = source.unwrap_or_else(|| to.remote.ip());
         let asked_by = Flow {
@@ -64,8 +64,8 @@ impl Engine {
         may
     }
 
-    /// RFC 3261 §18.2.2 over streams: the connection is gone and the source address takes no other
-    /// (the shell has tried). RFC 3263 §5: what sent-by stands for, one place after the other.
+    /// Sends a response to the next address that sent-by stands for (RFC 3261 §18.2.2, RFC 3263 §5).
+    /// Its connection is gone, and the source address takes no other: the shell has tried.
     fn response_undelivered(&mut self, message: &Message<'_>, to: Flow) {
         let (Ok(top), Some(call_id)) = (message.top_via(), message.call_id()) else {
             return;
@@ -91,8 +91,8 @@ impl Engine {
                     HostRef::Name(name) if to.transport == Transport::Tls => PeerName::new(name),
                     HostRef::Name(_) | HostRef::Ip(_) => None,
                 };
-                // Behind the one that failed; from the first where that was the source itself, or, by
-                // TLS, a connection: that address was not asked for this name yet.
+                // Behind the address that failed; from the first if that was the source itself, or,
+                // by TLS, a connection: that address was not tried for this name yet.
                 let failed = candidates.iter().position(|c| c.address == to.remote);
                 let failed = failed.filter(|_| peer.is_none() || to.conn.is_none());
                 let from = failed.map_or(0, |at| at + 1);
@@ -102,7 +102,7 @@ impl Engine {
                     self.out.name_last(peer);
                 }
             }
-            // For who sends it again; this one is lost.
+            // For a retransmission; this response is lost.
             Located::Ask { name, kind } => self.ask_for_name(name, kind),
             Located::Unavailable => {}
         }
