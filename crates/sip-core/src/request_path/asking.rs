@@ -13,9 +13,9 @@ use crate::engine::reply::Status;
 use crate::engine::request::{Authorized, Request};
 use crate::event::RefusalCause;
 
-/// Whether an ACK goes on that is in no dialog of ours, where its INVITE was asked for credentials: it
-/// cannot be asked itself (RFC 3261 §22.1). One to a 2xx has our Route, unless the rule leaves that out;
-/// one to a failure is ours to absorb, unless the rule keeps no state.
+/// Whether an ACK in no dialog of ours goes on, if its INVITE needed credentials: it cannot be
+/// challenged itself (RFC 3261 §22.1). An ACK to a 2xx has our Route, unless the rule leaves that
+/// out. An ACK to a failure is ours to absorb, unless the rule keeps no state.
 fn passes_unasked(config: &Config, request: &Request<'_>, rule: Option<&Route>) -> bool {
     let state = rule.and_then(|r| r.state).unwrap_or(config.state);
     let leaves_no_route = rule.is_some_and(|r| !r.record_route);
@@ -23,7 +23,8 @@ fn passes_unasked(config: &Config, request: &Request<'_>, rule: Option<&Route>) 
 }
 
 impl Engine {
-    /// Whether a request may be relayed. `None`: it was answered, or waits for credentials.
+    /// Whether a request may be relayed. `None`: it got a response, was dropped, or waits for
+    /// credentials.
     pub(crate) fn authorize_routed(
         &mut self,
         config: &Config,
@@ -39,7 +40,7 @@ impl Engine {
             true => Authorized::Dialog,
             false => Authorized::Exempt,
         };
-        // Most requests need no credentials, whoever sends them: From need not be read for that.
+        // Most requests need no credentials, whatever their From: it need not be read for that.
         // An ACK goes where its INVITE went.
         let is_ack = request.method == Method::Ack;
         let method = if is_ack { Method::Invite } else { request.method };
@@ -89,9 +90,9 @@ impl Engine {
         }
     }
 
-    /// The domain in which a side of a dialog has an account, where From does not decide who is asked: the callee did
-    /// not choose what it is called, and a caller with an account here must not get round that by another From.
-    /// `None`: From decides.
+    /// The domain in which a side of a dialog has an account, if From does not decide about
+    /// credentials. The callee did not choose the name that it is called by. A caller with an account
+    /// here must not evade credentials by another From. `None`: From decides.
     fn domain_of_mark(
         &self,
         config: &Config,
@@ -112,8 +113,9 @@ impl Engine {
         (!mark.is_of_caller() || !from_decides()).then_some(number)
     }
 
-    /// Whether a side of a dialog needs credentials. It can be asked where it has an account: the callee where it is a contact that is
-    /// registered here. Others may be strangers, and the mark shows that the dialog came through this server.
+    /// Whether a side of a dialog may be relayed, with credentials if it has an account: the callee
+    /// if it is a contact that is registered here. Others may be strangers, and the mark shows that
+    /// the dialog came through this server.
     fn authorize_side(
         &mut self,
         config: &Config,

@@ -26,13 +26,13 @@ use crate::location::aor::unescape;
 use crate::query::{QueryKind, Secrets};
 use crate::transport::Transport;
 
-/// Longest name that is looked up, bytes: that of an account is shorter in every table, and a
-/// stranger chooses it.
+/// The longest name that is looked up, bytes: an account's name is shorter in every table, and a
+/// stranger may send any.
 const MAX_USERNAME: usize = 255;
 
 impl Engine {
-    /// The domain whose policy holds for a request: that of From when ours, else that of the
-    /// Request-URI.
+    /// The domain with the policy that holds for a request: that of From if it is ours, else that of
+    /// the Request-URI.
     pub(crate) fn policy_domain<'c>(&self, config: &'c Config, request: &Request<'_>) -> Option<&'c Domain> {
         self.domain_of_from(config, request)
             .or_else(|| match &request.uri {
@@ -47,8 +47,8 @@ impl Engine {
         self.directory.domain_of_host(config, &uri.host)
     }
 
-    /// The domain of this number in which a side of a dialog must have an account, if it asks. Of two with one number
-    /// that ask it is the one that From names.
+    /// The domain of this number in which a side of a dialog must have an account, if it asks for
+    /// credentials. Of two such domains with one number it is the one that From names.
     pub(crate) fn domain_of_side<'c>(
         &self,
         config: &'c Config,
@@ -62,7 +62,7 @@ impl Engine {
         all().find(is_named).or_else(|| all().next())
     }
 
-    /// Checks the credentials for `domain`; challenges where there are none that are good.
+    /// Checks the credentials for `domain`. Challenges if there are no good ones.
     pub(crate) fn authorize(
         &mut self,
         request: &Request<'_>,
@@ -122,7 +122,8 @@ impl Engine {
         }
     }
 
-    /// Checks what needs no secret. Returns the number of the nonce, which went to the source; `None`: it was answered.
+    /// Checks what needs no secret. Returns the number of the nonce, which went to the source;
+    /// `None`: a response was sent.
     fn precheck(
         &mut self,
         request: &Request<'_>,
@@ -133,8 +134,8 @@ impl Engine {
         let now = self.now.unix_ms;
         let uri = self.expected_uri(request, domain, credentials);
         match self.authenticator.precheck(&domain.auth, credentials, uri, now) {
-            // Over UDP, from somebody who may have asked for it elsewhere: an answer that only the
-            // source can give costs one that has moved a round trip, and another nothing.
+            // Over UDP, for a nonce that was sent to another address. A new challenge, which only the
+            // source can answer, costs a client that has moved a round trip, and others nothing.
             Ok(_) if !self.is_proved_by(request, credentials) => {
                 self.counters.auth_stale += 1;
                 self.challenge(request, progress, &domain.auth, true);
@@ -195,8 +196,8 @@ impl Engine {
         if is_same { credentials.uri } else { original }
     }
 
-    /// Whether these credentials may be of the source: it has received the challenge, or cannot have
-    /// been forged, or need not prove anything.
+    /// Whether these credentials may be of the source: it got the challenge, cannot be spoofed, or
+    /// need not be verified.
     fn is_proved_by(&self, request: &Request<'_>, credentials: &Credentials<'_>) -> bool {
         request.flow.transport != Transport::Udp
             || self
@@ -205,8 +206,8 @@ impl Engine {
             || self.is_trusted(&request.flow)
     }
 
-    /// Compares the answer with the secrets (`None`: no such user). The number of the nonce is there where it has just
-    /// been looked at.
+    /// Compares the digest response with the secrets (`None`: no such user). The number of the nonce
+    /// is given if it has just been checked.
     fn judge(
         &mut self,
         request: &Request<'_>,
@@ -219,7 +220,8 @@ impl Engine {
             .authenticator
             .check(credentials, request.method.as_bytes(), secrets);
         if verdict.is_err() && secrets.is_some_and(|secrets| secrets.outdated) {
-            // He may have a new password; and who was not known before must get the same answer.
+            // The user may have a new password. A user that was not known before must get the same
+            // response.
             self.credentials_unavailable(request, progress);
             return None;
         }
@@ -294,7 +296,7 @@ impl Engine {
         });
     }
 
-    /// Whether who authenticated as `username` may speak as this request does: From, and
+    /// Whether the account `username` may use the identities of this request: From, and
     /// P-Preferred-Identity if there; To for REGISTER (RFC 3261 §10.3 step 4, RFC 3325 §9.1).
     fn owns(&self, request: &Request<'_>, domain: &Domain, username: &[u8]) -> bool {
         let mut user = Vec::with_capacity(username.len());
@@ -338,7 +340,7 @@ impl Engine {
         }
     }
 
-    /// 401 or 407 (§22.2, §22.3), without state where the request has none.
+    /// Sends a 401 or 407 (§22.2, §22.3), without state if the request has none.
     fn challenge(&mut self, request: &Request<'_>, progress: Progress, policy: &AuthPolicy, stale: bool) {
         self.counters.auth_challenges += 1;
         let role = role_of(request.method);
@@ -382,9 +384,10 @@ impl Engine {
         None
     }
 
-    /// Makes a request wait: in a server transaction, so that nobody retransmits; as plain bytes
-    /// where each copy may go its own way (no state is kept for it, or it is a REGISTER, which is
-    /// repeated harmlessly). `vouched` as in [`Engine::begin`]. `None`: it was refused.
+    /// Makes a request wait: in a server transaction, so that its client does not retransmit. It
+    /// waits as plain bytes if each copy may go its own way: no state is kept for it, or it is a
+    /// REGISTER, which is repeated harmlessly. `vouched` as in [`Engine::begin`]. `None`: it was
+    /// refused.
     pub(crate) fn park(
         &mut self,
         request: &Request<'_>,
@@ -428,7 +431,7 @@ impl Engine {
         })
     }
 
-    /// Credentials came for a request that waited.
+    /// Checks a request that waited for the secrets of its user, which have come.
     pub(crate) fn judge_parked(
         &mut self,
         request: &Request<'_>,
@@ -455,7 +458,7 @@ impl Engine {
         }
     }
 
-    /// The domain whose credentials a request was asked for.
+    /// The domain of which a request was asked for credentials.
     fn auth_domain<'c>(
         &self,
         request: &Request<'_>,
@@ -471,8 +474,8 @@ impl Engine {
         self.policy_domain(config, request)
     }
 
-    /// Removes what our authentication has used up, and what only trusted peers may claim
-    /// (RFC 3261 §22.3, RFC 3325 §5).
+    /// Removes the credentials that our authentication has used up, and the claims that only trusted
+    /// peers may make (RFC 3261 §22.3, RFC 3325 §5).
     pub(crate) fn strip_identity(&mut self, request: &Request<'_>) {
         let message = &request.message;
         if message.has(HeaderName::ProxyAuthorization) || message.has(HeaderName::Authorization) {
@@ -487,8 +490,8 @@ impl Engine {
     }
 }
 
-/// Whether a telephone number is that of `user`: his name itself, for no other numbers of his are known
-/// here.
+/// Whether a telephone number is that of `user`: the user's name itself, since no other numbers of
+/// the user are known here.
 fn is_number_of(tel: &TelUri<'_>, user: &[u8], domain: &[u8]) -> bool {
     // RFC 3966 §5.1.1: separators that only people read.
     let digits = tel
@@ -499,11 +502,11 @@ fn is_number_of(tel: &TelUri<'_>, user: &[u8], domain: &[u8]) -> bool {
     digits.eq(user) && context.is_none_or(|context| context.eq_ignore_ascii_case(domain))
 }
 
-/// Headers of an answer that are not copied from the request, and its status line.
+/// Bytes of the status line of a response, and of its headers that are not copied from the request.
 const OWN_HEADERS: usize = 160;
 
-/// Challenges for fewer algorithms, the preferred first and always, so that an answer to a source that
-/// may be forged is no more than three times as long as the request of `request_len` bytes.
+/// Shortens challenges to fewer algorithms, the preferred first and always. A response to a source
+/// that may be spoofed is so no more than three times as long as the request of `request_len` bytes.
 fn shorten(lines: &mut Vec<u8>, request_len: usize) {
     let most = (2 * request_len).saturating_sub(OWN_HEADERS);
     let mut kept = 0;
@@ -516,7 +519,8 @@ fn shorten(lines: &mut Vec<u8>, request_len: usize) {
     lines.truncate(kept);
 }
 
-/// A registrar asks as a server, everything else here as a proxy.
+/// The role in which this server challenges: a registrar as a server, everything else here as a
+/// proxy.
 pub(super) fn role_of(method: Method<'_>) -> Role {
     if method == Method::Register {
         Role::Server
@@ -525,7 +529,7 @@ pub(super) fn role_of(method: Method<'_>) -> Role {
     }
 }
 
-/// The Request-URI as it came, which is what the client computed its answer over.
+/// The Request-URI as it came, over which the client computed its digest response.
 pub(super) fn original_uri<'a>(request: &Request<'a>) -> &'a [u8] {
     request.message.request_uri().unwrap_or_default()
 }

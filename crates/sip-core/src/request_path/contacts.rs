@@ -1,5 +1,5 @@
-//! Registered contacts as targets (RFC 3261 §16.5, RFC 3327 §5.3): looked up, resolved where they lead back to
-//! this server, and reached by their flow, their Path or their URI.
+//! Registered contacts as targets (RFC 3261 §16.5, RFC 3327 §5.3): looked up, resolved if they lead
+//! back to this server, and reached by their flow, their Path or their URI.
 
 use alloc::boxed::Box;
 
@@ -19,20 +19,20 @@ use crate::proxy::hop::{Hop, first_hop};
 const MAX_OWN: usize = 16;
 
 impl Engine {
-    /// To the registered contacts (§16.5, RFC 3327 §5.3).
+    /// Sends a request to the registered contacts (§16.5, RFC 3327 §5.3).
     pub(super) fn follow_location(&mut self, request: &Request<'_>, progress: Progress, plan: &Plan<'_>) {
         let count = self.look_up(request);
         let count = self.resolve_own(request, count);
         if count == 0 {
-            // The same for a user who is not there and for one that there never was.
+            // The same for a user without a contact and for one that does not exist.
             return self.no_way(request, progress, Status::NOT_REGISTERED);
         }
         let mut found = core::mem::take(&mut self.found);
         for target in found.iter_mut().take(count) {
             target.settle_scheme(request.is_secure());
         }
-        // One that had to wait for a back-end has a transaction all the same. Other copies of it have none,
-        // and go to one target by the branch that this gets as well.
+        // A request that had to wait for a back-end has a transaction all the same. Other copies of
+        // it have none, and go to one target by the branch that this gets as well.
         let stateless = plan.state == StateMode::Stateless;
         let one =
             stateless || plan.position.in_dialog || matches!(request.method, Method::Ack | Method::Cancel);
@@ -46,8 +46,8 @@ impl Engine {
         self.found = found;
     }
 
-    /// Copies the live bindings of the Request-URI to `self.found`, the best first; how many. Of a SIPS
-    /// URI those that are SIPS (RFC 5630 §5.3).
+    /// Copies the live bindings of the Request-URI to `self.found`, the best first. Returns their
+    /// number. For a SIPS URI, only those that are SIPS (RFC 5630 §5.3).
     pub(super) fn look_up(&mut self, request: &Request<'_>) -> usize {
         match self.own_aor(&request.uri) {
             Some(aor) => self.look_up_aor(&aor, request.is_secure(), 0),
@@ -55,8 +55,9 @@ impl Engine {
         }
     }
 
-    /// Contacts that lead back to this server are looked up here: sent to itself, a request with ten such
-    /// contacts would become ten, each of which has ten again. What is no user of ours here is no target.
+    /// Looks up the contacts that lead back to this server. If they were sent to itself, a request
+    /// with ten such contacts would become ten, each with ten again. A contact that is no user of
+    /// ours is no target.
     fn resolve_own(&mut self, request: &Request<'_>, count: usize) -> usize {
         let secure = request.is_secure();
         let (mut count, mut at) = (count, 0);

@@ -1,5 +1,5 @@
-//! The end of phase 3: which requests of a dialog go by the rules all the same, for the sake of guarded places
-//! ([`crate::engine::place`]).
+//! The end of phase 3: requests of a dialog that go by the rules all the same, for the sake of
+//! guarded places ([`crate::engine::place`]).
 
 use sip_message::header::NameAddr;
 use sip_message::{Method, Uri};

@@ -17,7 +17,7 @@ use crate::transport::Transport;
 /// A Request-URI, read and as written, that stood elsewhere.
 pub(crate) type RealUri<'a> = (Uri<'a>, &'a [u8]);
 
-/// Where a request stands in its route.
+/// The position of a request in its route.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Position<'a> {
     /// It has a To tag and a Route that we issued for its dialog.
@@ -26,7 +26,7 @@ pub(crate) struct Position<'a> {
     pub(crate) mark: Option<Mark>,
     /// The flow to its receiver that a Route of ours names.
     pub(crate) flow: Option<RouteFlow>,
-    /// The next Route value, another's.
+    /// The next Route value, which is not ours.
     pub(crate) next_route: Option<NameAddr<'a>>,
     /// Numbers of the Route values that go on: from `next_route` to the end, or to the one before
     /// if the last has become the Request-URI.
@@ -43,11 +43,11 @@ impl Position<'_> {
 }
 
 impl Engine {
-    /// Reads and removes our Route values. Where a strict router sent the request, its real URI
-    /// comes with the position.
+    /// Reads and removes our Route values. If a strict router sent the request, its real URI comes
+    /// with the position.
     ///
     /// # Errors
-    /// What to answer.
+    /// The status to respond with.
     pub(crate) fn take_routes<'a>(
         &mut self,
         request: &Request<'a>,
@@ -100,10 +100,10 @@ impl Engine {
         Ok((position, real))
     }
 
-    /// A request goes by the rules, whatever token it carries.
+    /// Makes a request go by the rules, whatever token it carries.
     ///
     /// # Errors
-    /// What to answer: it names a route that is not its dialog's.
+    /// The status to respond with: the request names a route that is not its dialog's.
     pub(super) fn leave_dialog(
         &self,
         request: &Request<'_>,
@@ -118,8 +118,8 @@ impl Engine {
         Ok(())
     }
 
-    /// §16.4: a `maddr` that names this server goes, and with it port and transport, where the
-    /// request came by just these. `None`: nothing of that.
+    /// Removes a `maddr` that names this server, and with it port and transport, if the request came
+    /// by just these (§16.4). `None`: it has no such `maddr`.
     pub(crate) fn without_own_maddr<'a>(&mut self, request: &Request<'a>) -> Option<RealUri<'a>> {
         let mut uri = *request
             .uri
@@ -165,7 +165,7 @@ impl Engine {
         Some((Uri::Sip(uri), request.uri_text))
     }
 
-    /// Whether a new request from there may name its own route.
+    /// Whether a new request from this source may name its own route.
     fn may_preload(&self, request: &Request<'_>) -> bool {
         let listener = self.config.listeners.get(usize::from(request.flow.listener.0));
         listener.is_some_and(|l| l.preloaded_route) && self.is_trusted(&request.flow)
@@ -201,11 +201,12 @@ impl Engine {
     }
 }
 
-/// Whether the token of a Route of ours leads a request on: those of its own side do not
-/// (RFC 5626 §5.3.1).
+/// The flow by which the token of a Route of ours leads a request on. A token of the sender's own
+/// side does not (RFC 5626 §5.3.1).
 ///
 /// # Errors
-/// What to answer: 430 for a flow that cannot be had here, 403 for a token that is not ours.
+/// The status to respond with: 430 for a flow that cannot be had here, 403 for a token that is not
+/// ours.
 fn flow_onward(from_caller: bool, token: Option<TokenOwner>) -> Result<Option<RouteFlow>, Status<'static>> {
     match token {
         None => Ok(None),

@@ -11,12 +11,12 @@ use crate::engine::reply::Status;
 use crate::engine::request::Request;
 use crate::registrar::extensions::{unknown, write_unsupported};
 
-/// RFC 3261 §11.2: what an answer to OPTIONS tells. No Allow, which would say little of a proxy:
-/// it sends any method on.
+/// The header lines of a response to OPTIONS (RFC 3261 §11.2). No Allow, which would say little about
+/// a proxy: it relays any method.
 const CAPABILITIES: &[u8] =
     b"Accept: */*\r\nAccept-Encoding: identity\r\nAccept-Language: en\r\nSupported: path\r\n";
 
-/// What this server itself takes (§20.5: ACK and CANCEL are named too).
+/// The methods that this server itself takes (§20.5: ACK and CANCEL are named, too).
 const ALLOWED: &[u8] = b"Allow: OPTIONS, REGISTER, ACK, CANCEL\r\n";
 
 impl Engine {
@@ -32,8 +32,8 @@ impl Engine {
         }
     }
 
-    /// OPTIONS is answered; an ACK or a CANCEL of something that we answered ends here; there is
-    /// nobody here for anything else.
+    /// Responds to a request to this server. OPTIONS gets 200; an ACK or a CANCEL for an earlier
+    /// response ends here; anything else is refused.
     #[expect(clippy::wildcard_enum_match_arm, reason = "most methods are alike here")]
     pub(crate) fn answer_for_us(&mut self, request: &Request<'_>, progress: Progress) {
         match request.method {
@@ -50,11 +50,11 @@ impl Engine {
             Method::Ack => self.counters.dropped_stray_ack += 1,
             Method::Cancel => self.refuse(request, progress.server, Status::NO_TRANSACTION),
             _ if request.to.tag().is_some() => self.refuse(request, progress.server, Status::NO_TRANSACTION),
-            // §21.5.2: nobody knows it.
+            // §21.5.2: the method is not known.
             Method::Other(_) => {
                 self.refuse_with(request, progress.server, Status::NOT_IMPLEMENTED, ALLOWED);
             }
-            // §8.2.1: nobody here takes it.
+            // §8.2.1: this server does not take it.
             _ => self.refuse_with(request, progress.server, Status::METHOD_NOT_ALLOWED, ALLOWED),
         }
     }

@@ -1,4 +1,4 @@
-//! Phase 5: which rule a request goes by: the first that matches.
+//! Phase 5: the rule that a request goes by, which is the first that matches.
 
 use alloc::borrow::Cow;
 use core::cell::OnceCell;
@@ -22,7 +22,7 @@ pub(crate) struct Matched<'c> {
     pub(crate) rule: Option<&'c Route>,
 }
 
-/// The number where no rule matches.
+/// The number if no rule matches.
 const NO_RULE: usize = usize::MAX;
 
 impl Engine {
@@ -45,7 +45,7 @@ impl Engine {
     }
 
     fn first_match<'c>(&self, config: &'c Config, request: &Request<'_>) -> Matched<'c> {
-        // Written once, and only where a rule asks for it.
+        // Written once, and only if a rule asks for it.
         let uri = OnceCell::new();
         let mut rules = config.routes.iter().enumerate();
         let found = rules.find(|(_, rule)| self.matches(config, rule, request, &uri));
@@ -101,7 +101,8 @@ impl Engine {
     }
 }
 
-/// Whether a rule is for what comes on `flow`. One that denies holds for what this server has sent itself, too.
+/// Whether a rule's sources include that of `flow`. A rule that denies holds for requests that this
+/// server has sent itself, too.
 fn is_source_of(rule: &Route, flow: &Flow) -> bool {
     let denies = matches!(rule.action, Action::Reject { .. }) || rule.auth == Some(true);
     match denies {

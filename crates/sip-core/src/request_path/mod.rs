@@ -1,8 +1,9 @@
-//! The way of a request, phase by phase, in the order of the files' names below:
+//! The way of a request, phase by phase. Names in bold are the files below:
 //!
-//! 0. **scanner**: requests that are dropped without an answer.
+//! 0. **scanner**: requests that are dropped without a response.
 //! 1. **transaction**: a retransmission, an ACK or a CANCEL of something known ends here.
-//! 2. **sanity** (RFC 3261 §16.3): what is malformed or demands what we cannot do.
+//! 2. **sanity** (RFC 3261 §16.3): a request that is malformed or demands what we cannot do is
+//!    refused.
 //! 3. **in_dialog** (§16.4): Route values of ours come off; a valid mark makes it part of a dialog.
 //! 4. **local**: OPTIONS to this server; REGISTER to a domain of ours goes to `register`.
 //! 5. **matching**: the first rule that matches a new request.
@@ -44,17 +45,17 @@ use crate::proxy::branch::{OWN_BRANCH, read_branch};
 use crate::transaction::table::ServerKey;
 use crate::transport::{Flow, Proof, via};
 
-/// Where a request stands when it runs through the phases.
+/// The progress of a request through the phases.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Progress {
     /// Why it may be relayed, if that has been decided.
     pub(crate) authorized: Option<Authorized>,
     /// Its server transaction.
     pub(crate) server: Option<ServerKey>,
-    /// How often it waited for name service.
+    /// Waits for name service so far.
     pub(crate) asked: u8,
-    /// The domain of which any account will do: it comes from a side of a dialog, whose From does not decide. 0: From
-    /// does.
+    /// The domain of which any account will do: for a side of a dialog, where From does not decide.
+    /// 0: From decides.
     pub(crate) any_account_of: DomainNumber,
 }
 
@@ -64,12 +65,12 @@ pub(crate) struct Progress {
 pub(crate) enum Handled {
     Here,
     HandOver(WorkerId),
-    /// It cannot be trusted to have ended where framing thinks (a defect of its length).
+    /// Its end may not be where framing found it (a defect of its length).
     Broken,
 }
 
 impl Engine {
-    /// A request came from the network.
+    /// Handles a request from the network.
     pub(crate) fn handle_request(&mut self, message: &Message<'_>, flow: Flow) -> Handled {
         let mut request = match Request::read(*message, flow) {
             Ok(request) => request,
@@ -104,7 +105,7 @@ impl Engine {
         if self.find_transaction(&mut request) {
             return Handled::Here;
         }
-        // The ACK to an answer that we made without state is known by the tag that we put there.
+        // The ACK to a response that we made without state is known by the tag that we put there.
         if request.method == Method::Ack && self.has_own_tag(message) {
             self.counters.retransmissions_absorbed += 1;
             return Handled::Here;
@@ -113,7 +114,7 @@ impl Engine {
         Handled::Here
     }
 
-    /// Phases 2 to 8.
+    /// Runs phases 2 to 8.
     pub(crate) fn dispatch(&mut self, request: &Request<'_>, progress: Progress) {
         self.run_phases(request, progress);
         self.rule_at_hand = None;
@@ -175,8 +176,8 @@ impl Engine {
         }
     }
 
-    /// Whether this server has sent it: the topmost Via is one of ours, and the address, too. (Via alone may be
-    /// written by a peer that a rule refuses by its address.)
+    /// Whether this server has sent it: the topmost Via is one of ours, and so is the address. (Via
+    /// alone may be written by a peer that a rule refuses by its address.)
     fn is_by_ourselves(&self, request: &Request<'_>) -> bool {
         // Few other branches are as long as ours.
         let is_ours = |branch: &[u8]| branch.len() >= OWN_BRANCH && read_branch(branch).is_some();
@@ -201,7 +202,7 @@ impl Engine {
         self.reply(&request.message, request.flow, server, &Reply { status, extra });
     }
 
-    /// Refuses a request that could not be read, if it can be answered at all.
+    /// Refuses a request that could not be read, if a response can be sent at all.
     pub(crate) fn refuse_unreadable(
         &mut self,
         message: &Message<'_>,

@@ -1,4 +1,4 @@
-//! REGISTER: who may, then [`crate::registrar`], then the store (RFC 3261 §10.3).
+//! REGISTER: authorization, then [`crate::registrar`], then the store (RFC 3261 §10.3).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -26,12 +26,13 @@ use crate::transport::Proof;
 /// Bytes of an address-of-record that may be registered: twice what the longest domain name takes.
 const MAX_AOR: usize = 512;
 
-/// What came of the record under its lock.
+/// The result of a REGISTER on its record, under the record's lock.
 struct Applied {
     effect: Effect,
-    /// What it replaced or removed, as an encoded record, for undoing; `None`: nothing to undo.
+    /// The bindings that it replaced or removed, as an encoded record, for undoing; `None`: nothing
+    /// to undo.
     lost: Option<Box<[u8]>>,
-    /// After it; `None`: nothing is stored.
+    /// The record after it; `None`: nothing is stored.
     after: Option<Box<[u8]>>,
     version: u64,
     contacts: usize,
@@ -42,16 +43,16 @@ struct Applied {
 /// Room for registrations ([`crate::limits::Limits::location_bytes`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Room {
-    /// For any.
+    /// For any change.
     Enough,
-    /// None for more contacts; those that there are may become longer.
+    /// None for more contacts; existing ones may become longer.
     ForRefreshes,
     /// None.
     None,
 }
 
 impl Room {
-    /// Where so many bytes are held, and so many are allowed.
+    /// The room if `held` bytes are taken of `limit`.
     const fn of(held: usize, limit: usize) -> Self {
         if held < limit {
             Self::Enough
@@ -62,7 +63,7 @@ impl Room {
         }
     }
 
-    /// Whether a change may be.
+    /// Whether there is room for a change.
     fn allows(self, before: &AorRecord, after: &AorRecord) -> bool {
         let is_more = after.bindings.len() > before.bindings.len();
         match self {
@@ -182,7 +183,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The 200, with these lines: now, or once the store has it.
+    /// Sends the 200, with these lines: now, or once the store has the record.
     fn answer(
         &mut self,
         request: &Request<'_>,
@@ -216,7 +217,8 @@ impl Engine {
         }
     }
 
-    /// Refuses a REGISTER whose Path is not believed, or whose source may be spoofed although it must not be.
+    /// Refuses a REGISTER with a Path that is not believed, or with a source that may be spoofed
+    /// although it must not be.
     fn believes_way(&mut self, request: &Request<'_>, progress: Progress) -> Result<(), Rejection> {
         if !self.believes_path(request) {
             return Err(Rejection::Path);
@@ -228,7 +230,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether requests may go the way that this REGISTER says ([`crate::registrar`]).
+    /// Whether requests may go by the Path of this REGISTER ([`crate::registrar`]).
     fn believes_path(&self, request: &Request<'_>) -> bool {
         let Some(first) = request.message.values(HeaderName::Path).next() else {
             return true;
@@ -259,7 +261,7 @@ impl Engine {
         });
     }
 
-    /// The answer waits until the record is on disk.
+    /// Sends the response once the record is on disk.
     fn save_then_answer(
         &mut self,
         request: &Request<'_>,
@@ -286,7 +288,7 @@ impl Engine {
             any_account_of: 0,
             asked: 0,
             target: None,
-            // Its bindings are made already, and know when it closes.
+            // Its bindings exist already, and learn when the connection closes.
             watched: false,
         };
         let kind = QueryKind::SaveBindings {
@@ -308,8 +310,9 @@ impl Engine {
     }
 
     /// Takes back a change that could not be stored (§10.3: "it MUST ... leave the bindings as they
-    /// were"). Where the store `was_asked` it is told as well: a write that only came too late must not
-    /// outlive its refusal; and so it is where another change, which it was asked to store, holds this one.
+    /// were"). If the store `was_asked`, the record is written again: a write that only came too late
+    /// must not outlive its refusal. So it is if a later change, which the store was asked to save,
+    /// contains this one.
     pub(crate) fn undo(&mut self, aor: &[u8], lost: Option<&[u8]>, version: u64, was_asked: bool) {
         let Some(lost) = lost.and_then(|lost| codec::decode(lost).ok()) else {
             return;
@@ -334,9 +337,10 @@ impl Engine {
         }
     }
 
-    /// What a REGISTER is told that is stored: what was written for it, or, where the record has changed
-    /// since, the bindings as they are now (§10.3 step 8). `None` where it does not hold any more: an
-    /// earlier copy of it failed, and was undone, while this one was being stored.
+    /// The response to a REGISTER that is stored: the one written for it, or, if the record has
+    /// changed since, one with the bindings as they are now (§10.3 step 8). `None`: the change does
+    /// not hold any more. An earlier copy of it failed, and was undone, while this one was being
+    /// stored.
     pub(crate) fn answer_to_stored(
         &mut self,
         parked: &Parked,

@@ -1,4 +1,4 @@
-//! Requests that waited go on with the answer.
+//! Requests that waited, and go on with their result.
 
 use super::Progress;
 use crate::engine::Engine;
@@ -15,7 +15,7 @@ use crate::transport::via;
 const RESUMED_AT_ONCE: usize = 64;
 
 impl Engine {
-    /// A back-end answered, or its time is over (`None`).
+    /// Takes the result of a query, or its time-out (`None`).
     pub(crate) fn resume(&mut self, id: QueryId, answer: Option<Answer>) {
         let Some(purpose) = self.take_question(id) else {
             return;
@@ -80,8 +80,8 @@ impl Engine {
         }
     }
 
-    /// Some of those that have their answer go on. All at once would keep others waiting: 10,000
-    /// requests may wait for one name.
+    /// Resumes some of the requests that have their result. All at once would keep others waiting:
+    /// 10,000 requests may wait for one name.
     #[inline(never)] // Its frame would be paid for at every turn of the timers.
     pub(crate) fn resume_answered(&mut self) {
         for _ in 0..RESUMED_AT_ONCE {
@@ -107,7 +107,7 @@ impl Engine {
         self.refuse_with(request, progress.server, status, &extra);
     }
 
-    /// Its bindings are on disk.
+    /// Sends the 200 of a REGISTER with its bindings on disk.
     fn saved(&mut self, parked: &Parked, told: &Told, aor: alloc::boxed::Box<[u8]>) {
         self.counters.registrations += 1;
         self.count_reply(200);

@@ -1,4 +1,4 @@
-//! Phase 7: where a request goes (RFC 3261 §16.5): what its rule says, location, name service.
+//! Phase 7: where a request goes (RFC 3261 §16.5), by its rule, location and name service.
 
 use sip_message::header::NameAddr;
 use sip_message::{HeaderName, Method, Uri};
@@ -21,7 +21,7 @@ use crate::proxy::response::reason_of_gone;
 use crate::resolve::{Candidates, Located};
 use crate::transport::{Flow, NextHop, PeerName};
 
-/// What the rules say, without what name service will add.
+/// The routing decision of the rules, before name service.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan<'c> {
     pub(super) matched: Matched<'c>,
@@ -37,7 +37,7 @@ pub(super) enum Way {
     Flow(Flow, Pin),
     /// The flow of a registration, and whether it is the only way.
     Registered(Flow, Pin),
-    /// These addresses, and who must be found there by TLS.
+    /// These addresses, and the domain that the peer's certificate must be for.
     Candidates(Option<PeerName>, Candidates),
 }
 
@@ -50,14 +50,14 @@ impl Engine {
         progress: Progress,
         (matched, authorized): (Matched<'_>, Authorized),
     ) {
-        // Should it wait now, it need not prove itself again.
+        // If it waits from here on, it needs no further check of credentials.
         let progress = Progress {
             authorized: Some(authorized),
             ..progress
         };
         self.strip_identity(request);
         let plan = self.plan(request, position, matched, authorized);
-        // §9.2: a CANCEL that matched nothing, where its INVITE would have left a transaction.
+        // §9.2: a CANCEL that matched nothing, although its INVITE would have left a transaction.
         if request.method == Method::Cancel && plan.state == StateMode::Transaction {
             return self.refuse(request, progress.server, Status::NO_TRANSACTION);
         }
@@ -84,7 +84,7 @@ impl Engine {
         });
         let timeout_ms = relay.and_then(|r| r.timeout_s).map(|s| s.saturating_mul(1000));
         let state = rule.and_then(|r| r.state).unwrap_or(config.state);
-        // §16.5: no targets are added to what is not ours to route, nor where Route says the way.
+        // §16.5: no targets are added to what is not ours to route, nor if Route says the way.
         let recurse = relay.is_some_and(|r| r.recurse)
             && state == StateMode::Transaction
             && position.next_route.is_none()
@@ -105,7 +105,7 @@ impl Engine {
         }
     }
 
-    /// Where the request goes, by Route, dialog or rule.
+    /// Sends the request by Route, dialog or rule.
     fn follow(&mut self, request: &Request<'_>, progress: Progress, plan: &Plan<'_>) {
         if let Some(next) = &plan.position.next_route {
             return self.follow_route(request, progress, plan, next);
@@ -119,7 +119,7 @@ impl Engine {
         self.follow_rule(request, progress, plan);
     }
 
-    /// A Route that is not ours comes next (§16.6 step 6).
+    /// Follows the next Route, which is not ours (§16.6 step 6).
     fn follow_route(
         &mut self,
         request: &Request<'_>,
@@ -136,8 +136,8 @@ impl Engine {
         self.locate_and_send(request, progress, plan, Hop::of(&uri), None);
     }
 
-    /// §16.6 step 6: the next hop is a strict router. It gets itself as Request-URI, and what was
-    /// the Request-URI at the end of Route.
+    /// Rewrites a request for a strict router as next hop (§16.6 step 6). It gets itself as
+    /// Request-URI, and what was the Request-URI at the end of Route.
     fn make_strict_route(&mut self, request: &Request<'_>, position: &Position<'_>, next: &NameAddr<'_>) {
         let message = &request.message;
         if let Some(span) = message
@@ -160,8 +160,8 @@ impl Engine {
         });
     }
 
-    /// RFC 5626 §5.3.1: by the flow that our Route names, on that connection or not at all; where that
-    /// is not the only way, what the Request-URI says comes behind it.
+    /// Sends a request by the flow that our Route names, on that connection or not at all (RFC 5626
+    /// §5.3.1). If that is not the only way, the Request-URI comes behind it.
     fn follow_flow(&mut self, request: &Request<'_>, progress: Progress, plan: &Plan<'_>, route: RouteFlow) {
         let flow = route.flow;
         let listener = self.config.listeners.get(usize::from(flow.listener.0));
@@ -178,7 +178,8 @@ impl Engine {
         self.send(request, progress, plan, Way::Flow(flow, pin), contact);
     }
 
-    /// In a dialog, without more Route: the Request-URI is the peer, or names a user of ours.
+    /// Follows the Request-URI in a dialog, without more Route: it is the peer, or names a user of
+    /// ours.
     fn follow_target(&mut self, request: &Request<'_>, progress: Progress, plan: &Plan<'_>) {
         match &request.uri {
             Uri::Sip(uri) => {
@@ -193,7 +194,7 @@ impl Engine {
         }
     }
 
-    /// A new request: what the rule says; without one, location for domains of ours, else 403.
+    /// Follows the rule of a new request; without one, location for domains of ours, else 403.
     fn follow_rule(&mut self, request: &Request<'_>, progress: Progress, plan: &Plan<'_>) {
         let Some(rule) = plan.matched.rule else {
             if self.own_domain_of(&request.uri).is_some() {
@@ -232,18 +233,18 @@ impl Engine {
         }
     }
 
-    /// There is no way on. An ACK to our own stateless answer ends here quietly.
+    /// Ends a request that has no way on. An ACK to our own stateless response ends here quietly.
     #[expect(clippy::wildcard_enum_match_arm, reason = "most methods are alike here")]
     pub(super) fn no_way(&mut self, request: &Request<'_>, progress: Progress, status: Status<'_>) {
         match request.method {
             Method::Ack => self.counters.dropped_stray_ack += 1,
-            // §9.2: what is to be cancelled is not known here.
+            // §9.2: the request to be cancelled is not known here.
             Method::Cancel => self.refuse(request, progress.server, Status::NO_TRANSACTION),
             _ => self.refuse(request, progress.server, status),
         }
     }
 
-    /// What a rule changes in the Request-URI.
+    /// Makes the changes of a rule to the Request-URI.
     pub(super) fn rewrite(&mut self, request: &Request<'_>, relay: &Relay, next: Option<&NextHop>) {
         self.rewrite_user(request, relay.strip, &relay.prefix);
         if let Some(next) = next.filter(|_| relay.rewrite_host) {
@@ -251,7 +252,7 @@ impl Engine {
         }
     }
 
-    /// `strip` and `prefix` of a rule, on the user part.
+    /// Applies `strip` and `prefix` of a rule to the user part.
     fn rewrite_user(&mut self, request: &Request<'_>, strip: u16, prefix: &[u8]) {
         if strip == 0 && prefix.is_empty() {
             return;
@@ -268,7 +269,7 @@ impl Engine {
         }
     }
 
-    /// The next hop's host and port in the Request-URI.
+    /// Puts the next hop's host and port into the Request-URI.
     fn rewrite_host(&mut self, request: &Request<'_>, next: &NextHop) {
         let Some(uri) = request.uri.sip() else { return };
         let source = request.message.source();
@@ -285,8 +286,8 @@ impl Engine {
         self.edits.replace(host.start..end, &next.authority);
     }
 
-    /// Name service, then forwarding; or waiting for name service. `contact`: the registered
-    /// contact and its Path, where the target is one.
+    /// Looks up the next hop and forwards the request, or makes it wait for name service. `contact`:
+    /// the registered contact and its Path, if the target is one.
     pub(super) fn locate_and_send(
         &mut self,
         request: &Request<'_>,
@@ -299,7 +300,7 @@ impl Engine {
             true => hop.secured(),
             false => Some(hop),
         };
-        // RFC 5630 §5.3: nothing that is SIPS goes on by anything but TLS.
+        // RFC 5630 §5.3: a SIPS request goes on by TLS only.
         let Some(hop) = hop else {
             return self.no_way(request, progress, Status::NOT_SECURE);
         };

@@ -13,7 +13,7 @@ use crate::registrar::extensions::{unknown, write_unsupported};
 const PROXY_OPTIONS: [&[u8]; 1] = [b"path"];
 
 impl Engine {
-    /// §16.3 steps 2 and 5. The refusal's header lines come with it.
+    /// Checks steps 2 and 5 of §16.3. The refusal's header lines come with it.
     pub(crate) fn check_sanity(&self, request: &Request<'_>) -> Result<(), (Status<'static>, Vec<u8>)> {
         // §26.2.2: what must stay secure on every hop cannot go on from here without TLS.
         let refused = matches!(request.uri, Uri::Other { .. }) || (request.is_secure() && !self.speaks_tls());
@@ -27,7 +27,7 @@ impl Engine {
         if request.method == Method::Register && request.to.sip_uri().is_none() {
             return Err((Status::bad_request("To Is Not A SIP URI"), Vec::new()));
         }
-        // §20.29: in ACK and CANCEL there is nobody to tell.
+        // §20.29: for ACK and CANCEL there is no client to inform.
         if !matches!(request.method, Method::Ack | Method::Cancel)
             && request.message.has(HeaderName::ProxyRequire)
         {
@@ -45,10 +45,10 @@ impl Engine {
         self.config.listeners.iter().any(|l| l.transport.is_secure())
     }
 
-    /// §26.2.2: who asks for TLS on each hop, and did not use it himself, gets no further: what the
-    /// callee would be told is not so. Not said of a dialog that is under way, nor of trusted sources,
-    /// which may have taken TLS off before us. No RFC names a code; 480 with this warning is how
-    /// RFC 5630 §5.3 has a SIPS request end where it cannot go by TLS.
+    /// Refuses a SIPS request that did not come by TLS (§26.2.2): its URI would promise the callee
+    /// TLS on each hop, which is not so. It is not for requests in a dialog, and trusted sources
+    /// pass, which may have taken TLS off before us. No RFC names a code; 480 with this warning is
+    /// how RFC 5630 §5.3 ends a SIPS request that cannot go by TLS.
     pub(crate) fn check_secure(&self, request: &Request<'_>) -> Result<(), (Status<'static>, Vec<u8>)> {
         if !request.is_secure() || request.flow.transport.is_secure() || self.is_trusted(&request.flow) {
             return Ok(());
@@ -61,7 +61,7 @@ impl Engine {
         Err((Status::NOT_SECURE, warning))
     }
 
-    /// §16.3 step 3, for what is to be sent on.
+    /// Checks step 3 of §16.3, for a request that is to be relayed.
     pub(crate) fn check_hops(&self, request: &Request<'_>) -> Result<(), Status<'static>> {
         match request.max_forwards {
             Ok(Some(0)) => Err(Status::TOO_MANY_HOPS),

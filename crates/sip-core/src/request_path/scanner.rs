@@ -1,5 +1,5 @@
-//! Phase 0: requests of scanners, known by what the operator says of them, are dropped without an
-//! answer: one would tell that somebody is here.
+//! Phase 0: requests of scanners, recognised by the operator's patterns, are dropped. A response
+//! would show that a server is here.
 
 use sip_message::header::NameAddr;
 use sip_message::{HeaderName, Message, Uri};
@@ -34,7 +34,7 @@ impl Engine {
         true
     }
 
-    /// The same of a request that cannot be read, which is known by as much of it as can.
+    /// The same for a request that cannot be read, which is recognised by the parts that can.
     pub(crate) fn drops_broken_scanner(&mut self, message: &Message<'_>, flow: &Flow) -> bool {
         if self.config.abuse.scanners.is_empty() {
             return false;
@@ -78,7 +78,7 @@ impl Engine {
         .map(|(_, _, sign)| sign)
     }
 
-    /// Whether it may be held against the source of `request`.
+    /// Whether it counts towards a ban of the source of `request`.
     fn scan_counts(&self, request: &Request<'_>) -> bool {
         let domain = self.policy_domain(&self.config, request);
         let found = domain.map(|d| {

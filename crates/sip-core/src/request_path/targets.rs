@@ -20,8 +20,8 @@ use crate::proxy::forward::max_breadth;
 use crate::proxy::hop::Hop;
 
 impl Engine {
-    /// To several contacts: those of equal q together, lower ones after them; of the flows of one
-    /// user agent instance the others stand by (RFC 5626 §5.3).
+    /// Forks to several contacts: those of equal q together, lower ones after them. Of the flows of
+    /// one user agent instance one is tried, and the others stand by (RFC 5626 §5.3).
     pub(super) fn fork(
         &mut self,
         request: &Request<'_>,
@@ -53,8 +53,8 @@ impl Engine {
         self.begin_context(request, progress, plan, context);
     }
 
-    /// What stands for this request, and for what was decided of it, in a Via of ours: one that
-    /// comes back and is sent elsewhere is in a spiral, not in a loop (RFC 5393 §4.2.1).
+    /// The mark of this request, and of the decision about it, in a Via of ours. A request that comes
+    /// back and is sent elsewhere is in a spiral, not in a loop (RFC 5393 §4.2.1).
     pub(super) fn loop_mark(&self, request: &Request<'_>, rule_number: usize) -> u64 {
         // A user of ours is one whatever parameters stand in the URI: those a contact chooses.
         let aor = self.own_aor(&request.uri);
@@ -63,7 +63,7 @@ impl Engine {
             .loop_mark(uri, request.call_id, request.cseq.number, rule_number)
     }
 
-    /// RFC 5393: whether this request may get several branches, at once or one after the other.
+    /// Whether this request may get several branches, at once or one after the other (RFC 5393).
     pub(super) fn may_fork(
         &mut self,
         request: &Request<'_>,
@@ -81,7 +81,7 @@ impl Engine {
         Ok(())
     }
 
-    /// To the members of a group, one after the other until one takes it.
+    /// Sends a request to the members of a group, one after the other until one takes it.
     pub(super) fn follow_group(
         &mut self,
         request: &Request<'_>,
@@ -164,7 +164,7 @@ impl Engine {
         self.begin_targets(request, server);
     }
 
-    /// §8.3: a 302 with all contacts and their q, or with the one of the rule.
+    /// Responds with 302, with all contacts and their q, or with the contact of the rule (§8.3).
     #[expect(clippy::wildcard_enum_match_arm, reason = "most methods are alike here")]
     pub(super) fn redirect(
         &mut self,

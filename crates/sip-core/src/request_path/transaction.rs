@@ -1,4 +1,4 @@
-//! Phase 1: what belongs to a transaction that we hold (RFC 3261 §17.2.3, §9.2).
+//! Phase 1: requests that belong to a transaction that we hold (RFC 3261 §17.2.3, §9.2).
 
 use sip_message::Method;
 
@@ -31,7 +31,7 @@ impl Engine {
         }
     }
 
-    /// An ACK to a final answer that we sent ends here; one to a 2xx goes on.
+    /// Takes an ACK: one to a final response that we sent ends here, one to a 2xx goes on.
     fn ack(&mut self, request: &Request<'_>) -> bool {
         let Some(key) = self.table.find_server(self.server_hash(request, Method::Invite)) else {
             return false;
@@ -44,9 +44,9 @@ impl Engine {
         !accepted
     }
 
-    /// §9.2, §16.10: 200 to the CANCEL whatever becomes of the INVITE. Each copy of the CANCEL
-    /// gets the same answer, so it needs no transaction of its own. One that has only the branch of an INVITE in
-    /// common with it is another's: 481.
+    /// Takes a CANCEL: it gets 200 whatever becomes of the INVITE (§9.2, §16.10). Each copy of the
+    /// CANCEL gets the same response, so it needs no transaction of its own. A CANCEL that shares
+    /// only the branch with an INVITE is another's, and gets 481.
     fn cancel(&mut self, request: &Request<'_>) -> bool {
         let Some(key) = self.table.find_server(self.server_hash(request, Method::Invite)) else {
             return false;
@@ -69,8 +69,9 @@ impl Engine {
         true
     }
 
-    /// Whether a CANCEL has from its INVITE what it must have (§9.1), and comes from the same address, or from a
-    /// trusted one. An INVITE that has its final answer cannot be cancelled, so nothing is compared with it.
+    /// Whether a CANCEL has from its INVITE what it must have (§9.1), and comes from the same
+    /// address, or from a trusted one. An INVITE with a final response cannot be cancelled, so
+    /// nothing is compared with it.
     fn is_cancel_of(&mut self, key: ServerKey, request: &Request<'_>) -> bool {
         let Some(found) = self.table.live_mut(key) else {
             return true;
