@@ -1,11 +1,11 @@
 //! Finding the messages in a stream of bytes (RFC 3261 §18.3) and the keep-alives between them
 //! (RFC 5626 §3.5.1).
 //!
-//! Where a message ends decides where the next begins, so whoever can make two readers disagree
-//! about it can slip a request past one of them. Hence what is not beyond doubt is an error, and
-//! an error ends the connection: a Content-Length that is missing, contradicted, no number or too
-//! large, a line that does not end in CRLF. Lines, folding and numbers are read here exactly as
-//! by [`sip_message::parse()`], which then sees the whole message again.
+//! The end of a message decides where the next begins. If two readers disagree about it, a request
+//! can slip past one of them. So input that is not beyond doubt is an error, and an error ends the
+//! connection: a Content-Length that is missing, contradicted, no number or too large, or a line that
+//! does not end in CRLF. Lines, folding and numbers are read here exactly as by
+//! [`sip_message::parse()`], which then reads the whole message again.
 
 use alloc::vec::Vec;
 
@@ -15,10 +15,9 @@ use crate::limits::Limits;
 
 /// Cuts one connection's stream into messages.
 ///
-/// The worker reads into memory that its connections share and gives what came to
-/// [`Framer::next`], again and again until that says [`Framed::Incomplete`]. A message that came
-/// whole is handed out where it lies; only the beginning of one that did not is kept here, and
-/// no memory between messages.
+/// The worker reads into memory that its connections share, and gives it to [`Framer::next`] again
+/// and again until that returns [`Framed::Incomplete`]. A message that came whole is handed out where
+/// it lies. Only the beginning of one that did not is kept here, and no memory between messages.
 #[derive(Debug)]
 pub struct Framer {
     /// Beginning of the message under way; none of the following one.
@@ -36,12 +35,12 @@ pub struct Framer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Reading,
-    /// What is in the buffer was handed out.
+    /// The content of the buffer was handed out.
     Delivered,
     Failed,
 }
 
-/// What came next in the stream.
+/// The next item of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Framed<'a> {
@@ -49,11 +48,11 @@ pub enum Framed<'a> {
     Message(&'a [u8]),
     /// The second of two CRLFs between messages: to be answered with one CRLF (RFC 5626 §3.5.1).
     KeepAlivePing,
-    /// A CRLF between messages: the answer to a ping of ours, or the first half of the peer's.
+    /// A CRLF between messages: the pong to a ping of ours, or the first half of the peer's ping.
     KeepAlivePong,
     /// All input is used up; more is needed.
     Incomplete,
-    /// No message can be found any more: answer if possible, and close. Further input is dropped.
+    /// No message can be found any more: respond if possible, and close. Further input is dropped.
     Error(FramingError<'a>),
 }
 
@@ -172,7 +171,7 @@ impl Framer {
         self.state == State::Failed
     }
 
-    /// CRLFs where a message may begin.
+    /// Reads CRLFs where a message may begin.
     fn between_messages<'s>(&mut self, input: &mut &[u8]) -> Option<Framed<'s>> {
         let rest = match (self.cr, *input) {
             (true, [b'\n', rest @ ..]) | (false, [b'\r', b'\n', rest @ ..]) => rest,
@@ -197,7 +196,7 @@ impl Framer {
         })
     }
 
-    /// A message that begins at the front of `input`.
+    /// Reads a message that begins at the front of `input`.
     fn next_in_place<'s, 'i: 's>(&'s mut self, input: &mut &'i [u8]) -> Framed<'s> {
         let bytes = *input;
         match self.scan.measure(bytes, self.header_bytes, self.body_bytes) {
@@ -219,7 +218,7 @@ impl Framer {
         }
     }
 
-    /// The message whose beginning is kept here, with what `input` adds to it.
+    /// Reads the message with its beginning kept here, and what `input` adds to it.
     fn next_kept<'s, 'i: 's>(&'s mut self, input: &mut &'i [u8]) -> Framed<'s> {
         while !input.is_empty() {
             let offered = *input;
@@ -251,15 +250,15 @@ impl Framer {
         Framed::Incomplete
     }
 
-    /// How many bytes may be added before it is known whether the message needs more; not 0
-    /// while one is under way.
+    /// Bytes that may be added before it is known whether the message needs more; not 0 while one is
+    /// under way.
     fn room(&self) -> usize {
         let bound = self.scan.length.unwrap_or(self.header_bytes);
         (bound as usize).saturating_sub(self.buffer.len()).max(1)
     }
 
-    /// Adds to the buffer, which grows by doubling, not beyond the end of the message where
-    /// that is known: a large Content-Length alone makes nobody pay.
+    /// Adds to the buffer, which grows by doubling, but not beyond the end of the message if that is
+    /// known: a large Content-Length alone costs no memory.
     fn keep(&mut self, bytes: &[u8]) {
         let needed = self.buffer.len() + bytes.len();
         if needed > self.buffer.capacity() {
@@ -295,7 +294,7 @@ enum Measured {
 struct Scan {
     /// First byte of the line (with its folded continuations) under way.
     field: u32,
-    /// Before this there is no line end that has not been dealt with.
+    /// There is no line end before this one that has not been dealt with.
     searched: u32,
     /// Bytes of the whole message, once its head is complete.
     length: Option<u32>,
@@ -313,7 +312,7 @@ enum ContentLength {
 }
 
 impl Scan {
-    /// `bytes` begins as at the last call, and has more.
+    /// Measures the message. `bytes` begins as at the last call, and has more.
     fn measure(&mut self, bytes: &[u8], header_bytes: u32, body_bytes: u32) -> Measured {
         let length = match self.length {
             Some(length) => length,
@@ -338,7 +337,7 @@ impl Scan {
         }
     }
 
-    /// What the complete head says of the body.
+    /// The length of the body, by the complete head.
     fn body_length(&self, body_bytes: u32) -> Result<u32, FramingFault> {
         if self.bad_line_end {
             return Err(FramingFault::LineEnd);

@@ -1,4 +1,5 @@
-//! Where messages come from and go to; stream framing; Via `received` and `rport`.
+//! Transports: flows of messages, what is to be sent, stream framing, and Via's `received` and
+//! `rport`.
 
 pub mod framing;
 mod next_hop;
@@ -70,18 +71,18 @@ impl Transport {
         matches!(self, Self::Tls | Self::Wss)
     }
 
-    /// Whether lower layers deliver in order or say that they could not (no retransmissions then).
+    /// Whether lower layers deliver in order or report that they could not (no retransmissions then).
     pub const fn is_reliable(self) -> bool {
         !matches!(self, Self::Udp)
     }
 
-    /// Whether messages end by what they say of their length: where that is wrong, the next one cannot
-    /// be found. A datagram and a WebSocket message have an end of their own.
+    /// Whether messages end by the length that they give: if that is wrong, the next one cannot be
+    /// found. A datagram and a WebSocket message have an end of their own.
     pub const fn is_stream(self) -> bool {
         matches!(self, Self::Tcp | Self::Tls)
     }
 
-    /// Port where a URI or Via gives none (RFC 3261 §19.1.2, RFC 7118 §5.3... 80/443).
+    /// Port if a URI or Via gives none (RFC 3261 §19.1.2, RFC 7118 §5.3... 80/443).
     pub const fn default_port(self) -> u16 {
         match self {
             Self::Udp | Self::Tcp => 5060,
@@ -105,7 +106,7 @@ impl fmt::Display for Transport {
     }
 }
 
-/// Where a message came from: answers to it go back there.
+/// The way that a message came; responses to it go back there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flow {
     /// Transport.
@@ -116,11 +117,11 @@ pub struct Flow {
     pub remote: SocketAddr,
     /// The connection; `None` for datagrams.
     pub conn: Option<ConnId>,
-    /// What the peer has shown of who it is.
+    /// What the peer has proved about itself.
     pub proof: Proof,
 }
 
-/// What the peer of a connection has shown of who it is.
+/// What the peer of a connection has proved about itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Proof {
     /// Nothing that counts.
@@ -141,17 +142,18 @@ pub enum Proof {
 /// One message to send. The bytes lie in the batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// Where to. With `conn` set: on that connection if it still lives and its peer's IP address
-    /// is that of `remote`; else, as without it, on a connection to `remote`, opened if need be: an
-    /// answer (RFC 3261 §18.2.2). A request that names a connection is `pinned` there.
+    /// Where to. With `conn` set: on that connection if it still lives and its peer's IP address is
+    /// that of `remote`. Else, as without it, on a connection to `remote`, opened if need be: a
+    /// response (RFC 3261 §18.2.2). A request that names a connection is `pinned` there.
     pub to: Flow,
-    /// By TLS, if a connection must be opened or chosen: the domain that the peer must prove to be
-    /// (RFC 5922 §7.1). A connection to the same address that proved another domain is none to use.
-    /// `None`: the address of `to`.
+    /// By TLS, if a connection must be opened or chosen: the domain that the peer's certificate must
+    /// be for (RFC 5922 §7.1). A connection to the same address that proved another domain is not
+    /// used. `None`: the address of `to`.
     pub peer: Option<PeerName>,
-    /// On that connection (where none is named: the one that came from that address) or not at all, and
-    /// only if its peer is exactly `to.remote`: else the message is undelivered at once (RFC 5626 §5.3).
-    /// So is all that goes by WebSocket, which nobody opens to a user agent (RFC 7118 §5).
+    /// On that connection (if none is named: the one that came from that address) or not at all, and
+    /// only if its peer is exactly `to.remote`. Else the message is undelivered at once (RFC 5626
+    /// §5.3). So is all that goes by WebSocket, since none can be opened to a user agent (RFC 7118
+    /// §5).
     pub pinned: bool,
     /// Place of the message in [`TransmitBatch::bytes`].
     pub range: Range<usize>,
@@ -225,7 +227,7 @@ impl TransmitBatch {
         });
     }
 
-    /// Says of the message appended last whom it is for.
+    /// Sets the domain that the certificate of the peer must be for, for the message appended last.
     pub(crate) fn name_last(&mut self, peer: Option<PeerName>) {
         if let Some(last) = self.items.last_mut() {
             last.peer = peer;
@@ -237,7 +239,7 @@ impl TransmitBatch {
         self.items.last().map_or(0, |item| item.range.len())
     }
 
-    /// Says of the message appended last that it goes on the connection named or not at all.
+    /// Pins the message appended last to its connection: it goes there or not at all.
     pub(crate) fn pin_last(&mut self) {
         if let Some(last) = self.items.last_mut() {
             last.pinned = true;

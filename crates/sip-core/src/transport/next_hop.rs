@@ -12,7 +12,7 @@ use siphasher::sip::SipHasher13;
 
 use super::Transport;
 
-/// Where requests are sent to, whatever their Request-URI.
+/// A URI to which requests are sent, whatever their Request-URI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NextHop {
     /// The URI as configured.
@@ -27,16 +27,16 @@ pub struct NextHop {
     pub secure: bool,
     /// `host[:port]` as written.
     pub authority: Box<[u8]>,
-    /// Where name service has said that it is.
+    /// The addresses that name service has given for it.
     pub known: Known,
 }
 
-/// The addresses at which a host was found, as hashes: the last few of them. Copies are one and the same, so that
-/// what one worker learns all workers know; it is no part of what a next hop is equal by.
+/// The addresses at which a host was found, as hashes: the last few of them. All copies are one, so
+/// that what one worker learns all workers know. It does not count when next hops are compared.
 #[derive(Clone, Debug, Default)]
 pub struct Known(Arc<[AtomicU64; MOST_KNOWN]>);
 
-/// So many addresses of one name are remembered.
+/// The most addresses of one name that are remembered.
 const MOST_KNOWN: usize = 16;
 
 impl PartialEq for Known {
@@ -48,7 +48,7 @@ impl PartialEq for Known {
 impl Eq for Known {}
 
 impl Known {
-    /// Remembers an address, in the place of another where there are too many.
+    /// Remembers an address, in the place of another if there are too many.
     pub(crate) fn learn(&self, ip: IpAddr) {
         let hash = hash_of(ip);
         if self.has_hash(hash) {
@@ -71,7 +71,7 @@ impl Known {
     }
 }
 
-/// Not 0, which stands for none.
+/// The hash of an address; never 0, which stands for none.
 fn hash_of(ip: IpAddr) -> u64 {
     let mut hasher = SipHasher13::new();
     ip.to_canonical().hash(&mut hasher);
@@ -88,7 +88,7 @@ pub enum HopHost {
 }
 
 impl NextHop {
-    /// Reads a SIP or SIPS URI. `None`: it is none, or names a transport that there is not.
+    /// Reads a SIP or SIPS URI. `None`: it is none, or names an unknown transport.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let Ok(Uri::Sip(uri)) = Uri::parse(text) else {
             return None;

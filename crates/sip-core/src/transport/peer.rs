@@ -1,4 +1,4 @@
-//! Whom a connection by TLS must lead to.
+//! The domain that the certificate of a TLS peer must be for.
 
 use alloc::sync::Arc;
 use core::fmt;
@@ -6,8 +6,8 @@ use core::fmt;
 use smallvec::SmallVec;
 
 /// The domain that the certificate of a TLS peer must be for: the host of the URI that led there, as
-/// it was before name service (RFC 5922 §4), in lower case and without a trailing dot. An address
-/// has none: it is looked for in the certificate as the address that it is.
+/// it was before name service (RFC 5922 §4), in lower case and without a trailing dot. An IP address
+/// has no such name: the certificate must have the address itself.
 ///
 /// Eight bytes, and a copy is a count: it goes with each message of a transaction, to another worker
 /// too.
@@ -18,7 +18,7 @@ pub struct PeerName(Arc<SmallVec<[u8; 40]>>);
 pub(crate) const MAX_NAME: usize = 253;
 
 impl PeerName {
-    /// `None`: it is no name that a certificate can have.
+    /// The name of a host. `None`: it is no name that a certificate can have.
     pub fn new(host: &[u8]) -> Option<Self> {
         let host = host.strip_suffix(b".").unwrap_or(host);
         let fits = !host.is_empty() && host.len() <= MAX_NAME && host.is_ascii();

@@ -1,8 +1,8 @@
-//! STUN on the SIP port (RFC 5389), as far as a keep-alive needs it (RFC 5626 §3.5.2, §8): Binding
-//! requests over UDP are answered with the address that they came from.
+//! STUN on the SIP port (RFC 5389), as far as a keep-alive needs it (RFC 5626 §3.5.2, §8). A Binding
+//! request over UDP gets a response with the address that it came from.
 //!
-//! No credentials, no NAT behaviour discovery, nothing that is kept. An answer is at most 80 bytes and
-//! never more than three times the request, so that nobody makes us flood another.
+//! No credentials, no NAT behaviour discovery, no state. A response is at most 80 bytes and never
+//! more than three times the request, so that this server cannot be used to flood another host.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
@@ -23,12 +23,12 @@ const REALM: u16 = 0x0014;
 const NONCE: u16 = 0x0015;
 const XOR_MAPPED_ADDRESS: u16 = 0x0020;
 const FINGERPRINT: u16 = 0x8028;
-/// Those below must be understood (§15).
+/// Attributes below it must be understood (§15).
 const OPTIONAL: u16 = 0x8000;
 /// §15.5.
 const FINGERPRINT_XOR: u32 = 0x5354_554e;
 
-/// The most unknown attributes that an answer names.
+/// The most unknown attributes that a response names.
 const MAX_NAMED: usize = 8;
 
 /// Whether a datagram is STUN and no SIP (§8): two zero bits, and the magic cookie. No SIP message
@@ -41,15 +41,15 @@ pub fn is_stun(datagram: &[u8]) -> bool {
 /// What became of a STUN datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// An answer was appended.
+    /// A response was appended.
     Sent,
-    /// It is none that is answered: no Binding request (indications and responses among them).
+    /// It gets no response: it is no Binding request (indications and responses among them).
     Ignored,
-    /// It is broken.
+    /// It is malformed.
     Malformed,
 }
 
-/// Appends the answer to a STUN datagram from `source`.
+/// Appends the response to a STUN datagram from `source`.
 pub fn answer(request: &[u8], source: SocketAddr, out: &mut Vec<u8>) -> Answer {
     let Some(parsed) = Parsed::read(request) else {
         return Answer::Malformed;
@@ -82,7 +82,7 @@ pub fn answer(request: &[u8], source: SocketAddr, out: &mut Vec<u8>) -> Answer {
     Answer::Sent
 }
 
-/// A message whose structure is right.
+/// A message with a valid structure.
 struct Parsed<'a> {
     kind: u16,
     /// Cookie and transaction ID.
@@ -149,7 +149,7 @@ fn write_header(out: &mut Vec<u8>, kind: u16, transaction: &[u8]) {
     out.extend_from_slice(transaction);
 }
 
-/// The length of the message that begins at `start`, and of `more` bytes that will follow.
+/// Sets the length of the message that begins at `start`, with `more` bytes that will follow.
 fn set_length(out: &mut [u8], start: usize, more: usize) {
     let length = (out.len() - start - HEADER + more) as u16;
     if let Some(place) = out.get_mut(start + 2..start + 4) {
@@ -165,7 +165,8 @@ fn write_attribute(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
     out.extend(core::iter::repeat_n(0, padding));
 }
 
-/// §15.2: the address with the cookie and the transaction ID over it, so that no NAT rewrites it.
+/// Appends the address with the cookie and the transaction ID over it (§15.2), so that no NAT
+/// rewrites it.
 fn write_address(out: &mut Vec<u8>, source: SocketAddr, transaction: &[u8]) {
     let mut value: smallvec::SmallVec<[u8; 20]> = smallvec::SmallVec::new();
     let ip = source.ip().to_canonical();

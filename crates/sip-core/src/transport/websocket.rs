@@ -1,22 +1,22 @@
 //! The server's side of WebSocket (RFC 6455) as a transport of SIP (RFC 7118), from bytes to
 //! bytes.
 //!
-//! A connection is first a [`Handshake`], then [`Frames`]; what goes out is written by
-//! [`write_frame`] and its companions. Whoever reads frames differently from another reader of
-//! the same stream can be made to see other messages, so here too what is not beyond doubt ends
-//! the connection. No extension is ever agreed to, so every reserved bit is a fault.
+//! A connection is first a [`Handshake`], then [`Frames`]; [`write_frame`] and its companions write
+//! the output. If two readers of one stream read frames differently, one can be made to see other
+//! messages. So input that is not beyond doubt ends the connection here, too. No extension is ever
+//! agreed to, so every reserved bit is a fault.
 //!
 //! # Messages
 //! A WebSocket message is one SIP message (RFC 7118 §5): it has an end of its own and needs no
-//! Content-Length. It is therefore given to the core as a datagram would be, and
-//! [`sip_message::parse()`] treats it as one (RFC 3261 §18.3): without Content-Length the body is
-//! all that follows the headers; with one that says more than there is, the message is refused
-//! (400); with one that says less, the rest is no part of the message, nor another one.
+//! Content-Length. The core gets it as it would get a datagram, and [`sip_message::parse()`] treats
+//! it as one (RFC 3261 §18.3). Without Content-Length the body is all that follows the headers. With
+//! one that says more than there is, the message is refused (400). With one that says less, the rest
+//! is no part of the message, nor another one.
 //!
 //! # What is refused
-//! Of handshakes, by [`HandshakeFault`]: each ends the connection after its answer.
+//! Of handshakes, by [`HandshakeFault`]: each ends the connection after its response.
 //!
-//! | what | answer |
+//! | what | response |
 //! | --- | --- |
 //! | head longer than the limit | 431 |
 //! | control character, line end that is not CRLF, folded line, no token as field name, white space before the colon | 400 |
@@ -62,7 +62,7 @@ const PONG: u8 = 0x8a;
 /// Lengths up to this stand in the second byte of a frame; control frames have no longer one.
 const SHORT: usize = 125;
 
-/// Why a connection is closed by us (RFC 6455 §7.4.1 and its registry).
+/// Why this server closes a connection (RFC 6455 §7.4.1 and its registry).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum CloseCode {
@@ -99,7 +99,7 @@ impl CloseCode {
     }
 }
 
-/// The answer to [`Unframed::KeepAlivePing`]: a text of one CRLF (RFC 5626 §3.5.1).
+/// The pong for [`Unframed::KeepAlivePing`]: a text of one CRLF (RFC 5626 §3.5.1).
 pub const KEEP_ALIVE_PONG: &[u8] = b"\x81\x02\r\n";
 
 /// Appends `message` as one frame: text if it is UTF-8, else binary (RFC 7118 §5). A server does
@@ -125,7 +125,7 @@ pub fn write_frame(out: &mut Vec<u8>, message: &[u8]) {
     out.extend_from_slice(message);
 }
 
-/// Appends a Ping without payload; it is answered with a Pong.
+/// Appends a Ping without payload; the peer sends a Pong back.
 pub fn write_ping(out: &mut Vec<u8>) {
     out.extend_from_slice(&[PING, 0]);
 }

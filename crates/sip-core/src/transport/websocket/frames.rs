@@ -7,13 +7,13 @@ use crate::limits::Limits;
 
 /// Cuts what a client sends after the handshake into messages.
 ///
-/// Used as [`super::super::framing::Framer`] is: what came is given to [`Frames::next`] again and
-/// again until that says [`Unframed::Incomplete`]. Every frame is masked, so every message is
-/// copied once, while the mask is taken off; the copy is let go at the next call. Between
-/// messages no memory is held.
+/// Used as [`super::super::framing::Framer`] is: input is given to [`Frames::next`] again and again
+/// until that returns [`Unframed::Incomplete`]. Every frame is masked, so every message is copied
+/// once, while the mask is taken off; the copy is let go at the next call. Between messages no memory
+/// is held.
 #[derive(Debug)]
 pub struct Frames {
-    /// The message under way, unmasked; behind it, the answer to the control frame under way.
+    /// The message under way, unmasked; behind it, the reply to the control frame under way.
     buffer: Vec<u8>,
     /// Bytes of the buffer that are of the message.
     message_len: u32,
@@ -35,12 +35,12 @@ pub struct Frames {
 /// Two bytes, eight of length, four of masking key.
 const MAX_HEAD: usize = 14;
 
-/// The head of the answer to a control frame stands before its payload.
+/// The head of the reply to a control frame stands before its payload.
 const MAX_CONTROL: usize = 2 + SHORT;
 
 const MOST_MESSAGE_BYTES: usize = i32::MAX as usize;
 
-/// What the next bytes are.
+/// The meaning of the next bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
     Head,
@@ -67,13 +67,13 @@ enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Reading,
-    /// What is in the buffer behind the message under way was handed out.
+    /// The part of the buffer behind the message under way was handed out.
     Delivered,
     /// A Close came, or what deserves one.
     Ended,
 }
 
-/// What came next.
+/// The next item of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Unframed<'a> {
@@ -84,20 +84,20 @@ pub enum Unframed<'a> {
     KeepAlivePing,
     /// A message of one CRLF, or of nothing.
     KeepAlivePong,
-    /// A Ping: to be answered with these bytes (RFC 6455 §5.5.2). Where several wait to be
-    /// answered, the last is enough (§5.5.3).
+    /// A Ping: to be answered with these bytes (RFC 6455 §5.5.2). If several wait, the last reply is
+    /// enough (§5.5.3).
     Ping {
         /// The Pong.
         reply: &'a [u8],
     },
-    /// A Pong: the answer to a ping of ours, or a sign of life.
+    /// A Pong: the reply to a ping of ours, or a sign of life.
     Pong,
     /// The client closes; what follows is dropped. These bytes are to be sent, unless a Close was
     /// sent already, and then the connection is to end (RFC 6455 §5.5.1, §7.1.1).
     Close {
         /// The client's reason, if it gave one.
         code: Option<u16>,
-        /// The Close that answers.
+        /// The Close to send back.
         reply: &'a [u8],
     },
     /// All input is used up; more is needed.
@@ -138,7 +138,7 @@ pub enum FrameFault {
 }
 
 impl FrameFault {
-    /// What to tell the client.
+    /// The code of the Close that the client gets.
     pub const fn close_code(self) -> CloseCode {
         match self {
             Self::NotUtf8 => CloseCode::InvalidPayload,
@@ -157,7 +157,7 @@ impl FrameFault {
     }
 }
 
-/// What the bytes amount to; where they lie is not said.
+/// The meaning of the bytes read, without their place.
 enum Step {
     Message,
     Control(Control),
@@ -165,7 +165,7 @@ enum Step {
 }
 
 impl Frames {
-    /// For a connection whose handshake is done. A limit above 2 GiB counts as that.
+    /// The reader of a connection after its handshake. A limit above 2 GiB counts as that.
     pub fn new(limits: &Limits) -> Self {
         let max_message = limits
             .header_bytes
@@ -270,8 +270,8 @@ impl Frames {
         self.max_message as usize + MAX_CONTROL
     }
 
-    /// Reads the head of a frame, in up to three parts, each judged as soon as it is there: which
-    /// fault is found must not depend on how the bytes are split. Whether all of it has come.
+    /// Reads the head of a frame, in up to three parts, each judged as soon as it is there: the fault
+    /// that is found must not depend on how the bytes are split. Returns whether all of it has come.
     fn read_head(&mut self, input: &mut &[u8]) -> Result<bool, FrameFault> {
         if !self.fill_head(2, input) {
             return Ok(false);
@@ -298,7 +298,7 @@ impl Frames {
         Ok(true)
     }
 
-    /// Takes bytes of the head until there are `wanted`; whether there are.
+    /// Takes bytes of the head until there are `wanted`. Returns whether there are.
     fn fill_head(&mut self, wanted: usize, input: &mut &[u8]) -> bool {
         let have = usize::from(self.head_len);
         let missing = wanted.saturating_sub(have).min(input.len());
@@ -355,7 +355,7 @@ impl Frames {
         }
     }
 
-    /// A head is complete: what its payload is.
+    /// Begins the payload of a frame with a complete head.
     fn begin_payload(&mut self, first: u8) {
         let control = match first & 0x0f {
             8 => Control::Close,
@@ -434,7 +434,7 @@ impl Frames {
                 Err(fault) => return self.fail(fault, input),
             },
         };
-        // The code is echoed (§5.5.1), the reason is not: it is for logs, and ours has none to tell.
+        // The code is echoed (§5.5.1), the reason is not: it is for logs, and ours has none.
         self.state = State::Ended;
         *input = &[];
         let payload = if code.is_some() { 2 } else { 0 };

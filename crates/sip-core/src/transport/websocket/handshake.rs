@@ -1,4 +1,4 @@
-//! The request that opens a WebSocket, and its answer (RFC 6455 §4.2, RFC 7118 §4).
+//! The request that opens a WebSocket, and its response (RFC 6455 §4.2, RFC 7118 §4).
 
 use alloc::vec::Vec;
 
@@ -10,9 +10,9 @@ use super::{AllowedOrigins, grow};
 
 /// Reads the head of the request.
 ///
-/// What came is given to [`Handshake::next`] until that says something else than
-/// [`Handshaking::Incomplete`]. A head that came whole is read where it lies; only the beginning
-/// of one that did not is kept here.
+/// Input is given to [`Handshake::next`] until that returns something else than
+/// [`Handshaking::Incomplete`]. A head that came whole is read where it lies; only the beginning of
+/// one that did not is kept here.
 #[derive(Debug)]
 pub struct Handshake {
     buffer: Vec<u8>,
@@ -32,7 +32,7 @@ enum Place {
     HeadEnding,
 }
 
-/// What has become of the handshake.
+/// The outcome of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Handshaking<'a> {
@@ -54,7 +54,7 @@ pub struct Upgrade<'a> {
     pub target: &'a [u8],
     /// Host, as it was written.
     pub host: &'a [u8],
-    /// Origin: where the page comes from that opens this connection, for browsers.
+    /// Origin: the page that opens this connection, for browsers.
     pub origin: Option<&'a [u8]>,
     /// Sec-WebSocket-Accept.
     accept: [u8; 28],
@@ -126,7 +126,7 @@ impl Upgrade<'_> {
         }
     }
 
-    /// Appends the answer that opens the WebSocket (RFC 6455 §4.2.2, RFC 7118 §4.2).
+    /// Appends the response that opens the WebSocket (RFC 6455 §4.2.2, RFC 7118 §4.2).
     pub fn write_response(&self, out: &mut Vec<u8>) {
         for part in [
             b"HTTP/1.1 101 Switching Protocols\r\n\
@@ -143,7 +143,7 @@ impl Upgrade<'_> {
 }
 
 impl HandshakeFault {
-    /// Status code and reason phrase of the answer.
+    /// Status code and reason phrase of the response.
     pub const fn status(self) -> (u16, &'static str) {
         match self {
             Self::Character
@@ -163,7 +163,7 @@ impl HandshakeFault {
         }
     }
 
-    /// The body of the answer: what is wrong.
+    /// The body of the response, which names the fault.
     pub const fn explanation(self) -> &'static str {
         match self {
             Self::HeadTooLarge => "The request head is too large.",
@@ -187,7 +187,7 @@ impl HandshakeFault {
         }
     }
 
-    /// Appends the answer. The connection is to be closed after it.
+    /// Appends the response. The connection is to be closed after it.
     pub fn write_response(self, out: &mut Vec<u8>) {
         let (code, phrase) = self.status();
         let more = match self {
@@ -289,8 +289,9 @@ impl Handshake {
         Handshaking::Refused(fault)
     }
 
-    /// Reads on to the end of the head: how many of `bytes` are of it. What can never be part of
-    /// one is a fault at once: who speaks TLS here is told before it waits for an answer.
+    /// Reads on to the end of the head. Returns how many of `bytes` are of it. A byte that can never
+    /// be part of one is a fault at once: a client that speaks TLS here gets a response before it
+    /// waits for one.
     fn find_end(&mut self, bytes: &[u8]) -> Result<Option<usize>, HandshakeFault> {
         for (at, byte) in bytes.iter().enumerate() {
             self.place = match (self.place, byte) {

@@ -1,11 +1,11 @@
-//! From whose pages a connection may come (RFC 6455 §10.2, RFC 6454).
+//! The origins of pages that may open a connection (RFC 6455 §10.2, RFC 6454).
 
 use alloc::boxed::Box;
 use alloc::string::String;
 use core::fmt;
 
-/// The origins whose pages may connect. An Origin is sent by browsers, which a page cannot make
-/// lie; clients that are no browsers send none, or any they like, and are not held back by this.
+/// The origins of pages that may connect. Browsers send the Origin, and a page cannot make them lie.
+/// Clients that are no browsers send none, or any they like, and are not held back by this.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllowedOrigins(Option<Box<[String]>>);
 
@@ -26,13 +26,13 @@ impl fmt::Display for BadOrigin {
 impl core::error::Error for BadOrigin {}
 
 impl AllowedOrigins {
-    /// Whoever connects.
+    /// Any client may connect.
     pub const fn any() -> Self {
         Self(None)
     }
 
-    /// Only these, each `scheme://host` or `scheme://host:port`, or `null` (pages without an
-    /// origin of their own); and whoever sends no Origin.
+    /// Only these, each `scheme://host` or `scheme://host:port`, or `null` (pages without an origin
+    /// of their own); and clients that send no Origin.
     ///
     /// # Errors
     /// [`BadOrigin`]: the first entry that is none of these.
@@ -42,7 +42,7 @@ impl AllowedOrigins {
         Ok(Self(Some(origins)))
     }
 
-    /// Whether a request with this Origin is let in. Scheme and host are alike in any case.
+    /// Whether a request with this Origin may connect. Scheme and host are alike in any case.
     pub fn allows(&self, origin: Option<&[u8]>) -> bool {
         match (&self.0, origin) {
             (None, _) | (_, None) => true,

@@ -222,7 +222,7 @@ fn faults_end_the_connection() {
     assert_eq!(FrameFault::TooLarge.close_code().frame(), [0x88, 2, 0x03, 0xf1]);
 }
 
-/// RFC 6455 §8.1: bad text is told as soon as it is seen, not when its message ends.
+/// RFC 6455 §8.1: bad text is a fault as soon as it is seen, not when its message ends.
 #[test]
 fn bad_text_fails_at_once() {
     let (mut frames, mut seen) = (frames(), Vec::new());
