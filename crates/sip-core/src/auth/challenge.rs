@@ -11,7 +11,7 @@ use super::nonce::Nonce;
 use super::window::NO_COUNT;
 use crate::config::{Algorithm, AuthPolicy};
 
-/// In whose role we ask (RFC 3261 §22.2, §22.3).
+/// The role in which this server challenges (RFC 3261 §22.2, §22.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Registrar or user agent server: 401, WWW-Authenticate, Authorization.
@@ -21,7 +21,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// Status of the answer that carries the challenge.
+    /// Status of the response that carries the challenge.
     pub const fn status(self) -> u16 {
         match self {
             Self::Server => 401,
@@ -80,17 +80,17 @@ pub struct Credentials<'a> {
     pub uri: &'a [u8],
     /// `response`.
     pub response: Hash,
-    /// `algorithm`; MD5 where none was given (RFC 7616 §3.4).
+    /// `algorithm`; MD5 if none was given (RFC 7616 §3.4).
     pub algorithm: Algorithm,
     /// `qop=auth` with its companions; `None`: no `qop` was given.
     pub qop: Option<QopAuth<'a>>,
     /// `nc` as a number; [`NO_COUNT`] without `qop`.
     pub count: u32,
-    /// `userhash=true`: `username` is a hash. We do not offer it, so nobody is known by it.
+    /// `userhash=true`: `username` is a hash. We do not offer it, so no user is known by it.
     pub userhash: bool,
 }
 
-/// What a request has to say for itself.
+/// The credentials of a request, if it has any.
 #[derive(Clone, Debug)]
 pub enum Found<'a> {
     /// No credentials for this realm with an algorithm that we offer: challenge.
@@ -160,8 +160,8 @@ fn is_realm(value: &AuthValue<'_>, realm: &[u8]) -> bool {
     unescaped(text).eq(realm.iter().copied())
 }
 
-/// Header lines (spans of [`Message::source`]) with credentials for `realm`, in both roles: they
-/// have done their work here and are nobody else's business (RFC 3261 §22.3).
+/// Header lines (spans of [`Message::source`]) with credentials for `realm`, in both roles: they have
+/// done their work here, and no other server needs them (RFC 3261 §22.3).
 pub fn own_credentials<'a>(message: &Message<'a>, realm: &[u8]) -> impl Iterator<Item = Range<usize>> {
     [HeaderName::Authorization, HeaderName::ProxyAuthorization]
         .into_iter()

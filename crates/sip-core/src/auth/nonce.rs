@@ -1,5 +1,5 @@
-//! Self-contained nonces (RFC 7616 §3.3, §5.4): a time, who made it, unique bits, and a MAC over
-//! these and the realm, so that nothing is kept for a challenge that nobody answers.
+//! Self-contained nonces (RFC 7616 §3.3, §5.4): a time, the node that made it, unique bits, and a MAC
+//! over these and the realm. So nothing is kept for a challenge without a reply.
 //!
 //! Layout, before base64url (RFC 4648 §5, without padding; 43 characters):
 //!
@@ -9,11 +9,15 @@
 //! ```
 //!
 //! The time is Unix milliseconds, all numbers are big-endian. The MAC is 96 bits of SipHash-2-4 with
-//! 128 bits under a key derived from the domain's secret; the source is 32 bits of a keyed hash of the
-//! address that the challenge was sent to. Whoever answers has received it, so that a forged address is
-//! told from a real one ([`NonceSource::issued_to`]); on a connection a nonce is good at other addresses
-//! too, for a phone may move from one network to another. The unique bits are a keyed function of a counter
-//! (no randomness is drawn): they name the nonce in the replay windows ([`super::window`]).
+//! 128 bits under a key derived from the domain's secret.
+//!
+//! The source is 32 bits of a keyed hash of the address that the challenge was sent to. A client that
+//! uses the nonce has received it there, so that a spoofed address is distinguished from a real one
+//! ([`NonceSource::issued_to`]). On a connection a nonce is good at other addresses, too, since a
+//! phone may move from one network to another.
+//!
+//! The unique bits are a keyed function of a counter (no randomness is drawn): they name the nonce in
+//! the replay windows ([`super::window`]).
 
 use core::hash::Hasher as _;
 use core::net::IpAddr;
@@ -37,7 +41,7 @@ pub const NONCE_LEN: usize = 43;
 /// How far in the future a nonce may lie: the wall clock may have been set back a little.
 const FUTURE_SKEW_MS: u64 = 5_000;
 
-/// Which nonce, for the replay windows.
+/// The identity of a nonce, for the replay windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NonceId {
     /// Its unique bits.
@@ -48,12 +52,12 @@ pub struct NonceId {
     pub expires_unix_s: u64,
 }
 
-/// What a nonce in credentials turned out to be.
+/// The result of the check of a nonce in credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NonceCheck {
     /// Ours and young enough; its count remains to be checked.
     Good(NonceId),
-    /// Made with our key, but too old, from the future, or by another node, whose replay windows
+    /// Made with our key, but too old, from the future, or by another node with replay windows that
     /// we do not see.
     Stale,
     /// Not made with our key for this realm.
@@ -125,7 +129,7 @@ impl NonceSource {
         Nonce(encode(&raw))
     }
 
-    /// Checks a nonce that came back for `realm`, whose nonces live for `lifetime_s`.
+    /// Checks a nonce that came back for `realm`, with nonces that live for `lifetime_s`.
     pub fn check(&self, now_unix_ms: u64, nonce: &[u8], realm: &[u8], lifetime_s: u32) -> NonceCheck {
         let Some(raw) = decode(nonce) else {
             return NonceCheck::Forged;
@@ -273,7 +277,7 @@ mod tests {
                 NonceCheck::Good(_)
             ));
         }
-        // Another node of the domain knows it as well; nobody else could.
+        // Another node of the domain knows it as well; no other host could.
         assert!(source(4).issued_to(a.as_bytes(), HERE));
         assert!(!NonceSource::new(&[7; 32], &[2; 32], 3).issued_to(a.as_bytes(), HERE));
         assert!(!s.issued_to(b"", HERE));

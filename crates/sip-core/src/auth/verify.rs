@@ -1,4 +1,4 @@
-//! Whether credentials are good.
+//! The check of credentials.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
@@ -14,23 +14,23 @@ use crate::event::AuthFailure;
 use crate::keys::{derive_key, derive_siphash_key};
 use crate::query::Secrets;
 
-/// Why credentials are refused before anybody's secret is looked up.
+/// Why credentials are refused before any secret is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The nonce is too old, from the future, or another node's: challenge, `stale=true`.
     Stale,
-    /// The nonce was not made with our key: challenge, `stale=true` as well (see
-    /// [`crate::auth`]); told apart for the counters.
+    /// The nonce was not made with our key: challenge, `stale=true` as well (see [`crate::auth`]);
+    /// distinguished for the counters.
     Forged,
     /// `uri` is not the Request-URI: 400 (RFC 7616 §3.4.6).
     WrongUri,
 }
 
-/// Makes challenges and checks the answers: one per endpoint.
+/// Makes challenges and checks the credentials that come back: one per endpoint.
 #[derive(Debug)]
 pub struct Authenticator {
     nonces: NonceSource,
-    /// HA1 of users who do not exist: what is compared must cost the same.
+    /// HA1 of users that do not exist: the comparison must cost the same.
     dummy_ha1: Zeroizing<[u8; 32]>,
     request_key: (u64, u64),
 }
@@ -59,13 +59,13 @@ impl Authenticator {
         challenge::write(out, role, policy, &nonce, stale);
     }
 
-    /// Whether credentials show that who sent them receives what is sent to `source`: they answer a
+    /// Whether credentials show that their sender receives what is sent to `source`: they are for a
     /// challenge that went there. Their nonce must have been found good.
     pub fn answers_from(&self, credentials: &Credentials<'_>, source: IpAddr) -> bool {
         self.nonces.issued_to(credentials.nonce, source)
     }
 
-    /// Checks what needs no secret; gives the nonce whose use is to be noted once
+    /// Checks what needs no secret. Returns the nonce, to be noted as used once
     /// [`Authenticator::check`] has passed.
     ///
     /// `uri` must be `expected_uri`: the same bytes, or an equal URI by RFC 3261 §19.1.4.
@@ -95,9 +95,10 @@ impl Authenticator {
         Ok(nonce)
     }
 
-    /// Compares the response with the right one. `secrets`: of the user named in the credentials;
-    /// `None`: there is no such user. It costs the same then, and the answer must be the same: a
-    /// challenge without `stale`. So must it be where the row lacks a hash for the algorithm.
+    /// Compares the digest response with the right one. `secrets`: of the user named in the
+    /// credentials; `None`: there is no such user. It costs the same then, and the SIP response must
+    /// be the same: a challenge without `stale`. So must it be if the row lacks a hash for the
+    /// algorithm.
     ///
     /// # Errors
     /// [`AuthFailure::UnknownUser`] or [`AuthFailure::WrongPassword`], for our records only.
@@ -127,10 +128,11 @@ impl Authenticator {
         }
     }
 
-    /// What makes a request this one, for [`crate::shared::SharedState::use_nonce`]: all bytes of
-    /// `message`, none of which a retransmission changes, and its source. The digest covers little of a
-    /// request (RFC 7616 §3.4.3: method and URI): on a count that was heard another Contact or body could
-    /// else be sent. Keyed alike on all workers, for any of them may see the retransmission.
+    /// The identity of a request for [`crate::shared::SharedState::use_nonce`]: a hash of all bytes
+    /// of `message`, none of which a retransmission changes, and of its source. The digest covers
+    /// little of a request (RFC 7616 §3.4.3: method and URI). Else another Contact or body could be
+    /// sent with a count that was overheard. Keyed alike on all workers, for any of them may get the
+    /// retransmission.
     pub fn request_hash(&self, message: &[u8], source: SocketAddr) -> u64 {
         let (seed, key) = self.request_key;
         let ip = match source.ip() {

@@ -1,10 +1,10 @@
 //! Nonce-count replay windows (RFC 7616 §3.3 `nc`, §5.5 replay attacks).
 //!
-//! A nonce is checked by its MAC alone ([`crate::auth::nonce`]); only that a *count* is used once
-//! needs memory, and only from the first request whose response was right: strangers cannot fill
-//! it. Each nonce in use has a window: the highest count seen, a bitmap of the counts just below
-//! it, and hashes of the newest requests, so that a retransmission of a request which no
-//! transaction absorbs is told from a replay.
+//! A nonce is checked by its MAC alone ([`crate::auth::nonce`]). Only that a *count* is used once
+//! needs memory, and only from the first request with a right digest response: strangers cannot fill
+//! it. Each nonce in use has a window: the highest count seen, a bitmap of the counts just below it,
+//! and hashes of the newest requests. By these a retransmission that no transaction absorbs is
+//! distinguished from a replay.
 //!
 //! **What happens at the bound.** At the limit the window that was opened first leaves. Its nonce
 //! must not be accepted afresh, so the map remembers the latest time of issue among those that
@@ -23,7 +23,7 @@ use hashbrown::HashTable;
 
 use super::nonce::NonceId;
 
-/// What a nonce count turned out to be.
+/// The result of the check of a nonce count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NonceUse {
     /// Not seen before: accept.
@@ -32,8 +32,8 @@ pub enum NonceUse {
     Retransmission,
     /// Seen in another request, or older than the window: challenge again.
     Replay,
-    /// Whether it was seen cannot be told: its window left at the limit, or it was issued before
-    /// the process began. Challenge again, `stale=true`.
+    /// It is unknown whether it was seen: its window left at the limit, or it was issued before the
+    /// process began. Challenge again, `stale=true`.
     Unknown,
 }
 
@@ -51,10 +51,10 @@ pub const NO_COUNT: u32 = 0;
 /// Counts below the highest that may still arrive, once each.
 pub const WINDOW: u32 = 64;
 
-/// Newest requests of a nonce whose retransmissions are recognised.
+/// Newest requests of a nonce that are recognised when they are retransmitted.
 const RECENT: usize = 4;
 
-/// Windows whose nonce has expired that one use removes at most.
+/// The most windows of expired nonces that one use removes.
 const EXPIRE_PER_USE: usize = 4;
 
 /// One nonce in use: 88 bytes.
@@ -137,15 +137,15 @@ pub struct Windows {
     evicted: u64,
 }
 
-/// Nonce ids are the output of a keyed function ([`super::nonce::NonceSource`]) and proven by a
-/// MAC before they come here: nobody chooses them, so they are their own hash, only stirred.
+/// Nonce ids are the output of a keyed function ([`super::nonce::NonceSource`]) and proven by a MAC
+/// before they come here. No peer chooses them, so they are their own hash, only stirred.
 const fn hash(id: u64) -> u64 {
     id.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(26)
 }
 
 impl Windows {
-    /// Room for `capacity` nonces (at least 1, at most 2³¹). Nonces issued before
-    /// `started_unix_ms` are never accepted: what was used of them is not known.
+    /// Room for `capacity` nonces (at least 1, at most 2³¹). Nonces issued before `started_unix_ms`
+    /// are never accepted: their use is not known.
     pub fn new(capacity: usize, started_unix_ms: u64) -> Self {
         Self {
             queue: VecDeque::new(),
@@ -158,8 +158,8 @@ impl Windows {
     }
 
     /// Notes the use of `nonce` with `count` ([`NO_COUNT`]: none was given) at `now_unix_ms`.
-    /// `request` is a keyed hash of what makes the request this one: response, branch, source.
-    /// Call it only once the request's response was found right.
+    /// `request` is a keyed hash of the message and its source. Call it only once the request's
+    /// digest response was found right.
     pub fn use_nonce(&mut self, now_unix_ms: u64, nonce: NonceId, count: u32, request: u64) -> NonceUse {
         self.expire(now_unix_ms);
         if let Some(position) = self.position(nonce.id) {
@@ -221,7 +221,7 @@ impl Windows {
         });
     }
 
-    /// The oldest window leaves. What is as old as its nonce is not accepted from now on.
+    /// Removes the oldest window. Nonces as old as its nonce are not accepted from now on.
     fn pop(&mut self) {
         let Some(window) = self.queue.pop_front() else {
             return;
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!((w.len(), w.evicted()), (2, 1));
         assert_eq!(w.use_nonce(T0, nonce(1, T0 + 1), 1, 1), NonceUse::Unknown);
         assert_eq!(w.use_nonce(T0, nonce(1, T0 + 1), 2, 2), NonceUse::Unknown);
-        // Never used, but as old as the floor: cannot be told from one that left.
+        // Never used, but as old as the floor: it might be one that left.
         assert_eq!(w.use_nonce(T0, nonce(9, T0 + 1), 1, 1), NonceUse::Unknown);
         assert_eq!(w.use_nonce(T0, nonce(2, T0 + 2), 1, 1), NonceUse::Retransmission);
     }
