@@ -1,4 +1,5 @@
-//! Whether a member of a group may get calls: told by calls that fail, by probes, by the operator.
+//! The health of a group member: whether it may get calls, by calls that fail, by probes, and by the
+//! operator.
 
 #[cfg(not(loom))]
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -21,7 +22,7 @@ pub struct Health {
     failed_total: AtomicU64,
 }
 
-/// What the operator sees.
+/// The state of a member as the operator sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {
     /// Gets calls.
@@ -44,7 +45,7 @@ pub struct MarkPolicy {
 }
 
 impl Health {
-    /// What the operator sees.
+    /// The state of the member as the operator sees it.
     pub fn state(&self, now_unix_ms: u64) -> MemberState {
         if self.drained.load(Relaxed) {
             MemberState::Drained
@@ -65,7 +66,8 @@ impl Health {
         self.failed_total.load(Relaxed)
     }
 
-    /// A call or a probe failed; whether it counts as failed from now on and did not before.
+    /// Notes that a call or a probe failed. Returns whether the member counts as failed from now on
+    /// and did not before.
     pub fn note_failure(&self, now_unix_ms: u64, policy: &MarkPolicy) -> bool {
         self.failed_total.fetch_add(1, Relaxed);
         self.recoveries.store(0, Relaxed);
@@ -79,7 +81,8 @@ impl Health {
         self.failed_until_ms.swap(until, Relaxed) <= now_unix_ms
     }
 
-    /// A probe was answered; whether it gets calls again from now on and did not before.
+    /// Notes that a probe got a response. Returns whether the member gets calls again from now on and
+    /// did not before.
     pub fn note_probe_answered(&self, now_unix_ms: u64, policy: &MarkPolicy) -> bool {
         if self.failed_until_ms.load(Relaxed) <= now_unix_ms {
             self.note_answer();
@@ -94,9 +97,9 @@ impl Health {
         self.failed_until_ms.swap(0, Relaxed) > now_unix_ms
     }
 
-    /// It answered a call: failures before this one were not in a row with what follows.
+    /// Notes a response to a call: failures before it were not in a row with what follows.
     pub fn note_answer(&self) {
-        // Nothing is written where nothing went wrong: all workers read this.
+        // Nothing is written if nothing went wrong: all workers read this.
         if self.failures.load(Relaxed) != 0 {
             self.failures.store(0, Relaxed);
         }

@@ -1,4 +1,4 @@
-//! Groups of next hops (Kamailio's dispatcher): in which order a request tries the members.
+//! Groups of next hops (Kamailio's dispatcher): the order in which a request tries the members.
 
 pub mod health;
 
@@ -21,7 +21,7 @@ pub enum Distribution {
     Weighted,
     /// A Call-ID always leads to the same member while that is up; by weight.
     CallId,
-    /// To the one with the fewest requests without a final answer, by weight. Each worker looks at
+    /// To the one with the fewest requests without a final response, by weight. Each worker looks at
     /// its own.
     LeastLoad,
     /// To the lowest `priority` that is up; among equals one after the other.
@@ -43,7 +43,7 @@ impl Local {
         self.0.load(Relaxed)
     }
 
-    /// Adds one; what it was.
+    /// Adds one. Returns the number before.
     fn up(&self) -> u32 {
         let was = self.get();
         self.0.store(was.wrapping_add(1), Relaxed);
@@ -66,7 +66,7 @@ pub struct Member {
     pub priority: u16,
     /// Shared by all workers.
     pub health: Arc<Health>,
-    /// Requests that this worker sent there and that have no final answer yet.
+    /// Requests that this worker sent there and that have no final response yet.
     pub load: Local,
 }
 
@@ -90,12 +90,12 @@ impl Member {
         }
     }
 
-    /// A request went there.
+    /// Notes that a request went there.
     pub(crate) fn begin(&self) {
         self.load.up();
     }
 
-    /// A request that went there is done.
+    /// Notes that a request that went there is done.
     pub(crate) fn end(&self) {
         self.load.down();
     }
@@ -114,12 +114,12 @@ pub struct Group {
     pub probe_ms: Option<u32>,
     /// When a member counts as failed.
     pub marks: MarkPolicy,
-    /// A member from which nothing at all came after this is left for the next, milliseconds.
+    /// A member from which no response came after this is left for the next, milliseconds.
     pub reply_timeout_ms: u32,
-    /// Final answers of a member that send the request on to the next one. Time-outs and errors
-    /// of the transport always do.
+    /// Final responses of a member that send the request on to the next one. Time-outs and errors of
+    /// the transport always do.
     pub failover_on: Vec<u16>,
-    /// Where round robin stands.
+    /// The position of round robin.
     pub cursor: Local,
 }
 
@@ -131,8 +131,8 @@ pub type Order = SmallVec<[u16; 8]>;
 
 impl Group {
     /// Members that may get a call now, in the order in which to try them. `call` is a hash of the
-    /// Call-ID. `fixed`: all requests and copies of one call must give the same first member,
-    /// because nobody keeps state (RFC 3261 §16.11): only the Call-ID decides.
+    /// Call-ID. `fixed`: all requests and copies of one call must give the same first member, because
+    /// no state is kept (RFC 3261 §16.11): only the Call-ID decides.
     pub fn order(&self, call: u64, now_unix_ms: u64, fixed: bool) -> Order {
         let mut order: Order = (0u16..)
             .zip(&self.members)
@@ -156,7 +156,7 @@ impl Group {
             Distribution::Priority => {
                 let priority = |i: &u16| self.member(*i).map(|m| m.priority);
                 order.sort_by_key(priority);
-                // Those that are first by it take turns, whoever else there is.
+                // The members that are first by it take turns, whatever others there are.
                 let equals = order
                     .iter()
                     .take_while(|i| priority(i) == order.first().and_then(priority));
