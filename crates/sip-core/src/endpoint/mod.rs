@@ -1,14 +1,15 @@
-//! The only door into the core.
+//! The only entry point of the core.
 //!
 //! Four kinds of methods, and the order in which the shell calls them in one turn of its loop:
 //!
-//! 0. [`Endpoint::admit`], of each message that arrives; of one that another worker has handed over
-//!    it was asked there. Then [`Endpoint::owner_of`], where asking saves work: a datagram of another
-//!    worker's is not handled.
-//! 1. `handle_*`: something happened (bytes, an answer, an undelivered message, time passed).
-//! 2. `poll_*`: take what came of it: [`Endpoint::poll_transmit`], then [`Endpoint::poll_query`],
+//! 0. [`Endpoint::admit`], for each message that arrives. Not for one that another worker has handed
+//!    over: it was admitted there. Then [`Endpoint::owner_of`], if that saves work: a datagram that
+//!    belongs to another worker is not handled.
+//! 1. `handle_*`: something happened (bytes, a result, an undelivered message, time passed).
+//! 2. `poll_*`: take the outcome: [`Endpoint::poll_transmit`], then [`Endpoint::poll_query`],
 //!    [`Endpoint::poll_event`], and [`Endpoint::poll_timeout`] last, to know how long to sleep.
 //! 3. changes: [`Endpoint::reconfigure`], [`Endpoint::set_standing`], [`Endpoint::drain`],
+//!    [`Endpoint::observe`].
 //!    [`Endpoint::observe`].
 //! 4. getters: [`Endpoint::counters`], [`Endpoint::gauges`].
 
@@ -51,8 +52,8 @@ pub enum Handled {
     /// Its state lives on another worker: give the same bytes and flow to that worker's
     /// [`Endpoint::handle_message`]. Nothing was changed here.
     HandOver(WorkerId),
-    /// On a stream: the message cannot be trusted to be framed rightly; send what is queued and
-    /// close the connection.
+    /// On a stream: the message may not have ended where framing found its end. Send what is queued
+    /// and close the connection.
     Close,
 }
 
@@ -62,13 +63,13 @@ pub struct Endpoint {
     engine: Engine,
     /// Index of the message at hand, apart from the engine so that both can be borrowed.
     index: HeaderIndex,
-    /// The message at hand, where it came with folded lines.
+    /// The message at hand, if it came with folded lines.
     unfolded: Vec<u8>,
-    /// Transactions that have heard, since the timers were last seen to, that their connection has closed.
+    /// Transactions informed that their connection has closed, since the timers were last seen to.
     told: usize,
 }
 
-/// Transactions that hear in one turn that their connection has closed.
+/// Transactions that are informed in one turn that their connection has closed.
 const TOLD_AT_ONCE: usize = 64;
 
 impl Endpoint {
@@ -85,22 +86,22 @@ impl Endpoint {
         }
     }
 
-    /// Whether a message that arrives on `flow` is heard; if not, it is dropped unread. Asked once of
-    /// each, by the worker to which it comes, before [`Endpoint::owner_of`] and before
-    /// [`Endpoint::handle_message`]: both workers of one that is handed over would else count it.
+    /// Whether a message that arrives on `flow` is admitted; if not, it is dropped unread. To be
+    /// called once for each message, by the worker to which it comes, before [`Endpoint::owner_of`]
+    /// and [`Endpoint::handle_message`]: both workers of one that is handed over would else count it.
     #[must_use]
     #[inline]
     pub fn admit(&mut self, now: Now, flow: &Flow) -> bool {
         !self.engine.admission.is_on() || self.engine.admit(now, flow)
     }
 
-    /// The other worker that a datagram belongs to, told by its Call-ID alone; `None`: this one, or
-    /// it takes the reading of [`Endpoint::handle_message`] to know. Giving it to that worker at
-    /// once saves that reading, which would end in [`Handled::HandOver`].
+    /// The other worker that a datagram belongs to, by its Call-ID alone. `None`: it belongs to this
+    /// one, or must be read by [`Endpoint::handle_message`] to know. Giving it to that worker at once
+    /// saves that reading, which would end in [`Handled::HandOver`].
     ///
-    /// A datagram that would not have been handed over (it is refused, or belongs to nobody) may be
-    /// named here too: that worker does the same with it. Not so on a stream, whose connection may
-    /// have to be closed where it is.
+    /// A datagram that would not have been handed over (it is refused, or belongs to no worker) may
+    /// be named here, too: that worker does the same with it. Not so on a stream, since its
+    /// connection may have to be closed where it is.
     #[must_use]
     pub fn owner_of(&self, bytes: &[u8]) -> Option<WorkerId> {
         if !self.engine.holds_state {
@@ -113,7 +114,8 @@ impl Endpoint {
         (!bytes.trim_ascii_start().starts_with(b"REGISTER ")).then_some(other)
     }
 
-    /// A complete message (a datagram, or one message framed from a stream) arrived on `flow`.
+    /// Takes a complete message that arrived on `flow`: a datagram, or one message framed from a
+    /// stream.
     pub fn handle_message(&mut self, now: Now, flow: Flow, bytes: &[u8]) -> Handled {
         self.engine.now = now;
         let before = self.engine.activity.enter(Component::Parse);
@@ -161,10 +163,10 @@ impl Endpoint {
         }
     }
 
-    /// A stream cannot be followed further: refuses the request at fault, if it is one and can be
-    /// answered (RFC 3261 §18.3, §21.4.11). The shell closes the connection after sending that.
-    /// `Some`: what it belongs to lives on another worker: give these bytes, with the same flow, to that worker's
-    /// [`Endpoint::handle_message`].
+    /// Refuses the request at fault on a stream that cannot be followed further, if it is one and a
+    /// response is possible (RFC 3261 §18.3, §21.4.11). The shell closes the connection after sending
+    /// that. `Some`: its transaction lives on another worker. Give these bytes, with the same flow,
+    /// to that worker's [`Endpoint::handle_message`].
     pub fn handle_framing_error(
         &mut self,
         now: Now,
@@ -183,8 +185,8 @@ impl Endpoint {
             let _ = engine.refuse_unreadable(&message, flow, status);
         } else {
             let outcome = engine.handle_flawed(&message, flow, Flaw::Framing(error.fault));
-            // Without its last line it has no end, whatever else was wrong: so the other worker takes it for
-            // one that cannot be passed on.
+            // Without its last line it has no end, whatever else was wrong: so the other worker takes
+            // it for one that cannot be relayed.
             if let Handled::HandOver(worker) = self.follow(outcome) {
                 let head = error.head.strip_suffix(b"\r\n").unwrap_or(error.head);
                 return Some((worker, head.into()));
@@ -193,7 +195,8 @@ impl Endpoint {
         None
     }
 
-    /// `bytes`, sent to `to`, could not be delivered: ICMP error, connection refused or lost.
+    /// Takes a message, sent to `to`, that could not be delivered: ICMP error, connection refused or
+    /// lost.
     pub fn handle_undelivered(&mut self, now: Now, to: Flow, bytes: &[u8]) {
         let engine = &mut self.engine;
         engine.now = now;
@@ -204,14 +207,14 @@ impl Endpoint {
         self.engine.activity.enter(before);
     }
 
-    /// A connection on which messages had come is closed. The shell tells every worker: registrations are
-    /// known to the one that owns it, transactions to any. What could not be delivered on it comes by
-    /// [`Endpoint::handle_undelivered`] as ever, before or after this.
+    /// Notes that a connection on which messages had come is closed. The shell calls every worker:
+    /// registrations are known to the one that owns it, transactions to any. A message that could not
+    /// be delivered on it comes by [`Endpoint::handle_undelivered`] as ever, before or after this.
     ///
-    /// Bindings made over it keep their time, and are no targets where the flow was the only way to
-    /// them. Requests of which nothing was heard fail at once, as does what rings at a WebSocket client,
-    /// which answers there or nowhere; another answer may yet come by a new connection (RFC 3261
-    /// §18.2.2), and is waited for.
+    /// Bindings made over it keep their time, and are no targets if the flow was the only way to
+    /// them. Requests without any response fail at once. So does what rings at a WebSocket client,
+    /// which responds there or nowhere. Another response may yet come by a new connection (RFC 3261
+    /// §18.2.2), and is awaited.
     pub fn handle_flow_closed(&mut self, now: Now, conn: ConnId) {
         self.engine.now = now;
         let before = self.engine.activity.enter(Component::Transaction);
@@ -220,8 +223,8 @@ impl Endpoint {
         self.engine.activity.enter(before);
     }
 
-    /// Tells transactions that their connection has closed: some, and the others in the next turns, so that
-    /// what they answer does not become one batch.
+    /// Informs transactions that their connection has closed: some now, and the others in the next
+    /// turns, so that their responses do not become one batch.
     fn tell_closed(&mut self) {
         while self.told < TOLD_AT_ONCE {
             let Some((client, conn)) = self.engine.next_closed() else {
@@ -232,7 +235,7 @@ impl Endpoint {
         }
     }
 
-    /// A back-end answered.
+    /// Takes the result of a query to a back-end.
     pub fn handle_answer(&mut self, now: Now, id: QueryId, answer: Answer) {
         self.engine.now = now;
         let before = self.engine.activity.enter(Component::Store);
@@ -282,7 +285,8 @@ impl Endpoint {
         }
     }
 
-    /// Moves what is to be sent into `batch`, whose old content is lost; whether there is anything.
+    /// Moves the messages to be sent into `batch`, and drops its old content. Returns whether there
+    /// are any.
     pub fn poll_transmit(&mut self, batch: &mut TransmitBatch) -> bool {
         batch.clear();
         if self.engine.out.is_empty() {
@@ -292,7 +296,7 @@ impl Endpoint {
         true
     }
 
-    /// The next question for a back-end.
+    /// The next query to a back-end.
     #[must_use]
     pub fn poll_query(&mut self) -> Option<Query> {
         // Names that requests will need soon, or that serve although their time is over.
@@ -307,8 +311,8 @@ impl Endpoint {
         self.engine.queries.pop_front()
     }
 
-    /// The next connection on which its peer wants requests to this address (RFC 5923): the shell uses
-    /// it for messages by TLS to there, if the peer has proved to be of the domain that they are for.
+    /// The next connection on which its peer wants requests to this address (RFC 5923). The shell
+    /// uses it for messages by TLS to there, if the peer has proved the domain that they are for.
     pub fn poll_alias(&mut self) -> Option<(ConnId, SocketAddr)> {
         self.engine.aliases.pop()
     }
@@ -335,22 +339,23 @@ impl Endpoint {
         self.engine.start_locating();
     }
 
-    /// Takes what the process now holds of sources: who is banned, and who belongs to the trust domain.
+    /// Takes the sources that the process has banned, and those that belong to the trust domain.
     pub fn set_standing(&mut self, standing: Arc<Standing>) {
         self.engine.admission.set_standing(standing);
     }
 
-    /// From now on `activity` is told what this endpoint is busy with. Nothing else depends on it.
+    /// From now on `activity` reports what this endpoint is busy with. Nothing else depends on it.
     pub fn observe(&mut self, activity: Activity) {
         self.engine.activity = activity;
     }
 
-    /// From now on new requests outside dialogs are answered 503; the rest goes on.
+    /// From now on new requests outside dialogs get 503; the rest goes on.
     pub fn drain(&mut self) {
         self.engine.draining = true;
     }
 
-    /// Whether no transaction is live (finished ones, kept for retransmissions, do not count).
+    /// Whether no transaction is live and no request waits (finished transactions, kept for
+    /// retransmissions, do not count).
     pub fn is_quiet(&self) -> bool {
         self.engine.live == 0 && self.engine.waiting.requests == 0
     }
@@ -385,7 +390,7 @@ impl Endpoint {
     }
 }
 
-/// A response with a flaw: as it is when mended, if that can be; else it ends what it belongs to.
+/// Takes a response with a flaw: mended, if that can be; else it ends the branch that it belongs to.
 #[cold]
 fn take_flawed(engine: &mut Engine, message: &Message<'_>, flow: Flow, flaw: Flaw) -> Outcome {
     let mut text = Vec::new();
@@ -393,7 +398,7 @@ fn take_flawed(engine: &mut Engine, message: &Message<'_>, flow: Flow, flaw: Fla
     if message.mend(&mut text) {
         let handled = engine.with_message(&text, |engine, mended| engine.handle_response(mended, flow));
         if let Some(Ok(outcome)) = handled {
-            // What belongs to nothing did not go on.
+            // A response that belongs to no transaction did not go on.
             let is_stray = engine.counters.dropped_stray_response != strays;
             if !is_stray && !matches!(outcome, Outcome::HandOver(_)) {
                 engine.note_flaw(message, flow, flaw, true);
