@@ -6,8 +6,8 @@
 //!     └──────────────────┴─ it is asked for ─┴─ look-up fails ──┴──► gone
 //! ```
 //!
-//! So a name service that is slow or dead stops no request to a name that was known before
-//! (RFC 8767 in kind), and a change of records is seen by the first request after its answer.
+//! So a name service that is slow or dead stops no request to a name that was known before (RFC 8767
+//! in kind). A change of records is seen by the first request after the new result.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -22,21 +22,21 @@ use super::services;
 use crate::query::{Record, RecordKind, Records, Unavailable};
 use crate::time::{Instant, Millis};
 
-/// An answer with a TTL of 0 still serves the request that asked, while it waits for the next one,
+/// A result with a TTL of 0 still serves the request that asked, while it waits for the next one,
 /// seconds.
 const MIN_TTL_S: u32 = 5;
-/// Longest time that an answer is kept, whatever its TTL says, seconds.
+/// Longest time that a result is kept, whatever its TTL says, seconds.
 const MAX_TTL_S: u32 = 86_400;
-/// How long after its end an answer still serves while it is asked for anew, seconds; counted from
-/// the last failed look-up where there is one.
+/// How long after its end a result still serves while it is asked for anew, seconds; counted from the
+/// last failed look-up if there is one.
 pub(super) const STALE_S: u32 = 60;
-/// How long after its end an answer serves at all, however often its look-up fails, seconds.
+/// How long after its end a result serves at all, however often its look-up fails, seconds.
 pub(super) const MAX_STALE_S: u32 = 3_600;
-/// A failed look-up is not repeated sooner, seconds: long enough to answer those that wait, short
+/// A failed look-up is not repeated sooner, seconds: long enough to serve those that wait, short
 /// enough to recover at once.
 pub(super) const UNAVAILABLE_S: u32 = 1;
-/// How long a failed look-up lets requests pass it by, while it is repeated, where another way was
-/// found, seconds. Longer than the three look-ups one after another that a name takes.
+/// How long requests pass by a failed look-up, while it is repeated, if another way was found,
+/// seconds. Longer than the three look-ups one after another that a name takes.
 pub(super) const FAILED_S: u32 = 30;
 /// The most records of one set that are kept, the most preferred of them.
 pub(super) const MAX_RECORDS: usize = 64;
@@ -49,7 +49,7 @@ const fn seconds(s: u32) -> Millis {
 
 #[derive(Clone, Debug)]
 struct Entry {
-    /// The last answer; `None`: there was none, or it is too old.
+    /// The last result; `None`: there was none, or it is too old.
     records: Option<Vec<Record>>,
     /// Until then it is as good as asked for just now.
     fresh_until: Instant,
@@ -61,8 +61,8 @@ struct Entry {
     leaves: Leaves,
 }
 
-/// The order of leaving when there is no room. Who asks for names that do not exist pushes out
-/// others of that kind before those that do.
+/// The order of leaving when there is no room. Queries for names that do not exist push out others of
+/// that kind before names that do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Leaves {
     has_records: bool,
@@ -89,14 +89,14 @@ const fn kind_index(kind: RecordKind) -> u8 {
     }
 }
 
-/// What the cache has of a record set.
+/// The state of a record set in the cache.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Found<'a> {
     /// It holds.
     Fresh(&'a [Record]),
-    /// Its time is over; `tried`: asking anew failed just now.
+    /// Its time is over; `tried`: a new look-up failed just now.
     Stale { records: &'a [Record], tried: bool },
-    /// There was no answer; `tried`: just now.
+    /// The look-up failed; `tried`: just now.
     Failed { tried: bool },
     /// It must be asked for.
     Missing,
@@ -131,16 +131,15 @@ impl Cache {
             .unwrap_or_default()
     }
 
-    /// The next record set that is to be asked for without a request that waits for it; at most
-    /// [`super::MAX_REFRESHES`] are under way until their answers come by [`Cache::store`], which
-    /// wants to be told of failures too. Whoever leaves this method alone gets requests that wait
-    /// where none would have to.
+    /// The next record set that is to be asked for without a request that waits for it. At most
+    /// [`super::MAX_REFRESHES`] are under way until their results come by [`Cache::store`], failures
+    /// included. If this method is not called, requests wait that would not have to.
     #[must_use]
     pub fn poll_refresh(&mut self) -> Option<(Box<[u8]>, RecordKind)> {
         self.refreshes.get_mut().poll()
     }
 
-    /// Keeps an answer for its TTL. A failure leaves the last answer in place for some time.
+    /// Keeps a result for its TTL. A failure leaves the last result in place for some time.
     pub fn store(
         &mut self,
         now: Instant,
@@ -173,8 +172,8 @@ impl Cache {
         Some(entry)
     }
 
-    /// One leaves: what serves nobody any more, else the soonest to end among what does not exist,
-    /// else the soonest to end.
+    /// Removes one record set: one that serves no request any more, else the soonest to end among
+    /// names that do not exist, else the soonest to end.
     fn make_room(&mut self, now: Instant) {
         let with_records = Leaves {
             has_records: true,
@@ -200,7 +199,7 @@ impl Cache {
         }
     }
 
-    /// What there is of `name`, which is in lower case.
+    /// The state of the records of `name`, which is in lower case.
     pub(super) fn find(&self, now: Instant, name: &[u8], kind: RecordKind) -> Found<'_> {
         let entry = self
             .entries
@@ -220,7 +219,7 @@ impl Cache {
         }
     }
 
-    /// Notes what is to be asked for by [`Cache::poll_refresh`].
+    /// Notes a record set that is to be asked for by [`Cache::poll_refresh`].
     pub(super) fn want(&self, now: Instant, name: &[u8], kind: RecordKind) {
         if let Ok(mut refreshes) = self.refreshes.try_borrow_mut() {
             refreshes.want(now, name, kind);
@@ -248,7 +247,7 @@ fn answered(now: Instant, kind: RecordKind, answer: Records) -> Entry {
     }
 }
 
-/// The old answer serves on, for a while after each failure.
+/// The entry after a failure: the old result serves on for a while after each.
 fn failed(now: Instant, old: Option<Entry>) -> Entry {
     let kept = old.filter(|e| e.records.is_some() && now < e.fresh_until + seconds(MAX_STALE_S));
     match kept {
@@ -288,8 +287,8 @@ fn leaves(entry: &Entry) -> Leaves {
     }
 }
 
-/// Of an answer, the records that can serve a question for `kind`, the most preferred first where
-/// they say so, and not too many.
+/// The records of a result that can serve a query for `kind`: the most preferred first, if they have
+/// a preference, and not too many.
 fn usable(kind: RecordKind, values: Vec<Record>) -> Vec<Record> {
     let mut records: Vec<Record> = values
         .into_iter()

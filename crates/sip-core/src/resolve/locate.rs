@@ -21,7 +21,7 @@ use crate::transport::{MAX_NAME, Transport};
 /// A domain name in lower case.
 type Name = SmallVec<[u8; 128]>;
 
-/// A host whose addresses are candidates.
+/// A host with addresses that are candidates.
 struct Target {
     host: Name,
     transport: Transport,
@@ -32,9 +32,9 @@ struct Target {
 struct Late {
     name: Name,
     kind: RecordKind,
-    /// There was no answer to use.
+    /// There was no result to use.
     failed: bool,
-    /// Asking anew failed just now.
+    /// A new look-up failed just now.
     tried: bool,
 }
 
@@ -76,10 +76,10 @@ impl Cache {
         }
     }
 
-    /// Where a response goes when the source of its request cannot be reached any more, or said no
-    /// address to begin with (RFC 3263 §5): an address as it is; with a port, the host's addresses;
-    /// else the services of the transport, else the host's addresses at the default port. A
-    /// browser's WebSocket can only be reached on its own connection: no candidates.
+    /// Where a response goes if the source of its request cannot be reached any more, or named no
+    /// address to begin with (RFC 3263 §5). An address is used as it is; with a port, the host's
+    /// addresses. Else the services of the transport, else the host's addresses at the default port.
+    /// A browser's WebSocket can only be reached on its own connection: no candidates.
     pub fn locate_response(&self, now: Instant, sent_by: &SentBy<'_>) -> Located {
         if matches!(sent_by.transport, Transport::Ws | Transport::Wss) {
             return Located::Done(Candidates::new());
@@ -95,7 +95,7 @@ impl Cache {
                 ipv4: sent_by.ipv4,
                 ipv6: sent_by.ipv6,
                 dice: sent_by.dice,
-                // All copies of a response go the same way, whoever sends them.
+                // All copies of a response go the same way, on each worker and node.
                 stateless: true,
             },
         )
@@ -125,7 +125,7 @@ struct Run<'c, 'q> {
 }
 
 impl<'c> Run<'c, '_> {
-    /// RFC 3263 §4.1, §4.2.
+    /// Walks through the records of a name (RFC 3263 §4.1, §4.2).
     fn walk(&mut self, name: &[u8]) -> Result<(), Located> {
         let default = self.question.default_transport();
         if let Some(port) = self.question.port {
@@ -167,7 +167,7 @@ impl<'c> Run<'c, '_> {
     }
 
     /// Hosts of SRV records: of all `services` one after another, or of the first that leads to an
-    /// address. Whether there were SRV records.
+    /// address. Returns whether there were SRV records.
     fn by_services(&mut self, services: &[(Transport, Name)], all: bool) -> Result<bool, Located> {
         let wanted: SmallVec<[(&[u8], RecordKind); MAX_SERVICES]> = services
             .iter()
@@ -263,7 +263,7 @@ impl<'c> Run<'c, '_> {
         ips
     }
 
-    /// Stops where one of `wanted` is missing, and has the others that are missing asked for too.
+    /// Stops if one of `wanted` is missing, and has the others that are missing asked for, too.
     fn need(&self, wanted: &[(&[u8], RecordKind)]) -> Result<(), Located> {
         let mut missing = wanted
             .iter()
@@ -298,8 +298,8 @@ impl<'c> Run<'c, '_> {
         records
     }
 
-    /// Old records may find somebody. That there is nobody, or no service, must be asked for anew;
-    /// all of it at once, so that the answers are of one time.
+    /// Ends the walk. Old records may lead to a host. But that there is no host, or no service, must
+    /// be asked for anew; all of it at once, so that the results are of one time.
     fn finish(self) -> Located {
         let unsure = self.candidates.is_empty() || self.doubtful;
         let untried = self.late.iter().position(|l| !l.tried);

@@ -12,12 +12,12 @@
 //!            └───────────────────────────────────────────┴ none ─► A / AAAA, default port ─► candidates
 //! ```
 //!
-//! [`Cache::locate`] runs the machine from its start over what the cache holds, and names the
-//! first record set that is missing; the caller asks for it, stores the answer
-//! ([`Cache::store`]) and runs it again. So a request that waits keeps nothing but its name.
+//! [`Cache::locate`] runs the machine from its start over what the cache holds, and names the first
+//! record set that is missing. The caller asks for it, stores the result ([`Cache::store`]) and runs
+//! it again. So a request that waits keeps nothing but its name.
 //!
-//! Only records are kept here, never what became of an address: which candidates one request
-//! tried in vain says nothing to the next (RFC 3263 §4.3 is each request's own business).
+//! Only records are kept here, never the fate of an address: candidates that one request tried in
+//! vain say nothing to the next (RFC 3263 §4.3 is each request's own business).
 
 mod cache;
 mod locate;
@@ -52,16 +52,16 @@ pub type Candidates = SmallVec<[Candidate; 2]>;
 
 /// The most candidates that one name gives; the rest is left out.
 pub const MAX_CANDIDATES: usize = 16;
-/// The most services of one domain whose SRV records are asked for: for each transport that there
+/// The most services of one domain with SRV records that are asked for: for each transport that there
 /// is, and some to spare.
 pub(crate) const MAX_SERVICES: usize = 6;
-/// The most hosts of one domain whose addresses are asked for.
+/// The most hosts of one domain with addresses that are asked for.
 pub(crate) const MAX_TARGETS: usize = 16;
 /// The most record sets that one question needs: NAPTR, services, and both kinds of addresses of
 /// each host.
 pub const MAX_LOOKUPS: usize = 1 + MAX_SERVICES + 2 * MAX_TARGETS;
 
-/// What is to be located.
+/// The next hop that is to be located.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question<'a> {
     /// Host of the next hop's URI (or its `maddr`).
@@ -80,9 +80,9 @@ pub struct Question<'a> {
     pub ipv6: bool,
     /// Chooses among SRV records of equal priority; the same number, the same order.
     pub dice: u64,
-    /// Nobody remembers the choice: it must follow from `dice` and the set of records alone, not
-    /// from the order in which the addresses of a host came (RFC 3261 §16.11). Else a host's
-    /// addresses stay in the order of the answer (RFC 3263 §4.2).
+    /// No transaction remembers the choice. So it must follow from `dice` and the set of records
+    /// alone, not from the order of a host's addresses (RFC 3261 §16.11). If `false`, a host's
+    /// addresses stay in the order in which they came (RFC 3263 §4.2).
     pub stateless: bool,
 }
 
@@ -130,8 +130,8 @@ impl FromIterator<Transport> for Transports {
     }
 }
 
-/// Where a response goes when it cannot go to where its request came from: what the topmost Via
-/// says (RFC 3261 §18.2.2, RFC 3263 §5).
+/// The topmost Via of a response that cannot go to the source of its request (RFC 3261 §18.2.2, RFC
+/// 3263 §5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SentBy<'a> {
     /// Host of sent-by.
@@ -148,10 +148,10 @@ pub struct SentBy<'a> {
     pub dice: u64,
 }
 
-/// How far [`Cache::locate`] came.
+/// The result of [`Cache::locate`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Located {
-    /// Where to send. Empty: the name has no address.
+    /// The addresses to send to. Empty: the name has no address.
     Done(Candidates),
     /// These records are needed first.
     Ask {
@@ -160,7 +160,7 @@ pub enum Located {
         /// Record type.
         kind: RecordKind,
     },
-    /// The name service gave no answer lately.
+    /// The name service gave no result lately.
     Unavailable,
 }
 
@@ -175,7 +175,7 @@ impl Question<'_> {
         }
     }
 
-    /// The transport where neither NAPTR nor SRV says (RFC 3263 §4.1): UDP for `sip:`, unless only
+    /// The transport if neither NAPTR nor SRV names one (RFC 3263 §4.1): UDP for `sip:`, unless only
     /// others can be sent over.
     pub(crate) fn default_transport(&self) -> Transport {
         self.wanted_transport().unwrap_or_else(|| {
@@ -190,7 +190,7 @@ impl Question<'_> {
         })
     }
 
-    /// Our own order where a domain has none (RFC 3263 §4.1).
+    /// Our own order, if a domain has none (RFC 3263 §4.1).
     pub(crate) const fn preference(&self) -> &'static [Transport] {
         match self.secure {
             true => &[Transport::Tls],

@@ -1,5 +1,5 @@
-//! Look-ups that no request waits for: records that have ended and serve meanwhile, and what a
-//! request will need next.
+//! Look-ups that no request waits for: records that have ended and serve meanwhile, and records that
+//! a request will need next.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -10,10 +10,10 @@ use crate::time::{Instant, Millis};
 /// The most look-ups under way that no request waits for, for one cache. At the limit another is
 /// left out and counted; the next request for the name tries again.
 pub const MAX_REFRESHES: usize = 64;
-/// A look-up whose answer was not stored after this makes room for another, milliseconds.
+/// A look-up without a stored result after this makes room for another, milliseconds.
 const FORGOTTEN_AFTER: Millis = Millis(15_000);
 
-/// What a cache counts.
+/// The counts of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheCounters {
     /// Times that a record set served after its time to live.
@@ -37,7 +37,7 @@ struct Wanted {
 #[derive(Debug, Default)]
 pub(super) struct Refreshes {
     wanted: Vec<Wanted>,
-    /// How many of them nobody asked for yet.
+    /// The number of them that have not been asked for yet.
     unasked: usize,
     pub(super) counters: CacheCounters,
 }
@@ -65,7 +65,7 @@ impl Refreshes {
         self.unasked += 1;
     }
 
-    /// The next to ask for.
+    /// The next record set to ask for.
     pub(super) fn poll(&mut self) -> Option<(Box<[u8]>, RecordKind)> {
         if self.unasked == 0 {
             return None;
@@ -77,7 +77,7 @@ impl Refreshes {
         Some((wanted.name.clone(), wanted.kind))
     }
 
-    /// An answer came, whoever asked.
+    /// Notes that a result came, for any look-up.
     pub(super) fn answered(&mut self, name: &[u8], kind: RecordKind) {
         if let Some(at) = self
             .wanted

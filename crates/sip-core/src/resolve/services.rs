@@ -1,4 +1,4 @@
-//! What NAPTR and SRV records say, and in which order (RFC 3263 §4.1, RFC 2782).
+//! NAPTR and SRV records: what they offer, and in which order (RFC 3263 §4.1, RFC 2782).
 
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -17,9 +17,9 @@ const SERVICES: [(&[u8], Transport); 5] = [
     (b"SIPS+D2W", Transport::Wss),
 ];
 
-/// Where a NAPTR record points to, if it is one that RFC 3263 §4.1 knows: flag `s`, no regular
-/// expression, and a replacement. Others (ENUM, non-terminal rules) are none of ours, and so there
-/// is no way to walk in circles.
+/// The target of a NAPTR record, if it is one that RFC 3263 §4.1 knows: flag `s`, no regular
+/// expression, and a replacement. Others (ENUM, non-terminal rules) are none of ours, and so there is
+/// no way to walk in circles.
 pub(super) fn pointer(record: &Record) -> Option<(Transport, &[u8])> {
     let Record::Naptr {
         flags,
@@ -40,7 +40,7 @@ pub(super) fn pointer(record: &Record) -> Option<(Transport, &[u8])> {
         .map(|(_, transport)| (*transport, &**replacement))
 }
 
-/// What `records`, in order, offer of the transports that may be used.
+/// The services that `records`, in order, offer of the transports that may be used.
 pub(super) fn pointers<'r>(
     records: &'r [Record],
     question: &Question<'_>,

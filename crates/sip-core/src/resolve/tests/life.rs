@@ -1,4 +1,4 @@
-//! How long answers serve, what failures do, and the bounds.
+//! How long results serve, what failures do, and the bounds.
 
 use super::super::cache::{FAILED_S, MAX_STALE_S, STALE_S, UNAVAILABLE_S};
 use super::*;
@@ -204,8 +204,8 @@ fn a_host_that_cannot_be_looked_up_is_passed_over() {
     assert_eq!(found(&cache, at(8), &q), "UDP 192.0.2.1:5061, UDP 192.0.2.2:5062");
 }
 
-/// A name that was never known, and a name service that answers nothing, each question after 5 s:
-/// the request is told so, in a time that is bounded.
+/// A name that was never known, and a name service that gives no result, each query after 5 s: the
+/// request learns it in a time that is bounded.
 #[test]
 fn a_dead_name_service_is_told_in_time() {
     let mut cache = Cache::new(100);
@@ -229,7 +229,7 @@ fn a_dead_name_service_is_told_in_time() {
     assert_eq!(end, "unavailable");
 }
 
-/// What became of an address is each request's own business: the cache is told nothing of it.
+/// The fate of an address is each request's own business: the cache does not learn it.
 #[test]
 fn a_shorter_lived_answer_serves_the_next_and_the_list_of_one_under_way_stays() {
     let mut cache = Cache::new(10);
@@ -315,8 +315,8 @@ fn look_ups_that_nobody_waits_for_are_bounded() {
     assert_eq!(refreshes(&mut cache).len(), MAX_REFRESHES);
 }
 
-/// What was asked for beside, and turned out not to be needed, holds up nobody when its time is
-/// over.
+/// Records that were asked for beside, and turned out not to be needed, hold up no request when their
+/// time is over.
 #[test]
 fn services_that_are_not_used_are_not_waited_for() {
     let mut cache = Cache::new(10);
