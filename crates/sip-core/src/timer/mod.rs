@@ -1,5 +1,5 @@
-//! Timers: one hierarchical wheel per endpoint ([`wheel::Wheel`]), keyed by what the caller wants
-//! to hear when one fires. What the timers are is said where they are used: those of the
+//! Timers: one hierarchical wheel per endpoint ([`wheel::Wheel`]), keyed by a value that the caller
+//! gets back when one fires. The timers themselves are described where they are used: those of the
 //! transactions in [`crate::transaction::Timer`].
 
 pub mod wheel;

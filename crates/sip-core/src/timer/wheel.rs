@@ -51,7 +51,7 @@ const _: () = assert!(NEAR_WORDS == u128::BITS as usize);
 /// No node: end of a list.
 const NIL: u32 = u32::MAX;
 
-/// Names a started timer. One that fired or was cancelled is named no more: its id does nothing.
+/// Identifies a started timer. The id of one that fired or was cancelled does nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TimerId(Key);
 
@@ -90,7 +90,7 @@ impl List {
     }
 }
 
-/// Which end of a list a timer joins.
+/// The end of a list that a timer joins.
 #[derive(Clone, Copy)]
 enum End {
     Front,
@@ -187,7 +187,8 @@ impl<K: Copy> Wheel<K> {
         TimerId(id)
     }
 
-    /// Stops a timer; whether it was still to fire (timers that are due and not yet popped are).
+    /// Stops a timer. Returns whether it was still to fire (timers that are due and not yet popped
+    /// are).
     pub fn cancel(&mut self, id: TimerId) -> bool {
         let TimerId(id) = id;
         if self.nodes.get(id).is_none() {
@@ -223,8 +224,8 @@ impl<K: Copy> Wheel<K> {
         Some(key)
     }
 
-    /// When to call [`Wheel::advance`] next: never later than a timer's tick; earlier where a far
-    /// slot has to be spread first. `None`: no timer runs.
+    /// When to call [`Wheel::advance`] next: never later than a timer's tick; earlier if a far slot
+    /// has to be spread first. `None`: no timer runs.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let tick = if self.due.is_empty() {
@@ -256,7 +257,7 @@ impl<K: Copy> Wheel<K> {
         first
     }
 
-    /// The first tick after `self.now` whose near slot holds timers.
+    /// The first tick after `self.now` with timers in its near slot.
     fn next_near_tick(&self) -> Option<u64> {
         if self.near_words == 0 {
             return None;
