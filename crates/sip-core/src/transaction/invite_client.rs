@@ -39,20 +39,20 @@ use super::{Effect, MachineContext, Passed, Sink, Timer};
 ///                             +------------+
 /// ```
 ///
-/// Beside the figure: the transaction user may abandon it (§9.1), and no failure of the
-/// transport is heard in Proceeding and Accepted: nothing is sent there, so that it can only
-/// concern a copy of the INVITE that no longer matters, the peer having answered.
+/// Beside the figure: the transaction user may abandon it (§9.1), and failures of the transport are
+/// ignored in Proceeding and Accepted. Nothing is sent there, so that a failure can only concern a
+/// copy of the INVITE that no longer matters, as the peer has responded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InviteClient {
     state: State,
-    /// Times the INVITE was sent again.
+    /// Times that the INVITE was sent again.
     resent: u8,
 }
 
-/// Where the transaction stands.
+/// The state of the transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// Sent, nothing heard.
+    /// Sent, no response yet.
     Calling,
     /// A provisional response came.
     Proceeding,
@@ -64,7 +64,7 @@ pub enum State {
     Terminated,
 }
 
-/// What can happen to it.
+/// An event of the transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
     /// A timer fired.
@@ -166,7 +166,7 @@ impl InviteClient {
         }
     }
 
-    /// Where it stands.
+    /// The state of the transaction.
     pub const fn state(&self) -> State {
         self.state
     }

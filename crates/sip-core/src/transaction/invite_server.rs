@@ -38,14 +38,14 @@ use super::{Effect, MachineContext, Passed, Sink, Timer};
 ///                                 +------------------+
 /// ```
 ///
-/// Towards a source that may be forged ([`MachineContext::quiet`]) no more responses leave than INVITEs
-/// came. So there is no 1xx, and timer G does not run: the INVITE is repeated as long as it has no
-/// answer, and each copy has the final one sent again. A 2xx is repeated by who gave it; it passes
-/// when a copy came since the last one.
+/// Towards a source that may be spoofed ([`MachineContext::quiet`]) no more responses leave than
+/// INVITEs came. So there is no 1xx, and timer G does not run. The INVITE is repeated as long as it
+/// has no response, and for each copy the final one is sent again. The callee repeats a 2xx; it
+/// passes when a copy came since the last one.
 ///
-/// The 100 (Trying) "unless it knows that the TU will generate a provisional or final response
-/// within 200 ms" (§17.2.1) has no timer here: the proxy sends it as soon as it knows that it
-/// will not answer at once.
+/// The 100 (Trying) "unless it knows that the TU will generate a provisional or final response within
+/// 200 ms" (§17.2.1) has no timer here: the proxy sends it as soon as it knows that it will not
+/// respond at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InviteServer {
     state: State,
@@ -53,11 +53,11 @@ pub struct InviteServer {
     responded: bool,
     /// Times the final response was sent again by timer G.
     resent: u8,
-    /// An INVITE came since the last response left; counts where the source may be forged.
+    /// An INVITE came since the last response left; counts only if the source may be spoofed.
     credit: bool,
 }
 
-/// Where the transaction stands.
+/// The state of the transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
     /// No final response yet.
@@ -72,7 +72,7 @@ pub enum State {
     Terminated,
 }
 
-/// What can happen to it.
+/// An event of the transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
     /// A timer fired.
@@ -131,7 +131,7 @@ impl InviteServer {
                 self.state = State::Completed;
             }
             // RFC 6026 §8 (for §17.2.4): inform, and remain in the state; a retransmission of the
-            // INVITE is answered again.
+            // INVITE gets a response again.
             (State::Proceeding | State::Completed | State::Accepted, Event::TransportError) => {
                 sink.effect(Effect::PassToUser(Passed::TransportFailed));
             }
@@ -160,7 +160,7 @@ impl InviteServer {
                 }
             }
             (State::Confirmed, Event::Timer(Timer::I)) => self.terminate(sink),
-            // RFC 6026 §7.1: the 2xx are the transaction user's to repeat, the ACK is its to hear.
+            // RFC 6026 §7.1: the transaction user repeats the 2xx, and gets the ACK.
             (State::Accepted, Event::Invite) => self.credit = true,
             (State::Accepted, Event::SendSuccess) if self.credit || !ctx.quiet => {
                 self.credit = false;
@@ -174,7 +174,7 @@ impl InviteServer {
         }
     }
 
-    /// Where it stands.
+    /// The state of the transaction.
     pub const fn state(&self) -> State {
         self.state
     }

@@ -1,9 +1,9 @@
-//! Transactions (RFC 3261 §17, with RFC 4320 and RFC 6026): the four machines, a file each, and
-//! the vocabulary that they share.
+//! Transactions (RFC 3261 §17, with RFC 4320 and RFC 6026): the four machines, a file each, and the
+//! vocabulary that they share.
 //!
 //! A machine is a value of a few bytes. It knows neither messages nor clocks: an event goes in,
-//! [`Effect`]s go into a [`Sink`] that the caller lends, in the order in which they are to be
-//! carried out. Who owns the machine keeps the bytes to send again and the timers that run.
+//! [`Effect`]s go into a [`Sink`] that the caller lends, in the order in which they are to be carried
+//! out. The owner of the machine keeps the bytes to send again and the timers that run.
 
 pub mod invite_client;
 pub mod invite_server;
@@ -52,13 +52,13 @@ pub enum Timer {
     L,
     /// Wait for more 2xx responses: 64·T1 on all transports (RFC 6026 §7.2).
     M,
-    /// A non-INVITE request is answered 100 when this fires (RFC 4320 §4.1, which names no
-    /// letter): see [`MachineContext::trying_delay`].
+    /// A non-INVITE request gets 100 when this fires (RFC 4320 §4.1, which names no letter): see
+    /// [`MachineContext::trying_delay`].
     Trying,
 }
 
-/// What the surroundings of a machine are: timer values, and whether the transport of this
-/// transaction is reliable (the same at every event of one transaction).
+/// The surroundings of a machine: timer values, and whether the transport of this transaction is
+/// reliable (the same at every event of one transaction).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MachineContext {
     /// RTT estimate.
@@ -69,8 +69,8 @@ pub struct MachineContext {
     pub t4: Millis,
     /// Nothing is retransmitted, and nothing waits for retransmissions.
     pub reliable: bool,
-    /// Who sent the request may have written another's address: for each datagram that comes no more
-    /// than one leaves, and nothing is repeated unless the request is (server transactions only).
+    /// The source address may be spoofed: for each datagram that comes no more than one leaves, and
+    /// nothing is repeated unless the request is (server transactions only).
     pub quiet: bool,
 }
 
@@ -125,7 +125,7 @@ impl MachineContext {
     }
 }
 
-/// What a machine wants done.
+/// An action that a machine wants done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Send the request for the first time.
@@ -142,7 +142,7 @@ pub enum Effect {
     SendTrying,
     /// Send the most recent response again, the same bytes.
     ResendResponse,
-    /// Tell the transaction user.
+    /// Pass this to the transaction user.
     PassToUser(Passed),
     /// Start a timer that does not run.
     Start(Timer, Millis),
@@ -152,7 +152,7 @@ pub enum Effect {
     Terminated,
 }
 
-/// What the transaction user is told.
+/// What a transaction passes to the transaction user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passed {
     /// The request that made this server transaction.

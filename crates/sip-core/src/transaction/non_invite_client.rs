@@ -43,10 +43,10 @@ pub struct NonInviteClient {
     resent: u8,
 }
 
-/// Where the transaction stands.
+/// The state of the transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// Sent, nothing heard.
+    /// Sent, no response yet.
     Trying,
     /// A provisional response came.
     Proceeding,
@@ -56,7 +56,7 @@ pub enum State {
     Terminated,
 }
 
-/// What can happen to it.
+/// An event of the transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
     /// A timer fired.
@@ -97,7 +97,7 @@ impl NonInviteClient {
                 sink.effect(Effect::ResendRequest);
                 sink.effect(Effect::Start(Timer::E, ctx.t2));
             }
-            // §17.1.2.2. (What comes of it upstream is nothing: RFC 4320 §4.2 forbids the 408.)
+            // §17.1.2.2. (Nothing is sent upstream: RFC 4320 §4.2 forbids the 408.)
             (State::Trying | State::Proceeding, Event::Timer(Timer::F)) => {
                 sink.effect(Effect::PassToUser(Passed::TimedOut));
                 stop_e(ctx, sink);
@@ -133,7 +133,7 @@ impl NonInviteClient {
         }
     }
 
-    /// Where it stands.
+    /// The state of the transaction.
     pub const fn state(&self) -> State {
         self.state
     }

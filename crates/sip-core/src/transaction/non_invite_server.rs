@@ -41,22 +41,22 @@ use super::{Effect, MachineContext, Passed, Sink, Timer};
 ///                              +------------+
 /// ```
 ///
-/// RFC 4320 leaves the transaction user two responses fewer: no provisional one but 100
-/// (§4.1), and no 408 (§4.2): where it would give a 408, it abandons the transaction. What is
-/// abandoned still absorbs retransmissions: as new requests they would be sent on a second time.
+/// RFC 4320 leaves the transaction user two responses fewer: no provisional one but 100 (§4.1), and
+/// no 408 (§4.2): instead of a 408, it abandons the transaction. An abandoned one still absorbs
+/// retransmissions: as new requests they would be sent on a second time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NonInviteServer {
     state: State,
 }
 
-/// Where the transaction stands.
+/// The state of the transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
     /// No response yet.
     Trying,
     /// 100 was sent.
     Proceeding,
-    /// A final response was sent: it answers retransmissions.
+    /// A final response was sent: it is repeated for retransmissions.
     Completed,
     /// There will be no response: retransmissions are absorbed.
     Abandoned,
@@ -64,7 +64,7 @@ pub enum State {
     Terminated,
 }
 
-/// What can happen to it.
+/// An event of the transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
     /// A timer fired.
@@ -75,7 +75,7 @@ pub enum Event {
     SendTrying,
     /// The transaction user gives a 2xx to 6xx (never a 408: RFC 4320 §4.2).
     SendFinal,
-    /// The transaction user will not answer: it would have been a 408 (RFC 4320 §4.2).
+    /// The transaction user will not respond: it would have been a 408 (RFC 4320 §4.2).
     Abandon,
     /// The transport could not deliver a response.
     TransportError,
@@ -115,7 +115,7 @@ impl NonInviteServer {
                 self.stop_trying(sink);
                 self.wait_for_copies(State::Completed, ctx, sink);
             }
-            // RFC 4320 §4.2: the client has timed out by itself; there is no one to answer.
+            // RFC 4320 §4.2: the client has timed out by itself.
             (State::Trying | State::Proceeding, Event::Abandon) => {
                 self.stop_trying(sink);
                 self.wait_for_copies(State::Abandoned, ctx, sink);
@@ -123,18 +123,18 @@ impl NonInviteServer {
             // §17.2.2: the most recent response again.
             (State::Proceeding | State::Completed, Event::Request) => sink.effect(Effect::ResendResponse),
             // RFC 6026 §8 (for §17.2.4): inform, and remain in the state; a retransmission of the
-            // request is answered again.
+            // request gets a response again.
             (State::Proceeding | State::Completed, Event::TransportError) => {
                 sink.effect(Effect::PassToUser(Passed::TransportFailed));
             }
             (State::Completed | State::Abandoned, Event::Timer(Timer::J)) => self.terminate(sink),
-            // Everything else is absorbed: a request before there is a response or where there will
-            // be none, and responses after the final one, which "MUST be discarded" (§17.2.2).
+            // Everything else is absorbed: a request before there is a response or if there will be
+            // none, and responses after the final one, which "MUST be discarded" (§17.2.2).
             _ => {}
         }
     }
 
-    /// Where it stands.
+    /// The state of the transaction.
     pub const fn state(&self) -> State {
         self.state
     }

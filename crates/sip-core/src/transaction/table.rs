@@ -45,36 +45,36 @@ pub enum ClientMachine {
 /// response. Of those that wait for retransmissions there are a hundred for each of the others.
 #[derive(Debug)]
 pub struct Server<U> {
-    /// By which messages find it.
+    /// The hash by which messages find it.
     hash: [u64; 2],
     /// Where responses go (RFC 3261 §18.2.2, RFC 3581 §4).
     pub reply_to: Flow,
-    /// The last response, for retransmissions; empty where none is needed ([`Table::keep_response`]).
+    /// The last response, for retransmissions; empty if none is needed ([`Table::keep_response`]).
     pub response: Box<[u8]>,
-    /// What the request counts in [`Table::bytes`].
+    /// Bytes of the request that are counted in [`Table::bytes`].
     request_bytes: u32,
     /// The timer that retransmits, and the one that ends.
     pub timers: [Option<TimerId>; 2],
-    /// Gone once a final response was sent.
+    /// `None` once a final response was sent.
     pub live: Option<Box<Live<U>>>,
     /// Its machine.
     pub machine: ServerMachine,
-    /// Its client has proved nothing: [`super::MachineContext::quiet`].
+    /// Its source is not verified: [`super::MachineContext::quiet`].
     pub quiet: bool,
 }
 
-/// What a server transaction needs until its final response. `U` is what the transaction user
-/// keeps.
+/// The part of a server transaction that is needed until its final response. `U` is what the
+/// transaction user keeps.
 #[derive(Debug)]
 pub struct Live<U> {
     /// Where the request came from.
     pub source: Flow,
     /// The request as received.
     pub request: Vec<u8>,
-    /// What the transaction user keeps beside, of targets and answers, in [`Table::bytes`]
+    /// Bytes of targets and responses that the transaction user keeps beside, in [`Table::bytes`]
     /// ([`Table::count_kept`]).
     pub(crate) kept_bytes: u32,
-    /// The transaction user's.
+    /// The state of the transaction user.
     pub user: U,
 }
 
@@ -125,7 +125,7 @@ impl ClientMachine {
         matches!(self, Self::Invite(machine) if matches!(machine.state(), invite_client::State::Proceeding))
     }
 
-    /// Whether a final response has come, whose copies are waited for; of an INVITE other than a 2xx.
+    /// Whether a final response has come and its copies are awaited; of an INVITE other than a 2xx.
     pub const fn is_completed(&self) -> bool {
         match self {
             Self::Invite(machine) => matches!(machine.state(), invite_client::State::Completed),
@@ -150,7 +150,7 @@ const fn halves(hash: u128) -> [u64; 2] {
 /// A client transaction.
 #[derive(Debug)]
 pub struct Client<U> {
-    /// By which messages find it.
+    /// The hash by which messages find it.
     hash: [u64; 2],
     /// Its machine.
     pub machine: ClientMachine,
@@ -158,11 +158,11 @@ pub struct Client<U> {
     pub to: Flow,
     /// The request as sent; after a 3xx to 6xx to an INVITE, its ACK ([`Table::keep_request`]).
     pub request: Box<[u8]>,
-    /// What it counts in [`Table::bytes`]; it may be out for a moment.
+    /// Its bytes counted in [`Table::bytes`]; it may be out for a moment.
     request_bytes: u32,
     /// The timer that retransmits, and the one that ends.
     pub timers: [Option<TimerId>; 2],
-    /// The transaction user's.
+    /// The state of the transaction user.
     pub user: U,
 }
 
@@ -180,13 +180,13 @@ impl<U> Client<U> {
         }
     }
 
-    /// By which messages find it: of an INVITE the number in its branch.
+    /// The hash by which messages find it: of an INVITE the number in its branch.
     pub const fn hash(&self) -> u128 {
         self.hash[0] as u128 | (self.hash[1] as u128) << 64
     }
 }
 
-/// Which of a transaction's two timer places a timer takes: those that can run together never
+/// The timer place, of a transaction's two, that a timer takes: those that can run together never
 /// share one.
 pub const fn timer_place(timer: Timer) -> usize {
     match timer {
@@ -331,7 +331,8 @@ impl<S, C> Table<S, C> {
         self.bytes = (self.bytes + more).saturating_sub(less);
     }
 
-    /// Keeps a response for retransmission, unless all took more than `most` bytes then: `false`.
+    /// Keeps a response for retransmission. Returns `false`, without keeping it, if all would take
+    /// more than `most` bytes then.
     #[must_use]
     pub fn keep_response(&mut self, key: ServerKey, text: &[u8], most: usize) -> bool {
         let Some(server) = self.servers.get_mut(key.0) else {
@@ -358,7 +359,7 @@ impl<S, C> Table<S, C> {
         Some((live, is_invite))
     }
 
-    /// The transaction user keeps so many bytes for this request, and no others any more.
+    /// Notes that the transaction user keeps so many bytes for this request, and no others any more.
     pub(crate) fn count_kept(&mut self, key: ServerKey, bytes: usize) {
         if let Some(live) = self.live_mut(key) {
             let now = u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -373,7 +374,7 @@ impl<S, C> Table<S, C> {
         self.bytes.saturating_sub(kept)
     }
 
-    /// What a client transaction sends again from now on.
+    /// Sets the message that a client transaction sends again from now on.
     pub fn keep_request(&mut self, key: ClientKey, request: Box<[u8]>) {
         if let Some(client) = self.clients.get_mut(key.0) {
             let now = counted(&request);
@@ -383,8 +384,8 @@ impl<S, C> Table<S, C> {
         }
     }
 
-    /// The same, unless it made what is held more, and more than `most` bytes: then `before` stays in its
-    /// place, and it says `false`.
+    /// The same, unless it makes what is held more, and more than `most` bytes. Then `before` stays
+    /// in its place, and `false` is returned.
     #[must_use]
     pub fn keep_request_within(
         &mut self,
@@ -405,12 +406,12 @@ impl<S, C> Table<S, C> {
         true
     }
 
-    /// What a server transaction keeps until its final response.
+    /// The part of a server transaction that is needed until its final response.
     pub fn live(&self, key: ServerKey) -> Option<&Live<S>> {
         self.servers.get(key.0)?.live.as_deref()
     }
 
-    /// What a server transaction keeps until its final response.
+    /// The part of a server transaction that is needed until its final response.
     pub fn live_mut(&mut self, key: ServerKey) -> Option<&mut Live<S>> {
         self.servers.get_mut(key.0)?.live.as_deref_mut()
     }
@@ -459,7 +460,7 @@ impl<S, C> Table<S, C> {
 
 #[cfg(test)]
 impl ClientKey {
-    /// One that was not made by a table.
+    /// A key that was not made by a table.
     pub(crate) fn made_up(slot: u32) -> Self {
         Self(Key {
             slot,

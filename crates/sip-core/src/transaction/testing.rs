@@ -73,7 +73,7 @@ fn ctx(on: On) -> MachineContext {
     }
 }
 
-/// That of a server whose client may be another.
+/// The context of a server transaction with a source that may be spoofed.
 pub(crate) fn quiet() -> MachineContext {
     MachineContext {
         quiet: true,
@@ -208,8 +208,8 @@ pub(crate) fn check_timers<M: Machine>() {
         .unwrap();
 }
 
-/// Runs a machine on an unreliable transport with nothing but its timers, until it is over or
-/// nothing is left to wait for: when (ms) it had one of `effects`.
+/// Runs a machine on an unreliable transport with nothing but its timers, until it is over or nothing
+/// is left to wait for. Returns when (ms) it had one of `effects`.
 pub(crate) fn times_of<M: Machine>(effects: &[Effect]) -> Vec<u32> {
     times_from(M::start, effects)
 }
