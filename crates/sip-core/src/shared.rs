@@ -22,7 +22,7 @@ pub trait SharedState: Send + Sync {
 
     /// Notes the use of a nonce with a count ([`crate::auth::window::NO_COUNT`]: none given) in a
     /// request with a right digest response; see [`crate::auth::window::Windows::use_nonce`].
-    /// `request` is a keyed hash of response, branch and source: the same request again is a
+    /// `request` is a keyed hash of the message and its source: the same request again is a
     /// retransmission, not a replay.
     fn use_nonce(&self, now_unix_ms: u64, nonce: NonceId, count: u32, request: u64) -> NonceUse;
 

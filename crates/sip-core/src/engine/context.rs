@@ -160,7 +160,7 @@ pub(crate) struct Context {
     pub(crate) targets: Vec<Target>,
     pub(crate) decided: Decided,
     pub(crate) shape: Shape,
-    /// The group whose members the targets are.
+    /// The group that the targets are members of.
     pub(crate) group: Option<Arc<Group>>,
     pub(crate) best: Best,
     /// No new branches are begun: a 6xx came, or a CANCEL.

@@ -162,8 +162,8 @@ pub(crate) type NewWays = Vec<u64>;
 pub(crate) struct NewAddresses {
     most: u32,
     users: Option<Buckets>,
-    /// Hashes of users with hosts to which their contacts and 3xx led. Direct-mapped: a colliding hash evicts the older
-    /// one, whose address counts again then.
+    /// Hashes of users with hosts to which their contacts and 3xx led. Direct-mapped: a colliding
+    /// hash evicts the older one, and that address counts again then.
     ways: Box<[u64]>,
     key: (u64, u64),
 }

@@ -463,9 +463,10 @@ pub(crate) fn in_networks(networks: &[Network], ip: IpAddr) -> bool {
     networks.iter().any(|n| n.contains(ip))
 }
 
-/// The listener from which to send to `to` over `transport`: the one whose network holds it;
-/// else, for an address beyond all of them, the one at which the message came in; else the
-/// first that is not on the loopback. `None`: nothing of that transport and address family.
+/// The listener from which to send to `to` over `transport`: the one with a network that holds it;
+/// else the one at which the message came in, if it is not on the loopback. Else the first, but one
+/// that is not on the loopback, if there is one and `to` is not there. `None`: nothing of that
+/// transport and address family.
 fn egress(
     config: &Config,
     transport: Transport,

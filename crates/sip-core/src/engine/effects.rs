@@ -23,7 +23,7 @@ use crate::transport::{Flow, TransmitBatch};
 
 /// Settled server transactions of which the memory is kept for new ones.
 const POOLED: usize = 256;
-/// The longest request whose memory is kept.
+/// The longest request of which the memory is kept.
 const POOLED_BYTES: usize = 4096;
 
 /// Effects of one event, in order.

@@ -289,7 +289,7 @@ mod tests {
         let (answer, out) = answered(&request, "192.0.2.9:4000");
         assert_eq!((answer, out.len()), (Answer::Sent, 32));
         assert_eq!((&out[..4], &out[4..20]), (&[1, 1, 0, 12][..], &request[4..20]));
-        // An address that is IPv4 underneath is told as such.
+        // An IPv4-mapped address is sent as IPv4.
         assert_eq!(answered(&request, "[::ffff:192.0.2.9]:4000").1, out);
     }
 
