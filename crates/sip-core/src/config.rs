@@ -35,7 +35,7 @@ pub struct Config {
     pub limits: Limits,
     /// The registrar's policy.
     pub registrar: RegistrarPolicy,
-    /// Sources whose asserted identities are believed.
+    /// Sources with asserted identities that are believed.
     pub trust: Vec<Network>,
     /// SIP domains, lower case, that are trusted if the peer's certificate proves them. The shell
     /// compares: [`crate::transport::Proof::Trusted`].

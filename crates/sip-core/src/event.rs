@@ -171,7 +171,7 @@ counters! {
     dropped_not_sip => "dropped" { "cause=\"not-sip\"" };
     /// Messages dropped, by cause.
     dropped_stun => "dropped" { "cause=\"stun\"" };
-    /// Keep-alives by STUN that were answered.
+    /// Keep-alives by STUN that got a response.
     stun_answered => "stun_answered" {};
     /// Messages dropped, by cause.
     dropped_malformed => "dropped" { "cause=\"malformed\"" };
@@ -213,7 +213,7 @@ counters! {
     transactions_client => "transactions" { "side=\"client\"" };
     /// Client transactions that timed out (timers B, F and C).
     transactions_timed_out => "transactions_timed_out" {};
-    /// Client transactions whose next hop could not be reached.
+    /// Client transactions with a next hop that could not be reached.
     transactions_unreachable => "transactions_unreachable" {};
     /// Requests refused because a limit was reached.
     limited_transactions => "limit_reached" { "limit=\"transactions\"" };
@@ -237,7 +237,7 @@ counters! {
     sources_evicted => "sources_evicted" {};
     /// Messages of sources that were not counted, as no other source could be forgotten.
     sources_untracked => "sources_untracked" {};
-    /// Bindings whose connection has closed.
+    /// Bindings with a connection that has closed.
     flows_lost => "registration_flows_lost" {};
     /// Requests sent to another address of the next hop after the first failed (RFC 3263 §4.3).
     failovers => "failovers" {};
@@ -249,7 +249,7 @@ counters! {
     kept_on_udp => "udp_too_long" { "result=\"sent-by-udp-as-tcp-failed-before\"" };
     /// Requests sent to several targets at once or in turn (RFC 3261 §16.7).
     forked => "forked" {};
-    /// Responses 3xx whose contacts became targets.
+    /// Responses 3xx with contacts that became targets.
     recursions => "recursions" {};
     /// Registered contacts that lead back to this server, and were looked up here.
     contacts_own => "contacts_own" {};
@@ -259,15 +259,15 @@ counters! {
     contacts_unproved => "contacts_refused" { "reason=\"source-not-proved\"" };
     /// REGISTER requests refused for their contacts, by reason.
     contacts_too_new => "contacts_refused" { "reason=\"new-addresses\"" };
-    /// Forked requests that came back unchanged and were answered 482 (RFC 5393 §4.2).
+    /// Forked requests that came back unchanged and got 482 (RFC 5393 §4.2).
     loops => "loops" {};
     /// OPTIONS sent to members of groups, by outcome.
     probes_answered => "probes" { "result=\"answered\"" };
     /// OPTIONS sent to members of groups, by outcome.
     probes_failed => "probes" { "result=\"failed\"" };
-    /// Credentials whose `uri` is not the Request-URI, accepted if both name the same user here.
+    /// Credentials for a `uri` that is not the Request-URI, accepted if both name the same user here.
     auth_uri_rewritten => "auth_uri_rewritten" { "result=\"accepted\"" };
-    /// Credentials whose `uri` is not the Request-URI, accepted if both name the same user here.
+    /// Credentials for a `uri` that is not the Request-URI, accepted if both name the same user here.
     auth_uri_refused => "auth_uri_rewritten" { "result=\"refused\"" };
     /// Queries sent to a back-end.
     queries_credentials => "queries" { "kind=\"credentials\"" };

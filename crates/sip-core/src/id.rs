@@ -12,7 +12,7 @@ pub struct WorkerId(pub u16);
 /// generation, a number that outlived its connection names nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnId {
-    /// The worker whose loop owns the socket.
+    /// The worker that owns the socket.
     pub worker: WorkerId,
     /// Slot in that worker's connection table.
     pub slot: u32,

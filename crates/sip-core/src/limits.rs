@@ -37,7 +37,7 @@ pub struct Limits {
     pub dns_entries: usize,
     /// Events not yet taken by the shell; at the limit new ones are dropped and counted.
     pub events: usize,
-    /// Nonces in use whose counts are kept, over all workers; at the limit the oldest of its
+    /// Nonces in use with counts that are kept, over all workers; at the limit the oldest of its
     /// shard leaves, and its user is asked again with `stale=true`.
     pub nonces: usize,
     /// Route header values of one request; more: 400.

@@ -85,7 +85,7 @@ pub struct Slab<T> {
     room: Vec<u64>,
     /// Words of `room` below this one are zero.
     first_room: usize,
-    /// An empty page whose memory is kept.
+    /// The empty page that keeps its memory.
     spare: Option<usize>,
     len: usize,
 }

@@ -68,7 +68,7 @@ pub fn spellings(hosts: &[&str]) -> String {
         format!("{any}*(?:[^@;:%0-9*#.()+-]|{escape}){any}*{end}|{any}*%[0-9A-Fa-f]?|{any}+\\+{any}*{end}");
     let user = format!("(?:{number}|[*#.()+-]*|{odd})(?:[;:][^@]*)?");
     let tail = "(?:[;?][^@]*)?";
-    // `sip` and `sips`, whose hosts have no escapes, with what else begins with `s`; the others but `tel`.
+    // `sip` and `sips`, with hosts without escapes, and what else begins with `s`; the others but `tel`.
     let c = "[a-z0-9+.-]";
     let other = format!("(?:[a-ru-z]{c}*|t(?:[a-df-z0-9+.-]{c}*|e(?:[a-km-z0-9+.-]{c}*|l{c}+)?)?)");
     let host = format!("[^A-Z;?@]*{tail}");

@@ -206,7 +206,7 @@ impl Admission {
         self.met.insert(source, now);
     }
 
-    /// Sources whose buckets are in use.
+    /// The number of sources with buckets in use.
     pub(crate) fn sources(&self, now: Instant) -> usize {
         self.buckets.as_ref().map_or(0, |buckets| buckets.in_use(now))
     }

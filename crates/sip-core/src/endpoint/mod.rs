@@ -10,7 +10,6 @@
 //!    [`Endpoint::poll_event`], and [`Endpoint::poll_timeout`] last, to know how long to sleep.
 //! 3. changes: [`Endpoint::reconfigure`], [`Endpoint::set_standing`], [`Endpoint::drain`],
 //!    [`Endpoint::observe`].
-//!    [`Endpoint::observe`].
 //! 4. getters: [`Endpoint::counters`], [`Endpoint::gauges`].
 
 use alloc::boxed::Box;
