@@ -1,4 +1,5 @@
-//! Who is not heard: floods, banned sources, scanners; and what counts against a source.
+//! Admission: floods, banned sources and scanners get no response; and what counts towards a ban of a
+//! source.
 #![allow(
     clippy::unwrap_used,
     clippy::wildcard_enum_match_arm,
@@ -195,7 +196,7 @@ fn where_next_hops_with_names_are_is_learnt_and_told() {
     b.udp(CALLER, &request("OPTIONS", BOB, "a3", ""));
     b.serve(zone);
     assert!(events(&mut b).contains(&met), "but now and then");
-    // The process tells every worker.
+    // The process informs every worker.
     let gateway = udp_flow("192.0.2.99:5070");
     assert!(heard(&mut b, gateway, 10) < 10);
     stand(&mut b, &["192.0.2.99"], &["192.0.2.99"]);
@@ -208,7 +209,7 @@ fn where_next_hops_with_names_are_is_learnt_and_told() {
     assert!(!events(&mut b).contains(&met));
 }
 
-/// How often it is told in this time that a peer is at `ip`, while nothing is sent.
+/// The number of reports in this time that a peer is at `ip`, while nothing is sent.
 fn told_of(b: &mut Bench, ms: u64, zone: Zone<'_>, ip: &str) -> usize {
     let met = Event::PeerMet {
         address: ip.parse().unwrap(),
@@ -245,7 +246,7 @@ fn next_hops_with_names_are_known_although_nothing_is_sent_there() {
     let zone2: Zone<'_> = &[("gw2.example.net A", vec![address("192.0.2.98")])];
     assert_eq!(told_of(&mut b, 1_000, zone2, "192.0.2.98"), 1);
     assert_eq!(told_of(&mut b, HOUR_MS, zone, "192.0.2.99"), 0);
-    // One worker asks, and none where nobody is refused.
+    // One worker asks, and none if no source is ever refused.
     let mut off = trusting();
     off.abuse.rate = 0;
     let mut two = trusting();
@@ -365,8 +366,8 @@ fn register(branch: &str, extra: &str) -> String {
     request("REGISTER", "sip:example.com", branch, extra)
 }
 
-/// What a guess by `flow` with a nonce that was sent to `asked` is told as; `None`: it is none, and asked
-/// anew.
+/// Whether a guess by `flow`, with a nonce that was sent to `asked`, counts towards a ban. `None`: it
+/// is not reported, but challenged anew.
 fn guess(b: &mut Bench, asked: Flow, flow: Flow, user: &str) -> Option<bool> {
     let challenge = one(b.receive(asked, &register("n1", "")));
     let wrong = Login {
@@ -424,8 +425,8 @@ fn a_guess_by_datagram_counts_only_where_the_nonce_was_sent() {
     assert_eq!(guess(&mut b, proven, proven, "alice"), Some(false));
 }
 
-/// By datagram they prove nothing there, and are asked for anew; on a connection nobody forges his
-/// address.
+/// By datagram they prove nothing there, and are challenged anew. On a connection the source address
+/// cannot be spoofed.
 #[test]
 fn good_credentials_serve_at_another_address_on_a_connection() {
     let mut b = guarded();
@@ -496,7 +497,7 @@ fn scanners_get_no_answer() {
         let dropped = b.counters().dropped_scanner - before;
         assert_eq!(dropped, u64::from(expected.is_some()), "{text}");
     }
-    // A trusted peer may carry calls of anybody.
+    // A trusted peer may carry calls of any caller.
     let text = scan("sip:b@x", plain, plain, "friendly-scanner").replace("z9hG4bKs", "z9hG4bKt");
     assert!(!b.udp("203.0.113.9:5060", &text).is_empty());
 }

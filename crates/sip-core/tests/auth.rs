@@ -112,7 +112,7 @@ fn every_algorithm_in_the_order_of_preference() {
     }
 }
 
-/// A source whose address may be forged gets no more than three times what it sent: the preferred
+/// A source address that may be spoofed gets no more than three times what it sent: the preferred
 /// algorithm always, the others where they fit. On a connection all are offered.
 #[test]
 fn a_short_request_over_udp_gets_a_short_challenge() {
@@ -404,8 +404,8 @@ fn a_user_speaks_for_himself_only() {
         };
         assert_eq!(out.first_line(), expected, "{to} {extra}");
     }
-    // From elsewhere, to a user of ours: the domain of the Request-URI asks, and nobody of ours is
-    // called that.
+    // From elsewhere, to a user of ours: the domain of the Request-URI asks for credentials, and no
+    // user of ours has that From.
     let mut b = cached(&closed(StateMode::Stateless));
     let nonce = nonce_for(&mut b);
     let text = message("a2", &login("MESSAGE", BOB).line(&nonce)).replace(
@@ -435,7 +435,8 @@ fn asserted_identities_are_believed_of_trusted_peers_only() {
     let out = one(Bench::new(&config).udp(CALLER, &text));
     assert_eq!(out.text.to_lowercase().matches("asserted").count(), 2);
     config.trust.clear();
-    // Or of whoever has proved by a certificate to be one, and not of any holder of a certificate.
+    // Or of a peer that has proved a trusted name by certificate, and not of any holder of a
+    // certificate.
     for (proof, lines) in [(Proof::None, 0), (Proof::Certificate, 0), (Proof::Trusted, 2)] {
         let flow = Flow {
             proof,
@@ -513,7 +514,8 @@ fn in_a_dialog_its_initiator_is_asked_and_the_other_side_is_not() {
     assert_eq!(one(b.udp(CALLEE, &unmarked)).first_line(), CHALLENGED);
 }
 
-/// An INVITE waits with a transaction in every mode, so that nobody retransmits meanwhile.
+/// An INVITE waits with a transaction in every mode, so that its client does not retransmit
+/// meanwhile.
 #[test]
 fn a_request_waits_for_secrets_that_are_not_at_hand() {
     for state in [StateMode::Stateless, StateMode::Transaction] {
@@ -553,10 +555,10 @@ fn a_request_waits_for_secrets_that_are_not_at_hand() {
 }
 
 /// Some phones give their name with the domain in their credentials. It is the same subscriber, and
-/// who he may speak as is the same, but his answer is over the longer name.
+/// may use the same identities, but its digest response is over the longer name.
 #[test]
 fn a_name_with_its_domain_is_the_same_subscriber() {
-    // Name, how much of it is the user, whether he may call as alice@example.com.
+    // Name, how much of it is the user, whether it may call as alice@example.com.
     for (name, user_len, is_alice) in [
         ("alice@example.com", 5, true),
         ("alice@EXAMPLE.com", 5, true),
@@ -591,8 +593,8 @@ fn a_name_with_its_domain_is_the_same_subscriber() {
     }
 }
 
-/// While the store does not answer, what was known before lets in who is right. Who is wrong learns no
-/// more than somebody who was not known.
+/// While the store is unavailable, secrets known before let in a user with the right password. A user
+/// with a wrong one learns no more than an unknown user.
 #[test]
 fn outdated_secrets_let_in_and_do_not_refuse() {
     for (password, expected) in [
@@ -616,7 +618,7 @@ fn outdated_secrets_let_in_and_do_not_refuse() {
     }
 }
 
-/// What a stranger chooses the length of is neither kept nor sent on: such a name is nobody's.
+/// A text with a length that a stranger chooses is neither kept nor sent on: no user has such a name.
 #[test]
 fn a_name_longer_than_any_is_not_looked_up() {
     for (length, looked_up) in [(255, true), (256, false), (6_000, false)] {

@@ -105,7 +105,7 @@ fn a_200_that_crosses_the_cancel_goes_on() {
     let out = b.udp(CALLER, &cancel());
     assert_eq!(sorted(&out), ["1 CANCEL", "2 CANCEL", "caller 200"]);
     assert_eq!(brief(&answer(&mut b, &sent[0], "200 OK")), ["caller 200"]);
-    // It had answered before: 481 to the CANCEL, and that is nobody's business.
+    // It had responded before: 481 to the CANCEL, which concerns no caller.
     assert!(answer(&mut b, &to(&out, "1"), "481 Call/Transaction Does Not Exist").is_empty());
     assert_eq!(brief(&answer(&mut b, &sent[1], "200 OK")), ["caller 200"]);
     end(&mut b);
@@ -265,7 +265,7 @@ fn a_6xx_after_a_cancel_is_the_answer() {
     end(&mut b);
 }
 
-/// §9.1: 64·T1 after the CANCEL the INVITE counts as cancelled, whoever says nothing.
+/// §9.1: 64·T1 after the CANCEL the INVITE counts as cancelled, if no response comes.
 #[test]
 fn a_cancel_that_nobody_answers_ends_after_64_t1() {
     let (mut b, _) = ringing();

@@ -275,7 +275,7 @@ impl Watch {
         let lives = branch.lives(self.b.now_us);
         let first = branch.answered.is_none();
         if status < "200" {
-            // What comes when the transaction is over is heard by nobody.
+            // What comes when the transaction is over is ignored.
             branch.rang |= lives == Some(true);
             if lives.is_none() {
                 return;
@@ -284,7 +284,7 @@ impl Watch {
             branch.answered = Some(status);
         }
         if status >= "600" && first && lives == Some(true) && self.successes.is_empty() {
-            // Of a branch that was given up it is nobody's business.
+            // Of a branch that was given up it does not count.
             let awaited = branch.rang || self.b.now_us - branch.sent_us < 1_900_000;
             self.refused_by_all |= awaited && branch.cancelled_us.is_none() && self.failures.is_empty();
         }
@@ -349,7 +349,8 @@ impl Watch {
             Step::Name(found) => {
                 if !self.questions.is_empty() {
                     let query = self.questions.remove(0);
-                    // Each edge has an address of its own: tags are made of addresses, and say who answers.
+                    // Each edge has an address of its own: tags are made of addresses, and show which
+                    // edge responds.
                     let name = Bench::resolve_kind(&query);
                     let edge = name.trim_start_matches("edge").chars().next().unwrap();
                     let values = vec![address(&format!("192.0.2.3{edge}"))];

@@ -55,7 +55,7 @@ fn who_rings_after_another_answered_is_cancelled_then() {
     let mut b = registered(&location(), &[phone(1), phone(2), phone(3)]);
     let sent = call(&mut b);
     assert_eq!(brief(&answer(&mut b, &sent[0], "200 OK")), ["caller 200"]);
-    // §9.1: not before a provisional response; and nobody is told of that any more.
+    // §9.1: not before a provisional response; and the caller does not get that any more.
     assert_eq!(brief(&answer(&mut b, &sent[1], "180 Ringing")), ["2 CANCEL"]);
     assert!(answer(&mut b, &sent[1], "180 Ringing").is_empty());
     // The third says nothing at all: its INVITE is sent again until timer B, and no CANCEL.
@@ -658,7 +658,7 @@ fn timer_c_runs_for_each_branch() {
     end(&mut b);
 }
 
-/// At the bound no more is tried, and the caller is told what there is.
+/// At the bound no more is tried, and the caller gets the best response so far.
 #[test]
 fn the_limit_of_branches_holds() {
     let mut config = location();

@@ -55,8 +55,8 @@ fn only_what_must_change_changes() {
     let body_at = text.find("\r\n\r\n").unwrap() + 4;
     let length = text.len() - body_at;
     let text = text.replace("l: 12", &format!("l: {length}"));
-    // A value on several lines leaves on one, which means the same (§7.3.1): nobody behind us finds
-    // a header in the middle of it.
+    // A value on several lines leaves on one, which means the same (§7.3.1): no server behind us
+    // finds a header in the middle of it.
     let on_one_line = text
         .replace("UDP\r\n\t192", "UDP 192")
         .replace("0001\r\n  MESSAGE", "0001 MESSAGE")

@@ -231,7 +231,7 @@ fn failures_go_on_to_the_next_member_and_answers_stand() {
         }
         end(&mut b);
     }
-    // Without it in the list, not even a 503: it is told as 500.
+    // Without it in the list, not even for a 503: the caller gets 500.
     g.failover_on.clear();
     let mut b = Bench::new(&grouped(g));
     let sent = call(&mut b);
@@ -306,7 +306,7 @@ fn a_late_200_of_a_silent_member_goes_on_and_stops_the_next() {
     end(&mut b);
 }
 
-/// A failure that comes too late from a member that was left is nobody's business.
+/// A failure that comes too late from a member that was left changes nothing.
 #[test]
 fn a_late_failure_of_a_silent_member_changes_nothing() {
     let mut b = Bench::new(&grouped(group(Distribution::RoundRobin, 2)));
@@ -358,7 +358,7 @@ fn an_unreachable_member_is_left_at_once() {
     let mut b = Bench::new(&config);
     let sent = call(&mut b);
     assert_eq!(brief(&b.undelivered(&sent[0])), ["g2 INVITE"]);
-    // A copy of it, quoted once more, concerns nobody.
+    // A copy of it, quoted once more, concerns no transaction.
     assert!(b.undelivered(&sent[0]).is_empty());
     b.udp(CALLER, &cancel());
     end(&mut b);
@@ -561,8 +561,8 @@ fn members_that_may_not_be_looked_up_are_not_marked() {
     assert_eq!(b.counters().limited_parked, 2);
 }
 
-/// The order of the members is made when the request comes; who leaves service after that is
-/// passed over when his turn comes.
+/// The order of the members is made when the request comes; a member that leaves service after that
+/// is passed over when its turn comes.
 #[test]
 fn a_member_that_left_meanwhile_is_passed_over() {
     let config = grouped(group(Distribution::RoundRobin, 3));
@@ -628,7 +628,7 @@ fn members_are_probed_in_turn_and_their_answers_judged() {
     assert_eq!(probe.header("Max-Forwards"), "70");
     assert!(probe.header("From").contains(";tag=") && !probe.header("To").contains("tag="));
     assert_eq!(probe.header("CSeq"), "1 OPTIONS");
-    // Whatever is answered shows that somebody is there.
+    // Any response shows that the member is there.
     assert!(answer(&mut b, &probe, "100 Trying").is_empty());
     assert!(answer(&mut b, &probe, "405 Method Not Allowed").is_empty());
     assert_eq!(b.counters().probes_answered, 1);

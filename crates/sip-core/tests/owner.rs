@@ -1,4 +1,4 @@
-//! The owner of a datagram, found without reading the message, is who the reading finds.
+//! The owner of a datagram, found without reading the message, is the worker that the reading finds.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use crate::common;
@@ -26,8 +26,8 @@ impl Three {
         Self([0, 1, 2].map(|n| Bench::worker(&config, n, shared.clone())))
     }
 
-    /// Gives a datagram to each worker, and where it is to go from there, which must be the end of
-    /// its way; whether the plain look told all that reading does.
+    /// Gives a datagram to each worker, and to the worker that it goes to from there, which must be
+    /// the end of its way. Returns whether the plain look found all that reading does.
     fn check(&mut self, bytes: &[u8]) -> bool {
         let flow = udp_flow(CALLER);
         let mut same = true;

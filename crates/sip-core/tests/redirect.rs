@@ -265,7 +265,7 @@ fn the_limit_of_branches_bounds_recursion() {
     assert_eq!(brief(&out), ["1 ACK", "2 INVITE", "3 INVITE"]);
     answer(&mut b, &out[1], "404 Not Found");
     let out = answer(&mut b, &out[2], "404 Not Found");
-    // Those that there was no room for are told.
+    // The caller gets the contacts that there was no room for.
     assert_eq!(brief(&out), ["3 ACK", "caller 302"]);
     assert_eq!(contacts(&out[1]).len(), 4);
     ack(&mut b, &out[1]);

@@ -1,4 +1,4 @@
-//! What this server says of requests that fail: by its answers, and to its operator.
+//! What this server reveals of requests that fail: by its responses, and to its operator.
 #![allow(
     clippy::unwrap_used,
     clippy::wildcard_enum_match_arm,
@@ -85,8 +85,8 @@ fn a_phone_whose_host_has_no_address_is_unavailable() {
     }
 }
 
-/// Nor is a phone that says nothing at all, as one whose NAT has forgotten it. One that rang and then timed out
-/// was there: 408.
+/// Nor is a phone without any response reachable, such as one behind a NAT that has forgotten it. One
+/// that rang and then timed out was there: 408.
 #[test]
 fn a_silent_phone_is_unavailable() {
     const SILENT: &str = "SIP;cause=408;text=\"Contact Silent\"";

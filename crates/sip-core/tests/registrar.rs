@@ -104,13 +104,14 @@ fn a_call_goes_the_way_that_the_registration_came() {
         };
         assert_eq!(out.first_line(), expected, "{uri}");
     }
-    // It ends: for calls, and for those who ask.
+    // It ends: for calls, and for queries of the bindings.
     b.pass(3_600_000);
     assert_eq!(one(call(&mut b, "sip:bob@example.com")).first_line(), UNAVAILABLE);
     assert!(contacts(&one(b.udp(PHONE, &register(2, "", "")))).is_empty());
 }
 
-/// A domain's names are one: whoever registers by one of them is found by all, and has one record.
+/// A domain's names are one: a user that registers by one of them is found by all, and has one
+/// record.
 #[test]
 fn an_alias_names_the_same_address_of_record() {
     let mut b = Bench::new(&registrar(Durability::Memory));
@@ -125,7 +126,7 @@ fn an_alias_names_the_same_address_of_record() {
         let out = one(call(&mut b, uri));
         assert_eq!(out.first_line(), "INVITE sip:bob@10.0.0.30 SIP/2.0", "{uri}");
     }
-    // The same record by its proper name: one binding more, and both are told.
+    // The same record by its proper name: one binding more, and the response has both.
     let out = one(b.udp(PHONE, &register(2, "<sip:bob@10.0.0.31>", "")));
     assert_eq!(contacts(&out).len(), 2);
     let out = one(b.udp(PHONE, &by_alias(3, "<sip:bob@10.0.0.30>;expires=0")));
@@ -379,11 +380,12 @@ fn what_could_not_be_stored_is_undone() {
     }
 }
 
-/// Of two changes each is taken back for itself, whichever fails first, and who is answered last is told
-/// what there is then (RFC 3261 §10.3).
+/// Of two changes each is taken back for itself, whichever fails first. The last response has the
+/// bindings that there are then (RFC 3261 §10.3).
 #[test]
 fn what_could_not_be_stored_is_undone_beside_what_others_did() {
-    // What two phones ask; and who is bound then without the first, without the second, with both.
+    // What two phones ask; and the bindings that are left without the first, without the second, with
+    // both.
     for (what, first, second, left) in [
         (
             "adds",
@@ -422,8 +424,8 @@ fn what_could_not_be_stored_is_undone_beside_what_others_did() {
 const OF_A: &str = "<sip:a@10.0.0.30>;q=0.5";
 const OF_B: &str = "<sip:b@10.0.0.31>;q=0.1";
 
-/// Of phones a and b, which are bound, each asks for a change; which are stored, which is answered first,
-/// and who is bound then.
+/// Of phones a and b, which are bound, each asks for a change; which are stored, which gets its
+/// response first, and which phones are bound then.
 fn two_changes(asked: [&str; 2], stored: [bool; 2], order: [usize; 2], left: &str, case: &str) {
     let names = |out: &Sent| {
         let mut found: Vec<char> = contacts(out)
@@ -603,7 +605,8 @@ fn what_is_over_the_limit_may_be_refreshed() {
     assert_eq!(contacts(&one(b.udp(PHONE, &register(9, "", "")))).len(), 3);
 }
 
-/// A copy whose first was taken back has no binding, also where there is room for none any more.
+/// A copy of a REGISTER that was taken back has no binding, also where there is room for none any
+/// more.
 #[test]
 fn a_copy_without_room_is_not_answered_for_the_first() {
     let mut config = registrar(Durability::Commit);
@@ -673,8 +676,8 @@ fn a_phone_on_a_connection_is_called_there() {
     assert_eq!(out.headers("Record-Route").len(), 2);
 }
 
-/// A copy of a REGISTER whose first copy could not be stored is not answered 200 for a binding
-/// that was taken back; and the store is told what was taken back.
+/// A copy of a REGISTER gets no 200 for a binding of the first copy that could not be stored and was
+/// taken back. And the store is asked to take it back, too.
 #[test]
 fn a_copy_does_not_outlive_the_undoing_of_the_first() {
     let mut b = Bench::new(&registrar(Durability::Commit));

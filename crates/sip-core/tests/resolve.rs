@@ -465,7 +465,7 @@ fn stateless_requests_wait_for_names() {
     );
     assert_eq!(b.counters().dropped_no_route, 0);
     b.assert_idle();
-    // To a name that does not exist: nobody is told.
+    // To a name that does not exist: no response.
     let mut b = Bench::new(&config);
     assert!(b.udp(CALLER, &ack).is_empty());
     assert!(b.serve(&[]).1.is_empty());
@@ -671,8 +671,8 @@ fn answers_change_under_load() {
     b.assert_idle();
 }
 
-/// It answers no more. Calls to names that were known go on, at once; those to others are told so
-/// in time, and hold up nobody.
+/// The name service responds no more. Calls to names that were known go on, at once. Those to others
+/// fail in time, and hold up no other call.
 #[test]
 fn a_dead_name_service_stops_no_call_to_a_known_name() {
     let mut config = to("sip:gw.example.net");
@@ -723,7 +723,7 @@ fn a_dead_name_service_stops_no_call_to_a_known_name() {
     assert_eq!(lines(&out)[1..], [invite_to("198.51.100.9:5061")]);
 }
 
-/// Another address of a MESSAGE after timer F would be for nobody: its sender gave up by then.
+/// Another address of a MESSAGE after timer F would be in vain: its client gave up by then.
 #[test]
 fn a_message_is_tried_nowhere_else_once_its_sender_gave_up() {
     let mut b = Bench::new(&to("sip:gw.example.net:5070"));

@@ -83,7 +83,7 @@ fn methods_that_nobody_here_takes() {
         ("INVITE", "405 Method Not Allowed"),
         ("MESSAGE", "405 Method Not Allowed"),
         ("NEWMETHOD", "501 Not Implemented"),
-        // Methods are told apart by case (§7.1).
+        // Methods are case-sensitive (§7.1).
         ("options", "501 Not Implemented"),
     ] {
         let mut b = Bench::new(&config());
@@ -305,8 +305,8 @@ fn a_maddr_of_ours_goes() {
     }
 }
 
-/// §16.5: with another's `maddr` the Request-URI is the only target, even in a domain of ours; and
-/// without a rule for such, nobody may send here what is meant for another server.
+/// §16.5: with another host's `maddr` the Request-URI is the only target, even in a domain of ours.
+/// Without a rule for it, no caller may send here what is meant for another server.
 #[test]
 fn a_maddr_of_another_is_the_only_target() {
     let mut b = Bench::new(&registrar());
@@ -358,7 +358,7 @@ fn maddr_is_the_target_that_is_located() {
 }
 
 /// §16.6 step 1: no field is removed, reordered or joined, and the body is as it was; §19.1.5:
-/// parameters of the Request-URI that nobody here knows pass.
+/// unknown parameters of the Request-URI pass.
 #[test]
 fn order_fields_and_body_stay() {
     let extra = "A: 1\nB: 2\nA: 3, 4\nContact: <sip:a@b>,<sip:c@d>\na: 5\n";
@@ -461,8 +461,8 @@ fn record_route_of_a_register_is_ignored() {
     assert_eq!((out.address().as_str(), out.headers("Route").len()), (PHONE, 0));
 }
 
-/// §10.3 steps 6, 7: Call-IDs are compared by bytes (§20.8): another one is another's, whose CSeq
-/// says nothing.
+/// §10.3 steps 6, 7: Call-IDs are compared by bytes (§20.8): another one is of another client, and
+/// its CSeq says nothing.
 #[test]
 fn another_call_id_may_begin_anew() {
     let mut b = Bench::new(&registrar());
@@ -495,7 +495,7 @@ fn a_path_without_lr_is_refused() {
     }
 }
 
-/// §8.2.4, RFC 3327 §5.3: no extension is applied for who does not say that he supports it.
+/// §8.2.4, RFC 3327 §5.3: no extension is applied for a client that does not say that it supports it.
 #[test]
 fn extensions_are_for_those_who_support_them() {
     for (supported, path) in [
@@ -513,7 +513,7 @@ fn extensions_are_for_those_who_support_them() {
     }
 }
 
-/// RFC 7616 §3.4.4: `userhash` is not offered; a hashed name is that of nobody.
+/// RFC 7616 §3.4.4: `userhash` is not offered; no user has a hashed name.
 #[test]
 fn a_hashed_user_name_is_nobodys() {
     let mut config = config();

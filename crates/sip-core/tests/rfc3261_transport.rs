@@ -30,8 +30,8 @@ fn a_datagram_of_the_greatest_length_passes() {
     }
 }
 
-/// §18.2.2: `maddr` of Via moves no answer (against the rule: see the list of those), whoever makes
-/// it, with state or without.
+/// §18.2.2: `maddr` of Via moves no response (against the rule: see the list of those), made here or
+/// relayed, with state or without.
 #[test]
 fn maddr_of_via_moves_no_answer() {
     for state in [StateMode::Stateless, StateMode::Transaction] {
@@ -174,8 +174,8 @@ fn a_dialog_across_transports_keeps_both() {
     }
 }
 
-/// §18.4, §8.1.3.1: what the transport says of a request is told to its transaction, of a datagram
-/// and of a connection alike.
+/// §18.4, §8.1.3.1: an error of the transport for a request fails its transaction, for a datagram and
+/// a connection alike.
 #[test]
 fn errors_of_the_transport_are_told() {
     for to in ["sip:192.0.2.20:5060", "sip:192.0.2.20:5060;transport=tcp"] {

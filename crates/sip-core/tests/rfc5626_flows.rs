@@ -49,7 +49,7 @@ fn without_100(mut sent: Vec<Sent>) -> Vec<Sent> {
     sent
 }
 
-/// The request of who got `invite`, or sent it, in the dialog; `route`: his route set.
+/// The request in the dialog of the user agent that got `invite`, or sent it; `route`: its route set.
 fn in_dialog(method: &str, uri: &str, from_caller: bool, route: &[impl AsRef<str>]) -> String {
     let (from, to) = match from_caller {
         true => ("<sip:alice@example.com>;tag=f1", "<sip:bob@example.com>;tag=t1"),
@@ -89,7 +89,7 @@ fn a_browser_is_reached_by_its_flow_all_through_the_dialog() {
             assert!(sent.first_line().starts_with(&format!("{method} {INVALID} ")));
             assert!(sent.headers("Route").is_empty());
         }
-        // The other way: by the contact of who has an address.
+        // The other way: by the contact of a user agent that has an address.
         let text = in_dialog("BYE", "sip:alice@192.0.2.10", false, &marks);
         let sent = one(without_100(b.receive(browser(4), &text)));
         assert_eq!((sent.to, sent.pinned), (udp_flow(CALLER), false));
@@ -172,8 +172,8 @@ fn tokens_of_flows_that_have_gone_and_forged_ones() {
     assert_eq!(out.first_line(), "SIP/2.0 430 Flow Failed");
 }
 
-/// A registration by outbound, or by WebSocket, is a flow: nothing is behind it, and its caller is told
-/// that nobody is there.
+/// A registration by outbound, or by WebSocket, is a flow: nothing is behind it, and the caller
+/// learns that the callee is unavailable.
 #[test]
 fn a_registration_that_is_a_flow_is_tried_there_only() {
     let instance = "<sip:bob@192.0.2.30:5062;transport=tcp>;reg-id=1;+sip.instance=\"<urn:uuid:1>\"";
@@ -250,7 +250,7 @@ fn nothing_is_opened_to_the_far_end_of_a_flow() {
             let sent = one(without_100(b.udp(CALLER, &text)));
             assert_eq!((sent.to, sent.pinned), (phone, true), "{method}, {state:?}");
             let next = without_100(b.undelivered(&sent));
-            // Without state nobody knows what else there is.
+            // Without state it is not known what else there is.
             if state == StateMode::Stateless || method == "ACK" {
                 assert!(next.is_empty(), "{:?}", lines(&next));
                 continue;
@@ -298,8 +298,9 @@ fn of_a_fork_the_flow_that_has_gone_gives_way_to_its_contact() {
     );
 }
 
-/// Who answers by the flow has got the request: his Contact leads to nobody else, and would bring it to
-/// him a second time (§5.3). So it is of a fork, and of a call to one phone.
+/// A user agent that responds by the flow has got the request. Its Contact leads to no other host,
+/// and would bring it the request a second time (§5.3). So it is of a fork, and of a call to one
+/// phone.
 #[test]
 fn who_answers_503_by_his_flow_is_not_asked_again() {
     for forks in [true, false] {
@@ -374,8 +375,8 @@ fn closed(b: &mut Bench, flow: Flow) -> Vec<Sent> {
     b.drain()
 }
 
-/// Nobody waits for a phone whose connection has closed: the caller hears at once, the next flow of the
-/// instance is tried, and other contacts are not kept from ringing.
+/// No request waits for a phone with a closed connection: the caller gets its response at once, the
+/// next flow of the instance is tried, and other contacts are not kept from ringing.
 #[test]
 fn a_binding_whose_connection_has_closed_is_no_target() {
     let mut b = Bench::new(&location(StateMode::Transaction));
@@ -557,8 +558,8 @@ fn registrations_that_have_left_a_connection_are_forgotten() {
     }
 }
 
-/// At the bound all are living: none of them is forgotten for another, who is refused and counted until
-/// one leaves.
+/// At the bound all are living: none of them is forgotten for another, which is refused and counted
+/// until one leaves.
 #[test]
 fn registrations_that_are_there_stay_known_at_the_bound() {
     let mut config = location(StateMode::Transaction);
@@ -597,7 +598,8 @@ fn transactions_of_a_connection_come_and_go() {
     );
 }
 
-/// Requests along flows that have gone leave nothing behind: nobody says again that they have closed.
+/// Requests along flows that have gone leave nothing behind: no second event says that they have
+/// closed.
 #[test]
 fn requests_to_flows_that_have_gone_are_forgotten() {
     let mut b = Bench::new(&location(StateMode::Transaction));
@@ -648,7 +650,8 @@ fn the_flows_that_are_known_are_bounded() {
     let text = registration("r2", &contact_of(2)).replace("CSeq: 1 ", "CSeq: 2 ");
     b.receive(browser(5), &text);
     assert_eq!(b.counters().limited_flows, 1);
-    // Nobody is told of it, and its transaction ends without disturbing what is known of another.
+    // No transaction is informed of its end, and its own ends without disturbing what is known of
+    // another.
     let invite = one(call(&mut b, "a1"));
     assert_eq!(invite.to, browser(5));
     assert!(closed(&mut b, browser(5)).is_empty());
@@ -685,7 +688,7 @@ fn a_stun_ping_is_answered_with_its_source() {
     assert_eq!((c.stun_answered, c.dropped_stun, c.dropped_not_sip), (1, 2, 1));
 }
 
-/// Nobody could know him again who connected to his Contact, although it is where he came from.
+/// A connection to the Contact could not verify the user agent, although it is where it came from.
 #[test]
 fn who_came_by_tls_without_a_certificate_is_reached_by_his_flow() {
     for (proof, has_token) in [(Proof::None, true), (Proof::Certificate, false)] {

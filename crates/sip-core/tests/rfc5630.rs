@@ -15,7 +15,7 @@ fn location() -> Config {
     config
 }
 
-/// A connection of somebody whose certificate we know.
+/// A connection of a peer with a certificate that we know.
 fn known(transport: Transport, from: &str, slot: u32) -> Flow {
     Flow {
         proof: Proof::Certificate,
@@ -142,7 +142,7 @@ fn record_route_is_sips_where_the_request_uri_is() {
     );
 }
 
-/// §26.2.2: nobody asks for TLS on each hop who does not use it.
+/// §26.2.2: no caller can ask for TLS on each hop without using it.
 #[test]
 fn a_sips_request_that_came_without_tls_ends_here() {
     for transport in [Transport::Udp, Transport::Tcp, Transport::Ws] {
@@ -236,7 +236,7 @@ fn transport_tls_of_a_sip_uri_is_understood() {
     );
 }
 
-/// RFC 7118 §5: nobody opens a WebSocket to a user agent; its flow is all there is.
+/// RFC 7118 §5: no WebSocket can be opened to a user agent; its flow is all there is.
 #[test]
 fn no_websocket_is_opened() {
     for uri in [

@@ -1,4 +1,4 @@
-//! Whose certificate a next hop must show (RFC 5922 §4): that of the host as it stood in the URI,
+//! The certificate that a next hop must show (RFC 5922 §4): that of the host as it stood in the URI,
 //! whatever name service made of it.
 
 use crate::common;
@@ -96,7 +96,7 @@ fn addresses_flows_and_other_transports_have_none() {
     );
 }
 
-/// RFC 3263 §5: an answer whose connection has gone looks for who sent-by says.
+/// RFC 3263 §5: a response with a closed connection looks for the host of sent-by.
 #[test]
 fn an_answer_that_must_connect_has_the_name_of_sent_by() {
     let mut b = Bench::new(&routed("sip:192.0.2.20"));
@@ -116,7 +116,7 @@ fn an_answer_that_must_connect_has_the_name_of_sent_by() {
     assert!(b.undelivered(&again).is_empty());
 }
 
-/// RFC 5923 §8.1: only by TLS, and only of who has proved who it is.
+/// RFC 5923 §8.1: only by TLS, and only for a peer that has proved its identity.
 #[test]
 fn a_connection_is_offered_by_who_has_a_certificate() {
     let options = |alias: &str| {
@@ -143,7 +143,7 @@ fn a_connection_is_offered_by_who_has_a_certificate() {
     assert_eq!(offered(Transport::Tls, Proof::Certificate, ""), None);
     assert_eq!(offered(Transport::Tls, Proof::None, "alias;"), None);
     assert_eq!(offered(Transport::Wss, Proof::Certificate, "alias;"), None);
-    // Those that nobody has taken yet are bounded, and what is beyond is counted.
+    // Aliases that have not been taken yet are bounded, and what is beyond is counted.
     let mut b = Bench::new(&all_transports());
     for slot in 0..300 {
         let flow = Flow {

@@ -636,7 +636,7 @@ fn a_rule_overrides_the_domains_authentication() {
             assert_eq!(lines(&out), if passes { passed } else { vec![] });
         }
     }
-    // Nobody whom to ask.
+    // No domain asks for credentials.
     let mut config = closed();
     config.routes = vec![Route {
         auth: Some(true),

@@ -191,7 +191,7 @@ fn faults_are_refused_with_their_reason() {
         assert_eq!(out.first_line(), format!("SIP/2.0 {answer}"), "{from} -> {to}");
         assert_eq!(out.to, udp_flow(CALLER));
         b.assert_idle();
-        // The same in an ACK is answered by nobody.
+        // The same in an ACK gets no response.
         let ack = text.replace("OPTIONS", "ACK").replace("1 INVITE", "1 BYE");
         let mut b = Bench::new(&config());
         assert_eq!(
@@ -483,7 +483,7 @@ fn a_connection_is_closed_for_faults_of_framing_only() {
         let text = good.replacen(from, to, 1);
         let expected = if close { Handled::Close } else { Handled::Here };
         assert_eq!(b.handle(flow, &text), expected, "{from} -> {to}");
-        // It is told all the same, on its connection.
+        // It gets its response all the same, on its connection.
         assert_eq!(one(b.drain()).to.conn, flow.conn);
         // A WebSocket's messages end with their frames (RFC 7118 §5).
         let (mut b, flow) = (
@@ -498,7 +498,7 @@ fn a_connection_is_closed_for_faults_of_framing_only() {
     }
 }
 
-/// RFC 4475 §3.1.2.16: who speaks another version writes it into Via too.
+/// RFC 4475 §3.1.2.16: a client that speaks another version writes it into Via, too.
 #[test]
 fn another_version_in_via_can_be_answered() {
     let good = request("OPTIONS", "sip:bob@example.com", "a1", "");
@@ -516,8 +516,8 @@ fn another_version_in_via_can_be_answered() {
     }
 }
 
-/// RFC 3261 §10.2: who registers something else than a SIP URI has misread the protocol, and is
-/// told so, whatever the domain.
+/// RFC 3261 §10.2: a client that registers something else than a SIP URI has misread the protocol,
+/// and gets 400, whatever the domain.
 #[test]
 fn only_sip_addresses_are_registered() {
     for (to, answer) in [

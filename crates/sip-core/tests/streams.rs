@@ -87,7 +87,7 @@ fn a_token_names_no_listener_of_another_kind() {
     let mut flow = udp_flow(CALLER);
     flow.listener = ListenerId(3);
     let sent = one(b.receive(flow, &request("INVITE", "sip:bob@example.com", "a1", "")));
-    // Two listeners of a kind: which one it came to must be told.
+    // Two listeners of a kind: the Via must name the one that it came to.
     assert!(via_without_seed(&sent).ends_with(";rport;tz=3"));
     let ok = response(&sent, "200 OK", "");
     assert_eq!(one(b.udp(CALLEE, &ok)).to.listener, ListenerId(3));
@@ -134,7 +134,7 @@ fn with_state_everything_of_the_call_goes_back_there() {
     }
 }
 
-/// A registered phone whose connection has gone is tried at its contact's own address.
+/// A registered phone with a closed connection is tried at its contact's own address.
 #[test]
 fn a_contact_is_behind_its_connection() {
     let mut config = config();

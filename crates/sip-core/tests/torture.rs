@@ -203,12 +203,12 @@ fn every_message_on_a_stream_has_its_outcome() {
     run(&table_config(Transport::Tcp), Transport::Tcp, |outcome| outcome);
 }
 
-/// RFC 4475 §3.3.7 among them: credentials of a scheme that nobody knows are none.
+/// RFC 4475 §3.3.7 among them: credentials of an unknown scheme are none.
 #[test]
 fn where_registrations_need_credentials_they_are_asked_for() {
     let mut config = table_config(Transport::Udp);
     config.domains[0].auth.methods = vec![b"REGISTER"[..].into()];
-    // Who is asked first is not told of a bad Contact.
+    // A client that is challenged first does not learn of a bad Contact.
     let changed = |outcome| {
         let asked = matches!(
             outcome,

@@ -299,7 +299,7 @@ fn where_tcp_failed_the_next_goes_by_udp_at_once() {
     }
 }
 
-/// Without state nobody absorbs copies: whichever way they go, they are known as such.
+/// Without state no transaction absorbs copies: whichever way they go, they are known as such.
 #[test]
 fn copies_that_go_by_udp_at_once_are_copies() {
     let mut b = Bench::new(&with(StateMode::Stateless));

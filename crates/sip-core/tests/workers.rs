@@ -142,8 +142,8 @@ fn what_needs_no_state_stays_where_it_came() {
     }
 }
 
-/// A late answer that no transaction waits for goes to the owner, who knows that, and no further
-/// (RFC 6026 §6).
+/// A late response without a transaction goes to the owner, which knows that, and no further (RFC
+/// 6026 §6).
 #[test]
 fn what_outlived_its_transaction_is_dropped_by_the_owner() {
     let mut two = Two::new(StateMode::Transaction);
@@ -157,7 +157,7 @@ fn what_outlived_its_transaction_is_dropped_by_the_owner() {
 }
 
 /// What is relayed without state waits for name service without state as well: its response is
-/// relayed by whoever gets it.
+/// relayed by any worker that gets it.
 #[test]
 fn without_state_a_name_is_waited_for_without_state() {
     let config = Config {

@@ -1,5 +1,5 @@
-//! A datagram may say that it came from somebody else: whoever cannot show that he receives what we
-//! send gets no more than one datagram for each of his, and three times its bytes.
+//! Spoofed datagrams. A source that cannot show that it receives what we send gets no more than one
+//! datagram for each of its own, and three times its bytes.
 
 use proptest::prelude::*;
 use sip_core::config::{Action, Algorithm, Config, Redirect, StateMode};
@@ -12,7 +12,7 @@ use crate::replay::{credentials, guarded};
 use crate::{loops, tokens};
 
 const URI: &str = "sip:bob@example.com";
-/// Somebody whose address the attacker writes.
+/// The host with the address that the attacker writes.
 const VICTIM: &str = "198.51.100.7:5060";
 
 /// What came from an address and what went there.
@@ -220,11 +220,12 @@ fn each_refusal_is_bounded_by_its_shortest_request() {
 
 type Scene = fn(&mut Tally) -> Bench;
 
-/// What refuses a stranger after more than one message, or knows more than the configuration: how it is
-/// begun, and how it ends within a minute.
+/// Responses that refuse an untrusted source after more than one message, or depend on more than the
+/// configuration: how each is begun, and how it ends within a minute.
 ///
-/// Not here: 413 is the answer to a stream, whose peer has shown that it receives. 504 follows credentials
-/// for a challenge that was received. A rule that asks no caller sends its responses to INVITEs again (timer G).
+/// Not here: 413 is the response to a stream, and its peer has shown that it receives. 504 follows
+/// credentials for a challenge that was received. A rule that asks no caller sends its responses to
+/// INVITEs again (timer G).
 const REFUSED_LATER: [(&str, Scene); 12] = [
     ("SIP/2.0 403 Source Not Proved", unproved),
     ("SIP/2.0 403 Too Many Contacts", many_contacts),
@@ -497,7 +498,7 @@ fn a_request_in_a_dialog_is_answered_once() {
             }
         }
         assert_eq!(tally.went.0, 1, "{status}");
-        // A copy of the request has it sent again: nothing is lost for one who is really there.
+        // A copy of the request has it sent again: nothing is lost for a client that is really there.
         tally.forge(&mut bench, &within);
         if repeated {
             let sent = bench.udp(CALLER, &response(&forwarded, status, ""));
@@ -510,7 +511,7 @@ fn a_request_in_a_dialog_is_answered_once() {
     }
 }
 
-/// What a proved caller gets, and one whom the configuration lets in as he is: timer G (§17.2.1).
+/// The responses to a verified caller, and to one that the configuration exempts: timer G (§17.2.1).
 #[test]
 fn who_has_proved_himself_is_told_until_he_acknowledges() {
     let mut bench = guarded();

@@ -1,6 +1,6 @@
-//! Callees who mean the server ill: answers as large as a message may be, and contacts. What is kept of them,
-//! to be sent again, or until others have answered, is within the bytes that transactions may hold, and an
-//! eighth more.
+//! Hostile callees: responses as large as a message may be, and contacts. What is kept of them is
+//! within the bytes that transactions may hold, and an eighth more. It is kept to be sent again, or
+//! until other callees have responded.
 
 use counting_allocator::held;
 use sip_core::config::{Action, Config};

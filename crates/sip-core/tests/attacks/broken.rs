@@ -1,5 +1,5 @@
-//! Messages that are broken on purpose: numbers that do not fit, quotes that never end, headers
-//! that are longer than anybody needs. Each is refused or dropped, and nothing is held of it.
+//! Messages that are broken on purpose: numbers that do not fit, quotes that never end, headers that
+//! are longer than any host needs. Each is refused or dropped, and nothing is held of it.
 
 use crate::common::{Bench, CALLEE, CALLER, Sent, config, listener};
 use sip_core::transport::Transport;
@@ -13,7 +13,7 @@ fn changed(from: &str, to: &str) -> String {
     text.replace(from, to)
 }
 
-/// What the sender is told; nothing is relayed, and nothing is held afterwards.
+/// The response to the sender, if any; nothing is relayed, and nothing is held afterwards.
 #[track_caller]
 fn refusal(text: &str) -> Option<String> {
     let mut bench = Bench::new(&config());
@@ -28,7 +28,7 @@ fn refusal(text: &str) -> Option<String> {
 const BAD: Option<&str> = Some("SIP/2.0 400");
 const DROPPED: Option<&str> = None;
 
-/// What the sender is told of this, or that he is told nothing.
+/// Asserts the status of the response to this message, or that there is no response.
 #[track_caller]
 fn assert_told(from: &str, to: &str, status: Option<&str>) {
     let told = refusal(&changed(from, to));
@@ -53,7 +53,7 @@ fn numbers_that_do_not_fit_are_refused() {
     for hops in ["256", "99999999999", "-1", "a"] {
         assert_told("Max-Forwards: 70", &format!("Max-Forwards: {hops}"), BAD);
     }
-    // Where Via is broken there is nobody to tell.
+    // Where Via is broken, no response can be sent.
     for port in ["65536", "99999999999999999999", "-5", "0"] {
         assert_told("192.0.2.10:5060;", &format!("192.0.2.10:{port};"), DROPPED);
     }

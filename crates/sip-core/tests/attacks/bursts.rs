@@ -1,4 +1,5 @@
-//! Many requests, and then the connection is closed: nothing is left of it, and nobody else is troubled.
+//! Many requests, and then the connection is closed: nothing is left of it, and no other peer is
+//! troubled.
 
 use sip_core::config::{Config, Network};
 use sip_core::id::ConnId;
@@ -75,7 +76,8 @@ fn a_burst_and_its_connection_leave_nothing() {
         for answer in &answers {
             let _ = bench.undelivered(answer);
         }
-        // What was relayed before is given up at its next hop, and who has left is told so in vain.
+        // What was relayed before is given up at its next hop, and responses to the caller that has
+        // left go nowhere.
         for sent in bench.pass(400_000) {
             if sent.to.conn.is_some() {
                 assert_eq!(sent.to.conn, flow.conn);

@@ -21,7 +21,7 @@ pub(crate) const STRANGER: &str = "192.0.2.66:40000";
 /// A member of the group.
 pub(crate) const GATEWAY: &str = "198.51.100.1";
 
-/// A registration whose connection has closed, so that requests go to the host of its contact.
+/// A registration with a closed connection, so that requests go to the host of its contact.
 pub(crate) fn lost(n: u8, contact: &str, from: &str) -> Binding {
     Binding {
         received: Flow {

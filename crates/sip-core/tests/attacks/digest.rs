@@ -23,8 +23,8 @@ fn challenged() -> (Bench, String) {
     (bench, nonce)
 }
 
-/// Sends a MESSAGE with these header lines; the status of the only answer. Whoever they may be taken to be from
-/// is nobody whom the store knows.
+/// Sends a MESSAGE with these header lines; the status of the only response. The store knows no user
+/// of any name that they may have.
 #[track_caller]
 fn refusal(bench: &mut Bench, branch: usize, lines: &str) -> String {
     let text = request("MESSAGE", URI, &format!("b{branch}"), lines).replace("c1@", &format!("c{branch}@"));
@@ -38,7 +38,7 @@ fn refusal(bench: &mut Bench, branch: usize, lines: &str) -> String {
     sent.first_line().to_owned()
 }
 
-/// `good` broken in many ways, and what its sender is told.
+/// `good` broken in many ways, and the response to each.
 fn broken(good: &str) -> Vec<(String, &'static str)> {
     let many: String = (0..100).map(|n| format!(", p{n}=v")).collect();
     let long = "x".repeat(40_000);
@@ -116,7 +116,7 @@ fn broken_digest_headers_let_nobody_in() {
     bench.assert_idle();
 }
 
-/// After all that, who is right is let in, once.
+/// After all that, a client with good credentials is let in, once.
 #[test]
 fn good_credentials_beside_broken_ones() {
     let (mut bench, nonce) = challenged();

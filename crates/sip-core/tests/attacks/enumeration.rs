@@ -1,6 +1,6 @@
-//! Which users there are: what a stranger is told, and what is done for him in which order. Time is not
-//! measured here; the only step whose time differs by orders of magnitude is a question to a back-end, and
-//! it is told by which questions leave.
+//! The users that there are: what the responses to a stranger reveal, and what is done for it in
+//! which order. Time is not measured here. The only step with a time that differs by orders of
+//! magnitude is a query to a back-end, and the queries that leave show it.
 
 use sip_core::query::{Answer, QueryKind, Unavailable};
 
@@ -27,8 +27,8 @@ fn remember(bench: &Bench, user: &str, known: bool) {
         .insert(key, known.then_some(secrets));
 }
 
-/// What a request of `user` with a wrong password is told, with the nonce and the user's name taken out, and
-/// how many questions it cost.
+/// The response to a request of `user` with a wrong password, and the number of queries that it cost.
+/// The nonce and the user's name are taken out.
 fn probe(bench: &mut Bench, method: &str, user: &str, found: bool) -> (String, usize) {
     let uri = if method == "REGISTER" {
         "sip:example.com"
@@ -86,8 +86,8 @@ fn an_answer_tells_nobody_who_exists() {
     }
 }
 
-/// Who has no nonce of ours, or another's, costs nobody a question: a prober comes back with a nonce that
-/// was given to his address, and then he is seen.
+/// A request without a nonce of ours, or with another's, costs no query. A prober must come back with
+/// a nonce that was sent to its address, and is seen then.
 #[test]
 fn nobody_is_looked_up_before_a_good_nonce() {
     for user in ["alice", "nosuch"] {
@@ -107,7 +107,7 @@ fn nobody_is_looked_up_before_a_good_nonce() {
     }
 }
 
-/// While the store is away who is unknown and who is known are told the same.
+/// While the store is away, an unknown and a known user get the same response.
 #[test]
 fn nor_does_a_store_that_is_away() {
     let mut told = vec![];
@@ -132,8 +132,8 @@ fn nor_does_a_store_that_is_away() {
     assert!(told[0].starts_with("SIP/2.0 503"), "{told:?}");
 }
 
-/// Who is called without credentials is told nothing at all; who has some learns who is registered, which he
-/// would by calling, and nothing of who exists.
+/// A call without credentials reveals nothing at all about the callee. A caller with an account
+/// learns which users are registered, as it would by calling, and nothing of which users exist.
 #[test]
 fn who_is_not_registered_and_who_is_nobody_are_alike() {
     let mut config = config();

@@ -141,7 +141,7 @@ fn unique_users_are_bounded() {
     }
 }
 
-/// Of the attempts of a flood no more is told than the shell takes.
+/// A flood of attempts makes no more events than the shell takes.
 #[test]
 fn events_of_a_flood_are_bounded() {
     let mut config = small(config());
@@ -213,7 +213,7 @@ fn registrations_are_bounded() {
             unavailable += usize::from(sent.first_line().starts_with("SIP/2.0 503"));
         }
         while let Some(query) = bench.endpoint.poll_query() {
-            // What is to be undone is told, and nobody waits for it.
+            // Changes to be undone are sent to the store, and no request waits for them.
             waiting += usize::from(query.id.is_some());
         }
         assert_within(&bench);
@@ -228,8 +228,8 @@ fn registrations_are_bounded() {
     assert_eq!((g.parked_requests, g.parked_bytes, g.timers), (0, 0, 0));
 }
 
-/// Where nobody is asked who he is, registrations take no more than they may: then nobody comes to those
-/// that are there, who may refresh, become longer within an eighth more, and leave.
+/// Where no credentials are needed, registrations take no more than they may. Then no user can be
+/// added. Users with bindings may refresh them, lengthen them within an eighth more, and leave.
 #[test]
 fn an_open_registrar_is_bounded() {
     const BYTES: usize = 100_000;

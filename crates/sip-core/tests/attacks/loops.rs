@@ -7,7 +7,7 @@ use sip_core::transport::{Flow, Transport};
 use crate::common::{Bench, CALLER, PROXY, Sent, listener, request, tcp_flow, udp_flow};
 use crate::forks::{BOB, answer, location, phone, register, with_contact};
 
-/// A registration whose connection has gone, so that its contact is the way.
+/// A registration with a closed connection, so that its contact is the way.
 pub(crate) fn lost(n: u8, contact: &str) -> Binding {
     Binding {
         received: Flow {

@@ -174,7 +174,8 @@ fn no_side_reaches_a_gateway_that_it_did_not_call() {
     }
 }
 
-/// The initiator has its own mark only: as the callee, whom fewer questions are asked, it counts for nothing.
+/// The initiator has its own mark only: as the callee, which is challenged less, it counts for
+/// nothing.
 #[test]
 fn no_side_speaks_as_the_other() {
     let mut bench = Bench::new(&guarded(StateMode::Transaction));
@@ -478,7 +479,7 @@ fn a_domain_that_begins_to_ask_asks_in_its_dialogs() {
         free.name = format!("open{number}.example").into_bytes().into();
         config.domains.push(free);
     }
-    // Marks say who has an account where some domain asks for credentials.
+    // Marks say which side has an account where some domain asks for credentials.
     config.domains[1].auth.methods = vec![b"OPTIONS"[..].into()];
     let mut bench = Bench::new(&config);
     let call = Call::to_phone(&mut bench);

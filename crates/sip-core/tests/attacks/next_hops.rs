@@ -1,4 +1,5 @@
-//! Contacts and redirects that lead to the next hop of a rule, which no group has: past the rule, and whom it lets through.
+//! Contacts and redirects that lead to the next hop of a rule, which no group has: past the rule, and
+//! past the callers that it lets through.
 
 use sip_core::config::{Config, Route, When};
 

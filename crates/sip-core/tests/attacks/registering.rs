@@ -1,4 +1,4 @@
-//! Registrations that would lead somebody's calls away, or ours to places that a stranger chose.
+//! Registrations that would lead another user's calls away, or ours to places that a stranger chose.
 
 use sip_core::config::{Config, Durability, Network};
 use sip_core::transport::Transport;
@@ -26,7 +26,7 @@ fn bench(config: &Config) -> Bench {
     bench
 }
 
-/// What a request of `user`, with good credentials, is told.
+/// The response to a request of `user`, with good credentials.
 fn authenticated(
     bench: &mut Bench,
     method: &str,
@@ -82,7 +82,7 @@ fn nobody_registers_anothers_address() {
             register(&mut bench, to, contact)
         };
         assert!(told.first_line().starts_with(status), "{to}: {}", told.text);
-        // Whatever it was told, nobody else's calls come to him.
+        // Whatever the response, no other user's calls come to it.
         bench.endpoint.reconfigure(&config_without_auth());
         let sent = bench.udp(
             "192.0.2.77:5060",
@@ -126,7 +126,7 @@ fn a_path_of_a_browser_leads_nowhere() {
     }
 }
 
-/// RFC 3327 §6: who writes Path says where all calls of a user go, and by whom.
+/// RFC 3327 §6: a Path says where all calls of a user go, and by which hosts.
 #[test]
 fn a_path_leads_back_or_is_refused() {
     const REFUSED: &str = "SIP/2.0 403 Path Not Trusted";
@@ -216,7 +216,7 @@ fn a_preferred_identity_is_his_own() {
                 &format!("P-Preferred-Identity: {preferred}\r\nContent-Length"),
             )
         });
-        // Nobody is registered: who may speak is told that.
+        // No user is registered: a caller that may use its identities gets that response.
         let line = if passes { "SIP/2.0 480" } else { "SIP/2.0 403" };
         assert!(
             told.first_line().starts_with(line),

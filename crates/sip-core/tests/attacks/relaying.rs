@@ -1,4 +1,4 @@
-//! Nobody relays through this server, or speaks for others, who may not.
+//! Relaying through this server, and speaking for other users, without the right to do so.
 
 use sip_core::auth::digest;
 use sip_core::config::{Action, Network, Relay, RelayTarget, Route, When};
@@ -55,7 +55,8 @@ fn nothing_is_relayed_without_credentials() {
         "KDMQ",
         "invite",
     ];
-    // With a tag it is in a dialog for the callee's phone; not for us, who issued no Route.
+    // With a tag it is in a dialog for the callee's phone, but not for this server, which issued no
+    // Route.
     for to_tag in ["", ";tag=t1"] {
         for from in ["alice@example.com", "mallory@foreign.example"] {
             for method in methods {
@@ -113,7 +114,7 @@ fn a_dialog_goes_on_without_more_credentials() {
     }
 }
 
-/// Neither his own domain nor that of who he calls is ours.
+/// Neither the caller's domain nor the callee's is ours.
 #[test]
 fn a_stranger_reaches_no_stranger() {
     for method in [
@@ -231,8 +232,8 @@ fn routed(asker: Asker, method: &str, uri: &str, route: &str, to_tag: &str) -> V
     bench.udp(CALLER, &text("second", &lines))
 }
 
-/// Loose routing with a Route that we never issued (RFC 3261 §16.4, §26.1.2): refused whoever asks, before he is
-/// asked who he is.
+/// Loose routing with a Route that we never issued (RFC 3261 §16.4, §26.1.2): refused for any caller,
+/// before it is challenged.
 #[test]
 fn a_route_that_was_never_issued_leads_nowhere() {
     for asker in [Asker::Stranger, Asker::Alice, Asker::Anybody] {
@@ -282,7 +283,7 @@ fn a_route_of_ours_without_its_mark_is_none() {
     }
 }
 
-/// An ACK is answered by nobody and challenged by nobody: outside a dialog it goes nowhere.
+/// An ACK has no response and no challenge: outside a dialog it goes nowhere.
 #[test]
 fn an_ack_outside_a_dialog_goes_nowhere() {
     let mut config = guarded();
@@ -302,8 +303,8 @@ fn an_ack_outside_a_dialog_goes_nowhere() {
     }
 }
 
-/// A contact that leads back here: what comes then has been sent by this server, whose address a rule or
-/// the trust domain may hold, and is a stranger's all the same.
+/// A contact that leads back here: the request is then sent by this server itself. A rule or the
+/// trust domain may hold the server's address, but the request is a stranger's all the same.
 #[test]
 fn the_server_does_not_believe_itself() {
     use crate::common::PROXY;

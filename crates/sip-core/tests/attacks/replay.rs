@@ -54,7 +54,7 @@ fn assert_passes(bench: &mut Bench, flow: Flow, text: &str) {
     assert!(sent.iter().any(|s| s.address() == CALLEE), "{sent:?}");
 }
 
-/// He who sent this is asked for credentials, and nobody for his secret.
+/// The sender of this is challenged, and no secret is looked up.
 #[track_caller]
 fn assert_challenged(bench: &mut Bench, flow: Flow, text: &str, stale: bool) {
     let sent = one(bench.receive(flow, text));
@@ -96,8 +96,8 @@ fn a_count_serves_one_message() {
     }
 }
 
-/// Used again by who heard it, from elsewhere or as another transaction. Over a stream, too, where nobody need
-/// show that he receives what goes to his address.
+/// Used again by an eavesdropper, from another address or as another transaction. Over a stream, too,
+/// where a source need not show that it receives what goes to its address.
 #[test]
 fn a_count_serves_once() {
     let mut bench = guarded();
@@ -169,13 +169,13 @@ fn credentials_for_something_else_are_none() {
     }
 }
 
-/// A nonce of another realm, of another server, or of nobody.
+/// A nonce of another realm, of another server, or of none.
 #[test]
 fn a_nonce_that_was_not_issued_here_is_none() {
     let mut node = policy();
     node.node_id = 7;
     let foreign = challenge(&mut Bench::new(&node));
-    // Another domain of the same server, to whose users it gives nonces as well.
+    // Another domain of the same server, which gives nonces to its users as well.
     let mut config = policy();
     let mut other: Domain = config.domains[0].clone();
     other.name = b"example.org"[..].into();

@@ -139,7 +139,7 @@ fn assert_plain(sent: &Sent) {
     }
 }
 
-/// Sends a request with each spelling; what goes on shows the header to nobody, and is plain.
+/// Sends a request with each spelling; what goes on has the header for no reader, and is plain.
 fn assert_stripped(name: &str, value: &str) {
     let mut relayed = 0;
     for state in [StateMode::Stateless, StateMode::Transaction] {
@@ -168,8 +168,8 @@ fn no_spelling_of_a_claim_goes_on() {
     }
 }
 
-/// Credentials for our realm end here (RFC 3261 §22.3): who hears them further on has a hash to try
-/// passwords against.
+/// Credentials for our realm end here (RFC 3261 §22.3): a host that hears them further on has a hash
+/// to try passwords against.
 #[test]
 fn no_spelling_of_credentials_goes_on() {
     let value = "Digest username=\"alice\", realm=\"example.com\", nonce=\"x\", uri=\"sip:bob@example.com\", \
@@ -273,7 +273,7 @@ fn what_claims_nothing_goes_on() {
     }
 }
 
-/// From who is trusted it goes on as it came.
+/// From a trusted source it goes on as it came.
 #[test]
 fn trusted_peers_may_assert() {
     let mut config = config();

@@ -1,5 +1,5 @@
-//! Flow tokens and dialog marks that are not as this server wrote them (RFC 5626 §5.2): whoever is called
-//! learns his own, and nobody's else.
+//! Flow tokens and dialog marks that are not as this server wrote them (RFC 5626 §5.2): a callee
+//! learns its own, and no other.
 
 use sip_core::config::{Config, StateMode};
 use sip_core::transport::{Flow, Transport};
@@ -54,7 +54,7 @@ fn reaches_the_browser(bench: &mut Bench, text: &str) -> bool {
     sent.iter().any(|s| s.address() == BROWSER)
 }
 
-/// What its sender is told, and nobody else.
+/// The response to its sender; no other host gets anything.
 #[track_caller]
 fn refusal(bench: &mut Bench, text: &str) -> String {
     let sent = one(bench.udp(CALLER, text));
@@ -110,8 +110,8 @@ fn a_token_leads_nowhere_in_another_dialog() {
     assert!(!reaches_the_browser(&mut bench, &outside));
 }
 
-/// After a restart the connection that a token names is nobody's, or another's (generations are drawn
-/// anew): the request leaves for that connection only, and for that peer only.
+/// After a restart the connection that a token names belongs to no peer, or to another (generations
+/// are drawn anew). The request leaves for that connection only, and for that peer only.
 #[test]
 fn a_token_from_before_a_restart_is_pinned_to_what_is_gone() {
     let mut bench = Bench::new(&located());

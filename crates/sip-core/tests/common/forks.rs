@@ -183,7 +183,7 @@ pub fn answer_with(b: &mut Bench, request: &Sent, status: &str, extra: &str) -> 
     b.receive(request.to, &response_of(request, status, extra))
 }
 
-/// The response that whoever got `request` makes.
+/// The response of the user agent that got `request`.
 pub fn response_of(request: &Sent, status: &str, extra: &str) -> String {
     response(request, status, extra).replace(";tag=t1", &format!(";tag=t{}", who(request)))
 }

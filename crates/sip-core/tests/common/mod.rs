@@ -311,8 +311,8 @@ impl Bench {
         *self.endpoint.counters()
     }
 
-    /// Nothing is left: no transaction, no timer, nothing parked, nobody live; and of connections only
-    /// what is registered over them.
+    /// Nothing is left: no transaction, no timer, nothing parked, nothing live; and of connections
+    /// only what is registered over them.
     pub fn assert_idle(&self) {
         let g = self.endpoint.gauges();
         assert_eq!(
