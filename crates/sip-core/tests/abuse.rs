@@ -81,7 +81,7 @@ fn a_flood_is_cut_to_the_rate_and_others_are_heard() {
     assert_eq!(heard(&mut b, udp_flow(FLOODER), 1_000), 10);
     assert_eq!(b.counters().dropped_rate, 980 + 5 + 5 + 990);
     assert_eq!(b.endpoint.gauges().sources, 1, "the other's bucket is full again");
-    // Told once, not for each message.
+    // Reported once, not for each message.
     assert_eq!(
         events(&mut b),
         [Event::SourceLimited {
@@ -325,7 +325,7 @@ fn a_message_that_is_handed_over_is_counted_where_it_came() {
     assert_eq!(heard(&mut workers[owner], udp_flow(FLOODER), 1), 1);
 }
 
-/// Everybody but bob and those trusted must authenticate; alice's password is known.
+/// All users but bob and the trusted must authenticate; alice's password is known.
 fn guarded() -> Bench {
     let mut config = trusting();
     config.abuse.rate = 0;
@@ -400,7 +400,7 @@ fn a_guess_by_datagram_counts_only_where_the_nonce_was_sent() {
             guess(&mut b, here, udp_flow("198.51.100.7:999"), user),
             Some(true)
         );
-        // Who writes another's address has not read what was sent there.
+        // An attacker that writes another address has not read what was sent there.
         assert_eq!(guess(&mut b, here, there, user), None);
         // Connections are what they are.
         assert_eq!(
@@ -518,7 +518,7 @@ fn a_scan_by_datagram_is_told_now_and_then_and_counts_where_the_source_is_certai
     };
     assert_eq!(told, [expected]);
     assert_eq!(b.counters().dropped_scanner, 10);
-    // It answers a challenge that went there.
+    // It uses the nonce of a challenge that went there.
     let challenge = one(b.udp(FLOODER, &register("n1", "")));
     let line = login("REGISTER", "sip:example.com").line(&nonce_of(&challenge));
     let scanned = |from: &str, b: &mut Bench| {

@@ -25,8 +25,8 @@ fn count(call: &mut Call, calls: u32) -> u64 {
     allocations() - before
 }
 
-/// Once everything is over, as much is held as the times before, to the byte, whatever came of
-/// the calls: ended, never answered after a 180, or never answered at all.
+/// Once everything is over, as much is held as the times before, to the byte, whatever the end of the
+/// calls: ended, without a response after a 180, or without any response.
 #[test]
 fn what_quiet_leaves_does_not_grow() {
     let mut calls = Call::new(StateMode::Transaction);

@@ -233,7 +233,7 @@ fn replays_are_refused_and_retransmissions_are_not() {
     );
 }
 
-/// Nobody learns whether a user exists, nor whether he has a hash of that algorithm.
+/// No client learns whether a user exists, nor whether it has a hash of that algorithm.
 #[test]
 fn a_wrong_password_and_an_unknown_user_look_alike() {
     for state in [StateMode::Stateless, StateMode::Transaction] {
@@ -346,7 +346,7 @@ fn credentials_that_are_broken_or_for_another_uri_are_400() {
             format!("SIP/2.0 400 {reason}")
         );
     }
-    // An answer for another method is a wrong one.
+    // A digest response for another method is a wrong one.
     let other = Login {
         method: "INVITE".into(),
         ..login("MESSAGE", BOB)
@@ -544,7 +544,7 @@ fn a_request_waits_for_secrets_that_are_not_at_hand() {
             one(b.udp(CALLEE, &response(&out, "200 OK", ""))).first_line(),
             "SIP/2.0 200 OK"
         );
-        // The answer comes twice: nothing.
+        // The result comes twice: nothing.
         assert!(
             b.answer(&query, Answer::Credentials(Ok(Some(secrets()))))
                 .is_empty()

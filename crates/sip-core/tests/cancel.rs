@@ -18,7 +18,7 @@ fn ringing() -> (Bench, Vec<Sent>) {
     (b, sent)
 }
 
-/// The final answer to the caller among what left.
+/// The final response to the caller among what left.
 fn told(sent: &[Sent]) -> Vec<String> {
     let mut told: Vec<String> = brief(sent)
         .into_iter()
@@ -224,7 +224,7 @@ fn copies_of_every_message_change_nothing() {
     let out = b.udp(CALLER, &cancel());
     assert_eq!(sorted(&out), ["1 CANCEL", "2 CANCEL", "caller 200"]);
     assert_eq!(brief(&b.udp(CALLER, &cancel())), ["caller 200"]);
-    // Ours are repeated until they are answered.
+    // Ours are repeated until they have a response.
     assert_eq!(sorted(&b.pass(510)), ["1 CANCEL", "2 CANCEL"]);
     for s in &sent {
         let cancel = to(&out, &who(s));
@@ -326,7 +326,8 @@ fn our_cancel_may_get_lost() {
     end(&mut b);
 }
 
-/// Timer C ends what rang and never answered; its other address does not ring for as long again.
+/// Timer C ends what rang without a final response; its other address does not ring for as long
+/// again.
 #[test]
 fn what_rang_in_vain_rings_nowhere_else() {
     let mut config = config();

@@ -361,7 +361,7 @@ fn what_belongs_to_nothing_is_dropped() {
     assert_eq!(b.counters().responses_flawed, 0);
 }
 
-/// The other phone goes on ringing; where none answers, a better answer than 502 goes to the caller.
+/// The other phone goes on ringing; if none accepts, a better response than 502 goes to the caller.
 #[test]
 fn one_flawed_branch_does_not_end_the_others() {
     for grave in [true, false] {
@@ -416,8 +416,8 @@ fn a_flawed_2xx_in_a_dialog_is_acknowledged_and_ends_nothing() {
     );
 }
 
-/// Of two phones that get a MESSAGE, one's flawed answer does not hide the other's; and where it was a 2xx, no
-/// refusal goes on: the sender would send another.
+/// Of two phones that get a MESSAGE, one's flawed response does not hide the other's. If it was a
+/// 2xx, no refusal goes on: the sender would send another.
 #[test]
 fn one_flawed_answer_to_a_message_does_not_hide_the_other() {
     for (flawed, other, expected) in [
@@ -439,7 +439,7 @@ fn one_flawed_answer_to_a_message_does_not_hide_the_other() {
     }
 }
 
-/// A clean copy comes after the 502: the callee has been hung up, and the caller has its answer.
+/// A clean copy comes after the 502: the callee has got its BYE, and the caller has its response.
 #[test]
 fn a_clean_copy_of_a_flawed_2xx_comes_too_late() {
     let (mut b, sent) = begun("INVITE", StateMode::Transaction);
@@ -449,7 +449,7 @@ fn a_clean_copy_of_a_flawed_2xx_comes_too_late() {
     assert_eq!(out, [below("ACK sip:bob@192.0.2.21:5070;transport=udp SIP/2.0")]);
 }
 
-/// A copy that was damaged on its way, of an answer that the caller has.
+/// A copy that was damaged on its way, of a response that the caller has.
 #[test]
 fn a_flawed_copy_of_a_good_2xx_ends_nothing() {
     let (mut b, sent) = begun("INVITE", StateMode::Transaction);
@@ -459,7 +459,7 @@ fn a_flawed_copy_of_a_good_2xx_ends_nothing() {
     assert_eq!(lines(&b.udp(CALLEE, &ok)), [above("200 OK")]);
 }
 
-/// Who has accepted is the end of it: another member would ring once more.
+/// A 2xx of a member is the end of it: another member would ring once more.
 #[test]
 fn what_a_member_accepted_is_not_tried_at_the_next() {
     use crate::forks::{brief, group, grouped};
@@ -673,7 +673,7 @@ fn a_callee_whose_2xx_breaks_its_stream_is_hung_up() {
     }
 }
 
-/// The callee rings, and answers on another connection.
+/// The callee rings, and responds on another connection.
 #[test]
 fn a_provisional_response_that_breaks_its_stream_ends_nothing() {
     for (what, by, closes) in grave_on_a_stream() {

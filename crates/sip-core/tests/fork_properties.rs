@@ -34,13 +34,13 @@ const STATUSES: [&str; 12] = [
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A branch, counted around, answers; one that has answered repeats its answer.
+    /// A branch, counted around, responds; one that has a final response repeats it.
     Respond(usize, usize),
     Pass(u64),
     Cancel,
     InviteAgain,
     Undelivered(usize),
-    /// Name service answers the question that has waited longest.
+    /// Name service gives the result of the query that has waited longest.
     Name(bool),
 }
 
@@ -230,7 +230,7 @@ impl Watch {
         }
     }
 
-    /// The caller gets an answer.
+    /// The caller gets a response.
     fn told(&mut self, sent: &Sent, status: u16) {
         let tag = format!("{status} {}", sent.header("To"));
         if sent.header("CSeq").ends_with("CANCEL") {
@@ -270,7 +270,7 @@ impl Watch {
         if branch.unreachable {
             return;
         }
-        // Who has answered repeats himself.
+        // A branch that has responded repeats its response.
         let status = branch.answered.unwrap_or(STATUSES[status]);
         let lives = branch.lives(self.b.now_us);
         let first = branch.answered.is_none();
@@ -296,7 +296,7 @@ impl Watch {
             ""
         };
         let refused = self.refused_by_all;
-        // Others may be begun by this very answer, but not by a 6xx.
+        // Others may be begun by this very response, but not by a 6xx.
         let out = answer_with(&mut self.b, &invite, status, extra);
         self.refused_by_all = refused;
         self.see(out);

@@ -157,7 +157,7 @@ fn a_2xx_after_our_480_goes_on() {
             .find(|s| s.first_line().starts_with("SIP/2.0"))
             .unwrap();
         assert_eq!(told.first_line(), "SIP/2.0 480 Temporarily Unavailable");
-        // Who rings now is cancelled.
+        // A phone that rings now is cancelled.
         assert_eq!(brief(&answer(&mut b, &second, "180 Ringing")), ["2 CANCEL"]);
         let late = one(answer(&mut b, &sent[1], "200 OK"));
         assert_eq!((late.first_line(), late.to), ("SIP/2.0 200 OK", told.to));
@@ -209,7 +209,7 @@ fn the_best_answer_goes_on() {
     }
 }
 
-/// Nobody answers one, another is busy.
+/// One phone does not respond, another is busy.
 #[test]
 fn a_time_out_is_worse_than_any_answer() {
     let mut b = registered(&location(), &[phone(1), phone(2)]);
@@ -451,7 +451,7 @@ fn another_flow_of_an_instance_is_tried_when_the_first_is_gone() {
     }
 }
 
-/// RFC 5626 §5.3.1: after any other final answer the instance gets no second request.
+/// RFC 5626 §5.3.1: after any other final response the instance gets no second request.
 #[test]
 fn an_instance_that_answered_is_not_asked_again() {
     for status in [
@@ -561,7 +561,7 @@ fn named(n: u8) -> Binding {
     }
 }
 
-/// Answers in any order, and one that never comes.
+/// Results in any order, and one that never comes.
 #[test]
 fn targets_that_wait_for_names_begin_when_theirs_is_known() {
     let phones = [named(1), named(2), named(3), phone(4), with_q(5, 100)];
@@ -593,7 +593,7 @@ fn targets_that_wait_for_names_begin_when_theirs_is_known() {
     );
     answer(&mut b, &sent[0], "404 Not Found");
     answer(&mut b, &third[0], "404 Not Found");
-    // The second is never answered: its time is over, and those of lower q get their turn.
+    // The second never has a result: its time is over, and those of lower q get their turn.
     let out = b.pass(5_100);
     assert_eq!(brief(&out), ["5 INVITE"]);
     let out = answer(&mut b, &out[0], "410 Gone");

@@ -302,7 +302,7 @@ fn responses_go_where_via_says() {
             let sent = b.udp("192.0.2.10:40000", &text).pop().unwrap();
             let out = one(b.udp(CALLEE, &response(&sent, "200 OK", "")));
             assert_eq!(out.address(), to, "{state:?} {via}");
-            // What we answer ourselves goes there, too.
+            // Our own responses go there, too.
             let out = one(b.udp(
                 "192.0.2.10:40000",
                 &text

@@ -385,7 +385,7 @@ fn a_member_that_fails_again_and_again_gets_no_calls_for_a_while() {
     answer(&mut b, &sent, "486 Busy Here");
     b.pass(30_100);
     assert_eq!(state(&config, &b), [UP, UP]);
-    // One more is enough; an answer wipes all out.
+    // One more is enough; a response wipes all out.
     let sent = one(call_number(&mut b, 3));
     assert_eq!(who(&sent), "g1");
     let next = b.undelivered(&sent);
@@ -527,14 +527,14 @@ fn other_requests_fail_over_as_well() {
     let second = out[0].clone();
     let out = b.pass(2_100);
     let third = to(&out, "g3");
-    // What was left may still answer.
+    // A member that was left may still respond.
     assert_eq!(brief(&answer(&mut b, &second, "200 OK")), ["caller 200"]);
     assert!(answer(&mut b, &third, "200 OK").is_empty());
     end(&mut b);
 }
 
-/// Whoever sent a MESSAGE hears of no time-out (RFC 4320 §4.2): the last member may take its time,
-/// and a copy meanwhile goes nowhere.
+/// The sender of a MESSAGE gets no time-out (RFC 4320 §4.2): the last member may take its time, and a
+/// copy meanwhile goes nowhere.
 #[test]
 fn the_last_member_may_answer_a_message_late() {
     let mut b = Bench::new(&grouped(group(Distribution::RoundRobin, 2)));
@@ -647,10 +647,10 @@ fn members_are_probed_in_turn_and_their_answers_judged() {
     assert_eq!(state(&config, &b), [UP, FAILED]);
     assert_eq!(events(&mut b), [failed(2)]);
     assert_eq!((b.counters().probes_failed, b.counters().probes_answered), (2, 2));
-    // A late answer to what was given up is a stray one.
+    // A late response to a probe that was given up is a stray one.
     assert!(answer(&mut b, &two, "200 OK").is_empty());
     assert_eq!(state(&config, &b), [UP, FAILED]);
-    // No call goes there until it has answered twice.
+    // No call goes there until it has responded twice.
     for n in 1..3 {
         let sent = one(call_number(&mut b, n));
         assert_eq!(who(&sent), "g1");
@@ -698,7 +698,7 @@ fn names_of_members_are_looked_up_for_probes() {
     let probe = one(b.pass(300));
     assert_eq!(brief(std::slice::from_ref(&probe)), ["g7 OPTIONS"]);
     ok(&mut b, &probe);
-    // No answer of name service counts as a failure.
+    // A look-up without a result counts as a failure.
     b.pass(61_000);
     let failures = config.groups[0].members[0].health.failures();
     let mut b = Bench::new(&config);
@@ -750,7 +750,7 @@ fn only_the_first_worker_probes_and_all_see_what_it_learns() {
     ];
     assert!(workers[1].pass(100_000).is_empty());
     let probe = one(workers[0].pass(10));
-    // The answer comes by another worker's socket, and is handed over.
+    // The response comes by another worker's socket, and is handed over.
     let response = response_of(&probe, "503 Service Unavailable", "");
     let handled = workers[1].handle(probe.to, &response);
     assert_eq!(

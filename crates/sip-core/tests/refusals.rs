@@ -55,7 +55,7 @@ fn a_phone_that_cannot_be_reached_is_unavailable() {
     );
 }
 
-/// The host of its Contact has no address. That name service does not answer is another matter: 500.
+/// The host of its Contact has no address. That name service gives no result is another matter: 500.
 #[test]
 fn a_phone_whose_host_has_no_address_is_unavailable() {
     let lost = |n| {

@@ -306,7 +306,7 @@ fn nobody_registers_for_another() {
     let own = register(3, "<sip:x@10.0.0.30>", &next).replace("To: <sip:bob@", "To: <sip:alice@");
     let out = one(b.udp(PHONE, &own));
     assert_eq!((out.first_line(), contacts(&out).len()), ("SIP/2.0 200 OK", 1));
-    // A retransmission is answered as the first was.
+    // A retransmission gets the same response as the first.
     assert_eq!(one(b.udp(PHONE, &own)).text, out.text);
 }
 
@@ -693,7 +693,7 @@ fn a_copy_does_not_outlive_the_undoing_of_the_first() {
     let out = b.answer(&second, Answer::Saved(Ok(())));
     assert_eq!(one(out).first_line(), "SIP/2.0 500 Server Internal Error");
     assert_eq!(one(call(&mut b, "sip:bob@example.com")).first_line(), UNAVAILABLE);
-    // Two copies that are both stored are both answered.
+    // Two copies that are both stored both get a response.
     for query in twice(&mut b, &register(2, "<sip:new@10.0.0.30>", "")) {
         assert_eq!(
             one(b.answer(&query, Answer::Saved(Ok(())))).first_line(),

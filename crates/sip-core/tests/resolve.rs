@@ -97,7 +97,7 @@ fn services_then_addresses_then_the_request() {
         ["198.51.100.1:5061 MESSAGE sip:bob@example.com SIP/2.0"]
     );
     b.no_query();
-    // Then for a minute more, while they are asked for anew; and, as no answer comes, for another
+    // Then for a minute more, while they are asked for anew; and, as no result comes, for another
     // from when that is known.
     b.pass(61_000);
     let out = b.udp(CALLER, &request("MESSAGE", "sip:bob@example.com", "a3", ""));
@@ -228,7 +228,7 @@ fn equal_questions_are_asked_once() {
     let out = b.answer(&query, Answer::Resolved(Ok(records)));
     assert_eq!(lines(&out), vec![invite_to("198.51.100.1:5070"); 3]);
     assert_eq!(b.endpoint.gauges().parked_requests, 0);
-    // A late second answer changes nothing.
+    // A late second result changes nothing.
     assert!(b.answer(&query, Answer::Resolved(Err(Unavailable))).is_empty());
 }
 
@@ -269,7 +269,7 @@ fn without_an_address_the_answer_is_500() {
     }
 }
 
-/// However fast its records end, and however slow the answers, a request does not ask for ever.
+/// However fast its records end, and however slow the results, a request does not ask for ever.
 #[test]
 fn records_that_end_at_once_and_slow_answers_end() {
     let mut b = Bench::new(&to("sip:gw.example.net"));
@@ -386,7 +386,7 @@ fn a_503_of_the_only_address_goes_on_as_500() {
             [format!("{CALLER} SIP/2.0 500 Server Internal Error")]
         );
     }
-    // No other answer is touched, and no other address asked.
+    // No other response is touched, and no other address tried.
     let (mut b, first) = two();
     let out = b.udp("198.51.100.1:5070", &response(&first[0], "500 Oops", ""));
     assert_eq!(lines(&out[1..]), [format!("{CALLER} SIP/2.0 500 Oops")]);
@@ -618,7 +618,7 @@ fn a_new_answer_serves_the_next_call_and_one_under_way_keeps_its_list() {
             "after its ACK"
         );
     }
-    // The new answer's own time counts.
+    // The new result's own time counts.
     b.no_query();
     b.pass(5_001);
     b.udp(CALLER, &call(4));

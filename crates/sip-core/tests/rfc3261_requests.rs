@@ -1,6 +1,6 @@
-//! Rules of RFC 3261 for requests, paragraph by paragraph: what the server answers itself (§8.2,
-//! §11.2), the registrar (§10.3), validation and targets (§16.3 to §16.6), URIs (§19.1) and header
-//! fields (§20), where no other file of tests has them.
+//! Rules of RFC 3261 for requests, paragraph by paragraph: the server's own responses (§8.2, §11.2),
+//! the registrar (§10.3), validation and targets (§16.3 to §16.6), URIs (§19.1) and header fields
+//! (§20), where no other file of tests has them.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use crate::agent;
@@ -56,7 +56,7 @@ fn first_line(config: &Config, text: &str) -> String {
     one(Bench::new(config).udp(CALLER, text)).first_line().to_string()
 }
 
-/// §11.2: Accept, Accept-Encoding, Accept-Language and Supported SHOULD be there; a proxy's answer
+/// §11.2: Accept, Accept-Encoding, Accept-Language and Supported SHOULD be there; a proxy's response
 /// has no Allow and no body.
 #[test]
 fn options_to_this_server_tell_what_it_can() {
@@ -182,7 +182,7 @@ fn a_100_has_the_timestamp_of_its_request() {
 }
 
 /// RFC 4475 §3.1.2.1: a Via of which only sent-by can be read still says where a 400 goes; the
-/// answer has it as it came.
+/// response has it as it came.
 #[test]
 fn a_broken_via_shows_the_way_by_its_host() {
     for (rest, to) in [
@@ -244,8 +244,8 @@ fn what_a_proxy_does_not_need_may_be_malformed() {
     }
 }
 
-/// §16.3 step 3: 0 is not forwarded, whatever the method; OPTIONS too, which MAY be answered but
-/// for which RFC 4475 §3.3.11 wants 483. An ACK ends silently.
+/// §16.3 step 3: 0 is not forwarded, whatever the method. For OPTIONS, which MAY get a response of
+/// its own, RFC 4475 §3.3.11 wants 483, too. An ACK ends silently.
 #[test]
 fn max_forwards_0_ends_here() {
     for method in ["INVITE", "OPTIONS", "NEWMETHOD", "BYE"] {
@@ -444,7 +444,7 @@ fn a_cancel_of_another_method_has_no_effect() {
     assert_eq!(lines(&out), [format!("{CALLER} SIP/2.0 200 OK")]);
 }
 
-/// §10.3: Record-Route in a REGISTER is ignored, and there is none in the answer; nor does a
+/// §10.3: Record-Route in a REGISTER is ignored, and there is none in the response; nor does a
 /// binding get one.
 #[test]
 fn record_route_of_a_register_is_ignored() {

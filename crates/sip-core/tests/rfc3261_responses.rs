@@ -130,7 +130,7 @@ fn the_method_of_cseq_counts() {
         let other = ok.replace("1 INVITE", &format!("1 {method}"));
         assert!(b.udp(CALLEE, &other).is_empty(), "{method}");
     }
-    // That of our CANCEL does not answer the INVITE, nor the INVITE's the CANCEL.
+    // That of our CANCEL is none to the INVITE, nor the INVITE's to the CANCEL.
     b.udp(CALLEE, &response(&sent, "180 Ringing", ""));
     let cancel = b.udp(CALLER, &request("CANCEL", BOB, "a1", "")).remove(1);
     assert!(b.udp(CALLEE, &response(&cancel, "200 OK", "")).is_empty());
@@ -165,7 +165,7 @@ fn branch_sent_by_and_method_make_a_transaction() {
     assert!(b.udp("192.0.2.11:5060", &same).is_empty());
 }
 
-/// §17.2.2: in Completed a retransmission gets the final answer again, and others "MUST be
+/// §17.2.2: in Completed a retransmission gets the final response again, and others "MUST be
 /// discarded".
 #[test]
 fn the_first_final_answer_of_a_non_invite_is_the_only_one() {
@@ -229,7 +229,7 @@ fn copies_of_a_failure_are_acknowledged_for_timer_d() {
     b.assert_idle();
 }
 
-/// RFC 4320 §4.2: no answer goes on once the transaction has ended; one that comes before does.
+/// RFC 4320 §4.2: no response goes on once the transaction has ended; one that comes before does.
 #[test]
 fn a_late_answer_to_a_non_invite_goes_nowhere() {
     for (ms, goes_on) in [(31_000, true), (33_000, false)] {

@@ -83,7 +83,7 @@ fn received_is_added_on_every_transport() {
 }
 
 /// RFC 3581 §4: `rport` is filled in and `received` is there even where both say nothing new; the
-/// answer goes to that port, from the listener that the request came to.
+/// response goes to that port, from the listener that the request came to.
 #[test]
 fn rport_brings_the_answer_to_the_port_of_the_source() {
     let mut config = stateless();

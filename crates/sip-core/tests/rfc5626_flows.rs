@@ -326,7 +326,8 @@ fn who_answers_503_by_his_flow_is_not_asked_again() {
     }
 }
 
-/// Who listens where he came from is found there by his Contact when his connection has gone.
+/// A peer that listens at its source address is reached there by its Contact if its connection has
+/// gone.
 #[test]
 fn a_contact_that_is_the_far_end_is_connected_to() {
     let mut b = Bench::new(&location(StateMode::Transaction));
@@ -353,7 +354,7 @@ fn outbound_over_udp_and_behind_another_proxy() {
         let sent = one(without_100(b.udp("192.0.2.77:3456", &text)));
         let marks = sent.headers("Record-Route");
         assert!(marks.len() == 1 && marks[0].contains('@'), "{marks:?}");
-        // His own requests go on as ever.
+        // The phone's own requests go on as ever.
         let own = in_dialog("INFO", "sip:bob@192.0.2.20", true, &marks).replace("dINFO", method);
         let sent = one(without_100(b.udp("192.0.2.77:3456", &own)));
         assert_eq!(sent.address(), CALLEE);
@@ -442,7 +443,7 @@ fn who_listens_is_called_at_his_contact() {
     assert_eq!((sent.address().as_str(), sent.to.conn), ("192.0.2.30:5062", None));
 }
 
-/// What rings at a browser has ended with its connection; a phone may answer by a new one.
+/// What rings at a browser has ended with its connection; a phone may respond on a new one.
 #[test]
 fn what_rings_when_its_connection_closes() {
     for (transport, ends) in [(Transport::Wss, true), (Transport::Tls, false)] {

@@ -163,7 +163,7 @@ fn a_sips_request_that_came_without_tls_ends_here() {
     let mut b = registered(&trusting, Transport::Tls, "sips:bob@192.0.2.30:5061");
     let sent = called(&mut b, Transport::Tcp, SIPS_BOB);
     assert_eq!(sent.to.transport, Transport::Tls);
-    // What would come back to the trusted one by TLS is not what he has.
+    // The trusted peer did not use TLS, so the Record-Route of its side is no SIPS URI.
     let marks = sent.headers("Record-Route");
     assert!(
         marks.len() == 2

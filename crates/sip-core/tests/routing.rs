@@ -105,7 +105,7 @@ fn a_mark_admits_both_sides_of_its_dialog_and_nobody_else() {
         };
         assert_eq!(lines(&[out]), [expected], "{what}");
     }
-    // Without a valid mark an ACK goes nowhere, and is not answered.
+    // Without a valid mark an ACK goes nowhere, and gets no response.
     assert!(
         b.udp(CALLER, &bye.replace(&mark, &zeros).replace("BYE", "ACK"))
             .is_empty()

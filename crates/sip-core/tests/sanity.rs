@@ -1,4 +1,5 @@
-//! What is refused, what is dropped, and what is never answered (RFC 3261 §8.2, §16.3, §18.1.2).
+//! Messages that are refused, that are dropped, and that never get a response (RFC 3261 §8.2, §16.3,
+//! §18.1.2).
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use crate::common;
@@ -8,7 +9,7 @@ use sip_core::config::StateMode;
 use sip_core::endpoint::Handled;
 use sip_core::transport::Transport;
 
-/// The whole answer to `request`, with `received` where the source is not sent-by.
+/// The whole response to `request`, with `received` where the source is not sent-by.
 fn answer_to(request: &str, status: &str, tag: &str, extra: &str) -> String {
     let mut text = format!("SIP/2.0 {status}\r\n");
     for name in ["Via", "From", "To", "Call-ID", "CSeq"] {
@@ -53,7 +54,7 @@ fn a_refusal_is_made_of_the_request_and_its_tag_is_always_the_same() {
 fn faults_are_refused_with_their_reason() {
     let good = request("OPTIONS", "sip:bob@example.com", "a1", "");
     let cases: &[(&str, &str, &str)] = &[
-        // What becomes what, and the answer.
+        // What becomes what, and the response.
         (
             "CSeq: 1 OPTIONS",
             "CSeq: 1 INVITE",
@@ -551,7 +552,7 @@ fn an_empty_branch_is_none() {
         let sent = b.udp(CALLER, &text);
         assert_eq!(sent.len(), 2, "{empty}: {:?}", lines(&sent));
         assert_eq!(sent[1].address(), CALLEE);
-        // A copy is known, and the answer finds its way.
+        // A copy is known, and the response finds its way.
         assert_eq!(
             lines(&b.udp(CALLER, &text)),
             [format!("{CALLER} SIP/2.0 100 Trying")]

@@ -125,7 +125,7 @@ fn a_provisional_for_a_non_invite_slows_down_and_does_not_go_on() {
     assert_eq!(out.len(), 1, "{out:?}");
     let ok = b.udp(CALLEE, &response(&sent, "200 OK", ""));
     assert_eq!(lines(&ok), [above("200 OK")]);
-    // Retransmissions: of the answer absorbed, of the request answered.
+    // Retransmissions: of the response absorbed, of the request with the response again.
     assert!(b.udp(CALLEE, &response(&sent, "200 OK", "")).is_empty());
     assert_eq!(b.udp(CALLER, &text)[0].text, ok[0].text);
     b.pass(33_000);
@@ -167,7 +167,7 @@ fn streams_have_no_retransmissions_and_no_waiting() {
     );
     assert!(b.pass(31_900).is_empty());
     assert_eq!(b.pass(200)[0].first_line(), "SIP/2.0 408 Request Timeout");
-    // A final answer waits for its ACK only.
+    // A final response waits for its ACK only.
     let mut b = Bench::new(&config);
     let sent = b.receive(flow, &text).remove(1);
     let out = b.udp(CALLEE, &response(&sent, "486 Busy Here", ""));
@@ -249,11 +249,11 @@ fn a_cancel_after_a_provisional_goes_on_at_once_and_once() {
         );
         assert_eq!(out[1].text, crlf(&expected));
         assert_eq!(lines(&b.udp(CALLER, &cancel())), [above("200 OK")]);
-        // Its own retransmissions end with its answer.
+        // Its own retransmissions end with its response.
         assert_eq!(lines(&b.pass(600)), [CANCEL_BELOW]);
         assert!(b.udp(CALLEE, &response(&out[1], "200 OK", "")).is_empty());
         assert!(b.pass(10_000).is_empty());
-        // 64·T1 without an answer to the INVITE: it counts as cancelled (§9.1).
+        // 64·T1 without a final response to the INVITE: it counts as cancelled (§9.1).
         let out = b.pass(22_000);
         assert_eq!(lines(&out)[0], above("487 Request Terminated"));
         assert!(b.udp(CALLER, &ack(&out[0])).is_empty());
@@ -273,7 +273,7 @@ fn a_cancel_that_crosses_a_final_answer_changes_nothing() {
         [above("200 OK")]
     );
     assert_eq!(lines(&b.udp(CALLER, &cancel())), [above("200 OK")]);
-    // After the answer: 200, and nothing else (§9.2).
+    // After the final response: 200, and nothing else (§9.2).
     for status in ["200 OK", "486 Busy Here"] {
         let (mut b, sent) = calling(&config());
         b.udp(CALLEE, &response(&sent, status, ""));
@@ -393,7 +393,7 @@ fn what_cannot_be_delivered_is_answered() {
             .udp(CALLER, &request(method, "sip:bob@example.com", "a1", ""))
             .pop()
             .unwrap();
-        // Somebody else's address, and what was never sent, are not believed.
+        // Another host's address, and what was never sent, are not believed.
         let mut elsewhere = sent.clone();
         elsewhere.to.remote = "192.0.2.21:5060".parse().unwrap();
         assert!(b.undelivered(&elsewhere).is_empty());

@@ -16,7 +16,7 @@ fn long(method: &str, branch: &str) -> String {
     request(method, BOB, branch, &format!("Subject: {}\n", "x".repeat(1_200)))
 }
 
-/// The request of `sent`; answers of ours left out.
+/// The request of `sent`; responses of ours left out.
 fn forwarded(sent: Vec<Sent>) -> Sent {
     let mut requests = sent
         .into_iter()
@@ -46,7 +46,7 @@ fn a_long_request_leaves_by_tcp_and_says_so() {
         "{marks:?}"
     );
     assert_eq!((b.counters().switched_to_tcp, b.counters().switched_back), (1, 0));
-    // No retransmission over a stream, and answers find the branch.
+    // No retransmission over a stream, and responses find the branch.
     assert!(b.pass(3_000).is_empty());
     let flow = tcp_flow(CALLEE, 5);
     let ringing = one(b.receive(flow, &response(&sent, "180 Ringing", "")));
@@ -244,7 +244,7 @@ fn without_state_copies_take_the_same_way_and_an_invite_stays() {
     assert!(sent.header("Via").ends_with(";tz=0"), "{}", sent.header("Via"));
     let ok = response(&sent, "200 OK", "");
     assert_eq!(one(b.receive(tcp_flow(CALLEE, 3), &ok)).to, udp_flow(CALLER));
-    // Refused: by UDP, and the answer finds its way all the same.
+    // Refused: by UDP, and the response finds its way all the same.
     let udp = one(b.undelivered(&sent));
     assert_eq!(
         (udp.to.transport, udp.address().as_str()),

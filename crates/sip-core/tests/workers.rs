@@ -57,7 +57,7 @@ fn all_of_a_call_meets_at_its_owner() {
         owners[owner] += 1;
         assert_eq!(out.len(), 2);
         let sent = out[1].clone();
-        // Whoever gets it: retransmission, CANCEL, responses, ACK.
+        // Whichever worker gets it: retransmission, CANCEL, responses, ACK.
         for at in [0, 1] {
             assert_eq!(two.give(at, CALLER, &invite), (owner, vec![out[0].clone()]));
         }

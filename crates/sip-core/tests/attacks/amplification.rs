@@ -67,7 +67,7 @@ fn text_of(method: &str, branch: &str, extra: &str) -> String {
     request(method, URI, branch, extra)
 }
 
-/// Whatever a stranger asks for, he is answered once, and what he does not acknowledge is not repeated.
+/// Whatever a stranger asks for, it gets one response, which is not repeated without an ACK.
 #[test]
 fn a_stranger_gets_one_datagram_for_one() {
     for method in [
@@ -101,7 +101,7 @@ fn a_stranger_gets_one_datagram_for_one() {
     }
 }
 
-/// A request with as few bytes as make one, since its length is what bounds the answer's.
+/// A request with as few bytes as make one, since its length is what bounds the response's.
 fn short(method: &str, uri: &str, extra: &str) -> String {
     let to = if method == "REGISTER" { URI } else { uri };
     format!(
@@ -387,8 +387,8 @@ fn each_refusal_that_comes_later_is_bounded_too() {
 }
 
 proptest! {
-    /// Whatever a datagram of a stranger asks for, and however often, all answers to it are three times as
-    /// long as it is at most.
+    /// Whatever a datagram of a stranger asks for, and however often, all responses to it are three
+    /// times as long as it is at most.
     #[test]
     fn no_refusal_is_much_longer_than_its_request(
         method in prop::sample::select(vec!["INVITE", "REGISTER", "OPTIONS", "MESSAGE", "BYE", "X"]),
@@ -461,7 +461,7 @@ fn credentials_obtained_elsewhere_prove_nothing() {
         bench.no_query();
         tally.pass(&mut bench, 40_000);
         tally.assert_bounded();
-        // Who has moved answers the new challenge.
+        // A client that has moved uses the new challenge.
         let moved = nonce_of(&answer);
         let again = credentials(&moved, "INVITE", 1);
         let sent = bench.udp(VICTIM, &text_of("INVITE", "c", &again));
@@ -469,7 +469,7 @@ fn credentials_obtained_elsewhere_prove_nothing() {
     }
 }
 
-/// A call of his own, in which the attacker then forges the other side's address: the mark in Route
+/// A call of the attacker's own, in which it then forges the other side's address: the mark in Route
 /// admits a request of the dialog, and proves no address.
 #[test]
 fn a_request_in_a_dialog_is_answered_once() {
@@ -478,7 +478,7 @@ fn a_request_in_a_dialog_is_answered_once() {
         let nonce = nonce_of(&one(bench.udp(CALLER, &text_of("INVITE", "a", ""))));
         let invite = text_of("INVITE", "b", &credentials(&nonce, "INVITE", 1));
         let sent = bench.udp(CALLER, &invite);
-        // The caller has proved himself, and gets his 100 at once (§17.2.1).
+        // The caller is verified, and gets its 100 at once (§17.2.1).
         assert_eq!(sent[0].first_line(), "SIP/2.0 100 Trying");
         let route = sent[1].header("Record-Route").to_owned();
         let within = callees("INVITE", "x", &route);

@@ -54,7 +54,7 @@ fn refusal(invite: &Sent, status: &str) -> String {
 
 #[test]
 fn what_is_sent_again_is_bounded() {
-    // Of the answer itself, and of the ACK to it, which has its To.
+    // Of the response itself, and of the ACK to it, which has its To.
     for in_to in [false, true] {
         let mut bench = Bench::new(&limited(config()));
         let invites = calls(&mut bench);
@@ -121,7 +121,7 @@ fn the_best_answers_of_forks_are_bounded() {
     bench.assert_idle();
 }
 
-/// A better answer leaves nothing of the one before it, however large that was.
+/// A better response leaves nothing of the one before it, however large that was.
 #[test]
 fn better_answers_take_no_more_than_they_are() {
     let mut bench = registered(&limited(location()), &[phone(1), phone(2), phone(3)]);
@@ -250,8 +250,8 @@ fn copies_of_what_has_waited_are_bounded() {
     bench.assert_idle();
 }
 
-/// A connection closes on which many wait: they hear of it some at a time, and what they answer is not held
-/// together, nor its memory kept.
+/// A connection closes on which many transactions wait. They learn it some at a time, and their
+/// responses are not held together, nor their memory kept.
 #[test]
 fn answers_to_all_of_a_connection_do_not_become_one_batch() {
     let mut config = all_transports();

@@ -59,7 +59,7 @@ fn numbers_that_do_not_fit_are_refused() {
     }
 }
 
-/// Dropped where an answer has nothing to copy, or nowhere to go.
+/// Dropped where a response has nothing to copy, or nowhere to go.
 #[test]
 fn what_never_ends_is_refused() {
     for (from, to, status) in [

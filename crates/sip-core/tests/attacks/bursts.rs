@@ -31,7 +31,7 @@ fn invite(transport: Transport, number: usize, sent_by: &str) -> String {
         .replace("c1@", &format!("c{number}@"))
 }
 
-/// Sends so many from one connection, each with another sent-by; the answers, which go back on it.
+/// Sends so many from one connection, each with another sent-by; the responses, which go back on it.
 fn burst(bench: &mut Bench, flow: Flow, count: usize, sent_by: impl Fn(usize) -> String) -> Vec<Sent> {
     let mut answers = vec![];
     for number in 0..count {
@@ -118,7 +118,7 @@ fn answers_to_a_burst_go_to_few_of_the_places_that_it_names() {
     }
 }
 
-/// Nobody opens a WebSocket to a user agent (RFC 7118 §5): what its connection does not take is lost.
+/// No WebSocket is opened to a user agent (RFC 7118 §5): what its connection does not take is lost.
 #[test]
 fn nothing_is_opened_for_a_burst_over_websockets() {
     for transport in [Transport::Ws, Transport::Wss] {

@@ -2,8 +2,8 @@
 
 use crate::common::{Bench, CALLER, config, one, request, response, udp_flow};
 
-/// RFC 3261 §9.1: a CANCEL has Call-ID, From, To and the number of CSeq from its INVITE. Who has seen a branch in a
-/// trace has no right to end the call.
+/// RFC 3261 §9.1: a CANCEL has Call-ID, From, To and the number of CSeq from its INVITE. An attacker
+/// that has seen a branch in a trace has no right to end the call.
 #[test]
 fn a_cancel_is_of_its_invite() {
     let mut bench = Bench::new(&config());

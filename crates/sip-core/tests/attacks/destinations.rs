@@ -578,7 +578,7 @@ fn a_forged_source_registers_no_gateway() {
         assert_eq!(sent.first_line(), status, "{from:?}");
         assert_eq!(bench.counters().contacts_unproved, u64::from(status == refused));
     }
-    // A REGISTER that answers a challenge has proved its source.
+    // A REGISTER with the nonce of a challenge has proved its source.
     let mut bench = registrar(true);
     let nonce = nonce_of(&one(bench.udp(&gateway, &register_request("a", "c1@", CONTACT))));
     let line = login("REGISTER", "sip:example.com").line(&nonce);

@@ -69,7 +69,7 @@ fn probe(bench: &mut Bench, method: &str, user: &str, found: bool) -> (String, u
 #[test]
 fn an_answer_tells_nobody_who_exists() {
     for method in ["INVITE", "REGISTER", "MESSAGE"] {
-        // Asked for: both cost one question. At hand: neither costs any.
+        // Asked for: both cost one query. At hand: neither costs any.
         for (cached, questions) in [(false, 1), (true, 0)] {
             let mut told = vec![];
             for (user, known) in [("alice", true), ("nosuch", false)] {

@@ -69,7 +69,7 @@ fn unique_branches_are_bounded() {
     assert_eq!(bench.counters().limited_transactions, refused as u64);
     bench.pass(400_000);
     bench.assert_idle();
-    // Who comes afterwards is served.
+    // Later callers are served.
     let text = request("INVITE", "sip:bob@example.com", "after", "").replace("c1@", "after@");
     assert!(bench.udp(CALLER, &text).iter().any(|s| s.address() != CALLER));
 }
@@ -168,7 +168,7 @@ fn events_of_a_flood_are_bounded() {
 
 #[test]
 fn registrations_are_bounded() {
-    // Of one address: its contacts, and the answer.
+    // Of one address: its contacts, and the response.
     let mut config = small(all_transports());
     config.routes.clear();
     config.registrar.durability = Durability::Commit;
@@ -281,7 +281,7 @@ fn an_open_registrar_is_bounded() {
     assert_eq!(register(&mut bench, 0, 1, 1_500, 3600), "200", "a refresh");
     assert_eq!(register(&mut bench, 0, 1, 1_501, 3600), "503");
     assert_eq!(register(&mut bench, users - 1, 1, 0, 3600), "200", "shorter");
-    // Who leaves makes room.
+    // A user that unregisters makes room.
     for user in 0..users / 2 {
         assert_eq!(register(&mut bench, user, 1, 1, 0), "200");
     }
@@ -289,7 +289,8 @@ fn an_open_registrar_is_bounded() {
     assert_eq!(register(&mut bench, 0, 2, 1, 3600), "200");
 }
 
-/// Who finds no room leaves no trace: not in the record, and not in the store, which is asked for nothing.
+/// A user without room leaves no trace: not in the record, and not in the store, which is asked for
+/// nothing.
 #[test]
 fn a_registration_without_room_changes_nothing() {
     let mut config = config();
@@ -420,7 +421,7 @@ fn names_that_one_source_makes_up_leave_the_database_to_others() {
         assert_eq!(bench.counters().limited_source_look_ups, 2_000 - expected as u64);
         let others = nonce(&mut bench, "192.0.2.99:5060");
         assert!(ask(&mut bench, "192.0.2.99:5060", &others, 0).is_some());
-        // When some requests are answered, the source has room for as many again.
+        // When some requests have their result, the source has room for as many again.
         for query in asked.iter().take(3) {
             bench.answer(query, Answer::Credentials(Ok(None)));
         }

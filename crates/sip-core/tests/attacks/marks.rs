@@ -42,7 +42,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// alice calls bob, and is answered from `of_callee`.
+    /// alice calls bob, and gets her response from `of_callee`.
     pub(crate) fn new(bench: &mut Bench, of_callee: Flow, text: &str) -> Self {
         let sent = bench.udp(CALLER, text);
         let invite = sent.iter().find(|s| s.to.remote == of_callee.remote);
@@ -105,7 +105,7 @@ pub(crate) fn exchanged(text: &str) -> String {
         .replace("From: <X>", "From: <sip:bob@example.com>;tag=t1")
 }
 
-/// Status of the answer, or `None` where it goes to `there`.
+/// Status of the response, or `None` where it goes to `there`.
 #[track_caller]
 pub(crate) fn outcome(sent: Vec<Sent>, there: &str) -> Option<String> {
     let sent = one(sent);
@@ -358,7 +358,7 @@ fn the_called_side_is_asked_where_it_is_registered() {
                 .any(|s| s.address() == CALLER && s.text.starts_with("INVITE"));
             assert_eq!(went, passes, "{from}: {sent:?}");
         }
-        // What no phone answers is not asked for.
+        // A method for which no phone takes a challenge is not challenged.
         let bye = call.request(false, "BYE", "sip:alice@192.0.2.10", "b9", "");
         assert_eq!(outcome(call.send(&mut bench, false, &bye), CALLER), None);
     }

@@ -180,7 +180,7 @@ fn a_path_leads_back_or_is_refused() {
     }
 }
 
-/// RFC 3325 §9.2: a hint which of his own identities he wants shown. Gateways take it for one.
+/// RFC 3325 §9.2: a hint which of its own identities a caller wants shown. Gateways take it for one.
 #[test]
 fn a_preferred_identity_is_his_own() {
     for (user, preferred, passes) in [

@@ -28,7 +28,7 @@ fn guarded() -> sip_core::config::Config {
     config
 }
 
-/// A stranger's request, and the first line of the only answer.
+/// A stranger's request, and the first line of the only response.
 fn answer(config: &sip_core::config::Config, text: &str) -> String {
     let mut bench = Bench::new(config);
     let sent = one(bench.udp(CALLER, text));
@@ -81,7 +81,7 @@ fn nothing_is_relayed_without_credentials() {
     }
 }
 
-/// What `*` stands for: nothing within a dialog, where a phone would not answer.
+/// The meaning of `*`: nothing within a dialog, where a phone would not take a challenge.
 #[test]
 fn a_dialog_goes_on_without_more_credentials() {
     let mut config = guarded();
@@ -152,7 +152,7 @@ fn a_rule_without_auth_lets_no_stranger_through() {
     .replace("alice@example.com", "mallory@foreign.example")
     .replace("bob@example.com", "+12015550123@gateway.example");
     assert_eq!(answer(&config, &text), "SIP/2.0 403 Forbidden");
-    // Where the rule says so, or he is trusted, he may.
+    // If the rule says so, or the caller is trusted, it may.
     let mut open = config.clone();
     open.routes[0].auth = Some(false);
     assert!(
@@ -194,13 +194,13 @@ const OURS: [&str; 5] = [
     "<sip:192.0.2.1:5060;lr>, <sip:proxy.example.com;lr;tz=0123456789abcdef>",
 ];
 
-/// Who sends it.
+/// The sender of a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Asker {
     Stranger,
     /// With good credentials.
     Alice,
-    /// Nobody is asked for any.
+    /// No sender is asked for any.
     Anybody,
 }
 
@@ -402,7 +402,7 @@ fn a_page_in_a_trusted_network_is_a_stranger() {
     }
 }
 
-/// Before its other rules, this one answers 603 to a network.
+/// Before its other rules, this one rejects a network with 603.
 fn refusing(address: &str, prefix_len: u8) -> sip_core::config::Config {
     let mut reject = relay("sip:192.0.2.20:5060");
     reject.when.source = vec![Network {
@@ -571,7 +571,7 @@ fn a_rule_bars_a_host_in_every_spelling() {
     }
 }
 
-/// Whoever took part in a call knows its mark; it is no pass for ever.
+/// Each party of a call knows its mark; it is no pass for ever.
 #[test]
 fn a_mark_ends_with_its_days() {
     const DAY: u64 = 86_400_000;

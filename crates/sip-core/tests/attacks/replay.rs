@@ -112,7 +112,7 @@ fn a_count_serves_once() {
     assert_challenged(&mut bench, elsewhere, &again, true);
     let stream = over(Transport::Tcp, "192.0.2.99:5060", 3);
     assert_challenged(&mut bench, stream, &again, true);
-    // As it was it is that request once more, which waits for its answer.
+    // As it was it is that request once more, which waits for its response.
     assert_eq!(bench.receive(elsewhere, &used), []);
     assert_eq!(bench.counters().auth_replayed, 2);
     let next = message("b3", &credentials(&nonce, "MESSAGE", 2));
@@ -137,7 +137,7 @@ fn nor_again_at_the_end_of_the_nonce() {
 fn credentials_for_something_else_are_none() {
     let message_to = |uri: &str| login("MESSAGE", uri);
     let other_method = Login {
-        // The name of a header goes by the method, and so does the answer.
+        // The name of a header goes by the method, and so does the digest response.
         method: "INVITE".into(),
         ..message_to(URI)
     };
@@ -162,7 +162,7 @@ fn credentials_for_something_else_are_none() {
             (status, CALLER),
             "{what}"
         );
-        // The right answer under another realm's name.
+        // The right digest response under another realm's name.
         let renamed =
             credentials(&nonce, "MESSAGE", 2).replace("realm=\"example.com\"", "realm=\"example.org\"");
         assert_challenged(&mut bench, udp_flow(CALLER), &message("b2", &renamed), false);
@@ -200,7 +200,7 @@ fn a_nonce_that_was_not_issued_here_is_none() {
         let text = message("b1", &credentials(nonce, "MESSAGE", 1));
         assert_challenged(&mut bench, udp_flow(CALLER), &text, true);
     }
-    // With one that is his, his secret is asked for, and he is let in.
+    // With a nonce of its own, the user's secret is asked for, and the user is let in.
     let sent = bench.udp(CALLER, &message("b2", &credentials(&own, "MESSAGE", 1)));
     assert!(sent.is_empty(), "{sent:?}");
     let query = bench.query();

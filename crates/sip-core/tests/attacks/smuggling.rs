@@ -179,7 +179,7 @@ fn no_spelling_of_credentials_goes_on() {
     }
 }
 
-/// Nor what a stranger says of how his own number was verified.
+/// Nor what a stranger says of how its own number was verified.
 #[test]
 fn a_verification_of_a_strangers_own_is_taken_off() {
     for (from, expected) in [
@@ -240,7 +240,7 @@ fn nor_does_one_in_an_answer() {
     }
 }
 
-/// Whether the answer goes on.
+/// Whether the response goes on.
 fn assert_answer_stripped(config: &Config, status: &str, name: &str, spelling: &str) -> bool {
     let mut bench = Bench::new(config);
     let sent = bench.udp(CALLER, &with("INVITE", "Contact: <sip:a@192.0.2.10>"));

@@ -52,7 +52,8 @@ fn the_marks_of_a_subscription_make_no_calls() {
     }
 }
 
-/// RFC 6665 §4.4.1: a NOTIFY before the answer to its SUBSCRIBE, or of a second fork, makes the dialog.
+/// RFC 6665 §4.4.1: a NOTIFY before the response to its SUBSCRIBE, or of a second fork, makes the
+/// dialog.
 #[test]
 fn a_notify_makes_its_dialog() {
     const CONTACT: &str = "sip:x7@df7jal23ls0d.invalid;transport=ws";

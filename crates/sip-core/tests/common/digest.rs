@@ -8,7 +8,7 @@ use crate::common::Sent;
 
 pub const PASSWORD: &str = "secret of alice";
 
-/// What is answered to a challenge.
+/// The account and the parameters of digest credentials.
 #[derive(Clone)]
 pub struct Login {
     pub user: String,
@@ -18,7 +18,7 @@ pub struct Login {
     pub method: String,
     pub count: u32,
     pub algorithm: Algorithm,
-    /// `None`: as RFC 2069 had it.
+    /// `false`: as by RFC 2069.
     pub qop: bool,
 }
 

@@ -131,7 +131,7 @@ pub fn grouped_with(group: Group, edit: impl FnOnce(&mut Relay)) -> Config {
     config
 }
 
-/// Whom a message goes to: `caller`, phone `1`, gateway `g1`.
+/// The party that a message goes to: `caller`, phone `1`, gateway `g1`.
 pub fn who(sent: &Sent) -> String {
     let address = sent.address();
     if address == CALLER {
@@ -146,7 +146,7 @@ pub fn who(sent: &Sent) -> String {
         .unwrap_or(address.clone())
 }
 
-/// Whom each message goes to, and its method or status: `1 INVITE`, `caller 180`.
+/// The party that each message goes to, and its method or status: `1 INVITE`, `caller 180`.
 pub fn brief(sent: &[Sent]) -> Vec<String> {
     sent.iter()
         .map(|s| {
@@ -174,7 +174,7 @@ pub fn to(sent: &[Sent], to: &str) -> Sent {
         .clone()
 }
 
-/// Whoever got `request` answers; each has a tag of its own.
+/// The user agent that got `request` responds; each has a tag of its own.
 pub fn answer(b: &mut Bench, request: &Sent, status: &str) -> Vec<Sent> {
     answer_with(b, request, status, "")
 }

@@ -361,7 +361,7 @@ impl Bench {
         assert!(self.endpoint.poll_query().is_none());
     }
 
-    /// Name and type of a question for name service.
+    /// Name and type of a query to name service.
     pub fn resolve_kind(query: &Query) -> String {
         match &query.kind {
             QueryKind::Resolve { name, kind } => format!("{} {kind:?}", String::from_utf8_lossy(name)),
@@ -369,7 +369,8 @@ impl Bench {
         }
     }
 
-    /// Answers all questions for name service from `zone`; says what was asked and what left then.
+    /// Gives results from `zone` for all queries to name service. Returns what was asked and what
+    /// left then.
     pub fn serve(&mut self, zone: Zone<'_>) -> (Vec<String>, Vec<Sent>) {
         let (mut asked, mut sent) = (vec![], vec![]);
         while let Some(query) = self.endpoint.poll_query() {
@@ -506,8 +507,8 @@ pub fn via_without_seed(sent: &Sent) -> String {
     }
 }
 
-/// The Record-Route values that the caller gets with the answer to `invite` from `callee`, the nearest first: its
-/// route.
+/// The Record-Route values that the caller gets with the response to `invite` from `callee`, the
+/// nearest first: its route.
 pub fn route_of_caller(bench: &mut Bench, callee: Flow, invite: &Sent) -> Vec<String> {
     let sent = bench.receive(callee, &response(invite, "200 OK", ""));
     let answer = sent

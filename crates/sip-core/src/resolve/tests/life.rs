@@ -5,7 +5,7 @@ use super::*;
 
 const FAILURE: Result<Records, Unavailable> = Err(Unavailable);
 
-/// A question that needs the addresses of "h" only.
+/// A look-up that needs the addresses of "h" only.
 fn host() -> Question<'static> {
     Question {
         port: Some(5060),
@@ -48,11 +48,11 @@ fn an_answer_that_has_ended_serves_while_it_is_asked_for_anew() {
     assert_eq!(refreshes(&mut cache), [""; 0]);
     assert_eq!(cache.counters().stale, 3);
     assert_eq!(cache.counters().refreshes, 1);
-    // The answer counts from the next request on.
+    // The result counts from the next request on.
     cache.store(at(23), b"h", RecordKind::A, one(5, "192.0.2.2"));
     assert_eq!(found(&cache, at(23), &host()), NEW);
     assert_eq!(refreshes(&mut cache), [""; 0]);
-    // Nobody looked for a long time: then it does not serve.
+    // No request looked for a long time: then it does not serve.
     assert_eq!(found(&cache, at(28 + u64::from(STALE_S) - 1), &host()), NEW);
     assert_eq!(found(&cache, at(28 + u64::from(STALE_S)), &host()), "ask h A");
 }
@@ -75,8 +75,8 @@ fn a_dead_name_service_does_not_stop_what_was_known() {
     assert_eq!(found(&cache, at(now), &host()), "unavailable");
 }
 
-/// Long unused, it does not serve before the name service was asked; that it does not answer is
-/// then no reason to fail.
+/// Long unused, it does not serve before the name service was asked; that the name service gives no
+/// result is then no reason to fail.
 #[test]
 fn an_old_answer_is_better_than_a_failure() {
     let mut cache = Cache::new(10);
@@ -96,7 +96,7 @@ fn that_there_is_nobody_is_asked_anew() {
     cache.store(at(0), b"h", RecordKind::A, ok(30, vec![]));
     assert_eq!(found(&cache, at(29), &host()), "");
     assert_eq!(found(&cache, at(30), &host()), "ask h A");
-    // Without an answer nothing is known, and asking does not go on for ever.
+    // Without a result nothing is known, and asking does not go on for ever.
     cache.store(at(35), b"h", RecordKind::A, FAILURE);
     assert_eq!(found(&cache, at(35), &host()), "unavailable");
     assert_eq!(found(&cache, at(37), &host()), "ask h A");
@@ -307,7 +307,7 @@ fn look_ups_that_nobody_waits_for_are_bounded() {
     );
     look(&cache, at(11));
     assert_eq!(refreshes(&mut cache), [""; 0]);
-    // An answer makes room; so does one that never comes.
+    // A result makes room; so does one that never comes.
     cache.store(at(12), b"h0", RecordKind::A, one(300, "192.0.2.1"));
     look(&cache, at(12));
     assert_eq!(refreshes(&mut cache), ["h64 A"]);

@@ -81,7 +81,7 @@ fn spell(name: &[u8], kind: RecordKind) -> String {
     alloc::format!("{} {kind:?}", String::from_utf8_lossy(name))
 }
 
-/// Answers from `zone` until the machine is done: where to, and what was asked for.
+/// Gives results from `zone` until the machine is done: where to, and what was asked for.
 fn run(cache: &mut Cache, zone: Zone<'_>, q: &Question<'_>) -> (Vec<String>, Vec<String>) {
     let mut asked = vec![];
     loop {

@@ -154,8 +154,8 @@ proptest! {
         }
     }
 
-    /// The order of the records in an answer decides nothing but the order of a host's addresses,
-    /// and without state not even that.
+    /// The order of the records in a result decides nothing but the order of a host's addresses, and
+    /// without state not even that.
     #[test]
     fn the_order_of_records_does_not_matter_without_state(
         zone in zones(),
@@ -169,7 +169,7 @@ proptest! {
             set.rotate_left(by);
         }
         let (a, b) = (solve(&zone, &q, true), solve(&turned, &q, true));
-        // Equal order and preference leave the choice of transports to the answer.
+        // Equal order and preference leave the choice of transports to the order of the records.
         let settled = zone.iter().all(|(key, set)| KINDS[key.1] != RecordKind::Naptr || set.is_none());
         if settled {
             prop_assert_eq!(a, b);
