@@ -27,7 +27,7 @@ pub struct Config {
     pub routes: Vec<Route>,
     /// Groups of next hops; [`RelayTarget::Group`] indexes them.
     pub groups: Vec<Group>,
-    /// State kept for a request where its route does not say.
+    /// State kept for a request if its route does not say.
     pub state: StateMode,
     /// Protocol timers.
     pub timers: Timers,
@@ -54,7 +54,7 @@ pub struct Config {
     pub node_id: u16,
 }
 
-/// Denied destinations: where a contact, a redirect, and the Request-URI or Route of a dialog must not lead.
+/// Denied destinations of contacts, of redirects, and of the Request-URI or Route in a dialog.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Destinations {
     /// Networks that are allowed even if another field denies them.
@@ -246,7 +246,7 @@ pub struct When {
 /// A header name (lower case) and the value that it must have.
 pub type HeaderIs = (Box<[u8]>, Box<[u8]>);
 
-/// What a rule does.
+/// The action of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Send on.
@@ -311,7 +311,7 @@ pub enum RelayTarget {
 pub enum Redirect {
     /// The registered contacts of the Request-URI.
     Location,
-    /// This URI; the user part of the Request-URI goes into it where it has none.
+    /// This URI; the user part of the Request-URI goes into it if it has none.
     Uri(Box<[u8]>),
 }
 
@@ -344,7 +344,7 @@ impl Default for Timers {
 pub struct RegistrarPolicy {
     /// Shorter registrations are refused with 423, seconds.
     pub min_expires_s: u32,
-    /// Granted where neither Expires nor the `expires` parameter is given, seconds.
+    /// Granted if neither Expires nor the `expires` parameter is given, seconds.
     pub default_expires_s: u32,
     /// Longer ones are shortened to this, seconds.
     pub max_expires_s: u32,

@@ -335,7 +335,7 @@ pub enum Event {
         source: SocketAddr,
         /// Call-ID; empty if it cannot be read.
         call_id: Box<[u8]>,
-        /// What is wrong: one of few texts.
+        /// The flaw: one of few texts.
         flaw: &'static str,
         /// Whether it was mended.
         mended: bool,

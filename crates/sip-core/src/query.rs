@@ -17,22 +17,22 @@ use crate::id::QueryId;
 pub struct Query {
     /// Comes back with the result. `None`: the core wants no result (`durability = "async"`).
     pub id: Option<QueryId>,
-    /// What is asked.
+    /// The kind of the query.
     pub kind: QueryKind,
 }
 
-/// What is asked.
+/// The kinds of queries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QueryKind {
     /// The secrets of a subscriber.
     Credentials {
         /// As sent in `username`: the user part, or that with `@` and one of the domain's names.
         username: Box<[u8]>,
-        /// How much of it is the user part.
+        /// Length of the user part in it.
         user_len: usize,
         /// Canonical name of the domain, lower case.
         domain: Box<[u8]>,
-        /// Realm for which HA1 is wanted (used where the table holds plain passwords).
+        /// Realm for which HA1 is wanted (used if the table holds plain passwords).
         realm: Box<[u8]>,
     },
     /// Address records or services of a name (RFC 3263).
@@ -139,9 +139,9 @@ pub enum Record {
         order: u16,
         /// Among equals in order, lower is looked at first.
         preference: u16,
-        /// What the replacement is: `s`, a name of SRV records. In any case.
+        /// The kind of the replacement: `s`, a name of SRV records. In any case.
         flags: Box<[u8]>,
-        /// What is offered, such as `SIP+D2T`. In any case.
+        /// The service offered, such as `SIP+D2T`. In any case.
         service: Box<[u8]>,
         /// Substitution expression; RFC 3263 wants none.
         regexp: Box<[u8]>,

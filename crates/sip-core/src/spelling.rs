@@ -9,9 +9,10 @@ use alloc::vec::Vec;
 /// Characters between digits that only people read (RFC 3966 §5.1.1).
 const SEPARATORS: &[u8] = b"-.()";
 
-/// The URI with its scheme and host in lower case; what stands before `@` (all of a `tel:` number) without escapes of
-/// what may stand there bare and, where it is a number, without separators. Parameters stay as they are, and so does
-/// the URI of the message. Nothing is allocated for one that is so already.
+/// The URI with its scheme and host in lower case. The part before `@` (all of a `tel:` number) has
+/// no escapes of characters that may stand there bare. If it is a number, it has no separators.
+/// Parameters stay as they are, and so does the URI of the message. Nothing is allocated for a URI
+/// that is so already.
 pub(crate) fn normalised(uri: &[u8]) -> Cow<'_, [u8]> {
     let (scheme, rest) = split_after(uri, b':');
     let is_tel = scheme.eq_ignore_ascii_case(b"tel:");

@@ -43,9 +43,9 @@ pub(crate) struct Buckets {
     sets: Box<[Set]>,
     /// One less than the number of sets, which is a power of two.
     mask: usize,
-    /// What a message costs, nanoseconds.
+    /// The cost of a message, nanoseconds.
     interval_ns: u64,
-    /// What a bucket may lack for one more to pass, nanoseconds.
+    /// The most that a bucket may lack for one more message to pass, nanoseconds.
     slack_ns: u64,
 }
 

@@ -170,7 +170,7 @@ pub fn own_credentials<'a>(message: &Message<'a>, realm: &[u8]) -> impl Iterator
             let text = message.field_value(field);
             match AuthValue::parse(text) {
                 Some(value) => is_realm(&value, realm) || asks_realm(text, realm),
-                // What we cannot read another may: rather drop it than leak it.
+                // Another reader may understand what this one cannot: rather drop it than leak it.
                 None => asks_realm(text, realm) || is_quoted_in(text, realm),
             }
         })

@@ -89,7 +89,7 @@ impl core::fmt::Debug for Hash {
     }
 }
 
-/// Compares in a time that does not depend on where the hashes differ.
+/// Compares in a time that does not depend on the position of a difference.
 impl PartialEq for Hash {
     fn eq(&self, other: &Self) -> bool {
         self.len == other.len && bool::from(self.bytes.ct_eq(&other.bytes))
@@ -202,7 +202,7 @@ pub fn secrets(username: &[u8], realm: &[u8], password: &[u8]) -> Secrets {
 }
 
 impl Secrets {
-    /// HA1 for `algorithm`, where the row has one.
+    /// HA1 for `algorithm`, if the row has one.
     pub fn ha1(&self, algorithm: Algorithm) -> Option<&[u8]> {
         match algorithm {
             Algorithm::Md5 => self.ha1_md5.as_ref().map(|h| &h[..]),
@@ -223,7 +223,7 @@ pub struct QopAuth<'a> {
     pub cnonce: &'a [u8],
 }
 
-/// What a response is computed over, besides the secret. Values as sent, without quotes.
+/// The input of a digest response, besides the secret. Values as sent, without quotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Input<'a> {
     /// Algorithm.

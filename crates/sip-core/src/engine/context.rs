@@ -136,7 +136,7 @@ pub(crate) struct Shape {
     pub(crate) c_ms: u32,
     /// Follow the contacts of a 3xx.
     pub(crate) recurse: bool,
-    /// RFC 5393 §4.2: goes into our Via where the request is forked.
+    /// The loop mark (RFC 5393 §4.2), which goes into our Via if the request is forked.
     pub(crate) loop_mark: Option<u64>,
     /// The guarded place that the rule leads to; 0: none.
     pub(crate) place: PlaceId,
@@ -146,7 +146,8 @@ pub(crate) struct Shape {
 /// neither a reload nor a registration in between changes the way of a request.
 #[derive(Debug, Default)]
 pub(crate) struct Decided {
-    /// What the rule and the phases before it changed, but for Request-URI and Route of the targets.
+    /// The changes by the rule and the phases before it, but for Request-URI and Route of the
+    /// targets.
     pub(crate) edits: Edits,
     /// The guarded place that the mark of the request's dialog names; `None`: it is in no dialog.
     pub(crate) dialog: Option<PlaceId>,
@@ -173,7 +174,7 @@ pub(crate) struct Context {
     pub(crate) breadth: Option<u32>,
 }
 
-/// What is to be done next.
+/// The next step of a response context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Step {
@@ -185,7 +186,7 @@ pub(crate) enum Step {
     Finish,
 }
 
-/// Max-Breadth where the request has none, and the most that is taken of one (RFC 5393 §5.3.3).
+/// Max-Breadth if the request has none, and the most that is taken of one (RFC 5393 §5.3.3).
 const MOST_BREADTH: u32 = 60;
 
 impl Context {

@@ -58,7 +58,7 @@ fn text_key(text: &[u8]) -> Option<HostKey> {
     }))
 }
 
-/// What is known of a host.
+/// The meaning of a host: a domain, this server, guarded places.
 #[derive(Debug)]
 struct Entry {
     key: HostKey,

@@ -81,8 +81,8 @@ pub(super) fn domains_by_number(config: &Config) -> DomainsByNumber {
     })
 }
 
-/// The host that a rule denies, or asks for credentials for, and its place: one that names only a domain. What a rule
-/// does by other conditions depends on more than the host.
+/// The host that a rule denies, or asks for credentials for, and its place. Only for a rule that
+/// names only a domain: other conditions depend on more than the host.
 pub(super) fn denied_by(rule: &Route) -> Option<(PlaceId, &[u8])> {
     let when = &rule.when;
     let denies = match &rule.action {
@@ -122,7 +122,7 @@ pub(crate) fn places(config: &Config) -> impl Iterator<Item = (PlaceId, &NextHop
         let place = number(b'g', &group.name);
         group.members.iter().map(move |member| (place, &member.hop))
     });
-    // Those of more hosts first: where a host is in several, the first is what a mark names.
+    // Those of more hosts first: if a host is in several, a mark names the first.
     groups.chain(rules)
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct Refusals {
     seconds: [(u64, u16); 3],
 }
 
-/// What is reported.
+/// The kind of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Report {
     /// A request was refused.

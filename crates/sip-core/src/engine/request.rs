@@ -117,7 +117,7 @@ impl<'a> Request<'a> {
         Ok(())
     }
 
-    /// From tag; empty where an RFC 2543 peer sent none.
+    /// From tag; empty if an RFC 2543 peer sent none.
     #[expect(clippy::wrong_self_convention, reason = "From is a header field")]
     pub(crate) fn from_tag(&self) -> &'a [u8] {
         self.from.tag().unwrap_or_default()

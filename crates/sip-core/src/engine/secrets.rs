@@ -65,7 +65,7 @@ impl Secrets {
         let mut numbers = [0; 23];
         let [p1, p0] = of.port.to_be_bytes();
         let [c3, c2, c1, c0] = of.cseq.to_be_bytes();
-        // What is shorter cannot be mistaken for what is longer.
+        // A shorter row cannot be mistaken for a longer one.
         let numbers: &[u8] = match of.source {
             core::net::IpAddr::V4(ip) => {
                 let [a, b, c, d] = ip.octets();
@@ -229,7 +229,7 @@ const ROW: usize = 256;
 /// by piece, and gives the same.
 struct Fields<'f, const N: usize>([&'f [u8]; N]);
 
-/// The length of a field as it is hashed: one byte, or five where it needs more.
+/// The length of a field as it is hashed: one byte, or five if it needs more.
 #[inline(always)]
 fn length(field: &[u8]) -> ([u8; 5], usize) {
     match u8::try_from(field.len()) {

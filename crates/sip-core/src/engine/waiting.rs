@@ -36,7 +36,7 @@ const SAVE_DEADLINE_MS: u32 = 5_000;
 pub(crate) struct Parked {
     /// Where it came from.
     pub(crate) flow: Flow,
-    /// Its bytes, where no transaction holds them.
+    /// Its bytes, if no transaction holds them.
     pub(crate) bytes: Box<[u8]>,
     /// Its server transaction, if it has one.
     pub(crate) server: Option<ServerKey>,
@@ -74,9 +74,10 @@ pub(crate) enum Purpose {
         parked: Parked,
         /// The 200 to send.
         told: Told,
-        /// Undo, if it cannot be stored.
+        /// The address-of-record, for undoing if it cannot be stored.
         aor: Box<[u8]>,
-        /// What it replaced or removed, as an encoded record; `None`: it was done already by an earlier one.
+        /// The bindings that it replaced or removed, as an encoded record; `None`: an earlier copy of
+        /// it did that.
         lost: Option<Box<[u8]>>,
         /// Version after it.
         version: u64,

@@ -88,7 +88,7 @@ pub(crate) struct Branch {
     pub(crate) is_contact: bool,
 }
 
-/// What the edits of a forwarded request depend on, beside the request.
+/// The input of a forwarded request's edits, beside the request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leaving {
     branch: Branched,
@@ -420,7 +420,7 @@ impl Engine {
         let record_route = stay
             .as_ref()
             .and_then(|stay| stay.lines(&self.config, request.flow, leaving));
-        // Before the topmost Record-Route; where there is none, behind our Via.
+        // Before the topmost Record-Route; if there is none, behind our Via.
         let others = record_route.and_then(|_| message.fields_named(HeaderName::RecordRoute).next());
         let start = self.directory.via_start(to.listener);
         let via = OurVia {

@@ -144,7 +144,7 @@ impl Engine {
         if uri.port.take().is_some() {
             self.edits.delete(host_end..params_at);
         }
-        // What is read of the URI from here on: the parameters before the first of those.
+        // The part of the URI that is read from here on: the parameters before the first of those.
         let (mut kept, mut at) = (params.len(), 0);
         for param in params.split_inclusive(|c| *c == b';') {
             let name = param

@@ -46,7 +46,7 @@ const ALL_TIMERS: &[Timer] = &[
     Timer::Trying,
 ];
 
-/// What the four machines have in common.
+/// The common interface of the four machines.
 pub(crate) trait Machine: Copy + Debug {
     type State: Copy + Debug + PartialEq + 'static;
     type Event: Copy + Debug + PartialEq + 'static;

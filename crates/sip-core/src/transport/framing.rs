@@ -59,14 +59,14 @@ pub enum Framed<'a> {
 /// The stream cannot be followed further, by the peer's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FramingError<'a> {
-    /// What is wrong.
+    /// The fault.
     pub fault: FramingFault,
     /// Start line and headers of the message at fault, with the empty line (as much of them as
     /// is within the limit, for [`FramingFault::HeadTooLarge`]): enough to build the refusal from.
     pub head: &'a [u8],
 }
 
-/// What is wrong with a stream.
+/// A fault of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FramingFault {
     /// Start line and headers are longer than [`Limits::header_bytes`].
@@ -278,7 +278,7 @@ impl Framer {
     }
 }
 
-/// What is known of the length of a message.
+/// The length of a message, as far as it is known.
 enum Measured {
     /// It ends after this many bytes, and they are there.
     Whole(usize),

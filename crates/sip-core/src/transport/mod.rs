@@ -162,7 +162,7 @@ pub struct Transmit {
 /// Memory that a batch has from the start: enough for nearly every turn, except under full load.
 const FIRST_BYTES: usize = 16 * 1024;
 const FIRST_ITEMS: usize = 32;
-/// What an empty batch keeps of its memory.
+/// Bytes of memory that an empty batch keeps.
 const KEPT_BYTES: usize = 1024 * 1024;
 const KEPT_ITEMS: usize = 4096;
 

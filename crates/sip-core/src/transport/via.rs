@@ -37,7 +37,7 @@ pub fn write_received(out: &mut Vec<u8>, via: &Via<'_>, remote: SocketAddr) {
         }
     }
     let ip = remote.ip().to_canonical();
-    // RFC 3581 §4: with rport, received is there even where it equals sent-by.
+    // RFC 3581 §4: with rport, received is there even if it equals sent-by.
     if rport || via.host.ip() != Some(ip) {
         out.extend_from_slice(b";received=");
         write_ip(out, ip);

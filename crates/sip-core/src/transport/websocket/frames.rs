@@ -108,7 +108,7 @@ pub enum Unframed<'a> {
     Error(FrameFault),
 }
 
-/// What is wrong with a frame.
+/// A fault of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FrameFault {
     /// Not masked, as every frame of a client is (RFC 6455 §5.1).
@@ -121,7 +121,7 @@ pub enum FrameFault {
     FragmentedControl,
     /// A control frame of more than 125 bytes (§5.5).
     LongControl,
-    /// A continuation where no message is under way (§5.4).
+    /// A continuation without a message under way (§5.4).
     UnexpectedContinuation,
     /// A message begins before the one under way has ended (§5.4).
     UnfinishedMessage,

@@ -73,7 +73,7 @@ pub enum SingleField {
     Version,
 }
 
-/// What is wrong with a handshake.
+/// A fault of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HandshakeFault {
     /// The head is longer than the limit.
@@ -310,7 +310,7 @@ impl Handshake {
     }
 }
 
-/// What the fields of a head say.
+/// The fields of a head.
 #[derive(Debug, Default)]
 struct Fields<'a> {
     host: Option<&'a [u8]>,
