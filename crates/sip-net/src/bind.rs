@@ -80,10 +80,10 @@ pub fn raise_open_files() -> io::Result<u64> {
     sys::raise_open_files()
 }
 
-/// Binds every listener of `config` once for each of `workers` workers (at least one). All share
-/// an address by `SO_REUSEPORT`, also one whose port the kernel chose. Of datagrams, each worker gets
-/// those of its own calls where the kernel lets us say so ([`WorkerSockets::steering_error`]);
-/// connections it spreads by their addresses.
+/// Binds every listener of `config` once for each of `workers` workers (at least one). The sockets of a
+/// listener share its address by `SO_REUSEPORT`, also if the kernel chose the port. If the kernel can steer
+/// datagrams ([`WorkerSockets::steering_error`]), each worker gets those of its own calls. The kernel spreads
+/// connections by their addresses.
 pub fn bind_all(config: &Config, settings: &Settings, workers: u16) -> Result<Vec<WorkerSockets>, BindError> {
     let mut addresses = Vec::with_capacity(config.listeners.len());
     let mut all: Vec<WorkerSockets> = (0..workers.max(1))

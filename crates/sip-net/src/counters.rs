@@ -135,7 +135,7 @@ pub struct NetGauges {
     pub connections: u64,
     /// Bytes that connections hold, unsent or incomplete.
     pub stream_bytes: u64,
-    /// Connections whose TLS handshake waits for its turn.
+    /// Connections that wait for the turn of their TLS handshake.
     pub handshakes_waiting: u64,
     /// Datagrams that wait for room in a send buffer.
     pub udp_waiting: u64,

@@ -1,10 +1,11 @@
-//! What the CPU time of a worker goes into, by component.
+//! The CPU time of a worker, split by component.
 //!
-//! Off, nothing is measured. On, the worker measures one turn of its loop in [`EVERY`], chosen at random:
-//! in those the protocol engine and the loop say what they turn to ([`Activity`]), and the clock is read at
-//! each such change; in the others nobody listens. A few times a second the CPU time of the thread since
-//! the last time, which its own clock tells to the nanosecond, is divided as the turns measured meanwhile
-//! were. So the parts add up to what the thread has used, whatever is measured.
+//! Off, nothing is measured. On, the worker measures one turn of its loop in [`EVERY`], chosen at random. In
+//! such a turn the protocol engine and the loop say what they turn to ([`Activity`]), and the clock is read
+//! at each change. In the other turns no observer is attached. A few times a second the CPU time of the
+//! thread since the last division is divided in the proportions of the turns measured meanwhile. The thread's
+//! own clock gives that time to the nanosecond, so the parts add up to what the thread has used, whatever is
+//! measured.
 
 use std::mem;
 use std::sync::Arc;
@@ -163,7 +164,7 @@ impl Division {
         self.turns = 0;
     }
 
-    /// The end: what nothing was measured for is told as other.
+    /// Ends the division: time for which nothing was measured counts as other.
     fn close(&mut self, cpu_ns: u64) {
         self.divide(cpu_ns);
         add(
@@ -244,7 +245,7 @@ impl Meter {
         }
     }
 
-    /// How long measuring takes here, best of several: it is not to be told as anybody's work.
+    /// Measures how long measuring takes here, best of several: that time must count for no component.
     fn calibrate(&mut self) {
         const ROUNDS: u32 = 8;
         const CHANGES: u64 = 64;
@@ -283,7 +284,7 @@ impl Meter {
         true
     }
 
-    /// The wait is over, the turn begins: who is to be told of its changes.
+    /// Ends the wait and begins the turn; returns the observer of the turn's changes.
     pub(crate) fn begin_turn(&mut self) -> Activity {
         if let Some((_, end)) = &mut self.wait {
             *end = thread_cpu_ns();
@@ -452,7 +453,7 @@ mod tests {
             prop_assert_eq!(division.split.total(), cpu);
         }
 
-        /// A turn without interruption, changes apart, is all told.
+        /// An uninterrupted turn is attributed completely, apart from the cost of changes.
         #[test]
         fn an_undisturbed_turn_is_all_told(
             changes in proptest::collection::vec((component(), 100u64..1_000_000), 1..50),
@@ -480,7 +481,8 @@ mod tests {
         line.unwrap().trim().parse().unwrap()
     }
 
-    /// Measures turns that spend 90 µs of 100 on credentials. What was told, and the CPU time that they took.
+    /// Measures turns that spend 90 µs of 100 on credentials. Returns the split, and the CPU time that they
+    /// took.
     fn measured(meter: &mut Meter) -> (CpuSplit, u64) {
         fn work(ns: u64) {
             let begun = thread_cpu_ns();

@@ -1,5 +1,4 @@
-//! What joins the workers of one process: everybody's mailbox, and who owns which peer's
-//! connection.
+//! Joins the workers of one process: all mailboxes, and the worker that owns the connection to a peer.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -97,9 +96,9 @@ impl Hub {
         }
     }
 
-    /// Notes whether a draining worker has nothing left to do; whether that holds for all.
+    /// Notes whether a draining worker has nothing left to do. Returns whether that holds for all workers.
     ///
-    /// None may leave before: others still receive messages whose state it holds.
+    /// No worker may leave before all are done: others still receive messages for state that it holds.
     pub(crate) fn is_done(&self, worker: WorkerId, done: bool) -> bool {
         let Some(own) = self.done.is.get(usize::from(worker.0)) else {
             return done;
@@ -113,7 +112,7 @@ impl Hub {
         };
         let all = done && others + 1 == self.done.is.len();
         if all && is_news {
-            // The others may be asleep. One whose mailbox is full is not.
+            // The others may be asleep. One with a full mailbox is not.
             self.order(&Control::Publish);
         }
         all

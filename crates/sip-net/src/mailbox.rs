@@ -1,5 +1,5 @@
-//! What a worker gets from other threads: messages whose state it holds, messages to send on
-//! connections that it owns, answers of back-ends, orders of the program.
+//! The mailbox of a worker: what other threads send it. That is messages for state that it holds, messages to
+//! send on connections that it owns, results of back-ends, and orders of the program.
 //!
 //! Messages travel in [`Block`]s: a sender collects a turn's messages for one receiver (their
 //! bytes are copied once, into the block) and posts the block at the end of the turn, which costs
@@ -38,7 +38,7 @@ pub enum Task {
     /// To be sent to the flow, on a connection that the receiver owns or should open. Should that
     /// fail, `origin` wants to know.
     Send {
-        /// The worker whose endpoint made the message.
+        /// The worker of the endpoint that made the message.
         origin: WorkerId,
         /// Which connections will do.
         way: Way,
@@ -152,10 +152,10 @@ impl Block {
 pub enum Control {
     /// Take this configuration. Its listeners must be those that the sockets were bound for.
     Reconfigure(Arc<Config>),
-    /// Take this as what is held of sources; close what those who are banned have opened.
+    /// Use these source lists from now on; close the connections that banned sources have opened.
     Standing(Arc<Standing>),
-    /// Refuse new work, finish what is under way, then return together with all other workers
-    /// (which are to be told, too); at the latest after this many milliseconds.
+    /// Refuse new work, finish what is under way, then return together with all other workers; at the latest
+    /// after this many milliseconds. All workers must get this order.
     Drain {
         /// Milliseconds.
         deadline_ms: u32,
@@ -164,7 +164,7 @@ pub enum Control {
     Stop,
     /// Publish the counters after this turn.
     Publish,
-    /// Begin, or end, to tell what CPU time goes into ([`crate::cpu`]).
+    /// Begin or end splitting CPU time by component ([`crate::cpu`]).
     SplitCpu(bool),
 }
 

@@ -36,8 +36,8 @@ pub struct Settings {
     pub stream_messages_per_turn: usize,
     /// Bytes that wait for one slow reader; at the bound its connection is cut.
     pub write_queue_bytes: usize,
-    /// Bytes that wait for a peer which has connected to us, beyond which nothing is read from it until it
-    /// reads: who does not take his answers is not asked what else he wants.
+    /// Unsent bytes for a peer that has connected to us, beyond which nothing is read from it until it reads.
+    /// A client that does not take its responses may send no more requests.
     pub pause_reading_bytes: usize,
     /// Bytes of memory that all connections together take for what is unsent or incomplete. Beyond it,
     /// those that hold the most are cut, unless their peers take something at that moment; those that

@@ -18,7 +18,7 @@ use rig::{PATIENCE, Rig, connect, expect, framed, read_to_end, settings, unless_
 use sip_net::settings::Settings;
 use sip_net::tls::Versions;
 
-/// Whoever does not read what he asks for is not asked what else he wants: he costs neither work nor memory.
+/// A client that does not read its responses is not read from: it costs neither work nor memory.
 #[test]
 fn who_does_not_read_is_not_heard_until_he_does() {
     const WHOLE_IN: Duration = Duration::from_secs(2);
@@ -34,12 +34,12 @@ fn who_does_not_read_is_not_heard_until_he_does() {
         let question = framed("WHOLE", 20_000);
         let mut deaf = rig.connect();
         let mut asks = deaf.try_clone().unwrap();
-        // While he is heard, each of his messages must come in time.
+        // While the client is heard, each of its messages must come in time.
         window.open();
         let asking = std::thread::spawn(move || write(&mut asks, &framed("WHOLE", 20_000).repeat(QUESTIONS)));
         rig.until(|_| rig.counter(0, |c| c.stream_pauses) >= 1 || window.is_late());
         window.close();
-        // Longer than a message may take that has begun: of his the rest cannot come.
+        // Longer than a begun message may take: the rest of the client's message cannot come.
         let mut other = incomplete(&rig, 1_000);
         assert!(read_to_end(&mut other).is_empty());
         assert_eq!(rig.counter(1, |c| c.tcp_closed_incomplete), 1);
@@ -47,7 +47,7 @@ fn who_does_not_read_is_not_heard_until_he_does() {
         assert!(taken < QUESTIONS as u64, "all {QUESTIONS} were taken");
         let (_, bytes, _) = rig.load();
         assert!(bytes < 500_000, "{bytes} bytes wait for him");
-        // He reads after all, and gets every answer.
+        // The client reads after all, and gets every response.
         window.open();
         for _ in 0..QUESTIONS {
             expect(&mut deaf, &question);

@@ -15,8 +15,8 @@ use rig::{Rig, Told, accept, connect, expect, framed, listen, settings, unless_l
 use sip_net::mailbox::Control;
 use sip_net::settings::Settings;
 
-/// A balancer without anybody behind it accepts, reads, and closes. The next hop's alternatives are tried
-/// at once, and not when a transaction times out.
+/// A balancer without a server behind it accepts, reads, and closes. The next hop's alternatives are tried at
+/// once, and not when a transaction times out.
 #[test]
 fn requests_to_a_peer_that_goes_without_a_word_come_back() {
     let rig = Rig::start(1, settings());
@@ -83,7 +83,7 @@ fn a_peer_that_vanishes_is_noticed() {
         [rig.next_undelivered(), rig.next_undelivered()],
         ["INVITE two", "INVITE three"]
     );
-    // And one that nobody calls.
+    // An idle connection, too.
     rig.order(&format!("AT 0 SEND {address} INVITE four"));
     let mut idle = accept(&listener);
     expect(&mut idle, b"INVITE four");
@@ -94,8 +94,8 @@ fn a_peer_that_vanishes_is_noticed() {
     rig.end_empty();
 }
 
-/// Who sends a request and says that answers go elsewhere makes us connect there: as often as he could
-/// connect himself, and not for long.
+/// A request that names another address for its responses makes us connect there: as often as a peer there
+/// could connect itself, and not for long.
 #[test]
 fn what_we_are_made_to_open_is_bounded() {
     const IDLE: Duration = Duration::from_secs(2);
@@ -118,13 +118,13 @@ fn what_we_are_made_to_open_is_bounded() {
         assert_eq!(rig.next_undelivered(), "SIP/2.0 200 OK");
         assert_eq!(rig.counter(1, |c| c.tcp_refused_address), 1);
         let open: Vec<_> = listeners.iter().take(3).map(accept).collect();
-        // Nothing comes of them.
+        // They end idle.
         assert_eq!(rig.counter(3, |c| c.tcp_closed_idle), 3);
         drop((open, listeners));
         rig.end_empty();
     });
 
-    // All that we open leaves half of the places to those who connect.
+    // All connections that we open leave half of the places to peers that connect.
     let settings = Settings {
         connections_per_address: 0,
         per_call_idle_ms: 60_000,
@@ -155,7 +155,7 @@ fn who_sends_the_most_is_not_served_alone() {
     const FLOODS: usize = 4;
     let flood = framed("x", 0).repeat(2_000);
     let mut streams = Vec::new();
-    // All of it is there before the worker reads anything; whom it is to serve beside comes last.
+    // All of it is there before the worker reads anything; the other client comes last.
     let rig = Rig::looked_at(1, settings, |sockets| {
         let address = sockets[0].listening()[0].local_address();
         for _ in 0..FLOODS {
@@ -178,7 +178,7 @@ fn who_sends_the_most_is_not_served_alone() {
     rig.end(Control::Stop);
 }
 
-/// Of thousands whose time is up at once some end in each turn, and all of them do.
+/// Of thousands that are overdue at once some end in each turn, and all of them do.
 #[test]
 fn many_that_fall_silent_together_all_end() {
     let settings = Settings {

@@ -1,4 +1,4 @@
-//! Connections: framing, bounds, time-outs, who owns them, what comes back.
+//! Connections: framing, bounds, time-outs, owners, what comes back.
 
 #![allow(
     clippy::unwrap_used,
@@ -297,7 +297,7 @@ fn a_connection_that_waits_for_its_end_makes_room_for_one_that_we_open() {
         opened.push(peer);
         assert_eq!(rig.load().0, 3);
     }
-    // For a third nobody has to go: it is not opened.
+    // No connection gives way to a third: it is not opened.
     let (_listener, address) = listen();
     rig.tell(&format!("SEND {address} never"));
     assert_eq!(rig.next_undelivered(), "never");
@@ -410,7 +410,7 @@ fn a_peers_connection_is_found_by_its_address_from_every_worker() {
     let rig = Rig::start(2, settings());
     // Enough that, all but certainly, either worker accepts some.
     for number in 0..12 {
-        // The peer's listener will have this port, and nobody else in between.
+        // The peer's listener will have this port, and no other socket in between.
         let client = reusable(any_port());
         let address = client.local_addr().unwrap().as_socket().unwrap();
         let listener = reusable(address);
@@ -438,7 +438,7 @@ fn a_peers_connection_is_found_by_its_address_from_every_worker() {
         }
         let mut stream = accept(&peer);
         expect(&mut stream, b"againagain");
-        // Who has said something has got what he was sent.
+        // A peer that has sent something has received what was sent to it.
         write(&mut stream, b"\r\n");
         assert_eq!(rig.counter(number + 1, |c| c.tcp_opened), number + 1);
     }
@@ -478,7 +478,7 @@ fn what_waits_for_a_connection_that_never_stands_comes_back() {
             ..settings()
         },
     );
-    // A listener whose queue is full: the kernel ignores further attempts.
+    // A listener with a full queue: the kernel ignores further attempts.
     let (listener, address) = closed();
     listener.listen(0).unwrap();
     let mut fill = Vec::new();
@@ -500,7 +500,7 @@ fn all_workers_hear_that_a_connection_is_closed() {
         rig.tell(&format!("AT {worker} WATCH"));
         assert!(matches!(rig.next(), Told::Message { .. }));
     }
-    // Whoever never sent a message is not missed.
+    // A client that never sent a message is not missed.
     drop(rig.connect());
     let mut stream = rig.connect();
     write(&mut stream, &framed("ECHO x", 0));

@@ -301,7 +301,7 @@ fn a_message_is_delivered_or_comes_back_and_never_both() {
     let kit = Kit::new();
     let settings = Settings {
         write_queue_bytes: 16 << 20,
-        // Who does not read is to be heard when he breaks the protocol.
+        // A client that does not read must still be read from when it breaks the protocol.
         pause_reading_bytes: usize::MAX,
         close_timeout_ms: 60_000,
         ..settings()
@@ -652,13 +652,13 @@ fn who_has_not_proved_an_address_gets_answers_there_and_no_requests() {
     };
     for identity in [None, Some(guest)] {
         let (mut stranger, address) = connect_as(identity);
-        // Nobody listens there.
+        // Nothing listens there.
         rig.tell(&format!("VIA 2 {address} request"));
         assert_eq!(rig.next_undelivered(), "request");
         rig.tell(&format!("VIA 2 {address} SIP/2.0 200 OK"));
         expect(&mut stranger, b"SIP/2.0 200 OK");
     }
-    // His certificate is for his address.
+    // The certificate is for the client's address.
     let (mut neighbour, address) = connect_as(Some(kit.identity.clone()));
     for _ in 0..10 {
         rig.tell(&format!("VIA 2 {address} request"));

@@ -242,7 +242,7 @@ fn a_listener_that_cannot_accept_is_left_alone_for_a_moment() {
     assert_eq!(rig.end(Control::Stop), [Ended::Stopped]);
 }
 
-/// Nobody is cut off without a word.
+/// No client is cut off without a word.
 #[test]
 fn the_end_is_said_on_every_connection() {
     let kit = Kit::new();

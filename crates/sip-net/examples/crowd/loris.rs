@@ -72,7 +72,7 @@ pub(crate) fn watch(mode: &str, count: usize, counts: &Counts, ended: &AtomicBoo
         if !ready && there >= count {
             ready = true;
             println!("ready {there}");
-            let _ = io::stdout().flush(); // who listens no more has ended our input, too
+            let _ = io::stdout().flush(); // a reader that has gone has ended our input, too
         }
         let elapsed = began.elapsed().as_secs();
         if elapsed >= told + 5 {

@@ -28,7 +28,7 @@ enum Stage {
     Closed,
 }
 
-/// One end of a connection. `out` is to be sent; whoever has sent it clears it.
+/// One end of a connection. `out` is to be sent; the code that sends it clears it.
 #[derive(Debug)]
 pub(crate) struct Speech {
     transport: Transport,
@@ -231,7 +231,7 @@ fn frame(opcode: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// What a client asks, `padding` bytes longer than it need be. `serial` tells its requests apart.
+/// An OPTIONS request of a client, `padding` bytes longer than needed. `serial` tells its requests apart.
 pub(crate) fn options(
     target: &Target,
     from: SocketAddr,

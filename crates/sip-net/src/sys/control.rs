@@ -6,8 +6,8 @@
 use std::mem::offset_of;
 use std::ptr;
 
-/// The control messages in `bytes`, each as level, type and data. What comes after one whose length
-/// is not within `bytes`, or too small to be one, is no message.
+/// The control messages in `bytes`, each as level, type and data. They end at the first message with a length
+/// that is too small or not within `bytes`.
 pub(super) struct ControlMessages<'a>(&'a [u8]);
 
 impl<'a> ControlMessages<'a> {

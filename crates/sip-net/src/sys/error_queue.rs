@@ -136,7 +136,7 @@ mod tests {
         );
         for (level, kind) in [v4, v6] {
             assert_eq!(found(&message(level, kind, &REFUSED, None)), refused);
-            // The address of who sent the ICMP message comes behind it.
+            // The address of the sender of the ICMP message comes behind it.
             let long = [&REFUSED[..], &[0; 28]].concat();
             let other = message(libc::SOL_SOCKET, libc::SO_TIMESTAMP, &[9; 16], None);
             assert_eq!(
@@ -174,7 +174,8 @@ mod tests {
     /// With the kernel: a refused datagram is quoted, also where only part of it has room.
     #[test]
     fn a_refused_datagram_comes_back_with_what_has_room() {
-        // Its socket is kept, and hears a peer alone that is not there: the port is nobody's.
+        // A port that refuses datagrams: its socket stays open, but receives only from a peer that does not
+        // exist.
         let held = UdpSocket::bind("127.0.0.1:0").unwrap();
         held.connect("127.0.0.1:1").unwrap();
         let nobody = held.local_addr().unwrap();

@@ -78,7 +78,7 @@ mod tests {
     fn decoded(address: SocketAddr) -> Option<SocketAddr> {
         let mut raw = RawAddr::EMPTY;
         let len = raw.encode(address);
-        // SAFETY: a `RawAddr` begins with as many initialised bytes as `encode` tells.
+        // SAFETY: a `RawAddr` begins with as many initialised bytes as `encode` returns.
         let bytes = unsafe { std::slice::from_raw_parts((&raw const raw).cast::<u8>(), len) };
         let exact: Box<[u8]> = bytes.into();
         // SAFETY: a `sockaddr` of its family, by `encode`.

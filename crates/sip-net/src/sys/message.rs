@@ -45,8 +45,8 @@ pub(crate) struct RawDatagram<'a> {
     pub(crate) is_truncated: bool,
 }
 
-/// Slots for `recvmmsg`: each takes a datagram's first bytes in a small hot area and the rest, if
-/// any, in a large area whose pages are never touched until a datagram needs them.
+/// Slots for `recvmmsg`: each takes a datagram's first bytes in a small hot area. The rest, if any, goes to a
+/// large area, in which no page is touched until a datagram needs it.
 pub(crate) struct RecvSlots {
     headers: Slots<libc::mmsghdr>,
     // Pointed to by `headers`, two for each slot.
@@ -349,8 +349,8 @@ impl SendSlots {
 
 /// Writes the control message: how long each part is.
 fn write_length(header: &libc::msghdr, each: u16) {
-    // SAFETY: `msg_control` is a `Control` of `msg_controllen` bytes, aligned for a header and with room
-    // for it and a `u16`, and nobody else holds it.
+    // SAFETY: `msg_control` is a `Control` of `msg_controllen` bytes, aligned for a header and with room for
+    // it and a `u16`, and there is no other reference to it.
     unsafe {
         let control = libc::CMSG_FIRSTHDR(header);
         (*control).cmsg_level = libc::SOL_UDP;

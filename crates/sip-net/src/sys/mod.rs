@@ -34,7 +34,7 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     }
 }
 
-/// Sets a socket option whose value is a C `int`.
+/// Sets a socket option that has a C `int` as its value.
 pub(crate) fn set_option(
     socket: BorrowedFd<'_>,
     level: libc::c_int,
@@ -57,8 +57,8 @@ pub(crate) fn set_option(
 
 /// The next connection that waits at a listening socket, made non-blocking in the same call.
 pub(crate) fn accept(listener: BorrowedFd<'_>) -> io::Result<(OwnedFd, SocketAddr)> {
-    // SAFETY: the kernel writes an address of at most the length that `try_init` passes, where it
-    // passes it; on success the descriptor is one that nobody else owns.
+    // SAFETY: the kernel writes an address of at most the length that `try_init` passes, where it passes it;
+    // on success the descriptor has no other owner.
     let (socket, address) = unsafe {
         SockAddr::try_init(|storage, len| {
             let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
@@ -71,9 +71,8 @@ pub(crate) fn accept(listener: BorrowedFd<'_>) -> io::Result<(OwnedFd, SocketAdd
     Ok((socket, address))
 }
 
-/// Gives the sockets that share an address with `socket` a classic BPF program, whose result is the
-/// index of the socket that gets a datagram, in the order of binding (`SO_ATTACH_REUSEPORT_CBPF`,
-/// since Linux 4.5).
+/// Gives the sockets that share an address with `socket` a classic BPF program (`SO_ATTACH_REUSEPORT_CBPF`,
+/// since Linux 4.5). Its result is the index of the socket that gets a datagram, in the order of binding.
 pub(crate) fn attach_reuseport_program(
     socket: BorrowedFd<'_>,
     program: &[libc::sock_filter],

@@ -66,8 +66,8 @@ impl Streams {
         Ok(())
     }
 
-    /// Takes what is held of sources from now on, and closes what those who are banned have opened.
-    /// Those that were banned before have nothing left, and are not looked for.
+    /// Replaces the source lists, and closes the connections that newly banned sources have opened. Sources
+    /// that were banned before have none left, and are not looked for.
     pub fn set_standing(&mut self, standing: &Arc<Standing>, counters: &mut NetCounters) {
         let before = mem::replace(&mut self.standing, Arc::clone(standing));
         let mut fresh = standing.banned.iter().filter(|s| !before.banned.contains(*s));

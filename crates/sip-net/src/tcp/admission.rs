@@ -1,13 +1,13 @@
-//! Who is let in, and when: connections of one address, and the turns of TLS handshakes.
+//! Admission: connections per source, and the turns of TLS handshakes.
 //!
-//! A handshake costs as much as a hundred messages. When all clients come at once, say after a
-//! restart, established traffic is served first: in each turn of the loop only so many steps of
-//! handshakes are taken, and the others wait in the order in which they came, those behind whom the
-//! costly part is already before most others: else, of more clients than can be served within the
-//! handshake's time-out, all would have that part done and none would come to the end. But of four
-//! steps one is for those that have just come, and whoever needs many steps for the end waits with
-//! them: who sends the end byte by byte, a step each, holds up nobody. Clients that have given up
-//! while they waited are noticed by their closing, and cost nothing.
+//! A handshake costs as much as a hundred messages. When all clients come at once, say after a restart,
+//! established traffic is served first. Each turn of the loop takes a bounded number of handshake steps; the
+//! other handshakes wait in the order in which they came. Handshakes that have their costly part behind them
+//! go before most others. Otherwise, if more clients came than can be served within the handshake's time-out,
+//! all would have that part done and none would finish. But one step in four goes to a fresh handshake. A
+//! handshake that needs many steps to finish waits with the fresh ones, so a client that sends its end byte
+//! by byte holds up no other. A client that gives up while it waits is noticed by its closing, and costs
+//! nothing.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -45,7 +45,7 @@ impl PerAddress {
                 .is_none_or(|count| *count < limit)
     }
 
-    /// Whether `ip` may have one open; with a `limit` of 0 nobody knows.
+    /// Whether `ip` may have one open. Always true if `limit` is 0: nothing is counted then.
     pub(super) fn may_have(&self, ip: IpAddr, limit: usize) -> bool {
         limit == 0 || self.counts.contains_key(&Source::of(ip))
     }

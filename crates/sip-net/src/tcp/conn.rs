@@ -51,7 +51,7 @@ pub(super) struct Conn {
     decoder: Decoder,
     pub(super) tls: Option<Box<Secured>>,
     pub(super) out: Option<Box<OutQueue>>,
-    /// What the peer has shown of who it is.
+    /// What the peer has proved of its identity.
     proof: Proof,
     /// In the list of those to be written at the end of the turn.
     pub(super) is_dirty: bool,
@@ -65,13 +65,14 @@ pub(super) struct Conn {
     farewell: Option<Farewell>,
     /// We opened it: what it is found by.
     pub(super) opened_to: Option<Box<Peer>>,
-    /// We opened it, and nothing has come back yet: a copy of what was sent. In TLS 1.3 our handshake is done
-    /// before the peer has looked at our certificate: where it refuses that, it has read nothing of what
-    /// we took for sent. By TCP a balancer without anybody behind it accepts, and then closes.
+    /// A copy of what was sent on a connection that we opened, until something comes back. In TLS 1.3 our
+    /// handshake is done before the peer has looked at our certificate: if it refuses that, it has read
+    /// nothing of what we took for sent. By TCP, a balancer without a server behind it accepts, and then
+    /// closes.
     unheard: Option<Box<OutQueue>>,
-    /// It was opened for an answer: unless the peer says something it has served its purpose then.
+    /// Opened to deliver one response: ends after `per_call_idle_ms` unless the peer sends a message.
     is_for_answer: bool,
-    /// Where the peer wants to be found by it, beside its own address (RFC 5923).
+    /// The address by which the peer wants to be found on it, beside its own (RFC 5923).
     pub(super) alias: Option<Box<SocketAddr>>,
     /// When it came to be.
     began_ms: u64,
@@ -338,11 +339,11 @@ impl Conn {
         }
     }
 
-    /// Takes what was read, which is overwritten. Messages go to `deliver`; what the protocols
-    /// below answer is in the connection's records, or in the context's replies.
+    /// Takes the bytes that were read, which are overwritten. Messages go to `deliver`. What the protocols
+    /// below reply is in the connection's records, or in the context's replies.
     ///
-    /// What arrives together with the end of the handshake is looked at after it: only then is known
-    /// who sent it.
+    /// Bytes that arrive together with the end of the handshake are handled after it: only then is the
+    /// identity of the sender known.
     pub(super) fn take(
         &mut self,
         id: ConnId,
@@ -479,8 +480,8 @@ impl Conn {
         self.enter(State::Flushing, now_ms);
     }
 
-    /// All is written: says so, in the words of each protocol, and tells the peer that we send no
-    /// more. Whether all of that is written, too.
+    /// Ends a connection on which all is written, in the words of each protocol, and shuts down our
+    /// direction. Returns whether all of that is written, too.
     pub(super) fn end(
         &mut self,
         activity: &Activity,
@@ -501,7 +502,7 @@ impl Conn {
                 return Ok(false);
             }
         }
-        // It fails where the peer has gone already, which the next read tells.
+        // Fails if the peer has gone already: the next read finds that.
         let _ = self.socket.shutdown(Shutdown::Write);
         self.enter(State::Shut, now_ms);
         Ok(true)
@@ -547,7 +548,7 @@ impl Conn {
         }
     }
 
-    /// What became of the attempt to connect.
+    /// The outcome of the attempt to connect.
     pub(super) fn connected(&self) -> io::Result<()> {
         match self.socket.take_error()? {
             Some(error) => Err(error),

@@ -15,7 +15,7 @@ use crate::accepted::Accepted;
 use crate::counters::NetCounters;
 use crate::mailbox::{Block, Task};
 
-/// Connections whose time is up that are looked at in one turn: to end one costs as much as a few messages.
+/// Overdue connections handled in one turn: to end one costs as much as a few messages.
 const ENDED_PER_TURN: usize = 64;
 
 impl Streams {
@@ -28,7 +28,7 @@ impl Streams {
         }
     }
 
-    /// Ends the connections whose time is up; of thousands at once, some in each turn.
+    /// Ends the overdue connections; of thousands at once, some in each turn.
     pub fn advance(&mut self, now_ms: u64, counters: &mut NetCounters) {
         let mut due = mem::take(&mut self.due);
         self.wheel.advance(now_ms, &mut due);
@@ -65,7 +65,7 @@ impl Streams {
                 }
             };
             if matches!(why, Why::Idle | Why::Silent) {
-                // Whose session ends without a word may not resume it.
+                // A TLS session that ends without `close_notify` may not be resumed.
                 self.finish(id, (why, None), now_ms, counters);
             } else {
                 self.close(id, why, counters);
@@ -74,8 +74,8 @@ impl Streams {
         self.due = due;
     }
 
-    /// Says to all peers that we go: they connect elsewhere at once, and need not wonder whether
-    /// somebody cut them off. What does not fit into a socket now is not said.
+    /// Says to all peers that we go: they connect elsewhere at once, and need not suspect that the connection
+    /// was cut. What does not fit into a socket now is not said.
     pub fn part(&mut self, now_ms: u64, counters: &mut NetCounters) {
         for id in self.table.keys() {
             if self
@@ -212,8 +212,8 @@ impl Streams {
         };
         let queued = conn.out.as_ref().map_or(0, |out| out.unsent().count());
         let written = unheard.unsent().count().saturating_sub(queued);
-        // Who has read it has nothing to say to an answer, or an ACK, and may well go then. Where TLS fails
-        // he has read nothing.
+        // A peer that has read a response or an ACK has nothing to reply, and may close. If TLS fails, it has
+        // read nothing.
         let has_read = conn.tls.is_none() || why == Why::Peer;
         let is_last = |message: &[u8]| is_answer(message) || message.starts_with(b"ACK ");
         for (to, origin, message) in unheard.unsent().take(written) {
@@ -253,9 +253,9 @@ impl Streams {
         self.lost.bytes()
     }
 
-    /// Exchanges the messages that could not be delivered, and the connections that are no more, for
-    /// `empty`, which is to be an empty block. Each is a [`Task::Send`] whose origin wants to know, or
-    /// a [`Task::Closed`]. Whether there are any.
+    /// Exchanges the undeliverable messages and the closed connections for `empty`, which is to be an empty
+    /// block. Each is a [`Task::Send`] to return to its origin, or a [`Task::Closed`]. Returns whether there
+    /// are any.
     pub fn take_lost(&mut self, empty: &mut Block) -> bool {
         mem::swap(&mut self.lost, empty);
         !empty.is_empty()

@@ -1,6 +1,6 @@
-//! What all connections of a worker hold, and which is ended when that is too much: one that holds
-//! the most. Not the one that comes last: else those that hold much and say nothing would stay, and
-//! everybody who is sent an answer would go.
+//! The memory that the connections of a worker hold, and which connection ends if that is too much: one that
+//! holds the most. Ending the newest instead would keep those that hold much and send nothing, and would cut
+//! every peer that is sent a response.
 
 use sip_core::id::ConnId;
 
@@ -112,9 +112,8 @@ impl Streams {
         }
     }
 
-    /// Ends connections until all hold no more than they may: those that hold the most, if their
-    /// peers take nothing at this moment either. `last` has come to hold more, and goes where nobody
-    /// holds much.
+    /// Ends connections until all hold no more than they may: those that hold the most, if their peers take
+    /// nothing at this moment either. `last` has come to hold more; it ends if no connection holds much.
     pub(super) fn relieve(&mut self, last: ConnId, now_ms: u64, counters: &mut NetCounters) {
         while self.holders.total() > self.settings.stream_bytes {
             let id = self.holders.largest().unwrap_or(last);

@@ -27,7 +27,7 @@ pub(super) enum Decoder {
     Frames(Frames),
 }
 
-/// What came of data.
+/// What was made of received bytes.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
     /// Complete messages.
@@ -38,13 +38,13 @@ pub(super) struct Taken {
     pub(super) secured: bool,
     /// A WebSocket was opened.
     pub(super) upgraded: bool,
-    /// Origin of a page whose WebSocket was refused.
+    /// Origin of the page, if its WebSocket was refused.
     pub(super) foreign: Option<Box<str>>,
     /// The connection is to end.
     pub(super) end: Option<Why>,
-    /// What is then said last, behind the answers to what came before.
+    /// The last words, behind the replies to what came before.
     pub(super) farewell: Option<Farewell>,
-    /// What TLS says of that.
+    /// The error of TLS, if that is why.
     pub(super) fault: Option<TlsError>,
 }
 
@@ -127,7 +127,7 @@ pub(super) struct Context<'a> {
     pub(super) origins: &'a AllowedOrigins,
     /// Domains that are trusted where a certificate proves them.
     pub(super) trusted: &'a [Box<str>],
-    /// Who hears what is done.
+    /// The observer of what is done.
     pub(super) activity: &'a Activity,
     /// What is to be sent back at once.
     pub(super) replies: &'a mut Vec<u8>,
@@ -248,7 +248,7 @@ pub(super) fn closing_frame(decoder: &Decoder, why: Why) -> Option<Farewell> {
 #[derive(Debug)]
 pub(super) struct Secured {
     pub(super) session: TlsSession,
-    /// Whom the peer's certificate speaks for, where it showed one: read once, asked for each message.
+    /// The identities in the peer's certificate, if it showed one: read once, used for each message.
     pub(super) identities: Option<Box<SipIdentities>>,
     /// Whether that certificate speaks for the peer's address.
     pub(super) is_of_address: bool,

@@ -15,9 +15,8 @@ use crate::udp::local_address;
 /// Bytes that the kernel takes of what the peer has no room for, for each connection.
 const UNSENT_IN_KERNEL: i32 = 128 << 10;
 
-/// Bounds what the kernel keeps for a peer that does not read: without, its buffer grows to megabytes,
-/// which nobody's bound of ours would count. What is on its way is not bounded by it, and so neither is
-/// the speed.
+/// Bounds what the kernel keeps for a peer that does not read. Otherwise its buffer grows to megabytes, which
+/// none of our bounds counts. Bytes in flight are not bounded by it, and so neither is the speed.
 pub(super) fn bound_unsent(socket: &Socket) -> io::Result<()> {
     sys::set_option(
         socket.as_fd(),
@@ -27,8 +26,8 @@ pub(super) fn bound_unsent(socket: &Socket) -> io::Result<()> {
     )
 }
 
-/// Ends a connection whose peer has gone without a word: it acknowledges nothing of what we sent in this
-/// time. Without, the kernel tries for a quarter of an hour, and takes what we send meanwhile.
+/// Ends a connection if the peer acknowledges nothing of what we sent for this time. Otherwise the kernel
+/// retries for a quarter of an hour, and takes what we send meanwhile.
 pub(super) fn bound_unacknowledged(socket: &Socket, ms: u32) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(Duration::from_millis(ms.into())))
 }

@@ -1,8 +1,8 @@
 //! Connections: listening, opening, framing, sending, ending.
 //!
-//! A worker owns its connections alone. Those that peers open belong to the worker whose listener
-//! the kernel chose; those that we open to worker `hash(peer) mod N`, so that a process has one
-//! to each peer. A [`sip_core::id::ConnId`] names worker, slot and generation.
+//! A connection belongs to one worker. A connection that a peer opens belongs to the worker of the listener
+//! that the kernel chose. One that we open belongs to worker `hash(peer) mod N`, so that a process has one to
+//! each peer. A [`sip_core::id::ConnId`] names worker, slot and generation.
 
 mod accepting;
 mod admission;

@@ -226,8 +226,8 @@ impl Streams {
         Some(id)
     }
 
-    /// Whether one more may be opened. Whoever makes us connect to him, by where he says that answers
-    /// go, has no more connections by that, and keeps nobody from connecting to us.
+    /// Whether one more connection may be opened. A peer can make us connect to it, by the address it gives
+    /// for responses. That gets it no more connections, and keeps no other peer from connecting to us.
     fn may_open(&mut self, peer: &Peer, counters: &mut NetCounters) -> bool {
         let opened = self.table.len() - self.accepted_count;
         if opened >= self.settings.connections.div_ceil(2)

@@ -74,7 +74,7 @@ impl OutQueue {
         });
     }
 
-    /// Appends bytes that are no message: nobody asks for them back.
+    /// Appends bytes that are no message: they are never given back.
     pub(super) fn push_unmarked(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
@@ -113,8 +113,8 @@ impl OutQueue {
         self.bytes.capacity() <= KEPT_BYTES
     }
 
-    /// Takes out everything behind the first `keep` bytes that wait; whoever has a message there that
-    /// does not end before is told by `lost`.
+    /// Takes out everything behind the first `keep` bytes that wait. `lost` gets each message that does not
+    /// end before.
     pub(super) fn cut(&mut self, keep: usize, mut lost: impl FnMut(Flow, WorkerId, &[u8])) {
         let end = self.base + (self.written + keep) as u64;
         let first = self.marks.partition_point(|mark| mark.end <= end);

@@ -17,7 +17,7 @@ pub struct StreamService {
     /// Our end of TLS towards peers to which we connect from this listener: for tls. None: none can
     /// be opened.
     pub clients: Option<Arc<TlsClients>>,
-    /// Whose pages may open a WebSocket: for ws and wss.
+    /// The origins of pages that may open a WebSocket: for ws and wss.
     pub origins: AllowedOrigins,
     /// How connections that we open from here are shared.
     pub sharing: Sharing,

@@ -76,7 +76,7 @@ pub struct Serving {
 pub struct Outgoing<'a> {
     /// Where to.
     pub to: Flow,
-    /// The worker whose endpoint made it: it hears of it if it is lost.
+    /// The worker of the endpoint that made it: if the message is lost, it comes back to this worker.
     pub origin: WorkerId,
     /// Which connections will do.
     pub way: Way,
@@ -107,7 +107,7 @@ pub(super) enum Why {
 /// A connection that TLS ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TlsFailure {
-    /// Between whom; the connection has gone.
+    /// The two ends; the connection has gone.
     pub flow: Flow,
     /// We opened it.
     pub outbound: bool,
@@ -131,7 +131,7 @@ static ANY_ORIGIN: AllowedOrigins = AllowedOrigins::any();
 /// Queues kept for reuse.
 const KEPT_QUEUES: usize = 256;
 
-/// Failures kept to be told of; of more in one turn, only the number is known.
+/// Failures kept for the report of a turn; of more, only the number is known.
 const KEPT_FAILURES: usize = 64;
 
 /// The connections of one worker, and its listeners.
@@ -185,7 +185,7 @@ pub struct Streams {
     pub(super) unsent: usize,
     /// Memory that connections take for what they hold.
     pub(super) holders: Holders,
-    /// Who hears what is done here.
+    /// The observer of what is done here.
     pub(super) activity: Activity,
     /// Given up for a moment when descriptors run out, to accept and refuse a connection that
     /// would otherwise be reported as waiting for ever.
@@ -250,13 +250,13 @@ impl Streams {
         }
     }
 
-    /// From now on `activity` is told what is done here.
+    /// Makes `activity` the observer of what is done here.
     pub fn observe(&mut self, activity: Activity) {
         self.activity = activity;
     }
 
-    /// Takes over what a new configuration says of connections: bounds of messages and who is
-    /// trusted, for connections that come.
+    /// Takes over from a new configuration the bounds of messages and the trusted names, for connections to
+    /// come.
     pub fn reconfigure(&mut self, config: &Config) {
         self.limits = config.limits.clone();
         self.trusted.clone_from(&config.trust_names);
@@ -277,7 +277,7 @@ impl Streams {
         self.turns.waiting() > 0
     }
 
-    /// Connections whose handshake waits for its turn.
+    /// Connections that wait for the turn of their handshake.
     pub fn handshakes_waiting(&self) -> usize {
         self.turns.waiting()
     }
@@ -383,7 +383,7 @@ impl Streams {
         }
     }
 
-    /// Reads, unless it is a handshake whose turn has not come.
+    /// Reads from a connection, unless it waits for the turn of its handshake.
     fn readable(
         &mut self,
         id: ConnId,
@@ -685,7 +685,7 @@ impl Streams {
         recycle(&mut self.spare, out);
     }
 
-    /// Keeps a failure to be told of, as long as there are few.
+    /// Keeps a failure for the report, if there are few.
     pub(super) fn note_failure(
         &mut self,
         flow: Flow,

@@ -1,4 +1,4 @@
-//! A slab of connections whose keys carry a generation.
+//! A slab of connections with a generation in each key.
 
 use sip_core::id::{ConnId, WorkerId};
 

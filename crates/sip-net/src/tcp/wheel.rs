@@ -1,8 +1,8 @@
-//! When to look at which connection: a wheel of coarse ticks.
+//! The times to look at connections: a wheel of coarse ticks.
 //!
-//! A connection whose deadline moves later (every message moves the idle time-out) is left where
-//! it is, and moved when its old place comes up: at most once for each time-out, not once for
-//! each message. A deadline that moves earlier gets a second place; the first is then ignored.
+//! If a connection's deadline moves later (every message moves the idle time-out), the connection is left
+//! where it is, and moved when its old place comes up: at most once for each time-out, not once for each
+//! message. A deadline that moves earlier gets a second place; the first is then ignored.
 
 use sip_core::id::ConnId;
 

@@ -10,8 +10,8 @@ use rustls::time_provider::TimeProvider;
 use super::config::{ClientSettings, TlsClient};
 use super::error::{TlsFileError, TlsWarning};
 
-/// What we are told of the peers to which we connect: by which authorities each is verified, and
-/// which certificate it is shown.
+/// TLS towards the peers to which we connect: the authorities that verify each peer, and the certificate that
+/// it is shown.
 pub struct TlsClients {
     others: One,
     /// By SIP domain, lower case.
@@ -204,7 +204,7 @@ mod tests {
         }
     }
 
-    /// Whom a server sees that asks for certificates; none where the handshake fails.
+    /// The identities in our certificate that a server sees if it asks for one; none if the handshake fails.
     fn seen(clients: &TlsClients, domain: &str, server: &TlsServer) -> Option<Vec<String>> {
         let mut to_server = Vec::new();
         let mut to_client = Vec::new();

@@ -1,5 +1,5 @@
-//! What a listener, or our end towards peers, is told: certificates, authorities, tickets; and
-//! exchanging all of it while connections go on.
+//! TLS configuration of a listener, and of our end towards peers: certificates, authorities, tickets. All of
+//! it can be exchanged while connections go on.
 //!
 //! A reload reads and checks every file, and only then puts the new configuration in the place of
 //! the old one, whole. Connections keep what they began with; a bad file changes nothing.
@@ -87,13 +87,13 @@ impl Versions {
     }
 }
 
-/// What a TLS listener is told.
+/// TLS settings of a listener.
 #[derive(Clone, Debug, Default)]
 pub struct ServerSettings {
     /// What tickets are bound to. Nodes at which a client may resume give the same name to the
     /// same listener; different listeners have different names.
     pub name: String,
-    /// At least one; the first is shown to who names no server, or one that we do not know.
+    /// At least one. The first is shown to a client that names no server, or one that we do not know.
     pub identities: Vec<IdentityFiles>,
     /// Whether clients must show a certificate.
     pub client_auth: ClientAuth,
@@ -225,7 +225,7 @@ fn now(clock: &Arc<dyn TimeProvider>) -> Result<UnixTime, TlsFileError> {
         .ok_or_else(|| TlsFileError::Config("the system's clock cannot be read".to_owned()))
 }
 
-/// What our end towards peers is told.
+/// TLS settings of our end towards peers.
 #[derive(Clone, Debug, Default)]
 pub struct ClientSettings {
     /// The certificate that we show to peers that ask for one.
@@ -234,8 +234,8 @@ pub struct ClientSettings {
     pub ca: Option<PathBuf>,
     /// Lists of what these authorities have revoked, PEM. None: nothing is.
     pub crl: Option<PathBuf>,
-    /// Peers whose sessions are remembered in order to resume them; the oldest is forgotten for a
-    /// new one. 0: no session is resumed.
+    /// Number of peers with sessions remembered for resumption; a new one replaces the oldest. 0: no session
+    /// is resumed.
     pub remembered_peers: usize,
     /// Which versions are spoken.
     pub versions: Versions,

@@ -1,7 +1,7 @@
 //! TLS without sockets: everything is a value that is fed with bytes.
 //!
 //! - [`TlsSession`]: one connection.
-//! - [`TlsServer`], [`TlsClient`]: what a listener, or our end towards peers, is told; reloaded
+//! - [`TlsServer`], [`TlsClient`]: the configuration of a listener, or of our end towards peers; reloaded
 //!   while connections go on.
 //! - [`TlsClients`]: our ends towards peers, by their domains.
 //! - [`Identities`]: our certificates, found by the name that a client asks for.

@@ -26,8 +26,8 @@ use super::error::TlsError;
 use super::files::validity;
 use super::names::{SipIdentities, speaks_for};
 
-/// Bytes of an incomplete record or handshake message that a session keeps unless told otherwise:
-/// the largest record and the certificates of a usual peer.
+/// Bytes of an incomplete record or handshake message that a session keeps by default: the largest record and
+/// the certificates of a usual peer.
 pub const DEFAULT_BUFFER_LIMIT: usize = 32 << 10;
 /// The largest record on the wire: header, payload, and what encryption may add
 /// (RFC 5246 §6.2.3).
@@ -37,7 +37,7 @@ const HEADER: usize = 5;
 const RECORD_OVERHEAD: usize = HEADER + 8 + 16;
 const FRAGMENT: usize = 16 << 10;
 
-/// What came of bytes that were fed.
+/// The result of feeding bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fed {
     /// Bytes of data given to the caller's function.
@@ -65,7 +65,7 @@ pub struct TlsSession {
 /// certificate again, and would go on with one that has expired as long as tickets last.
 pub(super) struct Resumed {
     pub(super) sessions: Arc<dyn ClientSessionStore>,
-    /// Whose sessions they are.
+    /// The server that the sessions are with.
     pub(super) name: ServerName<'static>,
     pub(super) clock: Arc<dyn TimeProvider>,
 }
@@ -170,8 +170,7 @@ impl TlsSession {
     /// whatever follows is ignored (RFC 8446 §6.1).
     ///
     /// # Errors
-    /// The session has failed; `out` ends with the alert that tells the peer. Data given before
-    /// the fault is good.
+    /// The session has failed; `out` ends with the alert for the peer. Data given before the fault is good.
     pub fn feed(
         &mut self,
         mut input: &mut [u8],
@@ -300,7 +299,7 @@ impl TlsSession {
             return;
         }
         if self.established {
-            // An error cannot be told to anyone any more.
+            // It is too late to report an error.
             let _ = self.order(&Order::Close, out);
         }
         if self.phase == Phase::Open {
@@ -317,7 +316,7 @@ impl TlsSession {
                 Order::Close => Order::Close,
             };
             let mut none = 0;
-            // What is kept is incomplete, so that no data comes of it here.
+            // What is kept is incomplete, so that it yields no data here.
             let (discard, step) = self.side.step(&mut pending, out, &mut |_| {}, &mut none, order);
             pending.drain(..discard.min(pending.len()));
             match step {

@@ -11,11 +11,11 @@
 //! - The line with the latest time that is not in the future encrypts; all decrypt. A new key is
 //!   given to all nodes with a time in the near future, and used by all from then on; an old one
 //!   is deleted when its tickets have expired. What a removed key made means a full handshake.
-//! - No line encrypts anything itself: from each comes one AES-256-GCM key for each period of
-//!   rotation since 1970, by HKDF (RFC 5869). So the keys change by time, and nodes agree without
-//!   talking. Nonces are 96 random bits, which no node need coordinate; a period's key makes far
-//!   less than the 2^32 tickets at which that would be a concern (NIST SP 800-38D §8.3).
-//!   Forward secrecy needs the file itself to be replaced: who has a line has its periods.
+//! - No line encrypts anything itself: from each comes one AES-256-GCM key for each period of rotation since
+//!   1970, by HKDF (RFC 5869). So the keys change by time, and nodes agree without talking. Nonces are 96
+//!   random bits, which no node need coordinate; a period's key makes far less than the 2^32 tickets at which
+//!   that would be a concern (NIST SP 800-38D §8.3). Forward secrecy needs the file itself to be replaced: a
+//!   line gives its reader the keys of all its periods.
 //! - A ticket is bound to the listener's name, what it asks of clients and the authorities that it
 //!   verifies them by: a digest of these is authenticated with it, so that a change of any makes
 //!   all older tickets void. The library calls a ticketer with the state alone, hence one
@@ -194,7 +194,7 @@ impl TicketKeys {
         if ring.period == period {
             return Some((ring, now));
         }
-        // Whoever comes first in a new period derives its keys; a reload at the same moment wins.
+        // The first thread in a new period derives its keys; a reload at the same moment wins.
         self.ring.rcu(|ring| {
             if ring.period == period {
                 return Arc::clone(ring);
@@ -263,7 +263,7 @@ impl Ring {
     fn new(masters: Arc<[Master]>, period: u64, settings: &TicketSettings) -> Option<Self> {
         let reach = u64::from(settings.lifetime_s).div_ceil(u64::from(settings.rotation_s));
         let mut derived = Vec::new();
-        // One period ahead, for tickets of a node whose clock is a little before ours.
+        // One period ahead, for tickets of a node with a clock a little before ours.
         for period in period.saturating_sub(reach)..=period + 1 {
             for master in masters.iter() {
                 derived.push(master.derive(period)?);
@@ -276,7 +276,7 @@ impl Ring {
         })
     }
 
-    /// The key that encrypts: of the latest line whose time has come, else of the earliest.
+    /// The key that encrypts: of the latest line with a time that has come, else of the earliest line.
     fn sealing(&self, now: u64) -> Option<&Derived> {
         let come = self.masters.iter().find(|master| master.from <= now);
         let master = come.or_else(|| self.masters.last())?;

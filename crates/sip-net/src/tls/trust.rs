@@ -39,7 +39,7 @@ pub(super) struct Trust {
 }
 
 impl Trust {
-    /// Nobody.
+    /// No authorities, and no lists.
     pub(super) fn none() -> Self {
         Self {
             roots: RootCertStore::empty(),
@@ -108,9 +108,9 @@ impl Trust {
     }
 }
 
-/// How lists of revoked certificates count. One that is out of date counts all the same: that its
-/// authority does not renew it must not end signalling, and whom it names is revoked for good. An
-/// authority without a list has revoked nobody.
+/// Options for lists of revoked certificates. A list that is out of date counts all the same. If its
+/// authority does not renew it, that must not end signalling, and a certificate it names stays revoked. An
+/// authority without a list has revoked nothing.
 fn revocation<'a>(lists: &'a [&'a CertRevocationList<'a>]) -> Option<RevocationOptions<'a>> {
     let options = RevocationOptionsBuilder::new(lists).ok()?;
     Some(
@@ -178,8 +178,7 @@ type Lists = (
     Vec<CertificateRevocationListDer<'static>>,
 );
 
-/// The lists of a file; at least one. Whose they are, and whether that authority has signed them, is
-/// seen where one is needed.
+/// The lists of a file; at least one. Their authority and its signature are checked when one is needed.
 fn revocations(path: &Path, now: UnixTime, warnings: &mut Vec<TlsWarning>) -> Result<Lists, TlsFileError> {
     let text = read(path)?;
     let (mut lists, mut ders) = (Vec::new(), Vec::new());

@@ -28,7 +28,7 @@ pub enum ClientAuth {
     Required,
 }
 
-/// What both verifiers leave to the library: the signatures that prove who has the key.
+/// What both verifiers leave to the library: the signatures that prove the possession of the key.
 macro_rules! signatures_by_library {
     () => {
         fn verify_tls12_signature(
@@ -96,8 +96,8 @@ impl ServerCertVerifier for SipServerVerifier {
     signatures_by_library!();
 }
 
-/// Verifies the clients that connect to us. For which domain one speaks is decided by whoever relies
-/// on it (RFC 5922 §7.4), unless the listener lets in certain ones alone.
+/// Verifies the clients that connect to us. The code that relies on a client's certificate decides for which
+/// domain it speaks (RFC 5922 §7.4), unless the listener lets in certain ones alone.
 #[derive(Debug)]
 struct SipClientVerifier {
     trust: Trust,

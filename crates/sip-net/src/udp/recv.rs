@@ -26,11 +26,11 @@ pub struct Datagram<'a> {
 
 /// Receives datagrams of up to 65,535 bytes whole, many at a time.
 ///
-/// A slot has 2,112 bytes in a small area that stays in the cache, and room for the rest of the
-/// largest datagram in an area whose pages exist only once a datagram has needed them: 64 slots
-/// cost 132 KiB, and 4 MiB more only for a peer's burst of 64 giant datagrams. A datagram
-/// that lies in both areas is joined by one copy. Longer ones cannot occur with the
-/// default size; where they do, they are marked by the kernel and never shown.
+/// A slot has 2,112 bytes in a small area that stays in the cache, and room for the rest of the largest
+/// datagram in an area that gets its pages only once a datagram has needed them. 64 slots cost 132 KiB, and 4
+/// MiB more only for a peer's burst of 64 giant datagrams. A datagram that lies in both areas is joined by
+/// one copy. Longer ones cannot occur with the default size; where they do, they are marked by the kernel and
+/// never shown.
 #[derive(Debug)]
 pub struct RecvBatch {
     slots: RecvSlots,

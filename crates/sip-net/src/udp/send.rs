@@ -11,7 +11,7 @@ use crate::sys::{SendSlots, knows_runs};
 /// Runs that the kernel may refuse before none is tried any more: a device that cannot cut them apart never will.
 const RUNS_REFUSED: u32 = 8;
 
-/// What became of the messages given to [`SendBatch::send`].
+/// The outcome of the messages given to [`SendBatch::send`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendReport {
     /// Datagrams that the kernel took.
@@ -348,7 +348,7 @@ mod tests {
         );
     }
 
-    /// The kernel cuts no run apart whose parts would have no checksums.
+    /// The kernel cuts no run apart if its parts would have no checksums.
     #[test]
     fn runs_that_are_refused_go_one_by_one_and_are_given_up_in_the_end() {
         let from = socket();

@@ -64,7 +64,7 @@ fn is_too_large(result: &io::Result<()>) -> bool {
         .is_err_and(|error| error.raw_os_error() == Some(libc::ENOMEM))
 }
 
-/// A jump whose target is not known yet.
+/// A jump to a target that is not known yet.
 type Jump = usize;
 
 /// Instructions as they are written one by one. Jumps lead forward only, as BPF demands.

@@ -48,7 +48,7 @@ mod token {
     pub(super) const CONNECTION: u64 = 4 << 56;
 }
 
-/// What a worker tells of itself.
+/// What a worker publishes of itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     /// When it was taken.
@@ -82,11 +82,11 @@ impl Published {
 /// Why a worker returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It was told to drain, as all workers were, and the work of all came to an end.
+    /// It got the order to drain, as all workers did, and the work of all came to an end.
     Quiet,
-    /// It was told to drain, and the deadline came first.
+    /// It got the order to drain, and the deadline came first.
     Deadline,
-    /// It was told to stop.
+    /// It got the order to stop.
     Stopped,
 }
 
@@ -108,7 +108,7 @@ pub struct Parts<C, Q, E> {
     pub services: Vec<StreamService>,
     /// Its mailbox.
     pub mailbox: MailboxReceiver,
-    /// Everybody's mailboxes.
+    /// The mailboxes of all workers.
     pub hub: Hub,
     /// Its clock; all workers' clocks have one origin.
     pub clock: Clock,
@@ -174,14 +174,14 @@ pub struct Worker<C, Q, E> {
     counters: NetCounters,
     /// Measures what CPU time goes into.
     meter: Meter,
-    /// Who hears what this turn is busy with: the meter, if it is measured.
+    /// The observer of this turn: the meter, if the turn is measured.
     activity: Activity,
     published: Published,
     publish_at: Instant,
     /// Something happened since the last publication.
     is_unpublished: bool,
     peak: Peak,
-    /// There is something to do that no event will tell.
+    /// There is something to do of which no event will come.
     again: bool,
     /// When the listeners that could not accept are listened to again.
     accept_again_at: Option<Instant>,
@@ -265,7 +265,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         self.published.clone()
     }
 
-    /// Works until told to stop or drain. An error is one of the event loop itself, after which
+    /// Runs the worker until an order to stop or drain. An error is one of the event loop itself, after which
     /// nothing can go on.
     pub fn run(mut self) -> io::Result<Ended> {
         let mut now = self.clock.read();

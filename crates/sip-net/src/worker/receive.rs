@@ -19,8 +19,8 @@ use crate::tcp::{Arrival, Outgoing, Streams, Verdict};
 /// ICMP errors taken from one socket in one turn; the rest waits in the kernel.
 const ICMP_PER_TURN: usize = 64;
 
-/// Bytes of messages that connections could not deliver, which are returned to whoever made them before others
-/// end in the same turn: beside the queues that they come from they would take as much memory again.
+/// Bytes of undeliverable messages that are returned to their origins before further connections end in the
+/// same turn. Beside the queues that they come from they would take as much memory again.
 const LOST_BYTES: usize = 1 << 20;
 
 /// For so long connections wait in the kernel after it could not give one: it is short of memory.
@@ -166,8 +166,8 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         }
     }
 
-    /// ICMP errors reach the socket that the kernel chooses by the addresses, not the one that
-    /// sent: every worker is told, and the one that holds the transaction knows it.
+    /// Receives ICMP errors. They reach the socket that the kernel chooses by the addresses, not the one that
+    /// sent. So every worker gets them, and the worker that holds the transaction knows it.
     fn receive_icmp(&mut self, number: usize, now: Now) {
         let Some(udp) = self.udp.get(number) else { return };
         let (core, outboxes, own) = (&mut self.core, &mut self.outboxes, self.id);
@@ -263,9 +263,9 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             match &entry.task {
                 Task::Handle => match self.core.handle_message(now, entry.flow, bytes) {
                     Handled::Here => {}
-                    // Whoever received it let it pass; its connection is not ours to close.
+                    // The worker that received it let it pass; its connection is not ours to close.
                     Handled::Close => {}
-                    // Workers that do not agree on who owns a call must not throw it to and fro.
+                    // Workers that disagree on the owner of a call must not throw it to and fro.
                     Handled::HandOver(_) => self.counters.hand_over_drops += 1,
                 },
                 Task::Send { origin, way } => {
@@ -304,10 +304,10 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
     }
 }
 
-/// How many of the datagrams that come here belong to other workers, lately.
+/// The recent share of received datagrams that belong to other workers.
 ///
-/// Nearly none where the kernel knows whose they are ([`crate::udp`]), and then looking for the
-/// owner before each message is read would be for nothing; half or more where it does not.
+/// It is nearly zero if the kernel steers by call ([`crate::udp`]); looking for the owner before each message
+/// is read would be for nothing then. Otherwise it is half or more.
 #[derive(Debug, Default)]
 pub(super) struct Strays {
     /// Their share, of 65,536; the last 64 or so datagrams count.

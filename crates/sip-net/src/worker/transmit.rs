@@ -19,7 +19,7 @@ use crate::udp::SendReport;
 const ROUNDS: usize = 4;
 
 impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
-    /// Sends all that the core wants sent, and tells it what could not be.
+    /// Sends all that the core wants sent, and returns to it what could not be sent.
     pub(super) fn transmit(&mut self, now: Now) {
         let now_ms = now.instant.as_millis();
         for _ in 0..ROUNDS {
@@ -144,7 +144,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                     let (owner, conn) = self.hub.route(&outgoing.to, self.id, reach);
                     outgoing.to.conn = conn;
                     outgoing.way.found = conn.is_some();
-                    // None is opened for it, so that nobody else need try.
+                    // None is opened for it, so no other worker need try.
                     if pinned && conn.is_none() { self.id } else { owner }
                 }
             }
@@ -164,7 +164,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         }
     }
 
-    /// Tells whoever made them of the messages that connections could not deliver.
+    /// Returns undeliverable messages to the workers that made them.
     pub(super) fn return_lost(&mut self, now: Now) {
         let mut lost = mem::take(&mut self.lost);
         if self.streams.take_lost(&mut lost) {
@@ -193,8 +193,8 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         }
     }
 
-    /// Tells all workers of the connections in this block that are closed: what waits for an answer
-    /// on one may be anybody's.
+    /// Reports the closed connections of this block to all workers: any worker may wait for a response on
+    /// one.
     fn tell_closed(&mut self, block: &Block, now: Now) {
         for (entry, _) in block.iter().filter(|(entry, _)| entry.task == Task::Closed) {
             self.closed(&entry.flow, now);

@@ -128,7 +128,7 @@ impl Kit {
         Arc::new(TlsClient::load(settings, system_clock(), &mut Vec::new()).unwrap())
     }
 
-    /// Every listener with a certificate, and the same authority for whom we connect to.
+    /// Every listener with a certificate, and the same authority for the peers that we connect to.
     pub fn service(&self) -> StreamService {
         StreamService {
             server: Some(self.server(ClientAuth::None, None)),

@@ -1,5 +1,5 @@
-//! Workers with a stand-in for the protocol engine, which does what the first word of a message
-//! says and reports what it was told.
+//! Workers with a stand-in for the protocol engine, which does what the first word of a message says and
+//! reports what it received.
 
 #![allow(
     dead_code,
@@ -54,8 +54,8 @@ use sip_net::worker::{Core, Ended, EventSink, Parts, Published, QuerySink, Snaps
 /// Milliseconds that no test waits.
 const NEVER_MS: u32 = 600_000;
 
-/// Settings whose time-outs nothing comes to, however slow the machine is: each test sets those that it is
-/// about. (An end that the peer does not take part in still comes soon.)
+/// Settings with time-outs that are never reached, however slow the machine is: each test sets those that it
+/// is about. (An end that the peer does not take part in still comes soon.)
 pub fn settings() -> Settings {
     Settings {
         connect_timeout_ms: NEVER_MS,
@@ -70,7 +70,7 @@ pub fn settings() -> Settings {
     }
 }
 
-/// What an engine was told.
+/// What an engine received.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Told {
     Message {
@@ -108,7 +108,7 @@ pub enum Told {
     Held {
         worker: u16,
     },
-    /// Told to the program, not to the engine.
+    /// Reported to the program, not to the engine.
     TlsFailed {
         flow: Flow,
         outbound: bool,
@@ -133,7 +133,7 @@ pub enum Told {
 /// - `ALIAS address`: the flow's connection is to be found by that address too.
 /// - `SPIN n`: sends the message back; computes n million steps, as authentication, if the turn is measured.
 /// - `HOLD`: does nothing until [`Rig::release`], nor does its worker.
-/// - `WATCH`: from now on, tells of connections that are closed.
+/// - `WATCH`: from now on, reports connections that are closed.
 pub struct Fake {
     worker: WorkerId,
     told: Sender<Told>,
@@ -603,7 +603,7 @@ impl Rig {
         }
     }
 
-    /// The next thing that an engine was told.
+    /// The next thing that an engine received.
     pub fn next(&self) -> Told {
         self.told.recv_timeout(PATIENCE).unwrap()
     }
@@ -757,7 +757,7 @@ impl Rig {
 /// Where there is no listener.
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-/// A framed message whose start line is `text`.
+/// A framed message with the start line `text`.
 pub fn framed(text: &str, body: usize) -> Vec<u8> {
     let mut message = format!("{text}\r\nContent-Length: {body}\r\n\r\n").into_bytes();
     message.resize(message.len() + body, b'x');

@@ -115,7 +115,7 @@ fn give(
     secured.written(count, &scratch)
 }
 
-/// What came of a stream.
+/// What was made of a stream.
 #[derive(Debug, Default, PartialEq)]
 struct Outcome {
     messages: Vec<Vec<u8>>,
@@ -352,8 +352,7 @@ proptest! {
         prop_assert_eq!(secured.cipher.capacity(), 0, "nothing is kept for what was written");
     }
 
-    /// However a client's bytes are cut, from the first of its handshake on, the same messages come of
-    /// them.
+    /// However a client's bytes are cut, from the first of its handshake on, they yield the same messages.
     #[test]
     fn any_split_of_a_stream_yields_the_same(
         sent in sent(),

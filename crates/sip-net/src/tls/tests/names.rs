@@ -4,13 +4,13 @@ use rustls::CertificateError;
 
 use super::*;
 
-/// What becomes of connecting to `domain` at a server whose certificate `change` has made.
+/// The result of connecting to `domain` at a server with the certificate that `change` makes.
 fn verdict(domain: &str, change: impl FnOnce(&mut CertificateParams)) -> Result<(), TlsError> {
     let authority = Authority::new("ca");
     let server = server(&[&authority.issue("server", Kind::P256, change)]);
     let mut pair = Pair::new(&client(&authority.file), domain, &server);
     let (of_client, of_server) = pair.run();
-    // The server is told by an alert.
+    // The server gets an alert.
     assert_eq!(of_client.is_ok(), of_server.is_ok(), "{of_server:?}");
     of_client
 }

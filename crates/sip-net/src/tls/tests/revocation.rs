@@ -166,7 +166,7 @@ fn a_new_list_counts_for_those_who_would_resume() {
     }
 }
 
-/// That its authority does not renew it must not end signalling, nor let in again whom it names.
+/// A list that its authority does not renew must not end signalling, nor let in again the clients it names.
 #[test]
 fn a_list_that_is_out_of_date_counts_and_is_warned_about() {
     let authority = Authority::new("ca");
@@ -192,7 +192,7 @@ fn a_list_that_is_out_of_date_counts_and_is_warned_about() {
     assert_eq!(Pair::new(&client, "example.com", &server).run().1, revoked());
 }
 
-/// Somebody else's list in the authority's name.
+/// A forger's list in the authority's name.
 #[test]
 fn a_list_that_its_authority_has_not_signed_lets_nobody_in() {
     let (authority, forger) = (Authority::new("ca"), Authority::new("ca"));

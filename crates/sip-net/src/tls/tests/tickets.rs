@@ -165,7 +165,7 @@ fn keys_change_by_time_and_nodes_agree() {
     site.clock.advance(43_200);
     assert!(connect(&client, "example.com", &node));
     assert!(connect(&client, "example.com", &site.node()));
-    // A node whose clock is ahead by a period makes a ticket that the others can read.
+    // A node with a clock a period ahead makes a ticket that the others can read.
     site.clock.advance(43_200);
     let client = site.client(Versions::Tls13);
     assert!(!connect(&client, "example.com", &site.node()));
@@ -211,7 +211,7 @@ fn tickets_are_bound_to_listener_and_authorities() {
         assert!(!connect(&client, "example.com", &node));
         let mut pair = Pair::new(&client, "example.com", &node);
         pair.good();
-        // Who the client is, is in the ticket.
+        // The client's identity is in the ticket.
         assert!(pair.resumed() && pair.server.peer_identities().contains("peer.example.net"));
 
         let other = ServerSettings {

@@ -68,7 +68,7 @@ fn run(program: &[sock_filter], data: &[u8]) -> u32 {
     }
 }
 
-/// A message whose Call-ID line is `line`, `filler` bytes further on than it could be.
+/// A message with the Call-ID line `line`, `filler` bytes further on than it could be.
 fn message(line: &str, filler: usize) -> String {
     let via = "x".repeat(filler);
     format!(
