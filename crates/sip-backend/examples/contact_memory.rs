@@ -109,7 +109,7 @@ fn measure(kind: &str, contacts: u32) -> Any {
         "{kind}: {} contacts: registered {}, refreshed {}",
         held.1, figures[0], figures[1]
     ));
-    // Everybody is gone: nobody asks for them, and they leave all the same.
+    // All contacts have expired: no request touches them, and the sweep removes them all the same.
     let end = START_UNIX_MS + 3 * 3_600_000;
     let start = Instant::now();
     let mut removed = 0;

@@ -99,7 +99,7 @@ impl std::fmt::Debug for Resolver {
 }
 
 impl Dns {
-    /// A resolver whose work is done on `runtime`.
+    /// A resolver that works on `runtime`.
     ///
     /// # Errors
     /// The system's configuration cannot be read.
@@ -190,7 +190,7 @@ impl Dns {
                     Err(Unavailable)
                 }
             };
-            // Room for the next first: who gets the answer may ask again at once.
+            // Room for the next first: the worker that gets the result may ask again at once.
             drop(permit);
             answer(&*sink, result);
         });
@@ -249,7 +249,7 @@ fn tune(resolver: &mut ResolverOpts, options: &DnsOptions) {
 }
 
 async fn look_up(resolver: &TokioResolver, name: &[u8], kind: RecordKind) -> Result<Records, NetError> {
-    // What is no domain name has no records; nobody needs to be asked.
+    // What is no domain name has no records: no server need be asked.
     let nothing = Records {
         ttl_s: *NEGATIVE_TTL_S.end(),
         values: Vec::new(),

@@ -1,13 +1,12 @@
-//! Addresses that somebody has registered from lately: an office, whose other users must not pay for one
-//! wrong password.
+//! Source addresses with a recent registration. One may be an office, and its other users must not pay for
+//! one wrong password.
 //!
-//! A table of fixed size that all workers share: a registration looks there, and writes at most once a minute
-//! for its address. Where there are more addresses than it has places, those that registered first are
-//! forgotten.
+//! A table of fixed size that all workers share. A registration looks its source up, and writes at most once
+//! a minute for it. If none of its places is free, a source replaces the one with the oldest registration.
 //!
-//! Nothing is locked: a place is one number, and is written only where it still is what was found there. Who
-//! finds it changed looks again, so that of two workers neither takes the place that the other has just taken,
-//! and no time goes back.
+//! Nothing is locked: a place is one number, and is written only if it still is what was found there. A
+//! worker that finds it changed looks again. So neither of two workers takes the place that the other has
+//! just taken, and no time goes back.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -30,7 +29,7 @@ const KNOWN_MIN: u32 = 120;
 #[derive(Debug)]
 pub struct Known {
     hasher: RandomState,
-    /// Upper half: of the address's hash; lower half: minute of the last registration. 0: nobody.
+    /// Upper half: of the address's hash; lower half: minute of the last registration. 0: free.
     places: Box<[[AtomicU64; WAYS]]>,
 }
 
@@ -45,7 +44,7 @@ impl Default for Known {
 }
 
 impl Known {
-    /// Somebody has registered from there, at this time (Unix milliseconds).
+    /// Notes a registration from `source` at this time (Unix milliseconds).
     pub fn note(&self, now_ms: u64, source: Source) {
         let (set, tag) = self.place(source);
         let minute = minute(now_ms);
@@ -70,7 +69,7 @@ impl Known {
         }
     }
 
-    /// Whether somebody has lately.
+    /// Whether `source` has a recent registration.
     pub fn has(&self, now_ms: u64, source: Source) -> bool {
         let (set, tag) = self.place(source);
         let now = minute(now_ms);

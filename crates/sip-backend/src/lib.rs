@@ -8,7 +8,7 @@
 //! - [`location`]: registrations on disk, by an append-only journal folded into SQLite.
 //! - [`subscribers`]: the OpenSER-style `subscriber` table, look-ups in batches, a cache.
 //! - [`shared`]: the sharded maps that the workers share ([`sip_core::shared::SharedState`]).
-//! - [`known`]: addresses that somebody has registered from lately.
+//! - [`known`]: source addresses with a recent registration.
 //! - [`dns`]: A, AAAA and SRV records.
 //! - [`metrics`]: what all of them count.
 //!

@@ -1,4 +1,4 @@
-//! A bounded queue whose consumer takes everything at once: what makes group commit and batched
+//! A bounded queue with a consumer that takes everything at once: what makes group commit and batched
 //! look-ups.
 
 use std::time::Duration;

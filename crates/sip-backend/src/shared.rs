@@ -108,8 +108,8 @@ impl Shared {
         self.sweep_with(now_unix_ms, budget, |_, _| ())
     }
 
-    /// As [`Shared::sweep`]; what the store is to be told of it is appended to `saves`, for
-    /// [`crate::Backend::submit`]. At most one for each record looked at.
+    /// As [`Shared::sweep`]; appends to `saves` what the store must save, for [`crate::Backend::submit`]. At
+    /// most one for each record looked at.
     pub fn sweep_saves(&self, now_unix_ms: u64, budget: usize, saves: &mut Vec<Query>) -> Swept {
         self.sweep_with(now_unix_ms, budget, |aor, record| {
             let mut bytes = Vec::new();

@@ -11,9 +11,9 @@ use rusqlite::{Connection, OpenFlags};
 /// How long a connection waits for another one's lock.
 const BUSY: Duration = Duration::from_secs(5);
 
-/// Makes the file where it is absent. Hashes are as good as passwords in their realm, and who calls
-/// whom from where is nobody else's either: it is for the owner's eyes only. SQLite gives the files
-/// that it makes beside it the same mode.
+/// Creates the file if it is absent, for its owner's eyes only. Hashes are as good as passwords in their
+/// realm, and where users are reachable is private. SQLite gives the files that it makes beside it the same
+/// mode.
 pub(crate) fn create(path: &Path) -> io::Result<()> {
     OpenOptions::new()
         .create(true)

@@ -510,8 +510,8 @@ fn until_rows(dir: &Path, done: impl Fn(&[(String, i64, u64)]) -> bool) {
     }
 }
 
-/// What had ended before the start is deleted from the table, though nobody asks for it; a record
-/// that is left with a gap is written whole again.
+/// Bindings that had ended before the start are deleted from the table without any request; a record that is
+/// left with a gap is written whole again.
 #[test]
 fn what_ended_while_nothing_ran_leaves_the_table() {
     let harness = on_disk(false);
@@ -652,7 +652,7 @@ fn an_older_table_is_read() {
     assert_eq!(records[&b"alice@example.com"[..]], record(7));
 }
 
-/// Who is reachable where is for the owner's eyes only.
+/// Where users are reachable is for the owner's eyes only.
 #[test]
 fn files_are_the_owners_alone() {
     use std::os::unix::fs::PermissionsExt as _;

@@ -42,7 +42,7 @@ impl Harness for OnServer {
     type Store = Pipeline;
 
     fn open(&mut self, cache: Arc<CredentialCache>, answers: Arc<Answers>) -> Pipeline {
-        // The server's table is made by adding somebody only.
+        // Only adding a subscriber makes the server's table.
         let mut table = self.table();
         table.add("first", "made.the.table", "r", b"x").ok();
         let options = LookupOptions {
@@ -220,7 +220,7 @@ fn commands_say_what_is_wrong_as_in_a_file() {
     }
 }
 
-/// A name given with its domain is checked against `ha1b`, whose hash has it so.
+/// A name given with its domain is checked against `ha1b`, the hash of the name in this form.
 #[test]
 fn names_with_their_domain_use_the_column_for_them() {
     for on in [mariadb(), postgres()] {

@@ -273,7 +273,7 @@ fn a_full_queue_and_a_question_too_old_are_unavailable() {
     assert_eq!(unavailable.value, Value::Counter(1));
 }
 
-/// A store ends when it is told to, also before its thread has begun and with nobody to connect to.
+/// A store ends on `shutdown`, also before its thread has begun and without a server to connect to.
 #[test]
 fn a_store_ends_at_once() {
     let server = sip_backend::subscribers::Server::parse("mysql://sip:x@127.0.0.1:1/sip").unwrap();

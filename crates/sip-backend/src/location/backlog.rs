@@ -10,7 +10,7 @@ use super::Options;
 use super::clock::{Clock, after};
 use super::journal::Closed;
 
-/// Somebody waits for everything saved so far to be in the table.
+/// A request to fold everything saved so far into the table; its caller waits.
 #[derive(Debug, Default)]
 pub(super) struct FoldRequest {
     done: Mutex<bool>,
@@ -142,7 +142,7 @@ impl Backlog {
         self.state.lock().bytes
     }
 
-    /// Saves could not be taken: rows may stand in the table that nobody will delete by name.
+    /// Notes lost saves: the table may keep rows that no later save deletes by name.
     pub(super) fn note_lost(&self) {
         self.state.lock().lost = true;
     }

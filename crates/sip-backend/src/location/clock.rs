@@ -1,4 +1,4 @@
-//! The clock of the store's threads. What they drive is told the time.
+//! The clock of the store's threads. The code that they drive gets the time as an argument.
 
 use std::time::{Duration, Instant as StdInstant, SystemTime, UNIX_EPOCH};
 

@@ -43,7 +43,7 @@ pub trait Disk: Debug {
     /// What the file system says.
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
 
-    /// Returns once a file's content is on stable storage, whoever wrote it.
+    /// Returns once a file's content is on stable storage, also if another process wrote it.
     ///
     /// # Errors
     /// What the file system says. The content may be lost then, though it can still be read, and

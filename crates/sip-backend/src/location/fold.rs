@@ -30,10 +30,10 @@ const TIDY_EVERY: Duration = Duration::from_secs(600);
 /// Wait after a failed round.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// When the whole table is to be walked through for bindings that have ended. While the server
-/// runs, what ends is deleted by name: the sweep of the bindings in memory saves what is left of
-/// each record. A walk is for rows of which memory knows nothing: those that had ended before the
-/// start, those whose listener is gone, and those whose deletion was refused.
+/// When the whole table is to be walked through for expired bindings. While the server runs, what expires is
+/// deleted by name: the sweep of the bindings in memory saves what is left of each record. A walk is for rows
+/// of which memory knows nothing. They had expired before the start, or their listener is gone, or their
+/// deletion was refused.
 #[derive(Debug)]
 pub(super) struct Walks<P> {
     /// Unix seconds, few.

@@ -1,6 +1,6 @@
-//! The journal: numbered files ("segments") to which registrations are appended, each batch with
-//! one write and one `fdatasync`. What is in them is told in [`super::segment`]. A segment is never
-//! appended to by a later process.
+//! The journal: numbered files ("segments") to which registrations are appended, each batch with one write
+//! and one `fdatasync`. [`super::segment`] describes their content. A segment is never appended to by a later
+//! process.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ pub(crate) struct Journal<D: Disk> {
 }
 
 impl<D: Disk> Journal<D> {
-    /// A journal whose next segment has number `next`.
+    /// A journal that numbers its segments from `next`.
     pub(crate) fn new(dir: &Path, disk: D, next: u64, listeners: &[LocalSocket]) -> Self {
         let header = segment::header(listeners);
         Self {
@@ -206,7 +206,7 @@ mod tests {
         Some((versions, entries.rest().len()))
     }
 
-    /// Fails writes or syncs when told to.
+    /// Failures of writes or syncs that a test has ordered.
     #[derive(Debug, Default, Clone)]
     pub(crate) struct Faults(std::sync::Arc<parking_lot::Mutex<Vec<&'static str>>>);
 

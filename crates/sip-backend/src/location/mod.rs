@@ -9,8 +9,8 @@
 //!
 //! The table is for operators to read; it lags behind by at most about [`Options::fold_every`].
 //!
-//! What ends by time is saved like a removal by whoever holds the bindings in memory
-//! ([`crate::shared::Shared::sweep_saves`]), so nothing is searched for on disk.
+//! An expired binding is saved like a removal by the map in memory ([`crate::shared::Shared::sweep_saves`]),
+//! so nothing is searched for on disk.
 
 mod backlog;
 mod clock;

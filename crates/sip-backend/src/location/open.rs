@@ -47,8 +47,8 @@ pub struct Loaded {
     /// Bytes of unfinished entries cut off the journal: what a crash interrupted before it was
     /// answered.
     pub torn_bytes: u64,
-    /// Places in the journal that were damaged, and what they held is lost: an entry each, or a
-    /// segment's header, whose listeners were taken to be those of now.
+    /// Damaged places in the journal that have lost their content: an entry each, or a segment's header. If a
+    /// header is lost, its listeners were taken to be those of now.
     pub damaged: u64,
     /// Journal entries that this version of the program cannot read.
     pub undecodable: u64,
@@ -129,7 +129,7 @@ pub fn open<D: Disk + Clone, T: Table>(
 ) -> Result<Opened<D, T>, OpenError<T::Error>> {
     let dir = options.journal_dir();
     disk.make_dir(&dir).map_err(OpenError::io(&dir))?;
-    // A directory whose own name is lost takes its files with it, however well they were synced.
+    // If a directory's own name is lost, it takes its files with it, however well they were synced.
     let parent = dir.parent().filter(|parent| *parent != Path::new(""));
     let parent = parent.unwrap_or(Path::new("."));
     disk.sync_dir(parent).map_err(OpenError::io(parent))?;
@@ -286,10 +286,9 @@ impl<'a, D: Disk> Replay<'a, D> {
         self.settle(closed, segment.bytes(), unsure)
     }
 
-    /// Sees to it that what was read is there for good: a process that was killed may have written
-    /// it and never synced it, and whoever asks is told of it from now on. Where a sync had failed
-    /// before, what it lost can still be read and the next sync calls it good; that may be so in
-    /// the last segments only ([`UNSURE`]), and these are written anew.
+    /// Makes what was read permanent. A process that was killed may have written it and never synced it, and
+    /// it is served from now on. If a sync had failed before, what it lost can still be read and the next
+    /// sync calls it good. That may be so in the last segments only ([`UNSURE`]), and these are written anew.
     fn settle<E: std::error::Error>(
         &mut self,
         closed: Closed,
@@ -340,8 +339,8 @@ impl<'a, D: Disk> Replay<'a, D> {
             let bytes = content.len() as u64;
             return Ok(Closed { path, bytes });
         };
-        // Nobody folds what is half there: read at a start to come, it would bring back what was deleted
-        // since and is remembered no more.
+        // A half-written copy is never folded: if a later start read it, it would bring back deleted bindings
+        // after their deletion is forgotten.
         match self.disk.remove(&path) {
             Err(left) if left.kind() != io::ErrorKind::NotFound => Err(io::Error::other(left)),
             Ok(()) | Err(_) => Err(error),

@@ -21,7 +21,7 @@ pub(crate) const MAX_AOR: usize = u16::MAX as usize;
 /// Longest record; longer ones are refused (ten contacts of a datagram's size fit three times).
 pub(crate) const MAX_RECORD: usize = 2 * 1024 * 1024;
 
-/// The beginning of a segment whose records' listener ids mean these sockets.
+/// The beginning of a segment: the sockets that its records' listener ids mean.
 pub(crate) fn header(listeners: &[LocalSocket]) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     push_block(&mut out, |out| {
@@ -214,9 +214,9 @@ fn split_entry(bytes: &[u8]) -> Option<(Entry<'_>, &[u8])> {
     Some((entry, rest))
 }
 
-/// Where the next whole entry begins, behind something that is none. Where the length of what is
-/// damaged is right, that says it; else each place is looked at. Nobody can put an entry into a
-/// record to be found there: its length has a byte of zero, and no part of a SIP message has.
+/// Where the next whole entry begins, behind damaged bytes. If the length of the damaged entry is right, that
+/// gives the place; else each place is looked at. A client cannot plant an entry in a record: an entry's
+/// length has a byte of zero, and no part of a SIP message has.
 fn find_entry(bytes: &[u8]) -> Option<usize> {
     let length_at = |at: usize| {
         let length = bytes.get(at..)?.first_chunk::<4>()?;
@@ -231,7 +231,7 @@ fn find_entry(bytes: &[u8]) -> Option<usize> {
     next.or_else(|| (1..bytes.len()).find(is_entry))
 }
 
-/// Splits a block whose checksum is right off the front.
+/// Splits a block with a right checksum off the front.
 fn split_block(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<4>()?;
     let (crc, rest) = rest.split_first_chunk::<4>()?;

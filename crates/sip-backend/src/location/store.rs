@@ -69,8 +69,8 @@ impl std::fmt::Debug for dyn AnswerSink {
 }
 
 impl DiskStore {
-    /// Opens the store, hands every live record to `load`, and starts its threads. Bindings whose
-    /// local socket `find_listener` does not know are left out; connections are forgotten.
+    /// Opens the store, hands every live record to `load`, and starts its threads. A binding is left out if
+    /// `find_listener` does not know its local socket; connections are forgotten.
     ///
     /// # Errors
     /// The database is in use, or the file system or SQLite refuses.

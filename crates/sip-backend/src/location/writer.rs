@@ -28,7 +28,7 @@ const ENTRY_WEIGHT: usize = 128;
 /// Write buffers larger than this are given back.
 const KEEP_BUFFER: usize = 8 * 1024 * 1024;
 
-/// What became of a save.
+/// The outcome of a save.
 #[derive(Debug)]
 pub struct Answered {
     /// The worker that wants the answer,
@@ -44,9 +44,9 @@ pub struct Answered {
 /// A version and its record.
 type Versioned = (u64, Box<[u8]>);
 
-/// Saves that the disk refused and nobody was told of: a change taken back after its refusal, a
-/// registration that was answered without waiting, what ended by time. Nobody asks again, so they
-/// are kept, the newest of each address-of-record, until the disk takes them.
+/// Saves that the disk refused without a caller to try again: a change taken back after its refusal, a
+/// registration that was answered without waiting, an expired binding. They are kept, the newest of each
+/// address-of-record, until the disk takes them.
 #[derive(Debug, Default)]
 struct Owed {
     /// Version and record of each.
@@ -111,7 +111,7 @@ impl<D: Disk> Writer<D> {
         }
     }
 
-    /// Writes all of `saves`, each with when it was asked; says in `answered` what became of them.
+    /// Writes all of `saves`, each with when it was asked; puts their outcomes into `answered`.
     pub fn commit(&mut self, now: Now, saves: &mut Vec<(Save, Instant)>, answered: &mut Vec<Answered>) {
         if saves.is_empty() {
             return;

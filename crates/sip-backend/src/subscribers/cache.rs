@@ -145,8 +145,8 @@ impl CredentialCache {
         })
     }
 
-    /// Secrets whose time is over, but not the time for which they may be used while the store does
-    /// not answer. What the store is known to have changed since is not given.
+    /// Outdated secrets that may still be used while the store does not answer. Secrets that the store is
+    /// known to have changed since are not given.
     pub(super) fn stale(&self, user: &[u8], domain: &[u8], realm: &[u8]) -> Option<Secrets> {
         self.find(Key(user, domain, realm), |slot| {
             let secrets = slot
@@ -216,7 +216,7 @@ impl CredentialCache {
         }
     }
 
-    /// Keeps what a look-up found, unless somebody was forgotten since it began.
+    /// Keeps what a look-up found, unless a subscriber was forgotten since it began.
     pub(crate) fn keep(
         &self,
         (user, domain, realm): (&[u8], &[u8], &[u8]),

@@ -9,7 +9,7 @@ use super::database::{Database, DbError, RowKey, Session, small_runtime};
 use super::options::{Protocol, Source, TableOptions};
 use super::{SubscriberError, SubscriberTable};
 
-/// Subscribers whose rows are asked for, at most.
+/// Number of subscribers to look up, at most.
 const NAMES: usize = 10_000;
 
 /// Asks for so many rows so many times; how long each batch took.

@@ -111,11 +111,11 @@ pub enum Tls {
         /// PEM.
         ca: Option<PathBuf>,
     },
-    /// Yes, with whoever answers: against listeners only.
+    /// Yes, with any server: protects from eavesdroppers only.
     Unverified,
 }
 
-/// A database server and who asks it.
+/// A database server, and the user to log in as.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Server {
     /// What it speaks.
@@ -126,9 +126,9 @@ pub struct Server {
     pub port: u16,
     /// A Unix socket instead of host and port: MySQL's file, or the directory of PostgreSQL's.
     pub socket: Option<PathBuf>,
-    /// Who asks.
+    /// The user's name.
     pub user: String,
-    /// His password.
+    /// The user's password.
     pub password: Zeroizing<String>,
     /// The database.
     pub database: String,

@@ -154,9 +154,9 @@ impl Shape {
         Ok(())
     }
 
-    /// A parameter to be compared with `column`: brought to the column's own character set, for a
-    /// comparison in a wider one would use no index. What the set has not becomes `?`, which finds
-    /// nobody, for rows are compared byte by byte afterwards.
+    /// A parameter to be compared with `column`, in the column's own character set: a comparison in a wider
+    /// one would use no index. A character that the set lacks becomes `?`. That finds no subscriber, for rows
+    /// are compared byte by byte afterwards.
     fn parameter_for(&self, column: &str) -> String {
         match self.columns.get(&self.key(column)).and_then(Option::as_ref) {
             Some(text) if text.charset != "utf8mb4" => {

@@ -77,7 +77,7 @@ impl SubscriberTable {
         Ok(())
     }
 
-    /// Adds a subscriber whose hashes are good for `realm`. `domain` is put in lower case.
+    /// Adds a subscriber with hashes for `realm`. `domain` is put in lower case.
     ///
     /// # Errors
     /// [`SubscriberError::Exists`], [`SubscriberError::BadName`], or the database's.

@@ -75,7 +75,7 @@ pub fn binding(contact: &str, expires_unix_s: u64) -> Binding {
     }
 }
 
-/// A record with one binding whose CSeq tells its version.
+/// A record with one binding that has the version as its CSeq.
 pub fn record(version: u64) -> AorRecord {
     let mut only = binding("sip:a@198.51.100.7", LATER);
     only.cseq = u32::try_from(version % 1_000_000).unwrap();

@@ -100,7 +100,7 @@ pub struct Write<'a> {
 /// What reading the table came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scan {
-    /// Bindings whose listener is gone, or whose row cannot be read.
+    /// Bindings without a listener here, or with a row that cannot be read.
     pub unmapped: u64,
     /// The latest end of these.
     pub unmapped_until: u64,
@@ -109,8 +109,8 @@ pub struct Scan {
 }
 
 impl Scan {
-    /// Gives the bindings of a record the listeners of this start, by the `sockets` that their ids meant
-    /// when it was written, and no connections. Those whose listener is gone leave it, and are counted.
+    /// Gives the bindings of a record the listeners of this start, by the `sockets` that their ids meant when
+    /// it was written, and no connections. A binding leaves it if its listener is gone, and is counted.
     pub fn map_bindings(&mut self, record: &mut AorRecord, sockets: &[Box<[u8]>], mapper: &mut Mapper<'_>) {
         record.bindings.retain_mut(|binding| {
             let flow = &mut binding.received;

@@ -423,7 +423,7 @@ fn scan(
     Ok(found)
 }
 
-/// The address-of-record whose rows are being read.
+/// The address-of-record that is being read, row by row.
 #[derive(Default)]
 struct Open {
     aor: Vec<u8>,

@@ -90,8 +90,8 @@ pub(super) trait Session {
         each: &mut dyn FnMut(Row<'_>),
     ) -> impl Future<Output = Result<(), DbError>>;
 
-    /// Something that differs after anybody has changed the table; `None` where that cannot be
-    /// told.
+    /// A value that differs after any change of the table, by any client; `None` if the database cannot
+    /// report changes.
     fn mark(&self) -> impl Future<Output = Result<Option<String>, DbError>>;
 }
 
@@ -103,7 +103,7 @@ pub(super) trait Client {
     /// Runs a statement; rows that it changed.
     fn execute(&mut self, sql: &str, parameters: &[&str]) -> Result<u64, DbError>;
 
-    /// Runs a query whose `columns` columns are text.
+    /// Runs a query with `columns` columns of text.
     fn rows(
         &mut self,
         sql: &str,

@@ -12,7 +12,7 @@ use crate::subscribers::options::{Server, TableOptions, Tls};
 use crate::subscribers::secrets::{Field, Row};
 use crate::subscribers::sql::{self, Collation, Dialect, Shape};
 
-/// Errors by which a server says that it goes down, or that somebody ended the connection.
+/// Errors by which a server says that it goes down, or that the connection was killed.
 const GOING: [u16; 3] = [1053, 1317, 1927];
 
 /// Errors of one name in a batch: no text of the column's character set.
@@ -124,7 +124,7 @@ impl Database for MySql {
     async fn connect(&self, max_batch: usize) -> Result<MySqlSession, DbError> {
         let opts = self.opts.get(|| opts(&self.server))?;
         let mut conn = step(Conn::new(opts)).await?;
-        // MySQL since 8 tells of changes a day late otherwise; MariaDB knows no such variable.
+        // Otherwise MySQL since 8 reports changes a day late; MariaDB knows no such variable.
         match step(conn.query_drop("SET SESSION information_schema_stats_expiry = 0")).await {
             Ok(()) | Err(DbError::Refused(_)) => {}
             Err(error) => return Err(error),
@@ -212,8 +212,8 @@ impl Session for MySqlSession {
         Ok(())
     }
 
-    /// When the table was changed last. The server tells it by the second: while that second is
-    /// not well past, every look counts as a change.
+    /// The time of the table's last change. The server gives it in seconds: while that second is not well
+    /// past, every look counts as a change.
     async fn mark(&self) -> Result<Option<String>, DbError> {
         let found: Option<(Option<String>, Option<String>)> = self
             .conn

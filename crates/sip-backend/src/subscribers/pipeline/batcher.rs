@@ -16,9 +16,9 @@ use sip_core::id::QueryId;
 use super::breaker::{Breaker, Failure, State};
 use crate::subscribers::CredentialQuery;
 
-/// A question that was under way on so many connections when they ended is given up: it may be
-/// what ended them. Of connections that were made before the first of them ended only that one
-/// counts: they may all have ended together, and nobody notices that of an idle one.
+/// A question that was under way on so many connections when they ended is given up: it may be what ended
+/// them. Connections that were made before the first of these ended count only once, with it. They may all
+/// have ended together, and the end of an idle connection is not noticed.
 const MAX_LOST: u8 = 3;
 
 /// When a batch goes out.
@@ -61,7 +61,7 @@ pub(super) struct Rules {
     pub(super) questions: usize,
 }
 
-/// Who waits for an answer.
+/// A question that waits for a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Waiter {
     pub(super) origin: u16,
@@ -69,7 +69,7 @@ pub(super) struct Waiter {
     pub(super) asked: Instant,
 }
 
-/// Whose secrets are wanted.
+/// The subscriber and realm that secrets are wanted for.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) struct Subject {
     /// As in the credentials: with `@` and a domain, or without.
@@ -164,12 +164,12 @@ pub(super) struct Batch {
     pub(super) too_late: Vec<Ended>,
 }
 
-/// What became of a question.
+/// How a question was taken.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Asked {
     /// It waits; `wake`: a connection should look.
     Queued { wake: bool },
-    /// Somebody asked before.
+    /// A question of the same subject is under way: it joined that.
     Joined,
 }
 
@@ -384,9 +384,9 @@ impl Batcher {
             if flight.alone && !batch.flights.is_empty() {
                 break;
             }
-            // One that has waited most of its time goes only if its answer can come in time: under
-            // more load than can be carried, whoever is asked for must be of use to somebody. A new
-            // one always goes, for who never asks never learns that it has become faster.
+            // A flight that has waited most of its time goes only if its result can come in time: under
+            // overload, a look-up must be of use to a waiter. A new flight always goes, or else it would
+            // never be seen that the database has become faster.
             let left = flight.deadline.saturating_duration_since(now);
             let waited = now.saturating_duration_since(flight.asked);
             let is_late = left < round && waited > left;
@@ -436,8 +436,8 @@ impl Batcher {
         })
     }
 
-    /// Puts the flights of a batch whose connection, made at `made`, has ended back to the front of
-    /// the queue. Those that were put back too often are given up: appended to `given_up`.
+    /// Puts the flights of a batch back to the front of the queue after its connection, made at `made`, has
+    /// ended. Those that were put back too often are given up: appended to `given_up`.
     pub(super) fn put_back(&mut self, now: Instant, made: Instant, batch: &Batch, given_up: &mut Vec<Ended>) {
         self.probing = false;
         for (id, _) in batch.flights.iter().rev() {
@@ -480,7 +480,7 @@ impl Batcher {
         }
     }
 
-    /// The table has changed: what is under way may be of before, and is joined by nobody.
+    /// The table has changed: flights under way may be of before, and no question joins them any more.
     pub(super) fn changed(&mut self) {
         self.epoch += 1;
     }
@@ -493,7 +493,7 @@ impl Batcher {
         }
     }
 
-    /// Ends the flights whose time is over.
+    /// Ends the flights that are past their deadline.
     pub(super) fn expire(&mut self, now: Instant, ended: &mut Vec<Ended>) {
         while let Some((deadline, id)) = self.by_age.front().copied() {
             if deadline > now && self.live(id).is_some() {
@@ -514,8 +514,8 @@ impl Batcher {
         (self.rules.deadline / PATIENCE).max(self.round * PATIENCE_ROUNDS)
     }
 
-    /// Whether a connection is silent whose oldest batch under way was sent at `sent`: by the same clock as
-    /// [`Batcher::ask_again`], so that it does not take itself what is asked again because of it.
+    /// Whether a connection is silent if its oldest batch under way was sent at `sent`. It reads the same
+    /// clock as [`Batcher::ask_again`], so that it does not take itself what is asked again because of it.
     pub(super) fn is_silent(&self, now: Instant, sent: Instant) -> bool {
         // Patience may have grown since.
         self.was_asked_again(sent) || now.saturating_duration_since(sent) >= self.patience()

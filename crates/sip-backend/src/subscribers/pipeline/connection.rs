@@ -47,9 +47,9 @@ struct Watch {
     /// A connection looks for changes.
     taken: Cell<bool>,
     mark: RefCell<Option<String>>,
-    /// Nobody looks any more.
+    /// Notified when no connection looks any more.
     free: Notify,
-    /// That changes cannot be told was logged.
+    /// The warning that changes cannot be seen was logged.
     warned: Cell<bool>,
 }
 
@@ -82,7 +82,7 @@ pub(super) async fn run<D: Database>(inner: &Inner, database: &D, connections: u
     }
 }
 
-/// Ends questions whose time is over, and asks again what a connection is silent about; never returns.
+/// Ends overdue questions, and asks again what a connection is silent about; never returns.
 async fn expire(inner: &Inner) {
     loop {
         let mut ended = Vec::new();
@@ -105,7 +105,7 @@ async fn expire(inner: &Inner) {
     }
 }
 
-/// Connects, when it is this one's turn. `None`: the store is closed, and nobody waits.
+/// Connects, when it is this one's turn. `None`: the store is closed, and no question waits.
 async fn connect<D: Database>(
     inner: &Inner,
     database: &D,
@@ -266,7 +266,7 @@ fn rests_until(inner: &Inner) -> Option<Instant> {
         // This connection may have been the one to take it.
         inner.wake();
     }
-    // A change empties the cache: not before those whom it served can be looked up again.
+    // A change empties the cache: no look before its subscribers can be looked up again.
     inner.batcher.lock().breaker().rests_until(Instant::now())
 }
 
@@ -373,7 +373,7 @@ impl<'a> Watching<'a> {
     }
 
     fn take(watch: &'a Watch) -> Option<Self> {
-        // Not `then_some`: what is made and dropped would give the duty up for whoever has it.
+        // Not `then_some`: a value made and dropped would give up the duty of the connection that has it.
         (!watch.taken.replace(true)).then(|| Self(watch))
     }
 }
@@ -385,7 +385,7 @@ impl Drop for Watching<'_> {
     }
 }
 
-/// Tries the connection, and looks whether somebody changed the table.
+/// Tries the connection, and looks whether the table was changed.
 async fn look(inner: &Inner, session: &impl Session, watch: &Watch, watching: bool) -> Result<(), Cut> {
     let mark = timeout(
         PROBE_TIMEOUT.min(inner.options.deadline.max(Duration::from_secs(1))),
@@ -399,7 +399,7 @@ async fn look(inner: &Inner, session: &impl Session, watch: &Watch, watching: bo
             if mark.is_none() && !watch.warned.replace(true) {
                 tracing::warn!(store = %inner.store, "this database does not tell when the table changes: changes are seen when cached entries end (credentials.cache_ttl_s), or are forgotten by command");
             }
-            // One that told and tells no more was restarted, and has forgotten what changed before.
+            // A server that gave a mark and gives none now was restarted, and has forgotten earlier changes.
             let before = watch.mark.replace(mark);
             if before != *watch.mark.borrow() {
                 inner.changed();
@@ -560,7 +560,7 @@ impl Inner {
         let (mut offer, more) = {
             let now = Instant::now();
             let mut batcher = self.batcher.lock();
-            // Nobody waits for these any more.
+            // No worker waits for these any more.
             batcher.expire(now, &mut ended);
             let offer = batcher.take(now, busy);
             (offer, batcher.queued() > 0)

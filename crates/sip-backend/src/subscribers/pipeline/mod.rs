@@ -46,7 +46,7 @@ pub struct LookupOptions {
     pub max_wait: Duration,
     /// Questions that may be open; one more is answered as unavailable.
     pub queue_items: usize,
-    /// A question that takes longer than this is answered as unavailable: who asked gives up then.
+    /// A question that takes longer than this is answered as unavailable: the core gives up then.
     pub deadline: Duration,
 }
 
@@ -118,10 +118,9 @@ struct Inner {
 }
 
 impl Pipeline {
-    /// Starts the thread. What it finds goes into `cache`, and a change of the table by anybody
-    /// empties that. The table of a file is made where it is absent, and must be of use; a server
-    /// may be away: it is connected to as soon as it answers, and its tables are made by commands
-    /// only.
+    /// Starts the thread. What it finds goes into `cache`, which any change of the table empties. The table
+    /// of a file is made if it is absent, and must be of use. A server may be away: it is connected to as
+    /// soon as it answers, and its tables are made by commands only.
     ///
     /// # Errors
     /// As [`SubscriberTable::open`].
@@ -161,8 +160,8 @@ impl Pipeline {
         })
     }
 
-    /// Forgets what is cached of `user@domain`, of everybody without a name, and what is being
-    /// looked up now; entries forgotten.
+    /// Forgets what is cached of `user@domain`, or of all if no name is given, and what is being looked up
+    /// now. Returns the number of entries forgotten.
     pub fn forget(&self, subscriber: Option<(&[u8], &[u8])>) -> usize {
         let cache = &self.inner.cache;
         match subscriber {
@@ -266,7 +265,7 @@ impl CredentialStore for Pipeline {
 
     fn shutdown(&self) {
         self.inner.batcher.lock().close();
-        // Also where nobody listens yet.
+        // Also without a receiver yet.
         self.inner.closed.send_replace(true);
         if let Some(thread) = self.thread.lock().take()
             && thread.join().is_err()
@@ -407,7 +406,7 @@ impl Inner {
         self.stats.errors.inc();
         let text = error.to_string();
         let mut last = self.last_error.lock();
-        // What is new is told at once: behind "connection refused" may come "access denied".
+        // A new error is logged at once: behind "connection refused" may come "access denied".
         let is_new = last.as_ref() != Some(&text);
         if let Some(more) = self.log.allow_if(is_new) {
             tracing::error!(store = %self.store, error = %text, more, "subscriber database");

@@ -43,7 +43,7 @@ pub(super) struct Stats {
     pub(super) refused: Counter,
     /// Asked about already.
     pub(super) joined: Counter,
-    /// Answered with secrets whose time was over.
+    /// Answered with outdated secrets.
     pub(super) stale: Counter,
     /// Look-ups that took too long.
     pub(super) timed_out: Counter,
@@ -51,7 +51,7 @@ pub(super) struct Stats {
     pub(super) errors: Counter,
     /// Asked once more on another connection.
     pub(super) again: Counter,
-    /// Batches whose connection ended.
+    /// Batches that lost their connection.
     pub(super) lost: Counter,
     /// Connections made.
     pub(super) connected: Counter,
@@ -98,7 +98,7 @@ impl Stats {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// A batch goes out, whose first question waited `wait`.
+    /// Counts a batch that goes out after its first question has waited `wait`.
     pub(super) fn sent(&self, wait: Duration, size: usize) {
         self.wait.observe_duration(wait, 1);
         self.batch.observe(size as u64, 1);

@@ -98,7 +98,7 @@ fn only_what_changes_something_wakes_a_connection() {
     }
     // The first sets the clock, the fourth fills the batch, the fifth is the first again.
     assert_eq!(wakes, [true, false, false, true, true]);
-    // Should who set the clock have gone, the next question after that time tells another.
+    // If the connection that set the clock has gone, the next question after that time wakes another.
     let late = ask(&mut batcher, t + 6 * MS, query(9, "9"));
     assert_eq!(late, Ok(Asked::Queued { wake: true }));
 }

@@ -23,7 +23,7 @@ const LONG: Duration = Duration::from_secs(1000);
 
 struct Scripted;
 
-/// A connection whose batches get the results that the test sends.
+/// A connection with the results that the test sends for its batches.
 struct ScriptedSession {
     results: RefCell<VecDeque<oneshot::Receiver<Result<(), DbError>>>>,
     fetches: Cell<usize>,
