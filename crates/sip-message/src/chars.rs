@@ -87,7 +87,7 @@ fn run(text: &[u8], class: u8) -> usize {
     text.len() - rest.len()
 }
 
-/// The same, by the block as long as there are blocks; `ends` tells where in one the run ends.
+/// The same, by the block as long as there are blocks; `ends` returns where in one the run ends.
 #[inline(always)]
 fn long_run(text: &[u8], class: u8, ends: impl Fn(Block) -> Places) -> usize {
     let mut rest = text;

@@ -96,8 +96,8 @@ impl<'a> Message<'a> {
         self.index.folded
     }
 
-    /// Appends the message with each value on one line, which means the same (RFC 3261 §7.3.1). Who
-    /// reads lines without knowing of folding finds no header in the middle of a value then.
+    /// Appends the message with each value on one line, which means the same (RFC 3261 §7.3.1). A reader of
+    /// lines that does not know of folding then finds no header in the middle of a value.
     pub fn unfold(&self, out: &mut alloc::vec::Vec<u8>) {
         let head = self.start_at..self.headers_end_offset();
         let mut rest = self.text(head.clone());
@@ -180,14 +180,14 @@ impl<'a> Message<'a> {
         self.text(field.value as usize..field.value_end as usize)
     }
 
-    /// The fields of a known name, in order; of [`HeaderName::Other`]: all whose name is not known.
+    /// The fields of a known name, in order; of [`HeaderName::Other`]: all with an unknown name.
     pub fn fields_named(&self, name: HeaderName) -> impl Iterator<Item = &'a Field> + use<'a> {
         let fields = &self.index.fields;
         let first = self.index.first(name).and_then(|at| fields.get(at));
         core::iter::successors(first, |f| fields.get(usize::from(f.next)))
     }
 
-    /// Fields whose name is not known to this crate, compared in any case.
+    /// Fields with a name that this crate does not know, compared in any case.
     pub fn fields_other<'n>(&self, name: &'n [u8]) -> impl Iterator<Item = &'a Field> + use<'a, 'n> {
         let message = *self;
         self.fields_named(HeaderName::Other)

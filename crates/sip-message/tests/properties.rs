@@ -469,7 +469,7 @@ proptest! {
         assert_eq!(m.bytes(), &bytes[2 * meant.empty_lines..bytes.len() - meant.rest.len()]);
     }
 
-    /// A message whose index is reused reads as with a new one.
+    /// A message reads with a reused index as with a new one.
     #[test]
     fn an_index_remembers_nothing(first in message(), second in message()) {
         let (first, second) = (first.bytes(), second.bytes());
@@ -502,7 +502,7 @@ proptest! {
 
 // Edits.
 
-/// What edits mean, told naively: each byte of the source is kept or not, each place has texts.
+/// The meaning of edits, written naively: each byte of the source is kept or not, each place has texts.
 fn model(source: &[u8], edits: &[(usize, usize, Vec<u8>)]) -> Vec<u8> {
     // In order of place, insertions before replacements at the same one, else as made.
     let mut sorted: Vec<_> = edits
@@ -648,10 +648,9 @@ proptest! {
         assert_eq!(read(&a) == read(&b), read(&b) == read(&a), "{a} {b}");
     }
 
-    /// Over URIs whose parameters §19.1.4 names: then it is an equivalence. Parameters that it does
-    /// not name are ignored where only one side has them, so that `sip:h;x=1` and `sip:h;x=2` both
-    /// equal `sip:h` and yet not each other: that is the RFC's rule, and no order of comparisons
-    /// can mend it.
+    /// Over URIs with the parameters that §19.1.4 names: then it is an equivalence. Parameters that it does
+    /// not name are ignored if only one side has them, so that `sip:h;x=1` and `sip:h;x=2` both equal `sip:h`
+    /// and yet not each other. That is the RFC's rule, and no order of comparisons can mend it.
     #[test]
     fn comparison_is_transitive_over_known_parameters(a in known_uri(), b in known_uri(), c in known_uri()) {
         let (a, b, c) = (read(&a), read(&b), read(&c));
@@ -667,7 +666,7 @@ proptest! {
     }
 }
 
-/// What the transitivity test leaves out, so that nobody takes it for a fault.
+/// What the transitivity test leaves out, so that it is not taken for a fault.
 #[test]
 fn unknown_parameters_make_comparison_intransitive() {
     let (a, b, c) = (read("sip:h;x=1"), read("sip:h"), read("sip:h;x=2"));

@@ -16,7 +16,7 @@ use sip_message::{Defect, HeaderIndex, HeaderName, Message, ParseError, StartLin
 /// What parsing says, worst first.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Outcome {
-    /// Dropped: there is nobody to tell.
+    /// Dropped without a response.
     Drop(ParseError),
     /// Refused for its form: 505 for [`Defect::Version`], else 400.
     Defect(Defect),
@@ -32,7 +32,7 @@ enum Outcome {
     UriHeaders,
     /// A Request-URI of another scheme: 416.
     OtherScheme,
-    /// A Contact that cannot be read: 400 by whoever needs Contact.
+    /// A Contact that cannot be read: 400 by the element that needs Contact.
     Contact,
     /// Nothing wrong.
     Fine,
@@ -106,7 +106,7 @@ const RFC4475: [(&str, Outcome); 49] = [
     ("lwsstart", Outcome::Defect(Defect::RequestLine)),
     ("trws", Outcome::Defect(Defect::RequestLine)),
     ("escruri", UriHeaders),
-    // 3.1.2.12: only who needs Date should refuse; a proxy does not.
+    // 3.1.2.12: only an element that needs Date should refuse; a proxy does not.
     ("baddate", Fine),
     ("regbadct", Outcome::Contact),
     ("badaspec", malformed(To)),
@@ -141,7 +141,7 @@ const RFC4475: [(&str, Outcome); 49] = [
 const RFC5118: [(&str, Outcome); 12] = [
     ("ipv6-good", Fine),
     ("ipv6-bad", Outcome::Uri(UriError::Port)),
-    // 4.3: the port is part of the address: nothing tells that it was meant otherwise.
+    // 4.3: the port is part of the address: nothing shows that it was meant otherwise.
     ("port-ambiguous", Fine),
     ("port-unambiguous", Fine),
     ("via-received-param-with-delim", Fine),

@@ -74,8 +74,8 @@ impl HeaderIndex {
     }
 }
 
-/// What is wrong with a message that is SIP all the same: it can be told to its sender (400 and
-/// its like) as long as the headers that an answer needs are there.
+/// A fault of a message that is SIP all the same. It can be reported to the sender (400 and its like) if the
+/// headers that a response needs are there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
     /// The request line: spaces where none may be, or no URI.
@@ -141,7 +141,7 @@ impl Defect {
 pub enum ParseError {
     /// No line that could be a SIP request or status line.
     NotSip,
-    /// A status line that is broken: there is nobody to tell.
+    /// A status line that is broken: there is no request to respond to.
     StatusLine,
     /// Longer than 4 GiB.
     TooLong,

@@ -1,4 +1,4 @@
-//! Edits of headers whose values may share lines (Via, Route), and of Content-Length.
+//! Edits of headers with values that may share lines (Via, Route), and of Content-Length.
 
 use core::ops::Range;
 
@@ -8,12 +8,12 @@ use crate::name::HeaderName;
 use crate::parse::Field;
 
 impl Edits {
-    /// Removes the first `count` values of a header whose values may share lines (Via, Route).
+    /// Removes the first `count` values of a header with values that may share lines (Via, Route).
     pub fn remove_values(&mut self, message: &Message<'_>, name: HeaderName, count: usize) {
         self.keep_values(message, name, count..usize::MAX);
     }
 
-    /// Removes all values of a header but those whose numbers, from the top, lie in `keep`.
+    /// Removes all values of a header but those with numbers, from the top, in `keep`.
     pub fn keep_values(&mut self, message: &Message<'_>, name: HeaderName, keep: Range<usize>) {
         // Nearly always: the topmost goes, and has a line of its own.
         if keep == (1..usize::MAX)

@@ -72,7 +72,7 @@ impl Defect {
     }
 }
 
-/// A value whose lines are joined by single spaces (RFC 3261 §7.3.1).
+/// Writes a value with its lines joined by single spaces (RFC 3261 §7.3.1).
 fn write_on_one_line(out: &mut Vec<u8>, value: &[u8]) {
     let lines = value.split(|c| matches!(c, b'\r' | b'\n')).map(trim);
     for (number, line) in lines.filter(|line| !line.is_empty()).enumerate() {
