@@ -1,9 +1,8 @@
 //! An open-loop SIP load generator: user agents at both ends of a server.
 //!
-//! Calls begin when they were meant to, whatever the server does, and everything is timed from
-//! then: a server that is slow is told as slow (no coordinated omission). The user agents behave as
-//! RFC 3261 says: they retransmit, acknowledge, give up at 64 × T1, and each failure is counted
-//! under its cause.
+//! Calls begin when they were meant to, whatever the server does, and everything is timed from then. So a
+//! slow server is reported as slow (no coordinated omission). The user agents behave as RFC 3261 says: they
+//! retransmit, acknowledge, give up at 64 × T1, and each failure is counted under its cause.
 //!
 //! [`run()`] plays a [`plan::Plan`] in one thread: system calls in batches, no task and, once warm,
 //! next to no allocation for a call. The user agents themselves (`uac`, `uas`) see no socket and no clock.

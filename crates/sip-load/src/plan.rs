@@ -52,7 +52,7 @@ impl Kind {
     }
 }
 
-/// Who calls and who is called: user `i` calls user `i + 1`, the last one the first.
+/// Callers and called users: user `i` calls user `i + 1`, the last one the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Users {
     /// `user00000`, `user00001`, …: a prefix and at least five digits.
@@ -142,7 +142,7 @@ pub struct Callee {
     pub ring: Duration,
 }
 
-/// What TLS is told.
+/// TLS settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsPlan {
     /// The authorities of the server's certificate, PEM. None: those of the system.
@@ -171,7 +171,7 @@ pub struct Plan {
     pub domain: String,
     /// The server's own name, as OPTIONS ask for it: the domain, or address and port.
     pub server: String,
-    /// Who plays.
+    /// The users that play.
     pub users: Users,
     /// Answer challenges (digest).
     pub digest: bool,
@@ -207,7 +207,7 @@ pub struct Plan {
     pub callee: Option<Callee>,
     /// Calls at a time; more fail as the generator's own.
     pub max_calls: u32,
-    /// What TLS is told.
+    /// TLS settings.
     pub tls: TlsPlan,
     /// The path of the WebSocket.
     pub path: String,

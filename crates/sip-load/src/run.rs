@@ -69,8 +69,8 @@ pub struct Progress {
     pub under_way: usize,
 }
 
-/// Plays `plan` to its end, or until `stop` is set: what has come of it by then is reported.
-/// `progress` is told ten times a second.
+/// Plays `plan` to its end, or until `stop` is set: the results until then are reported. Calls `progress` ten
+/// times a second.
 ///
 /// # Errors
 /// It could not begin. Failures of calls are no errors.
@@ -143,7 +143,7 @@ impl Load {
                 links.push(To::Address(plan.target));
                 name
             }
-            // Nobody connects to a caller: answers come by the connection that it opened.
+            // No peer connects to a caller: responses come by the connection that the caller opened.
             Transport::Tcp | Transport::Tls => {
                 let port = if local.port() == 0 { 5060 } else { local.port() };
                 SocketAddr::new(own, port).to_string()
@@ -372,7 +372,7 @@ impl Load {
         }
     }
 
-    /// Begins the calls whose time has come.
+    /// Begins the calls that are due.
     fn start_calls(&mut self) {
         let end = self.stats.window.end;
         for _ in 0..BURST {

@@ -1,12 +1,12 @@
-//! Timers of a few fixed intervals: a queue for each, in the order in which they were started,
-//! which is the order in which they are due. Starting is a push, and there is no stopping: who is
-//! woken looks whether it still matters (a generation, a transaction's number).
+//! Timers of a few fixed intervals: a queue for each, in the order in which they were started, which is the
+//! order in which they are due. Starting is a push, and there is no stopping: the code that is woken looks
+//! whether it still matters (a generation, a transaction's number).
 
 use std::collections::VecDeque;
 
 use crate::Micros;
 
-/// What a timer is for: whose, and for what.
+/// What a timer is for: its slot, and its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wake<K> {
     /// The slot and its generation when the timer was started.
@@ -45,7 +45,7 @@ impl<K: Copy> Timers<K> {
         }
     }
 
-    /// The next one whose time has come.
+    /// The next one that is due.
     pub(crate) fn due(&mut self, now: Micros) -> Option<Wake<K>> {
         self.intervals.iter_mut().find_map(|interval| {
             interval

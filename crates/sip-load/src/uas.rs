@@ -338,7 +338,7 @@ impl Uas {
         self.ended.push_back((turn.now + 64 * self.t1, slot));
     }
 
-    /// Those whose INVITE cannot come again.
+    /// Releases the dialogs that are past any retransmission of their INVITE.
     fn forget(&mut self, now: Micros) {
         while let Some((_, slot)) = self.ended.pop_front_if(|(due, _)| *due <= now) {
             self.release(slot);
@@ -371,7 +371,7 @@ impl Uas {
         })
     }
 
-    /// The dialog whose tag of ours is in To.
+    /// The dialog that our tag in To names.
     fn dialog_of(&self, message: &Message<'_>) -> Option<u32> {
         let tag = message.to().ok()?.tag()?;
         if tag.get(..8)? != self.run {

@@ -207,7 +207,7 @@ fn failures(report: &Report) -> Vec<(&str, u64)> {
 
 const CHALLENGE: &str = "WWW-Authenticate: Digest realm=\"r\", nonce=\"n\", algorithm=MD5, qop=\"auth\"\r\n";
 
-/// What becomes of each user's request.
+/// The server's act for each user's request.
 const ACTS: [Act; 9] = [
     |r| once(r, r.answer(200, "")),
     |_| Vec::new(),
@@ -272,7 +272,7 @@ fn requests_without_a_dialog() {
     assert_eq!(unknown.1, 10);
     // Late responses: the second one to each request of user 8, and those to user 4 after the request was given up.
     assert!(late.1 >= 10 && bad.1 >= 10 && not_sip.1 >= 10, "{ignored:?}");
-    // User 6 sends each again once at least, and who is not answered six times, if not too late.
+    // User 6 sends each request again once at least, and an unanswered user six times, if not too late.
     assert!(
         report.retransmissions["OPTIONS"] >= 10 + 3 * 10 * 5,
         "{:?}",
@@ -309,7 +309,7 @@ const UNANSWERED: [Act; 2] = [
     },
 ];
 
-/// What becomes of each caller's call whose requests are all answered.
+/// The server's act for each caller, if all its requests are answered.
 const ANSWERED: [Act; 6] = [
     |r| well(r, || at_once(r.answer(200, CONTACT))),
     |r| well(r, || at_once(r.answer(486, ""))),
@@ -395,7 +395,7 @@ fn calls_whose_requests_are_answered() {
     );
 }
 
-/// Nobody is there: the kernel says so, and no call waits for its time-out.
+/// Nothing listens: the kernel says so, and no call waits for its time-out.
 #[test]
 fn a_port_where_nobody_listens() {
     let place = Place::claim();
@@ -435,7 +435,7 @@ fn a_port_where_nobody_listens_for_connections() {
     }
 }
 
-/// Who is connected to and then says nothing: in 64 × T1 that is given up, and tried again.
+/// A server accepts and then sends nothing: in 64 × T1 that is given up, and tried again.
 #[test]
 fn a_connection_that_never_comes_up() {
     const CALLS: u32 = 150;

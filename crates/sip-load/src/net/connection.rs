@@ -172,8 +172,8 @@ impl Connection {
         }
     }
 
-    /// Reads once; whole messages go to `inbox`. What is left is told again, after the calls that
-    /// must begin meanwhile.
+    /// Reads once; whole messages go to `inbox`. If bytes are left, epoll reports them again, after the calls
+    /// that must begin meanwhile.
     pub(super) fn read(
         &mut self,
         id: u32,
@@ -185,7 +185,7 @@ impl Connection {
         let count = match self.socket.read(scratch) {
             Ok(0) => return Err(self.ended("closed by the peer")),
             Ok(count) => count,
-            // Told again while there is something to read.
+            // Epoll reports it again while there is something to read.
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
                 return Ok(());
             }

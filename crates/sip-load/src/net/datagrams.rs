@@ -71,7 +71,7 @@ impl Datagrams {
 
     /// Gives the beginnings of datagrams that could not be delivered to `each`.
     pub(crate) fn undelivered(&mut self, mut each: impl FnMut(&[u8])) {
-        // An error of reading the error queue leaves nothing to be told.
+        // An error of reading the error queue leaves nothing to report.
         let _ = self.errors.drain(&self.socket, BATCH, |_, bytes| each(bytes));
     }
 

@@ -157,8 +157,7 @@ impl Streams {
         self.connections.get_mut(id as usize)?.as_mut()
     }
 
-    /// A new connection to the target; its number. What becomes of it is told by `lost` and
-    /// `opened`.
+    /// Opens a new connection to the target; returns its number. `lost` and `opened` report its fate.
     pub(crate) fn open(&mut self, epoll: &Epoll, now: Micros) -> u32 {
         let id = self.take_slot();
         self.reopen(id, epoll, now);
@@ -248,7 +247,7 @@ impl Streams {
                 Ok((socket, _)) => socket,
                 Err(error) => {
                     if is_own_limit(&error) {
-                        // Who waits to be accepted would wake us at once, again and again.
+                        // A connection that waits to be accepted would wake us at once, again and again.
                         let _ = epoll.remove(listener);
                         self.paused = Some(now + PAUSE_US);
                         self.note_error(&error);
@@ -360,7 +359,7 @@ impl Streams {
     }
 }
 
-/// Whether it is we who have no descriptor, port or memory for a socket.
+/// Whether the error is our own lack of a descriptor, port or memory for a socket.
 fn is_own_limit(error: &io::Error) -> bool {
     const OURS: [Errno; 6] = [
         Errno::MFILE,

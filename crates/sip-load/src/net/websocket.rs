@@ -178,8 +178,8 @@ impl Client {
         if agreed { Came::Agreed } else { Came::Closed }
     }
 
-    /// Whether the head of the answer is one to our key: else it is a cached one, or whoever
-    /// answered does not know what was asked (RFC 6455 §4.1).
+    /// Whether the head of the response is one to our key. If not, it is a cached one, or the server does not
+    /// know what was asked (RFC 6455 §4.1).
     fn is_accepted(&self, head: &[u8]) -> bool {
         let accept = self.accept();
         let fields = head.split(|c| *c == b'\n').skip(1);

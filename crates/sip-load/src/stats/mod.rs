@@ -41,7 +41,7 @@ pub(crate) enum Cause {
     SendFailed,
     /// It was under way when the time was over.
     Unfinished,
-    /// Each user whose turn it was still waits for the answer to the REGISTER before.
+    /// Each user in turn still waits for the response to its last REGISTER.
     UserBusy,
     /// More calls at a time than the generator may hold.
     GeneratorFull,
@@ -164,7 +164,7 @@ impl Messages {
     }
 }
 
-/// Seconds of which each is told alone; later ones are added to the last.
+/// Seconds with a line of their own; later ones are added to the last.
 const MOST_SECONDS: usize = 24 * 3600;
 
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! What is told at the end.
+//! The report at the end of a run.
 
 use std::collections::BTreeMap;
 
@@ -96,7 +96,7 @@ pub struct Generator {
     pub why: Option<String>,
 }
 
-/// What came of it.
+/// The report of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// Of this program.
@@ -145,7 +145,7 @@ pub struct Report {
     pub series: Vec<Second>,
 }
 
-/// A 99th percentile of the lag beyond this is more than a busy host does to anybody.
+/// A 99th percentile of the lag beyond this is more than a busy host does to a process.
 const LATE_MS: f64 = 50.0;
 /// A core that is busier than this has no room for the unexpected.
 const BUSY: f64 = 0.95;

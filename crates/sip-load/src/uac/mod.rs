@@ -148,11 +148,10 @@ struct Registered {
 /// Calls that were given up, of which it is remembered that a late 2xx is ended, at most.
 const GIVEN_UP: usize = 1 << 17;
 
-/// Users that are passed over for one who is not busy, at most.
+/// Busy users that are passed over for an idle one, at most.
 const BUSY_USERS: u32 = 64;
 
-/// Calls whose INVITE was given up, by slot and generation: a 2xx may come all the same, for
-/// 64 × T1.
+/// Calls with an INVITE that was given up, by slot and generation: a 2xx may come all the same, for 64 × T1.
 #[derive(Debug, Default)]
 struct GivenUp {
     calls: HashSet<(u32, u32)>,
@@ -190,7 +189,7 @@ pub(crate) struct Uac {
     free: Vec<u32>,
     timers: Timers<Timer>,
     next_user: u32,
-    /// Registrations and the last nonce of each user; empty where nobody asks.
+    /// Registrations and the last nonce of each user; empty if the plan uses none.
     registered: Vec<Registered>,
     nonces: Vec<Option<Challenge>>,
     /// The call on each connection, where each has its own.
@@ -293,8 +292,8 @@ impl Uac {
         true
     }
 
-    /// Whose turn it is. Of one user no two REGISTERs are under way (§10.2.4: with one Call-ID they
-    /// would overtake each other).
+    /// Takes the next user. Of one user no two REGISTERs are under way (§10.2.4: with one Call-ID they would
+    /// overtake each other).
     fn take_user(&mut self) -> Option<u32> {
         let count = self.plan.users.count().max(1);
         for _ in 0..BUSY_USERS.min(count) {

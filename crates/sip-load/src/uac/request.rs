@@ -16,7 +16,7 @@ const COOKIE: &[u8] = b"z9hG4bK";
 const LATE_ACK: u8 = 254;
 const LATE_BYE: u8 = 255;
 
-/// A call that is over, as far as a 2xx tells.
+/// A call that is over, as far as a 2xx describes it.
 pub(super) struct LateCall {
     pub(super) slot: u32,
     pub(super) call: Call,
@@ -138,8 +138,8 @@ impl Uac {
         read_dialog(&mut self.calls[slot as usize], message, self.plan.outbound)
     }
 
-    /// What a 2xx whose call is over says, of the answer alone; `None`: it is no answer that could
-    /// be acknowledged.
+    /// The call of a 2xx that comes after its end, from the response alone; `None`: the response could not be
+    /// acknowledged.
     pub(super) fn late_call(&self, from: To, message: &Message<'_>) -> Option<LateCall> {
         let via = message.value(HeaderName::Via)?;
         let (slot, generation, _) = branch_of(&self.run, via)?;
@@ -227,8 +227,8 @@ fn read_dialog(call: &mut Call, message: &Message<'_>, outbound: bool) -> bool {
     true
 }
 
-/// The URI of the Contact, and where requests to it go: to the first hop of the route set, which
-/// is the server on whose connection or address we are, or where there is none to the URI itself.
+/// The URI of the Contact, and where requests to it go: to the first hop of the route set, which is the
+/// server at our connection or address. Without a route set they go to the URI itself.
 fn remote_target<'a>(message: &Message<'a>, link: To) -> Option<(To, &'a [u8])> {
     let contact = message.values(HeaderName::Contact).next()?;
     let contact = sip_message::header::NameAddr::parse(contact.text)?;
@@ -251,7 +251,7 @@ fn write_request_uri(out: &mut Vec<u8>, plan: &Plan, user: u32) {
     }
 }
 
-/// Whom this user calls.
+/// The user that this user calls.
 pub(super) fn callee(plan: &Plan, user: u32) -> u32 {
     (user + 1) % plan.users.count().max(1)
 }

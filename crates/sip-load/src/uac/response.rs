@@ -13,7 +13,7 @@ impl Uac {
     /// A message has come by `from`.
     pub(crate) fn receive(&mut self, turn: &mut Turn<'_>, from: To, message: &Message<'_>) {
         let Some(status) = message.status() else {
-            // Nobody calls the callers.
+            // Callers are not called.
             return turn.stats.ignore("request to a caller");
         };
         let cseq = message.cseq();
@@ -204,10 +204,9 @@ impl Uac {
         }
     }
 
-    /// A 2xx of an INVITE whose call is over: ACK, and where it had been given up, BYE: the called
-    /// end has a dialog that nobody wants (§13.2.2.4, §15). The BYE is sent once, also over UDP,
-    /// and its answer is ignored: no call depends on it, and a dialog that stays is the called end's
-    /// to end.
+    /// Sends ACK for a 2xx of an INVITE after its call is over. If the INVITE had been given up, sends BYE
+    /// too: the called end has an unwanted dialog (§13.2.2.4, §15). The BYE is sent once, also over UDP, and
+    /// its response is ignored: no call depends on it, and a dialog that stays is the called end's to end.
     fn accept_late(
         &mut self,
         turn: &mut Turn<'_>,

@@ -422,7 +422,7 @@ fn what_is_no_answer_to_the_request_is_ignored_and_remembered() {
     let invite = b.start();
     b.get(&answer(&invite, 200, ""));
     assert_eq!(b.failed(), ["bad response"]);
-    // Somebody else's answer.
+    // A response of another run.
     let mut b = Bench::new(plan(Kind::Call, Transport::Udp));
     let invite = b.start();
     assert!(
@@ -526,7 +526,7 @@ fn a_held_call_ends_after_its_time_and_is_timed_from_then() {
         "{}",
         times.max()
     );
-    // Nobody is late: it is sent at its time.
+    // If nothing is late, it is sent at its time.
     let invite = b.start();
     b.get(&answer(&invite, 200, CONTACT));
     let at = b.now + 5 * SECOND;
