@@ -10,10 +10,10 @@ use super::hosts::network;
 use super::model::Settings;
 use super::routes::compiled;
 
-/// Who is banned, for how long.
+/// The ban policy: the failures that ban a source, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BanPolicy {
-    /// Failures within `window`; 0: nobody is banned for them.
+    /// Failures within `window`; 0: no source is banned for them.
     pub failures: u32,
     /// See `failures`.
     pub window: Duration,
@@ -25,7 +25,7 @@ pub struct BanPolicy {
     pub limit: usize,
 }
 
-/// What the core is told of it.
+/// The part of it for the core.
 pub(super) fn abuse(settings: &Settings, cx: &mut Cx<'_>) -> config::Abuse {
     let abuse = &settings.abuse;
     let mut exempt = Vec::new();
@@ -80,7 +80,7 @@ fn joined(key: &str, patterns: &[String], cx: &mut Cx<'_>) -> Option<Regex> {
     compiled(&path, &all, true, cx)
 }
 
-/// Who is banned, for how long.
+/// The ban policy of `[abuse]`.
 pub(super) fn bans(settings: &Settings, cx: &mut Cx<'_>) -> BanPolicy {
     let abuse = &settings.abuse;
     if abuse.ban_max_s < abuse.ban_s {

@@ -49,7 +49,7 @@ impl<'a> Cx<'a> {
         self.problems.place(&node.span, &shown)
     }
 
-    /// Whether something wrong with the key at `path`, or below it, is told already.
+    /// Whether a problem of the key at `path`, or below it, is reported already.
     pub(super) fn is_told(&self, path: &str) -> bool {
         self.problems.has(&self.place(path).1)
     }

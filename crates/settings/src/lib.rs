@@ -1,4 +1,4 @@
-//! The configuration: reads TOML, tells everything that is wrong with it, and makes what the core
+//! The configuration: reads TOML, reports everything that is wrong with it, and makes what the core
 //! ([`sip_core::config::Config`]) and the shell ([`Shell`]) work with.
 //!
 //! The way of a file: `tree` (text to values with places, variables replaced), `shape` (against the
@@ -103,9 +103,9 @@ pub struct Shell {
     pub admin_table: AdminTable,
     /// File of the registrations; `None`: memory only.
     pub location: Option<PathBuf>,
-    /// Users whose secrets are cached; 0: none.
+    /// Number of users with cached secrets; 0: none.
     pub cache_entries: usize,
-    /// How long they are.
+    /// How long they are cached.
     pub cache_ttl: Duration,
     /// How much longer while the database does not answer.
     pub cache_stale: Duration,
@@ -121,7 +121,7 @@ pub struct Shell {
     pub nameservers: Vec<SocketAddr>,
     /// How long to wait for one.
     pub dns_timeout: Duration,
-    /// Who is banned, for how long.
+    /// The ban policy.
     pub bans: BanPolicy,
     /// Logs.
     pub log: Log,

@@ -149,7 +149,7 @@ fn advertised(i: usize, entry: &Listen, own_hosts: &mut Vec<OwnHost>, cx: &mut C
     }
 }
 
-/// Whether an earlier `[[listen]]` has the same socket; then that is told.
+/// Whether an earlier `[[listen]]` has the same socket; if so, reports it.
 fn duplicate(i: usize, entries: &[Listen], addresses: &[Option<SocketAddr>], cx: &mut Cx<'_>) -> bool {
     let Some(entry) = entries.get(i) else { return false };
     let same = |j: &usize| {
@@ -273,10 +273,10 @@ impl Listening {
 /// What Via and Record-Route name for a listener: `advertise` as it stands; else `server.name` with
 /// the port; else the address, with the port where it is not the transport's own.
 ///
-/// A sent-by without a port means the transport's default (RFC 3261 §18.1.1, §20.42). For an address
-/// nothing is lost by that. Behind a name, RFC 3263 §4.2 and §5 make the lack of a port a question for SRV
-/// records, whose answer may be another server of the same name: a port says that this one is meant.
-/// Whoever wants SRV leaves the port out of `advertise`.
+/// A sent-by without a port means the transport's default (RFC 3261 §18.1.1, §20.42). For an address nothing
+/// is lost by that. Behind a name, RFC 3263 §4.2 and §5 make the lack of a port a question for SRV records,
+/// and their answer may be another server of the same name. A port says that this one is meant. If SRV is
+/// wanted, `advertise` has no port.
 fn sent_by(
     advertise: Option<&str>,
     name: Option<&[u8]>,

@@ -218,7 +218,7 @@ pub(crate) struct Domain {
     pub auth: Auth,
 }
 
-/// Who must authenticate, and how.
+/// Authentication: which requests need credentials, and how they are checked.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Auth {
@@ -703,15 +703,15 @@ pub enum LogFormat {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Admin {
-    /// Address and port, or `off`. Anyone who reaches it can read the metrics: keep it on the loopback address
-    /// or a network of your own.
+    /// Address and port, or `off`. Every client that reaches it can read the metrics: keep it on the loopback
+    /// address or a network of your own.
     pub listen: String,
     /// File of the token that `/api/v1/` asks for. It is made at the first start. A terminal shows its
     /// token then, if the log is text. To have another one, write it there, or remove the file, and start again.
     #[schemars(extend("x-default" = "`admin.token` in `server.data_dir`"))]
     pub token_file: Option<String>,
-    /// Measure what CPU time goes into, by component, and tell it on `/metrics` and at `/api/v1/cpu-split`, where
-    /// it can be switched on and off too. Costs about 1 % of the CPU time while it is on.
+    /// Measure what CPU time goes into, by component, and report it on `/metrics` and at `/api/v1/cpu-split`,
+    /// where it can be switched on and off too. Costs about 1 % of the CPU time while it is on.
     pub cpu_split: bool,
 }
 

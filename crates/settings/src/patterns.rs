@@ -46,7 +46,7 @@ pub(super) fn can_match(pattern: &str) -> bool {
     meets(pattern, SPELLINGS.as_ref())
 }
 
-/// The same of a URI whose host is one of `names`, which must not be IP addresses, or which has `maddr`.
+/// The same of a URI with a host of `names`, which must not be IP addresses, or with `maddr`.
 pub(super) fn can_match_at(pattern: &str, names: &[&str]) -> bool {
     meets(
         pattern,

@@ -26,7 +26,7 @@ pub struct Problems {
     list: Vec<Problem>,
 }
 
-/// Problems that are told of one file; a longer list helps nobody.
+/// Most problems reported of one file; a longer list is of no more help.
 const MAX_PROBLEMS: usize = 100;
 
 impl Problems {

@@ -1,7 +1,7 @@
 //! Checks the tree against the schema of the model: known keys, types, ranges, lengths, choices.
 //!
-//! What is wrong is reported and left out, so that the rest can be read and checked further and
-//! all problems of a file are told at once.
+//! What is wrong is reported and left out, so that the rest can be read and checked further and all problems
+//! of a file are reported at once.
 
 use std::sync::OnceLock;
 

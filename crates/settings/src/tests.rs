@@ -159,7 +159,7 @@ const WRONG: &[(&str, &[&str])] = &[
             "f:2: domain[0].name: the value is not a domain name; write it as \"example.com\", without \"sip:\" and port",
         ],
     ),
-    // What the file says is told without its control characters.
+    // What the file says is shown without its control characters.
     (
         "[[group]]\nname = \"a\\u0085b\"\nmembers = [{ uri = \"sip:192.0.2.1\" }]\n[[route]]\ndo = { relay = \"group:far\" }\n",
         &[
@@ -620,7 +620,7 @@ fn rules_that_may_not_be_meant() {
     }
 }
 
-/// Who is believed, and where the server listens.
+/// Warnings about trust and about the addresses of listeners.
 #[test]
 fn trust_and_addresses_that_may_not_be_meant() {
     let listen = |ip: &str| format!("[[listen]]\ntransport = \"udp\"\naddress = \"{ip}:5060\"\n");

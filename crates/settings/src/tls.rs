@@ -32,7 +32,7 @@ pub struct Tls {
     pub crl: Option<PathBuf>,
     /// `FILE:LINE: key` of that.
     pub crl_place: String,
-    /// Servers whose sessions are remembered.
+    /// Number of servers with remembered sessions.
     pub remembered_peers: usize,
     /// Servers with which something else is agreed.
     pub peers: Vec<TlsPeer>,
@@ -47,7 +47,7 @@ pub struct TlsListener {
     pub label: String,
     /// What its tickets are bound to: the same at nodes with the same `[[listen]]`s.
     pub ticket_name: String,
-    /// Our certificates; the first is shown to who asks for no other.
+    /// Our certificates; the first is shown to a client that asks for no other.
     pub identities: Vec<IdentityFiles>,
     /// The certificate is that of the first start, which is made where it is not there.
     pub is_own: bool,
@@ -87,7 +87,7 @@ pub struct TlsPeer {
 pub struct Service {
     /// Its place in [`Tls::listeners`].
     pub tls: Option<usize>,
-    /// Whose pages may open a WebSocket.
+    /// The origins of pages that may open a WebSocket.
     pub origins: AllowedOrigins,
     /// How connections that we open from here are shared.
     pub sharing: Sharing,
@@ -259,7 +259,7 @@ pub(super) fn service(i: usize, entry: &Listen, tls: &mut Tls, cx: &mut Cx<'_>) 
             cx.problem(&format!("{path}.tls"), what, remedy);
             None
         }
-        // Something of it that is wrong is told already.
+        // A problem of it is reported already.
         None if speaks_tls && !cx.is_told(&format!("{path}.tls")) => {
             let remedy = "write tls = { certificate = \"cert.pem\", key = \"key.pem\" }";
             cx.problem(&format!("{path}.tls"), "missing", remedy);

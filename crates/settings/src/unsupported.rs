@@ -1,4 +1,4 @@
-//! What the configuration of later versions has and this one has not: refused by name, so that nobody
+//! What the configuration of later versions has and this one has not: refused by name, so that no operator
 //! believes in a setting that does nothing.
 
 /// A key that this version does not know yet, and what to do instead. Paths are without indices.

@@ -65,7 +65,7 @@ fn is_everybody(network: &Network) -> bool {
     network.prefix_len < widest
 }
 
-/// Who is believed what.
+/// Warns about trust that is too wide, or has no effect: of peers, origins and certificates.
 fn trust(settings: &Settings, core: &Config, shell: &Shell, out: &mut Vec<String>) {
     let tls = || core.listeners.iter().filter(|l| l.transport == Transport::Tls);
     let asking = || {
@@ -202,7 +202,7 @@ fn is_ours(core: &Config, name: &[u8]) -> bool {
     core.domains.iter().any(of_domain) || core.own_hosts.iter().any(|own| is_it(&own.host))
 }
 
-/// Whether a pattern holds for a Request-URI whose host is a name of this domain.
+/// Whether a pattern holds for a Request-URI with a host that is a name of this domain.
 fn holds_in_domain(core: &Config, pattern: &str, host: &[u8]) -> bool {
     let is_it = |known: &[u8]| known.eq_ignore_ascii_case(host);
     let of = |domain: &&config::Domain| is_it(&domain.name) || domain.aliases.iter().any(|a| is_it(a));

@@ -15,8 +15,8 @@ pub(crate) struct Abuse {
     /// Messages that it may send at once, after a pause.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub burst: u32,
-    /// Sources that one worker counts, 16 bytes each; rounded up to a power of two. Of more, who has sent the least
-    /// lately is forgotten, never one that is being limited; both is counted.
+    /// Sources that one worker counts, 16 bytes each; rounded up to a power of two. If there are more, the
+    /// one that has sent the least lately is forgotten, never one that is being limited; both are counted.
     #[schemars(range(min = 64, max = 16_777_216))]
     pub sources: usize,
     /// Failed authentications and requests of scanners, of one source within `failures_s`, after which it is banned.

@@ -56,7 +56,7 @@ fn recover_after() -> u32 {
     2
 }
 
-/// Also what tells whether the file gives it.
+/// The default. A group with another value has it from the file.
 pub(crate) fn hold_s() -> u32 {
     30
 }

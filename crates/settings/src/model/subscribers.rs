@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Who may register and call: a table in the way of OpenSER's `subscriber`.
+/// The users that may register and call: a table in the way of OpenSER's `subscriber`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Subscribers {

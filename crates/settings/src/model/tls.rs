@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ListenTls {
-    /// File of our certificate (PEM): first our own, then those that lead from it to an authority. Shown to who
-    /// asks for none of the names in `more`.
+    /// File of our certificate (PEM): first our own, then those that lead from it to an authority. Shown to a
+    /// client that asks for none of the names in `more`.
     #[schemars(length(min = 1))]
     pub certificate: String,
     /// File of its private key (PEM, without a password; mode 0600).
