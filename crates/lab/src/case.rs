@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::load::{Operation, Transport};
 
-/// Who is measured.
+/// The server under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Server {
@@ -152,7 +152,7 @@ impl LookUps {
 /// A server, configured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
-    /// Who.
+    /// The server.
     pub server: Server,
     /// What it is to do.
     pub case: Case,
@@ -191,7 +191,7 @@ impl Setup {
 pub enum Purpose {
     /// To find a peak.
     Look,
-    /// At the same rate as others, below everybody's peak.
+    /// At the same rate as others, below the peak of each.
     Fixed,
     /// A point of a curve of throughput against offered load.
     Curve,

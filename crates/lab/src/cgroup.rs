@@ -77,7 +77,7 @@ fn kind_under(root: &Path, own: &str) -> Result<Kind, String> {
 }
 
 impl Kind {
-    /// Makes a group whose processes get this part of one CPU in all.
+    /// Makes a group that gives its processes this part of one CPU in all.
     pub(crate) fn group(&self, name: &str, part: f64) -> Result<Group, String> {
         let quota_us = ((part * PERIOD_US as f64).round() as u64).max(LEAST_US);
         let (parent, settings) = match self {

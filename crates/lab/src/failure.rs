@@ -23,7 +23,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// What was tried and what came of it.
+    /// A failure: what was tried, and the cause.
     pub fn failed(what: impl fmt::Display, cause: impl fmt::Display) -> Self {
         Self::Failed(format!("{what}: {cause}"))
     }

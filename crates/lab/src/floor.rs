@@ -31,7 +31,7 @@ pub struct Options {
     pub listen: SocketAddr,
     /// Where they go; nowhere: each request goes back as its own 200.
     pub target: Option<SocketAddr>,
-    /// Where those of the target go; without it, to whoever else sent last.
+    /// Where those of the target go at first; later to the last other source that sent.
     pub caller: Option<SocketAddr>,
 }
 
@@ -182,7 +182,7 @@ mod tests {
         String::from_utf8_lossy(&bytes[..length]).into_owned()
     }
 
-    /// A floor that runs; where, and what ends it and tells how many it passed on.
+    /// A floor that runs; its address, and what ends it and returns how many it passed on.
     fn running(target: Option<SocketAddr>) -> (SocketAddr, impl FnOnce() -> u64) {
         let floor = Floor::bind(Options {
             listen: local(0),

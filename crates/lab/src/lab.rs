@@ -51,7 +51,7 @@ pub struct Options {
     pub program: PathBuf,
     /// Its version.
     pub version: &'static str,
-    /// The commit that it was built from, where its build told.
+    /// The commit that it was built from, if its build knew it.
     pub commit: Option<&'static str>,
     /// How it was called.
     pub command_line: Vec<String>,
@@ -64,7 +64,7 @@ pub struct Options {
 /// Runs experiments, each into its directory under [`Options::out`] (one alone: into that itself).
 ///
 /// # Errors
-/// The first that could not be run, or whose figures have lost their shape in the quick form.
+/// The first that could not be run; in the quick form, those with figures that have lost their shape.
 pub fn run(names: &[Name], options: &Options) -> Outcome<()> {
     let mut lost = Vec::new();
     for name in names {

@@ -36,7 +36,7 @@ impl Operation {
         }
     }
 
-    /// The response whose time is that of the operation.
+    /// The response that ends the time of the operation.
     pub fn response(self) -> &'static str {
         match self {
             Self::Call => "INVITE 200",
@@ -265,7 +265,7 @@ impl Report {
         crate::cpu::ratio(self.offered as f64, self.duration_s)
     }
 
-    /// What came of offering this.
+    /// The verdict on this load.
     pub fn judge(&self, operation: Operation, criterion: &Criterion) -> Verdict {
         let late = criterion.p99_ms.is_some_and(|most| {
             let times = self.response_ms.get(operation.response());

@@ -14,7 +14,7 @@ use crate::programs;
 pub struct Machine {
     /// Model of its CPUs, as the kernel names it.
     pub cpu: String,
-    /// Its CPUs, whoever may use them: the lab binds itself to one.
+    /// Its CPUs, including those that the lab may not use: it binds itself to one.
     pub cpus: usize,
     /// Bytes of memory.
     pub memory: u64,
@@ -24,7 +24,7 @@ pub struct Machine {
     pub distribution: String,
     /// Where the kernel takes its time from.
     pub clock_source: String,
-    /// Whether it is a virtual machine, as far as the CPU tells.
+    /// Whether it is a virtual machine, as far as the CPU shows.
     pub virtual_machine: bool,
 }
 
@@ -71,7 +71,7 @@ pub fn read() -> Machine {
     }
 }
 
-/// Programs that may take part, and how each tells its version.
+/// Programs that may take part, and the arguments that print their versions.
 const PROGRAMS: [(&str, &[&str]); 3] = [
     ("kamailio", &["-V"]),
     ("mariadbd", &["--no-defaults", "--version"]),

@@ -1,4 +1,4 @@
-//! What the server tells of itself at `/metrics`.
+//! The server's metrics at `/metrics`.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -75,7 +75,7 @@ impl Page {
     }
 }
 
-/// The label that tells the component, else the whole name.
+/// The value of the label `component`, else the whole name.
 pub(crate) fn component(name: &str) -> String {
     let label = name
         .split_once("component=\"")

@@ -52,7 +52,7 @@ pub(crate) fn run(command: &mut Command, input: &str) -> Result<String, String> 
         .map_err(|error| format!("{name} cannot be run: {error}"))?;
     let writer = child.stdin.take().map(|mut stdin| {
         let input = input.to_owned();
-        // A program that fails early does not read all of it: its status tells.
+        // A program that fails early does not read all of it: its status says so.
         std::thread::spawn(move || drop(stdin.write_all(input.as_bytes())))
     });
     let output = child

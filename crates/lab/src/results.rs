@@ -71,22 +71,22 @@ pub struct Provenance {
     pub probe_before_ms: f64,
     /// The same, after.
     pub probe_after_ms: f64,
-    /// What became of the quotas of CPU.
+    /// How quotas of CPU were set.
     pub quota: Option<String>,
 }
 
 /// One run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Who, configured how.
+    /// The server and its configuration.
     pub setup: Setup,
-    /// Under which load.
+    /// The load.
     pub run: Run,
     /// What the generator's random times follow from.
     pub seed: u64,
     /// Seconds since the experiment began.
     pub at_s: f64,
-    /// What came of it.
+    /// The outcome.
     pub verdict: Verdict,
     /// What the generator reports.
     pub load: Report,
@@ -110,7 +110,7 @@ pub struct Row {
     pub probe_ms: Option<f64>,
 }
 
-/// What went over connections, as far as the relay tells, over the whole run.
+/// What went over connections, as far as the relay counts it, over the whole run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Wire {
     /// Towards the database.
@@ -212,8 +212,9 @@ impl Row {
         self.server.utilization() >= 0.95 * self.setup.quota.unwrap_or(1.0)
     }
 
-    /// What came of it, if the generator alone says so much: what failed while the server was full was too much for the
-    /// server, whoever else was full; what failed while only the rest was full tells nothing of it.
+    /// The verdict, from that of the generator alone. A load that fails while the server is full is too much
+    /// for the server, also if others are full. A load that fails while only others are full shows nothing of
+    /// the server.
     pub fn judged(&self, by_generator: Verdict) -> Verdict {
         match by_generator {
             Verdict::GeneratorFull if self.server_is_full() => Verdict::Failed,
@@ -247,7 +248,7 @@ impl Row {
 /// A search for a peak.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Found {
-    /// Who, configured how.
+    /// The server and its configuration.
     pub setup: Setup,
     /// Which repetition, from 1.
     pub round: u32,
@@ -376,7 +377,7 @@ impl Results {
         crate::statistics::median(&values)
     }
 
-    /// Who took part.
+    /// The servers that took part.
     pub fn servers(&self) -> Vec<Server> {
         let mut found = Vec::new();
         for row in &self.rows {

@@ -41,7 +41,7 @@ pub trait Bench {
     fn plan(&mut self, setup: &Setup, costs: &PlanCosts) -> Outcome<serde_json::Value>;
 }
 
-/// What the plan must be told, since it cannot know it: microseconds.
+/// The costs that the plan needs and cannot know: microseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PlanCosts {
     /// CPU of the server for a call.
@@ -144,7 +144,7 @@ struct Around {
 /// Seconds by which the measured time is shorter than the counted one, at each end: the generator takes a moment to
 /// start.
 const MARGIN_S: f64 = 0.15;
-/// How long the generator may take beyond its load and the drain that it was told, on a machine that stalls.
+/// How long the generator may take beyond its load and its drain, on a machine that stalls.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Registrations a second that any disk or database takes.
 const GENTLY: f64 = 1_000.0;
@@ -204,7 +204,7 @@ impl<'a> Station<'a> {
         kind.attempt().inspect_err(|why| self.quota = Err(why.clone()))
     }
 
-    /// What becomes of quotas of CPU here.
+    /// How quotas of CPU are set here, or why not.
     pub fn quota_text(&self) -> String {
         match &self.quota {
             Ok(kind) => format!("by {}", kind.text()),
@@ -219,7 +219,7 @@ impl<'a> Station<'a> {
         self.database = None;
     }
 
-    /// Ends the servers whose turn was longest ago, until no more than so many are left.
+    /// Ends the servers that had their turn longest ago, until no more than so many are left.
     fn leave(&mut self, most: usize) {
         let surplus = self.running.len().saturating_sub(most);
         let mut ended: Vec<Running> = self.running.drain(..surplus).collect();
@@ -397,7 +397,7 @@ impl<'a> Station<'a> {
             operation: setup.case.operation,
             target: ports::local(ports.sip),
             transport: setup.case.transport,
-            // The floor asks nobody for credentials.
+            // The floor challenges no request.
             auth: setup.case.auth && setup.server != Server::Floor,
             rate: run.rate,
             warmup_s: run.warmup_s,

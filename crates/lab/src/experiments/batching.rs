@@ -20,7 +20,7 @@ const ADAPTIVE_BATCH: u32 = 128;
 /// Processes of Kamailio, which waits in each.
 const KAMAILIO: [u32; 3] = [4, 32, 128];
 
-/// Before anybody sends again, and before a queue that grows could hide in a short run.
+/// Before any retransmission, and before a queue that grows could hide in a short run.
 const IN_TIME: Criterion = Criterion {
     p99_ms: Some(250.0),
     ..Criterion::PAPERS
@@ -210,7 +210,7 @@ fn duels(session: &mut Session<'_>, setups: &[Setup]) -> Outcome<()> {
     Ok(())
 }
 
-/// At one call a second: what looking up adds to an answer when nobody else asks.
+/// At one call a second: the time that look-ups add to a response when there is no other call.
 fn rare(session: &mut Session<'_>, settings: &[Setup]) -> Outcome<()> {
     let of = |mode: Mode, connections: u32| {
         let mut found = settings.iter().filter(|setup| setup.server == Server::Trapezoid);

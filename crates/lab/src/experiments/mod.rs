@@ -34,7 +34,7 @@ pub struct Scale {
     pub looks: usize,
     /// Repetitions of peaks and of runs at fixed rates.
     pub repeats: u32,
-    /// Only cases or settings whose name has one of these words in it; none: all.
+    /// Only cases or settings with one of these words in their name; none: all.
     pub only: Vec<String>,
     /// Milliseconds to the database and back, where one is far away.
     pub rtt_ms: f64,

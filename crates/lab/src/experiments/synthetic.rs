@@ -21,7 +21,7 @@ pub(crate) struct Synthetic {
     pub(crate) distort: fn(&Setup) -> f64,
     /// Part of the operations that fail below the peak.
     pub(crate) loss: f64,
-    /// Who is not installed.
+    /// The server that is not installed.
     pub(crate) missing: Option<Server>,
     /// Runs until the end is asked for.
     pub(crate) left: u32,

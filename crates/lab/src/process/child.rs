@@ -43,11 +43,11 @@ pub struct Order<'a> {
     pub cpus: &'a [usize],
     /// `cgroup.procs` files of the groups that it enters.
     pub groups: &'a [PathBuf],
-    /// What becomes of its standard output.
+    /// Where its standard output goes.
     pub output: Output,
 }
 
-/// What becomes of a child's standard output. Standard error always goes to the log.
+/// Where a child's standard output goes. Standard error always goes to the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
     /// To the log; its standard input is empty.
@@ -162,7 +162,7 @@ impl Child {
     /// Waits until `ready` says so.
     ///
     /// # Errors
-    /// It ended or took too long (its log tells why), or the end was asked for.
+    /// It ended or took too long (its log says why), or the end was asked for.
     pub fn wait_until(&mut self, limit: Duration, mut ready: impl FnMut() -> bool) -> Outcome<()> {
         let deadline = Instant::now() + limit;
         while !ready() {
@@ -261,14 +261,14 @@ impl Drop for Child {
 
 fn signal_one(pid: u32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid.cast_signed()) {
-        // It may have ended meanwhile; we have not waited for it, so nobody else has its number.
+        // It may have ended meanwhile; we have not waited for it, so no other process has its number.
         let _ = kill_process(pid, signal);
     }
 }
 
 fn signal_group(pid: u32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid.cast_signed()) {
-        // Mostly nobody is left.
+        // Mostly no process is left.
         let _ = kill_process_group(pid, signal);
     }
 }
@@ -294,7 +294,7 @@ impl Guard {
         })
     }
 
-    /// A guard that is gone cannot be told; the children still end with their handles.
+    /// Writes to the guard. A guard that is gone reads nothing; the children still end with their handles.
     fn tell(&self, what: &str, pid: u32) {
         let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(input) = &mut process.stdin {

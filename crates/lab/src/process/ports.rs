@@ -1,4 +1,4 @@
-//! Ports on 127.0.0.1: which are free, and who waits at them.
+//! Ports on 127.0.0.1: which are free, and which have a socket.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
@@ -15,7 +15,7 @@ pub(crate) fn local(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
-/// Ports that nobody uses now, neither for UDP nor for TCP, all different.
+/// Ports that are in use now neither for UDP nor for TCP, all different.
 pub(crate) fn free<const N: usize>() -> Outcome<[u16; N]> {
     let mut ports = [0; N];
     let mut held = Vec::new();
@@ -39,7 +39,7 @@ fn one() -> Option<(u16, (TcpListener, UdpSocket))> {
     })
 }
 
-/// Whether somebody waits at a port, rather than what is left of an old connection.
+/// Whether a socket waits at a port, rather than what is left of an old connection.
 pub(crate) fn is_bound(transport: Transport, port: u16) -> bool {
     // TCP_LISTEN and, for a datagram socket, TCP_CLOSE (net/tcp_states.h).
     let (table, state) = match transport {

@@ -13,7 +13,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 /// What to do before the child's program takes our place.
 #[derive(Clone, Debug, Default)]
 pub struct Trampoline {
-    /// Who must still be our parent; the kernel tells of its end only from now on.
+    /// The process that must still be our parent; the kernel reports its end only from now on.
     pub parent: u32,
     /// CPUs that the program may use; empty: all.
     pub cpus: Vec<usize>,
@@ -90,7 +90,7 @@ fn obey(groups: &mut BTreeSet<i32>, line: &str) {
     let mut words = line.split_whitespace();
     let (order, number) = (words.next(), words.next().and_then(|word| word.parse().ok()));
     match (order, number) {
-        // Group 1 and below would mean everybody, or us.
+        // Group 1 and below would mean all processes, or us.
         (Some("add"), Some(group)) if group > 1 => {
             groups.insert(group);
         }

@@ -73,7 +73,7 @@ impl MariaDb {
         let (server, installer, client) = (find("mariadbd")?, find("mariadb-install-db")?, find("mariadb")?);
         fresh(directory)?;
         let data = option("--datadir=", &directory.join("data"));
-        // MariaDB wants to be told that root is meant.
+        // MariaDB runs as root only if that is asked for.
         let user = rustix::process::geteuid().is_root().then_some("--user=root");
         let mut command = Command::new(installer);
         command

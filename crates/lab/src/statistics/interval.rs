@@ -19,7 +19,7 @@ pub struct Interval {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Method {
-    /// Student's t distribution, of a mean: for few repetitions whose errors are about normal.
+    /// Student's t distribution, of a mean: for few repetitions with about normal errors.
     StudentT,
     /// The same of logarithms: for ratios.
     StudentTOfLogarithms,

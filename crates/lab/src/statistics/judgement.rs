@@ -1,8 +1,8 @@
 //! Whether a shape holds: figures of two setups that took turns, and a bound of their ratio. Pure.
 //!
-//! Two figures from different moments of a shared machine differ by what else it did then. Neighbouring runs have
-//! that in common, and the interval of 95 % of what pairs of them say tells chance from a difference: a shape is
-//! lost only if that interval excludes it.
+//! Two figures from different moments of a shared machine differ by what else it did then. Neighbouring runs
+//! have that in common, so pairs of them are compared. Their interval of 95 % separates chance from a
+//! difference: a shape is lost only if that interval excludes it.
 
 use serde::{Deserialize, Serialize};
 

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What came of offering a load.
+/// The outcome of offering a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
@@ -17,10 +17,10 @@ pub enum Verdict {
     GeneratorFull,
 }
 
-/// What came of offering a load, and whether that is beyond doubt.
+/// The outcome of offering a load, and whether that is beyond doubt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// What came of it.
+    /// The outcome.
     pub verdict: Verdict,
     /// No stall explains it.
     pub beyond_doubt: bool,
@@ -31,7 +31,7 @@ pub struct Seen {
 pub struct Look {
     /// Operations offered a second.
     pub rate: f64,
-    /// What came of it.
+    /// The outcome.
     pub verdict: Verdict,
 }
 
@@ -69,7 +69,7 @@ pub struct Peak {
 /// Looks that are kept for confirming, at most.
 const RESERVE: usize = 3;
 
-/// Searches. `look` offers a rate and tells what came of it. No peak: nothing that was offered was carried.
+/// Searches. `look` offers a rate and returns the outcome. No peak: nothing that was offered was carried.
 ///
 /// # Errors
 /// Those of `look`.
@@ -179,7 +179,7 @@ impl<E, F: FnMut(f64) -> Result<Seen, E>> Search<F> {
         let mut grow = self.limits.grow;
         let most_growth = grow.max(2.0);
         while self.has_left(1) {
-            // On the way down the next look tells as much as a second one here.
+            // On the way down the next look shows as much as a second one here.
             let verdict = if self.good.is_some() {
                 self.look_twice(rate)?
             } else {
