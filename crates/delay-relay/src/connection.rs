@@ -54,7 +54,7 @@ impl Means<'_> {
     }
 }
 
-/// What comes of a turn.
+/// The result of a turn.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// Nothing more to do before something changes or an alarm comes.
@@ -344,7 +344,7 @@ impl Connection {
         })
     }
 
-    /// Sets the alarms; tells whether there is something to do already.
+    /// Sets the alarms; returns whether there is something to do already.
     fn plan(&mut self, means: &Means<'_>) -> Turn {
         let (bytes, ends) = self.open(means.mode);
         let now = Instant::now();

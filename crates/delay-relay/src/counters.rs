@@ -23,7 +23,7 @@ pub struct Flow {
     pub segments: u64,
     /// Bytes of payload given to receivers.
     pub passed: u64,
-    /// Bytes of payload that nobody got: swallowed on command, on their way when their connection
+    /// Bytes of payload that reached no receiver: swallowed on command, on their way when their connection
     /// was closed or reset, or meant for a receiver that had gone.
     pub lost: u64,
     /// How many times reading stopped because a connection had as many bytes on their way as it
@@ -52,10 +52,10 @@ pub struct Counters {
     pub opened: u64,
     /// Of these, so many have not ended on both sides.
     pub open: u64,
-    /// Connections reset as soon as they came: on command, or because as many were open as may
-    /// be. Those refused by a closed port are counted by nobody.
+    /// Connections reset as soon as they came: on command, or because as many were open as may be. Those that
+    /// a closed port refuses are not counted.
     pub refused: u64,
-    /// Connections whose target could not be reached.
+    /// Connections with a target that could not be reached.
     pub unreachable: u64,
     /// Connections reset on command, those cut after a number of bytes among them.
     pub reset: u64,

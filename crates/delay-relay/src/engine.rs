@@ -1,4 +1,4 @@
-//! The relay's thread: it accepts, moves bytes when they are due, and does what it is told.
+//! The relay's thread: it accepts, moves bytes when they are due, and obeys commands.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io::{self, ErrorKind};
@@ -30,7 +30,7 @@ const READ: usize = 64 * 1024;
 /// Tries to find a port that is free twice.
 const PORTS: usize = 16;
 
-/// What the thread is told; each is answered when it is done.
+/// A command to the thread; each is answered when it is done.
 #[derive(Debug)]
 pub(crate) enum Command {
     Delay {
@@ -56,7 +56,7 @@ pub(crate) enum Command {
 /// A command and where its outcome goes.
 pub(crate) type Told = (Command, SyncSender<io::Result<()>>);
 
-/// What the thread shares with those who tell and ask it.
+/// What the thread shares with its [`super::Control`]s.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) tally: Tally,
@@ -170,7 +170,7 @@ impl Engine {
         })
     }
 
-    /// Works until it is told to stop, or nobody is left who could tell it.
+    /// Runs until the command to stop, which dropping the relay gives.
     pub(crate) fn run(mut self) {
         // Waiting fails only where the kernel has no memory; everything is closed then.
         while self.poll.wait(self.deadline()).is_ok() {
@@ -195,7 +195,7 @@ impl Engine {
         }
     }
 
-    /// Sees what happened before a command was given: who gives it knows that a client is
+    /// Sees what happened before a command was given: the caller that gives it knows that a client is
     /// connected, or that bytes were sent, and means these too.
     fn catch_up(&mut self) {
         self.acceptable |= self.refusal != Some(Refusal::Closed);
@@ -354,13 +354,13 @@ impl Engine {
         self.poll.add(target, key(id, Direction::ToClient))
     }
 
-    /// Does what it was told; false when it is to stop.
+    /// Obeys the commands that wait; false after the command to stop.
     fn obey_all(&mut self) -> bool {
         while let Ok((command, answer)) = self.told.try_recv() {
             self.catch_up();
             let stop = matches!(command, Command::Stop);
             let outcome = self.obey(command);
-            // Whoever asked may have gone.
+            // The caller may have gone.
             let _ = answer.send(outcome);
             if stop {
                 return false;

@@ -85,8 +85,8 @@ impl Options {
 pub enum Refusal {
     /// They are accepted and reset at once, as by a server that has too many.
     Reset,
-    /// Nobody listens, as where a server does not run: the kernel refuses them. The port stays
-    /// the relay's.
+    /// The port does not listen, as where a server does not run: the kernel refuses them. It stays the
+    /// relay's.
     Closed,
 }
 
@@ -137,7 +137,7 @@ impl Relay {
         self.address
     }
 
-    /// What tells it what to do, for any thread.
+    /// A handle that controls the relay, for any thread.
     pub fn control(&self) -> Control {
         self.control.clone()
     }
@@ -167,9 +167,8 @@ fn check_delays(to_target: Duration, to_client: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// Tells a [`Relay`] what to do. Each command has been done when it returns, and comes after
-/// whatever happened on this machine before it was given: clients that connected, bytes that were
-/// written.
+/// Controls a [`Relay`]. Each command has been done when it returns. It comes after everything that happened
+/// on this machine before it was given: clients that connected, bytes that were written.
 ///
 /// # Errors
 /// Each fails with [`ErrorKind::NotConnected`] when the relay has ended.

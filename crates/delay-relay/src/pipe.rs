@@ -132,8 +132,7 @@ impl Pipe {
             .filter(|_| with_ends)
     }
 
-    /// What is to be done at `now`. The caller tells what came of it: [`Self::passed`],
-    /// [`Self::pass_end`].
+    /// What is to be done at `now`. The caller reports what it did: [`Self::passed`], [`Self::pass_end`].
     pub(crate) fn due(&self, now: Instant, with_ends: bool) -> Option<Due<'_>> {
         self.first(with_ends)
             .filter(|(due, _)| *due <= now)
@@ -162,7 +161,7 @@ impl Pipe {
         self.full &= self.held() > self.bound / 2;
     }
 
-    /// The receiver has been told that nothing more comes.
+    /// Notes that the end has been passed to the receiver.
     pub(crate) fn pass_end(&mut self) {
         self.end = None;
         self.end_passed = true;

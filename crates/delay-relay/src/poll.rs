@@ -1,4 +1,4 @@
-//! Waiting: epoll, each edge told once, with a timer of nanoseconds.
+//! Waiting: epoll, each edge reported once, with a timer of nanoseconds.
 //!
 //! The timer is a timerfd: the time-out of epoll itself counts milliseconds, or has the slack of
 //! the thread's timers.
@@ -17,7 +17,7 @@ use rustix::time::{
 
 /// Events taken at once; more wait in the kernel.
 pub(crate) const BATCH: usize = 256;
-/// Key of the timer, whose events say nothing more than that the wait has ended.
+/// Key of the timer; its events say only that the wait has ended.
 pub(crate) const TIMER: u64 = u64::MAX;
 /// Key of what other threads ring.
 pub(crate) const BELL: u64 = u64::MAX - 1;
@@ -94,7 +94,7 @@ impl Poll {
         Ok(poll)
     }
 
-    /// From here on changes of `source` are told with `key`. Closing it ends that.
+    /// Reports changes of `source` with `key` from here on. Closing it ends that.
     pub(crate) fn add(&self, source: impl AsFd, key: u64) -> io::Result<()> {
         self.add_with(source, key, EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP)
     }

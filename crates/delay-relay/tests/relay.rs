@@ -1,4 +1,4 @@
-//! The relay between real sockets, and everything that it can be told.
+//! The relay between real sockets, and every command that it takes.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -29,7 +29,7 @@ fn listener() -> TcpListener {
     TcpListener::bind(any()).expect("a port")
 }
 
-/// Says back what it hears, to everybody, until they end.
+/// An echo server for any number of clients, each until it ends.
 fn echo() -> SocketAddr {
     let listener = listener();
     let address = listener.local_addr().expect("an address");
@@ -67,7 +67,7 @@ fn patient(stream: TcpStream) -> TcpStream {
     stream
 }
 
-/// A relay to nobody in particular, a client of it, and the target's end.
+/// A relay to a target of its own, a client of it, and the target's end.
 fn pair(change: impl FnOnce(&mut Options)) -> (Relay, TcpStream, TcpStream) {
     let target = listener();
     let relay = start(target.local_addr().expect("an address"), change);
@@ -220,7 +220,7 @@ fn the_delay_changes_for_what_comes_next() {
 fn many_connections_at_once_are_each_delayed_and_served() {
     let relay = start(echo(), |options| {
         (options.to_target, options.to_client) = (ms(15), ms(15));
-        // Whoever looks early must not pass anything on early.
+        // A thread that looks early must not pass anything on early.
         options.spin = MAX_SPIN;
     });
     let mut clients: Vec<TcpStream> = (0..200).map(|_| connect(&relay)).collect();
