@@ -155,7 +155,7 @@ pub enum FitError {
     Empty,
     /// The sample at this index is out of range.
     OutOfRange(usize),
-    /// All batches had this size, so that what is fixed and what is each row's cannot be told apart.
+    /// All batches had this size, so that the fixed cost cannot be separated from that of each row.
     OneSize(f64),
 }
 

@@ -25,7 +25,7 @@ const WARM_UP: f64 = 0.2;
 pub enum Mode {
     /// Each look-up by itself, as soon as a connection is idle.
     Single,
-    /// A full batch, or one whose first has waited so many microseconds, as soon as a connection is idle.
+    /// A full batch, or one with a first look-up that has waited this long, as soon as a connection is idle.
     Fixed {
         /// Longest wait for others.
         max_wait_us: f64,
@@ -64,7 +64,7 @@ pub struct Run {
     pub seed: u64,
 }
 
-/// What came of it, after a warm-up.
+/// The outcome, after a warm-up.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
     /// Look-ups offered a second.
@@ -248,7 +248,7 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// When a batch is ready whose first look-up came at `first`, if it does not fill before.
+    /// When a batch is ready, if its first look-up came at `first` and it does not fill before.
     fn ready_at(&self, first: f64) -> f64 {
         match self.ready {
             Ready::AfterFirst(us) => first + us,
