@@ -54,7 +54,7 @@ impl<T> DerefMut for MutexGuard<'_, T> {
 pub struct Condvar(loom::sync::Condvar);
 
 impl Condvar {
-    /// Nobody waits.
+    /// Without waiters.
     pub fn new() -> Self {
         Self::default()
     }

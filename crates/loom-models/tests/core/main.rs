@@ -59,7 +59,7 @@ fn of_two_answers_at_once_one_brings_it_back() {
     });
 }
 
-/// Whichever comes last decides, and what was told of it adds up.
+/// The last of the two decides, and what they return adds up.
 #[test]
 fn a_failure_and_an_answer_at_once_tell_what_they_did() {
     explore(|| {

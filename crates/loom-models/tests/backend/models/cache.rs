@@ -44,7 +44,7 @@ impl Pair {
     }
 }
 
-/// Somebody's password changes, and the change is told by `tell`, while look-ups are under way.
+/// A subscriber's password changes, and `tell` reports the change, while look-ups are under way.
 fn change(tell: fn(&CredentialCache)) {
     explore(move || {
         let pair = pair();

@@ -1,5 +1,5 @@
-//! Addresses that somebody has registered from: of registrations at several workers none is forgotten
-//! while there is an older one to be, and none goes back in time. There are two places in models.
+//! Sources with a recent registration: of registrations at several workers none is forgotten while there is
+//! an older one, and no time goes back. There are two places in models.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ fn of_two_that_register_at_once_both_are_known() {
     });
 }
 
-/// Whose registration is the oldest registers again, while a newcomer looks for a place.
+/// The source with the oldest registration registers again, while a newcomer looks for a place.
 #[test]
 fn who_registers_again_does_not_make_room() {
     explore(|| {

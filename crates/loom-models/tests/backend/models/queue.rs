@@ -1,5 +1,5 @@
-//! The queue before a store's thread: nothing is lost or doubled, order is kept, bounds hold, who
-//! waits is woken.
+//! The queue before a store's thread: nothing is lost or doubled, order is kept, bounds hold, a waiting
+//! thread is woken.
 
 use std::sync::Arc;
 use std::time::Duration;

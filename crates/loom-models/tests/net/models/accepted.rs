@@ -48,7 +48,7 @@ fn the_end_of_a_connection_leaves_a_later_one() {
     });
 }
 
-/// A slot used again at the same worker, and its first user's end told late.
+/// A slot used again at the same worker, with a late report of its first user's end.
 #[test]
 fn the_end_of_a_connection_that_has_a_successor_in_its_slot() {
     explore(|| {

@@ -1,4 +1,4 @@
-//! The end of a drain: nobody leaves before all are done, and everybody hears of it.
+//! The end of a drain: no worker leaves before all are done, and every worker hears of it.
 
 use std::sync::Arc;
 
