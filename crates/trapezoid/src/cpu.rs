@@ -156,8 +156,8 @@ impl Switch {
         }
     }
 
-    /// Tells the workers, which obey after the turn they are in; whether all of them could be told. One whose
-    /// mailbox is full could not: told again, those that were are not disturbed.
+    /// Gives the order to the workers, which obey after the turn they are in. Returns whether all took it.
+    /// One with a full mailbox did not: a second order does not disturb the others.
     pub(crate) fn set(&self, on: bool) -> bool {
         let mut state = self.state.lock();
         if on && !state.on {

@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(states(&new[1]), [Up, Failed, Drained]);
         assert_eq!(new[1].members[1].health.failures(), 1);
 
-        // Who goes is forgotten: when it comes back it starts anew.
+        // A member that goes is forgotten: when it comes back it starts anew.
         let mut without = [group("a", &["sip:b"])];
         carry_over(&new, &mut without);
         let mut again = [group("a", &["sip:a", "sip:b"])];

@@ -1,7 +1,7 @@
 //! Logs: levels, text or JSON lines on standard error, a bound on the lines of one cause.
 //!
-//! A line is handed to a thread of its own through a bounded queue, so that nobody who logs waits for
-//! a terminal or a pipe that is not read; what does not fit is counted and told later.
+//! A line is handed to a thread of its own through a bounded queue. So no thread that logs waits for a
+//! terminal or a pipe that is not read; what does not fit is counted and reported later.
 
 use std::collections::HashMap;
 use std::io::{self, IsTerminal, Write};
@@ -131,8 +131,8 @@ fn level(level: LogLevel) -> LevelFilter {
     }
 }
 
-/// How many lines each cause has written. A cause is a place in the program, so their number is
-/// bounded by it. Debug and trace have no limit: who asks for them wants all.
+/// How many lines each cause has written. A cause is a place in the program, so their number is bounded by
+/// it. Debug and trace have no limit: an operator that asks for them wants all.
 #[derive(Debug, Default)]
 struct Limit {
     burst: AtomicU32,

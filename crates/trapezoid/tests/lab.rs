@@ -93,7 +93,7 @@ fn running(out: &Path) -> Killed {
     while !said.lines().any(|line| line.starts_with("Trapezoid stateless")) {
         assert!(lines.read_line(&mut said).expect("text") > 0, "{said}");
     }
-    // Nobody listens any more: what it says must not end it.
+    // Its output has no reader any more: what it says must not end it.
     std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
     lab
 }

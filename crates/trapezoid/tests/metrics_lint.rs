@@ -43,7 +43,7 @@ fn labels(text: &str) -> Labels {
     pairs.map(pair).collect()
 }
 
-/// The families of a page, each of whose series follow its description.
+/// The families of a page; the series of each follow its description.
 fn families(page: &str) -> BTreeMap<String, Family> {
     let mut all: BTreeMap<String, Family> = BTreeMap::new();
     let mut last = String::new();

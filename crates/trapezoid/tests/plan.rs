@@ -31,7 +31,7 @@ fn close(a: &Value, b: f64, relative: f64) -> bool {
 
 const GIVEN: &str = "--rtt 30ms --batch-fixed 200us --batch-per-row 8us";
 
-/// What a server tells after batches that took `fixed_us + per_row_us · rows`, round trip and all.
+/// The metrics of a server after batches that took `fixed_us + per_row_us · rows`, round trip and all.
 fn page(fixed_us: u64, per_row_us: u64, sizes: &[u64], bytes: bool) -> String {
     let mut page = String::from("# TYPE trapezoid_credential_batches counter\n");
     for size in sizes {

@@ -20,7 +20,7 @@ fn command(arguments: &[&str]) -> Command {
     command
 }
 
-/// The command while it runs; it ends with the test, whatever comes of that.
+/// The command while it runs; it ends with the test, also if the test fails.
 struct Running {
     child: Child,
     stdout: BufReader<std::process::ChildStdout>,

@@ -72,7 +72,7 @@ fn a_server_serves_reloads_and_drains() {
         std::thread::sleep(Duration::from_millis(20));
     }
 
-    // A wrong file changes nothing and is told with its lines.
+    // A wrong file changes nothing and is reported with its lines.
     write("[server]\nworkrs = 3\n");
     server.signal("HUP");
     let line = server.wait_for("the old one stays");

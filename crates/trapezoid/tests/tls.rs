@@ -170,7 +170,7 @@ fn certificates_change_under_living_connections() {
     assert_eq!((status, &body["result"]), (200, &"reloaded".into()), "{body}");
     assert_eq!(body["files"].as_array().map(Vec::len), Some(4), "{body}");
     server.wait_for("configuration reloaded");
-    // One whose session is resumed is shown no certificate.
+    // A client that resumes its session is shown no certificate.
     let fresh = trusting(&dir.path().join("ca.pem"), None);
     let mut second = Secure::open(&fresh, "example.com", tls).expect("a session");
     assert_ne!(second.shown(), old, "the new one");

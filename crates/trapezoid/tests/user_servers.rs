@@ -8,7 +8,7 @@ use std::thread;
 
 use test_databases::{Database, MariaDb, PostgreSql};
 
-/// A directory with a configuration whose subscribers are at this URL.
+/// A directory with a configuration that has its subscribers at this URL.
 fn at(url: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     let text = format!("[subscribers]\nurl = \"{url}\"\n[[domain]]\nname = \"a.example\"\n");

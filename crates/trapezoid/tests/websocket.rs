@@ -1,4 +1,4 @@
-//! WebSocket through the built binary: who gets in.
+//! WebSocket through the built binary: which pages and clients get in.
 
 use crate::common;
 

@@ -35,7 +35,7 @@ impl std::fmt::Display for Wrong {
 }
 
 /// The text of these bans: source, begin, end (`-`: none), number, maker and reason, between tabs; times in
-/// Unix milliseconds. The last line tells how many there are.
+/// Unix milliseconds. The last line gives their number.
 pub(super) fn render<'b>(bans: impl Iterator<Item = (Source, &'b Ban)>) -> String {
     let mut text = format!("{HEAD}\n");
     let mut count = 0;
@@ -271,7 +271,7 @@ mod tests {
         assert!(!path.exists() && aside.exists());
     }
 
-    /// Tells its steps, and fails at one of them.
+    /// Records its steps, and fails at one of them.
     struct Told {
         steps: Vec<String>,
         fails_at: usize,

@@ -1,4 +1,4 @@
-//! Who is banned, for what and for how long: values only, time comes in.
+//! Bans: of which sources, for what and for how long. Values only, time comes in.
 //!
 //! **What counts.** Failed authentications and requests of scanners, of sources that are certain and not of
 //! the trust domain: the core says which. Of one source so many within the window, and it is banned.
@@ -47,7 +47,7 @@ const SHARED_PATIENCE: u32 = 10;
 /// Characters of a reason.
 pub(crate) const REASON: usize = 200;
 
-/// Who made a ban.
+/// The maker of a ban.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
     /// What the source did.
@@ -81,7 +81,7 @@ pub(crate) struct Ban {
     pub until_ms: Option<u64>,
     /// Which of this source's bans it is, from 1.
     pub strikes: u32,
-    /// Who made it.
+    /// Its maker.
     pub by: By,
     /// Why.
     pub reason: String,
@@ -130,7 +130,7 @@ struct Count {
 /// The users that failed in a window.
 #[derive(Debug, Default)]
 struct Users {
-    /// Hashes of the first of them, keyed, so that nobody chooses two that are equal.
+    /// Hashes of the first of them, keyed, so that no guesser can choose two that are equal.
     known: Vec<u32>,
     /// Failures of others.
     others: u32,
@@ -179,7 +179,7 @@ pub(crate) struct Guard {
     suspects: HashMap<Source, Suspect>,
     /// Suspects in the order of their windows; some have begun another since.
     order: VecDeque<(u64, Source)>,
-    /// When each was last told of.
+    /// When each was last reported.
     peers: BTreeMap<Source, u64>,
     pub(crate) counts: Counts,
 }
@@ -198,7 +198,7 @@ impl Guard {
         }
     }
 
-    /// Takes a new configuration; the sources whose bans end by it, as they are trusted now.
+    /// Takes a new configuration. Returns the sources with bans that end by it, as they are trusted now.
     pub(crate) fn reconfigure(
         &mut self,
         now_ms: u64,
@@ -255,7 +255,7 @@ impl Guard {
         self.policy.limit
     }
 
-    /// Whether anybody is banned for what he does.
+    /// Whether sources are banned for what they do.
     pub(crate) fn is_watching(&self) -> bool {
         self.policy.failures > 0
     }
@@ -275,8 +275,8 @@ impl Guard {
         (is_news, is_news && self.lift(source))
     }
 
-    /// A source has failed: as `user` (a hash of the name), or, with `None`, by a request of a scanner.
-    /// `is_shared`: others have registered from there lately. The ban that comes of it.
+    /// Counts a failure of a source: as `user` (a hash of the name), or, with `None`, by a request of a
+    /// scanner. `is_shared`: others have registered from there lately. Returns the ban that follows, if any.
     pub(crate) fn fail(
         &mut self,
         now_ms: u64,
@@ -399,8 +399,8 @@ impl Guard {
         true
     }
 
-    /// Time has passed since `before_ms`: the sources whose bans have ended, and whether anything else is
-    /// different for workers or file.
+    /// Lets time pass since `before_ms`. Returns the sources with bans that have ended, and whether anything
+    /// else is different for workers or file.
     pub(crate) fn pass(&mut self, before_ms: u64, now_ms: u64) -> (Vec<Source>, bool) {
         let longest = millis(self.policy.longest);
         let ended = self
@@ -435,7 +435,7 @@ impl Guard {
         (ended, is_different)
     }
 
-    /// Forgets a suspect whose window began then.
+    /// Forgets a suspect if its window began then.
     fn forget(&mut self, since_ms: u64, source: Source) -> bool {
         let is_that = self.suspects.get(&source).is_some_and(|s| s.since_ms == since_ms);
         is_that && self.suspects.remove(&source).is_some()

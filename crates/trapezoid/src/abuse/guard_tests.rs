@@ -38,7 +38,7 @@ fn number(n: u32) -> Source {
     Source::of(std::net::Ipv4Addr::from_bits(0xc633_0000 + n).into())
 }
 
-/// Fails `times` at `now`, each time as another user; whether a ban came of it.
+/// Fails `times` at `now`, each time as another user; returns whether that banned the source.
 fn fail(guard: &mut Guard, now: u64, who: Source, times: u64) -> bool {
     (0..times).fold(false, |banned, user| {
         banned | matches!(guard.fail(now, who, Some(user), false), Some(Ok(_)))
@@ -115,10 +115,10 @@ fn one_users_wrong_password_does_not_ban_the_office() {
         banned.push(shared(&mut guard, user, 3));
     }
     assert_eq!(banned, [false, false, false, false, true]);
-    // Where nobody has registered each failure counts.
+    // If no user has registered from there, each failure counts.
     let mut guard = self::guard();
     assert!(fail(&mut guard, NOW, office, 5));
-    // A scanner is nobody's telephone.
+    // A scanner is no user's telephone.
     let mut guard = self::guard();
     assert!((0..5).any(|_| guard.fail(NOW, office, None, true).is_some()));
 }
@@ -147,7 +147,7 @@ fn a_scan_does_not_bring_an_offices_wrong_passwords_down_on_it() {
         assert!(guard.fail(NOW, office, Some(user), true).is_none());
     }
     assert!(guard.fail(NOW, office, Some(5), true).is_some());
-    // Where nobody has registered both are what a guesser does.
+    // If no user has registered from there, both are what a guesser does.
     guard.lift(office);
     assert!(!fail(&mut guard, NOW, office, 4));
     let ban = guard.fail(NOW, office, None, false).and_then(Result::ok);

@@ -1,9 +1,9 @@
 //! Abuse control of the whole process: what the workers see is judged here ([`guard`]), kept over restarts
-//! ([`mod@file`]), and told to all workers.
+//! ([`mod@file`]), and sent to all workers.
 //!
-//! Workers report by bounded queues and never wait; a report that finds no room is lost, and counted. Peers of
-//! the trust domain have a queue of their own: they are told of seldom, and whatever others do must not take
-//! their protection. One task takes the reports, and looks at the time once a second.
+//! Workers report by bounded queues and never wait; a report that finds no room is lost, and counted. Peers
+//! of the trust domain have a queue of their own: their reports are rare, and no other source must take their
+//! protection. One task takes the reports, and looks at the time once a second.
 
 mod file;
 mod guard;
@@ -35,7 +35,7 @@ use settings::{BanPolicy, Loaded};
 /// Reports of the workers that wait.
 const REPORTS: usize = 16_384;
 
-/// Peers of the trust domain that wait to be known: of each a worker tells once in ten minutes.
+/// Peers of the trust domain that wait to be known: a worker reports each once in ten minutes.
 const MET: usize = 16_384;
 
 /// Reports judged at once.
@@ -65,7 +65,7 @@ pub(crate) struct Watch {
     met: mpsc::Sender<IpAddr>,
     lost: Arc<Counter>,
     known: Arc<Known>,
-    /// Whether anybody is banned for what he does.
+    /// Whether sources are banned for what they do.
     is_on: Arc<AtomicBool>,
     hasher: RandomState,
 }
@@ -127,7 +127,7 @@ struct Inner {
     is_unsaved: AtomicBool,
     /// The last try to write the file of bans failed.
     has_failed: AtomicBool,
-    /// Not all workers could be told.
+    /// The source lists have not reached all workers.
     is_untold: AtomicBool,
     save_failures: Counter,
 }
@@ -148,8 +148,8 @@ pub(crate) enum Failed {
 }
 
 impl Abuse {
-    /// Reads the bans of the data directory. A damaged file is set aside, and nobody is banned: to refuse to
-    /// start for it would do the attackers' work.
+    /// Reads the bans of the data directory. A damaged file is set aside, and no source is banned: to refuse
+    /// to start for it would do the attackers' work.
     pub(crate) fn open(loaded: &Loaded, hub: &Hub) -> (Self, Reports) {
         let path = loaded.shell.data_dir.join("bans");
         let mut guard = Guard::new(loaded.shell.bans, exempt_networks(&loaded.core));
@@ -202,12 +202,12 @@ impl Abuse {
         self.0.watch.clone()
     }
 
-    /// Somebody has a registration from this address, as the store had it at the start.
+    /// Notes a registration from this address, as the store had it at the start.
     pub(crate) fn note_registered(&self, ip: IpAddr) {
         self.0.watch.known.note(unix_ms(), Source::of(ip));
     }
 
-    /// Whether anybody is banned for what he does.
+    /// Whether sources are banned for what they do.
     pub(crate) fn is_watching(&self) -> bool {
         self.0.watch.is_on.load(Ordering::Relaxed)
     }
@@ -258,13 +258,13 @@ impl Abuse {
                 self.tell_workers();
             }
             if self.0.is_unsaved.load(Ordering::Relaxed) {
-                // What fails is told, and tried again within a second.
+                // A failure is logged, and tried again within a second.
                 let _ = self.save().await;
             }
         }
     }
 
-    /// These are peers of the trust domain; whether the workers must be told.
+    /// Takes peers of the trust domain. Returns whether the workers need new source lists.
     fn meet(&self, met: &mut Vec<IpAddr>) -> bool {
         let now_ms = unix_ms();
         let mut is_different = false;
@@ -280,7 +280,7 @@ impl Abuse {
         is_different
     }
 
-    /// Whether the workers must be told.
+    /// Judges reports. Returns whether the workers need new source lists.
     fn judge(&self, reports: &mut Vec<Report>) -> bool {
         let now_ms = unix_ms();
         let mut is_different = false;

@@ -5,7 +5,7 @@ use sip_core::event::AuthFailure;
 
 use super::*;
 
-/// Abuse control with these lines of `[abuse]`, and what workers report to it; nobody is banned, the trust
+/// Abuse control with these lines of `[abuse]`, and what workers report to it; no source is banned, the trust
 /// domain is 10.0.0.0/8.
 pub(crate) fn opened(lines: &str) -> (Abuse, Reports) {
     let machine = Machine::default();

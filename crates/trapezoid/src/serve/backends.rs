@@ -26,8 +26,8 @@ use crate::cli::user::failure;
 use crate::machine::unix_ms;
 use settings::Loaded;
 
-/// Records looked at in one second for bindings that may have ended. Only those whose time has
-/// come are: should a million end at once, they take 50 s.
+/// Records looked at in one second for bindings that may have ended. Only those that are due are: should a
+/// million end at once, they take 50 s.
 const SWEEP_RECORDS: usize = 20_000;
 
 /// All of them. Cheap to clone.
@@ -55,8 +55,8 @@ impl Backends {
             CredentialCache::new(
                 shell.cache_entries,
                 shell.cache_ttl,
-                // That there is no such user is remembered as long as a user is: else the time of an
-                // answer would tell who exists. A change of the table ends both.
+                // That there is no such user is remembered as long as a user is: else the time of a response
+                // would show which users exist. A change of the table ends both.
                 shell.cache_ttl,
             )
             .with_stale(shell.cache_stale),

@@ -17,11 +17,11 @@ use settings::Shell;
 const NAMES: [&str; 2] = ["alice", "bob"];
 /// Characters of a password; none is mistaken for another when read aloud or typed on a phone.
 const ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
-/// Its length: 80 bits, more than anyone tries against a server that counts.
+/// Its length: 80 bits, more than a guesser tries against a server that counts.
 const PASSWORD_LENGTH: usize = 16;
 
-/// Makes the two where this is the built-in configuration and nobody is there yet; what to tell the person
-/// who started it, if so. The text holds passwords: it goes to the terminal and into no log.
+/// Makes the two users if the configuration is the built-in one and the table is empty. Returns the text for
+/// the operator, if so. The text holds passwords: it goes to the terminal and into no log.
 ///
 /// `keep` gets the text before there is anything in the store: passwords that cannot be kept are given to no user.
 pub(crate) fn prepare(
@@ -196,10 +196,10 @@ mod tests {
             .list(None, &mut |user, domain| names.push(format!("{user}@{domain}")))
             .expect("lists");
         assert_eq!(names, ["alice@trapezoid", "bob@trapezoid"]);
-        // Whoever removed one of them does not get it back.
+        // A user that the operator has removed does not come back.
         table.delete("bob", "trapezoid").expect("deletes");
         assert!(matches!(prepare(&core, &shell, |_| Ok(())), Ok(None)));
-        // With a file of his own, a user has his own ideas.
+        // With a configuration file, an operator adds the users himself.
         table.delete("alice", "trapezoid").expect("deletes");
         shell.file = Some("trapezoid.toml".into());
         assert!(matches!(prepare(&core, &shell, |_| Ok(())), Ok(None)));

@@ -1,4 +1,4 @@
-//! Peers whose responses have flaws: one line in the log for each peer and cause, once an hour.
+//! Flawed responses: one line in the log for each peer and cause, once an hour.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

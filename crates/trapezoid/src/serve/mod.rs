@@ -1,4 +1,4 @@
-//! The server: makes its parts in the order in which they need each other, runs until it is told to end, and
+//! The server: makes its parts in the order in which they need each other, runs until it is to end, and
 //! takes them down in the other order.
 //!
 //! Nothing that is made before the sockets are bound leaves a trace, so a second server on the same address
@@ -145,7 +145,7 @@ fn serve(loaded: Loaded, logs: &Logs) -> Result<(), Failure> {
     outcome
 }
 
-/// Judges what workers report, from now on; who was registered at the start is not forgotten.
+/// Judges what workers report, from now on; sources with a registration at the start are known.
 fn start_abuse(abuse: &Abuse, reports: Reports, backends: &Backends, runtime: &Runtime) {
     if abuse.is_watching() {
         backends.for_each_source(|ip| abuse.note_registered(ip));
@@ -288,7 +288,7 @@ fn start_workers(
     Ok(received)
 }
 
-/// Tells what runs now.
+/// Logs the warnings, and what runs now.
 fn announce(loaded: &Loaded, findings: &Findings, admin: Option<SocketAddr>, receive_buffer: Option<usize>) {
     let exposed = data_dir::exposed(&loaded.shell.data_dir);
     for warning in loaded.warnings.iter().chain(&findings.warnings).chain(&exposed) {
@@ -456,7 +456,7 @@ impl Server<'_> {
                 Woken::Second => self.each_second(),
                 Woken::Reload => drop(self.reload()),
                 Woken::Asked(asked) => {
-                    // Who asked may have gone.
+                    // The caller may have gone.
                     let _ = asked.send(self.reload());
                 }
                 Woken::End => {

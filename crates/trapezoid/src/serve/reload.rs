@@ -98,7 +98,7 @@ fn is_kept(key: &str, kept: &[&'static str]) -> bool {
         })
 }
 
-/// The keys whose values differ, as `table.key`; of a list of tables, its name.
+/// The keys with different values, as `table.key`; of a list of tables, its name.
 fn changed(running: &Json, new: &Json) -> Vec<String> {
     let mut out = Vec::new();
     let tables = running.as_object().into_iter().flatten();
@@ -110,7 +110,7 @@ fn changed(running: &Json, new: &Json) -> Vec<String> {
                 out.extend(keys.map(|(key, _)| format!("{table}.{key}")));
             }
             _ => {
-                // What belongs to the sockets is told by other means.
+                // What belongs to the sockets is reported by other means.
                 let differs = match table.as_str() {
                     "listen" => sockets_apart(old) != sockets_apart(new),
                     _ => old != new,
@@ -219,7 +219,7 @@ impl Reloads {
         (Self(sender), receiver)
     }
 
-    /// What came of it; none where the server is about to end.
+    /// Asks for a reload. Returns its outcome; none if the server is about to end.
     pub(crate) async fn ask(&self) -> Option<Outcome> {
         let (sender, receiver) = oneshot::channel();
         self.0.send(sender).await.ok()?;
@@ -482,7 +482,7 @@ mod tests {
         );
         assert!(outcome.after_restart.contains(&"listen".to_owned()));
 
-        // The next one tells what is new then, and again what waits for a restart.
+        // The next reload reports what is new then, and again what waits for a restart.
         let kept = merge(&with_ws, &new).kept;
         let keys = in_force(&with_ws.keys, &new.keys, &kept);
         assert_eq!(changed(&keys, &with_ws.keys).len(), 5, "what was taken");

@@ -54,8 +54,8 @@ impl AnswerSink for Answers {
     }
 }
 
-/// Gives the workers' events to abuse control, and writes them to the log, whose bound on the lines of one cause holds here too. What
-/// peers chose is escaped, so that nobody writes log lines of his own.
+/// Gives the workers' events to abuse control, and writes them to the log, where the bound on the lines of
+/// one cause holds too. What peers chose is escaped, so that no peer writes log lines of its own.
 #[derive(Clone, Debug)]
 pub(crate) struct EventLog {
     /// Listeners by number, as `tls 0.0.0.0:5061`.

@@ -24,7 +24,7 @@ use crate::cli::Failure;
 use crate::cpu::WORKER;
 use settings::Loaded;
 
-/// What became of a worker, told once by each.
+/// How a worker ended, reported once by each.
 #[derive(Debug)]
 pub(crate) enum End {
     /// It was asked to end, and did.
@@ -86,7 +86,7 @@ pub(crate) fn start<Q: QuerySink + 'static>(
             Ok(Err(error)) => End::Failed(error),
             Err(_) => End::Panicked,
         };
-        // Nobody listens any more when the process is ending.
+        // There is no receiver any more when the process is ending.
         let _ = ends.send((number, end));
     };
     std::thread::Builder::new()

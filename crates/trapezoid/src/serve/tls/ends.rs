@@ -10,13 +10,13 @@ use crate::machine::unix_ms;
 const DAY_S: u64 = 86_400;
 /// Days before its end from which on a certificate is spoken of every day.
 const SOON_DAYS: u64 = 14;
-/// The same for the one of the first start, which nobody renews who is not told.
+/// The same for the one of the first start, which is renewed only if the operator is warned.
 const FIRST_START_DAYS: u64 = 30;
 
 /// What a certificate is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// Shown to who connects to this `[[listen]]`.
+    /// Shown to clients that connect to this `[[listen]]`.
     Listener(String),
     /// Shown to the server of this domain, to which we connect.
     Peer(String),
@@ -63,7 +63,7 @@ impl Ends {
         self.at_s.saturating_sub(unix_ms() / 1000)
     }
 
-    /// What is to be told of it today, if anything.
+    /// The warning to log today, if any.
     pub(crate) fn today(&self) -> Option<String> {
         let days = self.left_s() / DAY_S;
         let path = self.path.display();
@@ -79,7 +79,8 @@ impl Ends {
         }
     }
 
-    /// The certificate of the first start is not renewed by itself, since phones have been told to trust it.
+    /// The warning for the certificate of the first start. It is not renewed by itself, since phones trust
+    /// this one.
     pub(super) fn of_first_start(&self) -> Option<String> {
         let days = self.left_s() / DAY_S;
         (self.is_own && days < FIRST_START_DAYS).then(|| {

@@ -1,7 +1,7 @@
 //! The files of TLS: read at the start, read again at each reload, and watched for their end.
 //!
-//! A reload is for new connections alone: those that stand keep what they began with. A file that is bad
-//! leaves what hangs on it as it was, and is told with its place in the configuration and a remedy.
+//! A reload is for new connections alone: those that stand keep what they began with. A bad file leaves what
+//! hangs on it as it was, and is reported with its place in the configuration and a remedy.
 
 mod ends;
 pub(crate) mod own;
@@ -22,7 +22,7 @@ use sip_net::tls::{
 pub(crate) use self::ends::{Ends, Use};
 use settings::{Service, Shell, Tls, TlsListener};
 
-/// What is to be told of the files.
+/// Errors and warnings about the files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Findings {
     /// What is wrong; what hangs on it was left as it was.
@@ -114,8 +114,8 @@ impl std::fmt::Debug for Tickets {
 }
 
 impl TlsFiles {
-    /// Reads and checks all files that the configuration names; what is made at the first start only where it
-    /// is there. All that is wrong is told, not only the first.
+    /// Reads and checks all files that the configuration names; what is made at the first start only if it is
+    /// there. All errors are reported, not only the first.
     pub(crate) fn load(shell: &Shell) -> (Self, Findings) {
         let mut findings = Findings::default();
         let tls = &shell.tls;
@@ -178,7 +178,7 @@ impl TlsFiles {
         Some(Listening { server, clients })
     }
 
-    /// The keys of a listener's tickets; none where the file is wrong, which is told, or not made yet.
+    /// The keys of a listener's tickets; none if the file is wrong, which is reported, or not made yet.
     fn tickets(&mut self, listener: &TlsListener, findings: &mut Findings) -> Option<Arc<TicketKeys>> {
         let path = listener
             .ticket_keys
@@ -209,8 +209,8 @@ impl TlsFiles {
         }
     }
 
-    /// What the workers are told of each listener of the core, `services` being what the configuration says of
-    /// them. Those that stand for one `[[listen]]` share its end of TLS.
+    /// The streams' settings for the workers, one for each listener of the core; `services` is what the
+    /// configuration says of them. Listeners of one `[[listen]]` share its end of TLS.
     pub(crate) fn services(&self, services: &[Service]) -> Vec<StreamService> {
         let of = |service: &Service| {
             let listening = service.tls.and_then(|index| self.listeners.get(index)?.as_ref());
@@ -260,7 +260,7 @@ impl TlsFiles {
         findings
     }
 
-    /// Who named the file with which something is wrong.
+    /// The place in the configuration that names the file with the error.
     fn place_of(&self, error: &TlsFileError, listener: &TlsListener) -> String {
         let names = |path: &Path| error.path() == Some(path);
         let peers = self.settings.peers.iter();
@@ -354,7 +354,7 @@ fn server_settings(listener: &TlsListener) -> ServerSettings {
 
 /// Our ends towards peers to which we connect from `listener`.
 fn clients(tls: &Tls, listener: &TlsListener) -> Result<TlsClients, TlsFileError> {
-    // Nobody has an authority for the one of the first start: to show it where one is asked for, but not
+    // No peer has an authority for the one of the first start: to show it where one is asked for, but not
     // needed, would only end the connection.
     let first = listener.identities.first().filter(|_| !listener.is_own);
     let others = ClientSettings {

@@ -1,5 +1,5 @@
-//! What is made at the first start: the certificate of the built-in listener, and the keys of tickets. Both are
-//! kept, so that phones which were told to trust the one go on to do so, and resume after a restart.
+//! What is made at the first start: the certificate of the built-in listener, and the keys of tickets. Both
+//! are kept, so that phones that trust the certificate go on to do so, and resume after a restart.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::machine::unix_ms;
 use crate::serve::data_dir::{create, random_key, write_once};
 use settings::Loaded;
 
-/// As long as phones and browsers take one that they were told to trust.
+/// As long as phones and browsers accept a certificate that their users have trusted by hand.
 const VALID_DAYS: u64 = 825;
 /// Clocks of phones that are behind ours.
 const BEHIND: Duration = Duration::from_secs(3600);

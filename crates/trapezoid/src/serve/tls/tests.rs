@@ -211,7 +211,7 @@ fn a_reload_is_taken_by_each_listener_whose_files_are_good() {
     let loaded = site.read(&text);
     let files = load(&loaded);
     let services = files.services(&loaded.shell.services);
-    // Each time another one: who resumes a session is shown nothing.
+    // Each time another client: one that resumes a session is shown nothing.
     let shown = |index: usize, domain: &str| {
         let client = trusting(site.path("ca.pem"));
         connect(&services[index], &client, domain).map(|(_, shown)| shown)
@@ -269,7 +269,7 @@ fn a_reload_is_taken_by_each_listener_whose_files_are_good() {
     );
 }
 
-/// What is verified towards peers hangs on files too; who named a bad one is told.
+/// What is verified towards peers hangs on files too; the entry that names a bad one is reported.
 #[test]
 fn peers_have_files_of_their_own() {
     let site = Site::new();
@@ -352,7 +352,7 @@ fn the_first_start_makes_a_certificate_and_keeps_it() {
         )
     };
     assert!(same(first, second), "all addresses of a wildcard are one");
-    // Whoever was told to trust it finds every name and address of the machine in it.
+    // A client that trusts it finds every name and address of the machine in it.
     let client = trusting(own.certificate.clone());
     for name in [
         "sip.example.com",
