@@ -1,5 +1,5 @@
-//! A scripted phone on a way of its own: registers with digest, calls, is called, as an outbound
-//! client (RFC 5626) where nobody could connect to it.
+//! A scripted phone on a way of its own: registers with digest, calls, is called; it is an outbound client
+//! (RFC 5626) if the server cannot connect to it.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU32, Ordering};

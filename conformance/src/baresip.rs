@@ -22,7 +22,7 @@ pub struct Baresip {
 }
 
 impl Baresip {
-    /// Whose phone it is.
+    /// The user of the phone.
     pub fn user(&self) -> &str {
         &self.user
     }
@@ -120,7 +120,7 @@ impl Baresip {
             .expect("the phone takes commands");
     }
 
-    /// Waits until the phone's account is registered, as baresip itself tells it.
+    /// Waits until the phone's account is registered, as baresip itself reports it.
     ///
     /// # Panics
     /// When it does not become so.

@@ -113,7 +113,7 @@ impl Name<'_> {
 }
 
 impl Identity {
-    /// The hash of its public key by which Chromium is told to accept it.
+    /// The hash of its public key, by which Chromium can be made to accept it.
     pub fn spki_hash(&self) -> String {
         base64(&self.spki_sha256)
     }

@@ -10,7 +10,7 @@ use crate::PATIENCE;
 /// Between two looks at what is waited for.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A running program whose output goes to a log file; killed when dropped.
+/// A running program with its output in a log file; killed when dropped.
 #[derive(Debug)]
 pub struct Child {
     name: String,

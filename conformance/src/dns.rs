@@ -47,7 +47,7 @@ impl NameServer {
                 if let Ok((length, from)) = socket.recv_from(&mut buffer)
                     && let Some(answer) = answer(&buffer[..length], &names, address)
                 {
-                    // Who asks again is answered again.
+                    // A repeated query is answered again.
                     let _ = socket.send_to(&answer, from);
                 }
             }

@@ -5,13 +5,13 @@ use std::process::Command;
 use crate::server::binary;
 use crate::{Scene, Transport};
 
-/// What it told, as JSON.
+/// The generator's report, as JSON.
 pub type Report = serde_json::Value;
 
 /// Runs `trapezoid load` with these words to its end.
 ///
 /// # Panics
-/// When it fails, which calls that fail are no reason for.
+/// If it fails; failed calls alone are no failure.
 pub fn load(scene: &Scene, words: &[&str]) -> Report {
     let output = Command::new(binary())
         .arg("load")

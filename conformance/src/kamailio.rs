@@ -21,9 +21,9 @@ pub struct Kamailio {
 pub struct Secured<'a> {
     /// Its certificate.
     pub identity: &'a Identity,
-    /// Who must have signed its neighbours' certificates.
+    /// The authority that must have signed its neighbours' certificates.
     pub authority: &'a Authority,
-    /// Whether those who connect to it must show one.
+    /// Whether neighbours that connect to it must show one.
     pub mutual: bool,
 }
 

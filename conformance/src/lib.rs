@@ -51,7 +51,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// The same, where a program is to start or to end.
 pub const STARTING: Duration = Duration::from_secs(60);
 
-/// Ports on the scene's address: who listens where.
+/// Ports on the scene's address, by listener.
 pub mod port {
     /// The server under test.
     pub const SERVER: u16 = 5060;
@@ -129,7 +129,7 @@ impl Transport {
         matches!(self, Self::Tcp | Self::Tls)
     }
 
-    /// Whether its clients have no address to which anybody could connect.
+    /// Whether its clients have no address to connect to.
     pub fn is_websocket(self) -> bool {
         matches!(self, Self::Ws | Self::Wss)
     }

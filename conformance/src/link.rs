@@ -22,7 +22,7 @@ const LEAST: Duration = Duration::from_millis(1);
 
 type Tls = StreamOwned<ClientConnection, TcpStream>;
 
-/// Whom a TLS client trusts, whom it means to speak to, and who it is.
+/// The identities of a TLS client: the authority it trusts, the server it expects, and its own.
 #[derive(Debug, Clone)]
 pub struct TlsPeer {
     config: Arc<ClientConfig>,
@@ -30,7 +30,7 @@ pub struct TlsPeer {
 }
 
 impl TlsPeer {
-    /// A client without a certificate, who expects one for `name` from this authority.
+    /// A client without a certificate that expects one for `name` from this authority.
     pub fn trusting(authority: &Authority, name: &str) -> Self {
         Self::new(authority, name, None)
     }

@@ -1,6 +1,6 @@
-//! A steady stream of requests from one socket, many under way at a time: what becomes of each, and
-//! how long it took. A request without an answer is sent again as any client does (RFC 3261 §17.1.2.2), for
-//! a datagram may find no room; one that the server has taken and lost is seen all the same, since its
+//! A steady stream of requests from one socket, many under way at a time: the outcome of each, and how long
+//! it took. A request without a response is sent again as any client does (RFC 3261 §17.1.2.2), for a
+//! datagram may find no room. One that the server has taken and lost is seen all the same, since its
 //! transaction absorbs the copies.
 
 use std::collections::HashMap;
@@ -19,40 +19,40 @@ use crate::{DOMAIN, Message, PATIENCE, Scene, digest, port};
 /// Between looks at the clock, where nothing comes.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Who sends a request.
+/// The kind of sender of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// A stranger who calls a domain that asks nobody for credentials: OPTIONS, MESSAGE, INVITE.
+    /// A stranger that calls a domain without authentication: OPTIONS, MESSAGE, INVITE.
     Open,
     /// One of a few users of [`DOMAIN`], by turns: MESSAGE, REGISTER, INVITE, with credentials.
     Regular,
-    /// The same, of a user who was never heard of before.
+    /// The same, of a user that was never seen before.
     New,
 }
 
 /// What it sends, and how often.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// The domain that asks nobody.
+    /// The domain without authentication.
     pub open_domain: &'static str,
     /// The users of [`Class::Regular`].
     pub regulars: Vec<String>,
     /// The users of [`Class::New`]; when all have had their turn no more of them are sent.
     pub new: Vec<String>,
-    /// Everybody's password.
+    /// The password of each user.
     pub password: fn(&str) -> String,
     /// Requests of each class in a second; 0: none.
     pub rate: [u32; 3],
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// Who sent it.
+    /// Its sender.
     pub class: Class,
     /// What it was.
     pub method: &'static str,
-    /// Of whom; empty for [`Class::Open`].
+    /// The user; empty for [`Class::Open`].
     pub user: String,
     /// When it was sent, at first without credentials.
     pub begun: Instant,
@@ -127,7 +127,7 @@ impl Load {
         }
     }
 
-    /// What has become of those that were answered so far.
+    /// The outcomes of requests that were answered so far.
     pub fn outcomes(&self) -> Vec<Outcome> {
         self.shared.outcomes().clone()
     }
@@ -205,7 +205,7 @@ impl Load {
         first.expect("there were some")
     }
 
-    /// Sends no more, waits for the answers that are to come, and tells all.
+    /// Sends no more, waits for the responses that are to come, and returns all outcomes.
     ///
     /// # Panics
     /// When its thread did.
@@ -318,7 +318,7 @@ impl Sender {
             Class::Regular | Class::New => ["MESSAGE", "REGISTER", "INVITE"],
         };
         let mut method = methods[turn % methods.len()];
-        // RFC 3261 §10.2: nobody registers anew before the answer has come.
+        // RFC 3261 §10.2: no user registers anew before the response has come.
         let mut open = self.open.values();
         if method == "REGISTER" && open.any(|job| job.method == method && job.user == user) {
             method = methods[0];

@@ -17,7 +17,7 @@ use crate::{DOMAIN, Message, Scene, Transport, port};
 /// Between looks at the sockets.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What it does with an INVITE. Everything else is answered 200, except by those who refuse or are
+/// What it does with an INVITE. Every other request is answered 200, except by a phone that refuses or is
 /// silent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part {
@@ -99,7 +99,7 @@ struct Later {
     at: Option<Instant>,
     text: String,
     way: Way,
-    /// The branch of an INVITE, whose CANCEL makes this go away.
+    /// The branch of an INVITE; its CANCEL makes this go away.
     branch: String,
 }
 

@@ -169,7 +169,7 @@ impl Config {
     }
 }
 
-/// A running server. Dropped, it is told to end (SIGTERM) and must do so with exit code 0.
+/// A running server. Dropping it sends SIGTERM, after which it must end with exit code 0.
 #[derive(Debug)]
 pub struct Server {
     child: Child,
@@ -472,7 +472,7 @@ fn build() -> PathBuf {
     executable.expect("cargo names the executable")
 }
 
-/// Status and body of a GET; `None` where nobody listens yet.
+/// Status and body of a GET; `None` if nothing listens yet.
 fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
     ask(address, &format!("GET {path}"), "", "")
 }

@@ -138,7 +138,7 @@ impl<'a> Sipp<'a> {
         self
     }
 
-    /// Runs until it is told to stop ([`Running::stop`]).
+    /// Runs until [`Running::stop`].
     pub fn unbounded(mut self) -> Self {
         self.bounded = false;
         self

@@ -14,8 +14,8 @@ use crate::{DOMAIN, PATIENCE, Scene, Transport};
 #[derive(Debug)]
 pub struct Client {
     link: Link,
-    /// What Via and Contact name: this end's address, or a made-up name where nobody can connect
-    /// to it (RFC 7118 §5).
+    /// What Via and Contact name: this end's address, or a made-up name if no peer can connect to it (RFC
+    /// 7118 §5).
     host: String,
     pending: Vec<u8>,
     repeats: Repeats<()>,

@@ -288,7 +288,7 @@ fn scanners_get_no_answer_and_are_banned_where_they_are_certain() {
     let mut by_udp = client(&scene, Transport::Udp, port::CALLER);
     (0..5).for_each(|number| scan(&mut by_udp, number));
     server.wait_for_metric("trapezoid_dropped_total", "scanner", |n| n >= 5.0);
-    // Nobody knows who sent them.
+    // Their source address may be spoofed.
     assert!(banned(&server).is_empty());
     Stranger::new(&scene).expect_answer();
     let mut by_tcp = client(&scene, Transport::Tcp, port::CALLER);

@@ -130,7 +130,7 @@ fn bursts_that_close_leave_nothing_behind() {
     while listener.accept().is_ok() {
         connected += 1;
     }
-    // Answers go to who sent-by says (RFC 3261 §18.2.2): by a few connections that all of them share.
+    // Responses go to the address of sent-by (RFC 3261 §18.2.2): by a few connections that all of them share.
     assert!(connected <= 40, "{connected} connections for 2,000 requests");
     let opened = server.metric("trapezoid_net_connections_total", "opened_by=\"server\"");
     assert!(opened <= 40.0, "{opened} connections opened");
@@ -314,7 +314,8 @@ fn resident(server: &Server) -> f64 {
     server.metric("process_resident_memory_bytes", "")
 }
 
-/// Who floods from one address. Each request with credentials has a nonce of its own: of the answers.
+/// A client that floods from one address. Each request with credentials has a nonce of its own: of the
+/// responses.
 struct Flooder {
     socket: UdpSocket,
     here: SocketAddr,
@@ -366,8 +367,8 @@ impl Flooder {
         )
     }
 
-    /// One request of the flood: calls with large headers and without; registrations and messages, in turn of users
-    /// that nobody knows, each another, and of those that have an account.
+    /// One request of the flood: calls with large headers and without; registrations and messages, in turn of
+    /// unknown users, each another, and of users with an account.
     fn send(&mut self, number: usize) {
         let here = self.here;
         let via = format!("UDP {here};rport");

@@ -156,8 +156,8 @@ fn busy_stateless(transport: Transport) {
     refused_with_486(Config::new().stateless(), transport);
 }
 
-/// Callers with a connection for each call, many of them at once, and one callee to whom the server
-/// needs a single connection.
+/// Callers with a connection for each call, many of them at once, and one callee that the server reaches by a
+/// single connection.
 fn over_a_connection_for_each_call(config: Config) {
     const MANY: u32 = 40;
     let scene = Scene::new();

@@ -1,4 +1,4 @@
-//! Callers who give up, and callees who never answer.
+//! Callers that give up, and callees that never answer.
 
 use std::time::{Duration, Instant};
 
@@ -56,7 +56,7 @@ fn cancel_before_the_callee_has_said_anything(transport: Transport) {
     cancelled(Config::new(), "uac_cancel_early", "uas_cancelled_late", transport);
 }
 
-/// Timer B, 64 × T1, shortened by the configuration: the caller is told 408.
+/// Timer B, 64 × T1, shortened by the configuration: the caller gets 408.
 fn callee_never_answers(transport: Transport) {
     let scene = Scene::new();
     let config = Config::new()

@@ -1,4 +1,4 @@
-//! What CPU time goes into, told by the running server under real traffic.
+//! The split of CPU time, as the running server reports it under real traffic.
 
 use std::time::{Duration, Instant};
 

@@ -20,14 +20,14 @@ const AGAIN: Duration = Duration::from_millis(500);
 const MANY: u32 = 1_000_000;
 /// the server must be ready within this time.
 const READY_WITHIN: Duration = Duration::from_secs(2);
-/// Users whose registrations change while the server is killed.
+/// Users with registrations that change while the server is killed.
 const CHANGING: u32 = 2_000;
 
 fn number(name: &str, default: u32) -> u32 {
     std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
 }
 
-/// What is known of one user's registration. `q` tells the CSeq of the REGISTER that made it.
+/// What is known of one user's registration. `q` encodes the CSeq of the REGISTER that made it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
     /// The newest that was answered.
@@ -36,7 +36,7 @@ struct Known {
     sent: u32,
 }
 
-/// One who registers for many.
+/// A client that registers many users.
 struct Registrant {
     socket: UdpSocket,
     server: SocketAddr,
@@ -56,7 +56,7 @@ struct UnderWay {
 
 /// What a look at the socket brought.
 enum Heard {
-    /// An answer: whose, to which CSeq, and what it says.
+    /// A response: its user, its CSeq, and what it says.
     Answer(u32, u32, String),
     /// An answer to a REGISTER that had one, or that is not waited for any more.
     Copy,

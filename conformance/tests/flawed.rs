@@ -43,7 +43,8 @@ impl Stage {
         Agent::new(Link::accepted(socket), "bob", "")
     }
 
-    /// Calls bob, who answers with this status and `by` in place of `what`. The INVITE as it came to him.
+    /// Calls bob, answered with this status and `by` in place of `what`. Returns the INVITE as it came to
+    /// bob.
     fn call(&mut self, call: &str, status: u16, what: &str, by: &str) -> Message {
         self.caller.invite("bob", call);
         let mut callee = match self.callee.take() {
@@ -136,7 +137,7 @@ fn flawed_responses_on_a_connection_go_on_mended_or_end_their_calls() {
     }
 }
 
-/// After a line end that is no CRLF nobody knows where the next message begins.
+/// After a line end that is no CRLF the beginning of the next message is unknown.
 #[test]
 fn a_response_that_cannot_be_framed_ends_its_call_and_its_connection() {
     let mut stage = Stage::new();

@@ -281,7 +281,7 @@ fn failures_beside_sipp(transport: Transport) -> Result<(), String> {
     within_one_percent(&ours, &grown(&server, &before, &HALF_A_CALL), &some)
 }
 
-/// Nobody picks up, and the callers cancel: the messages of that are as many, too.
+/// No callee picks up, and the callers cancel: the messages of that are as many, too.
 fn as_many_cancelled_as_sipp(transport: Transport) {
     unless_stalled(|| cancelled_beside_sipp(transport));
 }
@@ -327,7 +327,7 @@ fn cancelled_beside_sipp(transport: Transport) -> Result<(), String> {
     within_one_percent(&ours, &grown(&server, &before, &CANCELLED), &some)
 }
 
-/// A limit of the generator's own is told as such, and no other cause with it.
+/// A limit of the generator's own is reported as such, and no other cause with it.
 #[test]
 fn without_descriptors() {
     let scene = Scene::new();

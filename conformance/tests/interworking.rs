@@ -40,7 +40,7 @@ impl Stage {
     fn agent(&self, transport: Transport, user: &'static str, password: &'static str) -> Agent {
         let link = Link::to_server(&self.scene, transport, &self.tls);
         let agent = Agent::new(link.expect("connecting"), user, password);
-        // Nobody may connect to a client of TLS: it has no certificate (RFC 5626 §1).
+        // The server may not connect to a client of TLS: it has no certificate (RFC 5626 §1).
         if transport == Transport::Tls {
             agent.outbound()
         } else {
@@ -228,8 +228,8 @@ fn from_secured_websocket_to_each() {
     calls_from(Transport::Wss);
 }
 
-/// A registration that came over a connection ends with it: nobody can be reached there any more,
-/// and the caller is told at once (RFC 5626 §4.4).
+/// A registration that came over a connection ends with it: its user can be reached there no more, and the
+/// caller gets a refusal at once (RFC 5626 §4.4).
 #[test]
 fn a_registration_ends_with_its_connection() {
     let stage = Stage::new();

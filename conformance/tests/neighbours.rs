@@ -68,7 +68,7 @@ impl World {
         format!("sip:{};transport=udp", self.scene.at(port::CALLEE))
     }
 
-    /// INVITEs go to the callee; who connects must show a certificate.
+    /// INVITEs go to the callee; clients that connect must show a certificate.
     fn behind_neighbour(&self) -> Config {
         let ca = self.trusted.file();
         let tls = format!("client_auth = \"required\", client_ca = \"{}\"", ca.display());
@@ -212,8 +212,8 @@ fn we_call_nobody_whose_certificate_is_not_good() {
     }
 }
 
-/// The neighbour wants to know who we are as well. With TLS 1.3 it says so after we have begun to
-/// send, so that the request is lost and its time runs out.
+/// The neighbour wants our certificate as well. With TLS 1.3 it refuses ours after we have begun to send, so
+/// that the request is lost and runs into its time-out.
 #[test]
 fn who_does_not_know_us_is_not_called() {
     let world = World::new();
@@ -254,8 +254,8 @@ fn only_who_shows_a_good_certificate_may_call_us() {
     assert_ne!(expired, Some(true), "an expired one");
 }
 
-/// Calls the neighbour, where nobody listens for it, but somebody has connected to us, with this
-/// certificate, and offers that connection: the call comes there and is declined, or is lost.
+/// Calls the neighbour, which does not listen. A client has connected to us, with this certificate, and
+/// offers that connection: the call comes there and is declined, or is lost.
 fn offered(world: &World, identity: Option<&Identity>, comes: bool) {
     let scene = &world.scene;
     let ca = world.trusted.file();
@@ -297,7 +297,7 @@ fn offered(world: &World, identity: Option<&Identity>, comes: bool) {
     assert_eq!(caller.final_response().status(), expected);
 }
 
-/// RFC 5923 §8: only who has proved by a certificate to be of the domain.
+/// RFC 5923 §8: only a peer that has proved its domain by a certificate.
 #[test]
 fn a_neighbour_that_offers_its_connection_is_called_on_it() {
     let world = World::new();

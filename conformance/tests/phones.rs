@@ -66,9 +66,9 @@ fn one_calls_the_other_who_declines(transport: Transport) {
     );
 }
 
-/// Over TLS; each is called over the connection by which it has registered, since it has no
-/// certificate to show to who would connect to it. (Debian's baresip takes any certificate of a
-/// server, with an authority to verify it by or without.)
+/// Over TLS; each is called over the connection by which it has registered, since it has no certificate to
+/// show to a server that would connect to it. (Debian's baresip takes any certificate of a server, with an
+/// authority to verify it by or without.)
 #[test]
 fn phones_call_each_other_over_tls() {
     let scene = Scene::new();

@@ -77,7 +77,7 @@ fn without_state(transport: Transport) {
     let mut caller = Client::new(&scene, transport, port::CALLER, scene.at(port::SERVER));
     assert_eq!(status(&caller.call("bob", "one")), 302);
     assert_eq!(status(&caller.call("bob", "two")), 302);
-    // Both ACKs end here: our To tag tells that they are for an answer made here.
+    // Both ACKs end here: our To tag shows that they are for a response made here.
     server.wait_for_metric("trapezoid_requests_received_total", "method=\"ACK\"", |n| {
         n >= 2.0
     });

@@ -111,7 +111,7 @@ fn no_route(transport: Transport) {
         .set("to", "sip:someone@elsewhere.example")
         .set("from", "sip:someone@another.example");
     once(invite.set("code", "403"));
-    // A user of ours who is not registered: RFC 3261 §16.5 has an empty target set.
+    // A user of ours without a registration: RFC 3261 §16.5 has an empty target set.
     let mut wire = Client::new(&scene, transport, port::CALLER + 1, scene.at(port::SERVER));
     wire.send(
         "INVITE sip:bob@example.com SIP/2.0\nMax-Forwards: 70\nFrom: <sip:alice@example.com>;tag=1\n\
@@ -154,7 +154,7 @@ fn forged_loose_route_is_no_open_relay(transport: Transport) {
     guarded.assert_nothing_arrived(6);
 }
 
-/// Good credentials of alice, From of somebody else in the domain.
+/// Good credentials of alice, From of another user of the domain.
 fn caller_in_anothers_name(transport: Transport) {
     let scene = Scene::new();
     let config = Config::new()

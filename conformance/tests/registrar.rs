@@ -91,7 +91,7 @@ fn wrong_password_stays_refused(transport: Transport) {
     }
 }
 
-/// The answer to a REGISTER of `user` whose digest response is made up.
+/// The response to a REGISTER of `user` with a made-up digest response.
 fn answer_to_guess(client: &mut Client, scene: &Scene, user: &str) -> Message {
     let register = |cseq: u32, more: &str| {
         format!(

@@ -1,4 +1,4 @@
-//! TLS at the real server: whom it serves, and certificates that change while connections stand.
+//! TLS at the real server: the clients it serves, and certificates that change while connections stand.
 
 use conformance::{
     Authority, Client, Config, DOMAIN, Identity, Link, Name, Scene, Server, TlsPeer, Transport,
@@ -117,7 +117,7 @@ fn certificates_are_read_again() {
     standing.iter_mut().for_each(expect_answer);
 }
 
-/// One listener, several domains: who asks for a name sees its certificate (RFC 6066 §3).
+/// One listener, several domains: a client that asks for a name sees its certificate (RFC 6066 §3).
 #[test]
 fn each_domain_has_its_certificate() {
     let scene = Scene::new();
@@ -134,7 +134,7 @@ fn each_domain_has_its_certificate() {
         let link = Link::to_server(&scene, Transport::Tls, &tls).expect("connecting");
         expect_answer(&mut Client::over(link));
     }
-    // Who asks for neither gets the first.
+    // A client that asks for neither gets the first.
     let tls = TlsPeer::trusting(&authority, "third.example.net");
     let refused = Link::to_server(&scene, Transport::Tls, &tls)
         .err()

@@ -384,7 +384,7 @@ impl Stage {
         );
     }
 
-    /// Sends a row's message and checks what becomes of it.
+    /// Sends a row's message and checks its outcome.
     fn perform(&mut self, row: &Row, bytes: &[u8]) {
         match self.transport {
             Transport::Udp => {
@@ -465,7 +465,7 @@ impl Stage {
                 let answer = torture::answer_of_callee(&arrived.bytes, &self.status_line);
                 self.callee.answer(&arrived.from, &answer);
                 if answers.is_none() && self.transport == Transport::Tls {
-                    // Its connection is closed, and nobody at its address takes another of TLS.
+                    // Its connection is closed, and nothing at its address takes another of TLS.
                     return;
                 }
                 let relayed = self.hear_answer(sent, answers.as_mut());

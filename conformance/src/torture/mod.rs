@@ -1,11 +1,11 @@
-//! The torture messages of RFC 4475 and RFC 5118: what becomes of each at a proxy and registrar,
-//! and the checks of what it sends.
+//! The torture messages of RFC 4475 and RFC 5118: what a proxy and registrar does with each, and the checks
+//! of what it sends.
 //!
-//! The table holds for a server that serves `example.com` (with the aliases in [`ALIASES`]), asks
-//! nobody for credentials, knows [`OWN_ROUTE`] as an address of its own, listens on port 5070 as
-//! well, and relays the domains in [`RELAYED`] to one callee, who answers 200 to everything. It is
-//! used twice: `tests/torture.rs` here sends the messages to the real server, and `sip-core`'s
-//! test of the same name gives them to the protocol engine.
+//! The table holds for a server that serves `example.com` (with the aliases in [`ALIASES`]) without
+//! authentication, knows [`OWN_ROUTE`] as an address of its own, listens on port 5070 as well, and relays the
+//! domains in [`RELAYED`] to one callee, which answers 200 to everything. It is used twice:
+//! `tests/torture.rs` here sends the messages to the real server, and `sip-core`'s test of the same name
+//! gives them to the protocol engine.
 //!
 //! The messages are no part of the project; see [`read`].
 
@@ -36,7 +36,7 @@ pub const OWN_ROUTE: &str = "127.0.0.1:5080";
 /// The port in the Request-URI of `port-unambiguous`.
 pub const OTHER_PORT: u16 = 5070;
 
-/// Domains beside the served one whose requests go to the callee.
+/// Domains beside the served one, with requests that go to the callee.
 pub const RELAYED: [&str; 6] = [
     "example.net",
     "example.org",
@@ -49,16 +49,17 @@ pub const RELAYED: [&str; 6] = [
 /// A host in a Request-URI of RFC 5118 §4.10 that is relayed too, as a pattern.
 pub const RELAYED_PATTERN: &str = r"@\[2001:db8::192\.0\.2\.1\]";
 
-/// What becomes of a message.
+/// The outcome of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It reaches the callee with this many Via values, ours among them, and his 200 the sender.
+    /// It reaches the callee with this many Via values, ours among them, and the callee's 200 reaches the
+    /// sender.
     Forwarded(usize),
     /// This server answers: status, reason phrase, header lines that are there.
     Answered(u16, &'static str, &'static [&'static str]),
     /// A REGISTER is answered 200 with these contacts, in alphabetical order.
     Registered(&'static [&'static str]),
-    /// Nobody hears of it; `trapezoid_dropped` counts it under this cause.
+    /// It is neither relayed nor answered; `trapezoid_dropped` counts it under this cause.
     Dropped(&'static str),
     /// The stream waits for the rest of it.
     Incomplete,

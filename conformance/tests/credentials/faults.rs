@@ -214,7 +214,7 @@ fn a_database_that_is_not_ready_when_the_server_starts() {
     Stage::fill(&database);
     let over = Instant::now();
     let recovered = stage.recovered();
-    // Those who were not in the table yet are known once the change is seen.
+    // Users that were not in the table yet are known once the change is seen.
     stage.recovered_all();
     let mut told = stage.finish(Fault::between(fault, over), recovered);
     let unknown = |o: &Outcome| matches!(o.status, 401 | 407) && o.ended >= added;

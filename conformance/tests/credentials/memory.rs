@@ -85,7 +85,7 @@ fn old_secrets_do_not_serve_where_the_configuration_says_so() {
     told.class_succeeds(Class::New, recovered, what);
 }
 
-/// A user who was deleted before the database went away is not served from memory.
+/// A user that was deleted before the database went away is not served from memory.
 #[test]
 fn who_was_deleted_is_not_served_while_the_database_is_away() {
     let stage = Stage::set(MariaDb::shared().fresh_database(), Setting::default());

@@ -13,7 +13,7 @@ use conformance::{
 use delay_relay::{Options, Relay};
 use test_databases::Database;
 
-/// The domain that asks nobody for credentials.
+/// The domain without authentication.
 pub(crate) const OPEN_DOMAIN: &str = "b.example";
 /// Requests of each class in a second.
 const RATE: u32 = 50;
@@ -33,8 +33,8 @@ const LASTS: usize = 150;
 const MARK: &str = "Never-In-A-Log";
 /// Beyond a deadline, for machines that are busy with other things.
 const MARGIN: Duration = Duration::from_secs(10);
-/// How long a change of the table is news: MariaDB tells its time by the second, and until that is two seconds ago
-/// each look counts as a change.
+/// How long a change of the table is news: MariaDB gives its time in seconds, and until that is two seconds
+/// ago each look counts as a change.
 const NEWS: Duration = Duration::from_millis(3_100);
 
 /// A user's password.
@@ -106,7 +106,7 @@ pub(crate) struct Setting {
     pub(crate) credentials: &'static str,
     /// `deadline_ms` among them.
     pub(crate) deadline: Duration,
-    /// The answer to who cannot be looked up.
+    /// The response to users that cannot be looked up.
     pub(crate) unavailable: u16,
     /// Whether users are in the database when the server starts.
     pub(crate) filled: bool,
@@ -233,7 +233,7 @@ impl Stage {
         self.load.wait_for(Class::Open, SOME, settled);
     }
 
-    /// Waits until users whose secrets were never asked for before are served again; since when they are.
+    /// Waits until users that were never looked up before are served again. Returns since when they are.
     pub(crate) fn recovered(&self) -> Instant {
         self.load.wait_for_success(Class::New, SOME / 2)
     }
@@ -243,7 +243,8 @@ impl Stage {
         self.load.wait_for_success(Class::Regular, 2 * REGULARS);
     }
 
-    /// Makes a fault. Ends it when some new users, whose requests began after it struck, have their final responses.
+    /// Makes a fault. Ends it when some requests of new users that began after it struck have their final
+    /// responses.
     pub(crate) fn during(&self, begin: impl FnOnce(), end: impl FnOnce()) -> Fault {
         let begun = Instant::now();
         begin();
@@ -300,7 +301,7 @@ impl Stage {
     }
 }
 
-/// What became of the load.
+/// The outcome of the load.
 pub(crate) struct Told {
     /// The server's.
     pub(crate) log: String,
@@ -330,8 +331,8 @@ impl Told {
         self.class_succeeds(Class::New, self.recovered, what);
     }
 
-    /// All of them succeed, and those who need no look-up do not wait for it: of the new users' requests that have
-    /// waited during the fault, most were overtaken by a stranger's that came later.
+    /// All of them succeed, and requests that need no look-up do not wait for it. Most of the new users'
+    /// requests that have waited during the fault were overtaken by a stranger's that came later.
     fn strangers_notice_nothing(&self, what: &str) {
         self.class_succeeds(Class::Open, self.begun, what);
         for (name, from, to) in [
@@ -407,7 +408,7 @@ impl Told {
         );
     }
 
-    /// The last lines of the log that are about the database, for who reads of a failure.
+    /// The last lines of the log that are about the database, for the reader of a failure.
     fn log_on_database(&self) -> String {
         let is_of_it = |line: &&str| line.contains("store=") || line.contains("subscriber");
         let lines: Vec<&str> = self.log.lines().filter(is_of_it).collect();
@@ -462,7 +463,7 @@ impl Told {
     /// Asserts that hardly a new user was served from the time when the fault struck until its end.
     pub(crate) fn new_users_were_refused(&self, what: &str) {
         let fault = self.of(Class::New, self.fault.struck, self.fault.over);
-        // Those whose time came within the fault.
+        // Those that were refused because of the fault.
         let refused = fault
             .iter()
             .filter(|o| o.status == self.setting.unavailable)

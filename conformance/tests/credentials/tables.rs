@@ -170,8 +170,8 @@ fn shape(answer: &Message) -> (String, Vec<(String, String)>) {
     (answer.first_line.clone(), headers)
 }
 
-/// One row of a batch holds no hash: whose it is gets the answer that a stranger gets, and nobody
-/// else notices.
+/// One row of a batch holds no hash: its user gets the response that a stranger gets, and no other user
+/// notices.
 fn a_broken_row_concerns_nobody_else(fresh_database: impl Fn() -> Database) {
     const GOOD: usize = 6;
     let users: Vec<String> = (0..GOOD).map(|n| format!("good{n}")).collect();
@@ -201,10 +201,10 @@ fn a_broken_row_concerns_nobody_else(fresh_database: impl Fn() -> Database) {
     );
 }
 
-/// Who registered, and the answer.
+/// The users that registered, and the responses.
 type Answers = Vec<(String, Message)>;
 
-/// The answers to registrations of these users, of `broken`, whose row is, and of one who is unknown; `None` if
+/// The responses to registrations of these users, of `broken` (its row is), and of an unknown one; `None` if
 /// not all eight came before the first had waited long enough to go without the others.
 fn one_batch(database: Database, users: &[String]) -> Option<(Scene, Server, Database, Answers)> {
     const WAIT: Duration = Duration::from_millis(900);
