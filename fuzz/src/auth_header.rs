@@ -1,9 +1,9 @@
 //! The value of an Authorization or Proxy-Authorization header: read, looked for in a request, checked.
 //!
-//! The first byte chooses whom it is shown to and which algorithms are offered; `@N` in the rest
-//! stands for a nonce of ours, which no fuzzer can guess. What is taken for credentials is also
-//! taken out of what goes on; a nonce is good only byte for byte and only in its time; and a
-//! response is right only if it is the one that the password makes.
+//! The first byte chooses whether a server or a proxy reads it, and which algorithms are offered; `@N` in the
+//! rest stands for a nonce of ours, which no fuzzer can guess. What is taken for credentials is also taken
+//! out of what goes on; a nonce is good only byte for byte and only in its time; and a response is right only
+//! if it is the one that the password makes.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -47,7 +47,7 @@ pub fn run(bytes: &[u8]) {
     let Ok(message) = sip_message::parse(&text, &mut index, 64) else {
         return;
     };
-    // What is broken is refused before anybody looks for credentials.
+    // A broken message is refused before credentials are looked for.
     if message.defect().is_some() {
         return;
     }
@@ -92,7 +92,7 @@ fn request(role: Role, mut value: &[u8], nonce: &[u8]) -> Vec<u8> {
     out
 }
 
-/// RFC 3261 §22.3: what was for us is nobody else's business.
+/// RFC 3261 §22.3: credentials that were for us must not reach another server.
 fn assert_is_taken_out(message: &Message<'_>) {
     assert!(own_credentials(message, REALM).count() > 0, "used and passed on");
     for line in own_credentials(message, REALM) {

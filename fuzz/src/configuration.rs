@@ -1,7 +1,7 @@
 //! Any text as the configuration file: read, checked, converted.
 //!
-//! What is wrong with it is told in single lines that point into the file and show no value of an
-//! environment variable; what is right can be told by its keys again.
+//! Problems and warnings are single lines, without control characters, that show no value of an environment
+//! variable. A problem points into the file; a file without one has listeners, domains and workers.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -56,7 +56,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// One line of text, which does nothing to a terminal and tells no secret.
+/// One line of text, which does nothing to a terminal and shows no secret.
 fn assert_is_a_line(line: &str) {
     assert!(!line.contains(char::is_control), "{line:?}");
     assert!(!line.contains(SECRET), "{line:?}");

@@ -6,7 +6,7 @@
 //! | by UDP | by TCP | why |
 //! | --- | --- | --- |
 //! | handled | waited for | shorter than its Content-Length: a stream may bring the rest (RFC 3261 §18.3) |
-//! | handled | refused, closed | without a Content-Length that can be read nobody knows where it ends (§18.3, §20.14) |
+//! | handled | refused, closed | without a readable Content-Length its end is unknown (§18.3, §20.14) |
 //! | empty lines, STUN | framed apart | what keeps a door open is no message (RFC 5626 §3.5.1, §4.4.1) |
 //! | refused | refused, closed | what is broken may be framed wrongly as well |
 //! | branch, `tz` of Via, To tag of ours | another | they hold, or take in, how the request came |

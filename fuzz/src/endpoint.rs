@@ -1,5 +1,5 @@
-//! A life of one process: messages, replies, answers of back-ends, lost messages, connections that
-//! close, time, and a wall clock that somebody sets.
+//! A life of one process: requests, responses, results of back-ends, lost messages, connections that close,
+//! time, and a wall clock that is set.
 //!
 //! The first byte chooses the configuration. The rest is divided at two NULs; the first byte of
 //! each part says what it is (see [`Life::step`]). Whatever happened: ten minutes after the last
@@ -302,7 +302,7 @@ impl Life {
         table.pass(ms, |out| remember(sent, out));
     }
 
-    /// Somebody sets the wall clock: forward or, where the third byte is odd, back; up to two months.
+    /// Sets the wall clock: forward or, if the third byte is odd, back; up to two months.
     fn set_clock(&mut self, rest: &[u8]) {
         let by_ms = i64::try_from(scaled(rest, 25)).unwrap_or_default();
         let back = rest.get(2).is_some_and(|byte| byte & 1 == 1);
@@ -329,7 +329,7 @@ impl Life {
         });
     }
 
-    /// Nobody says anything more, and the questions still open stay so.
+    /// No peer sends anything more, and the questions still open stay so.
     fn end(mut self) {
         self.table.pass(QUIET_MS, drop);
         self.table.assert_idle();

@@ -1,7 +1,7 @@
 //! A segment of the location journal, or one record of it, read back.
 //!
-//! The first byte chooses: bytes as they are, bytes whose checksums are put right first (so that what
-//! lies behind them is reached), or a record. What can be read is written again, byte for byte.
+//! The first byte chooses: bytes as they are, bytes with corrected checksums (so that what lies behind them
+//! is reached), or a record. What can be read is written again, byte for byte.
 
 use sip_backend::location::LocalSocket;
 use sip_backend::location::segment::Segment;

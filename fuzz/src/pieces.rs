@@ -1,4 +1,4 @@
-//! Bytes given whole and in pieces: the same must come of it.
+//! Bytes given whole and in pieces: both must yield the same.
 
 use sip_core::limits::Limits;
 use sip_message::HeaderIndex;
@@ -15,7 +15,7 @@ pub(crate) fn limits() -> Limits {
     }
 }
 
-/// What came of the bytes, one entry each: a letter for its kind, and what it says.
+/// What the bytes yielded, one entry each: a letter for its kind, and what it says.
 pub(crate) type Seen = Vec<(char, Vec<u8>)>;
 
 /// Feeds `bytes` to a decoder at once, and to another in pieces of `size`.

@@ -1,8 +1,8 @@
 //! What the edge takes out or refuses must not reach the other side in any spelling.
 //!
-//! The first byte chooses where the rest stands: among the headers of a request of somebody who is not
-//! trusted, of an answer to one, or for the whole of it. What is sent on is read by readers that are
-//! lenient in one way each; none of them may find what a strict reader does not.
+//! The first byte chooses where the rest stands: among the headers of a request from an untrusted source, of
+//! a response to one, or for the whole of it. What is sent on is read by readers that are lenient in one way
+//! each; none of them may find what a strict reader does not.
 
 use sip_core::config::{Config, StateMode};
 use sip_core::endpoint::{Strip, claims};
@@ -60,8 +60,8 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// What goes to another than the one who sent it. Answers that are made here hold what they answer; the
-/// asker may read it as it likes.
+/// Checks what goes to a peer other than the sender. Responses that are made here hold parts of the request;
+/// its sender may read them as it likes.
 fn check_for_others(out: &Out, from: Flow) {
     if out.to.remote.ip() != from.remote.ip() {
         check(&out.bytes);

@@ -1,7 +1,7 @@
 //! What one peer sends on a TCP or TLS connection: framed whole and in pieces.
 //!
-//! The first byte is the size of the pieces; the rest is the peer's. However it is cut, the same
-//! messages come of it; nothing is held beyond the bounds, and nothing between messages.
+//! The first byte is the size of the pieces; the rest is the peer's. However it is cut, it yields the same
+//! messages; nothing is held beyond the bounds, and nothing between messages.
 
 use sip_core::transport::framing::{Framed, Framer};
 

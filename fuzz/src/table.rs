@@ -25,7 +25,7 @@ pub(crate) struct Out {
 }
 
 impl Out {
-    /// As text, for those who look for words in it.
+    /// As text, to look for words in it.
     pub(crate) fn as_sent(&self) -> Sent {
         Sent {
             to: self.to,
@@ -68,7 +68,7 @@ impl Table {
         }
     }
 
-    /// A datagram came to worker `at`, which looks first whose it is.
+    /// A datagram came to worker `at`, which looks first which worker owns it.
     pub(crate) fn steer(&mut self, at: usize, flow: Flow, bytes: &[u8]) {
         let at = at % self.workers.len();
         let owner = self.workers[at].owner_of(bytes);
@@ -105,7 +105,7 @@ impl Table {
         self.workers[sent.worker].handle_undelivered(now, sent.to, &sent.bytes);
     }
 
-    /// A connection is closed, which all are told.
+    /// A connection is closed, which is reported to all workers.
     pub(crate) fn closed(&mut self, conn: ConnId) {
         let now = self.now();
         for worker in &mut self.workers {
@@ -131,7 +131,7 @@ impl Table {
         }
     }
 
-    /// Somebody sets the wall clock.
+    /// Moves the wall clock by `ms`.
     pub(crate) fn set_wall_by(&mut self, ms: i64) {
         self.wall_ms = self.wall_ms.saturating_add(ms).clamp(-UNIX_MS, UNIX_MS);
     }
@@ -192,8 +192,8 @@ impl Table {
         self.now_us = end;
     }
 
-    /// Nothing is left: no transaction, no timer, nothing parked, nobody live; and of connections only
-    /// what is registered over them.
+    /// Asserts that nothing is left: no transaction, no timer, nothing parked, no work; and of connections
+    /// only what is registered over them.
     pub(crate) fn assert_idle(&self) {
         for worker in &self.workers {
             let gauges = worker.gauges();
