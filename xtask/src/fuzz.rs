@@ -354,7 +354,7 @@ impl Target {
     }
 }
 
-/// The number of executions, if the line tells it.
+/// The number of executions, if the line has it.
 fn executed(line: &str) -> Option<u64> {
     let number = line.strip_prefix("stat::number_of_executed_units:")?;
     number.trim().parse().ok()

@@ -4,7 +4,7 @@
 use crate::steps::{Outcome, cargo, run_tests};
 use crate::suite::lint;
 
-/// Runs the models whose names contain a filter (default: all).
+/// Runs the models that have a filter in their names (default: all).
 pub(crate) fn run(args: &[String]) -> Outcome {
     let (preemptions, filter) = arguments(args)?;
     let mut command = cargo();

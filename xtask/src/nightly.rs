@@ -111,8 +111,8 @@ fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(|&word| word.to_owned()).collect()
 }
 
-/// Every long form, one after the other, each whether or not the one before it passed; what failed
-/// is said last. `--turn`: the one whose turn it is in CI at this commit.
+/// Runs every long form, one after the other, also after one has failed; the failures are listed last.
+/// `--turn`: runs only the form that is due in CI at this commit.
 pub(crate) fn run(args: &[String]) -> Outcome {
     match args {
         [] => {}
@@ -139,8 +139,8 @@ pub(crate) fn run(args: &[String]) -> Outcome {
     }
 }
 
-/// The form whose turn it is: the commit's hash chooses, so that a commit has the same one always
-/// and many commits have them all.
+/// The form that is due: the commit's hash chooses, so that a commit has the same one always and many commits
+/// have them all.
 pub(crate) fn turn() -> Outcome {
     let commit = sim::head().ok_or("git says no commit, from which follows which long form is due")?;
     let form = &FORMS[place(&commit, FORMS.len())];

@@ -9,7 +9,7 @@ use crate::suite::conformance;
 /// Packages with `unsafe` code, and the tests that run it.
 const TESTS: &[(&str, &[&str])] = &[("sip-net", &["--lib", "--tests"])];
 
-/// An allocator that counts, for tests, and those who use it.
+/// An allocator that counts, for tests, and the tests that use it.
 const ALLOCATORS: &[(&str, &[&str])] = &[
     ("counting-allocator", &["--lib"]),
     ("sip-message", &["--test", "no_alloc"]),
@@ -80,8 +80,8 @@ impl Build {
         run_step(&format!("address sanitizer: {package}"), &mut command)
     }
 
-    /// The server without mimalloc, whose memory the sanitizer would not know, as the conformance tests
-    /// meet it. It must also end with code 0, which it does not after a leak.
+    /// The server without mimalloc (the sanitizer would not know its memory), as the conformance tests meet
+    /// it. It must also end with code 0, which it does not after a leak.
     fn server(&self) -> Outcome {
         let mut command = self.cargo("build", "trapezoid");
         command.args(["--quiet", "--features", "system-allocator"]);

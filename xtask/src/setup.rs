@@ -17,7 +17,7 @@ enum Probe {
     Any(&'static [Probe]),
 }
 
-/// A Debian package and who needs it.
+/// A Debian package and what needs it.
 #[derive(Debug, Clone, Copy)]
 struct Package {
     name: &'static str,
@@ -230,7 +230,7 @@ impl ServicesStayDown {
         use std::os::unix::fs::PermissionsExt;
         let path = PathBuf::from("/usr/sbin/policy-rc.d");
         if path.exists() {
-            return Self(None); // somebody's own policy
+            return Self(None); // the user's own policy
         }
         let written = std::fs::write(&path, "#!/bin/sh\nexit 101\n")
             .and_then(|()| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)));

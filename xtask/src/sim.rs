@@ -140,7 +140,7 @@ pub(crate) fn check_mutants() -> Outcome {
     Ok(())
 }
 
-/// What became of a mutant.
+/// The outcome of a mutant.
 struct Tried {
     mutant: Mutant,
     /// What the simulator says of it, or why it says nothing.

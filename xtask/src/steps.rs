@@ -14,7 +14,7 @@ use crate::sim;
 use crate::suite;
 use crate::tidy;
 
-/// Done, or what to tell the user; empty: whoever failed has told it.
+/// Done, or the message for the user; empty: the failed step has printed its own.
 pub(crate) type Outcome = Result<(), String>;
 
 /// The workspace's root.
@@ -192,8 +192,8 @@ fn product() -> Outcome {
     )
 }
 
-/// The fuzz targets are a workspace of their own, whose lock file no other step looks at: a
-/// dependency that one of our crates gains has to be noted there too.
+/// The fuzz targets are a workspace of their own, and no other step looks at its lock file: a dependency that
+/// one of our crates gains has to be noted there too.
 fn fuzz_lock_file() -> Outcome {
     run_step(
         "the fuzz targets' lock file",

@@ -1,4 +1,4 @@
-//! The test programs: built, run, and what became of them.
+//! The test programs: built, run, and their outcomes.
 //!
 //! Locally a test that fails has failed. In CI ([`is_ci`]) it is run once more, alone: if it passes
 //! then, it is *unsteady*, which the run says loudly and forgives up to [`MAX_UNSTEADY`] times.
@@ -70,7 +70,7 @@ pub(crate) fn build() -> Outcome {
     run_step("build examples and benchmarks", &mut others)
 }
 
-/// What became of the tests.
+/// The outcome of the tests.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ran {
     passed: usize,
@@ -81,7 +81,7 @@ pub(crate) struct Ran {
     list: Option<String>,
 }
 
-/// Runs the tests, all or those whose name contains a word of `filter`. `None`: Cargo ran them and they
+/// Runs the tests: all, or those with a word of `filter` in their names. `None`: Cargo ran them and they
 /// passed; it has said how many.
 pub(crate) fn run(filter: &[String]) -> Result<Option<Ran>, String> {
     run_forgiving(filter, is_ci())

@@ -7,7 +7,7 @@ const EXTENSIONS: &[&str] = &[
     ".service",
 ];
 
-/// Names without a directory are looked up only where they can hardly be somebody's example.
+/// Names without a directory are looked up only where they can hardly be an example.
 const BARE_EXTENSIONS: &[&str] = &[".rs", ".md", ".sh", ".py"];
 
 /// `paths`: every file of the project, text or not.

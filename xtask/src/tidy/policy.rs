@@ -258,7 +258,7 @@ impl Policy {
     }
 }
 
-/// A table whose keys are taken out one by one, so that what is left is what is not known.
+/// A table that gives its keys out one by one, so that what is left is what is not known.
 struct Section {
     name: String,
     rest: Table,
