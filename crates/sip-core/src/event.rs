@@ -321,7 +321,7 @@ pub enum Event {
         contacts: u32,
     },
     /// An INVITE for which this worker holds state got its final response.
-    CallAnswered {
+    InviteCompleted {
         /// Call-ID.
         call_id: Box<[u8]>,
         /// Status code relayed to the caller.

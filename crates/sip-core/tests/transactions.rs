@@ -317,7 +317,7 @@ fn all_2xx_go_on_and_failures_after_one_do_not() {
     let calls: Vec<_> = core::iter::from_fn(|| b.endpoint.poll_event()).collect();
     assert_eq!(
         calls,
-        [Event::CallAnswered {
+        [Event::InviteCompleted {
             call_id: b"c1@192.0.2.10"[..].into(),
             status: 200,
             after_us: 0

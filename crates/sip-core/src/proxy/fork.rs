@@ -324,7 +324,7 @@ impl Engine {
         self.with_message(&best.text, |engine, message| {
             if let Some(started) = started {
                 let call_id = Box::from(message.call_id().unwrap_or_default());
-                engine.note_answer(call_id, best.status, started);
+                engine.note_completed(call_id, best.status, started);
             }
             let mut edits = core::mem::take(&mut engine.edits);
             edits.clear();

@@ -375,7 +375,7 @@ impl Engine {
         if invite {
             // That it is well formed was seen when the response came.
             let call_id = Box::from(response.message.value(HeaderName::CallId).unwrap_or_default());
-            self.note_answer(call_id, status, started);
+            self.note_completed(call_id, status, started);
         }
         if status == 408 && !invite {
             // RFC 4320 §4.2: it comes too late; the client has timed out as well.
@@ -392,9 +392,9 @@ impl Engine {
     }
 
     /// Reports the final response of an INVITE.
-    pub(crate) fn note_answer(&mut self, call_id: Box<[u8]>, status: u16, started: Instant) {
+    pub(crate) fn note_completed(&mut self, call_id: Box<[u8]>, status: u16, started: Instant) {
         let after_us = self.now.instant.micros_since(started);
-        self.event(Event::CallAnswered {
+        self.event(Event::InviteCompleted {
             call_id,
             status,
             after_us,

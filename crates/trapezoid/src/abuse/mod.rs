@@ -101,7 +101,7 @@ impl Watch {
             | Event::ResponseFlawed { .. }
             | Event::Refused { .. }
             | Event::DigestUriRewritten { .. }
-            | Event::CallAnswered { .. }
+            | Event::InviteCompleted { .. }
             | Event::MemberFailed { .. }
             | Event::MemberRecovered { .. }
             | Event::NextHopFailed { .. } => return,

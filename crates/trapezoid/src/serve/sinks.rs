@@ -127,12 +127,12 @@ fn record(event: &Event) {
         } => {
             tracing::debug!(aor = &*lossy(aor), %source, contacts, "registered");
         }
-        Event::CallAnswered {
+        Event::InviteCompleted {
             call_id,
             status,
             after_us,
         } => {
-            tracing::debug!(call_id = &*lossy(call_id), status, after_us, "call answered");
+            tracing::debug!(call_id = &*lossy(call_id), status, after_us, "INVITE completed");
         }
         Event::AuthFailed { .. } | Event::Refused { .. } => record_failure(event),
         Event::DigestUriRewritten { .. } => record_rewritten(event),
