@@ -207,7 +207,7 @@ impl Table {
             );
             assert_eq!((gauges.parked_requests, gauges.parked_bytes), (0, 0));
             assert_eq!(gauges.flows, gauges.flows_registered);
-            assert!(worker.is_quiet());
+            assert!(worker.is_idle());
         }
     }
 }

@@ -45,7 +45,7 @@ fn what_quiet_leaves_does_not_grow() {
             calls.pass(10_000_000);
         }
         while calls.endpoint.poll_event().is_some() {}
-        assert!(calls.endpoint.is_quiet());
+        assert!(calls.endpoint.is_idle());
         let gauges = calls.endpoint.gauges();
         assert_eq!((gauges.server_transactions, gauges.timers), (0, 0));
         held()

@@ -93,7 +93,7 @@ fn a_stateful_call_absorbs_retransmissions_and_frees_everything() {
         (g.server_transactions, g.client_transactions, g.timers),
         (0, 0, 0)
     );
-    assert!(b.endpoint.is_quiet());
+    assert!(b.endpoint.is_idle());
 }
 
 #[test]

@@ -776,7 +776,7 @@ fn many_that_waited_for_one_name_go_on_in_turns() {
     let first = b.answer(&query, addresses(60, &["198.51.100.1"]));
     assert_eq!(first.len(), 64);
     assert_eq!(b.endpoint.gauges().parked_requests, 150 - 64);
-    assert!(!b.endpoint.is_quiet());
+    assert!(!b.endpoint.is_idle());
     assert_eq!(b.udp(CALLER, &call(1000)).len(), 1);
     let rest = b.pass(0);
     assert_eq!(rest.len(), 150 - 64);
@@ -787,5 +787,5 @@ fn many_that_waited_for_one_name_go_on_in_turns() {
             .all(|(id, expected)| id.starts_with(expected.as_str()))
     );
     assert_eq!(b.endpoint.gauges().parked_bytes, 0);
-    assert!(b.endpoint.is_quiet());
+    assert!(b.endpoint.is_idle());
 }

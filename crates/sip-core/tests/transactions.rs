@@ -419,7 +419,7 @@ fn what_cannot_be_delivered_is_answered() {
 fn draining_refuses_what_is_new_and_finishes_what_is_not() {
     let (mut b, sent) = calling(&config());
     b.endpoint.drain();
-    assert!(!b.endpoint.is_quiet());
+    assert!(!b.endpoint.is_idle());
     let new = invite().replace("z9hG4bKa1", "z9hG4bKa2").replace("c1@", "c2@");
     assert_eq!(lines(&b.udp(CALLER, &new)), [above("503 Service Unavailable")]);
     let ok = one(b.udp(CALLEE, &response(&sent, "200 OK", "")));
@@ -431,7 +431,7 @@ fn draining_refuses_what_is_new_and_finishes_what_is_not() {
         lines(&b.udp(CALLEE, &response(&sent, "200 OK", ""))),
         [above("200 OK")]
     );
-    assert!(b.endpoint.is_quiet());
+    assert!(b.endpoint.is_idle());
 }
 
 /// RFC 2543 peers: no magic cookie in the branch, or no branch.

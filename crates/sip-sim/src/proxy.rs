@@ -193,8 +193,8 @@ impl Node for Proxy {
             gauges.timers,
             gauges.flows - gauges.flows_registered,
         ];
-        let quiet = self.endpoint.is_quiet() && held.iter().all(|n| *n == 0);
-        (!quiet).then(|| format!("quiet: {}, {gauges:?}", self.endpoint.is_quiet()))
+        let quiet = self.endpoint.is_idle() && held.iter().all(|n| *n == 0);
+        (!quiet).then(|| format!("quiet: {}, {gauges:?}", self.endpoint.is_idle()))
     }
 }
 

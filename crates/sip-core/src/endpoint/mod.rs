@@ -355,7 +355,7 @@ impl Endpoint {
 
     /// Whether no transaction is live and no request waits (finished transactions, kept for
     /// retransmissions, do not count).
-    pub fn is_quiet(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.engine.live == 0 && self.engine.waiting.requests == 0
     }
 

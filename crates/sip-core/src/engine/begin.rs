@@ -94,15 +94,22 @@ impl Engine {
             .server_hash
             .unwrap_or_else(|| self.server_hash(request, request.method));
         let bytes = request.message.bytes();
-        let quiet = self.asks_callers && !vouched && self.is_source_unverified(&request.flow);
-        let key = self.begin_server(hash, invite, request.flow, request.reply_to(), bytes, quiet);
+        let source_unverified = self.asks_callers && !vouched && self.is_source_unverified(&request.flow);
+        let key = self.begin_server(
+            hash,
+            invite,
+            request.flow,
+            request.reply_to(),
+            bytes,
+            source_unverified,
+        );
         if invite
             && request.to.tag().is_none()
             && let Some(live) = self.table.live_mut(key)
         {
             live.user.begins_call = true;
         }
-        if invite && !quiet {
+        if invite && !source_unverified {
             self.reply(
                 &request.message,
                 request.flow,

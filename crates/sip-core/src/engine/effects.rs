@@ -71,10 +71,10 @@ impl Engine {
         source: Flow,
         reply_to: Flow,
         request: &[u8],
-        quiet: bool,
+        source_unverified: bool,
     ) -> ServerKey {
         let mut ctx = self.machine_context(&reply_to);
-        ctx.quiet = quiet;
+        ctx.source_unverified = source_unverified;
         let mut effects = Effects::default();
         let machine = if invite {
             ServerMachine::Invite(InviteServer::new(&mut effects))
@@ -84,7 +84,7 @@ impl Engine {
         let live = self.new_live(source, request);
         let key = self
             .table
-            .insert_server(Server::new(hash, machine, reply_to, live, quiet));
+            .insert_server(Server::new(hash, machine, reply_to, live, source_unverified));
         self.live += 1;
         self.live_invites += usize::from(invite);
         self.counters.transactions_server += 1;
@@ -109,7 +109,7 @@ impl Engine {
             return;
         };
         let mut ctx = self.machine_context(&server.reply_to);
-        ctx.quiet = server.quiet;
+        ctx.source_unverified = server.source_unverified;
         let Some(server) = self.table.server_mut(key) else {
             return;
         };

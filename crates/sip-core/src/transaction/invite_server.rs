@@ -38,7 +38,7 @@ use super::{Effect, MachineContext, Passed, Sink, Timer};
 ///                                 +------------------+
 /// ```
 ///
-/// Towards a source that may be spoofed ([`MachineContext::quiet`]) no more responses leave than
+/// Towards a source that may be spoofed ([`MachineContext::source_unverified`]) no more responses leave than
 /// INVITEs came. So there is no 1xx, and timer G does not run. The INVITE is repeated as long as it
 /// has no response, and for each copy the final one is sent again. The callee repeats a 2xx; it
 /// passes when a copy came since the last one.
@@ -110,7 +110,7 @@ impl InviteServer {
         match (self.state, event) {
             // §17.2.1: the most recent provisional response, if there is one.
             (State::Proceeding, Event::Invite) if self.responded => sink.effect(Effect::ResendResponse),
-            (State::Proceeding, Event::SendProvisional) if !ctx.quiet => {
+            (State::Proceeding, Event::SendProvisional) if !ctx.source_unverified => {
                 self.responded = true;
                 sink.effect(Effect::SendResponse);
             }
@@ -162,7 +162,7 @@ impl InviteServer {
             (State::Confirmed, Event::Timer(Timer::I)) => self.terminate(sink),
             // RFC 6026 §7.1: the transaction user repeats the 2xx, and gets the ACK.
             (State::Accepted, Event::Invite) => self.credit = true,
-            (State::Accepted, Event::SendSuccess) if self.credit || !ctx.quiet => {
+            (State::Accepted, Event::SendSuccess) if self.credit || !ctx.source_unverified => {
                 self.credit = false;
                 sink.effect(Effect::SendResponse);
             }
@@ -192,7 +192,7 @@ impl InviteServer {
 
 /// Whether timer G runs.
 const fn repeats(ctx: &MachineContext) -> bool {
-    !ctx.reliable && !ctx.quiet
+    !ctx.reliable && !ctx.source_unverified
 }
 
 fn stop_g(ctx: &MachineContext, sink: &mut impl Sink) {
@@ -340,7 +340,7 @@ mod tests {
             t2: Millis(4000),
             t4: Millis(5000),
             reliable: false,
-            quiet: false,
+            source_unverified: false,
         };
         let mut seen = Vec::new();
         let mut machine = InviteServer::new(&mut seen);
@@ -352,7 +352,7 @@ mod tests {
     /// Whatever happens, no more leaves than came.
     #[test]
     fn a_quiet_one_sends_no_more_than_it_gets() {
-        let ctx = testing::quiet();
+        let ctx = testing::source_unverified();
         let mut seen = Vec::new();
         let mut machine = InviteServer::new(&mut seen);
         seen.clear();

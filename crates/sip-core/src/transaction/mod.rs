@@ -71,7 +71,7 @@ pub struct MachineContext {
     pub reliable: bool,
     /// The source address may be spoofed: for each datagram that comes no more than one leaves, and
     /// nothing is repeated unless the request is (server transactions only).
-    pub quiet: bool,
+    pub source_unverified: bool,
 }
 
 /// Timer D is at least this on unreliable transports (§17.1.1.2), however small T1 is.
@@ -85,7 +85,7 @@ impl MachineContext {
             t2: Millis(timers.t2_ms),
             t4: Millis(timers.t4_ms),
             reliable,
-            quiet: false,
+            source_unverified: false,
         }
     }
 
@@ -182,7 +182,7 @@ mod tests {
         t2: Millis(4000),
         t4: Millis(5000),
         reliable: false,
-        quiet: false,
+        source_unverified: false,
     };
 
     #[test]

@@ -94,9 +94,9 @@ impl NonInviteServer {
         match (self.state, event) {
             // RFC 4320 §4.1: "MUST respond ... with a Status-Code of 100 if it has not otherwise
             // responded", whatever the transport.
-            // A quiet one waits for the next copy with it.
+            // One whose source is unverified waits for the next copy with it.
             (State::Trying, Event::Timer(Timer::Trying)) => {
-                if !ctx.quiet {
+                if !ctx.source_unverified {
                     sink.effect(Effect::SendTrying);
                 }
                 self.state = State::Proceeding;
@@ -269,7 +269,7 @@ mod tests {
     /// The late 100 waits for a copy of the request.
     #[test]
     fn a_quiet_one_sends_no_more_than_it_gets() {
-        let ctx = testing::quiet();
+        let ctx = testing::source_unverified();
         let mut seen = alloc::vec::Vec::new();
         let mut machine = NonInviteServer::new(&ctx, &mut seen);
         seen.clear();

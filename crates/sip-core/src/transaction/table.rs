@@ -59,8 +59,8 @@ pub struct Server<U> {
     pub live: Option<Box<Live<U>>>,
     /// Its machine.
     pub machine: ServerMachine,
-    /// Its source is not verified: [`super::MachineContext::quiet`].
-    pub quiet: bool,
+    /// Its source is not verified: [`super::MachineContext::source_unverified`].
+    pub source_unverified: bool,
 }
 
 /// The part of a server transaction that is needed until its final response. `U` is what the
@@ -80,7 +80,13 @@ pub struct Live<U> {
 
 impl<U> Server<U> {
     /// A server transaction with nothing sent yet.
-    pub fn new(hash: u128, machine: ServerMachine, reply_to: Flow, live: Box<Live<U>>, quiet: bool) -> Self {
+    pub fn new(
+        hash: u128,
+        machine: ServerMachine,
+        reply_to: Flow,
+        live: Box<Live<U>>,
+        source_unverified: bool,
+    ) -> Self {
         Self {
             hash: halves(hash),
             reply_to,
@@ -89,7 +95,7 @@ impl<U> Server<U> {
             timers: [None; 2],
             live: Some(live),
             machine,
-            quiet,
+            source_unverified,
         }
     }
 }

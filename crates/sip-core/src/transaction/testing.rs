@@ -69,14 +69,14 @@ fn ctx(on: On) -> MachineContext {
         t2: Millis(4000),
         t4: Millis(5000),
         reliable: on == Reliable,
-        quiet: false,
+        source_unverified: false,
     }
 }
 
 /// The context of a server transaction with a source that may be spoofed.
-pub(crate) fn quiet() -> MachineContext {
+pub(crate) fn source_unverified() -> MachineContext {
     MachineContext {
-        quiet: true,
+        source_unverified: true,
         ..ctx(Unreliable)
     }
 }

@@ -327,7 +327,7 @@ impl Bench {
             (0, 0, 0, 0, 0, 0)
         );
         assert_eq!(g.flows, g.flows_registered);
-        assert!(self.endpoint.is_quiet());
+        assert!(self.endpoint.is_idle());
     }
 
     /// Lets `ms` pass, firing timers as the shell would.

@@ -57,8 +57,8 @@ pub trait Core {
     fn observe(&mut self, activity: Activity);
     /// See [`Endpoint::drain`].
     fn drain(&mut self);
-    /// See [`Endpoint::is_quiet`].
-    fn is_quiet(&self) -> bool;
+    /// See [`Endpoint::is_idle`].
+    fn is_idle(&self) -> bool;
     /// See [`Endpoint::counters`].
     fn counters(&self) -> Counters;
     /// See [`Endpoint::calls`].
@@ -141,8 +141,8 @@ impl Core for Endpoint {
         Self::drain(self);
     }
 
-    fn is_quiet(&self) -> bool {
-        Self::is_quiet(self)
+    fn is_idle(&self) -> bool {
+        Self::is_idle(self)
     }
 
     fn counters(&self) -> Counters {

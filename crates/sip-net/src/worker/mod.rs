@@ -423,7 +423,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             Phase::Stopping => Some(Ended::Stopped),
             Phase::Draining { until } => {
                 let waits = self.again || self.udp.iter().any(|udp| !udp.backlog.is_empty());
-                let done = !waits && self.core.is_quiet() && !self.streams.has_unsent();
+                let done = !waits && self.core.is_idle() && !self.streams.has_unsent();
                 if self.hub.is_done(self.id, done) {
                     Some(Ended::Quiet)
                 } else {

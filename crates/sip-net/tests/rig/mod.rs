@@ -412,7 +412,7 @@ impl Core for Fake {
         });
     }
 
-    fn is_quiet(&self) -> bool {
+    fn is_idle(&self) -> bool {
         !self.busy
     }
 

@@ -577,8 +577,8 @@ impl Node for Server {
                 gauges.timers,
                 gauges.flows,
             ];
-            if !worker.is_quiet() || counts.iter().any(|n| *n > 0) {
-                held.push(format!("quiet: {}, {gauges:?}", worker.is_quiet()));
+            if !worker.is_idle() || counts.iter().any(|n| *n > 0) {
+                held.push(format!("quiet: {}, {gauges:?}", worker.is_idle()));
             }
         }
         let bindings = process.shared.bindings();
