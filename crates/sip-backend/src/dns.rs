@@ -23,7 +23,7 @@ use tokio::sync::Semaphore;
 
 use crate::AnswerSink;
 use crate::metrics::{self, Counter, Histogram, Sample};
-use crate::quiet::Quiet;
+use crate::throttle::LogThrottle;
 
 /// That there are no records is kept at least and at most this long, seconds (RFC 2308 §5 allows
 /// hours; a new gateway should not wait for them),
@@ -73,7 +73,7 @@ struct Stats {
     timed_out: Counter,
     refused: Counter,
     latency: Histogram,
-    log: Quiet,
+    log: LogThrottle,
     /// A failure was logged since the name servers answered last.
     is_away: AtomicBool,
 }
@@ -124,7 +124,7 @@ impl Dns {
             timed_out: Counter::default(),
             refused: Counter::default(),
             latency: Histogram::new(metrics::LATENCY_US),
-            log: Quiet::new(Duration::from_secs(5)),
+            log: LogThrottle::new(Duration::from_secs(5)),
             is_away: AtomicBool::new(false),
         };
         let resolver = Resolver(Arc::new(builder.build()?));

@@ -19,9 +19,9 @@
 
 mod front;
 mod queue;
-mod quiet;
 mod sqlite;
 mod sync;
+mod throttle;
 
 pub mod dns;
 pub mod known;

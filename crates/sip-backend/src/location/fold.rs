@@ -17,7 +17,7 @@ use super::journal::Closed;
 use super::segment::{Entry, Segment};
 use super::table::{Table, Write, split_aor};
 use super::{Options, Stats};
-use crate::quiet::Quiet;
+use crate::throttle::LogThrottle;
 
 /// Addresses-of-record written in one transaction.
 const CHUNK: usize = 2_000;
@@ -80,7 +80,7 @@ pub struct Folder<D: Disk, T: Table> {
     deleted: Deleted,
     walks: Walks<T::Place>,
     due: Due,
-    log: Quiet,
+    log: LogThrottle,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -100,7 +100,7 @@ pub(super) struct Parts<D, T: Table> {
     pub(super) options: Options,
     pub(super) deleted: Deleted,
     pub(super) walks: Walks<T::Place>,
-    pub(super) log: Quiet,
+    pub(super) log: LogThrottle,
 }
 
 impl<D: Disk, T: Table> Folder<D, T> {

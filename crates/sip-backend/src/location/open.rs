@@ -23,7 +23,7 @@ use super::socket::{LocalSocket, Mapper};
 use super::table::{Part, Scan, Table};
 use super::writer::Writer;
 use super::{Options, Stats};
-use crate::quiet::Quiet;
+use crate::throttle::LogThrottle;
 
 /// Takes loaded records; called from several threads at once.
 pub type Load<'a> = dyn Fn(Box<[u8]>, AorRecord) + Sync + 'a;
@@ -157,7 +157,7 @@ pub fn open<D: Disk + Clone, T: Table>(
         stats.clone(),
         journal,
         options.clone(),
-        Quiet::new(LOG_EVERY),
+        LogThrottle::new(LOG_EVERY),
     );
     let parts = Parts {
         disk,
@@ -167,7 +167,7 @@ pub fn open<D: Disk + Clone, T: Table>(
         options: options.clone(),
         deleted,
         walks,
-        log: Quiet::new(LOG_EVERY),
+        log: LogThrottle::new(LOG_EVERY),
     };
     Ok(Opened {
         writer,

@@ -16,7 +16,7 @@ use super::segment::Entry;
 use super::socket::LocalSocket;
 use super::{Options, Save, Stats};
 use crate::metrics::Counter;
-use crate::quiet::Quiet;
+use crate::throttle::LogThrottle;
 
 /// After a failed write nothing is tried for this long, so that a full disk costs no CPU.
 const RETRY_AFTER: Duration = Duration::from_millis(100);
@@ -87,7 +87,7 @@ pub struct Writer<D: Disk> {
     /// When what is owed is tried again without anything else to be saved.
     retry_at: Option<Instant>,
     buffer: Vec<u8>,
-    log: Quiet,
+    log: LogThrottle,
 }
 
 impl<D: Disk> Writer<D> {
@@ -96,7 +96,7 @@ impl<D: Disk> Writer<D> {
         stats: Arc<Stats>,
         journal: Journal<D>,
         options: Options,
-        log: Quiet,
+        log: LogThrottle,
     ) -> Self {
         Self {
             backlog,

@@ -8,7 +8,7 @@ use sip_core::query::Secrets;
 use zeroize::Zeroizing;
 
 use crate::metrics::Counter;
-use crate::quiet::Quiet;
+use crate::throttle::LogThrottle;
 
 /// A column that holds a secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ pub(super) struct Reader {
     calculate: bool,
     /// Values that are no hash of their algorithm.
     pub(super) broken: Counter,
-    log: Quiet,
+    log: LogThrottle,
 }
 
 impl Reader {
@@ -68,7 +68,7 @@ impl Reader {
         Self {
             calculate,
             broken: Counter::new(),
-            log: Quiet::new(Duration::from_secs(60)),
+            log: LogThrottle::new(Duration::from_secs(60)),
         }
     }
 

@@ -15,7 +15,7 @@
 
 pub(crate) mod bucket;
 mod source;
-mod told;
+mod throttle;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -32,7 +32,7 @@ use crate::transport::{Flow, HopHost, NextHop, Proof};
 
 use bucket::{Buckets, Taken};
 pub use source::{NoSource, Source, Sources};
-use told::Told;
+use throttle::LogThrottle;
 
 /// The sources that the whole process has banned or learnt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub(crate) struct Admission {
     /// Whether the addresses of peers are learnt.
     learns: bool,
     met: HashMap<Source, Instant, BuildKeyed>,
-    told: Told,
+    told: LogThrottle,
     key: (u64, u64),
 }
 
@@ -99,7 +99,7 @@ impl Admission {
             exempt: Vec::new(),
             learns: false,
             met: HashMap::with_hasher(BuildKeyed(key)),
-            told: Told::default(),
+            told: LogThrottle::default(),
             key,
         };
         made.reconfigure(config);

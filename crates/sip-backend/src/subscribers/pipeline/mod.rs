@@ -31,7 +31,7 @@ use super::secrets::Reader;
 use super::{CredentialCache, CredentialQuery, CredentialStore, SubscriberError, SubscriberTable, sql};
 use crate::AnswerSink;
 use crate::metrics::Sample;
-use crate::quiet::Quiet;
+use crate::throttle::LogThrottle;
 
 /// How look-ups work.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,7 +111,7 @@ struct Inner {
     reader: Reader,
     stats: Stats,
     sink: Arc<dyn AnswerSink>,
-    log: Quiet,
+    log: LogThrottle,
     last_error: Mutex<Option<String>>,
     /// A failure was logged since the database answered last.
     is_away: AtomicBool,
@@ -307,7 +307,7 @@ impl Inner {
             reader: Reader::new(table.calculate_ha1),
             stats: Stats::new(),
             sink,
-            log: Quiet::new(Duration::from_secs(5)),
+            log: LogThrottle::new(Duration::from_secs(5)),
             last_error: Mutex::new(None),
             is_away: AtomicBool::new(false),
             options,

@@ -24,9 +24,9 @@ struct Line {
 /// When each source was logged last. Direct-mapped: a colliding source evicts the older entry, which
 /// is then logged again. The log's own bound limits the lines of many sources.
 #[derive(Debug, Default)]
-pub(crate) struct Told(Box<[Line]>);
+pub(crate) struct LogThrottle(Box<[Line]>);
 
-impl Told {
+impl LogThrottle {
     /// Notes an event of a source. `Some`: log it, with the number of events since the last that was
     /// logged, this one included.
     pub(crate) fn note(&mut self, now: Instant, source: Source, hash: u64) -> Option<u32> {
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn a_source_is_told_of_once_an_interval() {
-        let mut told = Told::default();
+        let mut told = LogThrottle::default();
         let one = Source::of([192, 0, 2, 1].into());
         let other = Source::of([192, 0, 2, 2].into());
         let mut note = |s: u64, source, hash| told.note(Instant::from_micros(s * 1_000_000), source, hash);

@@ -6,12 +6,12 @@ use parking_lot::Mutex;
 
 /// Lets one message of a cause through per interval, with the number of those held back.
 #[derive(Debug)]
-pub(crate) struct Quiet {
+pub(crate) struct LogThrottle {
     every: Duration,
     state: Mutex<(Option<Instant>, u64)>,
 }
 
-impl Quiet {
+impl LogThrottle {
     /// At most one message every `every`.
     pub(crate) const fn new(every: Duration) -> Self {
         Self {
@@ -44,13 +44,13 @@ mod tests {
 
     #[test]
     fn one_message_per_interval_with_the_number_held_back() {
-        let quiet = Quiet::new(Duration::from_secs(3600));
-        assert_eq!(quiet.allow(), Some(0));
-        assert_eq!(quiet.allow(), None);
-        assert_eq!(quiet.allow(), None);
-        assert_eq!(quiet.allow_if(true), Some(2));
-        assert_eq!(quiet.allow(), None);
-        let eager = Quiet::new(Duration::ZERO);
+        let throttle = LogThrottle::new(Duration::from_secs(3600));
+        assert_eq!(throttle.allow(), Some(0));
+        assert_eq!(throttle.allow(), None);
+        assert_eq!(throttle.allow(), None);
+        assert_eq!(throttle.allow_if(true), Some(2));
+        assert_eq!(throttle.allow(), None);
+        let eager = LogThrottle::new(Duration::ZERO);
         assert_eq!((eager.allow(), eager.allow()), (Some(0), Some(0)));
     }
 }
