@@ -54,7 +54,7 @@ pub(crate) enum Command {
 }
 
 /// A command and where its outcome goes.
-pub(crate) type Told = (Command, SyncSender<io::Result<()>>);
+pub(crate) type Order = (Command, SyncSender<io::Result<()>>);
 
 /// What the thread shares with its [`super::Control`]s.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ pub(crate) struct Shared {
 pub(crate) struct Engine {
     options: Options,
     shared: Arc<Shared>,
-    told: Receiver<Told>,
+    told: Receiver<Order>,
     poll: Poll,
     listener: TcpListener,
     refusal: Option<Refusal>,
@@ -147,7 +147,7 @@ impl Engine {
         options: Options,
         listener: TcpListener,
         shared: Arc<Shared>,
-        told: Receiver<Told>,
+        told: Receiver<Order>,
     ) -> io::Result<Self> {
         let poll = Poll::new(&shared.bell, options.spin)?;
         poll.add(&listener, LISTENER)?;

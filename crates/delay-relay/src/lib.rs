@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use crate::connection::Mode;
 use crate::counters::Tally;
-use crate::engine::{Command, Engine, Shared, Told};
+use crate::engine::{Command, Engine, Order, Shared};
 use crate::poll::Bell;
 
 pub use crate::counters::{Counters, Flow, SEGMENT_HEADERS, SEGMENT_PAYLOAD};
@@ -175,7 +175,7 @@ fn check_delays(to_target: Duration, to_client: Duration) -> io::Result<()> {
 #[derive(Debug, Clone)]
 pub struct Control {
     shared: Arc<Shared>,
-    commands: Sender<Told>,
+    commands: Sender<Order>,
 }
 
 impl Control {

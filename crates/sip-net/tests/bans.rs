@@ -11,7 +11,7 @@ use std::io::{ErrorKind, Read};
 use std::net::{IpAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
 
-use rig::{Rig, Told, connect_from, expect, framed, settings, write};
+use rig::{Report, Rig, connect_from, expect, framed, settings, write};
 use sip_core::admission::{Source, Standing};
 use sip_net::mailbox::Control;
 use sip_net::settings::Settings;
@@ -85,7 +85,7 @@ fn datagrams_of_the_banned_are_not_read() {
     bad.send_to(b"NOTHING of the banned", rig.udp).unwrap();
     good.send_to(b"NOTHING of another", rig.udp).unwrap();
     match rig.next() {
-        Told::Message { flow, .. } => assert_eq!(flow.remote, good.local_addr().unwrap()),
+        Report::Message { flow, .. } => assert_eq!(flow.remote, good.local_addr().unwrap()),
         other => panic!("{other:?}"),
     }
     rig.end_empty();

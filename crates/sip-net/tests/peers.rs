@@ -11,7 +11,7 @@ use crate::rig;
 use std::net::TcpStream;
 use std::time::Duration;
 
-use rig::{Rig, Told, accept, connect, expect, framed, listen, settings, unless_late, write};
+use rig::{Report, Rig, accept, connect, expect, framed, listen, settings, unless_late, write};
 use sip_net::mailbox::Control;
 use sip_net::settings::Settings;
 
@@ -43,7 +43,7 @@ fn requests_to_a_peer_that_goes_without_a_word_come_back() {
     rig.order(&format!("AT 0 SEND {address} INVITE five"));
     let mut peer = accept(&listener);
     write(&mut peer, &framed("SIP/2.0 100 Trying", 0));
-    assert!(matches!(rig.next(), Told::Message { text, .. } if text.starts_with("SIP/2.0 100")));
+    assert!(matches!(rig.next(), Report::Message { text, .. } if text.starts_with("SIP/2.0 100")));
     drop(peer);
     assert_eq!(rig.counter(3, |c| c.tcp_closed_by_peer + c.tcp_closed_error), 3);
     assert_eq!(rig.counter(4, |c| c.stream_undelivered), 4);
@@ -88,7 +88,7 @@ fn a_peer_that_vanishes_is_noticed() {
     let mut idle = accept(&listener);
     expect(&mut idle, b"INVITE four");
     write(&mut idle, &framed("SIP/2.0 200 OK", 0));
-    assert!(matches!(rig.next(), Told::Message { .. }));
+    assert!(matches!(rig.next(), Report::Message { .. }));
     vanish(&idle);
     assert_eq!(rig.counter(3, |c| c.tcp_closed_error), 3);
     rig.end_empty();
@@ -168,7 +168,7 @@ fn who_sends_the_most_is_not_served_alone() {
         streams.push(other);
     });
     let mut before = 0;
-    while !matches!(rig.next(), Told::Message { text, .. } if text == "ECHO me too") {
+    while !matches!(rig.next(), Report::Message { text, .. } if text == "ECHO me too") {
         before += 1;
     }
     // Each has had a few reads of some 40 messages, of the 2,000 that it has sent.

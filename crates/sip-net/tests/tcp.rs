@@ -14,7 +14,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use rig::{
-    PATIENCE, Rig, Told, accept, any_port, closed, expect, framed, listen, own_ip, read_to_end, settings,
+    PATIENCE, Report, Rig, accept, any_port, closed, expect, framed, listen, own_ip, read_to_end, settings,
     unless_late, write,
 };
 use sip_core::transport::Transport;
@@ -49,7 +49,7 @@ fn messages_are_framed_however_they_are_cut() {
     write(&mut stream, &big.repeat(40));
     expect(&mut stream, &b"ECHO big".repeat(40));
     assert_eq!(rig.counter(44, |c| c.stream_received), 44);
-    let Told::Message { flow, .. } = rig.next() else {
+    let Report::Message { flow, .. } = rig.next() else {
         panic!()
     };
     assert_eq!((flow.transport, flow.listener.0), (Transport::Tcp, 1));
@@ -96,7 +96,7 @@ fn a_stream_that_cannot_be_followed_is_closed() {
     write(&mut stream, b"ECHO x\r\nContent-Length: 10001\r\n\r\n");
     assert_eq!(
         rig.next(),
-        Told::Fault {
+        Report::Fault {
             worker: 0,
             fault: FramingFault::BodyTooLarge
         }
@@ -126,8 +126,8 @@ fn a_slow_reader_is_cut_at_the_bound_and_the_core_hears_of_what_it_missed() {
     for _ in 0..rig.counter(0, |c| c.stream_undelivered) {
         let (to, text) = loop {
             match rig.next() {
-                Told::Message { .. } => {}
-                Told::Undelivered { to, text, .. } => break (to, text),
+                Report::Message { .. } => {}
+                Report::Undelivered { to, text, .. } => break (to, text),
                 other => panic!("{other:?}"),
             }
         };
@@ -238,8 +238,9 @@ fn one_connection_too_many_is_refused() {
     }
     let mut opened = accept(&listeners[0].0);
     expect(&mut opened, b"hello");
-    let undelivered = std::iter::from_fn(|| Some(rig.next())).find(|t| matches!(t, Told::Undelivered { .. }));
-    let Some(Told::Undelivered { to, text, .. }) = undelivered else {
+    let undelivered =
+        std::iter::from_fn(|| Some(rig.next())).find(|t| matches!(t, Report::Undelivered { .. }));
+    let Some(Report::Undelivered { to, text, .. }) = undelivered else {
         panic!()
     };
     assert_eq!((to.remote, text.as_str()), (listeners[1].1, "hello"));
@@ -322,10 +323,10 @@ fn what_cannot_be_delivered_comes_back_to_the_worker_that_made_it() {
     }
     while came_back.len() < peers.len() {
         match rig.next() {
-            Told::Message { worker, text, .. } => {
+            Report::Message { worker, text, .. } => {
                 made_by.insert(text.split(' ').nth(2).unwrap().to_owned(), worker);
             }
-            Told::Undelivered { worker, to, text } => {
+            Report::Undelivered { worker, to, text } => {
                 assert_eq!(text, format!("for-{}", to.remote));
                 assert_eq!(came_back.insert(text, worker), None);
             }
@@ -357,7 +358,7 @@ fn a_process_has_one_connection_to_each_peer() {
     assert_eq!(got.len(), 30);
     let workers: BTreeSet<_> = (0..30)
         .map(|_| match rig.next() {
-            Told::Message { worker, .. } => worker,
+            Report::Message { worker, .. } => worker,
             other => panic!("{other:?}"),
         })
         .collect();
@@ -418,7 +419,7 @@ fn a_peers_connection_is_found_by_its_address_from_every_worker() {
         client.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut stream = TcpStream::from(client);
         write(&mut stream, &framed("hello", 0));
-        assert!(matches!(rig.next(), Told::Message { text, .. } if text == "hello"));
+        assert!(matches!(rig.next(), Report::Message { text, .. } if text == "hello"));
         for worker in 0..2 {
             let order = format!("AT {worker} SEND {address} request-{worker}");
             assert_eq!(rig.order(&order), worker);
@@ -453,11 +454,11 @@ fn a_connection_that_is_being_ended_is_no_way_to_its_peer() {
     let address = stream.local_addr().unwrap();
     write(&mut stream, &framed("CLOSE", 0));
     expect(&mut stream, b"BYE");
-    assert!(matches!(rig.next(), Told::Message { .. }));
+    assert!(matches!(rig.next(), Report::Message { .. }));
     for worker in 0..2 {
         rig.order(&format!("AT {worker} SEND {address} late"));
         // The peer does not listen there.
-        let Told::Undelivered {
+        let Report::Undelivered {
             worker: told, text, ..
         } = rig.next()
         else {
@@ -487,8 +488,8 @@ fn what_waits_for_a_connection_that_never_stands_comes_back() {
         assert!(fill.len() < 10);
     }
     rig.tell(&format!("SEND {address} hello"));
-    assert!(matches!(rig.next(), Told::Message { .. }));
-    assert!(matches!(rig.next(), Told::Undelivered { to, .. } if to.remote == address));
+    assert!(matches!(rig.next(), Report::Message { .. }));
+    assert!(matches!(rig.next(), Report::Undelivered { to, .. } if to.remote == address));
     assert_eq!(rig.counter(1, |c| c.tcp_open_failed), 1);
     rig.end(Control::Stop);
 }
@@ -498,21 +499,21 @@ fn all_workers_hear_that_a_connection_is_closed() {
     let rig = Rig::start(2, settings());
     for worker in 0..2 {
         rig.tell(&format!("AT {worker} WATCH"));
-        assert!(matches!(rig.next(), Told::Message { .. }));
+        assert!(matches!(rig.next(), Report::Message { .. }));
     }
     // A client that never sent a message is not missed.
     drop(rig.connect());
     let mut stream = rig.connect();
     write(&mut stream, &framed("ECHO x", 0));
     expect(&mut stream, b"ECHO x");
-    let Told::Message { flow, .. } = rig.next() else {
+    let Report::Message { flow, .. } = rig.next() else {
         panic!()
     };
     drop(stream);
     let mut told = BTreeSet::new();
     for _ in 0..2 {
         match rig.next() {
-            Told::Closed { worker, conn } => {
+            Report::Closed { worker, conn } => {
                 assert_eq!(Some(conn), flow.conn);
                 told.insert(worker);
             }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use rig::certificates::{Authority, Kit, TlsStream, close_notify, connect_with, peer_with, ticket_keys};
 use rig::{
-    PATIENCE, Rig, Told, accept, connect, expect, framed, listen, read_to_end, settings, unless_late, write,
+    PATIENCE, Report, Rig, accept, connect, expect, framed, listen, read_to_end, settings, unless_late, write,
 };
 use sip_core::transport::Transport;
 use sip_net::settings::Settings;
@@ -68,7 +68,7 @@ fn messages_are_read_however_the_stream_is_cut() {
             expect(&mut stream, &message);
         }
     }
-    let Told::Message { flow, .. } = rig.next() else {
+    let Report::Message { flow, .. } = rig.next() else {
         panic!()
     };
     assert_eq!((flow.transport, flow.listener.0), (Transport::Tls, 2));
@@ -351,7 +351,7 @@ fn what_waited_for_the_handshake_is_sent_and_one_connection_serves_a_peer() {
     let socket = accept(&listener);
     // Everything is queued before the handshake goes on: made, and then given to the worker that sends it.
     for _ in &texts {
-        assert!(matches!(rig.next(), Told::Message { .. }));
+        assert!(matches!(rig.next(), Report::Message { .. }));
     }
     rig.settled();
     rig.settled();
@@ -420,11 +420,11 @@ fn a_peer_that_is_not_who_it_should_be_gets_nothing() {
         let mut failure = None;
         while came_back.len() < 3 || failure.is_none() {
             match rig.next() {
-                Told::Undelivered { to, text, .. } => {
+                Report::Undelivered { to, text, .. } => {
                     assert_eq!(to.remote, address);
                     assert!(came_back.insert(text), "each once");
                 }
-                Told::TlsFailed {
+                Report::TlsFailed {
                     flow,
                     outbound,
                     error,
@@ -432,7 +432,7 @@ fn a_peer_that_is_not_who_it_should_be_gets_nothing() {
                     assert_eq!((flow.remote, outbound), (address, true));
                     failure = Some(error);
                 }
-                Told::Message { .. } => {}
+                Report::Message { .. } => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -468,11 +468,11 @@ fn a_peer_that_refuses_us_gives_back_what_it_never_read() {
     let mut came_back = Vec::new();
     while came_back.len() < 2 {
         match rig.next() {
-            Told::Undelivered { text, .. } => came_back.push(text),
-            Told::TlsFailed { outbound, error, .. } => {
+            Report::Undelivered { text, .. } => came_back.push(text),
+            Report::TlsFailed { outbound, error, .. } => {
                 assert!(outbound && matches!(error, TlsError::Alert(_)), "{error}");
             }
-            Told::Message { .. } => {}
+            Report::Message { .. } => {}
             other => panic!("{other:?}"),
         }
     }

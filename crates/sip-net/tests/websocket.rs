@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use rig::certificates::Kit;
 use rig::websocket::{BINARY, CLOSE, PING, PONG, TEXT, UPGRADE, WebSocket, masked, read_head};
-use rig::{Rig, Told, connect, read_to_end, settings, unless_late, write};
+use rig::{Report, Rig, connect, read_to_end, settings, unless_late, write};
 use sip_core::transport::Transport;
 use sip_core::transport::websocket::AllowedOrigins;
 use sip_net::settings::Settings;
@@ -69,7 +69,7 @@ fn a_conversation_with_and_without_tls() {
     let kit = Kit::new();
     let rig = Rig::secure(1, settings(), kit.service());
     converse(WebSocket::open(connect(rig.ws)));
-    let Told::Message { flow, .. } = rig.next() else {
+    let Report::Message { flow, .. } = rig.next() else {
         panic!()
     };
     assert_eq!((flow.transport, flow.listener.0), (Transport::Ws, 3));

@@ -15,8 +15,8 @@ use std::time::Duration;
 use rig::certificates::Kit;
 use rig::websocket::{CLOSE, WebSocket};
 use rig::{
-    PATIENCE, Rig, Told, any_port, closed_to_datagrams, config, connect, expect, framed, own_ip, read_to_end,
-    receive, settings, udp_client, write,
+    PATIENCE, Report, Rig, any_port, closed_to_datagrams, config, connect, expect, framed, own_ip,
+    read_to_end, receive, settings, udp_client, write,
 };
 use sip_core::activity::Component;
 use sip_core::id::{QueryId, WorkerId};
@@ -40,7 +40,7 @@ fn datagrams_are_answered_where_they_came_from() {
     for number in 0..100 {
         assert_eq!(receive(&client), format!("ECHO {number}"));
     }
-    let Told::Message { flow, .. } = rig.next() else {
+    let Report::Message { flow, .. } = rig.next() else {
         panic!()
     };
     assert_eq!(
@@ -109,12 +109,12 @@ fn an_icmp_error_reaches_every_worker() {
     let mut workers = Vec::new();
     while workers.len() < 2 {
         match rig.next() {
-            Told::Undelivered { worker, to, text } => {
+            Report::Undelivered { worker, to, text } => {
                 assert_eq!((to.remote, to.transport), (address, Transport::Udp));
                 assert_eq!(text, "to nobody");
                 workers.push(worker);
             }
-            Told::Message { .. } => {}
+            Report::Message { .. } => {}
             other => panic!("{other:?}"),
         }
     }
@@ -128,7 +128,7 @@ fn an_icmp_error_reaches_every_worker() {
 fn questions_go_out_and_answers_come_back_to_the_same_worker() {
     let rig = Rig::start(2, settings());
     rig.tell("ASK");
-    let Told::Message { worker, .. } = rig.next() else {
+    let Report::Message { worker, .. } = rig.next() else {
         panic!()
     };
     let (asked_by, query) = rig.asked.recv_timeout(PATIENCE).unwrap();
@@ -141,7 +141,7 @@ fn questions_go_out_and_answers_come_back_to_the_same_worker() {
     rig.hub.mailbox(asked_by).unwrap().post(item).unwrap();
     assert_eq!(
         rig.next(),
-        Told::Answer {
+        Report::Answer {
             worker,
             id: QueryId {
                 slot: 0,
@@ -156,8 +156,8 @@ fn questions_go_out_and_answers_come_back_to_the_same_worker() {
 fn a_timer_wakes_a_sleeping_worker() {
     let rig = Rig::start(1, settings());
     rig.tell("TIMER 30");
-    assert!(matches!(rig.next(), Told::Message { .. }));
-    assert_eq!(rig.next(), Told::Timeout { worker: 0 });
+    assert!(matches!(rig.next(), Report::Message { .. }));
+    assert_eq!(rig.next(), Report::Timeout { worker: 0 });
     rig.end(Control::Stop);
 }
 
@@ -188,7 +188,7 @@ fn counters_are_published_without_being_asked_for_and_then_the_worker_sleeps() {
 fn a_new_configuration_reaches_the_engine() {
     let rig = Rig::start(1, settings());
     rig.hub.order(&Control::Reconfigure(rig.config.clone()));
-    assert_eq!(rig.next(), Told::Reconfigured { worker: 0 });
+    assert_eq!(rig.next(), Report::Reconfigured { worker: 0 });
     rig.end(Control::Stop);
 }
 
@@ -206,7 +206,7 @@ fn draining_ends_when_work_ends_or_at_the_deadline() {
     client.send_to(b"BUSY", rig.udp).unwrap();
     rig.next();
     rig.hub.order(&Control::Drain { deadline_ms: 60_000 });
-    assert_eq!(rig.next(), Told::Drained { worker: 0 });
+    assert_eq!(rig.next(), Report::Drained { worker: 0 });
     assert!(
         std::net::TcpStream::connect(rig.tcp).is_err(),
         "no new connections"
@@ -269,12 +269,12 @@ fn a_worker_without_work_waits_for_those_that_may_still_need_it() {
     let rig = Rig::start(2, settings());
     let client = udp_client();
     client.send_to(b"BUSY", rig.udp).unwrap();
-    let Told::Message { worker: busy, .. } = rig.next() else {
+    let Report::Message { worker: busy, .. } = rig.next() else {
         panic!()
     };
     rig.hub.order(&Control::Drain { deadline_ms: 60_000 });
     let drained: Vec<_> = (0..2).map(|_| rig.next()).collect();
-    assert!(drained.contains(&Told::Drained { worker: 1 - busy }));
+    assert!(drained.contains(&Report::Drained { worker: 1 - busy }));
     rig.settled();
     for number in 0..4 {
         client

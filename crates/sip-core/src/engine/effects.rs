@@ -60,7 +60,8 @@ pub(crate) enum ClientEvent {
 }
 
 /// What a client transaction passes to its transaction user; at most one thing an event.
-pub(crate) type Told = Option<Passed>;
+/// What a client transaction passes up.
+pub(crate) type PassedUp = Option<Passed>;
 
 impl Engine {
     /// Makes a server transaction. The caller has checked the limit.
@@ -362,7 +363,7 @@ impl Engine {
         key: ClientKey,
         event: ClientEvent,
         response: Option<&Message<'_>>,
-    ) -> Told {
+    ) -> PassedUp {
         let client = self.table.client(key)?;
         let ctx = self.machine_context(&client.to);
         let client = self.table.client_mut(key)?;
@@ -395,7 +396,7 @@ impl Engine {
         self.run_client(key, effects, response)
     }
 
-    fn run_client(&mut self, key: ClientKey, effects: Effects, response: Option<&Message<'_>>) -> Told {
+    fn run_client(&mut self, key: ClientKey, effects: Effects, response: Option<&Message<'_>>) -> PassedUp {
         let mut told = None;
         for effect in effects.0 {
             let client = self.table.client_mut(key)?;

@@ -73,7 +73,7 @@ pub(crate) enum Purpose {
     Save {
         parked: Parked,
         /// The 200 to send.
-        told: Told,
+        ok: PendingOk,
         /// The address-of-record, for undoing if it cannot be stored.
         aor: Box<[u8]>,
         /// The bindings that it replaced or removed, as an encoded record; `None`: an earlier copy of
@@ -86,7 +86,7 @@ pub(crate) enum Purpose {
 
 /// The response to a REGISTER, once it is saved.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct PendingOk {
     /// The 200.
     pub(crate) response: Box<[u8]>,
     /// Number of bindings in it.
@@ -304,11 +304,9 @@ impl Engine {
 fn weight(purpose: &Purpose) -> (usize, usize) {
     match purpose {
         Purpose::Credentials(parked) => (1, parked.size()),
-        Purpose::Save {
-            parked, told, lost, ..
-        } => {
+        Purpose::Save { parked, ok, lost, .. } => {
             let lost = lost.as_ref().map_or(0, |lost| lost.len());
-            (1, parked.size() + told.response.len() + lost)
+            (1, parked.size() + ok.response.len() + lost)
         }
         Purpose::Resolve { waiters, .. } => (waiters.len(), total_size(waiters)),
     }

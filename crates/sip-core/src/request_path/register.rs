@@ -14,7 +14,7 @@ use crate::engine::destination::source_of;
 use crate::engine::directory::address_of_record;
 use crate::engine::reply::{Reply, Status};
 use crate::engine::request::{Authorized, Request};
-use crate::engine::waiting::{Parked, Purpose, Told};
+use crate::engine::waiting::{Parked, PendingOk, Purpose};
 use crate::event::{Event, RefusalCause};
 use crate::location::{AorRecord, codec};
 use crate::proxy::hop::Hop;
@@ -298,7 +298,7 @@ impl Engine {
         };
         let purpose = Purpose::Save {
             parked,
-            told: Told {
+            ok: PendingOk {
                 response: response.into_boxed_slice(),
                 contacts: applied.contacts,
             },
@@ -346,8 +346,8 @@ impl Engine {
         parked: &Parked,
         aor: &[u8],
         version: u64,
-        written: Told,
-    ) -> Option<Told> {
+        written: PendingOk,
+    ) -> Option<PendingOk> {
         let mut current = false;
         self.shared
             .read_bindings(aor, &mut |record| current = record.version() == version);
@@ -379,7 +379,7 @@ impl Engine {
             };
             let mut response = Vec::with_capacity(512 + headers.len());
             engine.write_reply(&mut response, message, parked.flow, &reply);
-            holds.then(|| Told {
+            holds.then(|| PendingOk {
                 response: response.into_boxed_slice(),
                 contacts: record.bindings.len(),
             })

@@ -5,7 +5,7 @@ use crate::engine::Engine;
 use crate::engine::context::TargetState;
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
-use crate::engine::waiting::{Parked, Purpose, Told};
+use crate::engine::waiting::{Parked, PendingOk, Purpose};
 use crate::event::{Event, RefusalCause};
 use crate::id::QueryId;
 use crate::query::{Answer, Records, Unavailable};
@@ -55,19 +55,19 @@ impl Engine {
             }
             Purpose::Save {
                 parked,
-                told,
+                ok,
                 aor,
                 lost,
                 version,
             } => {
-                let told = if matches!(answer, Some(Answer::Saved(Ok(())))) {
-                    self.answer_to_stored(&parked, &aor, version, told)
+                let ok = if matches!(answer, Some(Answer::Saved(Ok(())))) {
+                    self.answer_to_stored(&parked, &aor, version, ok)
                 } else {
                     self.undo(&aor, lost.as_deref(), version, true);
                     None
                 };
-                match told {
-                    Some(told) => self.saved(&parked, &told, aor),
+                match ok {
+                    Some(ok) => self.saved(&parked, &ok, aor),
                     None => {
                         self.counters.registrations_failed += 1;
                         self.with_parked(&parked, |engine, request, progress| {
@@ -108,23 +108,23 @@ impl Engine {
     }
 
     /// Sends the 200 of a REGISTER with its bindings on disk.
-    fn saved(&mut self, parked: &Parked, told: &Told, aor: alloc::boxed::Box<[u8]>) {
+    fn saved(&mut self, parked: &Parked, ok: &PendingOk, aor: alloc::boxed::Box<[u8]>) {
         self.counters.registrations += 1;
         self.count_reply(200);
         let flow = parked.flow;
         self.event(Event::Registered {
             aor,
             source: flow.remote,
-            contacts: told.contacts as u32,
+            contacts: ok.contacts as u32,
         });
         match parked.server {
-            Some(key) => self.send_response(key, 200, &told.response),
+            Some(key) => self.send_response(key, 200, &ok.response),
             None => {
                 let to = self.with_message(&parked.bytes, |_, message| {
                     message.top_via().ok().map(|top| via::reply_to(flow, &top))
                 });
                 if let Some(Some(to)) = to {
-                    self.out.push(to, &told.response);
+                    self.out.push(to, &ok.response);
                 }
             }
         }

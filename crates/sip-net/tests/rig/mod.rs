@@ -72,7 +72,7 @@ pub fn settings() -> Settings {
 
 /// What an engine received.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Told {
+pub enum Report {
     Message {
         worker: u16,
         flow: Flow,
@@ -136,7 +136,7 @@ pub enum Told {
 /// - `WATCH`: from now on, reports connections that are closed.
 pub struct Fake {
     worker: WorkerId,
-    told: Sender<Told>,
+    told: Sender<Report>,
     transports: Vec<Transport>,
     out: VecDeque<(Flow, Vec<u8>)>,
     queries: u32,
@@ -249,7 +249,7 @@ impl Fake {
     }
 
     fn hold(&mut self) {
-        let _ = self.told.send(Told::Held {
+        let _ = self.told.send(Report::Held {
             worker: self.worker.0,
         });
         // The end of the rig releases it, too.
@@ -309,7 +309,7 @@ impl Core for Fake {
         }
         let handled = self.obey(now, flow, &text);
         if !matches!(handled, Handled::HandOver(_)) {
-            let _ = self.told.send(Told::Message {
+            let _ = self.told.send(Report::Message {
                 worker: self.worker.0,
                 flow,
                 text,
@@ -324,7 +324,7 @@ impl Core for Fake {
         _: Flow,
         error: FramingError<'_>,
     ) -> Option<(WorkerId, Box<[u8]>)> {
-        let _ = self.told.send(Told::Fault {
+        let _ = self.told.send(Report::Fault {
             worker: self.worker.0,
             fault: error.fault,
         });
@@ -332,7 +332,7 @@ impl Core for Fake {
     }
 
     fn handle_undelivered(&mut self, _: Now, to: Flow, bytes: &[u8]) {
-        let _ = self.told.send(Told::Undelivered {
+        let _ = self.told.send(Report::Undelivered {
             worker: self.worker.0,
             to,
             text: text(bytes),
@@ -342,12 +342,12 @@ impl Core for Fake {
     fn handle_flow_closed(&mut self, _: Now, conn: ConnId) {
         let worker = self.worker.0;
         if self.tells_closed {
-            let _ = self.told.send(Told::Closed { worker, conn });
+            let _ = self.told.send(Report::Closed { worker, conn });
         }
     }
 
     fn handle_answer(&mut self, _: Now, id: QueryId, _: Answer) {
-        let _ = self.told.send(Told::Answer {
+        let _ = self.told.send(Report::Answer {
             worker: self.worker.0,
             id,
         });
@@ -358,7 +358,7 @@ impl Core for Fake {
             self.due.take().is_some_and(|due| due <= now.instant),
             "a timer fires when due, not before"
         );
-        let _ = self.told.send(Told::Timeout {
+        let _ = self.told.send(Report::Timeout {
             worker: self.worker.0,
         });
     }
@@ -397,7 +397,7 @@ impl Core for Fake {
     }
 
     fn reconfigure(&mut self, _: &Config) {
-        let _ = self.told.send(Told::Reconfigured {
+        let _ = self.told.send(Report::Reconfigured {
             worker: self.worker.0,
         });
     }
@@ -407,7 +407,7 @@ impl Core for Fake {
     }
 
     fn drain(&mut self) {
-        let _ = self.told.send(Told::Drained {
+        let _ = self.told.send(Report::Drained {
             worker: self.worker.0,
         });
     }
@@ -439,7 +439,7 @@ impl QuerySink for Queries {
     }
 }
 
-pub struct Failures(Sender<Told>);
+pub struct Failures(Sender<Report>);
 
 impl EventSink for Failures {
     fn record(&mut self, _: WorkerId, events: &mut Vec<Event>) {
@@ -447,7 +447,7 @@ impl EventSink for Failures {
     }
 
     fn tls_failed(&mut self, _: WorkerId, failure: &TlsFailure) {
-        let _ = self.0.send(Told::TlsFailed {
+        let _ = self.0.send(Report::TlsFailed {
             flow: failure.flow,
             outbound: failure.outbound,
             error: failure.error.clone(),
@@ -466,7 +466,7 @@ pub struct Rig {
     pub ws: SocketAddr,
     pub wss: SocketAddr,
     pub hub: Hub,
-    pub told: Receiver<Told>,
+    pub told: Receiver<Report>,
     pub asked: Receiver<(WorkerId, Query)>,
     pub published: Vec<Published>,
     pub threads: Vec<JoinHandle<Ended>>,
@@ -604,7 +604,7 @@ impl Rig {
     }
 
     /// The next thing that an engine received.
-    pub fn next(&self) -> Told {
+    pub fn next(&self) -> Report {
         self.told.recv_timeout(PATIENCE).unwrap()
     }
 
@@ -617,7 +617,7 @@ impl Rig {
     pub fn order(&self, order: &str) -> u16 {
         self.tell(order);
         match self.next() {
-            Told::Message { worker, text, .. } if text == order => worker,
+            Report::Message { worker, text, .. } if text == order => worker,
             other => panic!("{other:?}"),
         }
     }
@@ -625,13 +625,13 @@ impl Rig {
     /// Holds the only worker: nothing is read, nothing is sent. What its engine got before is passed over.
     pub fn hold(&self) {
         self.tell("HOLD");
-        while self.next() != (Told::Held { worker: 0 }) {}
+        while self.next() != (Report::Held { worker: 0 }) {}
     }
 
     /// Lets it go on.
     pub fn release(&self) {
         self.gate.send(()).unwrap();
-        assert!(matches!(self.next(), Told::Message { text, .. } if text == "HOLD"));
+        assert!(matches!(self.next(), Report::Message { text, .. } if text == "HOLD"));
     }
 
     /// Waits until each worker has begun a turn since and ended it: it has read what had come to its sockets,
@@ -669,7 +669,7 @@ impl Rig {
     /// The next failure of TLS, all else passed over: whether we had opened the connection, and why.
     pub fn next_failure(&self) -> (bool, TlsError) {
         loop {
-            if let Told::TlsFailed { outbound, error, .. } = self.next() {
+            if let Report::TlsFailed { outbound, error, .. } = self.next() {
                 return (outbound, error);
             }
         }
@@ -678,7 +678,7 @@ impl Rig {
     /// The next message that came back, all else passed over.
     pub fn next_undelivered(&self) -> String {
         loop {
-            if let Told::Undelivered { text, .. } = self.next() {
+            if let Report::Undelivered { text, .. } = self.next() {
                 return text;
             }
         }
@@ -690,7 +690,7 @@ impl Rig {
         let counted = self.counter(0, |c| c.stream_undelivered) as usize;
         let mut texts = BTreeSet::new();
         while texts.len() + taken_before < counted {
-            if let Told::Undelivered { to, text, .. } = self.next() {
+            if let Report::Undelivered { to, text, .. } = self.next() {
                 assert_eq!(to.transport, transport);
                 assert!(texts.insert(text), "once");
             }

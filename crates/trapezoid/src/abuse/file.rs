@@ -272,12 +272,12 @@ mod tests {
     }
 
     /// Records its steps, and fails at one of them.
-    struct Told {
+    struct FailingDisk {
         steps: Vec<String>,
         fails_at: usize,
     }
 
-    impl Told {
+    impl FailingDisk {
         fn step(&mut self, step: String) -> io::Result<()> {
             if self.steps.len() == self.fails_at {
                 return Err(io::Error::other("the disk fails"));
@@ -287,7 +287,7 @@ mod tests {
         }
     }
 
-    impl Disk for Told {
+    impl Disk for FailingDisk {
         type File = PathBuf;
 
         fn create(&mut self, path: &Path) -> io::Result<PathBuf> {
@@ -324,7 +324,7 @@ mod tests {
                 format!("sync {dir}"),
             ];
             for fails_at in 0..=steps.len() {
-                let mut disk = Told {
+                let mut disk = FailingDisk {
                     steps: Vec::new(),
                     fails_at,
                 };
