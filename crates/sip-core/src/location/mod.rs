@@ -8,12 +8,12 @@ use sip_message::Uri;
 
 use crate::id::ConnId;
 use crate::transport::Flow;
-pub use lately::Lately;
+pub use recent::RecentChanges;
 
 pub mod aor;
 pub mod codec;
 mod ends;
-pub(crate) mod lately;
+pub(crate) mod recent;
 pub mod shard;
 mod undo;
 
@@ -123,7 +123,7 @@ pub struct AorRecord {
     /// ([`AorRecord::changed`]), so that a record made anew after its deletion wins over the old.
     pub version: u64,
     /// What was removed and taken back lately. Known in memory only, and no part of the encoding.
-    pub lately: Lately,
+    pub lately: RecentChanges,
 }
 
 impl AorRecord {

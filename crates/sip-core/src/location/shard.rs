@@ -29,7 +29,7 @@ use siphasher::sip::SipHasher13;
 use super::AorRecord;
 use super::codec::{self, Reader, RecordRef};
 use super::ends::Ends;
-use super::lately::Memory;
+use super::recent::Memory;
 
 /// Bytes that a record takes beside its block: rounding and header, slot, index, place among the ends.
 const BESIDE_BLOCK: usize = 32 + 21 + 14 + 16;

@@ -10,14 +10,14 @@
 
 use alloc::vec::Vec;
 
-use super::lately::{REMEMBERED_S, Undone};
+use super::recent::{REMEMBERED_S, Undone};
 use super::{AorRecord, Binding};
 
 impl AorRecord {
     /// Takes back what the change to version `version` did; `lost` are the bindings that were there
     /// before it and that it replaced or removed, as they were. Whether that changed any binding: not so
     /// where later changes did the same again, or undid it. The version stays.
-    pub(crate) fn take_back(&mut self, lost: &[Binding], version: u64, now_unix_s: u64) -> bool {
+    pub(crate) fn rollback(&mut self, lost: &[Binding], version: u64, now_unix_s: u64) -> bool {
         let was_last = self.version == version;
         let is_made = |binding: &Binding| binding.updated == version;
         let before = |of: &Binding| {

@@ -757,7 +757,7 @@ proptest! {
                 }
                 Step::Fail(which) if !changes.is_empty() => {
                     let failed = changes.remove(which.index(changes.len()));
-                    if record.take_back(&failed.lost, failed.version, T0) {
+                    if record.rollback(&failed.lost, failed.version, T0) {
                         record.changed(T0 * 1000);
                     }
                 }

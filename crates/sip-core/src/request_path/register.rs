@@ -321,7 +321,7 @@ impl Engine {
         let mut undone = None;
         self.shared.update_bindings(aor, &mut |record: &mut AorRecord| {
             let was_last = record.version == version;
-            if record.take_back(&lost.bindings, version, now.unix_s()) {
+            if record.rollback(&lost.bindings, version, now.unix_s()) {
                 record.changed(now.unix_ms);
                 undone = (was_asked || !was_last).then(|| (encoded(record), record.version));
             }

@@ -39,7 +39,7 @@ const MOST_BYTES_OF_ONE: usize = 32 * 1024;
 
 /// What is remembered of one address-of-record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Lately {
+pub struct RecentChanges {
     /// Bindings that were removed.
     pub(super) removed: Vec<Binding>,
     /// Changes that were taken back while later ones stood.
@@ -63,7 +63,7 @@ impl Undone {
     }
 }
 
-impl Lately {
+impl RecentChanges {
     /// Whether a REGISTER with this Call-ID and CSeq came before the one that removed a binding which it
     /// `names`.
     pub(crate) fn is_behind_removal(
@@ -171,7 +171,7 @@ impl AorRecord {
 pub(super) struct Memory {
     /// When each is to be looked at, in the order in which they came.
     order: VecDeque<(u64, Box<[u8]>)>,
-    records: BTreeMap<Box<[u8]>, Lately>,
+    records: BTreeMap<Box<[u8]>, RecentChanges>,
     /// Of all of it.
     bytes: usize,
 }
@@ -187,16 +187,16 @@ impl Memory {
     }
 
     /// What there is of `aor`; some may be there still that is to be forgotten already.
-    pub(super) fn of(&self, aor: &[u8]) -> Lately {
+    pub(super) fn of(&self, aor: &[u8]) -> RecentChanges {
         // There hardly ever are any.
         if self.records.is_empty() {
-            return Lately::default();
+            return RecentChanges::default();
         }
         self.records.get(aor).cloned().unwrap_or_default()
     }
 
     /// From now on this is remembered of `aor`.
-    pub(super) fn set(&mut self, aor: &[u8], lately: Lately) {
+    pub(super) fn set(&mut self, aor: &[u8], lately: RecentChanges) {
         let Some(until) = lately.end() else {
             // Its place in the order finds nothing.
             self.take(aor);
@@ -232,12 +232,12 @@ impl Memory {
         }
     }
 
-    fn put(&mut self, aor: Box<[u8]>, lately: Lately) {
+    fn put(&mut self, aor: Box<[u8]>, lately: RecentChanges) {
         self.bytes += entry_bytes(&aor) + lately.bytes();
         self.records.insert(aor, lately);
     }
 
-    fn take(&mut self, aor: &[u8]) -> Option<Lately> {
+    fn take(&mut self, aor: &[u8]) -> Option<RecentChanges> {
         let lately = self.records.remove(aor)?;
         self.bytes -= entry_bytes(aor) + lately.bytes();
         Some(lately)
@@ -264,8 +264,8 @@ mod tests {
                 .sum::<usize>()
     }
 
-    fn removals(bindings: Vec<Binding>) -> Lately {
-        Lately {
+    fn removals(bindings: Vec<Binding>) -> RecentChanges {
+        RecentChanges {
             removed: bindings,
             undone: Vec::new(),
         }
@@ -346,7 +346,7 @@ mod tests {
             assert_eq!(memory.of(&n.to_be_bytes()).removed.len(), 1);
         }
         assert!(memory.bytes > MOST_BYTES / 2);
-        assert_eq!(memory.of(&0u32.to_be_bytes()), Lately::default());
+        assert_eq!(memory.of(&0u32.to_be_bytes()), RecentChanges::default());
         binding.contact = alloc::vec![b'x'; 2 * MOST_BYTES].into();
         memory.set(b"large", removals(alloc::vec![binding]));
         assert_eq!((memory.of(b"large").removed.len(), memory.order.len()), (1, 1));
