@@ -12,7 +12,7 @@ pub use recent::RecentChanges;
 
 pub mod aor;
 pub mod codec;
-mod ends;
+mod expiry_ring;
 pub(crate) mod recent;
 pub mod shard;
 mod undo;

@@ -28,7 +28,7 @@ use siphasher::sip::SipHasher13;
 
 use super::AorRecord;
 use super::codec::{self, Reader, RecordRef};
-use super::ends::Ends;
+use super::expiry_ring::ExpiryRing;
 use super::recent::Memory;
 
 /// Bytes that a record takes beside its block: rounding and header, slot, index, place among the ends.
@@ -120,7 +120,7 @@ pub struct Shard {
     slots: Vec<Option<Block>>,
     free: Vec<u32>,
     /// When each slot is to be looked at for bindings that have ended.
-    ends: Ends,
+    ends: ExpiryRing,
     bindings: usize,
     /// Of all blocks.
     block_bytes: usize,
@@ -154,7 +154,7 @@ impl Shard {
             index: HashTable::new(),
             slots: Vec::new(),
             free: Vec::new(),
-            ends: Ends::new(now_unix_s),
+            ends: ExpiryRing::new(now_unix_s),
             bindings: 0,
             block_bytes: 0,
             floor: 0,
@@ -230,7 +230,7 @@ impl Shard {
     }
 
     /// Removes bindings that have ended, looking at up to `budget` records and at none of which no
-    /// binding may have ended ([`Ends`]). `changed` is called with each address-of-record that
+    /// binding may have ended ([`ExpiryRing`]). `changed` is called with each address-of-record that
     /// lost some and its record as it is now, version included; an empty one has been dropped.
     pub fn sweep(
         &mut self,

@@ -22,7 +22,7 @@ use sip_net::worker::Snapshot;
 use super::process;
 use crate::cpu::CpuTime;
 use crate::machine::unix_ms;
-use crate::serve::tls::{Ends, Use};
+use crate::serve::tls::{CertificateExpiry, Use};
 
 /// Where readings come from.
 pub(crate) trait Source: Send + Sync + 'static {
@@ -40,7 +40,7 @@ pub(crate) struct Reading {
     /// Groups of next hops.
     pub groups: Arc<[Group]>,
     /// Our certificates in force.
-    pub certificates: Vec<Ends>,
+    pub certificates: Vec<CertificateExpiry>,
     /// What CPU time goes into.
     pub cpu: CpuTime,
 }
@@ -222,7 +222,7 @@ fn add_to(value: &mut Value, more: &Value) {
 }
 
 /// Adds the end of each certificate. If a domain has two, of RSA and of ECDSA, one series has the earlier end.
-fn certificates(all: &[Ends], families: &mut Families) {
+fn certificates(all: &[CertificateExpiry], families: &mut Families) {
     let mut series: Vec<(Vec<(String, String)>, u64)> = Vec::new();
     for ends in all {
         let to = match &ends.to {
@@ -631,7 +631,7 @@ mod tests {
     #[test]
     fn the_ends_of_certificates_are_shown() {
         let now_s = unix_ms() / 1000;
-        let ends = |to: Use, domain: &str, at_s: u64| Ends {
+        let ends = |to: Use, domain: &str, at_s: u64| CertificateExpiry {
             to,
             domain: domain.to_owned(),
             path: "cert.pem".into(),

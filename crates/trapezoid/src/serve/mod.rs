@@ -32,8 +32,8 @@ use zeroize::Zeroizing;
 
 use self::backends::Backends;
 use self::reload::{Asked, Counts, Outcome, Reloads};
-use self::tls::{Ends, Findings, TlsFiles};
-use self::workers::{Common, End};
+use self::tls::{CertificateExpiry, Findings, TlsFiles};
+use self::workers::{Common, WorkerExit};
 use crate::abuse::{Abuse, Reports};
 use crate::admin::cpu_split::CpuPages;
 use crate::admin::credentials::Credentials;
@@ -274,7 +274,7 @@ fn start_workers(
     mailboxes: Vec<MailboxReceiver>,
     backends: &Backends,
     readings: &Readings,
-) -> Result<UnboundedReceiver<(u16, End)>, Failure> {
+) -> Result<UnboundedReceiver<(u16, WorkerExit)>, Failure> {
     let (ends, received) = unbounded_channel();
     let parts = sockets.into_iter().zip(mailboxes);
     for (number, (sockets, mailbox)) in (0..common.loaded.core.workers).zip(parts) {
@@ -402,15 +402,15 @@ impl Signals {
     /// The next of them.
     async fn next(&mut self) -> Woken {
         tokio::select! {
-            _ = self.terminate.recv() => Woken::End,
-            _ = self.interrupt.recv() => Woken::End,
+            _ = self.terminate.recv() => Woken::WorkerExit,
+            _ = self.interrupt.recv() => Woken::WorkerExit,
             _ = self.hang_up.recv() => Woken::Reload,
         }
     }
 
     /// The next wish to end.
     async fn end(&mut self) {
-        while !matches!(self.next().await, Woken::End) {}
+        while !matches!(self.next().await, Woken::WorkerExit) {}
     }
 }
 
@@ -422,7 +422,7 @@ struct Server<'a> {
     groups: Arc<Groups>,
     logs: &'a Logs,
     backends: Backends,
-    ends: UnboundedReceiver<(u16, End)>,
+    ends: UnboundedReceiver<(u16, WorkerExit)>,
     signals: Signals,
     tls: Arc<TlsFiles>,
     /// Reloads asked for by HTTP.
@@ -434,10 +434,10 @@ struct Server<'a> {
 
 /// What woke the server.
 enum Woken {
-    End,
+    WorkerExit,
     Reload,
     Asked(Asked),
-    Worker(u16, End),
+    Worker(u16, WorkerExit),
     Second,
 }
 
@@ -459,7 +459,7 @@ impl Server<'_> {
                     // The caller may have gone.
                     let _ = asked.send(self.reload());
                 }
-                Woken::End => {
+                Woken::WorkerExit => {
                     let failed = self.linger().await;
                     return self.drain(failed).await;
                 }
@@ -476,7 +476,7 @@ impl Server<'_> {
     fn tell_of_certificates(&mut self) {
         if self.told.elapsed() >= DAY {
             self.told = Instant::now();
-            for line in self.tls.ends().iter().filter_map(Ends::today) {
+            for line in self.tls.ends().iter().filter_map(CertificateExpiry::today) {
                 tracing::warn!("{line}");
             }
         }
@@ -568,7 +568,7 @@ impl Server<'_> {
                     Woken::Reload => {
                         tracing::warn!("the configuration is not read again, as the server is about to end");
                     }
-                    Woken::End | Woken::Asked(_) | Woken::Worker(..) | Woken::Second => {
+                    Woken::WorkerExit | Woken::Asked(_) | Woken::Worker(..) | Woken::Second => {
                         if began.elapsed() >= IMPATIENT_AFTER {
                             return None;
                         }
@@ -645,13 +645,15 @@ impl Server<'_> {
     }
 }
 
-fn describe(number: u16, end: &End) -> String {
+fn describe(number: u16, end: &WorkerExit) -> String {
     match end {
-        End::Asked(Ended::Quiet) => format!("worker {number} ended, with nothing left to do"),
-        End::Asked(Ended::Deadline) => format!("worker {number} ended at the deadline, with work left"),
-        End::Asked(Ended::Stopped) => format!("worker {number} stopped"),
-        End::Failed(error) => format!("worker {number} failed: {error}"),
-        End::Panicked => format!("worker {number} panicked, which is a bug"),
+        WorkerExit::Asked(Ended::Quiet) => format!("worker {number} ended, with nothing left to do"),
+        WorkerExit::Asked(Ended::Deadline) => {
+            format!("worker {number} ended at the deadline, with work left")
+        }
+        WorkerExit::Asked(Ended::Stopped) => format!("worker {number} stopped"),
+        WorkerExit::Failed(error) => format!("worker {number} failed: {error}"),
+        WorkerExit::Panicked => format!("worker {number} panicked, which is a bug"),
     }
 }
 

@@ -26,7 +26,7 @@ use settings::Loaded;
 
 /// How a worker ended, reported once by each.
 #[derive(Debug)]
-pub(crate) enum End {
+pub(crate) enum WorkerExit {
     /// It was asked to end, and did.
     Asked(Ended),
     /// Its loop failed.
@@ -56,7 +56,7 @@ pub(crate) fn start<Q: QuerySink + 'static>(
     sockets: WorkerSockets,
     mailbox: MailboxReceiver,
     queries: Q,
-    ends: UnboundedSender<(u16, End)>,
+    ends: UnboundedSender<(u16, WorkerExit)>,
 ) -> Result<Published, Failure> {
     let failed = |error: io::Error| Failure::failed(&format!("cannot start worker {number}"), error);
     let config: &Config = &common.loaded.core;
@@ -82,9 +82,9 @@ pub(crate) fn start<Q: QuerySink + 'static>(
     let published = worker.published();
     let run = move || {
         let end = match catch_unwind(AssertUnwindSafe(|| worker.run())) {
-            Ok(Ok(ended)) => End::Asked(ended),
-            Ok(Err(error)) => End::Failed(error),
-            Err(_) => End::Panicked,
+            Ok(Ok(ended)) => WorkerExit::Asked(ended),
+            Ok(Err(error)) => WorkerExit::Failed(error),
+            Err(_) => WorkerExit::Panicked,
         };
         // There is no receiver any more when the process is ending.
         let _ = ends.send((number, end));

@@ -3,7 +3,7 @@
 //! A reload is for new connections alone: those that stand keep what they began with. A bad file leaves what
 //! hangs on it as it was, and is reported with its place in the configuration and a remedy.
 
-mod ends;
+mod expiry;
 pub(crate) mod own;
 
 #[cfg(test)]
@@ -19,7 +19,7 @@ use sip_net::tls::{
     system_clock,
 };
 
-pub(crate) use self::ends::{Ends, Use};
+pub(crate) use self::expiry::{CertificateExpiry, Use};
 use settings::{Service, Shell, Tls, TlsListener};
 
 /// Errors and warnings about the files.
@@ -87,7 +87,7 @@ pub(crate) struct TlsFiles {
     listeners: Vec<Option<Listening>>,
     tickets: Vec<Tickets>,
     /// Of each listener and peer.
-    ends: Mutex<Vec<Ends>>,
+    ends: Mutex<Vec<CertificateExpiry>>,
     settings: Tls,
 }
 
@@ -254,7 +254,12 @@ impl TlsFiles {
             }
         }
         self.look_at_ends(&stays);
-        let soon: Vec<String> = self.ends.lock().iter().flat_map(Ends::of_first_start).collect();
+        let soon: Vec<String> = self
+            .ends
+            .lock()
+            .iter()
+            .flat_map(CertificateExpiry::of_first_start)
+            .collect();
         soon.into_iter()
             .for_each(|line| push(&mut findings.warnings, line));
         findings
@@ -309,7 +314,7 @@ impl TlsFiles {
     }
 
     /// When the certificates in force end.
-    pub(crate) fn ends(&self) -> Vec<Ends> {
+    pub(crate) fn ends(&self) -> Vec<CertificateExpiry> {
         self.ends.lock().clone()
     }
 
@@ -335,7 +340,7 @@ impl TlsFiles {
         let new = found
             .into_iter()
             .filter(|(to, ..)| !stays.contains(to))
-            .filter_map(|(to, files, is_own)| Ends::read(&to, files, is_own));
+            .filter_map(|(to, files, is_own)| CertificateExpiry::read(&to, files, is_own));
         *ends = new.chain(kept).collect();
     }
 }

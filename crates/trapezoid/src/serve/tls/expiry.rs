@@ -24,7 +24,7 @@ pub(crate) enum Use {
 
 /// A certificate in force, and its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Ends {
+pub(crate) struct CertificateExpiry {
     /// What it is for.
     pub to: Use,
     /// The first SIP domain that it speaks for; empty: none.
@@ -37,7 +37,7 @@ pub(crate) struct Ends {
     pub is_own: bool,
 }
 
-impl Ends {
+impl CertificateExpiry {
     /// Reads it; none where the files are not good.
     pub(super) fn read(to: &Use, files: &IdentityFiles, is_own: bool) -> Option<Self> {
         let one = std::slice::from_ref(files);

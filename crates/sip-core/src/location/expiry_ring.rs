@@ -38,7 +38,7 @@ const UNFILED: Link = Link {
 
 /// The ring. Slots are numbered by the caller, from 0.
 #[derive(Debug)]
-pub(super) struct Ends {
+pub(super) struct ExpiryRing {
     /// First slot of each bucket; empty until something is filed.
     heads: Vec<u32>,
     links: Vec<Link>,
@@ -58,7 +58,7 @@ const fn place(bucket: u32) -> usize {
     bucket as usize % BUCKETS
 }
 
-impl Ends {
+impl ExpiryRing {
     /// An empty ring at this time; a wrong time costs one look at everything, later.
     pub(super) const fn new(now_unix_s: u64) -> Self {
         Self {
@@ -171,7 +171,7 @@ mod tests {
     use alloc::vec;
     use proptest::prelude::*;
 
-    fn due(ends: &mut Ends, now: u64) -> Vec<u32> {
+    fn due(ends: &mut ExpiryRing, now: u64) -> Vec<u32> {
         let mut all: Vec<_> = core::iter::from_fn(|| ends.take_due(now)).collect();
         all.sort_unstable();
         all
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn only_what_is_due_comes_up() {
-        let mut ends = Ends::new(1_000_000);
+        let mut ends = ExpiryRing::new(1_000_000);
         for slot in 0..100 {
             ends.file(slot, 1_000_000 + u64::from(slot) * 60);
         }
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn beyond_the_horizon_it_comes_up_there() {
-        let mut ends = Ends::new(0);
+        let mut ends = ExpiryRing::new(0);
         ends.file(3, u64::MAX);
         assert_eq!(due(&mut ends, BUCKET_S * (BUCKETS as u64 - 1)), [0; 0]);
         assert_eq!(due(&mut ends, BUCKET_S * BUCKETS as u64), [3]);
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn a_clock_that_is_set_loses_nothing() {
         for started in [0, 1_700_000_000, 1_900_000_000] {
-            let mut ends = Ends::new(started);
+            let mut ends = ExpiryRing::new(started);
             ends.file(1, 1_700_000_100);
             ends.file(2, 1_700_000_200);
             let mut looks = 0;
@@ -231,7 +231,7 @@ mod tests {
         #[test]
         fn behaves_as_a_map(steps in prop::collection::vec((0u8..4, 0u32..20, 0u64..20_000), 0..200)) {
             let mut now = 500_000;
-            let mut ends = Ends::new(now);
+            let mut ends = ExpiryRing::new(now);
             let mut model = BTreeMap::new();
             for (what, slot, time) in steps {
                 match what {
