@@ -24,7 +24,7 @@ use crate::admission::Standing;
 use crate::shared::SharedState;
 
 pub use crate::engine::Keys;
-pub use crate::engine::claims::{Strip, claims};
+pub use crate::engine::asserted_identity::{Strip, claims};
 
 use crate::config::Config;
 use crate::engine::effects::ServerEvent;

@@ -3,22 +3,22 @@
 
 pub(crate) mod admit;
 mod aors;
+pub(crate) mod asserted_identity;
 mod begin;
 pub(crate) mod bindings;
-pub(crate) mod claims;
 pub(crate) mod context;
 pub(crate) mod destination;
 pub(crate) mod directory;
 pub(crate) mod effects;
-pub(crate) mod elsewhere;
 pub(crate) mod flows;
-pub(crate) mod no_tcp;
 pub(crate) mod place;
 pub(crate) mod refusals;
 pub(crate) mod reply;
 pub(crate) mod request;
+pub(crate) mod response_failover;
 pub(crate) mod secrets;
 pub(crate) mod seed;
+pub(crate) mod tcp_failures;
 pub(crate) mod waiting;
 
 use alloc::boxed::Box;
@@ -54,11 +54,11 @@ use crate::transport::{Flow, PeerName, Proof, TransmitBatch, Transport};
 use context::Context;
 use destination::NewAddresses;
 use directory::Directory;
-use elsewhere::Elsewhere;
 use flows::Flows;
-use no_tcp::NoTcp;
 use refusals::Refusals;
+use response_failover::ResponseFailover;
 use secrets::Secrets;
+use tcp_failures::TcpFailureCache;
 use waiting::Waiting;
 
 /// Secrets of the domain (the same on every node that shares keys, kept in `data_dir`) and this
@@ -266,9 +266,9 @@ pub(crate) struct Engine {
     pub(crate) counters: Counters,
     pub(crate) flows: Flows,
     /// Addresses to which long requests go by UDP at once.
-    pub(crate) no_tcp: NoTcp,
+    pub(crate) tcp_failures: TcpFailureCache,
     /// Responses that found their connection closed, counted per source.
-    pub(crate) elsewhere: Elsewhere,
+    pub(crate) response_failover: ResponseFailover,
     pub(crate) indexes: Vec<HeaderIndex>,
     /// Some callers are asked for credentials.
     pub(crate) asks_callers: bool,
@@ -461,8 +461,8 @@ impl Engine {
             aliases: Vec::new(),
             counters: Counters::default(),
             flows: Flows::default(),
-            no_tcp: NoTcp::default(),
-            elsewhere: Elsewhere::default(),
+            tcp_failures: TcpFailureCache::default(),
+            response_failover: ResponseFailover::default(),
             indexes: Vec::new(),
             asks_callers: asks_callers(&config),
             rule_at_hand: None,

@@ -434,7 +434,7 @@ impl Engine {
             _ => self.edits.remove_values(message, HeaderName::Via, 1),
         }
         self.turn_marks(message, response.turn);
-        self.strip_claims(message, &response.flow);
+        self.strip_asserted_identity(message, &response.flow);
     }
 
     /// Relays a response without our Via, past the server transaction.

@@ -17,7 +17,7 @@
 //!   the same branch, so that a peer that got both recognises a copy. It counts as no failure of the
 //!   next hop. A request that was cancelled meanwhile is not sent again.
 //! - **After that, requests to this address go by UDP at once** for five minutes
-//!   ([`crate::engine::no_tcp`]): a firewall that swallows new connections costs each try its
+//!   ([`crate::engine::tcp_failures`]): a firewall that swallows new connections costs each try its
 //!   time-out. A response on a connection to that address ends this. Without state such a request is
 //!   written as if it had switched and come back, so that copies are the same before and after.
 
@@ -81,7 +81,7 @@ impl Engine {
         let Some(stream) = stream.filter(|_| self.config.limits.udp_mtu > 0) else {
             return false;
         };
-        if self.no_tcp.has(to.remote, self.now.instant) {
+        if self.tcp_failures.has(to.remote, self.now.instant) {
             self.counters.kept_on_udp += 1;
             return false;
         }
@@ -115,7 +115,7 @@ impl Engine {
         let Some(stream) = stream.filter(|_| !stays) else {
             return;
         };
-        let in_vain = self.no_tcp.has(to.remote, self.now.instant);
+        let in_vain = self.tcp_failures.has(to.remote, self.now.instant);
         let by = if in_vain { to } else { stream };
         let [old, new] = [0, SWITCHED].map(|number| self.secrets.branch(&request.branch_input(), number));
         let moved = Move {
@@ -159,7 +159,7 @@ impl Engine {
             return false;
         }
         let (stream, server) = (client.to, client.user.server());
-        self.no_tcp.note(stream.remote, self.now.instant);
+        self.tcp_failures.note(stream.remote, self.now.instant);
         if client.user.cancel_wanted {
             return false;
         }
@@ -182,7 +182,7 @@ impl Engine {
         if number != SWITCHED || stream.transport != Transport::Tcp {
             return;
         }
-        self.no_tcp.note(stream.remote, self.now.instant);
+        self.tcp_failures.note(stream.remote, self.now.instant);
         let top = message.top_via().ok();
         let token = top.as_ref().and_then(ingress_token);
         let Some(Ingress {
@@ -201,8 +201,8 @@ impl Engine {
     /// Notes that a response to a request of ours came on this flow: TCP works at that address. A
     /// connection from another port of the peer is another address.
     pub(super) fn note_answered_by(&mut self, flow: &Flow) {
-        if flow.transport == Transport::Tcp && !self.no_tcp.is_empty() {
-            self.no_tcp.forget(flow.remote);
+        if flow.transport == Transport::Tcp && !self.tcp_failures.is_empty() {
+            self.tcp_failures.forget(flow.remote);
         }
     }
 

@@ -57,7 +57,7 @@ impl Engine {
             remote: SocketAddr::new(source, to.remote.port()),
             ..to
         };
-        let may = self.is_trusted(&asked_by) || self.elsewhere.may_try(source, self.now.instant);
+        let may = self.is_trusted(&asked_by) || self.response_failover.may_try(source, self.now.instant);
         if !may {
             self.counters.limited_elsewhere += 1;
         }

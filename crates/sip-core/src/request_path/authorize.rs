@@ -485,7 +485,7 @@ impl Engine {
                 }
             }
         }
-        self.strip_claims(message, &request.flow);
+        self.strip_asserted_identity(message, &request.flow);
         self.strip_verstat(request);
     }
 }

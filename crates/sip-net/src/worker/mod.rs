@@ -10,7 +10,7 @@ mod receive;
 mod transmit;
 
 pub use self::core::{Core, EventSink, QuerySink};
-use receive::Strays;
+use receive::MisroutedRate;
 
 use std::io;
 use std::sync::Arc;
@@ -154,7 +154,7 @@ pub struct Worker<C, Q, E> {
     /// For each listener of the configuration: its place in `udp`.
     udp_of: Vec<Option<usize>>,
     received: RecvBatch,
-    strays: Strays,
+    strays: MisroutedRate,
     sending: SendBatch,
     icmp: IcmpErrors,
     streams: Streams,
@@ -231,7 +231,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             udp,
             udp_of,
             received: RecvBatch::new(settings.udp_batch),
-            strays: Strays::default(),
+            strays: MisroutedRate::default(),
             sending: SendBatch::new(settings.udp_batch),
             icmp: IcmpErrors::new(),
             streams,

@@ -142,7 +142,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             if !self.core.admit(now, &flow) {
                 continue;
             }
-            let owner = if self.strays.are_many() {
+            let owner = if self.strays.is_high() {
                 let before = self.activity.enter(Component::HandOver);
                 let owner = self.core.owner_of(datagram.bytes);
                 self.activity.enter(before);
@@ -309,16 +309,16 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
 /// It is nearly zero if the kernel steers by call ([`crate::udp`]); looking for the owner before each message
 /// is read would be for nothing then. Otherwise it is half or more.
 #[derive(Debug, Default)]
-pub(super) struct Strays {
+pub(super) struct MisroutedRate {
     /// Their share, of 65,536; the last 64 or so datagrams count.
     share: u32,
 }
 
-impl Strays {
+impl MisroutedRate {
     const ALL: u32 = 1 << 16;
 
     /// Looking costs about a tenth of the reading that it saves.
-    fn are_many(&self) -> bool {
+    fn is_high(&self) -> bool {
         self.share > Self::ALL / 8
     }
 
@@ -360,18 +360,18 @@ mod tests {
 
     #[test]
     fn strays_are_looked_for_while_there_are_many() {
-        let mut strays = Strays::default();
+        let mut strays = MisroutedRate::default();
         for _ in 0..10_000 {
             strays.note(true);
         }
-        assert!(strays.are_many() && strays.share <= Strays::ALL);
+        assert!(strays.is_high() && strays.share <= MisroutedRate::ALL);
         for n in 0..10_000 {
             strays.note(n % 2 == 0);
         }
-        assert!(strays.are_many());
+        assert!(strays.is_high());
         for n in 0..10_000 {
             strays.note(n % 50 == 0);
         }
-        assert!(!strays.are_many());
+        assert!(!strays.is_high());
     }
 }

@@ -30,12 +30,12 @@ struct Entry {
 
 /// Tries of each source; see the module.
 #[derive(Debug, Default)]
-pub(crate) struct Elsewhere {
+pub(crate) struct ResponseFailover {
     /// The oldest first.
     entries: VecDeque<Entry>,
 }
 
-impl Elsewhere {
+impl ResponseFailover {
     /// Whether one more response to this source may go to the addresses in its Via. Counts it if so.
     pub(crate) fn may_try(&mut self, source: IpAddr, now: Instant) -> bool {
         let source = Source::of(source);
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn each_source_has_its_tries_and_gets_new_ones() {
-        let mut elsewhere = Elsewhere::default();
+        let mut elsewhere = ResponseFailover::default();
         for _ in 0..TRIES {
             assert!(elsewhere.may_try([192, 0, 2, 1].into(), at(1)));
         }
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn a_network_of_ipv6_is_one_source() {
-        let mut elsewhere = Elsewhere::default();
+        let mut elsewhere = ResponseFailover::default();
         let ip = |n: u16, last: u32| -> IpAddr { [0x2001, 0xdb8, 0, n, 0, 0, 0, last as u16].into() };
         assert!((0..TRIES).all(|last| elsewhere.may_try(ip(1, last), at(1))));
         assert!(!elsewhere.may_try(ip(1, 9999), at(1)));
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn no_more_are_remembered_than_the_bound() {
-        let mut elsewhere = Elsewhere::default();
+        let mut elsewhere = ResponseFailover::default();
         for n in 0..2000u32 {
             assert!(elsewhere.may_try(n.to_be_bytes().into(), at(1)));
             assert!(elsewhere.entries.len() <= MOST);

@@ -79,7 +79,7 @@ pub fn claims() -> impl Iterator<Item = (&'static [u8], Strip)> {
 
 impl Engine {
     /// Removes the claims in `message` that its source `from` may not make.
-    pub(crate) fn strip_claims(&mut self, message: &Message<'_>, from: &Flow) {
+    pub(crate) fn strip_asserted_identity(&mut self, message: &Message<'_>, from: &Flow) {
         let of = |name| message.fields_named(name).filter(|f| is_claim(message, f));
         let mut claims = of(HeaderName::PAssertedIdentity)
             .chain(of(HeaderName::Other))

@@ -16,7 +16,7 @@ const MEMORY_US: u64 = 5 * 60 * 1_000_000;
 
 /// Addresses at which TCP failed; see the module.
 #[derive(Debug, Default)]
-pub(crate) struct NoTcp {
+pub(crate) struct TcpFailureCache {
     /// The oldest first.
     entries: VecDeque<(SocketAddr, Instant)>,
 }
@@ -26,7 +26,7 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-impl NoTcp {
+impl TcpFailureCache {
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn the_oldest_leaves_and_each_has_its_time() {
         let at = |s: u64| Instant::from_micros(s * 1_000_000);
-        let mut memory = NoTcp::default();
+        let mut memory = TcpFailureCache::default();
         for port in 0..300 {
             memory.note(address(port), at(u64::from(port)));
             assert!(memory.entries.len() <= MOST);
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn what_works_is_forgotten_however_it_is_written() {
-        let mut memory = NoTcp::default();
+        let mut memory = TcpFailureCache::default();
         memory.note("[::ffff:192.0.2.1]:5060".parse().unwrap(), Instant::ORIGIN);
         assert!(memory.has(address(5060), Instant::ORIGIN));
         memory.forget(address(5061));
