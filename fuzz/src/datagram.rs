@@ -1,7 +1,7 @@
 //! Any bytes as a datagram: parsed, then everything is read. The short way to a Call-ID, by which
 //! datagrams find their worker, agrees with the parser.
 
-use sip_core::owner;
+use sip_core::affinity;
 use sip_message::{HeaderIndex, HeaderName};
 
 use crate::message;
@@ -14,7 +14,7 @@ pub fn run(bytes: &[u8]) {
         return;
     };
     if parsed.defect().is_none()
-        && let Some(call_id) = owner::call_id_of(bytes)
+        && let Some(call_id) = affinity::call_id_of(bytes)
     {
         assert_eq!(parsed.value(HeaderName::CallId), Some(call_id), "both ways to it");
     }

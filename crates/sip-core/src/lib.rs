@@ -7,7 +7,7 @@
 //! [`endpoint::Endpoint`] is the only entry point. Modules import downwards only, in this order:
 //! `endpoint`, `request_path`, `proxy`, `engine`, `registrar`, `shared`, `auth`, `location`,
 //! `resolve`, `transaction`, `timer`, `admission`, `config`, `dispatcher`, `transport`, `query`,
-//! `event`, `limits`, `owner`, `id`, `keys`, `time`, `slab`, `spelling`, `activity`.
+//! `event`, `limits`, `affinity`, `id`, `keys`, `time`, `slab`, `spelling`, `activity`.
 //!
 //! A panic is a bug; malformed input never causes one.
 #![no_std]
@@ -18,6 +18,7 @@ extern crate alloc;
 
 pub mod activity;
 pub mod admission;
+pub mod affinity;
 pub mod auth;
 pub mod config;
 pub mod dispatcher;
@@ -28,7 +29,6 @@ pub mod id;
 pub mod keys;
 pub mod limits;
 pub mod location;
-pub mod owner;
 mod proxy;
 pub mod query;
 mod registrar;

@@ -1,6 +1,7 @@
 //! The core from outside, a message at a time: a module for each subject.
 
 mod abuse;
+mod affinity;
 #[path = "common/digest.rs"]
 mod agent;
 mod auth;
@@ -13,7 +14,6 @@ mod forking;
 mod forks;
 mod forwarding;
 mod groups;
-mod owner;
 mod proxy;
 mod redirect;
 mod refusals;

@@ -26,6 +26,7 @@ use crate::shared::SharedState;
 pub use crate::engine::Keys;
 pub use crate::engine::asserted_identity::{Strip, claims};
 
+use crate::affinity;
 use crate::config::Config;
 use crate::engine::effects::ServerEvent;
 use crate::engine::reply::Status;
@@ -33,7 +34,6 @@ use crate::engine::waiting::Purpose;
 use crate::engine::{Engine, Wake};
 use crate::event::{Calls, Counters, Event, Gauges};
 use crate::id::{ConnId, QueryId, WorkerId};
-use crate::owner;
 use crate::proxy::flawed::Flaw;
 use crate::proxy::response::Outcome;
 use crate::query::{Answer, Query, QueryKind};
@@ -106,7 +106,7 @@ impl Endpoint {
         if !self.engine.holds_state {
             return None;
         }
-        let call_id = owner::call_id_of(bytes)?;
+        let call_id = affinity::call_id_of(bytes)?;
         let other = self.engine.other_owner(call_id)?;
         // REGISTER holds no state that must meet other messages. Methods are case-sensitive
         // (RFC 3261 §7.1).

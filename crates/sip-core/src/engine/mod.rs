@@ -35,13 +35,13 @@ use smallvec::SmallVec;
 use self::seed::Seed;
 use crate::activity::{Activity, Component};
 use crate::admission::Admission;
+use crate::affinity::worker_of;
 use crate::auth::verify::Authenticator;
 use crate::config::{Config, StateMode};
 use crate::dispatcher::Group;
 use crate::event::{Calls, Counters, Event};
 use crate::id::{ConnId, QueryId, WorkerId};
 use crate::location::codec::BindingRef;
-use crate::owner::owner;
 use crate::query::Query;
 use crate::resolve::Cache;
 use crate::shared::SharedState;
@@ -134,7 +134,7 @@ pub(crate) struct ServerUser {
 
 /// The user of a client transaction.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Owner {
+pub(crate) enum TransactionUser {
     /// It is a branch of this server transaction.
     Server(ServerKey),
     /// It sends a CANCEL or BYE of ours; no server transaction waits for its response.
@@ -178,7 +178,7 @@ pub(crate) enum Course {
 /// What the proxy keeps beside a client transaction.
 #[derive(Debug)]
 pub(crate) struct ClientUser {
-    pub(crate) owner: Owner,
+    pub(crate) owner: TransactionUser,
     /// Number of the target in the server transaction's context.
     pub(crate) target: u8,
     /// Timer C (RFC 3261 §16.6 step 11), or, until something comes, the wait for that.
@@ -205,7 +205,7 @@ pub(crate) struct ClientUser {
 }
 
 impl ClientUser {
-    pub(crate) fn new(owner: Owner) -> Self {
+    pub(crate) fn new(owner: TransactionUser) -> Self {
         Self {
             owner,
             target: 0,
@@ -226,8 +226,8 @@ impl ClientUser {
     /// The server transaction that it serves.
     pub(crate) const fn server(&self) -> Option<ServerKey> {
         match self.owner {
-            Owner::Server(key) => Some(key),
-            Owner::Detached | Owner::Probe(_) => None,
+            TransactionUser::Server(key) => Some(key),
+            TransactionUser::Detached | TransactionUser::Probe(_) => None,
         }
     }
 }
@@ -501,7 +501,7 @@ impl Engine {
 
     /// The worker that owns `call_id`, if it is another than this.
     pub(crate) fn other_owner(&self, call_id: &[u8]) -> Option<WorkerId> {
-        let owner = owner(call_id, self.config.workers);
+        let owner = worker_of(call_id, self.config.workers);
         (owner != self.worker).then_some(owner)
     }
 

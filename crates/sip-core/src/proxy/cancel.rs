@@ -5,7 +5,7 @@ use sip_message::Method;
 use super::branch::client_hash;
 use crate::engine::effects::write_derived;
 use crate::engine::reply::{Reply, Status};
-use crate::engine::{ClientUser, Engine, Owner, Wake};
+use crate::engine::{ClientUser, Engine, TransactionUser, Wake};
 use crate::time::Millis;
 use crate::transaction::Timer;
 use crate::transaction::table::{ClientKey, ServerKey};
@@ -72,7 +72,7 @@ impl Engine {
         let user = ClientUser {
             peer: client.user.peer.clone(),
             pin: client.user.pin,
-            ..ClientUser::new(Owner::Detached)
+            ..ClientUser::new(TransactionUser::Detached)
         };
         let request = core::mem::take(&mut client.request);
         let mut text = core::mem::take(&mut self.scratch);

@@ -18,7 +18,7 @@ use super::response::Outcome;
 use crate::engine::context::TargetState;
 use crate::engine::effects::{ClientEvent, ServerEvent};
 use crate::engine::reply::Status;
-use crate::engine::{ClientUser, Course, Engine, Owner};
+use crate::engine::{ClientUser, Course, Engine, TransactionUser};
 use crate::event::{Event, RefusalCause};
 use crate::transaction::Passed;
 use crate::transaction::table::{ClientKey, ServerKey};
@@ -233,7 +233,7 @@ impl Engine {
             let user = ClientUser {
                 peer,
                 pin,
-                ..ClientUser::new(Owner::Detached)
+                ..ClientUser::new(TransactionUser::Detached)
             };
             self.begin_client(bye_hash, false, flow, &bye, user, None);
         }

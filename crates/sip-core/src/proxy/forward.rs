@@ -19,7 +19,7 @@ use crate::engine::place::PlaceId;
 use crate::engine::request::{Authorized, Request};
 use crate::engine::secrets::Branched;
 use crate::engine::seed::Seed;
-use crate::engine::{ClientUser, Course, Engine, Owner, Pin};
+use crate::engine::{ClientUser, Course, Engine, Pin, TransactionUser};
 use crate::id::ListenerId;
 use crate::resolve::{Candidate, Candidates};
 use crate::time::Millis;
@@ -368,7 +368,7 @@ impl Engine {
             pin: plan.pin,
             is_contact: plan.is_contact,
             seed,
-            ..ClientUser::new(Owner::Server(plan.server))
+            ..ClientUser::new(TransactionUser::Server(plan.server))
         };
         // Timer C is an INVITE's; a request of any method may wait for the first sign of life.
         let wait = match (plan.reply_timeout_ms, invite) {

@@ -13,7 +13,7 @@ use super::hop::Hop;
 use crate::config::Listener;
 use crate::dispatcher::Group;
 use crate::engine::secrets::write_hex;
-use crate::engine::{ClientUser, Engine, Owner, Probe, Wake};
+use crate::engine::{ClientUser, Engine, Probe, TransactionUser, Wake};
 use crate::event::Event;
 use crate::id::WorkerId;
 use crate::resolve::Located;
@@ -120,7 +120,7 @@ impl Engine {
         write_options(&mut text, egress, start, &member.hop.uri, unique, &call_id);
         let user = ClientUser {
             peer,
-            ..ClientUser::new(Owner::Probe(probe))
+            ..ClientUser::new(TransactionUser::Probe(probe))
         };
         let patience = Millis(group.reply_timeout_ms);
         let hash = client_hash(unique as u64, Method::Options);
@@ -165,7 +165,7 @@ impl Engine {
     }
 
     fn probed(&self, key: ClientKey) -> Option<(Arc<Group>, u16)> {
-        let Owner::Probe(probe) = self.table.client(key)?.user.owner else {
+        let TransactionUser::Probe(probe) = self.table.client(key)?.user.owner else {
             return None;
         };
         // A probe of an older configuration says nothing about the members of this one.

@@ -14,7 +14,7 @@ use crate::engine::effects::{ClientEvent, ServerEvent};
 use crate::engine::reply::Status;
 use crate::engine::secrets::BranchInput;
 use crate::engine::seed::{Seed, Turn};
-use crate::engine::{Course, Engine, Owner, Pin};
+use crate::engine::{Course, Engine, Pin, TransactionUser};
 use crate::event::{Event, RefusalCause};
 use crate::id::{ConnId, WorkerId};
 use crate::time::Instant;
@@ -310,9 +310,9 @@ impl Engine {
     #[cold]
     pub(super) fn own_request_answered(&mut self, key: ClientKey, status: u16) {
         match self.table.client(key).map(|client| client.user.owner) {
-            Some(Owner::Probe(_)) => self.probe_answered(key, status),
+            Some(TransactionUser::Probe(_)) => self.probe_answered(key, status),
             // After a CANCEL the response to the INVITE is what counts.
-            Some(Owner::Detached | Owner::Server(_)) | None => {}
+            Some(TransactionUser::Detached | TransactionUser::Server(_)) | None => {}
         }
     }
 
@@ -469,7 +469,7 @@ impl Engine {
         let (remote, target, pin) = (client.to.remote, client.user.target, client.user.pin);
         let (is_contact, is_silent) = (client.user.is_contact, !client.user.provisional);
         let (server, given_up) = (client.user.server(), client.user.cancel_wanted);
-        let probe = matches!(client.user.owner, Owner::Probe(_));
+        let probe = matches!(client.user.owner, TransactionUser::Probe(_));
         let told = self.client_event(key, event, None);
         let timed_out = match told {
             Some(Passed::TimedOut) => true,
@@ -582,7 +582,7 @@ impl Engine {
         client.user.timer_c = None;
         let (target, remote, is_contact) = (client.user.target, client.to.remote, client.user.is_contact);
         let Some(server) = client.user.server() else {
-            if matches!(client.user.owner, Owner::Probe(_)) {
+            if matches!(client.user.owner, TransactionUser::Probe(_)) {
                 self.probe_failed(key);
                 self.forget_client(key);
             }

@@ -258,7 +258,7 @@ impl Engine {
                 return None;
             }
         }
-        if progress.any_account_of == 0 && !self.owns(request, domain, credentials.username) {
+        if progress.any_account_of == 0 && !self.may_use_identity(request, domain, credentials.username) {
             self.counters.auth_rejected += 1;
             self.note_failure(request, &domain.name, credentials, AuthFailure::NotOwner);
             let status = Status::FORBIDDEN.because(RefusalCause::NotOwner);
@@ -298,7 +298,7 @@ impl Engine {
 
     /// Whether the account `username` may use the identities of this request: From, and
     /// P-Preferred-Identity if there; To for REGISTER (RFC 3261 §10.3 step 4, RFC 3325 §9.1).
-    fn owns(&self, request: &Request<'_>, domain: &Domain, username: &[u8]) -> bool {
+    fn may_use_identity(&self, request: &Request<'_>, domain: &Domain, username: &[u8]) -> bool {
         let mut user = Vec::with_capacity(username.len());
         unquote(username, &mut user);
         let user_len = self.user_part(domain, &user).len();

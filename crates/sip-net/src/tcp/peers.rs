@@ -9,8 +9,8 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use sip_core::activity::Component;
+use sip_core::affinity::call_id_of;
 use sip_core::id::{ConnId, ListenerId};
-use sip_core::owner::call_id_of;
 use sip_core::transport::{Flow, PeerName, Transport};
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 

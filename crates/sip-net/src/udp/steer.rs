@@ -2,7 +2,7 @@
 //!
 //! Sockets that share an address by `SO_REUSEPORT` get datagrams by a hash of the addresses: all of
 //! one busy peer's go to one worker. This classic BPF program (bpf(4); no privilege is needed)
-//! computes [`sip_core::owner::owner`] instead: what belongs to one call comes to the worker that
+//! computes [`sip_core::affinity::worker_of`] instead: what belongs to one call comes to the worker that
 //! holds its state, in the order in which it came to the machine, and one peer's calls spread over
 //! all workers.
 //!
@@ -17,7 +17,7 @@ use std::io;
 use std::os::fd::AsFd;
 
 use libc::sock_filter;
-use sip_core::owner::{MULTIPLIER, SEED, SHIFT, WORDS};
+use sip_core::affinity::{MULTIPLIER, SEED, SHIFT, WORDS};
 
 use crate::sys;
 

@@ -2,8 +2,8 @@
 
 use super::*;
 use proptest::prelude::*;
+use sip_core::affinity::worker_of;
 use sip_core::id::WorkerId;
-use sip_core::owner::owner;
 
 use crate::udp::{RecvBatch, UdpOptions, UdpSocket, wait_for_delivery};
 
@@ -87,7 +87,7 @@ fn the_program_finds_a_call_id_wherever_it_stands() {
         let text = message(&format!("Call-ID: {id}\r\n"), filler);
         assert_eq!(
             WorkerId(run(&longest, text.as_bytes()) as u16),
-            owner(id.as_bytes(), 3),
+            worker_of(id.as_bytes(), 3),
             "{text}"
         );
     }
@@ -102,7 +102,7 @@ fn every_length_of_a_call_id_is_hashed_alike() {
             let text = message(&line, len);
             assert_eq!(
                 WorkerId(run(&program, text.as_bytes()) as u16),
-                owner(id.as_bytes(), 256)
+                worker_of(id.as_bytes(), 256)
             );
         }
     }
@@ -149,7 +149,7 @@ proptest! {
         text.extend_from_slice(&id);
         text.extend_from_slice(b"\r\n\r\n");
         let result = run(&program, &text);
-        prop_assert!(result == UNDECIDED || result == u32::from(owner(&id, 5).0));
+        prop_assert!(result == UNDECIDED || result == u32::from(worker_of(&id, 5).0));
     }
 }
 
@@ -192,8 +192,8 @@ fn the_kernel_gives_each_call_to_its_worker() {
             while batch.receive(socket).unwrap() > 0 {
                 for index in 0..batch.len() {
                     let bytes = batch.datagram(index).unwrap().bytes;
-                    let id = sip_core::owner::call_id_of(bytes).unwrap();
-                    assert_eq!(owner(id, 3), WorkerId(worker));
+                    let id = sip_core::affinity::call_id_of(bytes).unwrap();
+                    assert_eq!(worker_of(id, 3), WorkerId(worker));
                     seen[usize::from(worker)] += 1;
                 }
             }

@@ -52,7 +52,7 @@ fn hash(call_id: &[u8]) -> u32 {
 }
 
 /// The worker, one of `workers`, that holds the state of this Call-ID.
-pub fn owner(call_id: &[u8], workers: u16) -> WorkerId {
+pub fn worker_of(call_id: &[u8], workers: u16) -> WorkerId {
     if workers <= 1 {
         return WorkerId(0);
     }
@@ -127,7 +127,7 @@ mod tests {
                         3 => format!("{:08x}-{:04x}@a.example", n.wrapping_mul(0x9e37_79b9), n % 7),
                         _ => format!("{}{n:05}", "a".repeat(59)),
                     };
-                    count[usize::from(owner(id.as_bytes(), workers).0)] += 1;
+                    count[usize::from(worker_of(id.as_bytes(), workers).0)] += 1;
                 }
                 let fair = 16_000 / u32::from(workers);
                 for n in &count[..usize::from(workers)] {
@@ -142,8 +142,8 @@ mod tests {
 
     #[test]
     fn one_worker_owns_everything() {
-        assert_eq!(owner(b"a", 1), WorkerId(0));
-        assert_eq!(owner(b"a", 0), WorkerId(0));
+        assert_eq!(worker_of(b"a", 1), WorkerId(0));
+        assert_eq!(worker_of(b"a", 0), WorkerId(0));
     }
 
     #[test]
