@@ -268,7 +268,7 @@ impl<'a> Message<'a> {
         let missing = HeaderError::Missing(HeaderName::Via);
         let (text, len) = self.value_on(HeaderName::Via).ok_or(missing)?;
         // Nearly always the first field holds one value.
-        if let Some(via) = header::usual_via(text, len) {
+        if let Some(via) = header::via_fast_path(text, len) {
             return Ok(via);
         }
         let text = match text.get(..len) {
@@ -287,7 +287,7 @@ impl<'a> Message<'a> {
         // Nearly always each has a field of its own.
         if let (Some(first), Some(second)) = (fields.next(), fields.next())
             && find(self.field_value(first), b',').is_none()
-            && let Some(via) = header::usual_via(
+            && let Some(via) = header::via_fast_path(
                 self.bytes.get(second.value as usize..).unwrap_or_default(),
                 (second.value_end - second.value) as usize,
             )

@@ -3,8 +3,8 @@
 mod auth;
 mod contact;
 mod cseq;
+mod fast_path;
 mod name_addr;
-mod usual;
 mod via;
 
 use core::fmt;
@@ -12,8 +12,8 @@ use core::fmt;
 pub use auth::{AuthParams, AuthValue};
 pub use contact::{Contact, Contacts};
 pub use cseq::CSeq;
+pub(crate) use fast_path::via as via_fast_path;
 pub use name_addr::NameAddr;
-pub(crate) use usual::via as usual_via;
 pub use via::Via;
 
 use crate::message::Message;

@@ -22,7 +22,7 @@ pub struct NameAddr<'a> {
 impl<'a> NameAddr<'a> {
     /// Reads the value that is the first `len` bytes of `text`, part of a message.
     pub(crate) fn parse_in(text: &'a [u8], len: usize) -> Option<Self> {
-        super::usual::name_addr(text, len).or_else(|| Self::parse_any(text.get(..len)?))
+        super::fast_path::name_addr(text, len).or_else(|| Self::parse_any(text.get(..len)?))
     }
 
     /// Reads all of `text`. Of the URI only the characters are examined.

@@ -50,7 +50,7 @@ impl<'a> Known<'a> {
 impl<'a> Via<'a> {
     /// Reads one value.
     pub fn parse(text: &'a [u8]) -> Option<Self> {
-        super::usual::via(text, text.len()).or_else(|| Self::parse_any(text))
+        super::fast_path::via(text, text.len()).or_else(|| Self::parse_any(text))
     }
 
     /// Reads one value, however it is written.

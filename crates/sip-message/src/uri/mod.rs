@@ -1,7 +1,7 @@
 //! SIP, SIPS and TEL URIs (RFC 3261 §19.1, RFC 3966), borrowed.
 
 mod compare;
-mod usual;
+mod fast_path;
 
 use core::fmt;
 
@@ -104,7 +104,7 @@ impl<'a> Uri<'a> {
     pub fn parse(text: &'a [u8]) -> Result<Self, UriError> {
         // The usual scheme first.
         if let [b's' | b'S', b'i' | b'I', b'p' | b'P', b':', rest @ ..] = text {
-            if let Some(uri) = usual::sip(text, rest) {
+            if let Some(uri) = fast_path::sip(text, rest) {
                 return Ok(Self::Sip(uri));
             }
             check_characters(rest)?;
