@@ -129,7 +129,7 @@ impl Target {
 
 /// What all branches of a request have in common.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct BranchPolicy {
     /// Stay in the dialog's path.
     pub(crate) record_route: bool,
     /// Timer C, milliseconds.
@@ -160,7 +160,7 @@ pub(crate) struct Decided {
 pub(crate) struct Context {
     pub(crate) targets: Vec<Target>,
     pub(crate) decided: Decided,
-    pub(crate) shape: Shape,
+    pub(crate) shape: BranchPolicy,
     /// The group that the targets are members of.
     pub(crate) group: Option<Arc<Group>>,
     pub(crate) best: Best,
@@ -190,7 +190,7 @@ pub(crate) enum Step {
 const MOST_BREADTH: u32 = 60;
 
 impl Context {
-    pub(crate) fn new(targets: Vec<Target>, shape: Shape) -> Self {
+    pub(crate) fn new(targets: Vec<Target>, shape: BranchPolicy) -> Self {
         Self {
             targets,
             decided: Decided::default(),
@@ -556,7 +556,7 @@ const fn rank(status: u16) -> u8 {
 mod tests {
     use super::*;
 
-    const SHAPE: Shape = Shape {
+    const SHAPE: BranchPolicy = BranchPolicy {
         record_route: true,
         c_ms: 180_000,
         recurse: false,

@@ -14,7 +14,7 @@ use super::branch::{OurVia, client_hash, write_via};
 use super::flow_token::{RouteFlow, flow_of_contact};
 use crate::activity::Component;
 use crate::config::StateMode;
-use crate::engine::context::{Context, Decided, Shape, Target, TargetState};
+use crate::engine::context::{BranchPolicy, Context, Decided, Target, TargetState};
 use crate::engine::place::PlaceId;
 use crate::engine::request::{Authorized, Request};
 use crate::engine::secrets::Branched;
@@ -28,7 +28,7 @@ use crate::transport::{Flow, PeerName, Proof, Transport, via};
 
 /// What routing decided about a request with one target, beside the edits that it already made.
 #[derive(Clone, Debug)]
-pub(crate) struct Decision<'a> {
+pub(crate) struct RouteDecision<'a> {
     pub(crate) authorized: Authorized,
     /// The addresses to try, in order.
     pub(crate) candidates: Candidates,
@@ -40,7 +40,7 @@ pub(crate) struct Decision<'a> {
     pub(crate) flow: Option<Flow>,
     /// State to keep.
     pub(crate) state: StateMode,
-    pub(crate) shape: Shape,
+    pub(crate) shape: BranchPolicy,
     /// The Request-URI or Route that leaves is SIPS.
     pub(crate) secure: bool,
     /// The registered contact and its Path, if the target is one.
@@ -55,7 +55,7 @@ pub(crate) struct Decision<'a> {
     pub(crate) from: Option<IpAddr>,
 }
 
-impl Decision<'_> {
+impl RouteDecision<'_> {
     fn back(&self) -> Option<RouteFlow> {
         let (contact, _) = self.contact?;
         flow_of_contact(contact, self.flow?, self.pin == Pin::Registration)
@@ -77,7 +77,7 @@ pub(crate) struct Branch {
     pub(crate) back: Option<RouteFlow>,
     /// It may leave by TCP instead, if it is too long for a datagram.
     pub(crate) may_switch: bool,
-    pub(crate) shape: Shape,
+    pub(crate) shape: BranchPolicy,
     /// The Request-URI or Route that leaves is SIPS.
     pub(crate) secure: bool,
     /// Max-Breadth to write.
@@ -90,14 +90,14 @@ pub(crate) struct Branch {
 
 /// The input of a forwarded request's edits, beside the request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Leaving {
+pub(super) struct EgressEdits {
     branch: Branched,
     /// Number of the branch among those of this request.
     number: u8,
     pub(super) to: Flow,
     /// See [`Branch::is_contact`].
     pub(super) is_contact: bool,
-    pub(super) shape: Shape,
+    pub(super) shape: BranchPolicy,
     pub(super) secure: bool,
     pub(super) back: Option<RouteFlow>,
     breadth: Option<u32>,
@@ -119,7 +119,7 @@ impl Engine {
         &mut self,
         request: &Request<'_>,
         server: Option<ServerKey>,
-        decision: &Decision<'_>,
+        decision: &RouteDecision<'_>,
     ) -> Result<(), NotSent> {
         let ingress = request.flow.listener;
         let (at, to) = match decision.flow {
@@ -186,7 +186,7 @@ impl Engine {
     }
 
     /// The decision that further branches begin from.
-    fn decided(&self, decision: &Decision<'_>) -> Decided {
+    fn decided(&self, decision: &RouteDecision<'_>) -> Decided {
         let mut edits = Edits::new();
         edits.copy_from(&self.edits);
         Decided {
@@ -199,12 +199,12 @@ impl Engine {
     fn forward_stateless(
         &mut self,
         request: &Request<'_>,
-        decision: &Decision<'_>,
+        decision: &RouteDecision<'_>,
         to: Flow,
         may_switch: bool,
     ) {
         self.activity.enter(Component::Build);
-        let leaving = Leaving {
+        let leaving = EgressEdits {
             branch: self.secrets.branch(&request.branch_input(), 0),
             number: 0,
             to,
@@ -242,7 +242,7 @@ impl Engine {
         &mut self,
         request: &Request<'_>,
         (server, client): (ServerKey, ClientKey),
-        decision: &Decision<'_>,
+        decision: &RouteDecision<'_>,
         next: usize,
         decided: Decided,
     ) {
@@ -338,7 +338,7 @@ impl Engine {
         let number = self.table.live(plan.server).map_or(0, |s| s.user.branches.len());
         let number = u8::try_from(number).unwrap_or(u8::MAX);
         let branch = self.secrets.branch(&request.branch_input(), number);
-        let leaving = Leaving {
+        let leaving = EgressEdits {
             branch,
             number,
             to: plan.to,
@@ -403,7 +403,7 @@ impl Engine {
     /// The edits that every forwarded request gets: received, Max-Forwards, Record-Route, Via (§16.6
     /// steps 3, 4, 8) and, toward a stream, Content-Length. Returns the seed of the caller's mark in
     /// the responses.
-    fn final_edits(&mut self, request: &Request<'_>, leaving: &Leaving) -> Option<Seed> {
+    fn final_edits(&mut self, request: &Request<'_>, leaving: &EgressEdits) -> Option<Seed> {
         let to = leaving.to;
         let message = &request.message;
         let egress = self.config.listeners.get(usize::from(to.listener.0))?;

@@ -12,7 +12,7 @@ use sip_message::header::NameAddr;
 use sip_message::{HeaderName, Method, SipUri};
 
 use super::flow_token::{Dialog, RouteFlow, TokenOwner};
-use super::forward::Leaving;
+use super::forward::EgressEdits;
 use super::hop::Hop;
 use super::mark::{Ends, Mark};
 use crate::config::{Config, Listener};
@@ -97,7 +97,7 @@ impl Engine {
 
     /// Whether this server stays in the path of the dialog that a request begins. If a side is
     /// reached by its flow only, this server stays whatever the rule says.
-    pub(super) fn stay(&self, request: &Request<'_>, leaving: &Leaving) -> Option<Stay> {
+    pub(super) fn stay(&self, request: &Request<'_>, leaving: &EgressEdits) -> Option<Stay> {
         let call_id = request.call_id;
         let (caller_tag, (mark, seed), flows) = if begins_dialog(request) {
             let flows = [self.flow_of_sender(request), leaving.back];
@@ -169,7 +169,7 @@ impl Engine {
     }
 
     /// The ends of the dialog that a request begins.
-    fn ends(&self, request: &Request<'_>, leaving: &Leaving) -> Ends {
+    fn ends(&self, request: &Request<'_>, leaving: &EgressEdits) -> Ends {
         let config = &self.config;
         let mut ends = Ends {
             is_subscription: matches!(request.method, Method::Subscribe | Method::Refer),
@@ -198,7 +198,7 @@ impl Engine {
     /// The place to which a request goes: that of its rule, unless a 3xx led elsewhere. A user
     /// chooses its contact, which can only name a denied destination. A contact that is reached by
     /// its connection is what it says.
-    fn place_of_callee(&self, leaving: &Leaving) -> PlaceId {
+    fn place_of_callee(&self, leaving: &EgressEdits) -> PlaceId {
         let ip = leaving.to.remote.ip();
         let place = leaving.shape.place;
         let is_there = || !leaving.shape.recurse || self.places_of(HostRef::Ip(ip)).contains(&place);
@@ -243,7 +243,7 @@ impl Stay {
         &'a self,
         config: &'a Config,
         from: Flow,
-        leaving: &Leaving,
+        leaving: &EgressEdits,
     ) -> Option<RecordRoute<'a>> {
         let listener = |flow: Flow| config.listeners.get(usize::from(flow.listener.0));
         Some(RecordRoute {

@@ -50,7 +50,7 @@ pub(crate) fn may_switch(candidate: &Candidate) -> bool {
 
 /// A request, written for one listener, that is to leave by another.
 #[derive(Clone, Copy, Debug)]
-struct Move {
+struct TransportSwitch {
     ingress: ListenerId,
     from: ListenerId,
     to: ListenerId,
@@ -85,7 +85,7 @@ impl Engine {
             self.counters.kept_on_udp += 1;
             return false;
         }
-        let moved = Move {
+        let moved = TransportSwitch {
             ingress,
             from: to.listener,
             to: stream.listener,
@@ -118,7 +118,7 @@ impl Engine {
         let in_vain = self.tcp_failures.has(to.remote, self.now.instant);
         let by = if in_vain { to } else { stream };
         let [old, new] = [0, SWITCHED].map(|number| self.secrets.branch(&request.branch_input(), number));
-        let moved = Move {
+        let moved = TransportSwitch {
             ingress,
             from: to.listener,
             to: by.listener,
@@ -208,7 +208,7 @@ impl Engine {
 
     fn by_udp(&mut self, stream: Flow, ingress: ListenerId, text: &mut Vec<u8>) -> Option<Flow> {
         let to = self.by(Transport::Udp, stream, ingress)?;
-        let moved = Move {
+        let moved = TransportSwitch {
             ingress,
             from: stream.listener,
             to: to.listener,
@@ -236,7 +236,7 @@ impl Engine {
 
     /// Rewrites a message for another listener: our Via, our Record-Route, and Content-Length if a
     /// stream needs one. Returns whether it could.
-    fn readdress(&mut self, text: &mut Vec<u8>, moved: &Move) -> bool {
+    fn readdress(&mut self, text: &mut Vec<u8>, moved: &TransportSwitch) -> bool {
         let mut edits = Edits::new();
         let mut new = Vec::with_capacity(text.len() + 64);
         let done = self.with_message(text, |engine, message| {
@@ -255,7 +255,7 @@ impl Engine {
     }
 
     /// Rewrites the topmost Via. `None`: it is not as we wrote it.
-    fn move_via(&self, edits: &mut Edits, message: &Message<'_>, moved: &Move) -> Option<()> {
+    fn move_via(&self, edits: &mut Edits, message: &Message<'_>, moved: &TransportSwitch) -> Option<()> {
         let field = message.fields_named(HeaderName::Via).next()?;
         let start = field.start as usize;
         let line = message.source().get(start..field.end as usize)?;
@@ -289,7 +289,12 @@ impl Engine {
     }
 
     /// Rewrites the topmost Record-Route lines, if they are what we write for the way that is left.
-    fn move_record_route(&self, edits: &mut Edits, message: &Message<'_>, moved: &Move) -> Option<()> {
+    fn move_record_route(
+        &self,
+        edits: &mut Edits,
+        message: &Message<'_>,
+        moved: &TransportSwitch,
+    ) -> Option<()> {
         let first = message.fields_named(HeaderName::RecordRoute).next()?;
         let listener = |id: ListenerId| self.config.listeners.get(usize::from(id.0));
         let ingress = listener(moved.ingress)?;

@@ -7,7 +7,7 @@ use sip_message::{Method, Uri};
 use smallvec::SmallVec;
 
 use super::Progress;
-use super::route::{Plan, Way};
+use super::route::{RoutePlan, Way};
 use crate::config::StateMode;
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
@@ -20,7 +20,12 @@ const MAX_OWN: usize = 16;
 
 impl Engine {
     /// Sends a request to the registered contacts (§16.5, RFC 3327 §5.3).
-    pub(super) fn follow_location(&mut self, request: &Request<'_>, progress: Progress, plan: &Plan<'_>) {
+    pub(super) fn follow_location(
+        &mut self,
+        request: &Request<'_>,
+        progress: Progress,
+        plan: &RoutePlan<'_>,
+    ) {
         let count = self.look_up(request);
         let count = self.resolve_own(request, count);
         if count == 0 {
@@ -103,7 +108,7 @@ impl Engine {
         &mut self,
         request: &Request<'_>,
         progress: Progress,
-        plan: &Plan<'_>,
+        plan: &RoutePlan<'_>,
         target: &LocationTarget,
     ) {
         let contact = Some((target.contact.as_slice(), target.path.as_slice()));

@@ -7,7 +7,7 @@ use super::Progress;
 use super::in_dialog::Position;
 use super::matching::Matched;
 use crate::config::{Action, Relay, RelayTarget, StateMode};
-use crate::engine::context::Shape;
+use crate::engine::context::BranchPolicy;
 use crate::engine::reply::Status;
 use crate::engine::request::{Authorized, Request};
 use crate::engine::waiting::MAX_ASKED;
@@ -15,7 +15,7 @@ use crate::engine::{Engine, Pin, is_sips};
 use crate::event::RefusalCause;
 use crate::proxy::allowed::denied;
 use crate::proxy::flow_token::RouteFlow;
-use crate::proxy::forward::{Decision, NotSent};
+use crate::proxy::forward::{NotSent, RouteDecision};
 use crate::proxy::hop::{Hop, first_hop};
 use crate::proxy::response::reason_of_gone;
 use crate::resolve::{Candidates, Located};
@@ -23,12 +23,12 @@ use crate::transport::{Flow, NextHop, PeerName};
 
 /// The routing decision of the rules, before name service.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Plan<'c> {
+pub(super) struct RoutePlan<'c> {
     pub(super) matched: Matched<'c>,
     pub(super) authorized: Authorized,
     pub(super) position: &'c Position<'c>,
     pub(super) state: StateMode,
-    pub(super) shape: Shape,
+    pub(super) shape: BranchPolicy,
 }
 
 /// How the one target of a request is reached.
@@ -76,7 +76,7 @@ impl Engine {
         position: &'c Position<'c>,
         matched: Matched<'c>,
         authorized: Authorized,
-    ) -> Plan<'c> {
+    ) -> RoutePlan<'c> {
         let (config, rule) = (&self.config, matched.rule);
         let relay = rule.and_then(|r| match &r.action {
             Action::Relay(relay) => Some(relay),
@@ -90,12 +90,12 @@ impl Engine {
             && position.next_route.is_none()
             && !matches!(request.method, Method::Ack | Method::Cancel)
             && self.own_domain_of(&request.uri).is_some();
-        Plan {
+        RoutePlan {
             matched,
             authorized,
             position,
             state,
-            shape: Shape {
+            shape: BranchPolicy {
                 record_route: !position.in_dialog && rule.is_none_or(|r| r.record_route),
                 c_ms: timeout_ms.unwrap_or(config.timers.c_ms),
                 recurse,
@@ -106,7 +106,7 @@ impl Engine {
     }
 
     /// Sends the request by Route, dialog or rule.
-    fn follow(&mut self, request: &Request<'_>, progress: Progress, plan: &Plan<'_>) {
+    fn follow(&mut self, request: &Request<'_>, progress: Progress, plan: &RoutePlan<'_>) {
         if let Some(next) = &plan.position.next_route {
             return self.follow_route(request, progress, plan, next);
         }
@@ -124,7 +124,7 @@ impl Engine {
         &mut self,
         request: &Request<'_>,
         progress: Progress,
-        plan: &Plan<'_>,
+        plan: &RoutePlan<'_>,
         next: &NameAddr<'_>,
     ) {
         let Some(uri) = next.sip_uri() else {
@@ -162,7 +162,13 @@ impl Engine {
 
     /// Sends a request by the flow that our Route names, on that connection or not at all (RFC 5626
     /// §5.3.1). If that is not the only way, the Request-URI comes behind it.
-    fn follow_flow(&mut self, request: &Request<'_>, progress: Progress, plan: &Plan<'_>, route: RouteFlow) {
+    fn follow_flow(
+        &mut self,
+        request: &Request<'_>,
+        progress: Progress,
+        plan: &RoutePlan<'_>,
+        route: RouteFlow,
+    ) {
         let flow = route.flow;
         let listener = self.config.listeners.get(usize::from(flow.listener.0));
         if listener.is_none_or(|l| l.transport != flow.transport) {
@@ -180,7 +186,7 @@ impl Engine {
 
     /// Follows the Request-URI in a dialog, without more Route: it is the peer, or names a user of
     /// ours.
-    fn follow_target(&mut self, request: &Request<'_>, progress: Progress, plan: &Plan<'_>) {
+    fn follow_target(&mut self, request: &Request<'_>, progress: Progress, plan: &RoutePlan<'_>) {
         match &request.uri {
             Uri::Sip(uri) => {
                 if uri.user.is_some() && self.own_domain_of(&request.uri).is_some() {
@@ -195,7 +201,7 @@ impl Engine {
     }
 
     /// Follows the rule of a new request; without one, location for domains of ours, else 403.
-    fn follow_rule(&mut self, request: &Request<'_>, progress: Progress, plan: &Plan<'_>) {
+    fn follow_rule(&mut self, request: &Request<'_>, progress: Progress, plan: &RoutePlan<'_>) {
         let Some(rule) = plan.matched.rule else {
             if self.own_domain_of(&request.uri).is_some() {
                 return self.follow_location(request, progress, plan);
@@ -213,7 +219,13 @@ impl Engine {
         }
     }
 
-    fn follow_relay(&mut self, request: &Request<'_>, progress: Progress, plan: &Plan<'_>, relay: &Relay) {
+    fn follow_relay(
+        &mut self,
+        request: &Request<'_>,
+        progress: Progress,
+        plan: &RoutePlan<'_>,
+        relay: &Relay,
+    ) {
         match &relay.target {
             RelayTarget::Location => self.follow_location(request, progress, plan),
             RelayTarget::Group(group) => self.follow_group(request, progress, plan, relay, *group),
@@ -292,7 +304,7 @@ impl Engine {
         &mut self,
         request: &Request<'_>,
         progress: Progress,
-        plan: &Plan<'_>,
+        plan: &RoutePlan<'_>,
         hop: Hop<'_>,
         contact: Option<(&[u8], &[u8])>,
     ) {
@@ -358,7 +370,7 @@ impl Engine {
         &mut self,
         request: &Request<'_>,
         progress: Progress,
-        plan: &Plan<'_>,
+        plan: &RoutePlan<'_>,
         way: Way,
         contact: Option<(&[u8], &[u8])>,
     ) {
@@ -371,7 +383,7 @@ impl Engine {
         let next_route = plan.position.next_route.as_ref();
         let path = contact.and_then(|(_, path)| first_hop(path));
         let request_secure = request.is_secure() || next_route.is_some_and(|route| is_sips(route.uri));
-        let decision = Decision {
+        let decision = RouteDecision {
             authorized: plan.authorized,
             candidates,
             peer,

@@ -8,7 +8,7 @@ use sip_message::number::write_decimal;
 use sip_message::{HeaderName, Method, Uri};
 
 use super::Progress;
-use super::route::Plan;
+use super::route::RoutePlan;
 use crate::config::{Redirect, Relay, StateMode};
 use crate::engine::context::{Context, Target};
 use crate::engine::reply::{Reply, Status};
@@ -26,7 +26,7 @@ impl Engine {
         &mut self,
         request: &Request<'_>,
         progress: Progress,
-        plan: &Plan<'_>,
+        plan: &RoutePlan<'_>,
         contacts: &[LocationTarget],
     ) {
         if let Err(status) = self.may_fork(request, plan.matched.number) {
@@ -86,7 +86,7 @@ impl Engine {
         &mut self,
         request: &Request<'_>,
         progress: Progress,
-        plan: &Plan<'_>,
+        plan: &RoutePlan<'_>,
         relay: &Relay,
         index: usize,
     ) {
@@ -138,7 +138,7 @@ impl Engine {
         &mut self,
         request: &Request<'_>,
         progress: Progress,
-        plan: &Plan<'_>,
+        plan: &RoutePlan<'_>,
         mut context: Context,
     ) {
         context.breadth = max_breadth(request);
@@ -170,7 +170,7 @@ impl Engine {
         &mut self,
         request: &Request<'_>,
         progress: Progress,
-        plan: &Plan<'_>,
+        plan: &RoutePlan<'_>,
         redirect: &Redirect,
     ) {
         match request.method {
