@@ -114,14 +114,14 @@ pub struct Row {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Wire {
     /// Towards the database.
-    pub queries: Way,
+    pub queries: Direction,
     /// From it.
-    pub answers: Way,
+    pub answers: Direction,
 }
 
 /// One direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Way {
+pub struct Direction {
     /// Payload, bytes.
     pub bytes: f64,
     /// With headers of Ethernet, IP and TCP, as the relay estimates them.
@@ -130,7 +130,7 @@ pub struct Way {
     pub seconds: f64,
 }
 
-impl Way {
+impl Direction {
     /// Kilobits a second on the wire.
     pub fn kbit_s(&self) -> f64 {
         crate::cpu::ratio(self.wire_bytes * 8.0 / 1e3, self.seconds)
@@ -167,8 +167,9 @@ impl Row {
     /// Bytes on the wire to and from the database for each completed operation.
     pub fn wire_bytes_each(&self) -> Option<(f64, f64)> {
         let wire = self.wire?;
-        let each =
-            |way: Way| crate::cpu::ratio(crate::cpu::ratio(way.wire_bytes, way.seconds), self.load.goodput);
+        let each = |way: Direction| {
+            crate::cpu::ratio(crate::cpu::ratio(way.wire_bytes, way.seconds), self.load.goodput)
+        };
         Some((each(wire.queries), each(wire.answers)))
     }
 

@@ -13,7 +13,7 @@ use crate::metrics::{self, Page};
 use crate::process::{Child, Launcher, Order, Output, ports, set_affinity};
 use crate::programs;
 use crate::progress::Progress;
-use crate::results::{Absent, Batches, Row, Way, Wire};
+use crate::results::{Absent, Batches, Direction, Row, Wire};
 use crate::servers::{self, DelayRelay, MariaDb, Ports, Site, fresh};
 
 /// What experiments need: tests have one without servers.
@@ -485,7 +485,7 @@ impl<'a> Station<'a> {
         let wire = match (counters, self.counters(setup)?) {
             (Some((from, before)), Some((to, after))) => {
                 let seconds = (to - from).as_secs_f64();
-                let way = |before: servers::Passed, after: servers::Passed| Way {
+                let way = |before: servers::Passed, after: servers::Passed| Direction {
                     bytes: after.bytes.saturating_sub(before.bytes) as f64,
                     wire_bytes: after.wire_bytes.saturating_sub(before.wire_bytes) as f64,
                     seconds,

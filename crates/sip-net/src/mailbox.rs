@@ -41,7 +41,7 @@ pub enum Task {
         /// The worker of the endpoint that made the message.
         origin: WorkerId,
         /// Which connections will do.
-        way: Way,
+        way: ConnectionPolicy,
     },
     /// Sent to the flow for the receiver's endpoint, and not delivered.
     Undelivered,
@@ -52,14 +52,14 @@ pub enum Task {
 impl Task {
     /// A message that was to be sent, on its way back to `origin`.
     pub fn lost(origin: WorkerId) -> Self {
-        let way = Way::default();
+        let way = ConnectionPolicy::default();
         Self::Send { origin, way }
     }
 }
 
 /// Which connections will do for a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Way {
+pub struct ConnectionPolicy {
     /// See [`Transmit::peer`].
     pub peer: Option<PeerName>,
     /// See [`Transmit::pinned`].
@@ -68,7 +68,7 @@ pub struct Way {
     pub found: bool,
 }
 
-impl Way {
+impl ConnectionPolicy {
     /// As the core wants it.
     pub fn of(item: &Transmit) -> Self {
         Self {

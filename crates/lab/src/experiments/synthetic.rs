@@ -7,7 +7,7 @@ use crate::cpu::Used;
 use crate::failure::{Failure, Outcome};
 use crate::load::{Criterion, Generator, Operation, Report, Times, Transport};
 use crate::progress::Progress;
-use crate::results::{Absent, Batches, Row, Way, Wire};
+use crate::results::{Absent, Batches, Direction, Row, Wire};
 use crate::station::{Bench, PlanCosts};
 use crate::statistics::Verdict;
 
@@ -114,7 +114,7 @@ fn row_of(setup: &Setup, run: &Run, us: f64, goodput: f64) -> Row {
         Mode::Single => 1.0,
         Mode::Fixed | Mode::Adaptive => f64::from(look_ups.max_batch) / 2.0,
     });
-    let way = |each: f64| Way {
+    let way = |each: f64| Direction {
         bytes: goodput * 10.0 * each / 2.0,
         wire_bytes: goodput * 10.0 * each,
         seconds: 10.0,

@@ -24,7 +24,7 @@ use sip_message::write::Edits;
 use crate::dispatcher::Group;
 use crate::engine::place::PlaceId;
 use crate::engine::reply::Status;
-use crate::engine::{Pin, is_sips};
+use crate::engine::{FlowOnly, is_sips};
 use crate::event::RefusalCause;
 use crate::resolve::Candidates;
 use crate::transaction::table::ClientKey;
@@ -58,7 +58,7 @@ pub(crate) struct Target {
     /// Contact leads to another user agent.
     pub(crate) by_flow: bool,
     /// Whether that flow is the only way to it.
-    pub(crate) pin: Pin,
+    pub(crate) pin: FlowOnly,
     /// Lower ones first, equal ones in parallel.
     pub(crate) order: u16,
     pub(crate) state: TargetState,
@@ -76,7 +76,7 @@ pub(crate) struct Target {
     pub(crate) member: Option<u16>,
     /// The target of the same user agent instance that this one is another flow of (RFC 5626 §5.3).
     /// It is begun only if that target cannot be reached.
-    pub(crate) spare_of: Option<u8>,
+    pub(crate) alternate_of: Option<u8>,
     /// Max-Breadth for its branch (RFC 5393 §5).
     pub(crate) breadth: u32,
     /// It is to be reached by TLS, whatever its URI says.
@@ -102,7 +102,7 @@ impl Target {
             path: Box::default(),
             flow: None,
             by_flow: false,
-            pin: Pin::None,
+            pin: FlowOnly::None,
             order,
             state: TargetState::Waiting,
             candidates: Candidates::new(),
@@ -111,7 +111,7 @@ impl Target {
             located: false,
             asked: 0,
             member: None,
-            spare_of: None,
+            alternate_of: None,
             breadth: 0,
             secure: false,
             is_contact: false,
@@ -260,7 +260,7 @@ impl Context {
             && self
                 .targets
                 .iter()
-                .any(|t| t.state == TargetState::Waiting && t.spare_of.is_none())
+                .any(|t| t.state == TargetState::Waiting && t.alternate_of.is_none())
     }
 
     /// §16.6: the next order's targets become ready when nothing is pending.
@@ -279,7 +279,7 @@ impl Context {
         if self.ended {
             return Step::Finish;
         }
-        let waiting = |t: &Target| t.state == TargetState::Waiting && t.spare_of.is_none();
+        let waiting = |t: &Target| t.state == TargetState::Waiting && t.alternate_of.is_none();
         let Some(order) = self.targets.iter().filter(|t| waiting(t)).map(|t| t.order).min() else {
             return Step::Finish;
         };
@@ -308,21 +308,21 @@ impl Context {
 
     /// Makes another flow of the instance of target `failed` ready in its place. Returns whether
     /// there is one.
-    pub(crate) fn take_spare(&mut self, failed: u8) -> bool {
+    pub(crate) fn take_alternate(&mut self, failed: u8) -> bool {
         let breadth = self.targets.get(usize::from(failed)).map_or(1, |t| t.breadth);
         let spare = self
             .targets
             .iter()
-            .position(|t| t.state == TargetState::Waiting && t.spare_of == Some(failed));
+            .position(|t| t.state == TargetState::Waiting && t.alternate_of == Some(failed));
         let Some(at) = spare else { return false };
         if let Some(target) = self.targets.get_mut(at) {
-            target.spare_of = None;
+            target.alternate_of = None;
             target.state = TargetState::Ready;
             target.breadth = breadth;
         }
         for other in &mut self.targets {
-            if other.spare_of == Some(failed) {
-                other.spare_of = u8::try_from(at).ok();
+            if other.alternate_of == Some(failed) {
+                other.alternate_of = u8::try_from(at).ok();
             }
         }
         true
@@ -336,7 +336,7 @@ impl Context {
             target.located = true;
         }
         for other in &mut self.targets {
-            if other.spare_of == Some(number) && other.state == TargetState::Waiting {
+            if other.alternate_of == Some(number) && other.state == TargetState::Waiting {
                 other.state = TargetState::Done;
             }
         }
@@ -669,17 +669,17 @@ mod tests {
     #[test]
     fn spares_step_in_one_after_the_other() {
         let mut c = context(&[0, 0, 0]);
-        c.targets[1].spare_of = Some(0);
-        c.targets[2].spare_of = Some(0);
+        c.targets[1].alternate_of = Some(0);
+        c.targets[2].alternate_of = Some(0);
         assert_eq!(c.advance(), Step::Begin);
         assert_eq!(ready(&c), [0]);
         done(&mut c, &[0]);
-        assert!(c.take_spare(0));
+        assert!(c.take_alternate(0));
         assert_eq!(ready(&c), [1]);
         done(&mut c, &[1]);
-        assert!(!c.take_spare(0) && c.take_spare(1));
+        assert!(!c.take_alternate(0) && c.take_alternate(1));
         done(&mut c, &[2]);
-        assert!(!c.take_spare(2));
+        assert!(!c.take_alternate(2));
         assert_eq!(c.advance(), Step::Finish);
     }
 

@@ -145,7 +145,7 @@ pub(crate) enum TransactionUser {
 
 /// Whether a flow is the only way for a request, and why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Pin {
+pub(crate) enum FlowOnly {
     /// There may be others: what the Contact says.
     #[default]
     None,
@@ -155,7 +155,7 @@ pub(crate) enum Pin {
     Route,
 }
 
-impl Pin {
+impl FlowOnly {
     /// Whether a message to `to` goes by that connection or fails. So does every message for a
     /// connection, even if there is another way: the far end of a closed one is a port of a NAT,
     /// which another host may have by now.
@@ -194,7 +194,7 @@ pub(crate) struct ClientUser {
     /// The domain that the peer's certificate must be for, if it goes by TLS.
     pub(crate) peer: Option<PeerName>,
     /// Whether its flow is the only way.
-    pub(crate) pin: Pin,
+    pub(crate) pin: FlowOnly,
     pub(crate) course: Course,
     /// It is listed in [`Flows`] under its connection.
     pub(crate) listed: bool,
@@ -215,7 +215,7 @@ impl ClientUser {
             cancel_wanted: false,
             cancel_sent: false,
             peer: None,
-            pin: Pin::None,
+            pin: FlowOnly::None,
             course: Course::Usual,
             listed: false,
             is_contact: false,
@@ -346,10 +346,10 @@ impl LocationTarget {
     }
 
     /// Whether it is reached by its flow only.
-    pub(crate) const fn pin(&self) -> Pin {
+    pub(crate) const fn pin(&self) -> FlowOnly {
         match self.only_flow {
-            true => Pin::Registration,
-            false => Pin::None,
+            true => FlowOnly::Registration,
+            false => FlowOnly::None,
         }
     }
 

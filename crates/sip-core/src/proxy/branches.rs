@@ -17,7 +17,7 @@ use crate::engine::context::{Step, TargetState};
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
 use crate::engine::waiting::{MAX_ASKED, Parked};
-use crate::engine::{Engine, Pin};
+use crate::engine::{Engine, FlowOnly};
 use crate::event::RefusalCause;
 use crate::resolve::Located;
 use crate::transaction::table::ServerKey;
@@ -213,7 +213,7 @@ impl Engine {
         };
         if let Some(context) = self.context(server) {
             context.set_state(number, TargetState::Done);
-            if !context.take_spare(number) {
+            if !context.take_alternate(number) {
                 context.best.offer_status(status);
             }
         }
@@ -232,7 +232,7 @@ impl Engine {
         self.counters.dropped_no_route += 1;
         if let Some(context) = self.context(server) {
             context.set_state(number, TargetState::Done);
-            if !context.take_spare(number) {
+            if !context.take_alternate(number) {
                 match lost {
                     Lost::NextHop => context.best.offer(503, Some(RefusalCause::NextHopUnreachable)),
                     Lost::Contact => context.best.offer_gone(503),
@@ -284,7 +284,7 @@ impl Engine {
         let breadth = shape.loop_mark.map(|_| target.breadth);
         let mut may_switch = false;
         let (pin, flow) = (target.pin, target.take_flow());
-        let back = flow.and_then(|flow| flow_of_contact(&target.uri, flow, pin != Pin::None));
+        let back = flow.and_then(|flow| flow_of_contact(&target.uri, flow, pin != FlowOnly::None));
         let to = match flow {
             Some(flow) => Some(flow),
             None => {

@@ -83,7 +83,7 @@ impl Engine {
         }
         // RFC 5626 §5.3: after these two the instance gets the request by another flow; after any
         // other response it MUST NOT, having responded.
-        if matches!(status, 408 | 430) && self.use_spare(server, number) {
+        if matches!(status, 408 | 430) && self.use_alternate(server, number) {
             return self.next_targets(server);
         }
         if status >= 600 {
@@ -133,7 +133,7 @@ impl Engine {
         }
         // All of its addresses were tried.
         self.member_failed(server, number);
-        if self.use_spare(server, number) {
+        if self.use_alternate(server, number) {
             return self.next_targets(server);
         }
         if let Some(context) = self.context(server) {
@@ -213,10 +213,10 @@ impl Engine {
         true
     }
 
-    fn use_spare(&mut self, server: ServerKey, number: u8) -> bool {
+    fn use_alternate(&mut self, server: ServerKey, number: u8) -> bool {
         let used = self
             .context(server)
-            .is_some_and(|context| !context.ended && context.take_spare(number));
+            .is_some_and(|context| !context.ended && context.take_alternate(number));
         self.counters.failovers += u64::from(used);
         used
     }

@@ -19,7 +19,7 @@ use crate::engine::place::PlaceId;
 use crate::engine::request::{Authorized, Request};
 use crate::engine::secrets::Branched;
 use crate::engine::seed::Seed;
-use crate::engine::{ClientUser, Course, Engine, Pin, TransactionUser};
+use crate::engine::{ClientUser, Course, Engine, FlowOnly, TransactionUser};
 use crate::id::ListenerId;
 use crate::resolve::{Candidate, Candidates};
 use crate::time::Millis;
@@ -35,7 +35,7 @@ pub(crate) struct RouteDecision<'a> {
     /// The domain that the peer's certificate must be for, at addresses that are reached by TLS.
     pub(crate) peer: Option<PeerName>,
     /// Whether `flow` is the only way.
-    pub(crate) pin: Pin,
+    pub(crate) pin: FlowOnly,
     /// The flow of a registration, if the contact is reached through it.
     pub(crate) flow: Option<Flow>,
     /// State to keep.
@@ -58,7 +58,7 @@ pub(crate) struct RouteDecision<'a> {
 impl RouteDecision<'_> {
     fn back(&self) -> Option<RouteFlow> {
         let (contact, _) = self.contact?;
-        flow_of_contact(contact, self.flow?, self.pin == Pin::Registration)
+        flow_of_contact(contact, self.flow?, self.pin == FlowOnly::Registration)
     }
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct Branch {
     /// The domain that the peer's certificate must be for.
     pub(crate) peer: Option<PeerName>,
     /// Whether that flow is the only way.
-    pub(crate) pin: Pin,
+    pub(crate) pin: FlowOnly,
     /// The flow by which requests of the dialog reach the target, too.
     pub(crate) back: Option<RouteFlow>,
     /// It may leave by TCP instead, if it is too long for a datagram.
@@ -139,7 +139,7 @@ impl Engine {
         let next = at.map_or(0, |at| at + 1);
         let has_more = || {
             self.next_candidate(&decision.candidates, next, ingress).is_some()
-                || (decision.pin == Pin::None
+                || (decision.pin == FlowOnly::None
                     && decision.flow.is_some_and(|f| f.transport.is_reliable())
                     && decision.contact.is_some())
         };
@@ -266,7 +266,7 @@ impl Engine {
             next,
             // A datagram's source is all there is to try, as in a fork.
             located: decision.flow.is_none_or(|flow| !flow.transport.is_reliable())
-                || decision.pin != Pin::None
+                || decision.pin != FlowOnly::None
                 || !decision.candidates.is_empty(),
             breadth: context.whole_breadth(),
             // A contact registered by TLS is reached by nothing else.

@@ -14,7 +14,7 @@ use crate::engine::effects::{ClientEvent, ServerEvent};
 use crate::engine::reply::Status;
 use crate::engine::secrets::BranchInput;
 use crate::engine::seed::{Seed, Turn};
-use crate::engine::{Course, Engine, Pin, TransactionUser};
+use crate::engine::{Course, Engine, FlowOnly, TransactionUser};
 use crate::event::{Event, RefusalCause};
 use crate::id::{ConnId, WorkerId};
 use crate::time::Instant;
@@ -63,7 +63,7 @@ pub(crate) enum Failure {
     /// A registered contact gave no response at all, not even a provisional one.
     ContactSilent,
     /// The transport could not deliver it on the flow that is the only way.
-    FlowGone(Pin),
+    FlowGone(FlowOnly),
 }
 
 impl Engine {
@@ -493,8 +493,8 @@ impl Engine {
         let failure = match (timed_out, pin) {
             (true, _) if is_contact && is_silent && self.is_invite(server) => Failure::ContactSilent,
             (true, _) => Failure::TimedOut,
-            (false, Pin::None) if is_contact => Failure::ContactGone,
-            (false, Pin::None) => Failure::Unreachable,
+            (false, FlowOnly::None) if is_contact => Failure::ContactGone,
+            (false, FlowOnly::None) => Failure::Unreachable,
             (false, pin) => Failure::FlowGone(pin),
         };
         self.branch_failed(server, key, target, failure)
@@ -561,7 +561,7 @@ impl Engine {
                 let status = Status::SERVER_ERROR.because(RefusalCause::NextHopUnreachable);
                 self.answer_stored(server, status);
             }
-            (_, Failure::FlowGone(Pin::Route)) => self.answer_stored(server, Status::FLOW_FAILED),
+            (_, Failure::FlowGone(FlowOnly::Route)) => self.answer_stored(server, Status::FLOW_FAILED),
             (_, Failure::FlowGone(_) | Failure::ContactGone) => {
                 self.answer_stored_with(server, Status::CONTACT_UNREACHABLE, reason_of_gone(503));
             }

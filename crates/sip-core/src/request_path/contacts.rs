@@ -7,7 +7,7 @@ use sip_message::{Method, Uri};
 use smallvec::SmallVec;
 
 use super::Progress;
-use super::route::{RoutePlan, Way};
+use super::route::{Reach, RoutePlan};
 use crate::config::StateMode;
 use crate::engine::reply::Status;
 use crate::engine::request::Request;
@@ -125,7 +125,7 @@ impl Engine {
         match self.usable_flow(target.flow, secure) {
             Some(flow) => {
                 let pin = target.pin();
-                self.send(request, progress, plan, Way::Registered(flow, pin), contact);
+                self.send(request, progress, plan, Reach::Registered(flow, pin), contact);
             }
             None if target.only_flow => {
                 let status = Status::TEMPORARILY_UNAVAILABLE.because(RefusalCause::ContactFlowClosed);

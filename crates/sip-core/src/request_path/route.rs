@@ -11,7 +11,7 @@ use crate::engine::context::BranchPolicy;
 use crate::engine::reply::Status;
 use crate::engine::request::{Authorized, Request};
 use crate::engine::waiting::MAX_ASKED;
-use crate::engine::{Engine, Pin, is_sips};
+use crate::engine::{Engine, FlowOnly, is_sips};
 use crate::event::RefusalCause;
 use crate::proxy::allowed::denied;
 use crate::proxy::flow_token::RouteFlow;
@@ -32,11 +32,11 @@ pub(super) struct RoutePlan<'c> {
 }
 
 /// How the one target of a request is reached.
-pub(super) enum Way {
+pub(super) enum Reach {
     /// A flow, and whether it is the only way.
-    Flow(Flow, Pin),
+    Flow(Flow, FlowOnly),
     /// The flow of a registration, and whether it is the only way.
-    Registered(Flow, Pin),
+    Registered(Flow, FlowOnly),
     /// These addresses, and the domain that the peer's certificate must be for.
     Candidates(Option<PeerName>, Candidates),
 }
@@ -178,10 +178,10 @@ impl Engine {
             return self.no_way(request, progress, Status::NOT_SECURE);
         }
         let (pin, contact) = match route.only {
-            true => (Pin::Route, None),
-            false => (Pin::None, Some((request.uri_text, &[][..]))),
+            true => (FlowOnly::Route, None),
+            false => (FlowOnly::None, Some((request.uri_text, &[][..]))),
         };
-        self.send(request, progress, plan, Way::Flow(flow, pin), contact);
+        self.send(request, progress, plan, Reach::Flow(flow, pin), contact);
     }
 
     /// Follows the Request-URI in a dialog, without more Route: it is the peer, or names a user of
@@ -330,7 +330,7 @@ impl Engine {
                     return self.no_way(request, progress, denied(&hop));
                 }
                 self.meet_peers(&hop, &candidates);
-                let way = Way::Candidates(hop.peer(&candidates), candidates);
+                let way = Reach::Candidates(hop.peer(&candidates), candidates);
                 self.send(request, progress, plan, way, contact);
             }
             Located::Ask { name, kind } if progress.asked < MAX_ASKED => {
@@ -371,14 +371,16 @@ impl Engine {
         request: &Request<'_>,
         progress: Progress,
         plan: &RoutePlan<'_>,
-        way: Way,
+        way: Reach,
         contact: Option<(&[u8], &[u8])>,
     ) {
-        let has_contact_edits = matches!(way, Way::Flow(..));
+        let has_contact_edits = matches!(way, Reach::Flow(..));
         let (peer, candidates, flow, pin, from) = match way {
-            Way::Flow(flow, pin) => (None, Candidates::new(), Some(flow), pin, None),
-            Way::Registered(flow, pin) => (None, Candidates::new(), Some(flow), pin, Some(flow.remote.ip())),
-            Way::Candidates(peer, candidates) => (peer, candidates, None, Pin::None, None),
+            Reach::Flow(flow, pin) => (None, Candidates::new(), Some(flow), pin, None),
+            Reach::Registered(flow, pin) => {
+                (None, Candidates::new(), Some(flow), pin, Some(flow.remote.ip()))
+            }
+            Reach::Candidates(peer, candidates) => (peer, candidates, None, FlowOnly::None, None),
         };
         let next_route = plan.position.next_route.as_ref();
         let path = contact.and_then(|(_, path)| first_hop(path));

@@ -41,9 +41,9 @@ impl Engine {
             last_q = Some(contact.q_milli);
             let same =
                 |other: &LocationTarget| !contact.instance.is_empty() && other.instance == contact.instance;
-            let spare_of = contacts.iter().take(at).position(same);
+            let alternate_of = contacts.iter().take(at).position(same);
             targets.push(Target {
-                spare_of: spare_of.and_then(|n| u8::try_from(n).ok()),
+                alternate_of: alternate_of.and_then(|n| u8::try_from(n).ok()),
                 ..self.contact_target(contact, order)
             });
         }

@@ -28,7 +28,7 @@ use super::wheel::Wheel;
 use crate::accepted::Accepted;
 use crate::counters::NetCounters;
 use crate::epoll::{Epoll, Interest, Readiness};
-use crate::mailbox::{Block, Way};
+use crate::mailbox::{Block, ConnectionPolicy};
 use crate::settings::Settings;
 use crate::tls::TlsError;
 
@@ -79,7 +79,7 @@ pub struct Outgoing<'a> {
     /// The worker of the endpoint that made it: if the message is lost, it comes back to this worker.
     pub origin: WorkerId,
     /// Which connections will do.
-    pub way: Way,
+    pub way: ConnectionPolicy,
     /// The message.
     pub message: &'a [u8],
 }

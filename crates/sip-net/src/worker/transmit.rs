@@ -11,7 +11,7 @@ use super::core::{Core, EventSink, QuerySink};
 use super::{Worker, is_stream, token};
 use crate::epoll::Interest;
 use crate::hub::Reach;
-use crate::mailbox::{Block, Task, Way};
+use crate::mailbox::{Block, ConnectionPolicy, Task};
 use crate::tcp::Outgoing;
 use crate::udp::SendReport;
 
@@ -36,7 +36,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                     let outgoing = Outgoing {
                         to: item.to,
                         origin: self.id,
-                        way: Way::of(item),
+                        way: ConnectionPolicy::of(item),
                         message: out.message(item),
                     };
                     self.send_on_stream(outgoing, Reach::AllWorkers, now);
