@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use common::{Bench, config, udp_flow};
 use criterion::{Criterion, criterion_group, criterion_main};
-use sip_core::admission::{Source, Standing};
+use sip_core::admission::{Source, SourceLists};
 use sip_core::config::{Abuse, Network};
 use sip_core::transport::Flow;
 
@@ -21,11 +21,11 @@ fn from(number: u32) -> Flow {
     }
 }
 
-fn standing(banned: u32) -> Arc<Standing> {
+fn standing(banned: u32) -> Arc<SourceLists> {
     let source = |n: u32| Source::of(Ipv4Addr::from_bits(0xc000_0000 + 7 * n).into());
-    Arc::new(Standing {
+    Arc::new(SourceLists {
         banned: (0..banned).map(source).collect(),
-        ..Standing::default()
+        ..SourceLists::default()
     })
 }
 
@@ -56,7 +56,7 @@ fn admission(c: &mut Criterion) {
         ("flood of 4,000,000 sources", strict, 4_000_000, 0),
     ] {
         let mut bench = Bench::new(&config);
-        bench.endpoint.set_standing(standing(banned));
+        bench.endpoint.set_source_lists(standing(banned));
         let flows: Vec<Flow> = (0..sources.min(4096)).map(from).collect();
         let mut number = 0u32;
         group.bench_function(name, |b| {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use agent::*;
 use common::*;
 use regex::bytes::RegexBuilder;
-use sip_core::admission::{Source, Standing};
+use sip_core::admission::{Source, SourceLists};
 use sip_core::auth::digest;
 use sip_core::config::{Abuse, Config, Network, Scanners};
 use sip_core::dispatcher::{Distribution, Group, Local, MarkPolicy, Member};
@@ -48,7 +48,7 @@ fn events(b: &mut Bench) -> Vec<Event> {
 
 fn stand(b: &mut Bench, banned: &[&str], peers: &[&str]) {
     let sources = |list: &[&str]| list.iter().map(|ip| ip.parse::<Source>().unwrap()).collect();
-    b.endpoint.set_standing(Arc::new(Standing {
+    b.endpoint.set_source_lists(Arc::new(SourceLists {
         banned: sources(banned),
         peers: sources(peers),
     }));

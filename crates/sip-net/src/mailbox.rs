@@ -19,7 +19,7 @@ use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 
-use sip_core::admission::Standing;
+use sip_core::admission::SourceLists;
 use sip_core::config::Config;
 use sip_core::id::{QueryId, WorkerId};
 use sip_core::query::Answer;
@@ -153,7 +153,7 @@ pub enum Control {
     /// Take this configuration. Its listeners must be those that the sockets were bound for.
     Reconfigure(Arc<Config>),
     /// Use these source lists from now on; close the connections that banned sources have opened.
-    Standing(Arc<Standing>),
+    SourceLists(Arc<SourceLists>),
     /// Refuse new work, finish what is under way, then return together with all other workers; at the latest
     /// after this many milliseconds. All workers must get this order.
     Drain {

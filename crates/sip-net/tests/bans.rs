@@ -12,7 +12,7 @@ use std::net::{IpAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
 
 use rig::{Report, Rig, connect_from, expect, framed, settings, write};
-use sip_core::admission::{Source, Standing};
+use sip_core::admission::{Source, SourceLists};
 use sip_net::mailbox::Control;
 use sip_net::settings::Settings;
 use test_address::Place;
@@ -24,11 +24,11 @@ fn sources() -> [Place; 2] {
 
 fn stand(rig: &Rig, banned: &[IpAddr], peers: &[IpAddr]) {
     let sources = |list: &[IpAddr]| list.iter().map(|ip| Source::of(*ip)).collect();
-    let standing = Standing {
+    let standing = SourceLists {
         banned: sources(banned),
         peers: sources(peers),
     };
-    assert_eq!(rig.hub.order(&Control::Standing(Arc::new(standing))), 1);
+    assert_eq!(rig.hub.order(&Control::SourceLists(Arc::new(standing))), 1);
     // What comes together with the order is taken before it is obeyed.
     rig.settled();
 }

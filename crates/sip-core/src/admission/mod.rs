@@ -2,7 +2,7 @@
 //!
 //! A message is refused, without a response, if its source is banned or sends more than it may
 //! ([`bucket`]). All state is one worker's own. What the workers hold in common (bans, the addresses
-//! of our next hops) comes to each as a [`Standing`]. The shell makes that value anew when it
+//! of our next hops) comes to each as a [`SourceLists`]. The shell makes that value anew when it
 //! changes, so that nothing shared is read, let alone written, for a message.
 //!
 //! **The trust domain is exempt**: sources in `trust` and `exempt` of the configuration, and peers
@@ -36,7 +36,7 @@ use throttle::LogThrottle;
 
 /// The sources that the whole process has banned or learnt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct SourceLists {
     /// Banned sources.
     pub banned: Sources,
     /// Sources of the trust domain, as far as they have been learnt.
@@ -64,7 +64,7 @@ pub(crate) enum Refused {
 pub(crate) struct Admission {
     /// Whether any message need be checked.
     is_on: bool,
-    standing: Arc<Standing>,
+    standing: Arc<SourceLists>,
     buckets: Option<Buckets>,
     /// The limits that the buckets were made for.
     limits: (u32, u32, usize),
@@ -120,7 +120,7 @@ impl Admission {
     }
 
     /// Takes what the process now holds of sources.
-    pub(crate) fn set_standing(&mut self, standing: Arc<Standing>) {
+    pub(crate) fn set_source_lists(&mut self, standing: Arc<SourceLists>) {
         self.standing = standing;
         self.switch();
     }

@@ -8,7 +8,7 @@
 //! 1. `handle_*`: something happened (bytes, a result, an undelivered message, time passed).
 //! 2. `poll_*`: take the outcome: [`Endpoint::poll_transmit`], then [`Endpoint::poll_query`],
 //!    [`Endpoint::poll_event`], and [`Endpoint::poll_timeout`] last, to know how long to sleep.
-//! 3. changes: [`Endpoint::reconfigure`], [`Endpoint::set_standing`], [`Endpoint::drain`],
+//! 3. changes: [`Endpoint::reconfigure`], [`Endpoint::set_source_lists`], [`Endpoint::drain`],
 //!    [`Endpoint::observe`].
 //! 4. getters: [`Endpoint::counters`], [`Endpoint::gauges`].
 
@@ -20,7 +20,7 @@ use core::net::SocketAddr;
 use sip_message::{HeaderIndex, Message, StartLine};
 
 use crate::activity::{Activity, Component};
-use crate::admission::Standing;
+use crate::admission::SourceLists;
 use crate::shared::SharedState;
 
 pub use crate::engine::Keys;
@@ -339,8 +339,8 @@ impl Endpoint {
     }
 
     /// Takes the sources that the process has banned, and those that belong to the trust domain.
-    pub fn set_standing(&mut self, standing: Arc<Standing>) {
-        self.engine.admission.set_standing(standing);
+    pub fn set_source_lists(&mut self, standing: Arc<SourceLists>) {
+        self.engine.admission.set_source_lists(standing);
     }
 
     /// From now on `activity` reports what this endpoint is busy with. Nothing else depends on it.

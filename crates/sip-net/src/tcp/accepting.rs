@@ -5,14 +5,14 @@ use std::mem;
 use std::net::{IpAddr, TcpStream};
 use std::sync::Arc;
 
-use sip_core::admission::{Source, Standing};
+use sip_core::admission::{Source, SourceLists};
 use sip_core::id::ConnId;
 use sip_core::transport::{Flow, Proof};
 
-use super::conn::{Beginning, State};
+use super::conn::{NewConnection, State};
 use super::layer::{Decoder, Secured};
 use super::service::is_secure;
-use super::streams::{Streams, Why};
+use super::streams::{CloseReason, Streams};
 use crate::counters::NetCounters;
 
 /// Of so many places one is kept for connections that we open.
@@ -68,7 +68,7 @@ impl Streams {
 
     /// Replaces the source lists, and closes the connections that newly banned sources have opened. Sources
     /// that were banned before have none left, and are not looked for.
-    pub fn set_standing(&mut self, standing: &Arc<Standing>, counters: &mut NetCounters) {
+    pub fn set_source_lists(&mut self, standing: &Arc<SourceLists>, counters: &mut NetCounters) {
         let before = mem::replace(&mut self.standing, Arc::clone(standing));
         let mut fresh = standing.banned.iter().filter(|s| !before.banned.contains(*s));
         let limit = self.settings.connections_per_address;
@@ -82,7 +82,7 @@ impl Streams {
                 .map(|conn| conn.remote.ip())
                 .is_some_and(|ip| self.is_banned(ip))
             {
-                self.close(id, Why::Banned, counters);
+                self.close(id, CloseReason::Banned, counters);
             }
         }
     }
@@ -125,7 +125,7 @@ impl Streams {
                 Some(Box::new(Secured::new(session, Vec::new())))
             }
         };
-        let beginning = Beginning {
+        let beginning = NewConnection {
             socket,
             flow: *flow,
             decoder: Decoder::new(flow.transport, &self.limits),

@@ -14,7 +14,7 @@ use super::layer::{Context, Decoder, Farewell, Secured, Taken, closing_frame};
 use super::peers::Peer;
 use super::queue::OutQueue;
 use super::service::is_websocket;
-use super::streams::{Arrival, Verdict, Why};
+use super::streams::{Arrival, CloseReason, Verdict};
 use super::wheel::NEVER;
 use crate::epoll::Interest;
 use crate::settings::Settings;
@@ -112,7 +112,7 @@ pub(super) enum Overdue {
 }
 
 /// What a connection is made from.
-pub(super) struct Beginning {
+pub(super) struct NewConnection {
     pub(super) socket: TcpStream,
     pub(super) flow: Flow,
     pub(super) decoder: Decoder,
@@ -127,8 +127,8 @@ pub(super) struct Beginning {
 const UNHEARD: usize = 64 << 10;
 
 impl Conn {
-    pub(super) fn new(beginning: Beginning, now_ms: u64) -> Self {
-        let Beginning {
+    pub(super) fn new(beginning: NewConnection, now_ms: u64) -> Self {
+        let NewConnection {
             socket,
             flow,
             decoder,
@@ -385,7 +385,7 @@ impl Conn {
                 fed.peer_closed
             }
             Err(error) => {
-                taken.end = Some(Why::Tls);
+                taken.end = Some(CloseReason::Tls);
                 taken.fault = Some(error);
                 return taken;
             }
@@ -398,7 +398,7 @@ impl Conn {
             }
         }
         if peer_closed && taken.end.is_none() {
-            taken.end = Some(Why::Peer);
+            taken.end = Some(CloseReason::Peer);
         }
         taken
     }
@@ -472,7 +472,7 @@ impl Conn {
 
     /// It is to end once all has been sent that is queued, and what the protocols below say last:
     /// `farewell`, if there is one.
-    pub(super) fn begin_end(&mut self, why: Why, farewell: Option<Farewell>, now_ms: u64) {
+    pub(super) fn begin_end(&mut self, why: CloseReason, farewell: Option<Farewell>, now_ms: u64) {
         // Where TLS has failed nothing can be said any more.
         self.farewell = farewell
             .or_else(|| closing_frame(&self.decoder, why))

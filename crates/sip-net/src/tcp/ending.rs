@@ -9,7 +9,7 @@ use sip_core::transport::Flow;
 use super::conn::{Conn, Overdue, State};
 use super::layer::Farewell;
 use super::peers::is_answer;
-use super::streams::{Streams, Why, exchanged};
+use super::streams::{CloseReason, Streams, exchanged};
 use super::wheel::NEVER;
 use crate::accepted::Accepted;
 use crate::counters::NetCounters;
@@ -44,9 +44,9 @@ impl Streams {
                 continue;
             }
             let why = match overdue {
-                Overdue::Connect => Why::OpenFailed,
-                Overdue::Handshake => Why::Handshake,
-                Overdue::Silent => Why::Silent,
+                Overdue::Connect => CloseReason::OpenFailed,
+                Overdue::Handshake => CloseReason::Handshake,
+                Overdue::Silent => CloseReason::Silent,
                 Overdue::Ping => {
                     self.ping(id, now_ms);
                     continue;
@@ -55,16 +55,16 @@ impl Streams {
                     self.forget_unheard(id);
                     continue;
                 }
-                Overdue::Write => Why::Slow,
-                Overdue::Message => Why::Incomplete,
-                Overdue::Idle => Why::Idle,
+                Overdue::Write => CloseReason::Slow,
+                Overdue::Message => CloseReason::Incomplete,
+                Overdue::Idle => CloseReason::Idle,
                 Overdue::Close => {
                     // What ended it was counted when it began to end.
                     self.remove(id, counters);
                     continue;
                 }
             };
-            if matches!(why, Why::Idle | Why::Silent) {
+            if matches!(why, CloseReason::Idle | CloseReason::Silent) {
                 // A TLS session that ends without `close_notify` may not be resumed.
                 self.finish(id, (why, None), now_ms, counters);
             } else {
@@ -83,7 +83,7 @@ impl Streams {
                 .get_mut(id)
                 .is_some_and(|conn| conn.state == State::Open)
             {
-                self.finish(id, (Why::Stopping, None), now_ms, counters);
+                self.finish(id, (CloseReason::Stopping, None), now_ms, counters);
             }
         }
         self.flush(now_ms, counters);
@@ -116,11 +116,11 @@ impl Streams {
     pub(super) fn finish(
         &mut self,
         id: ConnId,
-        (why, farewell): (Why, Option<Farewell>),
+        (why, farewell): (CloseReason, Option<Farewell>),
         now_ms: u64,
         counters: &mut NetCounters,
     ) {
-        if why == Why::Tls {
+        if why == CloseReason::Tls {
             self.return_unheard(id, why, counters);
         } else {
             self.return_stuck(id, counters);
@@ -141,8 +141,8 @@ impl Streams {
     }
 
     /// Ends a connection now. What was not wholly sent is lost, and comes back.
-    pub(super) fn close(&mut self, id: ConnId, why: Why, counters: &mut NetCounters) {
-        if matches!(why, Why::Error | Why::Peer) {
+    pub(super) fn close(&mut self, id: ConnId, why: CloseReason, counters: &mut NetCounters) {
+        if matches!(why, CloseReason::Error | CloseReason::Peer) {
             // A reset may have overtaken the alert by which the peer refused us.
             self.return_unheard(id, why, counters);
         }
@@ -203,7 +203,7 @@ impl Streams {
 
     /// Gives back all messages that came to nothing: where nothing ever came back from the peer, those
     /// also that were written.
-    fn return_unheard(&mut self, id: ConnId, why: Why, counters: &mut NetCounters) {
+    fn return_unheard(&mut self, id: ConnId, why: CloseReason, counters: &mut NetCounters) {
         let Some(conn) = self.table.get_mut(id) else {
             return;
         };
@@ -214,7 +214,7 @@ impl Streams {
         let written = unheard.unsent().count().saturating_sub(queued);
         // A peer that has read a response or an ACK has nothing to reply, and may close. If TLS fails, it has
         // read nothing.
-        let has_read = conn.tls.is_none() || why == Why::Peer;
+        let has_read = conn.tls.is_none() || why == CloseReason::Peer;
         let is_last = |message: &[u8]| is_answer(message) || message.starts_with(b"ACK ");
         for (to, origin, message) in unheard.unsent().take(written) {
             if !(has_read && is_last(message)) {
@@ -272,23 +272,23 @@ fn forget(accepted: &Accepted, conn: &Conn, id: ConnId) {
     }
 }
 
-fn count(why: Why, counters: &mut NetCounters) {
+fn count(why: CloseReason, counters: &mut NetCounters) {
     let counter = match why {
-        Why::Peer => &mut counters.tcp_closed_by_peer,
-        Why::Error => &mut counters.tcp_closed_error,
-        Why::OpenFailed => &mut counters.tcp_open_failed,
-        Why::Framing => &mut counters.tcp_closed_framing,
-        Why::Core => &mut counters.tcp_closed_by_core,
-        Why::Idle => &mut counters.tcp_closed_idle,
-        Why::Incomplete => &mut counters.tcp_closed_incomplete,
-        Why::Slow => &mut counters.tcp_closed_slow,
-        Why::Memory => &mut counters.tcp_closed_memory,
-        Why::Banned => &mut counters.tcp_closed_banned,
-        Why::Handshake => &mut counters.tcp_closed_handshake,
-        Why::Silent => &mut counters.tcp_closed_silent,
-        Why::Tls => &mut counters.tcp_closed_tls,
-        Why::Upgrade => &mut counters.tcp_closed_upgrade,
-        Why::Stopping => &mut counters.tcp_closed_stopping,
+        CloseReason::Peer => &mut counters.tcp_closed_by_peer,
+        CloseReason::Error => &mut counters.tcp_closed_error,
+        CloseReason::OpenFailed => &mut counters.tcp_open_failed,
+        CloseReason::Framing => &mut counters.tcp_closed_framing,
+        CloseReason::Core => &mut counters.tcp_closed_by_core,
+        CloseReason::Idle => &mut counters.tcp_closed_idle,
+        CloseReason::Incomplete => &mut counters.tcp_closed_incomplete,
+        CloseReason::Slow => &mut counters.tcp_closed_slow,
+        CloseReason::Memory => &mut counters.tcp_closed_memory,
+        CloseReason::Banned => &mut counters.tcp_closed_banned,
+        CloseReason::Handshake => &mut counters.tcp_closed_handshake,
+        CloseReason::Silent => &mut counters.tcp_closed_silent,
+        CloseReason::Tls => &mut counters.tcp_closed_tls,
+        CloseReason::Upgrade => &mut counters.tcp_closed_upgrade,
+        CloseReason::Stopping => &mut counters.tcp_closed_stopping,
     };
     *counter += 1;
 }

@@ -5,7 +5,7 @@
 use sip_core::id::ConnId;
 
 use super::conn::Conn;
-use super::streams::{Streams, Why};
+use super::streams::{CloseReason, Streams};
 use super::table::Table;
 use crate::counters::NetCounters;
 
@@ -125,7 +125,7 @@ impl Streams {
             self.write_what_fits(id, now_ms, counters);
             let after = self.table.get_mut(id).map(|conn| conn.memory());
             if after.is_some_and(|after| after >= before) {
-                self.close(id, Why::Memory, counters);
+                self.close(id, CloseReason::Memory, counters);
             }
         }
     }
@@ -140,7 +140,7 @@ mod tests {
     use sip_core::limits::Limits;
     use sip_core::transport::{Flow, Proof, Transport};
 
-    use super::super::conn::Beginning;
+    use super::super::conn::NewConnection;
     use super::super::layer::Decoder;
     use super::*;
 
@@ -156,7 +156,7 @@ mod tests {
         };
         let mut table = Table::new(WorkerId(0), count, 1);
         let ids = (0..count).map(|_| {
-            let beginning = Beginning {
+            let beginning = NewConnection {
                 socket: TcpStream::connect(remote).unwrap(),
                 flow,
                 decoder: Decoder::new(Transport::Tcp, &Limits::default()),

@@ -13,7 +13,7 @@ use sip_core::transport::{Flow, Transport};
 
 use super::admission::GOES_FIRST;
 use super::service::is_websocket;
-use super::streams::{Arrival, Verdict, Why};
+use super::streams::{Arrival, CloseReason, Verdict};
 use crate::tls::{SipIdentities, TlsError, TlsSession};
 
 /// Finds the messages in a connection's data.
@@ -41,7 +41,7 @@ pub(super) struct Taken {
     /// Origin of the page, if its WebSocket was refused.
     pub(super) foreign: Option<Box<str>>,
     /// The connection is to end.
-    pub(super) end: Option<Why>,
+    pub(super) end: Option<CloseReason>,
     /// The last words, behind the replies to what came before.
     pub(super) farewell: Option<Farewell>,
     /// The error of TLS, if that is why.
@@ -95,14 +95,14 @@ impl Decoder {
                 }
                 Handshaking::Refused(fault) => {
                     fault.write_response(context.replies);
-                    taken.end = Some(Why::Upgrade);
+                    taken.end = Some(CloseReason::Upgrade);
                     return;
                 }
                 Handshaking::Foreign(origin) => {
                     HandshakeFault::Origin.write_response(context.replies);
                     let origin = origin.get(..MOST_ORIGIN).unwrap_or(origin);
                     taken.foreign = Some(String::from_utf8_lossy(origin).into());
-                    taken.end = Some(Why::Upgrade);
+                    taken.end = Some(CloseReason::Upgrade);
                     return;
                 }
             }
@@ -146,7 +146,7 @@ fn take_framed(
             Framed::Message(message) => {
                 taken.messages += 1;
                 if deliver(flow, Arrival::Message(message)) == Verdict::Close {
-                    taken.end = Some(Why::Core);
+                    taken.end = Some(CloseReason::Core);
                     return;
                 }
             }
@@ -158,7 +158,7 @@ fn take_framed(
             Framed::Incomplete => return,
             Framed::Error(error) => {
                 let _ = deliver(flow, Arrival::Fault(error));
-                taken.end = Some(Why::Framing);
+                taken.end = Some(CloseReason::Framing);
                 return;
             }
         }
@@ -180,7 +180,7 @@ fn take_frames(
             Unframed::Message(message) => {
                 taken.messages += 1;
                 if deliver(flow, Arrival::Message(message)) == Verdict::Close {
-                    taken.end = Some(Why::Core);
+                    taken.end = Some(CloseReason::Core);
                     break;
                 }
             }
@@ -199,13 +199,13 @@ fn take_frames(
                     Some(frame) => Farewell::Coded(*frame),
                     None => Farewell::Bare,
                 });
-                taken.end = Some(Why::Peer);
+                taken.end = Some(CloseReason::Peer);
                 break;
             }
             Unframed::Incomplete => break,
             Unframed::Error(fault) => {
                 taken.farewell = Some(Farewell::Coded(fault.close_code().frame()));
-                taken.end = Some(Why::Framing);
+                taken.end = Some(CloseReason::Framing);
                 break;
             }
         }
@@ -232,11 +232,11 @@ impl Farewell {
 }
 
 /// The Close frame with which we end a WebSocket of our own accord.
-pub(super) fn closing_frame(decoder: &Decoder, why: Why) -> Option<Farewell> {
+pub(super) fn closing_frame(decoder: &Decoder, why: CloseReason) -> Option<Farewell> {
     if !decoder.is_framed() {
         return None;
     }
-    let code = if matches!(why, Why::Core | Why::Framing) {
+    let code = if matches!(why, CloseReason::Core | CloseReason::Framing) {
         CloseCode::PolicyViolation
     } else {
         CloseCode::GoingAway

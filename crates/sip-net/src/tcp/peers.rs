@@ -14,7 +14,7 @@ use sip_core::id::{ConnId, ListenerId};
 use sip_core::transport::{Flow, PeerName, Transport};
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
-use super::conn::Beginning;
+use super::conn::NewConnection;
 use super::layer::{Decoder, Secured};
 use super::listener::{bound_unacknowledged, bound_unsent};
 use super::service::{Sharing, is_secure};
@@ -209,7 +209,7 @@ impl Streams {
             counters.tcp_open_failed += 1;
             return None;
         };
-        let beginning = Beginning {
+        let beginning = NewConnection {
             socket,
             flow: *to,
             decoder: Decoder::new(to.transport, &self.limits),

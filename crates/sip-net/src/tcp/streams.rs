@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use sip_core::activity::{Activity, Component};
-use sip_core::admission::Standing;
+use sip_core::admission::SourceLists;
 use sip_core::config::Config;
 use sip_core::id::{ConnId, WorkerId};
 use sip_core::limits::Limits;
@@ -16,7 +16,7 @@ use sip_core::transport::websocket::AllowedOrigins;
 use sip_core::transport::{Flow, PeerName, Transport};
 
 use super::admission::{PerAddress, Turns};
-use super::conn::{Beginning, Conn, Sent, State};
+use super::conn::{Conn, NewConnection, Sent, State};
 use super::holders::Holders;
 use super::layer::{Context, Taken};
 use super::listener::TcpListener;
@@ -86,7 +86,7 @@ pub struct Outgoing<'a> {
 
 /// Why a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
+pub(super) enum CloseReason {
     Peer,
     Error,
     OpenFailed,
@@ -163,7 +163,7 @@ pub struct Streams {
     /// may have ended.
     pub(super) shut: VecDeque<ConnId>,
     /// What is held of sources.
-    pub(super) standing: Arc<Standing>,
+    pub(super) standing: Arc<SourceLists>,
     turns: Turns,
     pub(super) wheel: Wheel,
     pub(super) due: Vec<(ConnId, u64)>,
@@ -290,7 +290,7 @@ impl Streams {
     /// Puts a new connection into the table and registers it.
     pub(super) fn add(
         &mut self,
-        beginning: Beginning,
+        beginning: NewConnection,
         now_ms: u64,
         counters: &mut NetCounters,
     ) -> Option<ConnId> {
@@ -357,7 +357,7 @@ impl Streams {
         };
         if conn.is_parked {
             // All that it is waited for is that the peer has gone.
-            return self.close(id, Why::Peer, counters);
+            return self.close(id, CloseReason::Peer, counters);
         }
         if conn.state == State::Connecting {
             match conn.connected() {
@@ -373,7 +373,7 @@ impl Streams {
                 }
                 // Neither connected nor failed yet.
                 Err(error) if error.kind() == io::ErrorKind::NotConnected && !event.error => return,
-                Err(_) => return self.close(id, Why::OpenFailed, counters),
+                Err(_) => return self.close(id, CloseReason::OpenFailed, counters),
             }
         } else if event.writable {
             self.mark_dirty(id);
@@ -430,10 +430,10 @@ impl Streams {
         let read = conn.read(buffer);
         self.activity.enter(before);
         let fresh = match read {
-            Ok(0) => return self.close(id, Why::Peer, counters),
+            Ok(0) => return self.close(id, CloseReason::Peer, counters),
             Ok(count) => buffer.get_mut(..count).unwrap_or_default(),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-            Err(_) => return self.close(id, Why::Error, counters),
+            Err(_) => return self.close(id, CloseReason::Error, counters),
         };
         counters.stream_received_bytes += fresh.len() as u64;
         if !matches!(conn.state, State::Open | State::Handshaking) {
@@ -504,7 +504,7 @@ impl Streams {
         }
         match taken.end {
             Some(why) => self.finish(id, (why, taken.farewell), now_ms, counters),
-            None if too_slow => self.close(id, Why::Slow, counters),
+            None if too_slow => self.close(id, CloseReason::Slow, counters),
             None => self.relieve(id, now_ms, counters),
         }
     }
@@ -562,7 +562,7 @@ impl Streams {
                 .get_mut(id)
                 .is_some_and(|conn| !matches!(conn.state, State::Connecting | State::Handshaking))
             {
-                self.close(id, Why::Slow, counters);
+                self.close(id, CloseReason::Slow, counters);
             }
             return;
         }
@@ -653,7 +653,7 @@ impl Streams {
             conn.touch(now_ms);
         }
         let interest = match result {
-            Err(_) => return self.close(id, Why::Error, counters),
+            Err(_) => return self.close(id, CloseReason::Error, counters),
             Ok(false) => conn.interest_while_unsent(&self.settings),
             Ok(true) => {
                 if conn.waiting() == 0

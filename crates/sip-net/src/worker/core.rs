@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::tcp::{ForeignPage, TlsFailure};
 use sip_core::activity::Activity;
-use sip_core::admission::Standing;
+use sip_core::admission::SourceLists;
 use sip_core::config::Config;
 use sip_core::endpoint::{Endpoint, Handled};
 use sip_core::event::{Calls, Counters, Event, Gauges};
@@ -51,8 +51,8 @@ pub trait Core {
     fn poll_timeout(&self) -> Option<Instant>;
     /// See [`Endpoint::reconfigure`].
     fn reconfigure(&mut self, config: &Config);
-    /// See [`Endpoint::set_standing`].
-    fn set_standing(&mut self, standing: Arc<Standing>);
+    /// See [`Endpoint::set_source_lists`].
+    fn set_source_lists(&mut self, standing: Arc<SourceLists>);
     /// See [`Endpoint::observe`].
     fn observe(&mut self, activity: Activity);
     /// See [`Endpoint::drain`].
@@ -129,8 +129,8 @@ impl Core for Endpoint {
         Self::reconfigure(self, config);
     }
 
-    fn set_standing(&mut self, standing: Arc<Standing>) {
-        Self::set_standing(self, standing);
+    fn set_source_lists(&mut self, standing: Arc<SourceLists>) {
+        Self::set_source_lists(self, standing);
     }
 
     fn observe(&mut self, activity: Activity) {

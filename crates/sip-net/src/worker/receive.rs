@@ -289,9 +289,9 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                 self.streams.reconfigure(&config);
                 self.core.reconfigure(&config);
             }
-            Control::Standing(standing) => {
-                self.streams.set_standing(&standing, &mut self.counters);
-                self.core.set_standing(standing);
+            Control::SourceLists(standing) => {
+                self.streams.set_source_lists(&standing, &mut self.counters);
+                self.core.set_source_lists(standing);
             }
             Control::Drain { deadline_ms } => self.begin_drain(now, deadline_ms),
             Control::Stop => self.phase = Phase::Stopping,

@@ -32,7 +32,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant as StdInstant};
 
 use sip_core::activity::{Activity, Component};
-use sip_core::admission::{Source, Standing};
+use sip_core::admission::{Source, SourceLists};
 use sip_core::config::{Config, Durability, Listener, RegistrarPolicy, StateMode, Timers};
 use sip_core::endpoint::Handled;
 use sip_core::event::{Calls, Counters, Event, Gauges};
@@ -144,7 +144,7 @@ pub struct Fake {
     busy: bool,
     tells_closed: bool,
     aliases: Vec<(ConnId, SocketAddr)>,
-    standing: Arc<Standing>,
+    standing: Arc<SourceLists>,
     activity: Activity,
     gate: Arc<Mutex<Receiver<()>>>,
 }
@@ -291,7 +291,7 @@ impl Core for Fake {
         !self.standing.banned.contains(source) || self.standing.peers.contains(source)
     }
 
-    fn set_standing(&mut self, standing: Arc<Standing>) {
+    fn set_source_lists(&mut self, standing: Arc<SourceLists>) {
         self.standing = standing;
     }
 

@@ -20,7 +20,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 
-use sip_core::admission::{Source, Standing};
+use sip_core::admission::{Source, SourceLists};
 use sip_core::config::Network;
 
 use settings::BanPolicy;
@@ -237,9 +237,9 @@ impl Guard {
     }
 
     /// What the workers are to know.
-    pub(crate) fn standing(&self, now_ms: u64) -> Standing {
+    pub(crate) fn standing(&self, now_ms: u64) -> SourceLists {
         let held = self.bans().filter(|(_, ban)| ban.holds(now_ms));
-        Standing {
+        SourceLists {
             banned: held.map(|(source, _)| source).collect(),
             peers: self.peers.keys().copied().collect(),
         }

@@ -19,7 +19,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use sip_backend::known::Known;
 use sip_backend::metrics::{Counter, Sample, Value};
-use sip_core::admission::{Source, Standing, exempt_networks};
+use sip_core::admission::{Source, SourceLists, exempt_networks};
 use sip_core::config::Config;
 use sip_core::event::Event;
 use sip_net::hub::Hub;
@@ -321,8 +321,8 @@ impl Abuse {
     }
 
     fn tell_workers(&self) {
-        let standing: Standing = self.0.guard.lock().standing(unix_ms());
-        let told = self.0.hub.order(&Control::Standing(Arc::new(standing)));
+        let standing: SourceLists = self.0.guard.lock().standing(unix_ms());
+        let told = self.0.hub.order(&Control::SourceLists(Arc::new(standing)));
         let is_untold = told < usize::from(self.0.hub.workers());
         self.0.is_untold.store(is_untold, Ordering::Relaxed);
     }

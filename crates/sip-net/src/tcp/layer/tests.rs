@@ -122,7 +122,7 @@ struct Outcome {
     faults: usize,
     pings: u64,
     upgraded: bool,
-    end: Option<Why>,
+    end: Option<CloseReason>,
 }
 
 /// The worker's end of one connection.
