@@ -25,6 +25,7 @@ mod floods;
 mod loops;
 mod marks;
 mod next_hops;
+mod refused;
 mod registering;
 mod relaying;
 mod replay;
