@@ -9,6 +9,7 @@ mod cancel;
 mod common;
 mod flawed;
 mod fork_properties;
+mod forked_requests;
 mod forking;
 #[path = "common/forks.rs"]
 mod forks;
