@@ -8,7 +8,8 @@
 use crate::agent::{Login, login, nonce_of};
 use crate::common;
 use crate::forks::{
-    BOB, call, cancel, group, grouped, invite, location, location_with, phone, registered, with_contact,
+    BOB, ack, answer_with, brief, call, cancel, end, group, grouped, invite, location, location_with, phone,
+    registered, with_contact,
 };
 
 use common::*;
@@ -19,9 +20,11 @@ use sip_core::event::RefusalCause::{
     NextHopUnavailable, NextHopUnreachable, NoDomain, NoRule, NotRegistered, NotSecure, TransactionLimit,
 };
 use sip_core::event::{Event, RefusalCause};
+use sip_core::location::Binding;
 use sip_core::query::{Answer, Records, Unavailable};
 
 const GONE: &str = "SIP;cause=503;text=\"Contact Unreachable\"";
+const SILENT: &str = "SIP;cause=408;text=\"Contact Silent\"";
 
 /// A phone that is gone is no fault of this server: 480 says so, and a 500 that something is wrong here.
 #[test]
@@ -55,15 +58,34 @@ fn a_phone_that_cannot_be_reached_is_unavailable() {
     );
 }
 
-/// The host of its Contact has no address. That name service gives no result is another matter: 500.
+/// A registration whose connection has gone, with a Contact that names a host.
+fn lost(n: u8) -> Binding {
+    let mut binding = with_contact(n, &format!("sip:bob@phone{n}.example"));
+    binding.received = tcp_flow("192.0.2.66:40000", 1);
+    binding.received.conn = None;
+    binding
+}
+
+/// A registration through an edge proxy.
+fn behind(n: u8) -> Binding {
+    Binding {
+        path: format!("<sip:edge{n}.example:5060;lr>").into_bytes().into(),
+        ..phone(n)
+    }
+}
+
+/// Answers all questions for name service like this; what left then.
+fn served(b: &mut Bench, answer: &Result<Records, Unavailable>) -> Vec<Sent> {
+    let mut sent = vec![];
+    while let Some(query) = b.endpoint.poll_query() {
+        sent.extend(b.answer(&query, Answer::Resolved(answer.clone())));
+    }
+    sent
+}
+
+/// The host of its Contact has no address. That name service does not answer is another matter: 500.
 #[test]
 fn a_phone_whose_host_has_no_address_is_unavailable() {
-    let lost = |n| {
-        let mut binding = with_contact(n, &format!("sip:bob@phone{n}.example"));
-        binding.received = tcp_flow("192.0.2.66:40000", 1);
-        binding.received.conn = None;
-        binding
-    };
     for phones in [&[lost(1)][..], &[lost(1), lost(2)]] {
         for (answer, status, reason) in [
             (Ok(Records::default()), "480 Temporarily Unavailable", GONE),
@@ -71,9 +93,7 @@ fn a_phone_whose_host_has_no_address_is_unavailable() {
         ] {
             let mut b = registered(&location(), phones);
             let mut sent = b.udp(CALLER, &invite());
-            while let Some(query) = b.endpoint.poll_query() {
-                sent.extend(b.answer(&query, Answer::Resolved(answer.clone())));
-            }
+            sent.extend(served(&mut b, &answer));
             let last = sent.last().unwrap();
             assert!(
                 last.first_line().starts_with(&format!("SIP/2.0 {status}")),
@@ -85,11 +105,123 @@ fn a_phone_whose_host_has_no_address_is_unavailable() {
     }
 }
 
-/// Nor is a phone without any response reachable, such as one behind a NAT that has forgotten it. One
-/// that rang and then timed out was there: 408.
+/// The host of its Path has no address: that is an edge proxy of this network, and none of the phone's doing. Beside a
+/// phone that is lost it says less (§16.7 step 6), in either order.
+#[test]
+fn a_path_whose_host_has_no_address_is_a_500() {
+    for (phones, status, reason) in [
+        (vec![behind(1)], "500 Next Hop Not Found", ""),
+        (vec![behind(1), behind(2)], "500 Server Internal Error", ""),
+        (vec![behind(1), lost(2)], "480 Temporarily Unavailable", GONE),
+        (vec![lost(1), behind(2)], "480 Temporarily Unavailable", GONE),
+    ] {
+        let mut b = registered(&location(), &phones);
+        let mut sent = b.udp(CALLER, &invite());
+        sent.extend(served(&mut b, &Ok(Records::default())));
+        let last = sent.pop().unwrap();
+        assert_eq!(last.first_line(), format!("SIP/2.0 {status}"));
+        assert_eq!((last.address().as_str(), last.header("Reason")), (CALLER, reason));
+        assert_eq!(b.counters().dropped_no_route, phones.len() as u64);
+        ack(&mut b, &last);
+        end(&mut b);
+    }
+}
+
+/// How the other phone is lost.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Loss {
+    /// Its host has no address.
+    NoAddress,
+    /// Nor has that of its Path.
+    NoEdge,
+    /// Its transport fails.
+    Unreachable,
+    /// It says nothing until timer B fires.
+    Silent,
+}
+
+/// A call to phone 1, which answers with this status and this header line, and to phone 2, which is lost before or after
+/// that. What the caller gets: the status line without the version, and Reason.
+fn answer_beside(loss: Loss, is_lost_first: bool, status: &str, extra: &str) -> (String, String) {
+    let other = match loss {
+        Loss::NoAddress => lost(2),
+        Loss::NoEdge => behind(2),
+        Loss::Unreachable | Loss::Silent => phone(2),
+    };
+    let mut b = registered(&location(), &[phone(1), other]);
+    let sent = call(&mut b);
+    let lose = |b: &mut Bench| match loss {
+        Loss::NoAddress | Loss::NoEdge => served(b, &Ok(Records::default())),
+        Loss::Unreachable => b.undelivered(&sent[1]),
+        Loss::Silent => b.pass(32_100),
+    };
+    let mut out = vec![];
+    if is_lost_first {
+        // It rings, or its own timer B would end it, too.
+        answer_with(&mut b, &sent[0], "180 Ringing", "");
+        out.extend(lose(&mut b));
+    }
+    out.extend(answer_with(&mut b, &sent[0], status, extra));
+    if !is_lost_first {
+        out.extend(lose(&mut b));
+    }
+    let is_final = |sent: &&Sent| sent.address() == CALLER && !sent.first_line().starts_with("SIP/2.0 1");
+    let mut told = out.iter().filter(is_final);
+    let last = told.next().unwrap_or_else(|| panic!("{:?}", brief(&out)));
+    assert_eq!(told.count(), 0, "{:?}", brief(&out));
+    ack(&mut b, last);
+    end(&mut b);
+    let line = last.first_line().replacen("SIP/2.0 ", "", 1);
+    (line, last.header("Reason").to_owned())
+}
+
+/// §16.7 step 6: what a phone says goes to the caller with the phone's own Reason. Only where it says no more than that
+/// this server, or the phone, failed is the lost one told.
+#[test]
+fn of_a_phone_that_answers_and_a_lost_one_the_caller_hears_of_the_first() {
+    const BUSY: &str = "Q.850;cause=17;text=\"User busy\"";
+    for loss in [Loss::NoAddress, Loss::NoEdge, Loss::Unreachable, Loss::Silent] {
+        let gone = match loss {
+            Loss::NoAddress | Loss::Unreachable => Some(GONE),
+            Loss::Silent => Some(SILENT),
+            Loss::NoEdge => None,
+        };
+        for is_lost_first in [true, false] {
+            for (status, reason) in [
+                ("486 Busy Here", BUSY),
+                ("486 Busy Here", ""),
+                ("480 Temporarily Unavailable", BUSY),
+                ("404 Not Found", ""),
+                ("603 Decline", BUSY),
+                ("302 Moved Temporarily", ""),
+            ] {
+                let extra = match reason {
+                    "" => String::new(),
+                    _ => format!("Reason: {reason}\n"),
+                };
+                let told = answer_beside(loss, is_lost_first, status, &extra);
+                let expected = (status.to_owned(), reason.to_owned());
+                assert_eq!(told, expected, "{loss:?}, first: {is_lost_first}");
+            }
+            for status in ["500 Server Internal Error", "503 Service Unavailable"] {
+                let told = answer_beside(loss, is_lost_first, status, &format!("Reason: {BUSY}\n"));
+                let expected = match (gone, status) {
+                    (Some(gone), _) => ("480 Temporarily Unavailable", gone),
+                    (None, "500 Server Internal Error") => (status, BUSY),
+                    // A 503 would say that this server can serve nothing.
+                    (None, _) => ("500 Server Internal Error", ""),
+                };
+                let expected = (expected.0.to_owned(), expected.1.to_owned());
+                assert_eq!(told, expected, "{loss:?}, first: {is_lost_first}, {status}");
+            }
+        }
+    }
+}
+
+/// Nor is a phone that says nothing at all, as one whose NAT has forgotten it. One that rang and then timed out
+/// was there: 408.
 #[test]
 fn a_silent_phone_is_unavailable() {
-    const SILENT: &str = "SIP;cause=408;text=\"Contact Silent\"";
     let end_of = |b: &mut Bench| {
         let ends = b.pass(181_000 + 33_000);
         let to_caller = |sent: &&Sent| sent.address() == CALLER;
