@@ -57,8 +57,11 @@ impl Engine {
         };
         self.strip_identity(request);
         let plan = self.plan(request, position, matched, authorized);
-        // §9.2: a CANCEL that matched nothing, although its INVITE would have left a transaction.
-        if request.method == Method::Cancel && plan.state == StateMode::Transaction {
+        // §9.2: a CANCEL that matched nothing, where its INVITE would have left a transaction. One that is redirected
+        // gets a 2xx whether it left one or not (§8.3).
+        let action = matched.rule.map(|rule| &rule.action);
+        let is_redirected = matches!(action, Some(Action::Redirect(_)));
+        if request.method == Method::Cancel && plan.state == StateMode::Transaction && !is_redirected {
             return self.refuse(request, progress.server, Status::NO_TRANSACTION);
         }
         // A 3xx that is followed may fork.
