@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::path::Path;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{ChildStdin, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::PATIENCE;
@@ -25,10 +25,13 @@ impl Child {
     /// # Panics
     /// When it cannot be started.
     pub fn start(name: &str, command: &mut Command, log: &Path) -> Self {
+        Self::spawn(name, command.stdin(Stdio::null()), log)
+    }
+
+    fn spawn(name: &str, command: &mut Command, log: &Path) -> Self {
         let out = File::create(log).expect("a log file");
         let err = out.try_clone().expect("a log file");
         let inner = command
-            .stdin(Stdio::null())
             .stdout(out)
             .stderr(err)
             .spawn()
@@ -48,6 +51,17 @@ impl Child {
         let mut child = Self::start(name, command, log);
         child.has_others = true;
         child
+    }
+
+    /// The same, and what is written to the returned pipe is its input.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub fn start_with_input(name: &str, command: &mut Command, log: &Path) -> (Self, ChildStdin) {
+        let mut child = Self::spawn(name, command.stdin(Stdio::piped()), log);
+        child.has_others = true;
+        let input = child.inner.stdin.take().expect("a pipe, as above");
+        (child, input)
     }
 
     /// The number of its process.
