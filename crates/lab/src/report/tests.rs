@@ -485,3 +485,8 @@ fn a_browser_draws_a_dark_report() {
 fn a_browser_draws_a_narrow_report() {
     is_drawn("peers", 500, false);
 }
+
+#[test]
+fn a_browser_draws_a_narrow_and_dark_report() {
+    is_drawn("overload", 500, true);
+}
