@@ -107,7 +107,10 @@ pub(crate) struct Args {
     /// Users as PREFIX:COUNT (user:10000 are user00000 to user09999), or a file with a name and a password on each line.
     #[arg(long, value_name = "FILE|PREFIX:COUNT", default_value = "user:10000", value_parser = Source::parse)]
     users: Source,
-    /// Password of PREFIX:COUNT; {user} stands for the name (user00042), an n in braces for its digits (00042).
+    /// Password of each user of PREFIX:COUNT. An n in braces becomes the digits of the user's name, {user} the whole name.
+    ///
+    /// With the default, user00042 has the password pass00042. With secret-{user} it has secret-user00042. Without
+    /// either, all users have the same password. A FILE has passwords of its own.
     #[arg(long, value_name = "TEXT", default_value = "pass{n}")]
     password: String,
     /// Domain of all users; the target's host where it is not given.
@@ -448,6 +451,25 @@ mod tests {
         assert_eq!(connections("7"), Ok(Connections::Shared(7)));
         assert!(connections("0").is_err() && connections("many").is_err());
         assert!(rate("0").is_err() && rate("NaN").is_err() && rate("0.5") == Ok(0.5));
+    }
+
+    /// Clap takes an n in braces in a help text for the end of a line, so only the default shows it.
+    #[test]
+    fn the_help_has_an_example_of_a_password() {
+        let mut command = <Args as clap::Args>::augment_args(clap::Command::new("load"));
+        let help = command.render_long_help().to_string();
+        let password = help
+            .split("--password")
+            .nth(1)
+            .and_then(|rest| rest.split("\n      --").next());
+        let password = password.expect("the option");
+        for part in [
+            "user00042 has the password pass00042.",
+            "has secret-user00042.",
+            "[default: pass{n}]",
+        ] {
+            assert!(password.contains(part), "{part}: {password}");
+        }
     }
 
     #[test]
