@@ -12,7 +12,7 @@
 //! | the allocator's rounding and header | up to 32 |
 //! | slot: pointer and length, in a vector that is full on average to three quarters | 21 |
 //! | index: 8 + 1, in a table that is full on average to two thirds | 14 |
-//! | place among the ends ([`super::ends`]): 12, in a vector like that of the slots | 16 |
+//! | place among the ends ([`super::expiry_ring`]): 12, in a vector like that of the slots | 16 |
 //!
 //! A look-up decodes only the bindings that it asks for ([`Shard::view`]).
 //!

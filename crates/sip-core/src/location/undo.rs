@@ -3,7 +3,7 @@
 //! A registration that cannot be stored is refused, and must "leave the bindings as they were"
 //! (RFC 3261 §10.3). Meanwhile others may have registered, and bindings have ended: those changes stand.
 //! What the change made is known by its version ([`Binding::updated`]), what it removed by what is
-//! remembered of removals ([`super::lately`]).
+//! remembered of removals ([`super::recent`]).
 //!
 //! Where a later change did something to the same binding, that stands; but should it be taken back too,
 //! what was before both comes back. For that it is remembered what was taken back beneath others.

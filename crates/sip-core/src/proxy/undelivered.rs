@@ -47,7 +47,7 @@ impl Engine {
     }
 
     /// Whether one more response may go to the addresses in this Via: any number for a trusted
-    /// source, few for another ([`crate::engine::elsewhere`]).
+    /// source, few for another ([`crate::engine::response_failover`]).
     fn may_look_elsewhere(&mut self, via: &Via<'_>, to: Flow) -> bool {
         // The source of the request, whatever was tried since: we put `received` into the Via if
         // sent-by is another address.

@@ -334,7 +334,7 @@ impl<'a> Registration<'a> {
         is_refresh.then_some(first.min(at))
     }
 
-    /// Remembers a binding that this REGISTER removes ([`crate::location::lately`]).
+    /// Remembers a binding that this REGISTER removes ([`crate::location::recent`]).
     fn remember(&self, record: &mut AorRecord, binding: Binding) {
         let is_own = *binding.call_id == *self.call_id;
         let cseq = if is_own { self.cseq } else { binding.cseq };

@@ -234,7 +234,7 @@ fn compare(a: &mut Assembler) {
     a.store(POSITION);
 }
 
-/// HASH ← [`sip_core::owner`]'s hash of what is at POSITION, up to a CR.
+/// HASH ← [`sip_core::affinity`]'s hash of what is at POSITION, up to a CR.
 fn hash(a: &mut Assembler) {
     a.add(libc::BPF_LD | libc::BPF_IMM, SEED);
     a.store(HASH);
