@@ -1,13 +1,14 @@
 //! What the workers of one process share on the hot path, in locked shards: bindings, nonce
 //! counts, cached credentials. Each lock is held for one look-up or change, never over IO.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sip_core::auth::nonce::NonceId;
 use sip_core::auth::window::{NonceUse, Windows};
-use sip_core::location::AorRecord;
 use sip_core::location::codec::{self, RecordRef};
-use sip_core::location::shard::{Shard, Swept, shard_of};
+use sip_core::location::shard::{Shard, Swept, hash_aor, shard_of};
+use sip_core::location::{AorRecord, ByTransport};
 use sip_core::query::{Query, QueryKind, Secrets};
 use sip_core::shared::SharedState;
 
@@ -21,7 +22,16 @@ const BINDING_SHARDS: usize = if cfg!(loom) { 1 } else { 256 };
 /// Shards of nonce windows.
 const NONCE_SHARDS: usize = if cfg!(loom) { 1 } else { 64 };
 /// Records looked at under one lock: some tens of microseconds.
-const SWEEP_SLICE: usize = 64;
+pub const SLICE: usize = 64;
+
+/// Where a walk over all records goes on ([`Shared::walk`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Which shard.
+    pub shard: u32,
+    /// Which of its slots.
+    pub slot: u32,
+}
 
 /// Neighbouring locks must not share a cache line.
 #[derive(Debug)]
@@ -139,7 +149,7 @@ impl Shared {
             };
             total.finished = false;
             while !total.finished && total.visited < budget {
-                let slice = SWEEP_SLICE.min(budget - total.visited);
+                let slice = SLICE.min(budget - total.visited);
                 let swept = self.change(shard.0.lock(), |shard| {
                     shard.sweep(now_unix_ms, slice, &mut changed)
                 });
@@ -163,6 +173,49 @@ impl Shared {
         for shard in &self.bindings {
             shard.0.lock().for_each(&mut f);
         }
+    }
+
+    /// Calls `f` with some records from `place` on: those of one shard, and [`SLICE`] at most, under its lock. `f` must be
+    /// quick, and says whether it took the record; if not, the walk ends before it. Where the next walk goes on; `None`:
+    /// that was all.
+    ///
+    /// Walks that follow each other meet each record once that stays registered, whatever changes between them. One that
+    /// is removed and registers again may be met twice, or not at all.
+    pub fn walk(&self, place: Place, f: impl FnMut(&[u8], RecordRef<'_>) -> bool) -> Option<Place> {
+        let Place { shard, slot } = place;
+        let next = self.bindings.get(shard as usize)?;
+        let next = next.0.lock().walk(slot as usize, SLICE, f);
+        let next = next.and_then(|slot| u32::try_from(slot).ok());
+        let place = next.map_or(
+            Place {
+                shard: shard + 1,
+                slot: 0,
+            },
+            |slot| Place { shard, slot },
+        );
+        ((place.shard as usize) < self.bindings.len()).then_some(place)
+    }
+
+    /// A number of this run of the program: places of another run are none of this one.
+    pub fn run(&self) -> u32 {
+        (hash_aor(self.seed, b"places of this run") >> 32) as u32
+    }
+
+    /// Bindings by transport of each domain that has any.
+    pub fn by_domain(&self) -> BTreeMap<Box<[u8]>, ByTransport> {
+        let mut all: BTreeMap<Box<[u8]>, ByTransport> = BTreeMap::new();
+        for shard in &self.bindings {
+            for (domain, counts) in shard.0.lock().by_domain() {
+                let Some(sum) = all.get_mut(domain) else {
+                    all.insert(domain.into(), counts);
+                    continue;
+                };
+                for (sum, count) in sum.iter_mut().zip(counts) {
+                    *sum = sum.saturating_add(count);
+                }
+            }
+        }
+        all
     }
 
     /// Addresses-of-record and bindings held, ended ones included until they are swept.
@@ -335,6 +388,54 @@ mod tests {
         assert_eq!(shared.location_bytes(), in_shards(&shared));
         shared.sweep(300_000, usize::MAX);
         assert_eq!(shared.location_bytes(), 0);
+    }
+
+    #[test]
+    fn walks_meet_every_record_once_in_slices() {
+        let shared = shared();
+        let load = |name: String, transport| {
+            let mut of = binding(9_999);
+            of.received.transport = transport;
+            let record = AorRecord {
+                bindings: vec![of],
+                version: 1,
+                ..AorRecord::default()
+            };
+            shared.load(name.as_bytes(), record);
+        };
+        for n in 0..20_000 {
+            load(format!("u{n}@x"), Transport::Udp);
+        }
+        load("a@y".to_owned(), Transport::Wss);
+        let (mut place, mut met) = (Some(Place::default()), std::collections::BTreeSet::new());
+        let (mut slices, mut full) = (0, 0);
+        while let Some(at) = place {
+            let mut looks = 0;
+            place = shared.walk(at, |aor, _| {
+                looks += 1;
+                // Sometimes one is left, and met again.
+                let takes = looks < 5 || slices % 3 > 0;
+                assert!(!takes || met.insert(aor.to_vec()), "{aor:?}");
+                takes
+            });
+            assert!(looks <= SLICE);
+            slices += 1;
+            full += usize::from(looks == SLICE);
+        }
+        assert_eq!(met.len(), 20_001);
+        assert!(full > BINDING_SHARDS / 2, "{full} of {slices}");
+        for (shard, slot) in [
+            (u32::MAX, 0),
+            (BINDING_SHARDS as u32, 0),
+            (BINDING_SHARDS as u32 - 1, u32::MAX),
+        ] {
+            assert_eq!(shared.walk(Place { shard, slot }, |_, _| panic!("none")), None);
+        }
+        let counts = [(&b"x"[..], [20_000, 0, 0, 0, 0]), (&b"y"[..], [0, 0, 0, 0, 1])];
+        let counts = counts.map(|(domain, counts)| (Box::from(domain), counts));
+        assert_eq!(shared.by_domain(), counts.into());
+        shared.update_bindings(b"a@y", &mut |record| record.bindings.clear());
+        assert_eq!(shared.by_domain().len(), 1);
     }
 
     #[test]

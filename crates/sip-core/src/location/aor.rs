@@ -21,6 +21,15 @@ pub fn canonical_aor(uri: &SipUri<'_>, domain: &[u8], out: &mut Vec<u8>) -> bool
     true
 }
 
+/// User part and domain of a canonical address-of-record; without an `@` all of it is the domain.
+pub fn parts(aor: &[u8]) -> (&[u8], &[u8]) {
+    let at = aor.iter().rposition(|c| *c == b'@');
+    match at.and_then(|at| aor.split_at_checked(at)) {
+        Some((user, domain)) => (user, domain.get(1..).unwrap_or_default()),
+        None => (&[], aor),
+    }
+}
+
 /// Appends `text` with each `%HH` made the byte that it stands for; what only looks like one stays.
 pub fn unescape(text: &[u8], out: &mut Vec<u8>) {
     let mut rest = text;
@@ -88,6 +97,13 @@ mod tests {
             b"null-\0-null@example.com"
         );
         assert_eq!(aor("sip:example.com"), None);
+    }
+
+    #[test]
+    fn a_domain_holds_no_at() {
+        assert_eq!(parts(b"a@b@example.com"), (&b"a@b"[..], &b"example.com"[..]));
+        assert_eq!(parts(b"alice@"), (&b"alice"[..], &b""[..]));
+        assert_eq!(parts(b"example.com"), (&b""[..], &b"example.com"[..]));
     }
 
     proptest! {

@@ -9,12 +9,16 @@ use sip_message::Uri;
 use crate::id::ConnId;
 use crate::transport::Flow;
 pub use recent::RecentChanges;
+pub use removal::Removal;
+pub use tally::{ByTransport, TRANSPORTS};
 
 pub mod aor;
 pub mod codec;
 mod expiry_ring;
 pub(crate) mod recent;
+mod removal;
 pub mod shard;
+mod tally;
 mod undo;
 
 /// One contact of an address-of-record (RFC 3261 §10, RFC 3327, RFC 5626).

@@ -30,6 +30,7 @@ use super::AorRecord;
 use super::codec::{self, Reader, RecordRef};
 use super::expiry_ring::ExpiryRing;
 use super::recent::Memory;
+use super::tally::{ByTransport, Tally, by_transport};
 
 /// Bytes that a record takes beside its block: rounding and header, slot, index, place among the ends.
 const BESIDE_BLOCK: usize = 32 + 21 + 14 + 16;
@@ -122,6 +123,7 @@ pub struct Shard {
     /// When each slot is to be looked at for bindings that have ended.
     ends: ExpiryRing,
     bindings: usize,
+    tally: Tally,
     /// Of all blocks.
     block_bytes: usize,
     /// The highest version among records that were removed: a record made anew starts there, so
@@ -156,6 +158,7 @@ impl Shard {
             free: Vec::new(),
             ends: ExpiryRing::new(now_unix_s),
             bindings: 0,
+            tally: Tally::new(),
             block_bytes: 0,
             floor: 0,
             lately: Memory::new(),
@@ -178,6 +181,11 @@ impl Shard {
         self.bindings
     }
 
+    /// Bindings by transport of each domain that has any.
+    pub fn by_domain(&self) -> impl Iterator<Item = (&[u8], ByTransport)> {
+        self.tally.iter()
+    }
+
     /// Bytes that the records take.
     pub fn bytes(&self) -> usize {
         self.block_bytes + self.len() * BESIDE_BLOCK
@@ -196,7 +204,7 @@ impl Shard {
                 ..AorRecord::default()
             },
         };
-        let before = record.bindings.len();
+        let before = by_transport(&record);
         let lately = self.lately.of(aor);
         record.lately.clone_from(&lately);
         let result = f(&mut record);
@@ -229,6 +237,32 @@ impl Shard {
         }
     }
 
+    /// Calls `f` with records from the slot `from` on, and looks at `budget` slots at most. `f` says whether it took the
+    /// record; if not, the walk ends before it. Where the next walk goes on; `None`: this was the last of the shard.
+    ///
+    /// A record keeps its slot while it has a binding. So walks that follow each other meet each record that stays
+    /// once, whatever changes between them.
+    pub fn walk(
+        &self,
+        from: usize,
+        budget: usize,
+        mut f: impl FnMut(&[u8], RecordRef<'_>) -> bool,
+    ) -> Option<usize> {
+        let end = from.saturating_add(budget).min(self.slots.len());
+        let slots = self.slots.get(from..end).unwrap_or_default();
+        for (at, block) in slots.iter().enumerate() {
+            let Some((aor, record)) = block.as_ref().map(Block::parts) else {
+                continue;
+            };
+            if let Ok(record) = RecordRef::new(record)
+                && !f(aor, record)
+            {
+                return Some(from + at);
+            }
+        }
+        (end < self.slots.len()).then_some(end)
+    }
+
     /// Removes bindings that have ended, looking at up to `budget` records and at none of which no
     /// binding may have ended ([`ExpiryRing`]). `changed` is called with each address-of-record that
     /// lost some and its record as it is now, version included; an empty one has been dropped.
@@ -251,7 +285,7 @@ impl Shard {
                 continue;
             };
             let mut record = block.record();
-            let before = record.bindings.len();
+            let before = by_transport(&record);
             let removed = record.remove_expired(now_unix_s);
             if removed == 0 {
                 // It was refreshed: the look that the refresh saved.
@@ -299,7 +333,10 @@ impl Shard {
             .map(|entry| entry.slot as usize)
     }
 
-    fn store(&mut self, slot: Option<usize>, hash: u32, aor: &[u8], before: usize, record: &AorRecord) {
+    /// Keeps a record that had `before`.
+    fn store(&mut self, slot: Option<usize>, hash: u32, aor: &[u8], before: ByTransport, record: &AorRecord) {
+        self.tally.change(aor, before, by_transport(record));
+        let before: usize = before.iter().map(|count| *count as usize).sum();
         let after = record.bindings.len();
         if after == 0 {
             self.floor = self.floor.max(record.version);
@@ -534,6 +571,81 @@ pub(super) mod tests {
         assert!(swept.visited <= 2 * swept.records);
     }
 
+    /// A walk over 20,000 records in bounded steps, while others come, go and refresh: what stays is met once.
+    #[test]
+    fn walks_meet_what_stays_once_whatever_changes() {
+        const PHONES: u32 = 20_000;
+        const BUDGET: usize = 64;
+        let mut shard = Shard::new((1, 2));
+        let register = |shard: &mut Shard, name: &str, contact: &str| {
+            shard.update(name.as_bytes(), |r| {
+                r.bindings.clear();
+                r.put(binding(contact, 1000, 9_999));
+                r.changed(5_000);
+            });
+        };
+        for phone in 0..PHONES {
+            register(&mut shard, &format!("stays{phone}"), "sip:a");
+            if phone % 4 == 0 {
+                register(&mut shard, &format!("goes{phone}"), "sip:a");
+            }
+        }
+        let slots = shard.slots.len();
+        let mut met = BTreeMap::new();
+        let (mut from, mut steps, mut gone) = (Some(0), 0, 0);
+        while let Some(at) = from {
+            let mut looks = 0;
+            from = shard.walk(at, BUDGET, |aor, _| {
+                looks += 1;
+                *met.entry(aor.to_vec()).or_insert(0) += 1;
+                true
+            });
+            assert!(looks <= BUDGET, "{looks}");
+            steps += 1;
+            // One goes, another comes in its place or behind, one refreshes and takes more room.
+            shard.update(format!("goes{gone}").as_bytes(), |r| r.bindings.clear());
+            gone += 4 * 37;
+            register(&mut shard, &format!("comes{steps}"), "sip:a");
+            register(
+                &mut shard,
+                &format!("stays{}", steps * 61),
+                "sip:a-longer-contact",
+            );
+        }
+        let most = (slots + steps).div_ceil(BUDGET);
+        assert!((slots / BUDGET..=most).contains(&steps), "{steps} steps");
+        for phone in 0..PHONES {
+            let name = format!("stays{phone}").into_bytes();
+            assert_eq!(met.get(&name), Some(&1), "{phone}");
+        }
+    }
+
+    #[test]
+    fn a_walk_ends_before_what_was_not_taken() {
+        let mut shard = Shard::new((1, 2));
+        for name in ["a", "b", "c"] {
+            shard.update(name.as_bytes(), |r| r.put(binding("sip:a", 1000, 10)));
+        }
+        shard.update(b"b", |r| r.bindings.clear());
+        let walk = |from, budget, most: usize| {
+            let mut met = vec![];
+            let next = shard.walk(from, budget, |aor, _| {
+                let takes = met.len() < most;
+                if takes {
+                    met.push(aor.to_vec());
+                }
+                takes
+            });
+            (met.concat(), next)
+        };
+        assert_eq!(walk(0, 9, 9), (b"ac".to_vec(), None));
+        assert_eq!(walk(0, 9, 1), (b"a".to_vec(), Some(2)));
+        assert_eq!(walk(0, 2, 9), (b"a".to_vec(), Some(2)));
+        assert_eq!(walk(2, 1, 9), (b"c".to_vec(), None));
+        assert_eq!(walk(3, 9, 9), (vec![], None));
+        assert_eq!(walk(usize::MAX, 9, 9), (vec![], None));
+    }
+
     /// Registering and removing without end leaves nothing behind.
     #[test]
     fn no_garbage_gathers() {
@@ -595,6 +707,10 @@ pub(super) mod tests {
                 prop_assert_eq!(shard.bindings(), model.values().map(|r| r.bindings.len()).sum::<usize>());
                 let blocks: usize = shard.slots.iter().flatten().map(|b| b.0.len()).sum();
                 prop_assert_eq!(shard.bytes(), blocks + model.len() * BESIDE_BLOCK);
+                // Here a key is a domain.
+                let counts = model.iter().map(|(key, record)| (*key, by_transport(record)));
+                let tally: BTreeMap<_, _> = shard.by_domain().map(|(domain, counts)| (domain[0], counts)).collect();
+                prop_assert_eq!(tally, counts.collect());
             }
             for key in 0..12 {
                 prop_assert_eq!(shard.read(&[key], Clone::clone), model.get(&key).cloned());
