@@ -25,6 +25,7 @@ mod phones;
 mod redirect;
 mod refusals;
 mod registrar;
+mod registrations;
 mod resumption;
 mod tls;
 mod torture;

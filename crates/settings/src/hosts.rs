@@ -40,8 +40,8 @@ pub(crate) fn domain(text: &str) -> Option<Box<[u8]>> {
     Host::parse(text.as_bytes()).map(|host| canonical(&host))
 }
 
-/// A network, or a single address.
-pub(crate) fn network(text: &str) -> Option<Network> {
+/// A network as `192.0.2.0/24`, or a single address; `None` if `text` is neither.
+pub fn network(text: &str) -> Option<Network> {
     if let Ok(address) = text.parse::<IpAddr>() {
         let prefix_len = if address.is_ipv4() { 32 } else { 128 };
         return Some(Network { address, prefix_len });

@@ -33,6 +33,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use self::abuse::BanPolicy;
+pub use self::hosts::network;
 pub use self::stores::{AdminTable, lookup_deadline};
 use sip_backend::subscribers::{LookupOptions, TableOptions};
 use sip_core::config::Config;

@@ -7,6 +7,7 @@ mod cpu;
 mod groups;
 mod logs;
 mod machine;
+mod registrations;
 mod serve;
 
 use std::process::ExitCode;

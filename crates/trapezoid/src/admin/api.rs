@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sip_core::dispatcher::{Distribution, Group, Member, MemberState};
 
-use super::{Pages, bans, cpu_split, credentials, json as page};
+use super::{Pages, bans, cpu_split, credentials, json as page, registrations};
 use crate::machine::unix_ms;
 use crate::serve::reload::Verdict;
 
@@ -31,6 +31,11 @@ pub(super) fn router(pages: &Arc<Pages>) -> Router<Arc<Pages>> {
         .route("/groups/{group}/enable", post(enable))
         .route("/bans", get(bans::list).post(bans::add))
         .route("/bans/{source}", delete(bans::lift))
+        .route("/registrations", get(registrations::list))
+        .route(
+            "/registrations/{aor}",
+            get(registrations::show).delete(registrations::remove),
+        )
         .route("/credentials", get(credentials::status))
         .route("/credentials/cache", delete(credentials::forget))
         .route("/cpu-split", get(cpu_split::show).put(cpu_split::put))

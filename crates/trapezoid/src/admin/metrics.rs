@@ -37,12 +37,25 @@ pub(crate) struct Reading {
     pub workers: Vec<Snapshot>,
     /// What belongs to no worker.
     pub samples: Vec<Sample>,
+    /// Contacts by domain and transport.
+    pub registered: Vec<Registered>,
     /// Groups of next hops.
     pub groups: Arc<[Group]>,
     /// Our certificates in force.
     pub certificates: Vec<CertificateExpiry>,
     /// What CPU time goes into.
     pub cpu: CpuTime,
+}
+
+/// Contacts of one domain that have registered over one transport.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Registered {
+    /// The domain's name.
+    pub domain: String,
+    /// As the configuration names it.
+    pub transport: &'static str,
+    /// How many.
+    pub contacts: u64,
 }
 
 /// The page.
@@ -221,6 +234,22 @@ fn add_to(value: &mut Value, more: &Value) {
     }
 }
 
+/// Adds the contacts of each domain and transport. No two of them are the same, so nothing is searched for.
+fn registered(all: Vec<Registered>, families: &mut Families) {
+    let series = all.into_iter().map(|registered| Series {
+        labels: vec![
+            ("domain".to_owned(), registered.domain),
+            ("transport".to_owned(), registered.transport.to_owned()),
+        ],
+        value: Value::Gauge(registered.contacts),
+    });
+    families.0.push(Family {
+        name: "trapezoid_registered_contacts".to_owned(),
+        help: "Registered contacts, by domain and by the transport that they registered over",
+        series: series.collect(),
+    });
+}
+
 /// Adds the end of each certificate. If a domain has two, of RSA and of ECDSA, one series has the earlier end.
 fn certificates(all: &[CertificateExpiry], families: &mut Families) {
     let mut series: Vec<(Vec<(String, String)>, u64)> = Vec::new();
@@ -330,6 +359,7 @@ impl Collector for All {
             let members = group.members.iter();
             members.for_each(|member| families.member(group, member, now));
         }
+        registered(reading.registered, &mut families);
         certificates(&reading.certificates, &mut families);
         if reading.cpu.on {
             encode_cpu(&mut encoder, &reading.cpu)?;

@@ -12,6 +12,7 @@ mod listener;
 pub(crate) mod metrics;
 mod openapi;
 mod process;
+pub(crate) mod registrations;
 pub(crate) mod token;
 
 use std::io;
@@ -45,6 +46,8 @@ pub(crate) struct Pages {
     pub groups: Arc<Groups>,
     /// `/api/v1/bans`.
     pub abuse: Abuse,
+    /// `/api/v1/registrations`.
+    pub registrations: Arc<dyn registrations::RegistrationPages>,
     /// `/api/v1/credentials`.
     pub credentials: Arc<dyn credentials::Credentials>,
     /// `/api/v1/cpu-split`.
@@ -257,6 +260,7 @@ mod tests {
             metrics: Metrics::new(Arc::new(Nothing)),
             groups: Arc::new(Groups::new(groups)),
             abuse: bans::tests::abuse(),
+            registrations: Arc::new(registrations::tests::Sample(crate::registrations::tests::sample())),
             credentials: Arc::new(NoStore),
             cpu: Arc::new(Idle::default()),
             token: Token::of(TOKEN),

@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use super::registrations::MAX_LIMIT;
+
 /// The document (OpenAPI 3.1).
 pub(super) fn document() -> Value {
     json!({
@@ -105,6 +107,7 @@ fn paths() -> Value {
     merge(&mut paths, credentials());
     merge(&mut paths, cpu_split());
     merge(&mut paths, bans());
+    merge(&mut paths, registrations());
     paths
 }
 
@@ -236,6 +239,100 @@ fn ban_schemas() -> Value {
     })
 }
 
+/// The contacts that have registered.
+fn registrations() -> Value {
+    let parameter = |name: &str, description: &str| json!({ "name": name, "in": "query", "schema": { "type": "string" }, "description": description });
+    let starting = || answer("The server is starting.", "Error");
+    json!({
+        "/api/v1/registrations": { "get": {
+            "summary": "Registered contacts, page by page",
+            "description": "Filters hold together. A page may have fewer rows than its limit, or none, before the last: go on \
+                            until `next` is null. What stays registered meanwhile is listed once.",
+            "parameters": [
+                parameter("user", "The user part of the address-of-record: whole, in its case."),
+                parameter("domain", "The domain of the address-of-record: whole, in any case."),
+                parameter("contact", "A part of the contact's URI, in any case."),
+                parameter("source", "Where the REGISTER came from: an address, a network, or an address with a port."),
+                parameter("user_agent", "A part of its User-Agent, in any case."),
+                {
+                    "name": "limit", "in": "query",
+                    "schema": { "type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": 100 },
+                    "description": "Rows of the page. An address-of-record that has more contacts than that is a page by itself.",
+                },
+                parameter("cursor", "`next` of the page before."),
+            ],
+            "responses": {
+                "200": answer("A page.", "Registrations"),
+                "400": wrong(), "401": wrong(), "503": starting(),
+            },
+        } },
+        "/api/v1/registrations/{aor}": {
+            "parameters": [{
+                "name": "aor", "in": "path", "required": true, "schema": { "type": "string" },
+                "description": "The address-of-record as USER@DOMAIN.",
+            }],
+            "get": {
+                "summary": "The contacts of one address-of-record",
+                "responses": {
+                    "200": answer("The contacts, best first.", "Registered"),
+                    "400": wrong(), "401": wrong(), "404": wrong(), "503": starting(),
+                },
+            },
+            "delete": {
+                "summary": "Remove one contact, or all, as a REGISTER with Expires: 0 does",
+                "parameters": [parameter("contact", "The contact's URI; without it all contacts are removed.")],
+                "responses": {
+                    "200": answer("They are removed. The phone's next REGISTER is taken as ever.", "Removed"),
+                    "400": wrong(), "401": wrong(), "404": wrong(),
+                    "503": answer("The removal could not be written to disk, or the server is starting.", "Error"),
+                },
+            },
+        },
+    })
+}
+
+/// Its schemas.
+fn registration_schemas() -> Value {
+    let text = || json!({ "type": "string" });
+    let number = || json!({ "type": "integer", "minimum": 0 });
+    let maybe = |kind: &str, description: &str| json!({ "type": [kind, "null"], "description": description });
+    json!({
+        "Registrations": object(
+            &json!({
+                "registrations": list("Registration"),
+                "next": maybe("string", "The cursor of the next page; null: this is the last."),
+            }),
+            &["registrations", "next"],
+        ),
+        "Registered": object(
+            &json!({ "address_of_record": text(), "registrations": list("Registration") }),
+            &["address_of_record", "registrations"],
+        ),
+        "Registration": object(
+            &json!({
+                "address_of_record": text(), "contact": text(),
+                "source": { "type": "string", "description": "Address and port that the REGISTER came from." },
+                "transport": { "enum": ["udp", "tcp", "tls", "ws", "wss"] },
+                "user_agent": maybe("string", "Its User-Agent, 128 bytes at most."),
+                "expires_unix_s": number(), "left_s": number(),
+                "call_id": text(), "cseq": number(),
+                "q": { "type": "number", "minimum": 0, "maximum": 1 },
+                "instance": maybe("string", "+sip.instance (RFC 5626)."),
+                "reg_id": maybe("integer", "reg-id (RFC 5626)."),
+                "path": maybe("string", "Values of Path, topmost first (RFC 3327)."),
+            }),
+            &[
+                "address_of_record", "contact", "source", "transport", "user_agent", "expires_unix_s", "left_s",
+                "call_id", "cseq", "q", "instance", "reg_id", "path",
+            ],
+        ),
+        "Removed": object(
+            &json!({ "address_of_record": text(), "removed": number() }),
+            &["address_of_record", "removed"],
+        ),
+    })
+}
+
 /// Its schemas.
 fn cpu_schemas() -> Value {
     let text = || json!({ "type": "string" });
@@ -285,6 +382,7 @@ fn schemas() -> Value {
     let mut schemas = most_schemas();
     merge(&mut schemas, cpu_schemas());
     merge(&mut schemas, ban_schemas());
+    merge(&mut schemas, registration_schemas());
     schemas
 }
 
@@ -426,7 +524,10 @@ mod tests {
                 .iter()
                 .filter(|(key, _)| *key != "parameters")
             {
-                let path = path.replace("{group}", "none").replace("{source}", "none");
+                let names = ["{group}", "{source}", "{aor}"];
+                let path = names
+                    .iter()
+                    .fold(path.clone(), |path, name| path.replace(name, "none"));
                 let what = format!("{} {path}", method.to_uppercase());
                 let answer = ask(address, &what, &format!("Authorization: Bearer {TOKEN}\r\n"), "");
                 let status = answer.get(9..12).expect("a status");

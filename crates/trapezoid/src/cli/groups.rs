@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use super::running::{List, ask};
+use super::running::{List, ask, escaped, word};
 use super::{ConfigOption, Failure, print, say};
 
 #[derive(Debug, clap::Args)]
@@ -63,20 +63,6 @@ fn change(args: &Change, what: &str) -> Result<(), Failure> {
         word(member, "state")
     ));
     Ok(())
-}
-
-fn word(value: &Value, key: &str) -> String {
-    value[key].as_str().unwrap_or_default().to_owned()
-}
-
-/// Percent-encodes every byte that is not an unreserved character (RFC 3986 §2.3).
-fn escaped(text: &str) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-    let one = |byte: u8| match is_plain(byte) {
-        true => char::from(byte).to_string(),
-        false => format!("%{byte:02X}"),
-    };
-    text.bytes().map(one).collect()
 }
 
 /// A table with a line for each member: group, algorithm, URI, state, weight, priority, failures.
@@ -143,6 +129,5 @@ carriers  weighted   sip:b                drained       0         0     12345
 ";
         assert_eq!(table(&groups), expected);
         assert_eq!(table(&json!([])).lines().count(), 1);
-        assert_eq!(escaped("a b/%\u{fc}.~"), "a%20b%2F%25%C3%BC.~");
     }
 }

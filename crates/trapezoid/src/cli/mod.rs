@@ -11,6 +11,7 @@ mod http;
 mod lab;
 mod load;
 mod plan;
+mod registrations;
 mod relay;
 mod running;
 mod schema;
@@ -45,6 +46,8 @@ enum Command {
     Bans(bans::Args),
     /// List the groups of next hops of the running server, drain and enable their members.
     Groups(groups::Args),
+    /// List the registrations of the running server, show and remove them.
+    Registrations(Box<registrations::Args>),
     /// Work out from measurements what a load needs.
     Plan(plan::Args),
     /// Offer calls, registrations, OPTIONS or messages to a server, and tell what comes of them.
@@ -91,6 +94,7 @@ pub(crate) fn run() -> ExitCode {
         Command::User(args) => user::run(&args),
         Command::Bans(args) => bans::run(&args),
         Command::Groups(args) => groups::run(&args),
+        Command::Registrations(args) => registrations::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Load(args) => load::run(&args),
         Command::Relay(args) => relay::run(&args),
@@ -141,12 +145,16 @@ pub(crate) fn say(text: &str) {
 
 /// Data. A reader that has gone away (`| head`) is none of our failures.
 pub(crate) fn print(data: &str) -> Result<(), Failure> {
+    print_part(data).map(|_| ())
+}
+
+/// The same of a part of the data; whether there is still a reader.
+pub(crate) fn print_part(data: &str) -> Result<bool, Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(data.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::failed("cannot write to standard output", error))
-        }
-        Ok(()) | Err(_) => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::failed("cannot write to standard output", error)),
     }
 }
 

@@ -20,45 +20,81 @@ pub(super) struct List {
     pub(super) config: ConfigOption,
 }
 
-/// Sends a request to the server that runs with this configuration.
-pub(super) fn ask(option: &ConfigOption, method: &str, path: &str, body: &str) -> Result<Value, Failure> {
-    let loaded = configuration(option.config.as_deref(), &machine::read()?)?;
-    let Some(admin) = loaded.shell.admin else {
-        return Err(Failure::Usage(
-            "[admin] listen is \"off\", so the server cannot be asked; give it an address".to_owned(),
-        ));
-    };
-    let file = &loaded.shell.admin_token;
-    let token = std::fs::read_to_string(file)
-        .map(Zeroizing::new)
-        .map_err(|error| {
-            let place = file.display();
-            Failure::Failed(format!(
-                "{place}: {error}; the server makes it at its first start"
-            ))
-        })?;
-    let token = token.lines().next().unwrap_or_default().trim();
-    let address = reachable(admin);
-    let question = Question {
-        method,
-        path,
-        token,
-        body,
-    };
-    let (status, text) = http::ask(&address.to_string(), &question).map_err(|error| {
-        Failure::Failed(format!("no server answers at {address}: {error}; is it running?"))
-    })?;
-    let answer: Value = serde_json::from_str(&text)
-        .map_err(|_| Failure::Failed(format!("who answers at {address} is no Trapezoid")))?;
-    match status {
-        200 => Ok(answer),
-        _ => Err(Failure::Failed(
-            answer["error"]
-                .as_str()
-                .unwrap_or("the server refused")
-                .to_owned(),
-        )),
+/// The server that runs with a configuration.
+pub(super) struct Running {
+    address: SocketAddr,
+    /// The contents of the token file.
+    token: Zeroizing<String>,
+}
+
+impl Running {
+    /// Finds address and token in the configuration.
+    pub(super) fn of(option: &ConfigOption) -> Result<Self, Failure> {
+        let loaded = configuration(option.config.as_deref(), &machine::read()?)?;
+        let Some(admin) = loaded.shell.admin else {
+            return Err(Failure::Usage(
+                "[admin] listen is \"off\", so the server cannot be asked; give it an address".to_owned(),
+            ));
+        };
+        let file = &loaded.shell.admin_token;
+        let token = std::fs::read_to_string(file)
+            .map(Zeroizing::new)
+            .map_err(|error| {
+                let place = file.display();
+                Failure::Failed(format!(
+                    "{place}: {error}; the server makes it at its first start"
+                ))
+            })?;
+        Ok(Self {
+            address: reachable(admin),
+            token,
+        })
     }
+
+    /// Sends it a request.
+    pub(super) fn ask(&self, method: &str, path: &str, body: &str) -> Result<Value, Failure> {
+        let address = self.address;
+        let question = Question {
+            method,
+            path,
+            token: self.token.lines().next().unwrap_or_default().trim(),
+            body,
+        };
+        let (status, text) = http::ask(&address.to_string(), &question).map_err(|error| {
+            Failure::Failed(format!("no server answers at {address}: {error}; is it running?"))
+        })?;
+        let answer: Value = serde_json::from_str(&text)
+            .map_err(|_| Failure::Failed(format!("who answers at {address} is no Trapezoid")))?;
+        match status {
+            200 => Ok(answer),
+            _ => Err(Failure::Failed(
+                answer["error"]
+                    .as_str()
+                    .unwrap_or("the server refused")
+                    .to_owned(),
+            )),
+        }
+    }
+}
+
+/// Sends one request to the server that runs with this configuration.
+pub(super) fn ask(option: &ConfigOption, method: &str, path: &str, body: &str) -> Result<Value, Failure> {
+    Running::of(option)?.ask(method, path, body)
+}
+
+/// A text of an answer; empty where there is none.
+pub(super) fn word(value: &Value, key: &str) -> String {
+    value[key].as_str().unwrap_or_default().to_owned()
+}
+
+/// Percent-encodes every byte that is not an unreserved character (RFC 3986 §2.3).
+pub(super) fn escaped(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    let one = |byte: u8| match is_plain(byte) {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    };
+    text.bytes().map(one).collect()
 }
 
 /// The address to connect to: the loopback, if the server listens at every address.
@@ -75,6 +111,11 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_unreserved_characters_stay_as_they_are() {
+        assert_eq!(escaped("a b/%\u{fc}.~"), "a%20b%2F%25%C3%BC.~");
+    }
 
     #[test]
     fn a_server_that_listens_everywhere_is_asked_on_the_loopback() {

@@ -11,8 +11,9 @@ use sip_backend::metrics::Sample;
 use sip_backend::shared::Shared;
 use sip_backend::subscribers::{CredentialCache, Pipeline, Status};
 use sip_backend::{AnswerSink, Backend};
-use sip_core::config::Listener;
+use sip_core::config::{Durability, Listener};
 use sip_core::id::{ListenerId, WorkerId};
+use sip_core::location::TRANSPORTS;
 use sip_core::query::Query;
 use sip_core::shared::SharedState;
 use sip_net::hub::Hub;
@@ -21,9 +22,11 @@ use tokio::runtime::Handle;
 
 use super::data_dir;
 use super::sinks::Answers;
+use crate::admin::metrics::Registered;
 use crate::cli::Failure;
 use crate::cli::user::failure;
 use crate::machine::unix_ms;
+use crate::registrations::{Registrations, Waiting};
 use settings::Loaded;
 
 /// Records looked at in one second for bindings that may have ended. Only those that are due are: should a
@@ -36,6 +39,7 @@ pub(crate) struct Backends {
     backend: Arc<Backend>,
     credentials: Arc<Pipeline>,
     shared: Arc<Shared>,
+    registrations: Registrations,
     answers: Arc<Answers>,
 }
 
@@ -48,7 +52,8 @@ impl std::fmt::Debug for Backends {
 impl Backends {
     /// Opens the stores and loads the registrations.
     pub(crate) fn open(loaded: &Loaded, hub: &Hub, runtime: &Handle) -> Result<Self, Failure> {
-        let answers = Arc::new(Answers::new(hub.clone()));
+        let waiting = Arc::<Waiting>::default();
+        let answers = Arc::new(Answers::new(hub.clone(), Arc::clone(&waiting)));
         let sink: Arc<dyn AnswerSink> = Arc::<Answers>::clone(&answers);
         let shell = &loaded.shell;
         let cache = Arc::new(
@@ -87,10 +92,18 @@ impl Backends {
                 tracing::warn!(%error, "names are not resolved; name servers can be given in [dns]")
             }
         }
+        let backend = Arc::new(backend);
+        let registrations = Registrations::new(
+            Arc::clone(&shared),
+            Arc::clone(&backend),
+            waiting,
+            loaded.core.registrar.durability,
+        );
         Ok(Self {
-            backend: Arc::new(backend),
+            backend,
             credentials,
             shared,
+            registrations,
             answers,
         })
     }
@@ -111,6 +124,31 @@ impl Backends {
     /// Where a worker's questions go.
     pub(crate) fn queries(&self) -> Queries {
         Queries(Arc::clone(&self.backend))
+    }
+
+    /// The registrations, for operators.
+    pub(crate) fn registrations(&self) -> Registrations {
+        self.registrations.clone()
+    }
+
+    /// When a change of a registration is answered from now on.
+    pub(crate) fn set_durability(&self, durability: Durability) {
+        self.registrations.set_durability(durability);
+    }
+
+    /// Contacts by domain and transport; none without any.
+    pub(crate) fn registered(&self) -> Vec<Registered> {
+        let all = self.shared.by_domain();
+        let each = all.iter().flat_map(|(domain, counts)| {
+            let domain = String::from_utf8_lossy(domain);
+            let counts = TRANSPORTS.into_iter().zip(*counts);
+            counts.map(move |(transport, count)| Registered {
+                domain: domain.clone().into_owned(),
+                transport: transport.uri_name(),
+                contacts: count.into(),
+            })
+        });
+        each.filter(|registered| registered.contacts > 0).collect()
     }
 
     /// How the subscriber store is.
@@ -138,6 +176,7 @@ impl Backends {
     pub(crate) fn metrics(&self) -> Vec<Sample> {
         let mut samples = self.backend.metrics();
         samples.extend(self.shared.metrics());
+        samples.push(self.registrations.metrics());
         samples.push(self.answers.metrics());
         samples
     }

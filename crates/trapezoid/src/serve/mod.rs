@@ -39,6 +39,7 @@ use crate::admin::cpu_split::CpuPages;
 use crate::admin::credentials::Credentials;
 use crate::admin::health::Health;
 use crate::admin::metrics::{Metrics, Reading, Source};
+use crate::admin::registrations::RegistrationPages;
 use crate::admin::token::{self, Token};
 use crate::admin::{self, Pages};
 use crate::cli::Failure;
@@ -46,6 +47,7 @@ use crate::cpu::{CpuTime, Switch};
 use crate::groups::Groups;
 use crate::logs::Logs;
 use crate::machine;
+use crate::registrations::Registrations;
 use settings::{Loaded, LogFormat, Shell, load, lookup_deadline};
 use sip_backend::subscribers::Status;
 
@@ -253,6 +255,7 @@ fn serve_admin(
         metrics: Metrics::new(Arc::<Readings>::clone(readings)),
         groups: Arc::clone(&readings.groups),
         abuse: readings.abuse.clone(),
+        registrations: Arc::<Readings>::clone(readings),
         credentials: Arc::<Readings>::clone(readings),
         cpu: Arc::<Readings>::clone(readings),
         token,
@@ -368,6 +371,7 @@ impl Source for Readings {
     fn read(&self) -> Reading {
         let workers: Vec<Snapshot> = self.workers.lock().iter().map(Published::get).collect();
         let backends = self.backends.lock().clone();
+        let registered = backends.as_ref().map(Backends::registered).unwrap_or_default();
         let mut samples = backends.map(|backends| backends.metrics()).unwrap_or_default();
         samples.extend(self.reloads.metrics());
         samples.extend(self.abuse.metrics());
@@ -376,6 +380,7 @@ impl Source for Readings {
             workers,
             cpu,
             samples,
+            registered,
             groups: self.groups.current(),
             certificates: self.tls.ends(),
         }
@@ -526,6 +531,7 @@ impl Server<'_> {
         self.groups.replace(&merged.core.groups);
         self.backends
             .set_lookup_deadline(lookup_deadline(merged.core.credentials_deadline_ms));
+        self.backends.set_durability(merged.core.registrar.durability);
         self.readings.abuse.reconfigure(new.shell.bans, &merged.core);
         let taken = self.hub.order(&Control::Reconfigure(Arc::clone(&merged.core)));
         self.logs.set(&new.shell.log);
@@ -666,6 +672,12 @@ impl CpuPages for Readings {
         let workers = self.workers.lock();
         self.cpu
             .read(workers.iter().map(|worker| worker.get().cpu).collect())
+    }
+}
+
+impl RegistrationPages for Readings {
+    fn registrations(&self) -> Option<Registrations> {
+        self.backends.lock().as_ref().map(Backends::registrations)
     }
 }
 

@@ -16,19 +16,22 @@ use sip_net::worker::EventSink;
 
 use crate::abuse::Watch;
 use crate::logs::BOUNDED;
+use crate::registrations::{OPERATOR, Waiting};
 
 use super::flaws::Flaws;
 
-/// Takes the back-ends' answers to the mailbox of the worker that asked.
+/// Takes the back-ends' answers to the mailbox of the worker that asked, or to the operator.
 pub(crate) struct Answers {
     hub: Hub,
+    operator: Arc<Waiting>,
     lost: Counter,
 }
 
 impl Answers {
-    pub(crate) fn new(hub: Hub) -> Self {
+    pub(crate) fn new(hub: Hub, operator: Arc<Waiting>) -> Self {
         Self {
             hub,
+            operator,
             lost: Counter::default(),
         }
     }
@@ -46,6 +49,9 @@ impl Answers {
 
 impl AnswerSink for Answers {
     fn answer(&self, origin: u16, id: QueryId, answer: Answer) {
+        if origin == OPERATOR {
+            return self.operator.answer(id, answer);
+        }
         let mailbox = self.hub.mailbox(WorkerId(origin));
         // Lost answers are the worker's to notice: the core gives the question up at its deadline.
         if mailbox.is_none_or(|mailbox| mailbox.post(Item::Answer { id, answer }).is_err()) {

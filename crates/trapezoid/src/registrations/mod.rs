@@ -1,0 +1,312 @@
+//! Registrations while the server runs: what the operator sees of them, and removes.
+//!
+//! The threads of the control plane read and change the bindings that the workers share, as a worker does: with the
+//! lock of one shard of many, for some tens of microseconds at a time. A list looks at [`SLICE`] records under a lock,
+//! and then gives way. No worker takes part in it.
+
+mod filter;
+mod waiting;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use sip_backend::Backend;
+use sip_backend::metrics::{Counter, Sample, Value};
+use sip_backend::shared::{Place, SLICE, Shared};
+use sip_core::config::Durability;
+use sip_core::location::codec::{self, RecordRef};
+use sip_core::location::{AorRecord, Binding, Removal};
+use sip_core::query::{Answer, Query, QueryKind};
+use sip_core::shared::SharedState as _;
+
+pub(crate) use self::filter::{Filter, Origin, canonical, written};
+pub(crate) use self::waiting::{OPERATOR, Waiting};
+use crate::machine::unix_ms;
+
+/// Records that are looked at for one page; a page that ends there may have few rows, or none.
+const LOOKS: usize = 65_536;
+
+/// Bytes of the texts on one page. It ends before the address-of-record that would exceed them.
+const PAGE_BYTES: usize = 2 << 20;
+
+/// How long the store may take to write a removal. The workers give it as long, but for what the answer to the
+/// command line may take.
+const SAVE_DEADLINE: Duration = Duration::from_secs(4);
+
+/// One binding, and whose it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Row {
+    /// `user@domain`, canonical.
+    pub aor: Box<[u8]>,
+    /// As it was when it was looked at.
+    pub binding: Binding,
+}
+
+impl Row {
+    fn bytes(&self) -> usize {
+        let Binding {
+            contact,
+            path,
+            instance,
+            call_id,
+            user_agent,
+            ..
+        } = &self.binding;
+        let texts = [&self.aor, contact, path, instance, call_id, user_agent];
+        texts.map(|text| text.len()).iter().sum()
+    }
+}
+
+/// A part of a list.
+#[derive(Debug, Default)]
+pub(crate) struct Page {
+    /// The contacts of an address-of-record follow each other.
+    pub rows: Vec<Row>,
+    /// Where the next page begins; `None`: this is the last.
+    pub next: Option<Place>,
+}
+
+/// Why nothing was removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotRemoved {
+    /// The address-of-record has no contact.
+    NotRegistered,
+    /// It has others.
+    NoSuchContact,
+    /// The store did not take the removal, so that it was taken back.
+    NotSaved,
+}
+
+/// The registrations of a running server. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Registrations(Arc<Parts>);
+
+struct Parts {
+    shared: Arc<Shared>,
+    backend: Arc<Backend>,
+    answers: Arc<Waiting>,
+    durability: Mutex<Durability>,
+    removed: Counter,
+}
+
+impl fmt::Debug for Registrations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.shared.fmt(f)
+    }
+}
+
+impl Registrations {
+    /// Those of `shared`, stored by `backend`, whose sink gives the answers of [`OPERATOR`] to `answers`.
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        backend: Arc<Backend>,
+        answers: Arc<Waiting>,
+        durability: Durability,
+    ) -> Self {
+        Self(Arc::new(Parts {
+            shared,
+            backend,
+            answers,
+            durability: Mutex::new(durability),
+            removed: Counter::default(),
+        }))
+    }
+
+    /// From now on removals are answered when this says.
+    pub(crate) fn set_durability(&self, durability: Durability) {
+        *self.0.durability.lock() = durability;
+    }
+
+    /// What it counts.
+    pub(crate) fn metrics(&self) -> Sample {
+        Sample {
+            name: "location_removed",
+            help: "Bindings that the operator removed.",
+            labels: "",
+            value: Value::Counter(self.0.removed.get()),
+        }
+    }
+
+    /// A number of this run of the server: what says where a page begins holds for this run only.
+    pub(crate) fn run(&self) -> u32 {
+        self.0.shared.run()
+    }
+
+    /// The contacts that `filter` wants, from a place on: whole addresses-of-record, with `limit` contacts at most, or
+    /// one address-of-record that has more.
+    pub(crate) async fn list(&self, filter: &Filter, from: Place, limit: usize) -> Page {
+        if let Some(aor) = filter.address_of_record() {
+            // Nothing is searched for.
+            return Page {
+                rows: self.of_filtered(&aor, filter),
+                next: None,
+            };
+        }
+        let now_unix_s = unix_ms() / 1000;
+        let mut rows = Rows::default();
+        let mut next = Some(from);
+        for _ in 0..LOOKS / SLICE {
+            let Some(place) = next else { break };
+            next = self.0.shared.walk(place, |aor, record| {
+                rows.take(filter, aor, record, limit, now_unix_s)
+            });
+            if rows.is_full {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        Page {
+            rows: rows.rows,
+            next,
+        }
+    }
+
+    /// The contacts of one address-of-record, best first.
+    pub(crate) fn of(&self, aor: &[u8]) -> Vec<Row> {
+        self.of_filtered(aor, &Filter::default())
+    }
+
+    fn of_filtered(&self, aor: &[u8], filter: &Filter) -> Vec<Row> {
+        let now_unix_s = unix_ms() / 1000;
+        let mut rows = Rows::default();
+        self.0.shared.read_bindings(aor, &mut |record| {
+            rows.take(filter, aor, record, usize::MAX, now_unix_s);
+        });
+        rows.rows
+    }
+
+    /// Removes one contact of an address-of-record, or all; how many. The change is in force at once, and as durable
+    /// as a REGISTER that was answered. It is made to its end, even if nothing waits for it any more.
+    ///
+    /// # Errors
+    /// [`NotRemoved`]; the contacts are as they were.
+    pub(crate) async fn remove(&self, aor: Box<[u8]>, contact: Option<Vec<u8>>) -> Result<usize, NotRemoved> {
+        let this = self.clone();
+        let done = tokio::spawn(async move { this.unregister(&aor, contact.as_deref()).await });
+        done.await.unwrap_or(Err(NotRemoved::NotSaved))
+    }
+
+    async fn unregister(&self, aor: &[u8], contact: Option<&[u8]>) -> Result<usize, NotRemoved> {
+        let Parts {
+            shared,
+            backend,
+            durability,
+            removed,
+            ..
+        } = &*self.0;
+        let durability = *durability.lock();
+        let now_ms = unix_ms();
+        let mut change = None;
+        let mut why = NotRemoved::NotRegistered;
+        shared.update_bindings(aor, &mut |record: &mut AorRecord| {
+            if record.live(now_ms / 1000).next().is_some() {
+                why = NotRemoved::NoSuchContact;
+            }
+            let removal = record.unregister(contact, now_ms);
+            change = removal.map(|removal| (removal, save_of(aor, record)));
+        });
+        let (removal, save) = change.ok_or(why)?;
+        match durability {
+            Durability::Memory => {}
+            Durability::Async => backend.submit(OPERATOR, [Query { id: None, kind: save }]),
+            Durability::Commit => {
+                if !self.is_saved(save).await {
+                    self.take_back(aor, &removal);
+                    return Err(NotRemoved::NotSaved);
+                }
+            }
+        }
+        let count = removal.live(now_ms / 1000);
+        removed.add(count as u64);
+        Ok(count)
+    }
+
+    /// Whether the store has written this within its time.
+    async fn is_saved(&self, save: QueryKind) -> bool {
+        let Some((id, answer)) = self.0.answers.open() else {
+            return false;
+        };
+        let query = Query {
+            id: Some(id),
+            kind: save,
+        };
+        self.0.backend.submit(OPERATOR, [query]);
+        let answer = tokio::time::timeout(SAVE_DEADLINE, answer).await;
+        self.0.answers.close(id);
+        matches!(answer, Ok(Ok(Answer::Saved(Ok(())))))
+    }
+
+    /// Takes a removal back that could not be stored. The store hears of it, as a write that only came too late must
+    /// not outlive its refusal.
+    fn take_back(&self, aor: &[u8], removal: &Removal) {
+        let mut save = None;
+        self.0.shared.update_bindings(aor, &mut |record: &mut AorRecord| {
+            if record.restore(removal, unix_ms()) {
+                save = Some(save_of(aor, record));
+            }
+        });
+        if let Some(kind) = save {
+            self.0.backend.submit(OPERATOR, [Query { id: None, kind }]);
+        }
+    }
+}
+
+fn save_of(aor: &[u8], record: &AorRecord) -> QueryKind {
+    let mut bytes = Vec::new();
+    codec::encode(record, &mut bytes);
+    QueryKind::SaveBindings {
+        aor: aor.into(),
+        record: bytes.into(),
+        version: record.version,
+    }
+}
+
+/// The rows of a page in the making.
+#[derive(Debug, Default)]
+struct Rows {
+    rows: Vec<Row>,
+    bytes: usize,
+    is_full: bool,
+}
+
+impl Rows {
+    /// Takes what the filter wants of a record; `false`: it has no room on this page.
+    fn take(
+        &mut self,
+        filter: &Filter,
+        aor: &[u8],
+        record: RecordRef<'_>,
+        limit: usize,
+        now_unix_s: u64,
+    ) -> bool {
+        if !filter.names(aor) {
+            return true;
+        }
+        let before = self.rows.len();
+        let live = record
+            .bindings()
+            .filter_map(Result::ok)
+            .filter(|binding| binding.expires_unix_s > now_unix_s);
+        let wanted = live.filter(|binding| filter.wants(binding));
+        self.rows.extend(wanted.map(|binding| Row {
+            aor: aor.into(),
+            binding: binding.to_owned(),
+        }));
+        let new = self.rows.get(before..).unwrap_or_default();
+        let bytes = self.bytes + new.iter().map(Row::bytes).sum::<usize>();
+        let exceeds = self.rows.len() > limit || bytes > PAGE_BYTES;
+        if exceeds && before > 0 && !new.is_empty() {
+            self.rows.truncate(before);
+            self.is_full = true;
+            return false;
+        }
+        self.bytes = bytes;
+        self.is_full = self.rows.len() >= limit;
+        true
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

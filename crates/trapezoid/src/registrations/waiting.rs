@@ -1,0 +1,78 @@
+//! Answers of the back-ends that an operator waits for, and no worker.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+use sip_core::id::QueryId;
+use sip_core::query::Answer;
+use tokio::sync::oneshot;
+
+/// The origin of an operator's questions. No worker has this number.
+pub(crate) const OPERATOR: u16 = u16::MAX;
+
+/// Questions that may wait at once. One more is answered as unavailable.
+const MOST: usize = 256;
+
+/// The questions that wait.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting(Mutex<Questions>);
+
+#[derive(Debug, Default)]
+struct Questions {
+    /// Of the next question.
+    next: u32,
+    open: HashMap<QueryId, oneshot::Sender<Answer>>,
+}
+
+impl Waiting {
+    /// Begins to wait; `None`: too many wait already.
+    pub(super) fn open(&self) -> Option<(QueryId, oneshot::Receiver<Answer>)> {
+        let mut questions = self.0.lock();
+        if questions.open.len() >= MOST {
+            return None;
+        }
+        let id = QueryId {
+            slot: questions.next,
+            generation: 0,
+        };
+        questions.next = questions.next.wrapping_add(1);
+        let (sender, receiver) = oneshot::channel();
+        questions.open.insert(id, sender);
+        Some((id, receiver))
+    }
+
+    /// Waits no longer.
+    pub(super) fn close(&self, id: QueryId) {
+        self.0.lock().open.remove(&id);
+    }
+
+    /// Hands an answer over. One that comes too late is dropped.
+    pub(crate) fn answer(&self, id: QueryId, answer: Answer) {
+        if let Some(sender) = self.0.lock().open.remove(&id) {
+            // The receiver may have gone at this moment.
+            let _ = sender.send(answer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_gets_its_own_answer_and_their_number_is_bounded() {
+        let waiting = Waiting::default();
+        let mut all: Vec<_> = (0..MOST).map(|_| waiting.open().expect("room")).collect();
+        assert!(waiting.open().is_none());
+        let (second, mut answered) = all.swap_remove(1);
+        let (first, mut unanswered) = all.swap_remove(0);
+        waiting.answer(second, Answer::Saved(Ok(())));
+        assert!(matches!(answered.try_recv(), Ok(Answer::Saved(Ok(())))));
+        assert!(unanswered.try_recv().is_err());
+        waiting.close(first);
+        waiting.answer(first, Answer::Saved(Ok(())));
+        assert!(unanswered.try_recv().is_err(), "too late");
+        assert!(waiting.open().is_some() && waiting.open().is_some());
+        assert!(waiting.open().is_none());
+    }
+}
