@@ -71,6 +71,21 @@ fn all_contacts_are_told_with_q_and_expires() {
     }
 }
 
+/// A Route of another server comes before the rule that redirects: nothing of that CANCEL is known here (§9.2).
+#[test]
+fn a_cancel_with_a_route_of_another_is_not_redirected() {
+    let mut config = redirect(Redirect::Location);
+    config.listeners[0].preloaded_route = true;
+    config.trust = vec![Network {
+        address: "192.0.2.10".parse().unwrap(),
+        prefix_len: 32,
+    }];
+    let mut b = Bench::new(&config);
+    let cancel = request("CANCEL", BOB, "a1", "Route: <sip:198.51.100.7;lr>\n");
+    assert_eq!(brief(&b.udp(CALLER, &cancel)), ["caller 481"]);
+    b.assert_idle();
+}
+
 #[test]
 fn a_stream_gets_its_302_once() {
     let mut b = registered(&redirect(Redirect::Location), &[phone(1)]);

@@ -465,6 +465,35 @@ fn a_refusal_is_reported_with_its_cause() {
     assert_eq!(causes(&mut b), [(503, None, Some(Draining))]);
 }
 
+/// A 487 that a rule gives is a refusal; that of a cancelled call is none.
+#[test]
+fn a_rule_that_rejects_with_487_is_reported() {
+    let mut config = config();
+    config.routes[0].action = Action::Reject {
+        status: 487,
+        reason: b"Request Terminated"[..].into(),
+    };
+    let mut b = Bench::new(&config);
+    b.udp(CALLER, &invite());
+    assert_eq!(causes(&mut b), [(487, Some(0), Some(RefusalCause::RuleRejects))]);
+}
+
+/// A request that waited goes by the rules as they are when it goes on, and its report says so.
+#[test]
+fn a_request_that_waited_is_reported_with_the_rule_that_it_goes_by() {
+    let mut before = config();
+    before.routes = vec![relay("sip:gw.example.net:5070")];
+    let after = Config {
+        routes: vec![],
+        ..before.clone()
+    };
+    let mut b = Bench::new(&before);
+    b.udp(CALLER, &request("INVITE", "sip:bob@elsewhere.example", "a1", ""));
+    b.endpoint.reconfigure(&after);
+    b.serve(&[("gw.example.net A", vec![address("198.51.100.1")])]);
+    assert_eq!(causes(&mut b), [(403, None, Some(NoRule))]);
+}
+
 /// Causes have bounds of their own: a flood of one hides no other of the same status.
 #[test]
 fn each_cause_has_a_bound_of_its_own() {

@@ -464,6 +464,7 @@ impl Best {
         if self.bytes() > room && !self.text.is_empty() {
             self.reason = reason_of(&self.text);
             self.text = Vec::new();
+            self.cause = Some(RefusalCause::TransactionLimit);
         }
         false
     }

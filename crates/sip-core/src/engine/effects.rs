@@ -60,7 +60,6 @@ pub(crate) enum ClientEvent {
 }
 
 /// What a client transaction passes to its transaction user; at most one thing an event.
-/// What a client transaction passes up.
 pub(crate) type PassedUp = Option<Passed>;
 
 impl Engine {

@@ -253,7 +253,7 @@ pub(crate) struct Engine {
     pub(crate) wheel: Wheel<Wake>,
     pub(crate) out: TransmitBatch,
     pub(crate) edits: Edits,
-    /// The edits that all branches of a request have in common; memory used again.
+    /// The edits of a request before those of a target; memory used again.
     pub(crate) base_edits: Edits,
     /// The message under construction.
     pub(crate) scratch: Vec<u8>,

@@ -123,7 +123,9 @@ impl Engine {
         server: Option<ServerKey>,
         status: Status<'_>,
     ) {
-        if status.code < 400 || matches!(status.code, 401 | 407 | 487) {
+        // A rule may reject with 487; then it is a refusal, and has a cause.
+        let is_cancelled = status.code == 487 && status.cause.is_none();
+        if status.code < 400 || is_cancelled || matches!(status.code, 401 | 407) {
             return;
         }
         // A status has ten bits.

@@ -34,6 +34,8 @@ pub enum RefusalCause {
     SourceLimit,
     /// The location store did not save the registration.
     NotSaved,
+    /// `limits.location_bytes` is reached.
+    LocationLimit,
     /// No contact is registered.
     NotRegistered,
     /// The registered contact can be reached by its connection only, which has closed.
@@ -78,6 +80,7 @@ impl RefusalCause {
             Self::ParkedLimit => "parked-limit",
             Self::SourceLimit => "source-limit",
             Self::NotSaved => "not-saved",
+            Self::LocationLimit => "location-limit",
             Self::NotRegistered => "not-registered",
             Self::ContactFlowClosed => "contact-flow-closed",
             Self::ContactUnreachable => "contact-unreachable",

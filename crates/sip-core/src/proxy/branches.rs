@@ -29,6 +29,8 @@ enum Lost {
     NextHop,
     /// The host of a registered contact has no address: the phone is gone.
     Contact,
+    /// No further request may wait for name service.
+    Limit,
 }
 
 impl Engine {
@@ -200,7 +202,7 @@ impl Engine {
             Located::Done(_) if is_bare_contact => self.lose_target(server, number, Lost::Contact),
             Located::Done(_) | Located::Unavailable => self.no_address(server, number),
             // Not the target's fault: a limit of ours.
-            Located::Ask { .. } => self.lose_target(server, number, Lost::NextHop),
+            Located::Ask { .. } => self.lose_target(server, number, Lost::Limit),
         }
     }
 
@@ -236,6 +238,7 @@ impl Engine {
                 match lost {
                     Lost::NextHop => context.best.offer(503, Some(RefusalCause::NextHopUnreachable)),
                     Lost::Contact => context.best.offer_gone(503),
+                    Lost::Limit => context.best.offer(503, Some(RefusalCause::ParkedLimit)),
                 }
             }
         }

@@ -562,7 +562,11 @@ impl Engine {
                 self.answer_stored(server, status);
             }
             (_, Failure::FlowGone(FlowOnly::Route)) => self.answer_stored(server, Status::FLOW_FAILED),
-            (_, Failure::FlowGone(_) | Failure::ContactGone) => {
+            (_, Failure::FlowGone(_)) => {
+                let status = Status::TEMPORARILY_UNAVAILABLE.because(RefusalCause::ContactFlowClosed);
+                self.answer_stored_with(server, status, reason_of_gone(503));
+            }
+            (_, Failure::ContactGone) => {
                 self.answer_stored_with(server, Status::CONTACT_UNREACHABLE, reason_of_gone(503));
             }
             (_, Failure::ContactSilent) => {

@@ -171,6 +171,10 @@ impl Engine {
         }
         let config = self.config.clone();
         let matched = self.match_rule(&config, request, &position);
+        if let Some(live) = progress.server.and_then(|server| self.table.live_mut(server)) {
+            // It waited, and the rules may have changed.
+            live.user.rule = self.rule_at_hand;
+        }
         if let Some(authorized) = self.authorize_routed(&config, request, &position, progress, matched.rule) {
             self.route(request, &position, progress, (matched, authorized));
         }

@@ -111,6 +111,10 @@ impl Engine {
             let mut extra = Vec::new();
             rejection.write_headers(&request.message, &mut extra);
             let status = Status::new(rejection.status(), rejection.reason());
+            let status = match rejection == Rejection::Full {
+                true => status.because(RefusalCause::LocationLimit),
+                false => status,
+            };
             self.refuse_with(request, progress.server, status, &extra);
         }
     }

@@ -60,7 +60,7 @@ impl Engine {
         // §9.2: a CANCEL that matched nothing, where its INVITE would have left a transaction. One that is redirected
         // gets a 2xx whether it left one or not (§8.3).
         let action = matched.rule.map(|rule| &rule.action);
-        let is_redirected = matches!(action, Some(Action::Redirect(_)));
+        let is_redirected = matches!(action, Some(Action::Redirect(_))) && position.next_route.is_none();
         if request.method == Method::Cancel && plan.state == StateMode::Transaction && !is_redirected {
             return self.refuse(request, progress.server, Status::NO_TRANSACTION);
         }
