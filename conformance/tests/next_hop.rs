@@ -5,8 +5,8 @@ use std::net::UdpSocket;
 use std::time::Instant;
 
 use conformance::{
-    Client, Config, DOMAIN, Kamailio, NameServer, PATIENCE, Scene, Server, Sipp, Transport, over_udp_and_tcp,
-    port, wait_until,
+    Client, Config, DOMAIN, Kamailio, NameServer, PATIENCE, Scene, Server, Sipp, Transport, binary,
+    namespaces, over_udp_and_tcp, port, wait_until,
 };
 
 over_udp_and_tcp!(through_kamailio_to_the_callee);
@@ -90,4 +90,48 @@ fn name_servers_that_are_away_are_told_and_so_is_their_return() {
         }
         assert!(begun.elapsed() < PATIENCE, "the return is never logged");
     }
+}
+
+/// What `trapezoid check --connect` says on a machine with this `/etc/resolv.conf` and no network: whether it is
+/// content, and its lines. `None`: see [`namespaces`].
+fn checked_with(scene: &Scene, resolv: &str) -> Option<(bool, String)> {
+    let mut command = namespaces(&["--mount", "--net"])?;
+    std::fs::write(scene.path("resolv.conf"), resolv).expect("writable");
+    let config = "[[listen]]\ntransport = \"udp\"\naddress = \"127.0.0.1:5060\"\n[dns]\ntimeout_ms = 200\n";
+    std::fs::write(scene.path("system.toml"), config).expect("writable");
+    let output = command
+        .args([
+            "sh",
+            "-c",
+            "mount --bind resolv.conf /etc/resolv.conf && exec \"$0\" \"$@\"",
+        ])
+        .arg(binary())
+        .args(["check", "--connect", "--config", "system.toml"])
+        .current_dir(scene.dir())
+        .output()
+        .expect("unshare runs");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    Some((output.status.success(), text))
+}
+
+/// Without `dns.nameservers` the server asks those of the system, so they are tried, each by itself.
+#[test]
+fn check_connect_tries_the_name_servers_of_the_system() {
+    let scene = Scene::new();
+    let Some((content, text)) = checked_with(&scene, "nameserver 192.0.2.53\nnameserver 192.0.2.54\n") else {
+        return;
+    };
+    assert!(!content, "{text}");
+    for server in ["192.0.2.53:53", "192.0.2.54:53"] {
+        let line = format!("failed: name server {server} of /etc/resolv.conf: gives no answer for ");
+        assert_eq!(text.matches(&line).count(), 1, "{text}");
+    }
+    assert!(text.contains("2 of these failed"), "{text}");
+    // The server starts without name service; that it has none is a failure here.
+    let (content, text) = checked_with(&scene, "# none\n").expect("as above");
+    assert!(
+        !content && text.contains("failed: name servers of /etc/resolv.conf: "),
+        "{text}"
+    );
+    assert!(text.contains("1 of these failed"), "{text}");
 }

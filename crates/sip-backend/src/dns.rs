@@ -16,6 +16,7 @@ use hickory_resolver::config::{
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::net::{DnsError, NetError};
 use hickory_resolver::proto::rr::{Name, RData, Record as DnsRecord, RecordType};
+use hickory_resolver::system_conf::read_system_conf;
 use sip_core::id::QueryId;
 use sip_core::query::{Answer, Record, RecordKind, Records, Unavailable};
 use tokio::runtime::Handle;
@@ -221,6 +222,24 @@ impl Dns {
             Sample::gauge("dns_in_flight", "", "Look-ups under way.", busy as u64),
         ]
     }
+}
+
+/// The name servers that [`Dns`] asks if [`DnsOptions::servers`] is empty: those of `/etc/resolv.conf`.
+///
+/// # Errors
+/// The file cannot be read, or names no server.
+pub fn system_servers() -> Result<Vec<SocketAddr>, DnsSetupError> {
+    let (config, _) = read_system_conf()?;
+    let servers = config.name_servers().iter();
+    Ok(servers
+        .map(|server| {
+            let port = server
+                .connections
+                .first()
+                .map_or(53, |connection| connection.port);
+            SocketAddr::new(server.ip, port)
+        })
+        .collect())
 }
 
 fn name_server(address: &SocketAddr) -> NameServerConfig {

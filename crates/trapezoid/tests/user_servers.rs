@@ -118,11 +118,12 @@ fn connect(dir: &Path) -> (i32, String) {
 
 /// `trapezoid check --connect` reads the table with both accounts, and says of each what is wrong.
 fn check_tries(database: &Database) {
+    let names = common::empty_name_server();
     let text_of = |admin: &str| {
         let url = database.url();
         format!(
-            "[[listen]]\ntransport = \"udp\"\naddress = \"127.0.0.1:5060\"\n[subscribers]\nurl = \"{url}\"\n{admin}\n\
-             [[domain]]\nname = \"a.example\"\n"
+            "[[listen]]\ntransport = \"udp\"\naddress = \"127.0.0.1:5060\"\n[dns]\nnameservers = [\"{names}\"]\n\
+             [subscribers]\nurl = \"{url}\"\n{admin}\n[[domain]]\nname = \"a.example\"\n"
         )
     };
     let dir = tempfile::tempdir().expect("a directory");

@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -142,4 +142,22 @@ pub(crate) fn check(dir: &Path, file: &str) -> (i32, String) {
         .expect("the binary starts");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     (output.status.code().expect("no signal"), said)
+}
+
+/// A name server that knows no name. It ends with its first error: with the test.
+pub(crate) fn empty_name_server() -> SocketAddr {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("binds");
+    let address = socket.local_addr().expect("an address");
+    std::thread::spawn(move || {
+        let mut message = [0; 512];
+        while let Ok((length, from)) = socket.recv_from(&mut message) {
+            // A response, recursion available, NXDOMAIN (RFC 1035 §4.1.1).
+            message[2] |= 0x80;
+            message[3] = 0x83;
+            if socket.send_to(&message[..length], from).is_err() {
+                break;
+            }
+        }
+    });
+    address
 }

@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use settings::Loaded;
 use sip_backend::AnswerSink;
-use sip_backend::dns::{Dns, DnsOptions};
+use sip_backend::dns::{Dns, DnsOptions, DnsSetupError, system_servers};
 use sip_backend::subscribers::{Source, SubscriberTable, TableOptions};
 use sip_core::config::{Action, Config, RelayTarget};
 use sip_core::id::QueryId;
 use sip_core::query::{Answer, RecordKind, Records};
 use sip_core::resolve::{Cache, Candidate, HostRef, Located, MAX_LOOKUPS, Question, Transports};
 use sip_core::time;
-use sip_core::transport::{NextHop, Transport};
+use sip_core::transport::{HopHost, NextHop, Transport};
 use tokio::runtime::Runtime;
 
 use crate::cli::user::failure;
@@ -44,8 +44,8 @@ pub(super) fn run(loaded: &Loaded) -> Result<(), Failure> {
     let mut report = Report::default();
     subscribers(loaded, &mut report);
     let runtime = Runtime::new().map_err(|error| Failure::failed("no runtime", error))?;
-    name_servers(loaded, &runtime, &mut report)?;
-    next_hops(loaded, &runtime, &mut report)?;
+    name_servers(loaded, &runtime, &mut report);
+    next_hops(loaded, &runtime, &mut report);
     match report.failed {
         0 => Ok(()),
         1 => Err(Failure::Failed("1 of these failed".to_owned())),
@@ -66,6 +66,11 @@ impl Report {
     fn bad(&mut self, text: &str) {
         self.failed += 1;
         say(&format!("failed: {text}"));
+    }
+
+    /// Everything that was asked answers, and what it says may not be meant.
+    fn odd(&mut self, text: &str) {
+        say(&format!("warning: {text}"));
     }
 }
 
@@ -136,9 +141,20 @@ fn named(core: &Config) -> Vec<(String, &NextHop)> {
     all
 }
 
-/// Asks each name server of the configuration for the address of the first domain: contacts may have names even if no
-/// next hop does. That there is none is an answer, too.
-fn name_servers(loaded: &Loaded, runtime: &Runtime, report: &mut Report) -> Result<(), Failure> {
+/// Asks each name server that the server would ask for the address of the first domain: contacts may have names even
+/// if no next hop does. That there is no such address is an answer, too.
+fn name_servers(loaded: &Loaded, runtime: &Runtime, report: &mut Report) {
+    let configured = &loaded.shell.nameservers;
+    let (servers, of) = match configured.is_empty() {
+        false => (configured.clone(), ""),
+        true => match system_servers() {
+            Ok(servers) => (servers, " of /etc/resolv.conf"),
+            Err(error) => {
+                report.bad(&format!("name servers of /etc/resolv.conf: {error}"));
+                return;
+            }
+        },
+    };
     // Of these names a resolver says itself that they are here, or nowhere (RFC 6761).
     let is_special = |name: &String| {
         let name = name.trim_end_matches('.').to_ascii_lowercase();
@@ -148,31 +164,31 @@ fn name_servers(loaded: &Loaded, runtime: &Runtime, report: &mut Report) -> Resu
     };
     let domain = Some(first_domain(loaded)).filter(|name| !is_special(name));
     let domain = domain.unwrap_or_else(|| "example.com".to_owned());
-    for server in &loaded.shell.nameservers {
-        let mut names = Names::new(loaded, runtime, &[*server])?;
+    for server in &servers {
+        // The machine may know the name itself: `/etc/hosts` is no name server.
+        let mut names = Names::new(loaded, runtime, &[*server], false);
         let began = Instant::now();
         match names.ask(&domain, RecordKind::A) {
             Some(_) => report.good(&format!(
-                "name server {server}: answers, in {} ms",
+                "name server {server}{of}: answers, in {} ms",
                 began.elapsed().as_millis()
             )),
-            None => report.bad(&format!("name server {server}: gives no answer for {domain}")),
+            None => report.bad(&format!("name server {server}{of}: gives no answer for {domain}")),
         }
     }
-    Ok(())
 }
 
-fn next_hops(loaded: &Loaded, runtime: &Runtime, report: &mut Report) -> Result<(), Failure> {
-    let all = named(&loaded.core);
-    if all.is_empty() {
-        return Ok(());
-    }
-    let mut names = Names::new(loaded, runtime, &loaded.shell.nameservers)?;
-    for (of, hop) in all {
+fn next_hops(loaded: &Loaded, runtime: &Runtime, report: &mut Report) {
+    let mut names = Names::new(loaded, runtime, &loaded.shell.nameservers, true);
+    for (of, hop) in named(&loaded.core) {
         let uri = String::from_utf8_lossy(&hop.uri);
         let of = format!("{of}: {uri}");
         match names.locate(&loaded.core, hop) {
             Err(text) => report.bad(&format!("{of}: {text}")),
+            Ok(candidates) if candidates.is_empty() && matches!(hop.host, HopHost::Name(_)) => {
+                report.odd(&format!("{of}: its name has no address {REACHED}"));
+            }
+            Ok(candidates) if candidates.is_empty() => report.bad(&format!("{of}: no address {REACHED}")),
             Ok(candidates) => {
                 for candidate in candidates {
                     let Candidate {
@@ -187,8 +203,10 @@ fn next_hops(loaded: &Loaded, runtime: &Runtime, report: &mut Report) -> Result<
             }
         }
     }
-    Ok(())
 }
+
+/// Which addresses count.
+const REACHED: &str = "that a listener's transport and address family reaches";
 
 /// Hands answers of name service to this thread.
 struct Answers(Mutex<Sender<Answer>>);
@@ -202,42 +220,42 @@ impl AnswerSink for Answers {
 
 /// Name service, as the server asks it.
 struct Names {
-    dns: Dns,
+    dns: Result<Dns, DnsSetupError>,
     answers: Receiver<Answer>,
     cache: Cache,
     patience: Duration,
 }
 
 impl Names {
-    fn new(loaded: &Loaded, runtime: &Runtime, servers: &[SocketAddr]) -> Result<Self, Failure> {
+    fn new(loaded: &Loaded, runtime: &Runtime, servers: &[SocketAddr], hosts_file: bool) -> Self {
         let (sender, answers) = channel();
         let options = DnsOptions {
             servers: servers.to_vec(),
+            hosts_file,
             timeout: loaded.shell.dns_timeout,
             ..DnsOptions::default()
         };
         let patience = options.timeout + Duration::from_secs(1);
         let sink = Arc::new(Answers(Mutex::new(sender)));
-        let dns = Dns::new(runtime.handle().clone(), options, sink)
-            .map_err(|error| Failure::failed("name service", error))?;
-        Ok(Self {
-            dns,
+        Self {
+            dns: Dns::new(runtime.handle().clone(), options, sink),
             answers,
             cache: Cache::new(1000),
             patience,
-        })
+        }
     }
 
     /// One question. `None`: no answer within the configured time-out.
     fn ask(&mut self, name: &str, kind: RecordKind) -> Option<Records> {
-        self.dns.resolve(0, Some(QUESTION), name.as_bytes().into(), kind);
+        let dns = self.dns.as_ref().ok()?;
+        dns.resolve(0, Some(QUESTION), name.as_bytes().into(), kind);
         match self.answers.recv_timeout(self.patience) {
             Ok(Answer::Resolved(answer)) => answer.ok(),
             Ok(_) | Err(_) => None,
         }
     }
 
-    /// The addresses of a next hop.
+    /// The addresses of a next hop. `Err`: why it is not known whether there are any.
     fn locate(&mut self, core: &Config, hop: &NextHop) -> Result<Vec<Candidate>, String> {
         let has = |v4: bool| {
             core.listeners
@@ -262,15 +280,11 @@ impl Names {
         let now = time::Instant::from_micros(1_000_000);
         for _ in 0..=MAX_LOOKUPS {
             match self.cache.locate(now, &question) {
-                Located::Done(found) if found.is_empty() => {
-                    return Err(
-                        "no address that a listener's transport and address family reaches".to_owned(),
-                    );
-                }
                 Located::Done(found) => return Ok(found.to_vec()),
                 Located::Unavailable => return Err("name service does not answer".to_owned()),
                 Located::Ask { name, kind } => {
-                    self.dns.resolve(0, Some(QUESTION), name.clone(), kind);
+                    let dns = self.dns.as_ref().map_err(ToString::to_string)?;
+                    dns.resolve(0, Some(QUESTION), name.clone(), kind);
                     let answer = match self.answers.recv_timeout(self.patience) {
                         Ok(Answer::Resolved(answer)) => answer,
                         Ok(_) | Err(_) => return Err("name service does not answer".to_owned()),
