@@ -452,6 +452,14 @@ pub enum Event {
         destination: SocketAddr,
         /// Whether it was a time-out, and not an error of the transport.
         timed_out: bool,
+        /// It is a registered contact: its return is no event.
+        is_contact: bool,
+    },
+    /// A next hop that had failed gave a response. Each worker reports it for itself, once after its last
+    /// [`Event::NextHopFailed`] with this address.
+    NextHopReturned {
+        /// Where the response came from.
+        destination: SocketAddr,
     },
 }
 

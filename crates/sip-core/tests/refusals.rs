@@ -251,6 +251,22 @@ fn a_silent_phone_is_unavailable() {
     );
 }
 
+/// Phones come and go: no event says that one which was silent is back.
+#[test]
+fn the_return_of_a_phone_is_no_event() {
+    let mut b = registered(&location(), &[phone(1)]);
+    call(&mut b);
+    // Until its transaction is forgotten, too.
+    b.pass(90_000);
+    let sent = call(&mut b).remove(0);
+    b.udp(&sent.address(), &response(&sent, "180 Ringing", ""));
+    let all = std::iter::from_fn(|| b.endpoint.poll_event());
+    let (failed, returned): (Vec<_>, Vec<_>) = all
+        .filter(|event| matches!(event, Event::NextHopFailed { .. } | Event::NextHopReturned { .. }))
+        .partition(|event| matches!(event, Event::NextHopFailed { is_contact: true, .. }));
+    assert_eq!((failed.len(), returned), (1, vec![]));
+}
+
 /// A next hop of the configuration that is away is one.
 #[test]
 fn a_next_hop_that_cannot_be_reached_is_a_500() {

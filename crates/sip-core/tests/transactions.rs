@@ -87,9 +87,44 @@ fn an_invite_is_sent_again_doubling_until_it_times_out() {
         b.endpoint.poll_event(),
         Some(Event::NextHopFailed {
             destination: CALLEE.parse().unwrap(),
-            timed_out: true
+            timed_out: true,
+            is_contact: false,
         })
     );
+}
+
+/// A next hop that failed is reported when it gives a response again: once, and not if it never failed.
+#[test]
+fn the_return_of_a_next_hop_is_an_event_once_after_its_failure() {
+    let mut b = Bench::new(&config());
+    let message = |branch: &str| request("MESSAGE", "sip:bob@example.com", branch, "");
+    let returns = |b: &mut Bench| {
+        let destination = CALLEE.parse().unwrap();
+        let all = core::iter::from_fn(|| b.endpoint.poll_event());
+        all.filter(|event| *event == Event::NextHopReturned { destination })
+            .count()
+    };
+    let answered = |b: &mut Bench, branch: &str| {
+        let sent = one(b.udp(CALLER, &message(branch)));
+        b.udp(CALLEE, &response(&sent, "200 OK", ""));
+        returns(b)
+    };
+    assert_eq!(answered(&mut b, "r1"), 0);
+    let sent = one(b.udp(CALLER, &message("r2")));
+    b.undelivered(&sent);
+    one(b.udp(CALLER, &message("r3")));
+    b.pass(33_000);
+    assert_eq!(b.counters().transactions_unreachable, 1);
+    assert_eq!(b.counters().transactions_timed_out, 1);
+    assert_eq!(returns(&mut b), 0);
+    // Another address is another next hop.
+    let sent = one(b.udp(CALLER, &message("r4")));
+    b.udp("192.0.2.21:5060", &response(&sent, "100 Trying", ""));
+    assert_eq!(returns(&mut b), 0);
+    b.udp(CALLEE, &response(&sent, "100 Trying", ""));
+    assert_eq!(returns(&mut b), 1);
+    b.udp(CALLEE, &response(&sent, "200 OK", ""));
+    assert_eq!((returns(&mut b), answered(&mut b, "r5")), (0, 0));
 }
 
 #[test]

@@ -4,6 +4,7 @@
 pub(crate) mod admit;
 mod aors;
 pub(crate) mod asserted_identity;
+mod away;
 mod begin;
 pub(crate) mod bindings;
 pub(crate) mod context;
@@ -51,6 +52,7 @@ use crate::transaction::table::{ClientKey, Live, ServerKey, Table};
 use crate::transaction::{MachineContext, Timer};
 use crate::transport::{Flow, PeerName, Proof, TransmitBatch, Transport};
 
+use away::Away;
 use context::Context;
 use destination::NewAddresses;
 use directory::Directory;
@@ -267,6 +269,10 @@ pub(crate) struct Engine {
     pub(crate) flows: Flows,
     /// Addresses to which long requests go by UDP at once.
     pub(crate) tcp_failures: TcpFailureCache,
+    /// Next hops that failed and have not come back.
+    pub(crate) away: Away,
+    /// One of these two knows an address.
+    pub(crate) hops_failed: bool,
     /// Responses that found their connection closed, counted per source.
     pub(crate) response_failover: ResponseFailover,
     pub(crate) indexes: Vec<HeaderIndex>,
@@ -462,6 +468,8 @@ impl Engine {
             counters: Counters::default(),
             flows: Flows::default(),
             tcp_failures: TcpFailureCache::default(),
+            away: Away::default(),
+            hops_failed: false,
             response_failover: ResponseFailover::default(),
             indexes: Vec::new(),
             asks_callers: asks_callers(&config),

@@ -22,7 +22,7 @@ pub(crate) struct TcpFailureCache {
 }
 
 /// One spelling of an address.
-fn canonical(address: SocketAddr) -> SocketAddr {
+pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 

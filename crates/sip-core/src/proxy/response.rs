@@ -488,7 +488,7 @@ impl Engine {
         };
         // A branch that was given up before was counted then.
         if !given_up {
-            self.count_failure(remote, timed_out);
+            self.count_failure(remote, timed_out, is_contact);
         }
         let failure = match (timed_out, pin) {
             (true, _) if is_contact && is_silent && self.is_invite(server) => Failure::ContactSilent,
@@ -513,22 +513,20 @@ impl Engine {
             return;
         };
         let (remote, target, pin) = (client.to.remote, client.user.target, client.user.pin);
+        let is_contact = client.user.is_contact;
         let _ = self.client_event(key, ClientEvent::Abandon, None);
         self.forget_client(key);
-        self.count_failure(remote, false);
+        self.count_failure(remote, false, is_contact);
         self.branch_failed(server, key, target, Failure::FlowGone(pin))
     }
 
-    fn count_failure(&mut self, destination: SocketAddr, timed_out: bool) {
+    fn count_failure(&mut self, destination: SocketAddr, timed_out: bool, is_contact: bool) {
         if timed_out {
             self.counters.transactions_timed_out += 1;
         } else {
             self.counters.transactions_unreachable += 1;
         }
-        self.event(Event::NextHopFailed {
-            destination,
-            timed_out,
-        });
+        self.note_away(destination, timed_out, is_contact);
     }
 
     /// Goes on after a branch has failed: with the next address or target, else with the response
@@ -607,7 +605,7 @@ impl Engine {
         if let Some(resend) = client.timers.first_mut().and_then(Option::take) {
             self.wheel.cancel(resend);
         }
-        self.count_failure(remote, true);
+        self.count_failure(remote, true, is_contact);
         let failure = match is_contact && self.is_invite(server) {
             true => Failure::ContactSilent,
             false => Failure::TimedOut,

@@ -159,11 +159,11 @@ impl Engine {
             return false;
         }
         let (stream, server) = (client.to, client.user.server());
-        self.tcp_failures.note(stream.remote, self.now.instant);
-        if client.user.cancel_wanted {
+        let again = (!client.user.cancel_wanted).then(|| Vec::from(&*client.request));
+        self.note_no_tcp(stream.remote);
+        let Some(mut text) = again else {
             return false;
-        }
-        let mut text = Vec::from(&*client.request);
+        };
         let ingress = server
             .and_then(|key| self.table.live(key))
             .map(|s| s.source.listener);
@@ -182,7 +182,7 @@ impl Engine {
         if number != SWITCHED || stream.transport != Transport::Tcp {
             return;
         }
-        self.tcp_failures.note(stream.remote, self.now.instant);
+        self.note_no_tcp(stream.remote);
         let top = message.top_via().ok();
         let token = top.as_ref().and_then(ingress_token);
         let Some(Ingress {
@@ -195,14 +195,6 @@ impl Engine {
         let mut text = Vec::from(message.source().get(span).unwrap_or_default());
         if let Some(to) = self.by_udp(stream, ingress, &mut text) {
             self.out.push(to, &text);
-        }
-    }
-
-    /// Notes that a response to a request of ours came on this flow: TCP works at that address. A
-    /// connection from another port of the peer is another address.
-    pub(super) fn note_answered_by(&mut self, flow: &Flow) {
-        if flow.transport == Transport::Tcp && !self.tcp_failures.is_empty() {
-            self.tcp_failures.forget(flow.remote);
         }
     }
 

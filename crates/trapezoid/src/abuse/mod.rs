@@ -104,7 +104,8 @@ impl Watch {
             | Event::InviteCompleted { .. }
             | Event::MemberFailed { .. }
             | Event::MemberRecovered { .. }
-            | Event::NextHopFailed { .. } => return,
+            | Event::NextHopFailed { .. }
+            | Event::NextHopReturned { .. } => return,
         };
         if self.is_on.load(Ordering::Relaxed) && self.reports.try_send(report).is_err() {
             self.lost.inc();

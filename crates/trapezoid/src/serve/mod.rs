@@ -4,6 +4,7 @@
 //! Nothing that is made before the sockets are bound leaves a trace, so a second server on the same address
 //! says so and ends without having touched the first one's files.
 
+mod away;
 mod backends;
 pub(crate) mod data_dir;
 mod files;
@@ -93,9 +94,8 @@ fn serve(loaded: Loaded, logs: &Logs) -> Result<(), Failure> {
 
     let groups = Arc::new(Groups::new(&loaded.core.groups));
     let (abuse, reports) = Abuse::open(&loaded, &hub);
-    let metrics = Readings::new(abuse.clone(), Arc::clone(&groups), Arc::clone(&tls), hub.clone());
-    let metrics = Arc::new(metrics);
-    let health = Arc::new(Health::default());
+    let readings = Readings::new(abuse.clone(), Arc::clone(&groups), Arc::clone(&tls), hub.clone());
+    let (metrics, health) = (Arc::new(readings), Arc::new(Health::default()));
     let (reloads, asked) = Reloads::new();
     let admin_address = serve_admin(&runtime, admin, &loaded, &health, &metrics, reloads)?;
     let backends = Backends::open(&loaded, &hub, runtime.handle())?;
@@ -119,6 +119,7 @@ fn serve(loaded: Loaded, logs: &Logs) -> Result<(), Failure> {
         shared: backends.shared(),
         watch: abuse.watch(),
         flaws: flaws::Flaws::default(),
+        away: away::Away::default(),
         clock,
         services: &tls.services(&loaded.shell.services),
     };

@@ -18,6 +18,7 @@ use crate::abuse::Watch;
 use crate::logs::BOUNDED;
 use crate::registrations::{OPERATOR, Waiting};
 
+use super::away::Away;
 use super::flaws::Flaws;
 
 /// Takes the back-ends' answers to the mailbox of the worker that asked, or to the operator.
@@ -68,10 +69,11 @@ pub(crate) struct EventLog {
     listeners: Arc<[Box<str>]>,
     watch: Watch,
     flaws: Flaws,
+    away: Away,
 }
 
 impl EventLog {
-    pub(crate) fn new(listeners: &[Listener], watch: Watch, flaws: Flaws) -> Self {
+    pub(crate) fn new(listeners: &[Listener], watch: Watch, flaws: Flaws, away: Away) -> Self {
         let name = |listener: &Listener| {
             let transport = listener.transport.uri_name();
             format!("{transport} {}", listener.address).into_boxed_str()
@@ -80,6 +82,7 @@ impl EventLog {
             listeners: listeners.iter().map(name).collect(),
             watch,
             flaws,
+            away,
         }
     }
 
@@ -94,6 +97,7 @@ impl EventSink for EventLog {
         for event in events.drain(..) {
             self.watch.see(&event);
             self.flaws.see(&event);
+            self.away.see(&event);
             record(&event);
         }
     }
@@ -124,8 +128,8 @@ impl EventSink for EventLog {
 
 fn record(event: &Event) {
     match event {
-        // See `Flaws`.
-        Event::ResponseFlawed { .. } => {}
+        // See `Flaws` and `Away`.
+        Event::ResponseFlawed { .. } | Event::NextHopFailed { .. } | Event::NextHopReturned { .. } => {}
         Event::Registered {
             aor,
             source,
@@ -174,13 +178,6 @@ fn record(event: &Event) {
                 member = &*lossy(member),
                 "member answers, and gets requests again"
             );
-        }
-        Event::NextHopFailed {
-            destination,
-            timed_out,
-        } => {
-            let cause = if *timed_out { "no answer" } else { "unreachable" };
-            tracing::warn!(%destination, cause, "next hop failed");
         }
     }
 }
@@ -316,7 +313,7 @@ mod tests {
     fn a_flaw_of_a_peer_is_logged_once_and_counted_until_the_next_line() {
         let (abuse, _reports) = opened("");
         let flaws = Flaws::default();
-        let mut workers = [0, 1].map(|_| EventLog::new(&[], abuse.watch(), flaws.clone()));
+        let mut workers = [0, 1].map(|_| EventLog::new(&[], abuse.watch(), flaws.clone(), Away::default()));
         for (worker, source, flaw, mended, line) in [
             (
                 0,
@@ -360,6 +357,38 @@ mod tests {
             let lines = logged(|| flaws.see_at(&flawed("192.0.2.20:5060", flaw, mended), later));
             assert_eq!(lines.len(), 1, "{lines:?}");
             assert!(lines[0].ends_with(&format!(" since={since}")), "{lines:?}");
+        }
+    }
+    /// Each worker has its own failures and returns; the log has one line for the return.
+    #[test]
+    fn the_return_of_a_next_hop_is_logged_once_after_a_failure() {
+        let (abuse, _reports) = opened("");
+        let away = Away::default();
+        let mut workers = [0, 1].map(|_| EventLog::new(&[], abuse.watch(), Flaws::default(), away.clone()));
+        let destination = "192.0.2.20:5060".parse().expect("an address");
+        let phone = "192.0.2.99:5060".parse().expect("an address");
+        let failed = |destination, is_contact| Event::NextHopFailed {
+            destination,
+            timed_out: true,
+            is_contact,
+        };
+        let returned = |destination| Event::NextHopReturned { destination };
+        let gone = |of: &str| format!("WARN next hop failed destination={of} cause=\"no answer\"");
+        let back = "INFO next hop answers again destination=192.0.2.20:5060".to_owned();
+        for (worker, event, line) in [
+            (0, returned(destination), None),
+            (0, failed(destination, false), Some(gone("192.0.2.20:5060"))),
+            (1, failed(destination, false), Some(gone("192.0.2.20:5060"))),
+            (0, failed(phone, true), Some(gone("192.0.2.99:5060"))),
+            (1, returned(destination), Some(back.clone())),
+            (0, returned(destination), None),
+            (0, returned(phone), None),
+            (0, failed(destination, false), Some(gone("192.0.2.20:5060"))),
+            (0, returned(destination), Some(back)),
+        ] {
+            let mut events = vec![event];
+            let lines = logged(|| workers[worker].record(WorkerId(0), &mut events));
+            assert_eq!(lines, Vec::from_iter(line));
         }
     }
 }

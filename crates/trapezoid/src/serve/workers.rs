@@ -16,6 +16,7 @@ use sip_net::tcp::StreamService;
 use sip_net::worker::{Ended, Parts, Published, QuerySink, Worker};
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::away::Away;
 use super::data_dir;
 use super::flaws::Flaws;
 use super::sinks::EventLog;
@@ -44,6 +45,7 @@ pub(crate) struct Common<'a> {
     pub shared: Arc<dyn SharedState>,
     pub watch: Watch,
     pub flaws: Flaws,
+    pub away: Away,
     pub clock: Clock,
     /// What the connections of each listener are.
     pub services: &'a [StreamService],
@@ -75,7 +77,12 @@ pub(crate) fn start<Q: QuerySink + 'static>(
         hub: common.hub.clone(),
         clock: common.clock.clone(),
         queries,
-        events: EventLog::new(&config.listeners, common.watch.clone(), common.flaws.clone()),
+        events: EventLog::new(
+            &config.listeners,
+            common.watch.clone(),
+            common.flaws.clone(),
+            common.away.clone(),
+        ),
         seed: u32::from_le_bytes([keys.seed[0], keys.seed[1], keys.seed[2], keys.seed[3]]),
     })
     .map_err(failed)?;
