@@ -1,8 +1,10 @@
 //! Removing bindings by an operator's hand.
 //!
 //! The record changes as by a REGISTER with `Expires: 0` of the user agent itself: the bindings are remembered
-//! as removed ([`super::lately`]), so that a late copy of the REGISTER that made one does not make it again. The
+//! as removed ([`RecentChanges`]), so that a late copy of the REGISTER that made one does not make it again. The
 //! user agent's next REGISTER does.
+//!
+//! [`RecentChanges`]: super::RecentChanges
 
 use alloc::vec::Vec;
 
