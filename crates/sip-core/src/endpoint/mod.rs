@@ -29,7 +29,6 @@ pub use crate::engine::asserted_identity::{Strip, claims};
 use crate::affinity;
 use crate::config::Config;
 use crate::engine::effects::ServerEvent;
-use crate::engine::reply::Status;
 use crate::engine::waiting::Purpose;
 use crate::engine::{Engine, Wake};
 use crate::event::{Calls, Counters, Event, Gauges};
@@ -180,8 +179,7 @@ impl Endpoint {
             return None;
         };
         if message.method().is_some() {
-            let status = Status::new(error.fault.status(), error.fault.reason());
-            let _ = engine.refuse_unreadable(&message, flow, status);
+            let _ = engine.refuse_unreadable(&message, flow, error.fault.into());
         } else {
             let outcome = engine.handle_flawed(&message, flow, Flaw::Framing(error.fault));
             // Without its last line it has no end, whatever else was wrong: so the other worker takes

@@ -4,8 +4,9 @@ use sip_message::Method;
 
 use super::Engine;
 use super::directory::comes_from;
-use super::reply::{Reply, Status};
+use super::reply::Reply;
 use super::request::Request;
+use super::status::Status;
 use crate::activity::Component;
 use crate::transaction::table::ServerKey;
 use crate::transport::{Flow, Transport};

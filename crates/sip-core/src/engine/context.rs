@@ -23,7 +23,7 @@ use sip_message::write::Edits;
 
 use crate::dispatcher::Group;
 use crate::engine::place::PlaceId;
-use crate::engine::reply::Status;
+use crate::engine::status::Status;
 use crate::engine::{FlowOnly, is_sips};
 use crate::event::RefusalCause;
 use crate::resolve::Candidates;

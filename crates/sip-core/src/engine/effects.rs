@@ -7,7 +7,8 @@ use core::num::NonZeroU32;
 use sip_message::{HeaderName, Message};
 use smallvec::SmallVec;
 
-use super::reply::{Reply, Status};
+use super::reply::Reply;
+use super::status::Status;
 use super::{ClientUser, Engine, ServerUser, Wake};
 use crate::activity::Component;
 use crate::event::Calls;

@@ -19,6 +19,7 @@ pub(crate) mod request;
 pub(crate) mod response_failover;
 pub(crate) mod secrets;
 pub(crate) mod seed;
+pub(crate) mod status;
 pub(crate) mod tcp_failures;
 pub(crate) mod waiting;
 

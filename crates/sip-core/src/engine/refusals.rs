@@ -12,8 +12,8 @@ use sip_message::header::AuthValue;
 use sip_message::{HeaderName, Message};
 
 use super::Engine;
-use super::reply::Status;
 use super::request::Request;
+use super::status::Status;
 use crate::event::Event;
 use crate::transaction::table::ServerKey;
 use crate::transport::Flow;

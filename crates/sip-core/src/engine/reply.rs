@@ -8,90 +8,13 @@ use sip_message::{HeaderName, Message, Method};
 
 use super::Engine;
 use super::secrets::write_hex;
+use super::status::Status;
 use crate::activity::Component;
-use crate::event::RefusalCause;
 use crate::transaction::table::ServerKey;
 use crate::transport::{Flow, stun, via};
 
 /// Prefix of To tags of ours; 16 hexadecimal digits follow.
 pub(crate) const TAG_PREFIX: &[u8] = b"tz";
-
-/// A status with its reason phrase.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Status<'a> {
-    pub(crate) code: u16,
-    pub(crate) reason: &'a str,
-    /// Why the request is refused, for the log.
-    pub(crate) cause: Option<RefusalCause>,
-}
-
-impl<'a> Status<'a> {
-    pub(crate) const fn new(code: u16, reason: &'a str) -> Self {
-        Self {
-            code,
-            reason,
-            cause: None,
-        }
-    }
-
-    /// The same status, logged with this cause.
-    pub(crate) const fn because(self, cause: RefusalCause) -> Self {
-        Self {
-            cause: Some(cause),
-            ..self
-        }
-    }
-}
-
-impl Status<'static> {
-    pub(crate) const TRYING: Self = Self::new(100, "Trying");
-    pub(crate) const OK: Self = Self::new(200, "OK");
-    pub(crate) const MOVED_TEMPORARILY: Self = Self::new(302, "Moved Temporarily");
-    pub(crate) const UNAUTHORIZED: Self = Self::new(401, "Unauthorized");
-    pub(crate) const FORBIDDEN: Self = Self::new(403, "Forbidden");
-    pub(crate) const DESTINATION_DENIED: Self = Self::new(403, "Destination Denied");
-    /// The same code as for a user that is not registered.
-    pub(crate) const CONTACT_DENIED: Self = Self::new(480, "Contact Denied");
-    pub(crate) const METHOD_NOT_ALLOWED: Self = Self::new(405, "Method Not Allowed");
-    pub(crate) const PROXY_AUTHENTICATION_REQUIRED: Self = Self::new(407, "Proxy Authentication Required");
-    pub(crate) const REQUEST_TIMEOUT: Self = Self::new(408, "Request Timeout");
-    pub(crate) const UNSUPPORTED_URI_SCHEME: Self = Self::new(416, "Unsupported URI Scheme");
-    pub(crate) const BAD_EXTENSION: Self = Self::new(420, "Bad Extension");
-    /// RFC 5626 §11.
-    pub(crate) const FLOW_FAILED: Self = Self::new(430, "Flow Failed");
-    pub(crate) const TEMPORARILY_UNAVAILABLE: Self = Self::new(480, "Temporarily Unavailable");
-    pub(crate) const NO_TRANSACTION: Self = Self::new(481, "Call/Transaction Does Not Exist");
-    /// RFC 3261 §21.4.20.
-    pub(crate) const LOOP_DETECTED: Self = Self::new(482, "Loop Detected");
-    /// RFC 5393 §6.
-    pub(crate) const MAX_BREADTH_EXCEEDED: Self = Self::new(440, "Max-Breadth Exceeded");
-    pub(crate) const TOO_MANY_HOPS: Self = Self::new(483, "Too Many Hops");
-    pub(crate) const REQUEST_TERMINATED: Self = Self::new(487, "Request Terminated");
-    pub(crate) const SERVER_ERROR: Self = Self::new(500, "Server Internal Error");
-    pub(crate) const BAD_GATEWAY: Self = Self::new(502, "Bad Gateway");
-    pub(crate) const NOT_IMPLEMENTED: Self = Self::new(501, "Not Implemented");
-    pub(crate) const SERVICE_UNAVAILABLE: Self = Self::new(503, "Service Unavailable");
-    pub(crate) const VERSION_NOT_SUPPORTED: Self = Self::new(505, "Version Not Supported");
-
-    /// No further transaction is begun.
-    pub(crate) const NO_ROOM: Self = Self::SERVICE_UNAVAILABLE.because(RefusalCause::TransactionLimit);
-    pub(crate) const NOT_REGISTERED: Self =
-        Self::TEMPORARILY_UNAVAILABLE.because(RefusalCause::NotRegistered);
-    /// With [`reason_of_gone`](crate::proxy::response::reason_of_gone).
-    pub(crate) const CONTACT_UNREACHABLE: Self =
-        Self::TEMPORARILY_UNAVAILABLE.because(RefusalCause::ContactUnreachable);
-    pub(crate) const CONTACT_UNUSABLE: Self =
-        Self::TEMPORARILY_UNAVAILABLE.because(RefusalCause::ContactUnusable);
-    /// RFC 5630 §5.3: a SIPS request goes on by TLS only.
-    pub(crate) const NOT_SECURE: Self = Self::TEMPORARILY_UNAVAILABLE.because(RefusalCause::NotSecure);
-
-    /// The `uri` of digest credentials is not the Request-URI (RFC 3261 §22.4, rule 5).
-    pub(crate) const WRONG_DIGEST_URI: Self = Self::bad_request("Digest uri Is Not The Request-URI");
-
-    pub(crate) const fn bad_request(reason: &'static str) -> Self {
-        Self::new(400, reason)
-    }
-}
 
 /// Appends `SIP/2.0 200 OK\r\n`.
 fn write_status_line(out: &mut Vec<u8>, status: Status<'_>) {

@@ -3,8 +3,8 @@
 use sip_message::header::{CSeq, Mandatory, NameAddr, Via};
 use sip_message::{Defect, HeaderName, Message, Method, Uri};
 
-use super::reply::Status;
 use super::secrets::BranchInput;
+use super::status::Status;
 use crate::limits::Limits;
 use crate::transport::{Flow, via};
 

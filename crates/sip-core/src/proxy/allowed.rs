@@ -10,8 +10,8 @@ use super::hop::{Hop, Lead};
 use crate::engine::Engine;
 use crate::engine::destination::source_of;
 use crate::engine::place::PlaceId;
-use crate::engine::reply::Status;
 use crate::engine::request::Request;
+use crate::engine::status::Status;
 use crate::resolve::{Candidate, Candidates, HostRef};
 
 impl Engine {

@@ -14,8 +14,8 @@ use super::switch::may_switch as may_leave_by_tcp;
 use crate::activity::Component;
 use crate::dispatcher::MemberState;
 use crate::engine::context::{Step, TargetState};
-use crate::engine::reply::Status;
 use crate::engine::request::Request;
+use crate::engine::status::Status;
 use crate::engine::waiting::{MAX_ASKED, Parked};
 use crate::engine::{Engine, FlowOnly};
 use crate::event::RefusalCause;
@@ -167,8 +167,7 @@ impl Engine {
         let question = self.question(hop, request.call_id, false);
         match self.resolver.locate(self.now.instant, &question) {
             Located::Done(found) if self.leads_astray(request, dialog, &hop, &found) => {
-                let status = Status::FORBIDDEN.because(RefusalCause::GuardedPlace);
-                self.forbid_target(server, number, status)
+                self.forbid_target(server, number, Status::GUARDED_PLACE)
             }
             Located::Done(mut candidates) if !candidates.is_empty() => {
                 if !self.keep_allowed(request, dialog, &hop, &mut candidates) {

@@ -4,7 +4,8 @@ use sip_message::Method;
 
 use super::branch::client_hash;
 use crate::engine::effects::write_derived;
-use crate::engine::reply::{Reply, Status};
+use crate::engine::reply::Reply;
+use crate::engine::status::Status;
 use crate::engine::{ClientUser, Engine, TransactionUser, Wake};
 use crate::time::Millis;
 use crate::transaction::Timer;

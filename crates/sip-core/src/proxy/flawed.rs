@@ -17,7 +17,7 @@ use super::forward::write_request_uri;
 use super::response::Outcome;
 use crate::engine::context::TargetState;
 use crate::engine::effects::{ClientEvent, ServerEvent};
-use crate::engine::reply::Status;
+use crate::engine::status::Status;
 use crate::engine::{ClientUser, Course, Engine, TransactionUser};
 use crate::event::{Event, RefusalCause};
 use crate::transaction::Passed;
@@ -138,9 +138,7 @@ impl Engine {
         let tells = flaw == Flaw::OnlyOurVia && says_enough(method, status);
         let end = match (method, accepted, tells) {
             (_, _, true) => End::Status(own_status(status, message)),
-            (Method::Invite, _, false) => {
-                End::Status(Status::BAD_GATEWAY.because(RefusalCause::FlawedResponse))
-            }
+            (Method::Invite, _, false) => End::Status(Status::FLAWED_RESPONSE),
             (_, _, false) => End::Silence,
         };
         if self.context(server).is_none() {
@@ -189,8 +187,7 @@ impl Engine {
             _ if invite && found.user.cancelled => self.answer_stored(server, Status::REQUEST_TERMINATED),
             // As for a response that can be relayed (§16.7 step 6).
             End::Status(Status { code: 503, .. }) => {
-                let status = Status::SERVER_ERROR.because(RefusalCause::NextHopUnavailable);
-                self.answer_stored(server, status);
+                self.answer_stored(server, Status::NEXT_HOP_UNAVAILABLE);
             }
             End::Status(status) => self.answer_stored(server, status),
             End::Silence => self.server_event(server, ServerEvent::Abandon, &[]),

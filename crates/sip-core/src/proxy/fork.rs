@@ -12,8 +12,9 @@ use crate::dispatcher::Group;
 use crate::engine::Engine;
 use crate::engine::context::{Context, MAX_CHALLENGES, TargetState};
 use crate::engine::effects::ServerEvent;
-use crate::engine::reply::{Reply, Status};
+use crate::engine::reply::Reply;
 use crate::engine::request::Request;
+use crate::engine::status::Status;
 use crate::event::{Event, RefusalCause};
 use crate::transaction::table::{ClientKey, ServerKey};
 

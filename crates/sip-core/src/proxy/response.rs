@@ -11,11 +11,11 @@ use super::flawed::Flaw;
 use super::fork::Answered;
 use crate::activity::Component;
 use crate::engine::effects::{ClientEvent, ServerEvent};
-use crate::engine::reply::Status;
 use crate::engine::secrets::BranchInput;
 use crate::engine::seed::{Seed, Turn};
+use crate::engine::status::Status;
 use crate::engine::{Course, Engine, FlowOnly, TransactionUser};
-use crate::event::{Event, RefusalCause};
+use crate::event::Event;
 use crate::id::{ConnId, WorkerId};
 use crate::time::Instant;
 use crate::transaction::table::{ClientKey, ServerKey};
@@ -64,6 +64,20 @@ pub(crate) enum Failure {
     ContactSilent,
     /// The transport could not deliver it on the flow that is the only way.
     FlowGone(FlowOnly),
+}
+
+impl Failure {
+    /// The status of the response that it stands for, and the Reason line of that response.
+    fn status(self) -> (Status<'static>, &'static [u8]) {
+        match self {
+            Self::TimedOut => (Status::NEXT_HOP_SILENT, &[]),
+            Self::Unreachable => (Status::NEXT_HOP_UNREACHABLE, &[]),
+            Self::ContactGone => (Status::CONTACT_UNREACHABLE, reason_of_gone(503)),
+            Self::ContactSilent => (Status::CONTACT_SILENT, reason_of_gone(408)),
+            Self::FlowGone(FlowOnly::Route) => (Status::FLOW_FAILED, &[]),
+            Self::FlowGone(_) => (Status::CONTACT_FLOW_CLOSED, reason_of_gone(503)),
+        }
+    }
 }
 
 impl Engine {
@@ -384,8 +398,7 @@ impl Engine {
         }
         if status == 503 {
             // §16.7 step 6: a 503 would say that this proxy can serve nothing.
-            let status = Status::SERVER_ERROR.because(RefusalCause::NextHopUnavailable);
-            self.answer_stored(server, status);
+            self.answer_stored(server, Status::NEXT_HOP_UNAVAILABLE);
             return;
         }
         self.relay_through(server, status, response);
@@ -549,27 +562,11 @@ impl Engine {
         };
         match (found.user.cancelled, failure) {
             (true, _) if invite => self.answer_stored(server, Status::REQUEST_TERMINATED),
-            (_, Failure::TimedOut) if invite => {
-                let status = Status::REQUEST_TIMEOUT.because(RefusalCause::NextHopSilent);
-                self.answer_stored(server, status);
-            }
             // RFC 4320 §4.2: no 408 to a non-INVITE; its sender has timed out as well.
-            (_, Failure::TimedOut) => self.server_event(server, ServerEvent::Abandon, &[]),
-            (_, Failure::Unreachable) => {
-                let status = Status::SERVER_ERROR.because(RefusalCause::NextHopUnreachable);
-                self.answer_stored(server, status);
-            }
-            (_, Failure::FlowGone(FlowOnly::Route)) => self.answer_stored(server, Status::FLOW_FAILED),
-            (_, Failure::FlowGone(_)) => {
-                let status = Status::TEMPORARILY_UNAVAILABLE.because(RefusalCause::ContactFlowClosed);
-                self.answer_stored_with(server, status, reason_of_gone(503));
-            }
-            (_, Failure::ContactGone) => {
-                self.answer_stored_with(server, Status::CONTACT_UNREACHABLE, reason_of_gone(503));
-            }
-            (_, Failure::ContactSilent) => {
-                let status = Status::TEMPORARILY_UNAVAILABLE.because(RefusalCause::ContactSilent);
-                self.answer_stored_with(server, status, reason_of_gone(408));
+            (_, Failure::TimedOut) if !invite => self.server_event(server, ServerEvent::Abandon, &[]),
+            _ => {
+                let (status, reason) = failure.status();
+                self.answer_stored_with(server, status, reason);
             }
         }
     }

@@ -9,9 +9,8 @@ use crate::config::{Action, Config, Domain, Route, StateMode};
 use crate::engine::Engine;
 use crate::engine::directory::is_exempt;
 use crate::engine::place::DomainNumber;
-use crate::engine::reply::Status;
 use crate::engine::request::{Authorized, Request};
-use crate::event::RefusalCause;
+use crate::engine::status::Status;
 
 /// Whether an ACK in no dialog of ours goes on, if its INVITE needed credentials: it cannot be
 /// challenged itself (RFC 3261 §22.1). An ACK to a 2xx has our Route, unless the rule leaves that
@@ -83,8 +82,7 @@ impl Engine {
         match domain {
             Some(domain) => self.authorize(request, progress, domain),
             None => {
-                let status = Status::FORBIDDEN.because(RefusalCause::NoDomain);
-                self.refuse(request, progress.server, status);
+                self.refuse(request, progress.server, Status::NO_DOMAIN);
                 None
             }
         }

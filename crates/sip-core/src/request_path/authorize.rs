@@ -18,10 +18,10 @@ use crate::engine::Engine;
 use crate::engine::directory::address_of_record;
 use crate::engine::place::DomainNumber;
 use crate::engine::refusals::Report;
-use crate::engine::reply::Status;
 use crate::engine::request::{Authorized, Request};
+use crate::engine::status::Status;
 use crate::engine::waiting::{Parked, Purpose};
-use crate::event::{AuthFailure, Event, RefusalCause};
+use crate::event::{AuthFailure, Event};
 use crate::location::aor::unescape;
 use crate::query::{QueryKind, Secrets};
 use crate::transport::Transport;
@@ -96,11 +96,7 @@ impl Engine {
                 return None;
             }
             Found::Malformed => {
-                self.refuse(
-                    request,
-                    progress.server,
-                    Status::bad_request("Malformed Credentials"),
-                );
+                self.refuse(request, progress.server, Status::MALFORMED_CREDENTIALS);
                 return None;
             }
         };
@@ -261,8 +257,7 @@ impl Engine {
         if progress.any_account_of == 0 && !self.may_use_identity(request, domain, credentials.username) {
             self.counters.auth_rejected += 1;
             self.note_failure(request, &domain.name, credentials, AuthFailure::NotOwner);
-            let status = Status::FORBIDDEN.because(RefusalCause::NotOwner);
-            self.refuse(request, progress.server, status);
+            self.refuse(request, progress.server, Status::NOT_OWNER);
             return None;
         }
         self.counters.auth_accepted += 1;
@@ -351,11 +346,7 @@ impl Engine {
         if request.flow.transport == Transport::Udp {
             shorten(&mut lines, request.message.bytes().len());
         }
-        let status = match role {
-            Role::Server => Status::UNAUTHORIZED,
-            Role::Proxy => Status::PROXY_AUTHENTICATION_REQUIRED,
-        };
-        self.refuse_with(request, progress.server, status, &lines);
+        self.refuse_with(request, progress.server, role.into(), &lines);
     }
 
     fn park_for_credentials(
@@ -372,8 +363,7 @@ impl Engine {
             realm: domain.auth.realm.clone(),
         };
         if !self.may_ask_for(&request.flow) {
-            let status = Status::SERVICE_UNAVAILABLE.because(RefusalCause::SourceLimit);
-            self.refuse(request, progress.server, status);
+            self.refuse(request, progress.server, Status::SOURCE_LIMIT);
             return None;
         }
         // Its nonce went to its source.
@@ -397,8 +387,7 @@ impl Engine {
     ) -> Option<Parked> {
         let bytes = request.message.bytes();
         if !self.may_park(bytes.len()) {
-            let status = Status::SERVICE_UNAVAILABLE.because(RefusalCause::ParkedLimit);
-            self.refuse(request, progress.server, status);
+            self.refuse(request, progress.server, Status::NO_ROOM_TO_WAIT);
             return None;
         }
         let plain = state == StateMode::Stateless
@@ -442,8 +431,7 @@ impl Engine {
         let config = self.config.clone();
         let Some(domain) = self.auth_domain(request, &config, progress) else {
             // The configuration changed while it waited: the domain is no longer ours.
-            let status = Status::FORBIDDEN.because(RefusalCause::ForeignDomain);
-            self.refuse(request, progress.server, status);
+            self.refuse(request, progress.server, Status::FOREIGN_DOMAIN);
             return None;
         };
         match challenge::find(&request.message, role_of(request.method), &domain.auth) {

@@ -9,10 +9,9 @@ use smallvec::SmallVec;
 use super::Progress;
 use super::route::{Reach, RoutePlan};
 use crate::config::StateMode;
-use crate::engine::reply::Status;
 use crate::engine::request::Request;
+use crate::engine::status::Status;
 use crate::engine::{Engine, LocationTarget, is_sips};
-use crate::event::RefusalCause;
 use crate::proxy::hop::{Hop, first_hop};
 
 /// Addresses-of-record that are looked up for one request because a contact is one of them.
@@ -115,10 +114,7 @@ impl Engine {
         if !target.path.is_empty() {
             return match first_hop(&target.path) {
                 Some(hop) => self.locate_and_send(request, progress, plan, hop, contact),
-                None => {
-                    let status = Status::SERVER_ERROR.because(RefusalCause::ContactUnusable);
-                    self.refuse(request, progress.server, status);
-                }
+                None => self.refuse(request, progress.server, Status::PATH_UNUSABLE),
             };
         }
         let secure = target.secure;
@@ -128,8 +124,7 @@ impl Engine {
                 self.send(request, progress, plan, Reach::Registered(flow, pin), contact);
             }
             None if target.only_flow => {
-                let status = Status::TEMPORARILY_UNAVAILABLE.because(RefusalCause::ContactFlowClosed);
-                self.no_way(request, progress, status);
+                self.no_way(request, progress, Status::CONTACT_FLOW_CLOSED);
             }
             None => match Uri::parse(&target.contact) {
                 Ok(Uri::Sip(uri)) => match Hop::of_contact(&uri, secure, Some(target.flow.remote.ip())) {

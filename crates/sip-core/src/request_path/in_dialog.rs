@@ -6,9 +6,8 @@ use sip_message::{HeaderName, Host, Method, Params, Uri};
 
 use crate::engine::Engine;
 use crate::engine::place::PlaceId;
-use crate::engine::reply::Status;
 use crate::engine::request::Request;
-use crate::event::RefusalCause;
+use crate::engine::status::Status;
 use crate::proxy::flow_token::{RouteFlow, TokenOwner};
 use crate::proxy::mark::Mark;
 use crate::proxy::record_route::RouteOwner;
@@ -113,7 +112,7 @@ impl Engine {
         position.mark = None;
         position.flow = None;
         if position.next_route.is_some() && !self.may_preload(request) {
-            return Err(Status::FORBIDDEN.because(RefusalCause::ForeignRoute));
+            return Err(Status::FOREIGN_ROUTE);
         }
         Ok(())
     }
@@ -210,7 +209,7 @@ impl Engine {
 fn flow_onward(from_caller: bool, token: Option<TokenOwner>) -> Result<Option<RouteFlow>, Status<'static>> {
     match token {
         None => Ok(None),
-        Some(TokenOwner::Forged) => Err(Status::FORBIDDEN.because(RefusalCause::ForgedToken)),
+        Some(TokenOwner::Forged) => Err(Status::FORGED_TOKEN),
         Some(TokenOwner::Here(route) | TokenOwner::Elsewhere(route)) if route.to_initiator == from_caller => {
             Ok(None)
         }

@@ -7,8 +7,8 @@ use sip_message::{HeaderName, Method, Uri};
 use super::Progress;
 use super::in_dialog::Position;
 use crate::engine::Engine;
-use crate::engine::reply::Status;
 use crate::engine::request::Request;
+use crate::engine::status::Status;
 use crate::registrar::extensions::{unknown, write_unsupported};
 
 /// The header lines of a response to OPTIONS (RFC 3261 §11.2). No Allow, which would say little about

@@ -37,9 +37,9 @@ use sip_message::{Defect, HeaderName, Message, Method};
 use crate::activity::Component;
 use crate::engine::Engine;
 use crate::engine::place::DomainNumber;
-use crate::engine::reply::{Reply, Status};
+use crate::engine::reply::Reply;
 use crate::engine::request::{Authorized, Request};
-use crate::event::RefusalCause;
+use crate::engine::status::Status;
 use crate::id::WorkerId;
 use crate::proxy::branch::{OWN_BRANCH, read_branch};
 use crate::transaction::table::ServerKey;
@@ -157,8 +157,7 @@ impl Engine {
         }
         let is_new = progress.server.is_none() && progress.authorized.is_none() && !position.in_dialog;
         if self.draining && is_new && !matches!(request.method, Method::Ack | Method::Cancel) {
-            let status = Status::SERVICE_UNAVAILABLE.because(RefusalCause::Draining);
-            return self.refuse(request, progress.server, status);
+            return self.refuse(request, progress.server, Status::DRAINING);
         }
         if request.method == Method::Register {
             return self.register(request, progress);

@@ -12,10 +12,11 @@ use crate::config::Durability;
 use crate::engine::Engine;
 use crate::engine::destination::source_of;
 use crate::engine::directory::address_of_record;
-use crate::engine::reply::{Reply, Status};
+use crate::engine::reply::Reply;
 use crate::engine::request::{Authorized, Request};
+use crate::engine::status::Status;
 use crate::engine::waiting::{Parked, PendingOk, Purpose};
-use crate::event::{Event, RefusalCause};
+use crate::event::Event;
 use crate::location::{AorRecord, codec};
 use crate::proxy::hop::Hop;
 use crate::query::{Query, QueryKind};
@@ -85,8 +86,7 @@ impl Engine {
             .and_then(|uri| self.directory.domain_of(&config, uri));
         let Some(domain) = named else {
             self.counters.registrations_refused += 1;
-            let status = Status::FORBIDDEN.because(RefusalCause::ForeignDomain);
-            return self.refuse(request, progress.server, status);
+            return self.refuse(request, progress.server, Status::FOREIGN_DOMAIN);
         };
         let mut progress = progress;
         if domain.auth.asks(request.method.as_bytes(), false) {
@@ -104,18 +104,13 @@ impl Engine {
         });
         let Some(aor) = record_of else {
             self.counters.registrations_refused += 1;
-            return self.refuse(request, progress.server, Status::new(404, "Not Found"));
+            return self.refuse(request, progress.server, Status::NO_SUCH_AOR);
         };
         if let Err(rejection) = self.register_aor(request, progress, &aor) {
             self.counters.registrations_refused += 1;
             let mut extra = Vec::new();
             rejection.write_headers(&request.message, &mut extra);
-            let status = Status::new(rejection.status(), rejection.reason());
-            let status = match rejection == Rejection::Full {
-                true => status.because(RefusalCause::LocationLimit),
-                false => status,
-            };
-            self.refuse_with(request, progress.server, status, &extra);
+            self.refuse_with(request, progress.server, rejection.into(), &extra);
         }
     }
 
@@ -280,8 +275,7 @@ impl Engine {
         let lost_len = applied.lost.as_ref().map_or(0, |lost| lost.len());
         if !self.may_park(bytes.len() + response.len() + lost_len) {
             self.undo(aor, applied.lost.as_deref(), applied.version, false);
-            let status = Status::SERVICE_UNAVAILABLE.because(RefusalCause::ParkedLimit);
-            self.refuse(request, progress.server, status);
+            self.refuse(request, progress.server, Status::NO_ROOM_TO_WAIT);
             return;
         }
         let parked = Parked {

@@ -3,10 +3,10 @@
 use super::Progress;
 use crate::engine::Engine;
 use crate::engine::context::TargetState;
-use crate::engine::reply::Status;
 use crate::engine::request::Request;
+use crate::engine::status::Status;
 use crate::engine::waiting::{Parked, PendingOk, Purpose};
-use crate::event::{Event, RefusalCause};
+use crate::event::Event;
 use crate::id::QueryId;
 use crate::query::{Answer, Records, Unavailable};
 use crate::transport::via;
@@ -71,8 +71,7 @@ impl Engine {
                     None => {
                         self.counters.registrations_failed += 1;
                         self.with_parked(&parked, |engine, request, progress| {
-                            let status = Status::SERVER_ERROR.because(RefusalCause::NotSaved);
-                            engine.refuse(request, progress.server, status);
+                            engine.refuse(request, progress.server, Status::NOT_SAVED);
                         });
                     }
                 }
@@ -96,11 +95,7 @@ impl Engine {
 
     pub(crate) fn credentials_unavailable(&mut self, request: &Request<'_>, progress: Progress) {
         self.counters.auth_unavailable += 1;
-        let status = match self.config.credentials_unavailable {
-            504 => Status::new(504, "Server Time-out"),
-            _ => Status::SERVICE_UNAVAILABLE,
-        };
-        let status = status.because(RefusalCause::CredentialsUnavailable);
+        let status = Status::credentials_unavailable(self.config.credentials_unavailable);
         // §21.5.4: when to try again, for user agents; jittered, so that they do not come together.
         let seconds = 2 + (self.secrets.dice(request.call_id) % 6) as u8;
         let extra = [b"Retry-After: ".as_slice(), &[b'0' + seconds], b"\r\n"].concat();

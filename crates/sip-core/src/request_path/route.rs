@@ -8,11 +8,10 @@ use super::in_dialog::Position;
 use super::matching::Matched;
 use crate::config::{Action, Relay, RelayTarget, StateMode};
 use crate::engine::context::BranchPolicy;
-use crate::engine::reply::Status;
 use crate::engine::request::{Authorized, Request};
+use crate::engine::status::Status;
 use crate::engine::waiting::MAX_ASKED;
 use crate::engine::{Engine, FlowOnly, is_sips};
-use crate::event::RefusalCause;
 use crate::proxy::allowed::denied;
 use crate::proxy::flow_token::RouteFlow;
 use crate::proxy::forward::{NotSent, RouteDecision};
@@ -209,12 +208,12 @@ impl Engine {
             if self.own_domain_of(&request.uri).is_some() {
                 return self.follow_location(request, progress, plan);
             }
-            return self.no_way(request, progress, Status::FORBIDDEN.because(RefusalCause::NoRule));
+            return self.no_way(request, progress, Status::NO_RULE);
         };
         match &rule.action {
             Action::Reject { status, reason } => {
                 let reason = core::str::from_utf8(reason).unwrap_or("Rejected");
-                let status = Status::new(*status, reason).because(RefusalCause::RuleRejects);
+                let status = Status::of_rule(*status, reason);
                 self.no_way(request, progress, status);
             }
             Action::Redirect(redirect) => self.redirect(request, progress, plan, redirect),
@@ -325,8 +324,7 @@ impl Engine {
             Located::Done(candidates)
                 if self.leads_astray(request, plan.position.dialog(), &hop, &candidates) =>
             {
-                let status = Status::FORBIDDEN.because(RefusalCause::GuardedPlace);
-                self.refuse(request, progress.server, status);
+                self.refuse(request, progress.server, Status::GUARDED_PLACE);
             }
             Located::Done(mut candidates) if !candidates.is_empty() => {
                 if !self.keep_allowed(request, plan.position.dialog(), &hop, &mut candidates) {
@@ -353,18 +351,16 @@ impl Engine {
             // The host of a registered contact has no address: the phone is gone.
             Located::Done(_) if contact.is_some_and(|(_, path)| path.is_empty()) => {
                 self.counters.dropped_no_route += 1;
-                let status = Status::CONTACT_UNREACHABLE;
-                self.refuse_with(request, progress.server, status, reason_of_gone(503));
-            }
-            // RFC 3263 §4.3 with RFC 3261 §16.7 step 6: as a 503 from there, which goes on as 500.
-            Located::Done(_) | Located::Unavailable | Located::Ask { .. } => {
-                self.counters.dropped_no_route += 1;
-                let status = Status::new(500, "Next Hop Not Found");
-                self.refuse(
+                self.refuse_with(
                     request,
                     progress.server,
-                    status.because(RefusalCause::NextHopUnreachable),
+                    Status::CONTACT_UNREACHABLE,
+                    reason_of_gone(503),
                 );
+            }
+            Located::Done(_) | Located::Unavailable | Located::Ask { .. } => {
+                self.counters.dropped_no_route += 1;
+                self.refuse(request, progress.server, Status::NEXT_HOP_NOT_FOUND);
             }
         }
     }
@@ -412,12 +408,7 @@ impl Engine {
             }
             Err(NotSent::NoListener) => {
                 self.counters.dropped_no_route += 1;
-                let status = Status::new(500, "No Listener Reaches The Next Hop");
-                self.refuse(
-                    request,
-                    progress.server,
-                    status.because(RefusalCause::NextHopUnreachable),
-                );
+                self.refuse(request, progress.server, Status::NO_LISTENER);
             }
         }
     }

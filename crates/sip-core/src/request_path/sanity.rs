@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 use sip_message::{HeaderName, Method, Uri};
 
 use crate::engine::Engine;
-use crate::engine::reply::Status;
 use crate::engine::request::Request;
+use crate::engine::status::Status;
 use crate::registrar::extensions::{unknown, write_unsupported};
 
 /// Option tags that a proxy may be required to understand, and we do.

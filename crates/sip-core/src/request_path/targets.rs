@@ -11,10 +11,10 @@ use super::Progress;
 use super::route::RoutePlan;
 use crate::config::{Redirect, Relay, StateMode};
 use crate::engine::context::{Context, Target};
-use crate::engine::reply::{Reply, Status};
+use crate::engine::reply::Reply;
 use crate::engine::request::Request;
+use crate::engine::status::Status;
 use crate::engine::{Engine, LocationTarget};
-use crate::event::RefusalCause;
 use crate::proxy::branch::read_loop_mark;
 use crate::proxy::forward::max_breadth;
 use crate::proxy::hop::Hop;
@@ -99,8 +99,7 @@ impl Engine {
         let order = group.order(call, self.now.unix_ms, stateless);
         let Some(first) = order.first().and_then(|n| group.member(*n)) else {
             self.counters.dropped_no_route += 1;
-            let status = Status::new(500, "No Member Of The Group Is Up");
-            return self.no_way(request, progress, status.because(RefusalCause::MembersDown));
+            return self.no_way(request, progress, Status::MEMBERS_DOWN);
         };
         if stateless {
             self.rewrite(request, relay, Some(&first.hop));

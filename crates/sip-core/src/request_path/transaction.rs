@@ -4,8 +4,9 @@ use sip_message::Method;
 
 use crate::engine::Engine;
 use crate::engine::effects::ServerEvent;
-use crate::engine::reply::{Reply, Status};
+use crate::engine::reply::Reply;
 use crate::engine::request::Request;
+use crate::engine::status::Status;
 use crate::transaction::table::ServerKey;
 
 impl Engine {
