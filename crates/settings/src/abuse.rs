@@ -5,7 +5,7 @@ use std::time::Duration;
 use regex::bytes::Regex;
 use sip_core::config;
 
-use super::convert::Cx;
+use super::context::Context;
 use super::hosts::network;
 use super::model::Settings;
 use super::routes::compiled;
@@ -26,7 +26,7 @@ pub struct BanPolicy {
 }
 
 /// The part of it for the core.
-pub(super) fn abuse(settings: &Settings, cx: &mut Cx<'_>) -> config::Abuse {
+pub(super) fn abuse(settings: &Settings, cx: &mut Context<'_>) -> config::Abuse {
     let abuse = &settings.abuse;
     let mut exempt = Vec::new();
     for (i, text) in abuse.exempt.iter().enumerate() {
@@ -58,7 +58,7 @@ pub(super) fn abuse(settings: &Settings, cx: &mut Cx<'_>) -> config::Abuse {
 
 /// One pattern that finds what any of these does. Each must be right by itself: what a bracket opens must
 /// not end in another.
-fn joined(key: &str, patterns: &[String], cx: &mut Cx<'_>) -> Option<Regex> {
+fn joined(key: &str, patterns: &[String], cx: &mut Context<'_>) -> Option<Regex> {
     let path = format!("abuse.scanners.{key}");
     let mut right = Vec::new();
     for (i, text) in patterns.iter().enumerate() {
@@ -81,7 +81,7 @@ fn joined(key: &str, patterns: &[String], cx: &mut Cx<'_>) -> Option<Regex> {
 }
 
 /// The ban policy of `[abuse]`.
-pub(super) fn bans(settings: &Settings, cx: &mut Cx<'_>) -> BanPolicy {
+pub(super) fn bans(settings: &Settings, cx: &mut Context<'_>) -> BanPolicy {
     let abuse = &settings.abuse;
     if abuse.ban_max_s < abuse.ban_s {
         let key = if cx.has("abuse", "ban_max_s") {

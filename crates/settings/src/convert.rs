@@ -8,115 +8,15 @@ use sip_core::config::{Config, Network, RegistrarPolicy, Timers};
 use sip_core::limits::Limits;
 use sip_message::host::Host;
 
+use super::context::Context;
 use super::hosts::{network, socket_address};
 use super::listeners::Listening;
 use super::model::{ListenTransport, OnUnavailable, Settings};
 use super::problems::Problems;
-use super::tree::{Node, Value};
+use super::tree::Node;
 use super::{
     Loaded, Machine, Shell, abuse, destinations, domains, groups, listeners, routes, stores, tls, warnings,
 };
-
-/// What conversions need beside their own table.
-pub(super) struct Cx<'a> {
-    pub machine: &'a Machine,
-    /// Connections by TLS can be opened from here.
-    pub speaks_tls: bool,
-    tree: &'a Node,
-    base: PathBuf,
-    problems: &'a mut Problems,
-}
-
-impl<'a> Cx<'a> {
-    /// Reports a problem of the key at `path` (`table[index].key`, as in the settings read), at the place
-    /// of the key or of the nearest table around it.
-    pub(super) fn problem(&mut self, path: &str, what: impl Into<String>, remedy: impl Into<String>) {
-        let (node, shown) = self.place(path);
-        let (mut what, mut remedy) = (what.into(), remedy.into());
-        if let Value::String { text, secret: true } = &node.value {
-            for message in [&mut what, &mut remedy] {
-                *message = message
-                    .replace(&format!("{text:?}"), "the value")
-                    .replace(text.as_str(), "…");
-            }
-        }
-        self.problems.add(&node.span, &shown, what, remedy);
-    }
-
-    /// How messages begin that are about the key at `path` and come later: `FILE:LINE: path`.
-    pub(super) fn place_text(&self, path: &str) -> String {
-        let (node, shown) = self.place(path);
-        self.problems.place(&node.span, &shown)
-    }
-
-    /// Whether a problem of the key at `path`, or below it, is reported already.
-    pub(super) fn is_told(&self, path: &str) -> bool {
-        self.problems.has(&self.place(path).1)
-    }
-
-    /// The value at `path`, or the nearest around it, and the path as the file has it: elements that fell
-    /// out count there.
-    fn place(&self, path: &str) -> (&'a Node, String) {
-        let mut node = self.tree;
-        let mut rest = path;
-        while let Some((below, after)) = step(node, rest) {
-            node = below;
-            rest = after;
-        }
-        let mut shown = node.path.clone();
-        if !rest.is_empty() {
-            let dot = if shown.is_empty() || rest.starts_with('[') {
-                ""
-            } else {
-                "."
-            };
-            shown.push_str(dot);
-            shown.push_str(rest);
-        }
-        (node, shown)
-    }
-
-    /// Whether the file gives `key` in `table`.
-    pub(super) fn has(&self, table: &str, key: &str) -> bool {
-        self.tree
-            .get(table)
-            .is_some_and(|entry| entry.node.get(key).is_some())
-    }
-
-    /// A path of the file, relative to its directory.
-    pub(super) fn path(&self, text: &str) -> PathBuf {
-        self.base.join(text)
-    }
-}
-
-/// The value that the first part of `path` names in `node`, and the rest of the path.
-fn step<'n, 'p>(node: &'n Node, path: &'p str) -> Option<(&'n Node, &'p str)> {
-    match &node.value {
-        Value::Array(nodes) => {
-            let (index, rest) = path.strip_prefix('[')?.split_once(']')?;
-            let below = nodes.get(index.parse::<usize>().ok()?)?;
-            Some((below, rest.strip_prefix('.').unwrap_or(rest)))
-        }
-        Value::Table(entries) => {
-            // Names of header fields may contain dots, so the longest key that fits is taken.
-            let fits = |key: &str| {
-                let rest = path.strip_prefix(key)?;
-                (rest.is_empty() || rest.starts_with(['.', '['])).then_some(rest)
-            };
-            let found = entries
-                .iter()
-                .filter_map(|entry| Some((entry, fits(&entry.key)?)));
-            let (entry, rest) = found.max_by_key(|(entry, _)| entry.key.len())?;
-            Some((&entry.node, rest.strip_prefix('.').unwrap_or(rest)))
-        }
-        Value::String { .. }
-        | Value::Integer(_)
-        | Value::Float(_)
-        | Value::Boolean(_)
-        | Value::Datetime
-        | Value::Wrong => None,
-    }
-}
 
 /// Converts everything; where a part is wrong, says so and goes on with something in its place.
 pub(super) fn convert(
@@ -127,7 +27,7 @@ pub(super) fn convert(
     problems: &mut Problems,
 ) -> Loaded {
     let base = file.and_then(Path::parent).unwrap_or(Path::new("")).to_owned();
-    let mut cx = Cx {
+    let mut cx = Context {
         machine,
         speaks_tls: settings.listen.is_empty()
             || settings
@@ -185,7 +85,12 @@ pub(super) fn convert(
 }
 
 /// What the core works with.
-fn core(settings: &Settings, listening: Listening, registrar: RegistrarPolicy, cx: &mut Cx<'_>) -> Config {
+fn core(
+    settings: &Settings,
+    listening: Listening,
+    registrar: RegistrarPolicy,
+    cx: &mut Context<'_>,
+) -> Config {
     let domains = domains::domains(settings, &listening, cx);
     let groups = groups::groups(settings, cx);
     let routes = routes::routes(settings, cx);
@@ -219,7 +124,7 @@ fn core(settings: &Settings, listening: Listening, registrar: RegistrarPolicy, c
     }
 }
 
-fn timers(settings: &Settings, cx: &mut Cx<'_>) -> Timers {
+fn timers(settings: &Settings, cx: &mut Context<'_>) -> Timers {
     let timers = &settings.timers;
     if timers.t2_ms < timers.t1_ms {
         let key = if cx.has("timers", "t2_ms") {
@@ -322,7 +227,7 @@ fn sockets(settings: &Settings, machine: &Machine, workers: u16) -> sip_net::set
     }
 }
 
-fn trust(settings: &Settings, cx: &mut Cx<'_>) -> Vec<Network> {
+fn trust(settings: &Settings, cx: &mut Context<'_>) -> Vec<Network> {
     let mut out = Vec::new();
     for (i, text) in settings.trust.peers.iter().enumerate() {
         let path = format!("trust.peers[{i}]");
@@ -343,7 +248,7 @@ fn trust(settings: &Settings, cx: &mut Cx<'_>) -> Vec<Network> {
 const NAME_IN_CERTIFICATE: &str = "san:";
 
 /// The trusted peers that are named by what their certificates say.
-fn trust_names(settings: &Settings, cx: &mut Cx<'_>) -> Vec<Box<str>> {
+fn trust_names(settings: &Settings, cx: &mut Context<'_>) -> Vec<Box<str>> {
     let mut out = Vec::new();
     for (i, text) in settings.trust.peers.iter().enumerate() {
         let Some(name) = text.strip_prefix(NAME_IN_CERTIFICATE) else {
@@ -362,7 +267,7 @@ fn trust_names(settings: &Settings, cx: &mut Cx<'_>) -> Vec<Box<str>> {
     out
 }
 
-fn nameservers(settings: &Settings, cx: &mut Cx<'_>) -> Vec<SocketAddr> {
+fn nameservers(settings: &Settings, cx: &mut Context<'_>) -> Vec<SocketAddr> {
     let mut out = Vec::new();
     for (i, text) in settings.dns.nameservers.iter().enumerate() {
         match socket_address(text, 53) {
@@ -380,7 +285,7 @@ fn nameservers(settings: &Settings, cx: &mut Cx<'_>) -> Vec<SocketAddr> {
     out
 }
 
-fn admin(settings: &Settings, cx: &mut Cx<'_>) -> Option<SocketAddr> {
+fn admin(settings: &Settings, cx: &mut Context<'_>) -> Option<SocketAddr> {
     let text = settings.admin.listen.as_str();
     if text == "off" {
         return None;
@@ -400,7 +305,7 @@ fn admin(settings: &Settings, cx: &mut Cx<'_>) -> Option<SocketAddr> {
     address
 }
 
-fn admin_token(settings: &Settings, data_dir: &Path, cx: &mut Cx<'_>) -> PathBuf {
+fn admin_token(settings: &Settings, data_dir: &Path, cx: &mut Context<'_>) -> PathBuf {
     match settings.admin.token_file.as_deref() {
         Some("") => {
             cx.problem("admin.token_file", "empty", "write the name of a file");

@@ -2,12 +2,12 @@
 
 use sip_core::config::{self, Network};
 
-use super::convert::Cx;
+use super::context::Context;
 use super::hosts::network;
 use super::model::Settings;
 
 /// The core's part of the table `[destinations]`.
-pub(super) fn destinations(settings: &Settings, cx: &mut Cx<'_>) -> config::Destinations {
+pub(super) fn destinations(settings: &Settings, cx: &mut Context<'_>) -> config::Destinations {
     let written = &settings.destinations;
     let mut made = config::Destinations {
         allow: Vec::new(),
@@ -41,7 +41,7 @@ pub(super) fn destinations(settings: &Settings, cx: &mut Cx<'_>) -> config::Dest
     made
 }
 
-fn network_at(path: &str, text: &str, also: &str, cx: &mut Cx<'_>) -> Option<Network> {
+fn network_at(path: &str, text: &str, also: &str, cx: &mut Context<'_>) -> Option<Network> {
     let found = network(text);
     if found.is_none() {
         cx.problem(

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use sip_core::config::{self, AuthPolicy};
 
-use super::convert::Cx;
+use super::context::Context;
 use super::hosts::{domain as read_domain, is_token};
 use super::listeners::Listening;
 use super::model::{self, Settings};
@@ -32,7 +32,11 @@ const METHODS: [&str; 14] = [
 ];
 
 /// The domains; the built-in one where there is none.
-pub(super) fn domains(settings: &Settings, listening: &Listening, cx: &mut Cx<'_>) -> Vec<config::Domain> {
+pub(super) fn domains(
+    settings: &Settings,
+    listening: &Listening,
+    cx: &mut Context<'_>,
+) -> Vec<config::Domain> {
     let built_in = [model::Domain {
         name: BUILT_IN.to_owned(),
         aliases: Vec::new(),
@@ -65,7 +69,7 @@ fn name_of_alias(
     i: usize,
     j: usize,
     seen: &mut HashMap<Box<[u8]>, String>,
-    cx: &mut Cx<'_>,
+    cx: &mut Context<'_>,
 ) -> Option<Box<[u8]>> {
     name(alias, format!("domain[{i}].aliases[{j}]"), seen, cx)
 }
@@ -75,7 +79,7 @@ fn name(
     text: &str,
     path: String,
     seen: &mut HashMap<Box<[u8]>, String>,
-    cx: &mut Cx<'_>,
+    cx: &mut Context<'_>,
 ) -> Option<Box<[u8]>> {
     let Some(name) = read_domain(text) else {
         let what = format!("{text:?} is not a domain name");
@@ -104,7 +108,7 @@ fn own_hosts(
     out: &mut [config::Domain],
     seen: &HashMap<Box<[u8]>, String>,
     listening: &Listening,
-    cx: &mut Cx<'_>,
+    cx: &mut Context<'_>,
 ) {
     let mut asking = entries
         .iter()
@@ -136,7 +140,7 @@ fn own_hosts(
     }
 }
 
-fn auth(i: usize, entry: &model::Domain, cx: &mut Cx<'_>) -> AuthPolicy {
+fn auth(i: usize, entry: &model::Domain, cx: &mut Context<'_>) -> AuthPolicy {
     let realm = entry.auth.realm.as_deref().unwrap_or(&entry.name);
     // A quoted-string in the challenge; quotes and backslashes are escaped differently by different phones.
     if realm.is_empty()
@@ -187,7 +191,7 @@ fn auth(i: usize, entry: &model::Domain, cx: &mut Cx<'_>) -> AuthPolicy {
 }
 
 /// A method; methods are case-sensitive (RFC 3261 §7.1).
-pub(super) fn method(text: &str, path: &str, cx: &mut Cx<'_>) -> Option<Box<[u8]>> {
+pub(super) fn method(text: &str, path: &str, cx: &mut Context<'_>) -> Option<Box<[u8]>> {
     let known = METHODS.iter().find(|known| known.eq_ignore_ascii_case(text));
     match known {
         Some(known) if *known != text => {

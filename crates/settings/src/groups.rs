@@ -4,12 +4,12 @@ use sip_core::config::{Action, RelayTarget, Route};
 use sip_core::dispatcher::{self, Distribution, Local, MarkPolicy};
 use sip_core::transport::{HopHost, NextHop, Transport};
 
-use super::convert::Cx;
+use super::context::Context;
 use super::model::{Group, GroupAlgorithm, Member, Settings, hold_s};
 use super::routes::next_hop;
 
 /// The groups, each in its place: rules name them by their number.
-pub(super) fn groups(settings: &Settings, cx: &mut Cx<'_>) -> Vec<dispatcher::Group> {
+pub(super) fn groups(settings: &Settings, cx: &mut Context<'_>) -> Vec<dispatcher::Group> {
     let groups = settings.group.iter().enumerate();
     groups
         .map(|(i, group)| {
@@ -34,7 +34,7 @@ pub(super) fn find(groups: &[Group], name: &str) -> Result<usize, (String, Strin
     Err((format!("there is no [[group]] {name:?}"), remedy))
 }
 
-fn name<'a>(i: usize, group: &Group, mut before: impl Iterator<Item = &'a Group>, cx: &mut Cx<'_>) {
+fn name<'a>(i: usize, group: &Group, mut before: impl Iterator<Item = &'a Group>, cx: &mut Context<'_>) {
     let path = format!("group[{i}].name");
     let name = &group.name;
     // It stands in rules, in paths of HTTP and in labels of metrics.
@@ -48,7 +48,7 @@ fn name<'a>(i: usize, group: &Group, mut before: impl Iterator<Item = &'a Group>
     }
 }
 
-fn core_group(i: usize, group: &Group, cx: &mut Cx<'_>) -> dispatcher::Group {
+fn core_group(i: usize, group: &Group, cx: &mut Context<'_>) -> dispatcher::Group {
     let probe_ms = (group.probe_s > 0).then(|| group.probe_s.saturating_mul(1000));
     dispatcher::Group {
         name: group.name.as_bytes().into(),
@@ -72,7 +72,7 @@ fn core_group(i: usize, group: &Group, cx: &mut Cx<'_>) -> dispatcher::Group {
     }
 }
 
-fn failover(i: usize, group: &Group, cx: &mut Cx<'_>) -> Vec<u16> {
+fn failover(i: usize, group: &Group, cx: &mut Context<'_>) -> Vec<u16> {
     for (j, code) in group.failover.iter().enumerate() {
         let path = format!("group[{i}].failover[{j}]");
         if group.failover.iter().take(j).any(|other| other == code) {
@@ -87,7 +87,7 @@ fn failover(i: usize, group: &Group, cx: &mut Cx<'_>) -> Vec<u16> {
     group.failover.clone()
 }
 
-fn members(i: usize, group: &Group, cx: &mut Cx<'_>) -> Vec<dispatcher::Member> {
+fn members(i: usize, group: &Group, cx: &mut Context<'_>) -> Vec<dispatcher::Member> {
     let path = format!("group[{i}].members");
     if group.members.is_empty() && !cx.is_told(&path) {
         let remedy = "write members = [ { uri = \"sip:gw1.example.net\" } ]";
@@ -108,7 +108,7 @@ fn members(i: usize, group: &Group, cx: &mut Cx<'_>) -> Vec<dispatcher::Member> 
     out
 }
 
-fn hop(path: &str, member: &Member, cx: &mut Cx<'_>) -> Option<NextHop> {
+fn hop(path: &str, member: &Member, cx: &mut Context<'_>) -> Option<NextHop> {
     let remedy = "write a URI as \"sip:gw1.example.net\" or \"sip:192.0.2.1:5060;transport=tcp\"";
     match next_hop(&member.uri, remedy, cx) {
         Ok(hop) => Some(hop),

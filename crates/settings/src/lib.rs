@@ -6,6 +6,7 @@
 //! [`Problems`] and passes on what is right.
 
 mod abuse;
+mod context;
 mod convert;
 mod destinations;
 mod domains;

@@ -7,7 +7,7 @@ use sip_core::config::{Listener, OwnHost};
 use sip_core::transport::Transport;
 use sip_message::host::Host;
 
-use super::convert::Cx;
+use super::context::Context;
 use super::hosts::{canonical, host_port};
 use super::model::{Listen, ListenTransport, Settings};
 use super::tls::{self, Service, Tls};
@@ -25,7 +25,12 @@ pub(super) struct Listening {
 }
 
 /// `server.name` and `[[listen]]`; what speaks TLS is added to `tls`.
-pub(super) fn listeners(settings: &Settings, data_dir: &Path, tls: &mut Tls, cx: &mut Cx<'_>) -> Listening {
+pub(super) fn listeners(
+    settings: &Settings,
+    data_dir: &Path,
+    tls: &mut Tls,
+    cx: &mut Context<'_>,
+) -> Listening {
     let mut out = Listening::default();
     let name = server_name(settings, cx);
     out.own_hosts.extend(name.iter().map(|name| OwnHost {
@@ -88,7 +93,7 @@ pub(super) fn listeners(settings: &Settings, data_dir: &Path, tls: &mut Tls, cx:
 }
 
 /// `server.name`, checked.
-fn server_name(settings: &Settings, cx: &mut Cx<'_>) -> Option<Box<[u8]>> {
+fn server_name(settings: &Settings, cx: &mut Context<'_>) -> Option<Box<[u8]>> {
     let name = settings.server.name.as_ref()?;
     let host = Host::parse(name.as_bytes());
     if host.is_none() {
@@ -102,7 +107,7 @@ fn server_name(settings: &Settings, cx: &mut Cx<'_>) -> Option<Box<[u8]>> {
     host.map(|host| canonical(&host))
 }
 
-fn address(i: usize, entry: &Listen, cx: &mut Cx<'_>) -> Option<SocketAddr> {
+fn address(i: usize, entry: &Listen, cx: &mut Context<'_>) -> Option<SocketAddr> {
     let path = format!("listen[{i}].address");
     match entry.address.parse::<SocketAddr>() {
         Ok(address) if address.port() > 0 => Some(address),
@@ -129,7 +134,7 @@ fn address(i: usize, entry: &Listen, cx: &mut Cx<'_>) -> Option<SocketAddr> {
     }
 }
 
-fn advertised(i: usize, entry: &Listen, own_hosts: &mut Vec<OwnHost>, cx: &mut Cx<'_>) {
+fn advertised(i: usize, entry: &Listen, own_hosts: &mut Vec<OwnHost>, cx: &mut Context<'_>) {
     let Some(text) = &entry.advertise else { return };
     match host_port(text) {
         Some((host, port)) => {
@@ -150,7 +155,7 @@ fn advertised(i: usize, entry: &Listen, own_hosts: &mut Vec<OwnHost>, cx: &mut C
 }
 
 /// Whether an earlier `[[listen]]` has the same socket; if so, reports it.
-fn duplicate(i: usize, entries: &[Listen], addresses: &[Option<SocketAddr>], cx: &mut Cx<'_>) -> bool {
+fn duplicate(i: usize, entries: &[Listen], addresses: &[Option<SocketAddr>], cx: &mut Context<'_>) -> bool {
     let Some(entry) = entries.get(i) else { return false };
     let same = |j: &usize| {
         entries
@@ -187,7 +192,7 @@ fn of_core(transport: ListenTransport) -> Transport {
 
 impl Listening {
     /// What is listened on where the file does not say.
-    fn built_in(&mut self, name: Option<&[u8]>, data_dir: &Path, tls: &mut Tls, cx: &mut Cx<'_>) {
+    fn built_in(&mut self, name: Option<&[u8]>, data_dir: &Path, tls: &mut Tls, cx: &mut Context<'_>) {
         let wildcards = [
             IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             IpAddr::V6(Ipv6Addr::UNSPECIFIED),
@@ -223,7 +228,7 @@ impl Listening {
         address: SocketAddr,
         name: Option<&[u8]>,
         place: &str,
-        cx: &mut Cx<'_>,
+        cx: &mut Context<'_>,
     ) -> bool {
         let wildcard = address.ip().is_unspecified();
         let of_machine = cx.machine.addresses.iter().copied();

@@ -5,7 +5,7 @@ use sip_core::config::{self, Action, Redirect, Relay, RelayTarget};
 use sip_core::transport::{NextHop, Transport};
 use sip_message::uri::Uri;
 
-use super::convert::Cx;
+use super::context::Context;
 use super::domains::method;
 use super::groups;
 use super::hosts::{domain, is_token, network};
@@ -17,14 +17,14 @@ const MAX_PATTERN_BYTES: usize = 1024 * 1024;
 const MAX_PATTERN_CACHE_BYTES: usize = 1024 * 1024;
 
 /// The rules; wrong ones are left out.
-pub(super) fn routes(settings: &Settings, cx: &mut Cx<'_>) -> Vec<config::Route> {
+pub(super) fn routes(settings: &Settings, cx: &mut Context<'_>) -> Vec<config::Route> {
     let rules = settings.route.iter().enumerate();
     rules
         .filter_map(|(i, rule)| route(i, rule, settings, cx))
         .collect()
 }
 
-fn route(i: usize, route: &Route, settings: &Settings, cx: &mut Cx<'_>) -> Option<config::Route> {
+fn route(i: usize, route: &Route, settings: &Settings, cx: &mut Context<'_>) -> Option<config::Route> {
     let when = when(i, &route.when, cx);
     let action = action(i, &route.r#do, settings, cx)?;
     let stateless = route.state.unwrap_or(settings.state.mode) == StateMode::Stateless;
@@ -50,7 +50,7 @@ pub(super) fn state_mode(mode: StateMode) -> config::StateMode {
     }
 }
 
-fn when(i: usize, when: &When, cx: &mut Cx<'_>) -> config::When {
+fn when(i: usize, when: &When, cx: &mut Context<'_>) -> config::When {
     let methods = when.method.iter().enumerate();
     let methods = methods
         .filter_map(|(j, text)| {
@@ -110,7 +110,7 @@ fn when(i: usize, when: &When, cx: &mut Cx<'_>) -> config::When {
 /// Name and value of a header field, as the core compares them.
 type HeaderIs = (Box<[u8]>, Box<[u8]>);
 
-fn header(i: usize, name: &str, value: &str, cx: &mut Cx<'_>) -> Option<HeaderIs> {
+fn header(i: usize, name: &str, value: &str, cx: &mut Context<'_>) -> Option<HeaderIs> {
     let path = format!("route[{i}].when.header.{name}");
     if !is_token(name) {
         cx.problem(&path, "not the name of a header field", "write it as \"X-Trunk\"");
@@ -130,12 +130,12 @@ fn header(i: usize, name: &str, value: &str, cx: &mut Cx<'_>) -> Option<HeaderIs
     ))
 }
 
-fn pattern(i: usize, when: &When, cx: &mut Cx<'_>) -> Option<Regex> {
+fn pattern(i: usize, when: &When, cx: &mut Context<'_>) -> Option<Regex> {
     compiled(&format!("route[{i}].when.uri"), when.uri.as_ref()?, false, cx)
 }
 
 /// The pattern at `path`.
-pub(super) fn compiled(path: &str, text: &str, any_case: bool, cx: &mut Cx<'_>) -> Option<Regex> {
+pub(super) fn compiled(path: &str, text: &str, any_case: bool, cx: &mut Context<'_>) -> Option<Regex> {
     // URIs are ASCII (RFC 3986 §2): without Unicode the tables of character classes stay small.
     let built = RegexBuilder::new(text)
         .unicode(false)
@@ -172,7 +172,7 @@ pub(super) fn compiled(path: &str, text: &str, any_case: bool, cx: &mut Cx<'_>) 
     }
 }
 
-fn action(i: usize, action: &Do, settings: &Settings, cx: &mut Cx<'_>) -> Option<Action> {
+fn action(i: usize, action: &Do, settings: &Settings, cx: &mut Context<'_>) -> Option<Action> {
     let path = format!("route[{i}].do");
     let given = [
         ("relay", action.relay.is_some()),
@@ -213,7 +213,7 @@ fn action(i: usize, action: &Do, settings: &Settings, cx: &mut Cx<'_>) -> Option
 }
 
 /// Every other key belongs to one of the three verbs.
-fn belonging(path: &str, verb: &str, action: &Do, cx: &mut Cx<'_>) {
+fn belonging(path: &str, verb: &str, action: &Do, cx: &mut Context<'_>) {
     let given = [
         ("strip", "relay", action.strip != 0),
         ("prefix", "relay", !action.prefix.is_empty()),
@@ -229,7 +229,7 @@ fn belonging(path: &str, verb: &str, action: &Do, cx: &mut Cx<'_>) {
     }
 }
 
-fn relay(path: &str, target: &str, action: &Do, settings: &Settings, cx: &mut Cx<'_>) -> Option<Action> {
+fn relay(path: &str, target: &str, action: &Do, settings: &Settings, cx: &mut Context<'_>) -> Option<Action> {
     let target = relay_target(&format!("{path}.relay"), target, settings, cx)?;
     if action.rewrite_host && matches!(target, RelayTarget::Location | RelayTarget::RequestUri) {
         let remedy = "remove it, or relay to a URI or a group";
@@ -264,7 +264,7 @@ fn relay(path: &str, target: &str, action: &Do, settings: &Settings, cx: &mut Cx
     }))
 }
 
-fn relay_target(path: &str, text: &str, settings: &Settings, cx: &mut Cx<'_>) -> Option<RelayTarget> {
+fn relay_target(path: &str, text: &str, settings: &Settings, cx: &mut Context<'_>) -> Option<RelayTarget> {
     let remedy = "write \"location\", \"request-uri\", \"group:NAME\" or a URI as \"sip:192.0.2.1:5060;transport=tcp\"";
     let target = match (text, text.strip_prefix("group:")) {
         ("location", _) => Ok(RelayTarget::Location),
@@ -278,7 +278,7 @@ fn relay_target(path: &str, text: &str, settings: &Settings, cx: &mut Cx<'_>) ->
 }
 
 /// Where a 302 points. Others go there, so any transport will do.
-fn redirect(path: &str, text: &str, cx: &mut Cx<'_>) -> Option<Redirect> {
+fn redirect(path: &str, text: &str, cx: &mut Context<'_>) -> Option<Redirect> {
     if text == "location" {
         return Some(Redirect::Location);
     }
@@ -293,7 +293,7 @@ fn redirect(path: &str, text: &str, cx: &mut Cx<'_>) -> Option<Redirect> {
 }
 
 /// Reads a SIP URI that can be sent to from here. `remedy` is for what is none.
-pub(super) fn next_hop(text: &str, remedy: &str, cx: &Cx<'_>) -> Result<NextHop, (String, String)> {
+pub(super) fn next_hop(text: &str, remedy: &str, cx: &Context<'_>) -> Result<NextHop, (String, String)> {
     let not = |cause: &str| (format!("{text:?} is not a SIP URI{cause}"), remedy.to_owned());
     let uri = match Uri::parse(text.as_bytes()) {
         Ok(Uri::Sip(uri)) => uri,

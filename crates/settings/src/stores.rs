@@ -6,14 +6,14 @@ use std::time::Duration;
 use sip_backend::subscribers::{Columns, LookupOptions, Mode, Server, Source, TableOptions};
 use sip_core::config::{Durability, RegistrarPolicy};
 
-use super::convert::Cx;
+use super::context::Context;
 use super::model::{self, Settings};
 
 /// Most characters of a name in SQL.
 const MAX_IDENTIFIER: usize = 64;
 
 /// `[subscribers]`.
-pub(super) fn subscribers(settings: &Settings, data_dir: &Path, cx: &mut Cx<'_>) -> TableOptions {
+pub(super) fn subscribers(settings: &Settings, data_dir: &Path, cx: &mut Context<'_>) -> TableOptions {
     let entry = &settings.subscribers;
     let of_server = Place {
         keys: ["url", "url_file"],
@@ -64,7 +64,7 @@ pub(super) fn subscribers(settings: &Settings, data_dir: &Path, cx: &mut Cx<'_>)
 }
 
 /// Names go into SQL text, so they are letters, digits and underscores only.
-fn identifier(path: &str, name: &str, of: &str, cx: &mut Cx<'_>) {
+fn identifier(path: &str, name: &str, of: &str, cx: &mut Context<'_>) {
     let fits = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.len() <= MAX_IDENTIFIER
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
@@ -82,7 +82,7 @@ struct Place<'a> {
 }
 
 /// The table as `trapezoid user` opens it: by `admin_url` where there is one.
-pub(super) fn admin_table(settings: &Settings, table: &TableOptions, cx: &mut Cx<'_>) -> AdminTable {
+pub(super) fn admin_table(settings: &Settings, table: &TableOptions, cx: &mut Context<'_>) -> AdminTable {
     let entry = &settings.subscribers;
     let at = |source| TableOptions {
         source,
@@ -132,7 +132,7 @@ impl AdminTable {
     }
 }
 
-fn source(place: &Place<'_>, cx: &mut Cx<'_>) -> Option<Source> {
+fn source(place: &Place<'_>, cx: &mut Context<'_>) -> Option<Source> {
     let [url_key, file_key] = place.keys.map(|key| format!("subscribers.{key}"));
     let read;
     let (path, url) = match (place.url, place.file) {
@@ -191,7 +191,7 @@ pub fn lookup_deadline(deadline_ms: u32) -> Duration {
 }
 
 /// The first line of a file that holds a secret.
-fn secret_file(path: &str, file: &str, cx: &mut Cx<'_>) -> Option<String> {
+fn secret_file(path: &str, file: &str, cx: &mut Context<'_>) -> Option<String> {
     let file = cx.path(file);
     match std::fs::read_to_string(&file) {
         Ok(text) => Some(text.lines().next().unwrap_or_default().trim().to_owned()),
@@ -208,7 +208,7 @@ pub(super) fn location(
     settings: &Settings,
     data_dir: &Path,
     subscribers: &TableOptions,
-    cx: &mut Cx<'_>,
+    cx: &mut Context<'_>,
 ) -> (Option<PathBuf>, RegistrarPolicy) {
     let entry = &settings.location;
     let file = location_file(entry, data_dir, cx);
@@ -253,7 +253,7 @@ pub(super) fn location(
     (file, policy)
 }
 
-fn location_file(entry: &model::Location, data_dir: &Path, cx: &mut Cx<'_>) -> Option<PathBuf> {
+fn location_file(entry: &model::Location, data_dir: &Path, cx: &mut Context<'_>) -> Option<PathBuf> {
     let beside = || Some(data_dir.join("location.db"));
     let Some(url) = &entry.url else { return beside() };
     match scheme(url) {
@@ -277,7 +277,7 @@ fn scheme(url: &str) -> Option<(&str, &str)> {
 }
 
 /// The file of an `sqlite:` URL: what follows the colon, or the path of `sqlite:///…`.
-fn sqlite(path: &str, rest: &str, cx: &mut Cx<'_>) -> Option<PathBuf> {
+fn sqlite(path: &str, rest: &str, cx: &mut Context<'_>) -> Option<PathBuf> {
     let file = rest.strip_prefix("//").unwrap_or(rest);
     if file.is_empty() || file == ":memory:" || file.contains(['?', '\0']) {
         cx.problem(path, "names no file", "write \"sqlite:FILE\"");

@@ -8,7 +8,7 @@ use sip_core::transport::websocket::AllowedOrigins;
 use sip_net::tcp::Sharing;
 use sip_net::tls::{self, IdentityFiles, TicketSettings, Versions};
 
-use super::convert::Cx;
+use super::context::Context;
 use super::hosts::domain;
 use super::model::{self, Connection, Listen, ListenTls, ListenTransport, Settings, TlsVersion};
 
@@ -128,7 +128,7 @@ impl Tls {
 }
 
 /// `[tls]`; the listeners add theirs.
-pub(super) fn tls(settings: &Settings, data_dir: &Path, cx: &mut Cx<'_>) -> Tls {
+pub(super) fn tls(settings: &Settings, data_dir: &Path, cx: &mut Context<'_>) -> Tls {
     let entry = &settings.tls;
     let shortest = entry.ticket_lifetime_s.div_ceil(PERIODS);
     if entry.ticket_rotation_s < shortest {
@@ -169,7 +169,7 @@ pub(super) fn tls(settings: &Settings, data_dir: &Path, cx: &mut Cx<'_>) -> Tls 
     }
 }
 
-fn place(key: &str, is_there: bool, cx: &Cx<'_>) -> String {
+fn place(key: &str, is_there: bool, cx: &Context<'_>) -> String {
     if is_there {
         cx.place_text(key)
     } else {
@@ -177,7 +177,7 @@ fn place(key: &str, is_there: bool, cx: &Cx<'_>) -> String {
     }
 }
 
-fn peer(i: usize, entry: &model::TlsPeer, others: &[TlsPeer], cx: &mut Cx<'_>) -> Option<TlsPeer> {
+fn peer(i: usize, entry: &model::TlsPeer, others: &[TlsPeer], cx: &mut Context<'_>) -> Option<TlsPeer> {
     let path = format!("tls.peer[{i}]");
     let identity = match (&entry.certificate, &entry.key) {
         (Some(certificate), Some(key)) => identity(&path, certificate, key, cx),
@@ -220,11 +220,11 @@ fn peer(i: usize, entry: &model::TlsPeer, others: &[TlsPeer], cx: &mut Cx<'_>) -
     })
 }
 
-fn optional_file(path: &str, file: Option<&str>, cx: &mut Cx<'_>) -> Option<PathBuf> {
+fn optional_file(path: &str, file: Option<&str>, cx: &mut Context<'_>) -> Option<PathBuf> {
     file.and_then(|file| self::file(path, file, cx))
 }
 
-fn file(path: &str, file: &str, cx: &mut Cx<'_>) -> Option<PathBuf> {
+fn file(path: &str, file: &str, cx: &mut Context<'_>) -> Option<PathBuf> {
     if file.is_empty() {
         cx.problem(path, "empty", "write the name of a file");
         return None;
@@ -232,7 +232,7 @@ fn file(path: &str, file: &str, cx: &mut Cx<'_>) -> Option<PathBuf> {
     Some(cx.path(file))
 }
 
-fn identity(path: &str, certificate: &str, key: &str, cx: &mut Cx<'_>) -> Option<IdentityFiles> {
+fn identity(path: &str, certificate: &str, key: &str, cx: &mut Context<'_>) -> Option<IdentityFiles> {
     let certificate = file(&format!("{path}.certificate"), certificate, cx);
     let key = file(&format!("{path}.key"), key, cx);
     Some(IdentityFiles {
@@ -242,7 +242,7 @@ fn identity(path: &str, certificate: &str, key: &str, cx: &mut Cx<'_>) -> Option
 }
 
 /// What `[[listen]]` number `i` says of its connections. TLS is added to `tls`.
-pub(super) fn service(i: usize, entry: &Listen, tls: &mut Tls, cx: &mut Cx<'_>) -> Service {
+pub(super) fn service(i: usize, entry: &Listen, tls: &mut Tls, cx: &mut Context<'_>) -> Service {
     let path = format!("listen[{i}]");
     let transport = entry.transport;
     let speaks_tls = matches!(transport, ListenTransport::Tls | ListenTransport::Wss);
@@ -281,7 +281,7 @@ pub(super) fn service(i: usize, entry: &Listen, tls: &mut Tls, cx: &mut Cx<'_>) 
     }
 }
 
-fn origins(path: &str, entry: &Listen, cx: &mut Cx<'_>) -> AllowedOrigins {
+fn origins(path: &str, entry: &Listen, cx: &mut Context<'_>) -> AllowedOrigins {
     let Some(origins) = &entry.origins else {
         return AllowedOrigins::any();
     };
@@ -304,7 +304,13 @@ fn origins(path: &str, entry: &Listen, cx: &mut Cx<'_>) -> AllowedOrigins {
     AllowedOrigins::only(good).unwrap_or_default()
 }
 
-fn listener(path: &str, entry: &Listen, own: &ListenTls, tls: &mut Tls, cx: &mut Cx<'_>) -> Option<usize> {
+fn listener(
+    path: &str,
+    entry: &Listen,
+    own: &ListenTls,
+    tls: &mut Tls,
+    cx: &mut Context<'_>,
+) -> Option<usize> {
     let at = format!("{path}.tls");
     let mut identities = Vec::with_capacity(1 + own.more.len());
     identities.extend(identity(&at, &own.certificate, &own.key, cx));
@@ -361,7 +367,7 @@ fn listener(path: &str, entry: &Listen, own: &ListenTls, tls: &mut Tls, cx: &mut
 }
 
 /// The domains of which a client must be one.
-fn client_names(at: &str, own: &ListenTls, cx: &mut Cx<'_>) -> Vec<String> {
+fn client_names(at: &str, own: &ListenTls, cx: &mut Context<'_>) -> Vec<String> {
     let mut out = Vec::new();
     for (i, text) in own.client_names.iter().enumerate() {
         match domain(text).map(|name| String::from_utf8_lossy(&name).into_owned()) {

@@ -10,9 +10,10 @@ use sip_core::id::ConnId;
 use sip_core::transport::{Flow, Proof};
 
 use super::conn::{NewConnection, State};
+use super::event::CloseReason;
 use super::layer::{Decoder, Secured};
 use super::service::is_secure;
-use super::streams::{CloseReason, Streams};
+use super::streams::Streams;
 use crate::counters::NetCounters;
 
 /// Of so many places one is kept for connections that we open.

@@ -9,12 +9,12 @@ use sip_core::id::{ConnId, ListenerId, WorkerId};
 use sip_core::transport::websocket::write_ping;
 use sip_core::transport::{Flow, Proof, Transport};
 
+use super::event::{Arrival, CloseReason, Verdict};
 use super::holders::Holding;
 use super::layer::{Context, Decoder, Farewell, Secured, Taken, closing_frame};
 use super::peers::Peer;
 use super::queue::OutQueue;
 use super::service::is_websocket;
-use super::streams::{Arrival, CloseReason, Verdict};
 use super::wheel::NEVER;
 use crate::epoll::Interest;
 use crate::settings::Settings;

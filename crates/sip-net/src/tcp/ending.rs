@@ -7,9 +7,10 @@ use sip_core::id::{ConnId, WorkerId};
 use sip_core::transport::Flow;
 
 use super::conn::{Conn, Overdue, State};
+use super::event::CloseReason;
 use super::layer::Farewell;
 use super::peers::is_answer;
-use super::streams::{CloseReason, Streams, exchanged};
+use super::streams::{Streams, exchanged};
 use super::wheel::NEVER;
 use crate::accepted::Accepted;
 use crate::counters::NetCounters;

@@ -5,7 +5,8 @@
 use sip_core::id::ConnId;
 
 use super::conn::Conn;
-use super::streams::{CloseReason, Streams};
+use super::event::CloseReason;
+use super::streams::Streams;
 use super::table::Table;
 use crate::counters::NetCounters;
 

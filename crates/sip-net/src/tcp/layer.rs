@@ -12,8 +12,8 @@ use sip_core::transport::websocket::{
 use sip_core::transport::{Flow, Transport};
 
 use super::admission::GOES_FIRST;
+use super::event::{Arrival, CloseReason, Verdict};
 use super::service::is_websocket;
-use super::streams::{Arrival, CloseReason, Verdict};
 use crate::tls::{SipIdentities, TlsError, TlsSession};
 
 /// Finds the messages in a connection's data.

@@ -8,6 +8,7 @@ mod accepting;
 mod admission;
 mod conn;
 mod ending;
+mod event;
 mod holders;
 mod layer;
 mod listener;
@@ -18,6 +19,7 @@ mod streams;
 mod table;
 mod wheel;
 
+pub use event::{Arrival, ForeignPage, TlsFailure, Verdict};
 pub use listener::{TcpListener, TcpOptions};
 pub use service::{Sharing, StreamService};
-pub use streams::{Arrival, ForeignPage, Naming, Outgoing, Serving, Streams, TlsFailure, Verdict};
+pub use streams::{Naming, Outgoing, Serving, Streams};

@@ -11,12 +11,12 @@ use sip_core::admission::SourceLists;
 use sip_core::config::Config;
 use sip_core::id::{ConnId, WorkerId};
 use sip_core::limits::Limits;
-use sip_core::transport::framing::FramingError;
 use sip_core::transport::websocket::AllowedOrigins;
 use sip_core::transport::{Flow, PeerName, Transport};
 
 use super::admission::{PerAddress, Turns};
 use super::conn::{Conn, NewConnection, Sent, State};
+use super::event::{Arrival, CloseReason, ForeignPage, TlsFailure, Verdict};
 use super::holders::Holders;
 use super::layer::{Context, Taken};
 use super::listener::TcpListener;
@@ -31,24 +31,6 @@ use crate::epoll::{Epoll, Interest, Readiness};
 use crate::mailbox::{Block, ConnectionPolicy};
 use crate::settings::Settings;
 use crate::tls::TlsError;
-
-/// What the receiver of a message wants done with its connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It goes on.
-    Keep,
-    /// Send what is queued, and what this turn still queues, then end it.
-    Close,
-}
-
-/// What arrived on a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrival<'a> {
-    /// A complete message.
-    Message(&'a [u8]),
-    /// The end of all messages: the connection is closed once an answer has been sent.
-    Fault(FramingError<'a>),
-}
 
 /// How connections are named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,48 +64,6 @@ pub struct Outgoing<'a> {
     pub way: ConnectionPolicy,
     /// The message.
     pub message: &'a [u8],
-}
-
-/// Why a connection ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CloseReason {
-    Peer,
-    Error,
-    OpenFailed,
-    Framing,
-    Core,
-    Idle,
-    Incomplete,
-    Slow,
-    Memory,
-    Banned,
-    Handshake,
-    Silent,
-    Tls,
-    Upgrade,
-    Stopping,
-}
-
-/// A connection that TLS ended.
-#[derive(Clone, Debug, PartialEq)]
-pub struct TlsFailure {
-    /// The two ends; the connection has gone.
-    pub flow: Flow,
-    /// We opened it.
-    pub outbound: bool,
-    /// The domain that the peer had to prove to be, where we opened it; `None`: its address.
-    pub domain: Option<PeerName>,
-    /// Why.
-    pub error: TlsError,
-}
-
-/// A WebSocket that was refused because of the origin of its page.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ForeignPage {
-    /// The connection, which ends.
-    pub flow: Flow,
-    /// Origin of the page.
-    pub origin: Box<str>,
 }
 
 static ANY_ORIGIN: AllowedOrigins = AllowedOrigins::any();
