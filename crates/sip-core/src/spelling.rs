@@ -6,10 +6,13 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use sip_message::Host;
+
 /// Characters between digits that only people read (RFC 3966 §5.1.1).
 const SEPARATORS: &[u8] = b"-.()";
 
-/// The URI with its scheme and host in lower case. The part before `@` (all of a `tel:` number) has
+/// The URI with its scheme and host in lower case, an IP address as its value is written, a name without the dot at its
+/// end. The part before `@` (all of a `tel:` number) has
 /// no escapes of characters that may stand there bare. If it is a number, it has no separators.
 /// Parameters stay as they are, and so does the URI of the message. Nothing is allocated for a URI
 /// that is so already.
@@ -32,10 +35,11 @@ pub(crate) fn normalised(uri: &[u8]) -> Cow<'_, [u8]> {
         .unwrap_or(rest.len());
     let host = rest.get(..host_end).unwrap_or_default();
     let is_so = |part: &[u8]| !part.iter().any(u8::is_ascii_uppercase);
+    let canonical = canonical_host(host);
     // Names have dots and hyphens, too, and keep them.
     let number = before_parameters(user);
     let is_parted = || number.iter().any(|c| SEPARATORS.contains(c)) && is_number(number);
-    if is_so(scheme) && is_so(host) && !user.contains(&b'%') && !is_parted() {
+    if is_so(scheme) && is_so(host) && canonical.is_none() && !user.contains(&b'%') && !is_parted() {
         return Cow::Borrowed(uri);
     }
     let mut plain = Vec::with_capacity(user.len());
@@ -49,9 +53,39 @@ pub(crate) fn normalised(uri: &[u8]) -> Cow<'_, [u8]> {
     out.extend(scheme.iter().map(u8::to_ascii_lowercase));
     out.extend_from_slice(&plain);
     out.extend_from_slice(at);
-    out.extend(host.iter().map(u8::to_ascii_lowercase));
+    match &canonical {
+        Some(host) => out.extend_from_slice(host.as_bytes()),
+        None => out.extend(host.iter().map(u8::to_ascii_lowercase)),
+    }
     out.extend_from_slice(rest.get(host_end..).unwrap_or_default());
     Cow::Owned(out)
+}
+
+/// Host and port in the one spelling that they have beside capital letters; `None`: they are in it.
+fn canonical_host(text: &[u8]) -> Option<String> {
+    let is_v6 = text.first() == Some(&b'[');
+    let end = match is_v6 {
+        true => memchr::memchr(b']', text).map_or(text.len(), |at| at + 1),
+        false => memchr::memchr(b':', text).unwrap_or(text.len()),
+    };
+    let (host, port) = text.split_at_checked(end)?;
+    // Only these have several spellings.
+    let is_v4 = || host.iter().all(|c| c.is_ascii_digit() || *c == b'.');
+    if !is_v6 && host.last() != Some(&b'.') && !is_v4() {
+        return None;
+    }
+    let written = match Host::parse(host)? {
+        Host::V4(ip) => format!("{ip}"),
+        Host::V6(ip) => format!("[{ip}]"),
+        Host::Name(name) => {
+            let name = name.strip_suffix(b".").unwrap_or(name);
+            core::str::from_utf8(name).ok()?.to_ascii_lowercase()
+        }
+    };
+    if written.as_bytes() == host {
+        return None;
+    }
+    Some(written + core::str::from_utf8(port).ok()?)
 }
 
 /// A regular expression (bytes, no Unicode, to be anchored) that matches whatever [`normalised`] makes of a well-formed
@@ -80,7 +114,7 @@ pub fn spellings(hosts: &[&str]) -> String {
             .map(|name| name.to_ascii_lowercase().replace('.', "\\."));
         let names = names.collect::<Vec<_>>().join("|");
         let maddr = "[^A-Z;?@%]*;[^@]*(?i:maddr)[^@]*";
-        return format!("(?s-u:s{c}*:(?:{user}@)?(?:(?:{names})\\.?(?::[^;?@]*)?{tail}|{maddr}))");
+        return format!("(?s-u:s{c}*:(?:{user}@)?(?:(?:{names})(?::[^;?@]*)?{tail}|{maddr}))");
     }
     format!("(?s-u:s{c}*:(?:{user}@)?{sip_host}|{other}:(?:{user}@)?{host}|tel:{user}(?:@{host})?)")
 }
@@ -148,6 +182,14 @@ mod tests {
             ("tel:0-19;phone-context=A-B.c", "tel:019;phone-context=A-B.c"),
             ("sips:Al.ice-b@Example.COM", "sips:Al.ice-b@example.com"),
             ("sip:GW.example;lr", "sip:gw.example;lr"),
+            ("sip:a@192.0.2.009:5060;lr", "sip:a@192.0.2.9:5060;lr"),
+            ("sip:a@GW.example.:5060", "sip:a@gw.example:5060"),
+            ("sip:a@gw.example.", "sip:a@gw.example"),
+            ("sip:[2001:DB8:0::0009]:5060", "sip:[2001:db8::9]:5060"),
+            ("sip:a@192.0.2.9", "sip:a@192.0.2.9"),
+            ("sip:a@192.0.2", "sip:a@192.0.2"),
+            ("sip:a@[2001:db8", "sip:a@[2001:db8"),
+            ("sip:a@.", "sip:a@."),
             ("urn:Service:SOS", "urn:service:sos"),
             ("sip:a%zz@b", "sip:a%zz@b"),
             ("sip:%252B@b", "sip:%252B@b"),
@@ -161,7 +203,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_so_is_left_as_it_is(user in "[a-z][a-z0-9.()-]{0,11}(;x=a-b)?", host in "[a-z0-9.]{1,12}") {
+        fn what_is_so_is_left_as_it_is(user in "[a-z][a-z0-9.()-]{0,11}(;x=a-b)?", host in "[a-z][a-z0-9]{0,5}(\\.[a-z0-9]{1,5})?") {
             let uri = alloc::format!("sip:{user}@{host}");
             prop_assert!(matches!(normalised(uri.as_bytes()), Cow::Borrowed(_)));
         }
