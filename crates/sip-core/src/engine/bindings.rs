@@ -2,11 +2,12 @@
 
 use alloc::boxed::Box;
 
-use sip_message::Uri;
+use sip_message::{Host, Uri};
 
 use super::context::Target;
 use super::destination::source_of;
 use super::directory::address_of_record;
+use super::place::{DomainNumber, domain_number};
 use super::{Engine, LocationTarget, is_sips};
 use crate::activity::Component;
 use crate::config::Domain;
@@ -36,6 +37,7 @@ impl Engine {
         let before = self.activity.enter(Component::Location);
         let now = self.now.unix_s();
         let room = MAX_CONTACTS.saturating_sub(count);
+        let first = count;
         let found = &mut self.found;
         self.shared.read_bindings(aor, &mut |record| {
             let live = record
@@ -50,8 +52,24 @@ impl Engine {
                 count += 1;
             }
         });
+        let domain = self.domain_of_aor(aor);
+        for target in self.found.iter_mut().take(count).skip(first) {
+            target.domain = domain;
+        }
         self.activity.enter(before);
         count
+    }
+
+    /// The number of the domain of an address-of-record; 0 if no domain asks for credentials.
+    fn domain_of_aor(&self, aor: &[u8]) -> DomainNumber {
+        let mut domains = self.config.domains.iter();
+        if domains.all(|domain| domain.auth.methods.is_empty()) {
+            return 0;
+        }
+        let host = memchr::memrchr(b'@', aor).and_then(|at| aor.get(at + 1..));
+        let host = host.and_then(Host::parse);
+        let domain = host.and_then(|host| self.directory.domain_of_host(&self.config, &host));
+        domain.map_or(0, domain_number)
     }
 
     /// Whether a request to this contact would come back to this server.
@@ -90,6 +108,7 @@ impl Engine {
             pin: contact.pin(),
             secure: contact.secure,
             is_contact: true,
+            domain: contact.domain,
             from: Some(source_of(&contact.flow)),
             ..Target::new(Box::from(contact.contact.as_slice()), order)
         }

@@ -22,7 +22,7 @@ use core::net::IpAddr;
 use sip_message::write::Edits;
 
 use crate::dispatcher::Group;
-use crate::engine::place::PlaceId;
+use crate::engine::place::{DomainNumber, PlaceId};
 use crate::engine::status::Status;
 use crate::engine::{FlowOnly, is_sips};
 use crate::event::RefusalCause;
@@ -83,6 +83,8 @@ pub(crate) struct Target {
     pub(crate) secure: bool,
     /// It is a registered contact, and not a next hop of the configuration.
     pub(crate) is_contact: bool,
+    /// Domain of the account that registered it.
+    pub(crate) domain: DomainNumber,
     /// Source address of the registration, or of the 3xx, that named this contact.
     pub(crate) from: Option<IpAddr>,
 }
@@ -115,6 +117,7 @@ impl Target {
             breadth: 0,
             secure: false,
             is_contact: false,
+            domain: 0,
             from: None,
         }
     }

@@ -58,6 +58,7 @@ use context::Context;
 use destination::NewAddresses;
 use directory::Directory;
 use flows::Flows;
+use place::DomainNumber;
 use refusals::Refusals;
 use response_failover::ResponseFailover;
 use secrets::Secrets;
@@ -317,6 +318,8 @@ pub(crate) struct LocationTarget {
     pub(crate) secure: bool,
     /// Its flow is the only way to it (RFC 5626 §5.3, RFC 7118 §5).
     pub(crate) only_flow: bool,
+    /// Domain of the address-of-record that it is registered for.
+    pub(crate) domain: DomainNumber,
 }
 
 impl LocationTarget {
@@ -330,6 +333,7 @@ impl LocationTarget {
             expires_unix_s: 0,
             secure: false,
             only_flow: false,
+            domain: 0,
         };
         target.set(binding);
         target

@@ -255,16 +255,20 @@ impl Engine {
             || self.table.bytes() >= limits.transaction_bytes
     }
 
+    /// Ends a target for which there is no branch, and those that wait behind it.
+    fn stop_at_limit(&mut self, server: ServerKey, number: u8) {
+        self.counters.limited_transactions += 1;
+        if let Some(context) = self.context(server) {
+            context.end();
+            context.set_state(number, TargetState::Done);
+            context.best.offer(500, Some(RefusalCause::BranchLimit));
+        }
+    }
+
     /// Sends the request to the next address of a target that is ready. The edits are already made.
     fn begin_candidate(&mut self, request: &Request<'_>, server: ServerKey, number: u8) {
         if self.has_all_branches(server) {
-            self.counters.limited_transactions += 1;
-            if let Some(context) = self.context(server) {
-                context.end();
-                context.set_state(number, TargetState::Done);
-                context.best.offer(500, Some(RefusalCause::BranchLimit));
-            }
-            return;
+            return self.stop_at_limit(server, number);
         }
         let Some(context) = self.context(server) else {
             return;
@@ -275,7 +279,8 @@ impl Engine {
         let Some(target) = context.target_mut(number) else {
             return;
         };
-        let (is_member, is_contact, peer) = (target.member.is_some(), target.is_contact, target.peer.clone());
+        let (is_member, peer) = (target.member.is_some(), target.peer.clone());
+        let (is_contact, domain) = (target.is_contact, target.domain);
         let secure = is_secure || target.is_sips();
         let is_last = target.next.saturating_add(1) >= target.candidates.len() && !has_more;
         // Only members have others to take their place. If all leave an INVITE without a response,
@@ -320,6 +325,7 @@ impl Engine {
                 breadth,
                 reply_timeout_ms,
                 is_contact,
+                domain,
             },
         );
         if let Some(context) = self.context(server) {

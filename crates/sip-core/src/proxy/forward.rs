@@ -15,7 +15,7 @@ use super::flow_token::{RouteFlow, flow_of_contact};
 use crate::activity::Component;
 use crate::config::StateMode;
 use crate::engine::context::{BranchPolicy, Context, Decided, Target, TargetState};
-use crate::engine::place::PlaceId;
+use crate::engine::place::{DomainNumber, PlaceId};
 use crate::engine::request::{Authorized, Request};
 use crate::engine::secrets::Branched;
 use crate::engine::seed::Seed;
@@ -25,6 +25,15 @@ use crate::resolve::{Candidate, Candidates};
 use crate::time::Millis;
 use crate::transaction::table::{ClientKey, ServerKey};
 use crate::transport::{Flow, PeerName, Proof, Transport, via};
+
+/// The contact that a request goes to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ContactRef<'a> {
+    pub(crate) uri: &'a [u8],
+    pub(crate) path: &'a [u8],
+    /// Domain of the account that registered it; 0: it was not looked up, or no domain asks for credentials.
+    pub(crate) domain: DomainNumber,
+}
 
 /// What routing decided about a request with one target, beside the edits that it already made.
 #[derive(Clone, Debug)]
@@ -43,8 +52,8 @@ pub(crate) struct RouteDecision<'a> {
     pub(crate) shape: BranchPolicy,
     /// The Request-URI or Route that leaves is SIPS.
     pub(crate) secure: bool,
-    /// The registered contact and its Path, if the target is one.
-    pub(crate) contact: Option<(&'a [u8], &'a [u8])>,
+    /// The registered contact, if the target is one.
+    pub(crate) contact: Option<ContactRef<'a>>,
     /// The edits have that contact already.
     pub(crate) has_contact_edits: bool,
     /// See [`Decided::dialog`].
@@ -57,8 +66,7 @@ pub(crate) struct RouteDecision<'a> {
 
 impl RouteDecision<'_> {
     fn back(&self) -> Option<RouteFlow> {
-        let (contact, _) = self.contact?;
-        flow_of_contact(contact, self.flow?, self.pin == FlowOnly::Registration)
+        flow_of_contact(self.contact?.uri, self.flow?, self.pin == FlowOnly::Registration)
     }
 }
 
@@ -86,6 +94,8 @@ pub(crate) struct Branch {
     pub(crate) reply_timeout_ms: Option<u32>,
     /// It goes to a user agent by a contact or flow, and not to a next hop of the configuration.
     pub(crate) is_contact: bool,
+    /// See [`ContactRef::domain`].
+    pub(crate) domain: DomainNumber,
 }
 
 /// The input of a forwarded request's edits, beside the request.
@@ -97,6 +107,8 @@ pub(super) struct EgressEdits {
     pub(super) to: Flow,
     /// See [`Branch::is_contact`].
     pub(super) is_contact: bool,
+    /// See [`ContactRef::domain`].
+    pub(super) domain: DomainNumber,
     pub(super) shape: BranchPolicy,
     pub(super) secure: bool,
     pub(super) back: Option<RouteFlow>,
@@ -145,8 +157,8 @@ impl Engine {
         };
         let keeps_context = !stateless && (decision.shape.recurse || has_more());
         let decided = keeps_context.then(|| self.decided(decision));
-        if let Some((uri, path)) = decision.contact.filter(|_| !decision.has_contact_edits) {
-            self.edit_for_target(request, uri, path);
+        if let Some(contact) = decision.contact.filter(|_| !decision.has_contact_edits) {
+            self.edit_for_target(request, contact.uri, contact.path);
         }
         if stateless {
             self.forward_stateless(request, decision, to, may_switch);
@@ -177,6 +189,7 @@ impl Engine {
                 breadth: None,
                 reply_timeout_ms: None,
                 is_contact: decision.contact.is_some(),
+                domain: decision.contact.map_or(0, |contact| contact.domain),
             },
         );
         if let Some(decided) = decided {
@@ -209,6 +222,7 @@ impl Engine {
             number: 0,
             to,
             is_contact: decision.contact.is_some(),
+            domain: decision.contact.map_or(0, |contact| contact.domain),
             shape: decision.shape,
             secure: decision.secure,
             back: decision.back(),
@@ -246,7 +260,7 @@ impl Engine {
         next: usize,
         decided: Decided,
     ) {
-        let path = decision.contact.map_or(&[][..], |(_, path)| path);
+        let path = decision.contact.map_or(&[][..], |contact| contact.path);
         // A contact stays what it is, whatever registers meanwhile; and no 3xx leads back to what
         // was tried.
         let uri = if decision.contact.is_some() || decision.shape.recurse {
@@ -272,6 +286,7 @@ impl Engine {
             // A contact registered by TLS is reached by nothing else.
             secure: decision.flow.is_some_and(|flow| flow.transport.is_secure()),
             is_contact: decision.contact.is_some(),
+            domain: decision.contact.map_or(0, |contact| contact.domain),
             from: decision.from,
             ..Target::new(uri, 0)
         };
@@ -343,6 +358,7 @@ impl Engine {
             number,
             to: plan.to,
             is_contact: plan.is_contact,
+            domain: plan.domain,
             shape: plan.shape,
             secure: plan.secure,
             back: plan.back,

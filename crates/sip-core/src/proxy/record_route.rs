@@ -187,7 +187,11 @@ impl Engine {
             };
             ends.caller_domain = request.from.sip_uri().map_or(0, |uri| number(uri.host));
             if leaving.is_contact {
-                ends.callee_domain = request.uri.sip().map_or(0, |uri| number(uri.host));
+                // A 3xx or a contact may have led to a user of another domain.
+                ends.callee_domain = match leaving.domain {
+                    0 => request.uri.sip().map_or(0, |uri| number(uri.host)),
+                    domain => domain,
+                };
             }
         }
         ends.caller = self.place_of_caller(request);

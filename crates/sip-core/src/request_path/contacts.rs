@@ -12,6 +12,7 @@ use crate::config::StateMode;
 use crate::engine::request::Request;
 use crate::engine::status::Status;
 use crate::engine::{Engine, LocationTarget, is_sips};
+use crate::proxy::forward::ContactRef;
 use crate::proxy::hop::{Hop, first_hop};
 
 /// Addresses-of-record that are looked up for one request because a contact is one of them.
@@ -110,7 +111,11 @@ impl Engine {
         plan: &RoutePlan<'_>,
         target: &LocationTarget,
     ) {
-        let contact = Some((target.contact.as_slice(), target.path.as_slice()));
+        let contact = Some(ContactRef {
+            uri: &target.contact,
+            path: &target.path,
+            domain: target.domain,
+        });
         if !target.path.is_empty() {
             return match first_hop(&target.path) {
                 Some(hop) => self.locate_and_send(request, progress, plan, hop, contact),

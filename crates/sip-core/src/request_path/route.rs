@@ -14,7 +14,7 @@ use crate::engine::waiting::MAX_ASKED;
 use crate::engine::{Engine, FlowOnly, is_sips};
 use crate::proxy::allowed::denied;
 use crate::proxy::flow_token::RouteFlow;
-use crate::proxy::forward::{NotSent, RouteDecision};
+use crate::proxy::forward::{ContactRef, NotSent, RouteDecision};
 use crate::proxy::hop::{Hop, first_hop};
 use crate::proxy::response::reason_of_gone;
 use crate::resolve::{Candidates, Located};
@@ -181,7 +181,14 @@ impl Engine {
         }
         let (pin, contact) = match route.only {
             true => (FlowOnly::Route, None),
-            false => (FlowOnly::None, Some((request.uri_text, &[][..]))),
+            false => {
+                let contact = ContactRef {
+                    uri: request.uri_text,
+                    path: &[],
+                    domain: 0,
+                };
+                (FlowOnly::None, Some(contact))
+            }
         };
         self.send(request, progress, plan, Reach::Flow(flow, pin), contact);
     }
@@ -301,14 +308,14 @@ impl Engine {
     }
 
     /// Looks up the next hop and forwards the request, or makes it wait for name service. `contact`:
-    /// the registered contact and its Path, if the target is one.
+    /// the registered contact, if the target is one.
     pub(super) fn locate_and_send(
         &mut self,
         request: &Request<'_>,
         progress: Progress,
         plan: &RoutePlan<'_>,
         hop: Hop<'_>,
-        contact: Option<(&[u8], &[u8])>,
+        contact: Option<ContactRef<'_>>,
     ) {
         let hop = match request.is_secure() {
             true => hop.secured(),
@@ -349,7 +356,7 @@ impl Engine {
                 }
             }
             // The host of a registered contact has no address: the phone is gone.
-            Located::Done(_) if contact.is_some_and(|(_, path)| path.is_empty()) => {
+            Located::Done(_) if contact.is_some_and(|contact| contact.path.is_empty()) => {
                 self.counters.dropped_no_route += 1;
                 self.refuse_with(
                     request,
@@ -371,7 +378,7 @@ impl Engine {
         progress: Progress,
         plan: &RoutePlan<'_>,
         way: Reach,
-        contact: Option<(&[u8], &[u8])>,
+        contact: Option<ContactRef<'_>>,
     ) {
         let has_contact_edits = matches!(way, Reach::Flow(..));
         let (peer, candidates, flow, pin, from) = match way {
@@ -382,7 +389,7 @@ impl Engine {
             Reach::Candidates(peer, candidates) => (peer, candidates, None, FlowOnly::None, None),
         };
         let next_route = plan.position.next_route.as_ref();
-        let path = contact.and_then(|(_, path)| first_hop(path));
+        let path = contact.and_then(|contact| first_hop(contact.path));
         let request_secure = request.is_secure() || next_route.is_some_and(|route| is_sips(route.uri));
         let decision = RouteDecision {
             authorized: plan.authorized,

@@ -364,6 +364,56 @@ fn the_called_side_is_asked_where_it_is_registered() {
     }
 }
 
+/// A contact, or a 3xx, may lead to a user of another domain of ours: that one's accounts are asked, since its phone has
+/// no other.
+#[test]
+fn the_called_side_is_asked_in_the_domain_that_was_reached() {
+    for by_redirect in [false, true] {
+        let mut config = crate::forks::location_with(|relay| relay.recurse = true);
+        config.domains[0].auth.methods = vec![b"MESSAGE"[..].into()];
+        let mut other = config.domains[0].clone();
+        (other.name, other.auth.realm) = (b"other.example"[..].into(), b"other.example"[..].into());
+        config.domains.push(other);
+        let mut bench = Bench::new(&config);
+        register(&bench, "bob@other.example", &[phone(1)]);
+        let leads = crate::loops::lost(2, "sip:bob@other.example");
+        register(
+            &bench,
+            "bob@example.com",
+            &[if by_redirect { phone(2) } else { leads }],
+        );
+        let mut sent = bench.udp(CALLER, &request("INVITE", "sip:bob@example.com", "a1", ""));
+        if by_redirect {
+            let first = sent
+                .iter()
+                .find(|s| s.to == phone_flow(2))
+                .expect("the first phone");
+            let moved = crate::common::response(first, "302 Moved", "Contact: <sip:bob@other.example>\n");
+            sent = bench.receive(phone_flow(2), &moved);
+        }
+        let invite = sent
+            .iter()
+            .find(|s| s.to == phone_flow(1) && s.text.starts_with("INVITE"));
+        let invite = invite.unwrap_or_else(|| panic!("{by_redirect}: {sent:?}"));
+        let call = Call {
+            callee: invite.headers("Record-Route").join(", "),
+            caller: route_of_caller(&mut bench, phone_flow(1), invite).join(", "),
+            of_callee: phone_flow(1),
+        };
+        for domain in &mut config.domains {
+            domain.auth.methods = vec![b"INVITE"[..].into()];
+        }
+        bench.endpoint.reconfigure(&config);
+        let text = call.request(false, "INVITE", "sip:alice@192.0.2.10", "b1", "");
+        let asked = one(call.send(&mut bench, false, &text));
+        let realm = asked.header("Proxy-Authenticate");
+        assert!(
+            realm.contains("realm=\"other.example\""),
+            "{by_redirect}: {asked:?}"
+        );
+    }
+}
+
 /// A caller with an account is asked in dialogs as it was before, whatever its From says by now.
 #[test]
 fn a_caller_of_ours_stays_one() {
