@@ -446,9 +446,16 @@ impl Entry {
 
 /// Whether what comes on `flow` comes from one of `networks`. A request that this server has sent to itself comes from
 /// none: else a contact that leads back here would give its calls the server's rights. A WebSocket that any web page
-/// may open comes from none either: else the page would get the rights of the browser's network.
+/// may open comes from none either: else the page would get the rights of the browser's network. Nor does a WebSocket
+/// from the loopback: a web server on this machine forwards those of anybody.
 pub(crate) fn comes_from(networks: &[Network], flow: &Flow) -> bool {
-    !matches!(flow.proof, Proof::Ourselves | Proof::Page) && in_networks(networks, flow.remote.ip())
+    let is_forwarded = || {
+        matches!(flow.transport, Transport::Ws | Transport::Wss)
+            && flow.remote.ip().to_canonical().is_loopback()
+    };
+    !matches!(flow.proof, Proof::Ourselves | Proof::Page)
+        && in_networks(networks, flow.remote.ip())
+        && !is_forwarded()
 }
 
 /// Whether a rule exempts new requests from this source from credentials. No rule is looked for in a

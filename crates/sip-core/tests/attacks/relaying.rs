@@ -402,6 +402,42 @@ fn a_page_in_a_trusted_network_is_a_stranger() {
     }
 }
 
+/// A web server on this machine forwards the WebSockets of anybody: that their address is the loopback says nothing, even
+/// where pages of one origin may open them.
+#[test]
+fn a_websocket_behind_a_web_server_of_this_machine_is_a_stranger() {
+    let network = Network {
+        address: "127.0.0.0".parse().expect("an address"),
+        prefix_len: 8,
+    };
+    for trusts in [false, true] {
+        for (transport, name, passes) in [
+            (Transport::Ws, "WS", false),
+            (Transport::Wss, "WSS", false),
+            (Transport::Tcp, "TCP", true),
+        ] {
+            let mut config = all_transports();
+            config.domains[0].auth.methods = vec![b"*"[..].into()];
+            let mut rule = relay("sip:192.0.2.66");
+            match trusts {
+                true => config.trust = vec![network],
+                false => {
+                    rule.auth = Some(false);
+                    rule.when.source = vec![network];
+                }
+            }
+            config.routes = vec![rule];
+            let text = request("INVITE", "sip:bob@elsewhere.example", "a", "")
+                .replace("SIP/2.0/UDP", &format!("SIP/2.0/{name}"))
+                .replace("alice@example.com", "mallory@foreign.example");
+            let mut bench = Bench::new(&config);
+            let sent = bench.receive(over(transport, "127.0.0.1:40000", 3), &text);
+            let reached = sent.iter().any(|s| s.address() == "192.0.2.66:5060");
+            assert_eq!(reached, passes, "{name} {trusts}: {sent:?}");
+        }
+    }
+}
+
 /// Before its other rules, this one rejects a network with 603.
 fn refusing(address: &str, prefix_len: u8) -> sip_core::config::Config {
     let mut reject = relay("sip:192.0.2.20:5060");
