@@ -7,8 +7,9 @@ use sip_message::{Host, Message, Method};
 
 use super::branch::{client_hash, read_branch};
 use crate::engine::Engine;
+use crate::engine::destination::source_of;
 use crate::engine::effects::ClientEvent;
-use crate::resolve::{HostRef, Located, SentBy};
+use crate::resolve::{Candidates, HostRef, Located, SentBy};
 use crate::transport::{Flow, PeerName, Transport};
 
 impl Engine {
@@ -64,6 +65,18 @@ impl Engine {
         may
     }
 
+    /// Takes out the addresses to which a sent-by must not lead: its writer need not have proved anything yet. A
+    /// trusted peer or a member of a group may write any.
+    fn drop_denied(&mut self, candidates: &mut Candidates, host: HostRef<'_>, asked_by: &Flow) {
+        let from = source_of(asked_by);
+        if self.is_trusted(asked_by) || self.is_guarded(HostRef::Ip(from), 0) {
+            return;
+        }
+        let count = candidates.len();
+        candidates.retain(|candidate| !self.is_denied_target(host, candidate.address, from));
+        self.counters.destinations_denied += (count - candidates.len()) as u64;
+    }
+
     /// Sends a response to the next address that sent-by stands for (RFC 3261 §18.2.2, RFC 3263 §5).
     /// Its connection is gone, and the source address takes no other: the shell has tried.
     fn response_undelivered(&mut self, message: &Message<'_>, to: Flow) {
@@ -86,7 +99,8 @@ impl Engine {
             dice: self.secrets.dice(call_id),
         };
         match self.resolver.locate_response(self.now.instant, &sent_by) {
-            Located::Done(candidates) => {
+            Located::Done(mut candidates) => {
+                self.drop_denied(&mut candidates, sent_by.host, &to);
                 let peer = match sent_by.host {
                     HostRef::Name(name) if to.transport == Transport::Tls => PeerName::new(name),
                     HostRef::Name(_) | HostRef::Ip(_) => None,

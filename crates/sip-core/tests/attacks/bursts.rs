@@ -5,7 +5,7 @@ use sip_core::config::{Config, Network};
 use sip_core::id::ConnId;
 use sip_core::transport::{Flow, Transport};
 
-use crate::common::{Bench, CALLEE, Sent, all_transports, over, request};
+use crate::common::{Bench, CALLEE, Sent, all_transports, over, relay, request};
 
 const SLOT: u32 = 5;
 const FROM: &str = "192.0.2.10:40000";
@@ -173,4 +173,31 @@ fn answers_to_a_trusted_neighbour_all_go_on() {
         (elsewhere, bench.counters().limited_elsewhere),
         (answers.len(), 0)
     );
+}
+
+/// A sent-by leads to no destination that a contact must not lead to: its writer has proved nothing yet.
+#[test]
+fn a_sent_by_leads_to_no_denied_destination() {
+    for (sent_by, passes) in [
+        ("198.51.100.9:5060", true),
+        ("127.0.0.1:8080", false),
+        ("192.0.2.50:5060", false),
+        ("192.0.2.1:5060", false),
+        ("192.0.2.2:9060", false),
+    ] {
+        let mut config = open();
+        config.destinations.own_sockets = vec!["192.0.2.2:9060".parse().expect("an address")];
+        config.routes.push(relay("sip:192.0.2.50:5060"));
+        let mut bench = Bench::new(&config);
+        let flow = over(Transport::Tcp, FROM, SLOT);
+        let answers = burst(&mut bench, flow, 1, |_| sent_by.to_owned());
+        close(&mut bench, flow);
+        let sent = bench.undelivered(&answers[0]);
+        assert_eq!(!sent.is_empty(), passes, "{sent_by}: {sent:?}");
+        assert_eq!(
+            bench.counters().destinations_denied,
+            u64::from(!passes),
+            "{sent_by}"
+        );
+    }
 }
