@@ -19,6 +19,10 @@ use crate::proxy::branch::read_loop_mark;
 use crate::proxy::forward::max_breadth;
 use crate::proxy::hop::Hop;
 
+/// So often one request may be forked here. Each pass through another server gets it once more, and each may make ten
+/// of it. No service needs that many: a call group whose members ring groups of another server is three.
+const MOST_FORKS: usize = 4;
+
 impl Engine {
     /// Forks to several contacts: those of equal q together, lower ones after them. Of the flows of
     /// one user agent instance one is tried, and the others stand by (RFC 5626 §5.3).
@@ -63,6 +67,23 @@ impl Engine {
             .loop_mark(uri, request.call_id, request.cseq.number, rule_number)
     }
 
+    /// Whether one of the Via values has `mark`, our mark of this very request; and how many are ours with some mark:
+    /// so often it was forked here.
+    fn forks_before(&self, request: &Request<'_>, mark: u64) -> (bool, usize) {
+        let (mut came_back, mut forks) = (false, 0);
+        for value in request.message.values(HeaderName::Via) {
+            let Some(via) = Via::parse(value.text) else {
+                continue;
+            };
+            let Some(found) = via.branch().and_then(read_loop_mark) else {
+                continue;
+            };
+            came_back |= found == mark;
+            forks += usize::from(self.directory.is_own(&via.host, via.port));
+        }
+        (came_back, forks)
+    }
+
     /// Whether this request may get several branches, at once or one after the other (RFC 5393).
     pub(super) fn may_fork(
         &mut self,
@@ -70,7 +91,8 @@ impl Engine {
         rule_number: usize,
     ) -> Result<(), Status<'static>> {
         // §4.2: it was forked here before, as the same request.
-        if came_back(request, self.loop_mark(request, rule_number)) {
+        let (came_back, forks) = self.forks_before(request, self.loop_mark(request, rule_number));
+        if came_back || forks >= MOST_FORKS {
             self.counters.loops += 1;
             return Err(Status::LOOP_DETECTED);
         }
@@ -213,15 +235,6 @@ impl Engine {
         };
         self.reply(&request.message, request.flow, server, &reply);
     }
-}
-
-/// Whether one of the Via values has our mark of this very request.
-fn came_back(request: &Request<'_>, mark: u64) -> bool {
-    request.message.values(HeaderName::Via).any(|value| {
-        Via::parse(value.text)
-            .and_then(|via| via.branch().and_then(read_loop_mark))
-            .is_some_and(|found| found == mark)
-    })
 }
 
 /// Appends a contact as a line of a 302.

@@ -262,6 +262,55 @@ fn a_loop_through_another_server_ends_at_its_first_turn() {
     assert_eq!(invites(&all).len(), 10);
 }
 
+/// Users that ring each other by way of another server: each of five rings the other four, which is a way for each order
+/// of them.
+#[test]
+fn a_request_is_forked_few_times_whatever_server_sends_it_back() {
+    let user = |n: usize| format!("u{n}@example.com");
+    let contacts: Vec<Vec<Binding>> = (0..6)
+        .map(|of: usize| {
+            let others = (0..6).filter(|n| *n != of);
+            others
+                .map(|n| lost(n as u8, &format!("sip:u{n}@192.0.2.77")))
+                .collect()
+        })
+        .collect();
+    let names: Vec<String> = (0..6).map(user).collect();
+    let users: Vec<(&str, &[Binding])> = names
+        .iter()
+        .zip(&contacts)
+        .map(|(name, contacts)| (name.as_str(), contacts.as_slice()))
+        .collect();
+    let mut b = bench(&location(), &users);
+    let mut sent = b.udp(CALLER, &request("INVITE", "sip:u0@example.com", "a", ""));
+    for next in 1..4 {
+        let uri = format!("INVITE sip:u{next}@192.0.2.77 ");
+        let turn = sent.iter().find(|s| s.text.starts_with(&uri));
+        let turn = turn.unwrap_or_else(|| panic!("{next}: {sent:?}"));
+        let back = turn.text.replacen("@192.0.2.77 ", "@example.com ", 1).replacen(
+            "Via: ",
+            &format!("Via: SIP/2.0/UDP 192.0.2.77;branch=z9hG4bKother{next}\r\nVia: "),
+            1,
+        );
+        // What is tested is no matter of Max-Breadth.
+        let breadth = turn.header("Max-Breadth").to_owned();
+        let back = back.replace(&format!("Max-Breadth: {breadth}"), "Max-Breadth: 60");
+        sent = b.udp("192.0.2.77:5060", &back);
+        assert_eq!(invites(&sent).len(), 5, "{next}: {sent:?}");
+    }
+    let turn = sent.iter().find(|s| s.text.starts_with("INVITE sip:u4@"));
+    let turn = &turn.expect("the last turn").text;
+    let back = turn.replacen("@192.0.2.77 ", "@example.com ", 1).replacen(
+        "Via: ",
+        "Via: SIP/2.0/UDP 192.0.2.77;branch=z9hG4bKother9\r\nVia: ",
+        1,
+    );
+    let sent = b.udp("192.0.2.77:5060", &back);
+    assert_eq!(invites(&sent).len(), 0);
+    let last = sent.last().map(Sent::first_line);
+    assert_eq!(last, Some("SIP/2.0 482 Loop Detected"));
+}
+
 /// One datagram of ours would reach many hosts, or any program on this one.
 #[test]
 fn nothing_is_sent_to_what_is_no_host() {
