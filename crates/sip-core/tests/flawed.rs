@@ -708,3 +708,32 @@ fn a_length_that_is_wrong_on_a_stream_is_believed() {
         b.assert_idle();
     }
 }
+
+/// A callee that accepts one INVITE with ever new tags makes few requests of ours, and at a limit none.
+#[test]
+fn dialogs_of_one_invite_that_are_hung_up_are_few() {
+    for (limit, expected) in [(usize::MAX, 8), (0, 0)] {
+        let mut config = config();
+        let (mut b, sent) = begun("INVITE", StateMode::Transaction);
+        if limit == 0 {
+            config.limits.held_transactions = 2;
+            b.endpoint.reconfigure(&config);
+        }
+        let ok = response(&sent, "200 OK", CONTACT);
+        let mut out = vec![];
+        for tag in 0..1_000 {
+            // After the first one, clean ones are hung up as well.
+            let flaw = if tag % 2 == 0 { "X: \0" } else { "X: a" };
+            let ok = ok
+                .replace("X: a", flaw)
+                .replace(";tag=t1", &format!(";tag=x{tag}"));
+            out.extend(b.udp(CALLEE, &ok));
+        }
+        let count = |method: &str| out.iter().filter(|s| s.text.starts_with(method)).count();
+        assert_eq!((count("ACK "), count("BYE ")), (1_000, expected), "{limit}");
+        assert_eq!(b.counters().limited_transactions as usize, 1_000 - expected);
+        assert_eq!(b.endpoint.gauges().client_transactions as usize, 1 + expected);
+        b.pass(100_000);
+        b.assert_idle();
+    }
+}

@@ -72,6 +72,13 @@ impl Engine {
         fits
     }
 
+    /// Whether there is room for a client transaction of a request of our own, of so many bytes.
+    pub(crate) fn has_room_for_own(&self, bytes: usize) -> bool {
+        let limits = &self.config.limits;
+        let held = self.table.servers() + self.table.clients();
+        held < limits.held_transactions && self.table.bytes() + bytes <= limits.answer_bytes()
+    }
+
     /// Begins the server transaction of a request. `None`: a limit is reached.
     ///
     /// An INVITE gets 100 at once, unless its source address may be spoofed and some callers are

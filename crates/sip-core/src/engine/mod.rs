@@ -175,8 +175,8 @@ pub(crate) enum Course {
     /// It left by TCP because it was too long for a datagram, and may go back to UDP until a response
     /// comes.
     Switched,
-    /// The callee accepted with a 2xx that could not be relayed, and its dialog was ended with BYE.
-    HungUp,
+    /// The callee accepted with a 2xx that could not be relayed, and so many of its dialogs were ended with BYE.
+    HungUp(u8),
 }
 
 /// What the proxy keeps beside a client transaction.

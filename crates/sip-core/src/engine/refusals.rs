@@ -174,7 +174,7 @@ impl Engine {
 }
 
 /// A value of a request, as far as it is kept.
-fn text(value: &[u8]) -> Box<[u8]> {
+pub(crate) fn text(value: &[u8]) -> Box<[u8]> {
     Box::from(value.get(..MOST_TEXT).unwrap_or(value))
 }
 

@@ -17,6 +17,7 @@ use super::forward::write_request_uri;
 use super::response::Outcome;
 use crate::engine::context::TargetState;
 use crate::engine::effects::{ClientEvent, ServerEvent};
+use crate::engine::refusals::text;
 use crate::engine::status::Status;
 use crate::engine::{ClientUser, Course, Engine, TransactionUser};
 use crate::event::{Event, RefusalCause};
@@ -24,6 +25,9 @@ use crate::transaction::Passed;
 use crate::transaction::table::{ClientKey, ServerKey};
 use crate::transport::Flow;
 use crate::transport::framing::FramingFault;
+
+/// Dialogs of one INVITE that are ended with BYE, if their 2xx cannot be relayed.
+const MOST_HUNG_UP: u8 = 8;
 
 /// The flaw that keeps a response from being relayed as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +114,7 @@ impl Engine {
         }
         self.event(Event::ResponseFlawed {
             source: flow.remote,
-            call_id: message.call_id().unwrap_or_default().into(),
+            call_id: text(message.call_id().unwrap_or_default()),
             flaw: flaw.reason(),
             mended,
         });
@@ -197,7 +201,8 @@ impl Engine {
     /// Ends the call of a callee that has accepted with a 2xx that cannot be relayed. The callee gets
     /// its ACK and a BYE, if the response has a readable To and Contact. In a dialog it gets the ACK
     /// alone: after a 502 to a re-INVITE the session stands as it was (§14.1). Each copy of the 2xx
-    /// is acknowledged.
+    /// is acknowledged. A callee that makes more dialogs of one INVITE than a fork of phones would gets no more BYEs, and
+    /// at a limit of transactions none gets one.
     pub(super) fn hang_up(&mut self, key: ClientKey, message: &Message<'_>) {
         let Some(client) = self.table.client_mut(key) else {
             return;
@@ -206,7 +211,11 @@ impl Engine {
         if client.request.is_empty() {
             return;
         }
-        client.user.course = Course::HungUp;
+        let hung_up = match client.user.course {
+            Course::HungUp(count) => count,
+            Course::Usual | Course::Switched => 0,
+        };
+        client.user.course = Course::HungUp(hung_up);
         let (flow, peer, pin) = (client.to, client.user.peer.clone(), client.user.pin);
         let hash = client.hash().to_be_bytes();
         let invite = core::mem::take(&mut client.request);
@@ -227,6 +236,13 @@ impl Engine {
         }
         let bye_hash = client_hash(branch, Method::Bye);
         if let Some(bye) = bye.filter(|_| self.table.find_client(bye_hash).is_none()) {
+            if hung_up >= MOST_HUNG_UP || !self.has_room_for_own(bye.len()) {
+                self.counters.limited_transactions += 1;
+                return;
+            }
+            if let Some(client) = self.table.client_mut(key) {
+                client.user.course = Course::HungUp(hung_up + 1);
+            }
             let user = ClientUser {
                 peer,
                 pin,

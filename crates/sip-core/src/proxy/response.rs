@@ -287,7 +287,7 @@ impl Engine {
             }
             return self.relay_provisional(server, status, response);
         }
-        if client.user.course == Course::HungUp && status < 300 {
+        if matches!(client.user.course, Course::HungUp(_)) && status < 300 {
             // A clean copy comes too late: its caller has another response.
             self.hang_up(key, response.message);
             return;

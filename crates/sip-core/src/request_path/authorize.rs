@@ -17,7 +17,7 @@ use crate::config::{AuthPolicy, Config, Domain, StateMode};
 use crate::engine::Engine;
 use crate::engine::directory::address_of_record;
 use crate::engine::place::DomainNumber;
-use crate::engine::refusals::Report;
+use crate::engine::refusals::{Report, text};
 use crate::engine::request::{Authorized, Request};
 use crate::engine::status::Status;
 use crate::engine::waiting::{Parked, Purpose};
@@ -254,7 +254,8 @@ impl Engine {
                 return None;
             }
         }
-        if progress.any_account_of == 0 && !self.may_use_identity(request, domain, credentials.username) {
+        let any_from = progress.any_account_of != 0;
+        if !self.may_use_identity(request, domain, credentials.username, any_from) {
             self.counters.auth_rejected += 1;
             self.note_failure(request, &domain.name, credentials, AuthFailure::NotOwner);
             self.refuse(request, progress.server, Status::NOT_OWNER);
@@ -275,16 +276,15 @@ impl Engine {
         credentials: &Credentials<'_>,
         reason: AuthFailure,
     ) {
-        let user = Box::from(credentials.username);
         let is_guess = matches!(reason, AuthFailure::UnknownUser | AuthFailure::WrongPassword);
         let counts = is_guess && self.counts_against(&request.flow, Some(credentials));
         let unreported = self.may_report(Report::AuthFailure, request.flow, reason as u16);
         self.event(Event::AuthFailed {
-            user,
+            user: text(credentials.username),
             source: request.flow.remote,
             method: Box::from(request.method.as_bytes()),
             domain: Box::from(domain),
-            call_id: Box::from(request.call_id),
+            call_id: text(request.call_id),
             reason,
             counts,
             unreported,
@@ -292,8 +292,15 @@ impl Engine {
     }
 
     /// Whether the account `username` may use the identities of this request: From, and
-    /// P-Preferred-Identity if there; To for REGISTER (RFC 3261 §10.3 step 4, RFC 3325 §9.1).
-    fn may_use_identity(&self, request: &Request<'_>, domain: &Domain, username: &[u8]) -> bool {
+    /// P-Preferred-Identity if there; To for REGISTER (RFC 3261 §10.3 step 4, RFC 3325 §9.1). `any_from`: From may be
+    /// that of another, as it is of the called side of a forwarded call.
+    fn may_use_identity(
+        &self,
+        request: &Request<'_>,
+        domain: &Domain,
+        username: &[u8],
+        any_from: bool,
+    ) -> bool {
         let mut user = Vec::with_capacity(username.len());
         unquote(username, &mut user);
         let user_len = self.user_part(domain, &user).len();
@@ -316,7 +323,8 @@ impl Engine {
             Ok(Uri::Sip(_) | Uri::Other { .. }) | Err(_) => is_his(&addr),
         };
         let mut preferred = request.message.values(HeaderName::PPreferredIdentity);
-        is_his(&request.from) && preferred.all(|v| NameAddr::parse(v.text).is_some_and(may_prefer))
+        (any_from || is_his(&request.from))
+            && preferred.all(|v| NameAddr::parse(v.text).is_some_and(may_prefer))
     }
 
     /// The user in `username`: some phones send it with `@` and one of the domain's names (the

@@ -1,5 +1,6 @@
 //! Digest headers that are broken in one way or another: refused or challenged, never let in.
 
+use sip_core::event::Event;
 use sip_core::query::{Answer, QueryKind};
 
 use crate::agent::{Login, PASSWORD, login, nonce_of};
@@ -141,4 +142,27 @@ fn good_credentials_beside_broken_ones() {
     };
     let text = request("MESSAGE", URI, "b3", &right.line(&nonce)).replace("c1@", "c3@");
     assert_eq!(one(bench.udp(CALLER, &text)).address(), CALLEE);
+}
+
+/// The report of a failure is a line of the log, whatever its sender writes.
+#[test]
+fn the_report_of_a_failed_authentication_is_short() {
+    let long = "x".repeat(6_000);
+    let (mut bench, nonce) = challenged();
+    let wrong = Login {
+        user: long.clone(),
+        ..login("MESSAGE", URI)
+    };
+    let text = request("MESSAGE", URI, "long", &wrong.line(&nonce));
+    bench.udp(CALLER, &text.replace("Call-ID: ", &format!("Call-ID: {long}")));
+    let events = std::iter::from_fn(|| bench.endpoint.poll_event());
+    let reports: Vec<_> = events
+        .filter_map(|event| {
+            let Event::AuthFailed { user, call_id, .. } = event else {
+                return None;
+            };
+            Some((user.len(), call_id.len()))
+        })
+        .collect();
+    assert_eq!(reports, [(128, 128)]);
 }

@@ -358,6 +358,19 @@ fn the_called_side_is_asked_where_it_is_registered() {
                 .any(|s| s.address() == CALLER && s.text.starts_with("INVITE"));
             assert_eq!(went, passes, "{from}: {sent:?}");
         }
+        // It is called what the caller chose, and yet prefers no identity but its own.
+        let mut alice = login("INVITE", "sip:alice@192.0.2.10");
+        alice.count = 2;
+        let line = alice.line(&nonce_of(&asked)).replace('\n', "\r\n");
+        let line = format!("P-Preferred-Identity: <sip:president@example.com>\r\n{line}");
+        let text = invite("b7").replace("Content-Length", &format!("{line}Content-Length"));
+        let mut sent = call.send(&mut bench, false, &text);
+        if let Some(query) = bench.endpoint.poll_query() {
+            let secrets =
+                sip_core::auth::digest::secrets(b"alice", b"example.com", crate::agent::PASSWORD.as_bytes());
+            sent = bench.answer(&query, sip_core::query::Answer::Credentials(Ok(Some(secrets))));
+        }
+        assert_eq!(outcome(sent, CALLER).as_deref(), Some("403"), "{from}");
         // A method for which no phone takes a challenge is not challenged.
         let bye = call.request(false, "BYE", "sip:alice@192.0.2.10", "b9", "");
         assert_eq!(outcome(call.send(&mut bench, false, &bye), CALLER), None);
