@@ -168,15 +168,26 @@ impl FlowOnly {
     }
 }
 
-/// The course of a client transaction, nearly always the usual one.
+/// The course of a client transaction, nearly always the usual one. One byte: it lies in every client transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Course {
-    Usual,
+pub(crate) struct Course(u8);
+
+impl Course {
+    pub(crate) const USUAL: Self = Self(0);
     /// It left by TCP because it was too long for a datagram, and may go back to UDP until a response
     /// comes.
-    Switched,
+    pub(crate) const SWITCHED: Self = Self(1);
+    const HUNG_UP: u8 = 2;
+
     /// The callee accepted with a 2xx that could not be relayed, and so many of its dialogs were ended with BYE.
-    HungUp(u8),
+    pub(crate) const fn hung_up(byes: u8) -> Self {
+        Self(Self::HUNG_UP.saturating_add(byes))
+    }
+
+    /// The number of dialogs that were ended with BYE, if the course is that.
+    pub(crate) const fn byes(self) -> Option<u8> {
+        self.0.checked_sub(Self::HUNG_UP)
+    }
 }
 
 /// What the proxy keeps beside a client transaction.
@@ -220,7 +231,7 @@ impl ClientUser {
             cancel_sent: false,
             peer: None,
             pin: FlowOnly::None,
-            course: Course::Usual,
+            course: Course::USUAL,
             listed: false,
             is_contact: false,
             seed: None,

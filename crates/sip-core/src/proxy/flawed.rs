@@ -27,7 +27,7 @@ use crate::transport::Flow;
 use crate::transport::framing::FramingFault;
 
 /// Dialogs of one INVITE that are ended with BYE, if their 2xx cannot be relayed.
-const MOST_HUNG_UP: u8 = 8;
+const MOST_BYES: u8 = 8;
 
 /// The flaw that keeps a response from being relayed as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,11 +211,8 @@ impl Engine {
         if client.request.is_empty() {
             return;
         }
-        let hung_up = match client.user.course {
-            Course::HungUp(count) => count,
-            Course::Usual | Course::Switched => 0,
-        };
-        client.user.course = Course::HungUp(hung_up);
+        let byes = client.user.course.byes().unwrap_or(0);
+        client.user.course = Course::hung_up(byes);
         let (flow, peer, pin) = (client.to, client.user.peer.clone(), client.user.pin);
         let hash = client.hash().to_be_bytes();
         let invite = core::mem::take(&mut client.request);
@@ -236,12 +233,12 @@ impl Engine {
         }
         let bye_hash = client_hash(branch, Method::Bye);
         if let Some(bye) = bye.filter(|_| self.table.find_client(bye_hash).is_none()) {
-            if hung_up >= MOST_HUNG_UP || !self.has_room_for_own(bye.len()) {
+            if byes >= MOST_BYES || !self.has_room_for_own(bye.len()) {
                 self.counters.limited_transactions += 1;
                 return;
             }
             if let Some(client) = self.table.client_mut(key) {
-                client.user.course = Course::HungUp(hung_up + 1);
+                client.user.course = Course::hung_up(byes + 1);
             }
             let user = ClientUser {
                 peer,

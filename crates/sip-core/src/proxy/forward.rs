@@ -379,7 +379,7 @@ impl Engine {
         let user = ClientUser {
             target: plan.target,
             c_ms: plan.shape.c_ms,
-            course: if switched { Course::Switched } else { Course::Usual },
+            course: if switched { Course::SWITCHED } else { Course::USUAL },
             peer: plan.peer.clone(),
             pin: plan.pin,
             is_contact: plan.is_contact,

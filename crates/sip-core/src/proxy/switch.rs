@@ -151,10 +151,10 @@ impl Engine {
             return false;
         };
         let silent = client.machine.is_unanswered();
-        if client.user.course != Course::Switched {
+        if client.user.course != Course::SWITCHED {
             return false;
         }
-        client.user.course = Course::Usual;
+        client.user.course = Course::USUAL;
         if !silent {
             return false;
         }
