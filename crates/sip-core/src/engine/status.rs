@@ -67,6 +67,8 @@ impl Status<'static> {
 
     /// The `uri` of digest credentials is not the Request-URI (RFC 3261 §22.4, rule 5).
     pub(crate) const WRONG_DIGEST_URI: Self = Self::bad_request("Digest uri Is Not The Request-URI");
+    /// A challenge would be longer than a stranger's datagram may provoke.
+    pub(crate) const TOO_SHORT_TO_CHALLENGE: Self = Self::bad_request("Too Short");
     pub(crate) const MALFORMED_CREDENTIALS: Self = Self::bad_request("Malformed Credentials");
     /// A route that no node of ours has written leads elsewhere.
     pub(crate) const FOREIGN_ROUTE: Self = Self::FORBIDDEN.because(RefusalCause::ForeignRoute);

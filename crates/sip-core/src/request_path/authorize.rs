@@ -352,7 +352,13 @@ impl Engine {
         self.authenticator
             .challenge(&mut lines, role, policy, self.now.unix_ms, source, stale);
         if request.flow.transport == Transport::Udp {
-            shorten(&mut lines, request.message.bytes().len());
+            let request_len = request.message.bytes().len();
+            shorten(&mut lines, request_len);
+            if 3 * request_len < request_len + lines.len() + OWN_HEADERS
+                && self.reply_len(request, role.into(), &lines) > 3 * request_len
+            {
+                return self.refuse(request, progress.server, Status::TOO_SHORT_TO_CHALLENGE);
+            }
         }
         self.refuse_with(request, progress.server, role.into(), &lines);
     }

@@ -32,6 +32,8 @@ mod scanner;
 mod targets;
 mod transaction;
 
+use alloc::vec::Vec;
+
 use sip_message::{Defect, HeaderName, Message, Method};
 
 use crate::activity::Component;
@@ -203,6 +205,18 @@ impl Engine {
         extra: &[u8],
     ) {
         self.reply(&request.message, request.flow, server, &Reply { status, extra });
+    }
+
+    /// Bytes of the response with this status and these header lines.
+    pub(crate) fn reply_len(&self, request: &Request<'_>, status: Status<'_>, extra: &[u8]) -> usize {
+        let mut text = Vec::new();
+        self.write_reply(
+            &mut text,
+            &request.message,
+            request.flow,
+            &Reply { status, extra },
+        );
+        text.len()
     }
 
     /// Refuses a request that could not be read, if a response can be sent at all.

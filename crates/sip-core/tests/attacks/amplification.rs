@@ -229,6 +229,46 @@ fn each_refusal_is_bounded_by_its_shortest_request() {
     }
 }
 
+/// A challenge does not depend on its request, whose sender may leave out what no phone leaves out.
+#[test]
+fn a_request_too_short_for_a_challenge_gets_none() {
+    let mut challenged = [0, 0];
+    for (algorithm, realm) in [
+        (Algorithm::Md5, 3),
+        (Algorithm::Sha512_256, 3),
+        (Algorithm::Md5, 100),
+        (Algorithm::Sha512_256, 100),
+    ] {
+        for (method, uri) in [
+            ("A", "sip:b@example.com"),
+            ("REGISTER", "sip:example.com"),
+            ("INVITE", "sip:b@example.com"),
+        ] {
+            for (from, pad) in [("a:b", 0), ("a:b;tag=1", 0), ("<sip:a@b>;tag=1", 0), ("a:b", 400)] {
+                let mut config = config();
+                config.domains[0].auth.methods = vec![b"*"[..].into()];
+                config.domains[0].auth.algorithms = vec![algorithm];
+                config.domains[0].auth.realm = "r".repeat(realm).into_bytes().into();
+                let mut bench = Bench::new(&config);
+                let mut tally = Tally::default();
+                let text = format!(
+                    "{method} {uri} SIP/2.0\r\nv:SIP/2.0/UDP a\r\nf:{from}\r\nt:sip:a@example.com\r\ni:1\r\n\
+                     CSeq:1 {method}\r\nx:{}\r\n\r\n",
+                    "x".repeat(pad)
+                );
+                let sent = tally.forge(&mut bench, &text);
+                tally.assert_bounded();
+                let line = one(sent).first_line().to_owned();
+                let is_challenge = line.contains(" 401 ") || line.contains(" 407 ");
+                challenged[usize::from(is_challenge)] += 1;
+                assert!(is_challenge || line == "SIP/2.0 400 Too Short", "{line}");
+                assert!(is_challenge || pad == 0, "{line}");
+            }
+        }
+    }
+    assert!(challenged.iter().all(|count| *count > 5), "{challenged:?}");
+}
+
 type Scene = fn(&mut Tally) -> Bench;
 
 /// Responses that refuse an untrusted source after more than one message, or depend on more than the
