@@ -35,6 +35,8 @@ const HOUR_NS: u64 = 3_600_000_000_000;
 /// Why an address is denied, apart from groups, rules and listeners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Denied {
+    /// It is not that of one host.
+    NoHost,
     /// It is on the loopback.
     Loopback,
     /// It is in this network of `destinations.deny`.
@@ -50,10 +52,20 @@ pub(crate) fn source_of(flow: &Flow) -> IpAddr {
     }
 }
 
+/// Whether an address is not that of one host. A contact, a 3xx, a Request-URI or a name can lead there, and a
+/// request would go to many hosts at once, or to this one.
+pub(crate) fn is_no_host(ip: IpAddr) -> bool {
+    let ip = ip.to_canonical();
+    ip.is_multicast() || ip.is_unspecified() || ip == IpAddr::V4(Ipv4Addr::BROADCAST)
+}
+
 impl Destinations {
     /// Why an address is denied, apart from groups, rules and listeners; `None`: it is not.
     pub(crate) fn denies(&self, ip: IpAddr) -> Option<Denied> {
         let ip = ip.to_canonical();
+        if is_no_host(ip) {
+            return Some(Denied::NoHost);
+        }
         let found = match self.loopback && ip.is_loopback() {
             true => Some(Denied::Loopback),
             false => {
@@ -71,6 +83,7 @@ impl Denied {
     /// Whether a source at `from` may have requests sent to `ip` all the same.
     fn excepts(self, ip: IpAddr, from: IpAddr) -> bool {
         match self {
+            Self::NoHost => false,
             Self::Loopback => from.to_canonical().is_loopback(),
             Self::Network(_) => from.to_canonical() == ip.to_canonical(),
         }
@@ -82,6 +95,7 @@ impl Engine {
     pub(crate) fn denied_place(&self, ip: IpAddr) -> PlaceId {
         match self.config.destinations.denies(ip) {
             None => 0,
+            Some(Denied::NoHost) => super::place::number(b'0', b""),
             Some(Denied::Loopback) => super::place::number(b'l', b""),
             Some(Denied::Network(network)) => {
                 let mut text = [0; 17];
@@ -107,7 +121,7 @@ impl Engine {
         let destinations = &self.config.destinations;
         let ip = address.ip();
         if in_networks(&destinations.allow, ip.to_canonical()) {
-            return false;
+            return is_no_host(ip);
         }
         let is_listening = || {
             let host = match ip.to_canonical() {

@@ -3,7 +3,7 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::IpAddr;
 use core::ops::Range;
 
 use sip_message::number::write_decimal;
@@ -15,6 +15,7 @@ use super::flow_token::{RouteFlow, flow_of_contact};
 use crate::activity::Component;
 use crate::config::StateMode;
 use crate::engine::context::{BranchPolicy, Context, Decided, Target, TargetState};
+use crate::engine::destination::is_no_host;
 use crate::engine::place::{DomainNumber, PlaceId};
 use crate::engine::request::{Authorized, Request};
 use crate::engine::secrets::Branched;
@@ -534,11 +535,4 @@ pub(crate) fn write_request_uri(out: &mut Vec<u8>, contact: &[u8]) {
             out.extend_from_slice(value);
         }
     }
-}
-
-/// Whether an address is not that of one host. A contact, a 3xx, a Request-URI or a name can lead there, and a
-/// request would go to many hosts at once, or to this one.
-fn is_no_host(ip: IpAddr) -> bool {
-    let ip = ip.to_canonical();
-    ip.is_multicast() || ip.is_unspecified() || ip == IpAddr::V4(Ipv4Addr::BROADCAST)
 }

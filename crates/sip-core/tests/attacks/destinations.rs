@@ -403,7 +403,13 @@ fn a_dialog_leads_to_no_denied_destination() {
                 ["f1", "t1"],
             )
         };
-        for uri in ["sip:x@127.0.0.1:8080", "sip:x@203.0.113.5"] {
+        for uri in [
+            "sip:x@127.0.0.1:8080",
+            "sip:x@203.0.113.5",
+            "sip:x@224.0.0.1",
+            "sip:x@0.0.0.0",
+            "sip:x@255.255.255.255",
+        ] {
             for method in ["BYE", "INFO", "NOTIFY", "UPDATE", "PRACK"] {
                 assert_eq!(send(method, uri, ""), "403", "{method} {uri}");
                 let route = format!(", <{uri};lr>");

@@ -4,8 +4,8 @@ use sip_core::config::Config;
 use sip_core::location::Binding;
 use sip_core::transport::{Flow, Transport};
 
-use crate::common::{Bench, CALLER, PROXY, Sent, listener, request, tcp_flow, udp_flow};
-use crate::forks::{BOB, answer, location, phone, register, with_contact};
+use crate::common::{Bench, CALLER, PROXY, Sent, listener, request, response, tcp_flow, udp_flow};
+use crate::forks::{BOB, answer, location, location_with, phone, register, with_contact};
 
 /// A registration with a closed connection, so that its contact is the way.
 pub(crate) fn lost(n: u8, contact: &str) -> Binding {
@@ -332,7 +332,22 @@ fn nothing_is_sent_to_what_is_no_host() {
         let sent = b.udp(CALLER, &request("INVITE", BOB, "a", ""));
         assert_eq!(invites(&sent).len(), 0, "{contact}");
         let last = sent.last().map(Sent::first_line);
-        assert_eq!(last, Some("SIP/2.0 480 Temporarily Unavailable"), "{contact}");
+        assert_eq!(last, Some("SIP/2.0 480 Contact Denied"), "{contact}");
+        // By a redirect.
+        let mut following = config.clone();
+        following.routes = location_with(|relay| relay.recurse = true).routes;
+        let mut b = bench(&following, &[("bob@example.com", &[phone(2)])]);
+        let sent = b.udp(CALLER, &request("INVITE", BOB, "a", ""));
+        let first = sent.iter().find(|s| s.address() == "192.0.2.32:5060");
+        let moved = response(
+            first.expect("the phone"),
+            "302 Moved",
+            &format!("Contact: <{contact}>\n"),
+        );
+        let sent = b.udp("192.0.2.32:5060", &moved);
+        assert_eq!(invites(&sent).len(), 0, "{contact}");
+        let last = sent.last().map(Sent::first_line);
+        assert_eq!(last, Some("SIP/2.0 480 Contact Denied"), "{contact}");
         // Beside a phone, it is a branch that fails.
         let mut b = bench(&config, &[("bob@example.com", &[lost(1, &contact), phone(2)])]);
         let sent = b.udp(CALLER, &request("INVITE", BOB, "a", ""));
