@@ -338,6 +338,20 @@ fn each_refused_request_is_reported() {
             ..
         }]
     ));
+    // A request that times out without a response (RFC 4320 §4.2) as well.
+    assert_eq!(reported(&mut b, &request("MESSAGE", BOB, "a6", "")), []);
+    let sent = b.pass(33_000);
+    let is_final = |s: &&Sent| s.header("CSeq") == "1 MESSAGE" && s.first_line().starts_with("SIP/2.0 4");
+    assert_eq!(sent.iter().filter(is_final).count(), 0);
+    assert!(matches!(
+        refused(&mut b)[..],
+        [Event::Refused {
+            status: 408,
+            rule: Some(0),
+            cause: Some(RefusalCause::NextHopSilent),
+            ..
+        }]
+    ));
     // Nor is a challenge a refusal, nor what a callee refuses.
     let mut guarded = config();
     guarded.domains[0].auth.methods = vec![b"*"[..].into()];

@@ -3,6 +3,7 @@
 use sip_message::Method;
 
 use super::branch::client_hash;
+use crate::engine::effects::ServerEvent;
 use crate::engine::effects::write_derived;
 use crate::engine::reply::Reply;
 use crate::engine::status::Status;
@@ -117,6 +118,19 @@ impl Engine {
     /// Responds to the stored request of a server transaction.
     pub(crate) fn answer_stored(&mut self, server: ServerKey, status: Status<'_>) {
         self.answer_stored_with(server, status, &[]);
+    }
+
+    /// Ends a server transaction without a final response (RFC 4320 §4.2), and reports its request as one that timed out.
+    pub(super) fn time_out_silently(&mut self, server: ServerKey) {
+        let Some(found) = self.table.live_mut(server) else {
+            return;
+        };
+        let flow = found.source;
+        let request = core::mem::take(&mut found.request);
+        self.with_message(&request, |engine, message| {
+            engine.note_refusal(message, flow, Some(server), Status::NEXT_HOP_SILENT);
+        });
+        self.server_event(server, ServerEvent::Abandon, &[]);
     }
 
     /// Like [`Engine::answer_stored`], with header lines.

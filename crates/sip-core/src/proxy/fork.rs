@@ -11,7 +11,6 @@ use super::response::{Failure, Response, reason_of_gone};
 use crate::dispatcher::Group;
 use crate::engine::Engine;
 use crate::engine::context::{Context, MAX_CHALLENGES, TargetState};
-use crate::engine::effects::ServerEvent;
 use crate::engine::reply::Reply;
 use crate::engine::request::Request;
 use crate::engine::status::Status;
@@ -286,8 +285,8 @@ impl Engine {
             // §16.10: cancelled before a final response came.
             _ if cancelled && invite && made_here => Status::REQUEST_TERMINATED,
             // RFC 4320 §4.2: the client has timed out as well.
-            _ if is_silent && !invite => return self.server_event(server, ServerEvent::Abandon, &[]),
-            408 if !invite => return self.server_event(server, ServerEvent::Abandon, &[]),
+            _ if is_silent && !invite => return self.time_out_silently(server),
+            408 if !invite => return self.time_out_silently(server),
             // §16.7 step 6: a 503 would say that this proxy can serve nothing.
             503 => Status::SERVER_ERROR,
             _ if !made_here => return self.send_best(server, &best, invite.then_some(started)),

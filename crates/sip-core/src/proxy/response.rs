@@ -563,7 +563,7 @@ impl Engine {
         match (found.user.cancelled, failure) {
             (true, _) if invite => self.answer_stored(server, Status::REQUEST_TERMINATED),
             // RFC 4320 §4.2: no 408 to a non-INVITE; its sender has timed out as well.
-            (_, Failure::TimedOut) if !invite => self.server_event(server, ServerEvent::Abandon, &[]),
+            (_, Failure::TimedOut) if !invite => self.time_out_silently(server),
             _ => {
                 let (status, reason) = failure.status();
                 self.answer_stored_with(server, status, reason);
