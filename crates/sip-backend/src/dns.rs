@@ -186,7 +186,7 @@ impl Dns {
                 Err(error) => {
                     stats.failed.inc();
                     if let Some(more) = stats.log.allow() {
-                        tracing::warn!(name = &*name, kind = ?kind, %error, more, "name cannot be resolved");
+                        tracing::warn!(name = &*name, kind = ?kind, error = error.to_string(), more, "name cannot be resolved");
                     }
                     Err(Unavailable)
                 }

@@ -173,7 +173,10 @@ impl<D: Disk, T: Table> Folder<D, T> {
             }
         }
         if let Err(error) = self.table.finish() {
-            tracing::warn!(%error, "location database: no checkpoint at the end");
+            tracing::warn!(
+                error = error.to_string(),
+                "location database: no checkpoint at the end"
+            );
         }
     }
 
@@ -202,7 +205,11 @@ impl<D: Disk, T: Table> Folder<D, T> {
                 self.due.retry_at = Some(after(now.instant, RETRY_AFTER));
                 self.stats.fold_errors.inc();
                 if let Some(more) = self.log.allow() {
-                    tracing::error!(%error, more, "location journal cannot be folded into the table");
+                    tracing::error!(
+                        error = error.to_string(),
+                        more,
+                        "location journal cannot be folded into the table"
+                    );
                 }
             }
         }

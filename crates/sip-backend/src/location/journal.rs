@@ -73,7 +73,11 @@ impl<D: Disk> Journal<D> {
                     return Ok(());
                 }
                 Err(error) => {
-                    tracing::warn!(path = %active.path.display(), %error, "location journal: segment abandoned after a failed write");
+                    tracing::warn!(
+                        path = active.path.display().to_string(),
+                        error = error.to_string(),
+                        "location journal: segment abandoned after a failed write"
+                    );
                     if let Some(active) = self.active.take() {
                         self.spoilt.push(Closed {
                             path: active.path,
@@ -86,7 +90,10 @@ impl<D: Disk> Journal<D> {
         let started = self.start(now, entries);
         // What cannot be cut off now is tried again before the next entry.
         if let Err(error) = self.mend() {
-            tracing::error!(%error, "location journal: refused entries cannot be cut off");
+            tracing::error!(
+                error = error.to_string(),
+                "location journal: refused entries cannot be cut off"
+            );
         }
         started
     }

@@ -249,7 +249,11 @@ impl<'a, D: Disk> Replay<'a, D> {
             .map_err(OpenError::io(&closed.path))?;
         let Some(segment) = Segment::from_bytes(bytes, self.listeners) else {
             loaded.torn_bytes += closed.bytes;
-            tracing::warn!(path = %closed.path.display(), bytes = closed.bytes, "location journal: segment without a whole header removed");
+            tracing::warn!(
+                path = closed.path.display().to_string(),
+                bytes = closed.bytes,
+                "location journal: segment without a whole header removed"
+            );
             return self
                 .disk
                 .remove(&closed.path)
@@ -275,13 +279,21 @@ impl<'a, D: Disk> Replay<'a, D> {
         }
         if entries.damaged() > 0 {
             loaded.damaged += entries.damaged();
-            tracing::error!(path = %closed.path.display(), damaged = entries.damaged(), "location journal: segment is damaged; what is whole in it is used");
+            tracing::error!(
+                path = closed.path.display().to_string(),
+                damaged = entries.damaged(),
+                "location journal: segment is damaged; what is whole in it is used"
+            );
         }
         let torn = entries.rest().len();
         closed.bytes = (segment.len() - torn) as u64;
         if torn > 0 {
             loaded.torn_bytes += torn as u64;
-            tracing::warn!(path = %closed.path.display(), bytes = torn, "location journal: unfinished entry cut off");
+            tracing::warn!(
+                path = closed.path.display().to_string(),
+                bytes = torn,
+                "location journal: unfinished entry cut off"
+            );
         }
         self.settle(closed, segment.bytes(), unsure)
     }
@@ -307,7 +319,11 @@ impl<'a, D: Disk> Replay<'a, D> {
                 }
                 // To start is worth more than to be sure of what a full disk may have lost before.
                 Err(error) if error.kind() == io::ErrorKind::StorageFull => {
-                    tracing::warn!(path = %closed.path.display(), %error, "location journal: segment not written anew");
+                    tracing::warn!(
+                        path = closed.path.display().to_string(),
+                        error = error.to_string(),
+                        "location journal: segment not written anew"
+                    );
                 }
                 Err(error) => return Err(OpenError::io(&closed.path)(error)),
             }

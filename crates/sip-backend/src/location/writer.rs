@@ -242,7 +242,11 @@ impl<D: Disk> Writer<D> {
         self.stats.failing.set(1);
         self.stats.write_errors.inc();
         if let Some(more) = self.log.allow() {
-            tracing::error!(%error, more, "location journal: registrations cannot be saved");
+            tracing::error!(
+                error = error.to_string(),
+                more,
+                "location journal: registrations cannot be saved"
+            );
         }
     }
 
@@ -300,7 +304,11 @@ impl<D: Disk> Writer<D> {
             Ok(()) => true,
             Err(error) => {
                 if let Some(more) = self.log.allow() {
-                    tracing::error!(%error, more, "location journal: refused entries cannot be cut off");
+                    tracing::error!(
+                        error = error.to_string(),
+                        more,
+                        "location journal: refused entries cannot be cut off"
+                    );
                 }
                 false
             }

@@ -103,7 +103,7 @@ impl axum::serve::Listener for Bounded {
                     );
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept an HTTP connection");
+                    tracing::warn!(error = error.to_string(), "cannot accept an HTTP connection");
                     tokio::time::sleep(PAUSE).await;
                 }
             }

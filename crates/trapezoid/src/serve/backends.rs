@@ -89,7 +89,10 @@ impl Backends {
             Ok(dns) => backend = backend.with_dns(dns),
             // Addresses and registered contacts need no names: the server is of use without them.
             Err(error) => {
-                tracing::warn!(%error, "names are not resolved; name servers can be given in [dns]")
+                tracing::warn!(
+                    error = error.to_string(),
+                    "names are not resolved; name servers can be given in [dns]"
+                )
             }
         }
         let backend = Arc::new(backend);

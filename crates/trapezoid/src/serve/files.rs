@@ -15,7 +15,10 @@ pub(crate) fn fit_connections(loaded: &Loaded) -> Settings {
     let files = match sip_net::bind::raise_open_files() {
         Ok(files) => files,
         Err(error) => {
-            tracing::warn!(%error, "the limit of open files stays as it is");
+            tracing::warn!(
+                error = error.to_string(),
+                "the limit of open files stays as it is"
+            );
             return settings;
         }
     };

@@ -159,7 +159,7 @@ fn start_abuse(abuse: &Abuse, reports: Reports, backends: &Backends, runtime: &R
 fn tell_of_steering(sockets: &[WorkerSockets]) {
     if let Some(error) = sockets.iter().find_map(WorkerSockets::steering_error) {
         tracing::warn!(
-            %error,
+            error = error.to_string(),
             "the kernel takes no program that spreads datagrams by call (SO_ATTACH_REUSEPORT_CBPF), so \
              it spreads them by source, and workers hand over what is not theirs"
         );
@@ -266,7 +266,7 @@ fn serve_admin(
     };
     runtime.spawn(async move {
         if let Err(error) = admin::serve(listener, pages).await {
-            tracing::error!(%error, "HTTP ended");
+            tracing::error!(error = error.to_string(), "HTTP ended");
         }
     });
     Ok(Some(address))

@@ -113,9 +113,9 @@ impl EventSink for EventLog {
         if *outbound {
             let address = peer.ip().to_string();
             let domain = domain.as_ref().map_or(address.as_str(), PeerName::as_str);
-            tracing::warn!(%peer, domain, %error, "TLS to the next hop failed");
+            tracing::warn!(%peer, domain, error = error.to_string(), "TLS to the next hop failed");
         } else {
-            tracing::info!(%peer, listener, %error, "TLS of a peer failed");
+            tracing::info!(%peer, listener, error = error.to_string(), "TLS of a peer failed");
         }
     }
 

@@ -397,7 +397,10 @@ async fn look(inner: &Inner, session: &impl Session, watch: &Watch, watching: bo
         Ok(_) if !watching => Ok(()),
         Ok(mark) => {
             if mark.is_none() && !watch.warned.replace(true) {
-                tracing::warn!(store = %inner.store, "this database does not tell when the table changes: changes are seen when cached entries end (credentials.cache_ttl_s), or are forgotten by command");
+                tracing::warn!(
+                    store = &*inner.store,
+                    "this database does not tell when the table changes: changes are seen when cached entries end (credentials.cache_ttl_s), or are forgotten by command"
+                );
             }
             // A server that gave a mark and gives none now was restarted, and has forgotten earlier changes.
             let before = watch.mark.replace(mark);

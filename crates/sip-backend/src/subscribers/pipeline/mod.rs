@@ -409,7 +409,7 @@ impl Inner {
         // A new error is logged at once: behind "connection refused" may come "access denied".
         let is_new = last.as_ref() != Some(&text);
         if let Some(more) = self.log.allow_if(is_new) {
-            tracing::error!(store = %self.store, error = %text, more, "subscriber database");
+            tracing::error!(store = &*self.store, error = &*text, more, "subscriber database");
             self.is_away.store(true, Ordering::Relaxed);
         }
         *last = Some(text);
@@ -418,7 +418,7 @@ impl Inner {
     /// Notes that the database has answered; logs it, if a failure was logged before.
     fn note_answer(&self) {
         if self.is_away.load(Ordering::Relaxed) && self.is_away.swap(false, Ordering::Relaxed) {
-            tracing::info!(store = %self.store, "subscriber database answers again");
+            tracing::info!(store = &*self.store, "subscriber database answers again");
         }
     }
 }
