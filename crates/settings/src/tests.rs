@@ -637,6 +637,13 @@ fn trust_and_addresses_that_may_not_be_meant() {
             listen("192.0.2.10") + &listen("198.51.100.1") + &listen("127.0.0.2"),
             &["listen: this machine does not have the address 198.51.100.1"],
         ),
+        (
+            listen("192.0.2.10") + "[admin]\nlisten = \"198.51.100.2:8080\"\n",
+            &[
+                "admin.listen: whoever reaches 198.51.100.2:8080 can read the metrics",
+                "admin.listen: this machine does not have the address 198.51.100.2",
+            ],
+        ),
         (listen("0.0.0.0"), &[]),
     ] {
         assert_eq!(valid(&text).warnings, expected, "{text}");

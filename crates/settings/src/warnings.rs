@@ -18,7 +18,7 @@ pub(super) fn warnings(settings: &Settings, core: &Config, shell: &Shell, machin
             "admin.listen: whoever reaches {admin} can read the metrics"
         ));
     }
-    addresses(core, machine, &mut out);
+    addresses(core, shell, machine, &mut out);
     trust(settings, core, shell, &mut out);
     groups::warnings(&settings.group, &core.routes, &mut out);
     rules(settings, core, &mut out);
@@ -39,10 +39,12 @@ pub(super) fn warnings(settings: &Settings, core: &Config, shell: &Shell, machin
 
 /// Addresses that this machine lacks: the start fails on them, or they come later (a virtual address that
 /// another node holds now).
-fn addresses(core: &Config, machine: &Machine, out: &mut Vec<String>) {
+fn addresses(core: &Config, shell: &Shell, machine: &Machine, out: &mut Vec<String>) {
     let mut seen = Vec::new();
-    for listener in &core.listeners {
-        let ip = listener.address.ip();
+    let listeners = core.listeners.iter().map(|listener| ("listen", listener.address));
+    let admin = shell.admin.map(|address| ("admin.listen", address));
+    for (key, address) in listeners.chain(admin) {
+        let ip = address.ip();
         let has = ip.is_unspecified()
             || ip.is_loopback()
             || machine
@@ -51,7 +53,7 @@ fn addresses(core: &Config, machine: &Machine, out: &mut Vec<String>) {
                 .any(|(known, _)| *known == ip.to_canonical());
         if !has && !machine.addresses.is_empty() && !seen.contains(&ip) {
             seen.push(ip);
-            out.push(format!("listen: this machine does not have the address {ip}"));
+            out.push(format!("{key}: this machine does not have the address {ip}"));
         }
     }
 }
