@@ -213,11 +213,17 @@ impl Row {
         self.server.utilization() >= 0.95 * self.setup.quota.unwrap_or(1.0)
     }
 
+    /// Whether CPU was measured for a good part of the run. On a busy machine the first reading comes late.
+    pub fn is_measured(&self) -> bool {
+        self.server.wall_s >= self.run.duration_s / 4.0
+    }
+
     /// The verdict, from that of the generator alone. A load that fails while the server is full is too much
     /// for the server, also if others are full. A load that fails while only others are full shows nothing of
     /// the server.
     pub fn judged(&self, by_generator: Verdict) -> Verdict {
         match by_generator {
+            _ if !self.is_measured() => Verdict::GeneratorFull,
             Verdict::GeneratorFull if self.server_is_full() => Verdict::Failed,
             Verdict::Failed if self.others_are_full() && !self.server_is_full() => Verdict::GeneratorFull,
             Verdict::Carried | Verdict::Failed | Verdict::GeneratorFull => by_generator,
