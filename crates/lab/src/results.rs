@@ -469,6 +469,9 @@ mod tests {
             row.load.generator.saturated = saturated;
             row
         };
+        // Its CPU was read for a moment only.
+        let mut glimpsed = with(&idle, 0.5, false);
+        (glimpsed.server.wall_s, glimpsed.server.total_s) = (0.001, 0.0);
         use Verdict::{Carried, Failed, GeneratorFull};
         for (row, by_generator, verdict, who) in [
             (with(&full, 0.5, false), Failed, Failed, "server"),
@@ -477,6 +480,7 @@ mod tests {
             (with(&idle, 0.96, true), GeneratorFull, GeneratorFull, "generator"),
             (with(&idle, 0.94, false), Failed, GeneratorFull, "the other CPU"),
             (with(&idle, 0.5, false), Failed, Failed, "none"),
+            (glimpsed, Carried, GeneratorFull, "none"),
         ] {
             assert_eq!((row.judged(by_generator), row.saturated()), (verdict, who));
         }
