@@ -195,7 +195,7 @@ impl Lab {
             .find(|s| s.labels == format!("result=\"{label}\""))
             .unwrap();
         let Value::Counter(count) = sample.value else {
-            panic!()
+            panic!("{sample:?}")
         };
         count
     }

@@ -98,8 +98,9 @@ fn each_question_goes_to_its_store_and_its_answer_to_the_worker() {
         [credentials(0, b"nobody"), save_query(None, b"bob@example.com", 6)],
     );
     assert!(matches!(answers.wait(1, 0), Answer::Saved(Ok(()))));
-    let Answer::Credentials(Ok(secrets)) = answers.wait(1, 1) else {
-        panic!()
+    let got = answers.wait(1, 1);
+    let Answer::Credentials(Ok(secrets)) = got else {
+        panic!("{got:?}")
     };
     assert!(are_of(secrets.as_ref(), "alice", "example.com", "x"));
     assert!(

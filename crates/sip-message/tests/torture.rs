@@ -232,8 +232,9 @@ fn wsinv_is_understood() {
         assert_eq!(m.cseq().unwrap().number, 9);
         assert_eq!(m.value(HeaderName::Subject), Some(&b""[..]));
         assert_eq!(m.body().len(), 150);
-        let Ok(Contacts::List(mut contacts)) = Contacts::of(m) else {
-            panic!()
+        let got = Contacts::of(m);
+        let Ok(Contacts::List(mut contacts)) = got else {
+            panic!("{got:?}")
         };
         let contact = contacts.next().unwrap().unwrap();
         assert_eq!(contact.q_milli, Some(330));
@@ -261,8 +262,9 @@ fn unusual_but_valid_messages_are_understood() {
     with("rfc4475", "esc01.dat", |m| {
         let uri = Uri::parse(m.request_uri().unwrap()).unwrap();
         assert_eq!(uri.sip().unwrap().user, Some(&b"sips%3Auser%40example.com"[..]));
-        let Ok(Contacts::List(mut list)) = Contacts::of(m) else {
-            panic!()
+        let got = Contacts::of(m);
+        let Ok(Contacts::List(mut list)) = got else {
+            panic!("{got:?}")
         };
         let contact = list.next().unwrap().unwrap();
         let uri = contact.addr.sip_uri().unwrap();

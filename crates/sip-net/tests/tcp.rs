@@ -49,8 +49,9 @@ fn messages_are_framed_however_they_are_cut() {
     write(&mut stream, &big.repeat(40));
     expect(&mut stream, &b"ECHO big".repeat(40));
     assert_eq!(rig.counter(44, |c| c.stream_received), 44);
-    let Report::Message { flow, .. } = rig.next() else {
-        panic!()
+    let got = rig.next();
+    let Report::Message { flow, .. } = got else {
+        panic!("{got:?}")
     };
     assert_eq!((flow.transport, flow.listener.0), (Transport::Tcp, 1));
     assert_eq!(flow.remote, stream.local_addr().unwrap());
@@ -241,7 +242,7 @@ fn one_connection_too_many_is_refused() {
     let undelivered =
         std::iter::from_fn(|| Some(rig.next())).find(|t| matches!(t, Report::Undelivered { .. }));
     let Some(Report::Undelivered { to, text, .. }) = undelivered else {
-        panic!()
+        panic!("{undelivered:?}")
     };
     assert_eq!((to.remote, text.as_str()), (listeners[1].1, "hello"));
     drop(standing.pop());
@@ -458,11 +459,12 @@ fn a_connection_that_is_being_ended_is_no_way_to_its_peer() {
     for worker in 0..2 {
         rig.order(&format!("AT {worker} SEND {address} late"));
         // The peer does not listen there.
+        let got = rig.next();
         let Report::Undelivered {
             worker: told, text, ..
-        } = rig.next()
+        } = got
         else {
-            panic!()
+            panic!("{got:?}")
         };
         assert_eq!((told, text.as_str()), (worker, "late"));
     }
@@ -506,8 +508,9 @@ fn all_workers_hear_that_a_connection_is_closed() {
     let mut stream = rig.connect();
     write(&mut stream, &framed("ECHO x", 0));
     expect(&mut stream, b"ECHO x");
-    let Report::Message { flow, .. } = rig.next() else {
-        panic!()
+    let got = rig.next();
+    let Report::Message { flow, .. } = got else {
+        panic!("{got:?}")
     };
     drop(stream);
     let mut told = BTreeSet::new();

@@ -68,8 +68,9 @@ fn messages_are_read_however_the_stream_is_cut() {
             expect(&mut stream, &message);
         }
     }
-    let Report::Message { flow, .. } = rig.next() else {
-        panic!()
+    let got = rig.next();
+    let Report::Message { flow, .. } = got else {
+        panic!("{got:?}")
     };
     assert_eq!((flow.transport, flow.listener.0), (Transport::Tls, 2));
     assert!(rig.counter(7, |c| c.tls_accepted_full) >= 7);

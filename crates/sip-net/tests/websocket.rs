@@ -69,8 +69,9 @@ fn a_conversation_with_and_without_tls() {
     let kit = Kit::new();
     let rig = Rig::secure(1, settings(), kit.service());
     converse(WebSocket::open(connect(rig.ws)));
-    let Report::Message { flow, .. } = rig.next() else {
-        panic!()
+    let got = rig.next();
+    let Report::Message { flow, .. } = got else {
+        panic!("{got:?}")
     };
     assert_eq!((flow.transport, flow.listener.0), (Transport::Ws, 3));
     converse(WebSocket::open(kit.connect(rig.wss)));

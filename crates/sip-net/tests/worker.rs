@@ -40,8 +40,9 @@ fn datagrams_are_answered_where_they_came_from() {
     for number in 0..100 {
         assert_eq!(receive(&client), format!("ECHO {number}"));
     }
-    let Report::Message { flow, .. } = rig.next() else {
-        panic!()
+    let got = rig.next();
+    let Report::Message { flow, .. } = got else {
+        panic!("{got:?}")
     };
     assert_eq!(
         (flow.transport, flow.remote, flow.conn),
@@ -128,8 +129,9 @@ fn an_icmp_error_reaches_every_worker() {
 fn questions_go_out_and_answers_come_back_to_the_same_worker() {
     let rig = Rig::start(2, settings());
     rig.tell("ASK");
-    let Report::Message { worker, .. } = rig.next() else {
-        panic!()
+    let got = rig.next();
+    let Report::Message { worker, .. } = got else {
+        panic!("{got:?}")
     };
     let (asked_by, query) = rig.asked.recv_timeout(PATIENCE).unwrap();
     assert_eq!(asked_by, WorkerId(worker));
@@ -269,8 +271,9 @@ fn a_worker_without_work_waits_for_those_that_may_still_need_it() {
     let rig = Rig::start(2, settings());
     let client = udp_client();
     client.send_to(b"BUSY", rig.udp).unwrap();
-    let Report::Message { worker: busy, .. } = rig.next() else {
-        panic!()
+    let got = rig.next();
+    let Report::Message { worker: busy, .. } = got else {
+        panic!("{got:?}")
     };
     rig.hub.order(&Control::Drain { deadline_ms: 60_000 });
     let drained: Vec<_> = (0..2).map(|_| rig.next()).collect();

@@ -293,8 +293,9 @@ mod tests {
         );
         with_request(&lines, |m| {
             // The SHA-256 one would be malformed, but is not asked for.
-            let Found::Credentials(c) = find(m, Role::Server, &policy(&[Algorithm::Md5])) else {
-                panic!()
+            let got = find(m, Role::Server, &policy(&[Algorithm::Md5]));
+            let Found::Credentials(c) = got else {
+                panic!("{got:?}")
             };
             assert_eq!(
                 (c.username, c.nonce, c.uri, c.count),
@@ -310,8 +311,9 @@ mod tests {
             );
             let both = policy(&[Algorithm::Md5, Algorithm::Sha256]);
             assert!(matches!(find(m, Role::Server, &both), Found::Malformed));
-            let Found::Credentials(c) = find(m, Role::Proxy, &both) else {
-                panic!()
+            let got = find(m, Role::Proxy, &both);
+            let Found::Credentials(c) = got else {
+                panic!("{got:?}")
             };
             assert_eq!(c.username, b"proxy");
             assert!(matches!(
@@ -350,8 +352,9 @@ mod tests {
             GOOD.split(", qop").next().unwrap()
         );
         with_request(&line, |m| {
-            let Found::Credentials(c) = find(m, Role::Server, &policy(&[Algorithm::Md5])) else {
-                panic!()
+            let got = find(m, Role::Server, &policy(&[Algorithm::Md5]));
+            let Found::Credentials(c) = got else {
+                panic!("{got:?}")
             };
             assert_eq!((c.qop, c.count), (None, NO_COUNT));
         });

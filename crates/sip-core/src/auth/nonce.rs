@@ -210,8 +210,9 @@ mod tests {
     fn a_nonce_is_good_for_its_lifetime() {
         let mut s = source(3);
         let n = s.issue(NOW, b"example.com", HERE);
-        let NonceCheck::Good(id) = s.check(NOW, n.as_bytes(), b"example.com", 300) else {
-            panic!()
+        let got = s.check(NOW, n.as_bytes(), b"example.com", 300);
+        let NonceCheck::Good(id) = got else {
+            panic!("{got:?}")
         };
         assert_eq!((id.issued_unix_ms, id.expires_unix_s), (NOW, NOW / 1000 + 300));
         assert_eq!(
@@ -239,7 +240,7 @@ mod tests {
         assert_ne!(a, b);
         let id = |n: Nonce, s: &NonceSource| match s.check(NOW, n.as_bytes(), b"r", 1) {
             NonceCheck::Good(id) => id.id,
-            NonceCheck::Stale | NonceCheck::Forged => panic!(),
+            bad @ (NonceCheck::Stale | NonceCheck::Forged) => panic!("{bad:?}"),
         };
         assert_ne!(id(a, &s), id(b, &s));
         let mut other = NonceSource::new(&[1; 32], &[9; 32], 3);

@@ -211,8 +211,9 @@ fn query_lists_the_bindings() {
         )
     );
     // What has ended is not told.
-    let Did::Ok(Effect::Nothing, text) = register(&mut record, 100, "other", 1, "") else {
-        panic!()
+    let got = register(&mut record, 100, "other", 1, "");
+    let Did::Ok(Effect::Nothing, text) = got else {
+        panic!("{got:?}")
     };
     assert!(!text.contains("sip:a@h"));
 }
@@ -658,8 +659,9 @@ fn path_is_returned_to_who_supports_it() {
 fn nothing_is_injected() {
     let mut record = AorRecord::default();
     let lines = "Contact: <sip:a@h>|Path: \"x\r\n y\" <sip:p;lr>|Supported: path|User-Agent: b\r\n\tc";
-    let Did::Ok(Effect::Changed, text) = register(&mut record, 0, "c", 1, lines) else {
-        panic!()
+    let got = register(&mut record, 0, "c", 1, lines);
+    let Did::Ok(Effect::Changed, text) = got else {
+        panic!("{got:?}")
     };
     assert_eq!(
         text,
