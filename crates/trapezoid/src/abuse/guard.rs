@@ -378,7 +378,7 @@ impl Guard {
         }
     }
 
-    /// CertificateExpiry the ban of a source and forgets what it did before; whether there was one.
+    /// Ends the ban of a source and forgets what it did before; whether there was one.
     pub(crate) fn lift(&mut self, source: Source) -> bool {
         self.suspects.remove(&source);
         let Some(ban) = self.bans.remove(&source) else {

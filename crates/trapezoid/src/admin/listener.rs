@@ -57,7 +57,7 @@ impl Bounded {
         }
     }
 
-    /// CertificateExpiry a connection: the oldest that has been silent for a while, else the oldest that has had an answer, else
+    /// Ends a connection: the oldest that has been silent for a while, else the oldest that has had an answer, else
     /// the oldest.
     fn make_room(&mut self) {
         let is_answered = |open: &Open| open.is_answered.load(Ordering::Relaxed);

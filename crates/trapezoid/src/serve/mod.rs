@@ -408,15 +408,15 @@ impl Signals {
     /// The next of them.
     async fn next(&mut self) -> Woken {
         tokio::select! {
-            _ = self.terminate.recv() => Woken::WorkerExit,
-            _ = self.interrupt.recv() => Woken::WorkerExit,
+            _ = self.terminate.recv() => Woken::Terminate,
+            _ = self.interrupt.recv() => Woken::Terminate,
             _ = self.hang_up.recv() => Woken::Reload,
         }
     }
 
     /// The next wish to end.
     async fn end(&mut self) {
-        while !matches!(self.next().await, Woken::WorkerExit) {}
+        while !matches!(self.next().await, Woken::Terminate) {}
     }
 }
 
@@ -440,7 +440,7 @@ struct Server<'a> {
 
 /// What woke the server.
 enum Woken {
-    WorkerExit,
+    Terminate,
     Reload,
     Asked(Asked),
     Worker(u16, WorkerExit),
@@ -465,7 +465,7 @@ impl Server<'_> {
                     // The caller may have gone.
                     let _ = asked.send(self.reload());
                 }
-                Woken::WorkerExit => {
+                Woken::Terminate => {
                     let failed = self.linger().await;
                     return self.drain(failed).await;
                 }
@@ -575,7 +575,7 @@ impl Server<'_> {
                     Woken::Reload => {
                         tracing::warn!("the configuration is not read again, as the server is about to end");
                     }
-                    Woken::WorkerExit | Woken::Asked(_) | Woken::Worker(..) | Woken::Second => {
+                    Woken::Terminate | Woken::Asked(_) | Woken::Worker(..) | Woken::Second => {
                         if began.elapsed() >= IMPATIENT_AFTER {
                             return None;
                         }
