@@ -214,6 +214,20 @@ fn other_sockets_of_this_process_are_denied() {
     }
 }
 
+/// Of this machine only the loopback and the sockets of this process are denied without being named.
+#[test]
+fn a_service_on_this_machine_is_denied_by_its_address() {
+    for is_named in [false, true] {
+        let mut config = location();
+        let named = is_named.then(|| network("192.0.2.1", 32));
+        config.destinations.deny.extend(named);
+        let contact = "sip:x@192.0.2.1:18081;transport=tcp";
+        let mut bench = registered(&config, &[lost(1, contact, STRANGER)]);
+        let sent = called(&mut bench);
+        assert_eq!(reached(&sent).is_empty(), is_named, "{sent:?}");
+    }
+}
+
 /// Without a limit one response could make this server call two hundred addresses.
 #[test]
 fn a_redirect_leads_to_no_more_than_a_user_may_register() {
