@@ -288,6 +288,29 @@ pub fn span_in(outer: &[u8], inner: &[u8]) -> Option<core::ops::Range<usize>> {
     (end <= outer.len()).then_some(start..end)
 }
 
+/// Whether `text` has a control character other than tab: one of ASCII, or U+0080 to U+009F in UTF-8 or as a single byte.
+pub(crate) fn has_control(text: &[u8]) -> bool {
+    // Without a branch for each byte.
+    let (found, bits) = text.iter().fold((false, 0), |(found, bits), &c| {
+        let is_control = ((c < b' ') & (c != b'\t')) | (c == 0x7f);
+        (found | is_control, bits | c)
+    });
+    found || (bits >= 0x80 && has_c1(text))
+}
+
+/// Bytes from 0x80 to 0x9F are also parts of other characters in UTF-8.
+#[cold]
+fn has_c1(text: &[u8]) -> bool {
+    let is_control = |c: char| u8::try_from(c).is_ok_and(is_c1);
+    let mut chunks = text.utf8_chunks();
+    chunks.any(|chunk| chunk.valid().contains(is_control) || chunk.invalid().iter().any(|c| is_c1(*c)))
+}
+
+/// Whether it is a control character in ISO 8859, U+0080 to U+009F: terminals take U+009B for ESC and `[`.
+pub(crate) const fn is_c1(c: u8) -> bool {
+    matches!(c, 0x80..=0x9f)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

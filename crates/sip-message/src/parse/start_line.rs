@@ -1,7 +1,7 @@
 //! `Request-Line` and `Status-Line` (RFC 3261 §7.1, §7.2).
 
 use super::Defect;
-use crate::chars::{find, find_either, is_token_text, trim_start};
+use crate::chars::{find, find_either, has_control, is_token_text, trim_start};
 use crate::method::Method;
 
 /// The first line.
@@ -63,11 +63,7 @@ fn status_line(line: &[u8]) -> Result<(StartLine<'_>, Option<Defect>), StartLine
     if !digits.iter().all(u8::is_ascii_digit) || !(100..700).contains(&status) {
         return Err(StartLineError::Status);
     }
-    // Without a branch for each.
-    let has_control = reason.iter().fold(false, |found, &c| {
-        found | ((c < b' ') & (c != b'\t')) | (c == 0x7f)
-    });
-    let defect = spacing.or(has_control.then_some(Defect::ReasonPhrase));
+    let defect = spacing.or_else(|| has_control(reason).then_some(Defect::ReasonPhrase));
     Ok((StartLine::Response { status, reason }, defect))
 }
 
@@ -176,6 +172,15 @@ mod tests {
             reason: b"O\0K",
         };
         assert_eq!(parse(b"SIP/2.0 200 O\0K"), Ok((odd, Some(Defect::ReasonPhrase))));
+        for reason in [&b"Gr\xc2\x9b\xc3\xb6"[..], b"\x9b31m", b"OK\x80", b"\xe6\x97"] {
+            let odd = StartLine::Response { status: 200, reason };
+            let line = [b"SIP/2.0 200 ", reason].concat();
+            assert_eq!(parse(&line), Ok((odd, Some(Defect::ReasonPhrase))), "{reason:?}");
+        }
+        for reason in ["Größe".as_bytes(), "日本".as_bytes(), b"Gr\xf6\xdfe", b"O\tK"] {
+            let line = [b"SIP/2.0 200 ", reason].concat();
+            assert_eq!(parse(&line), response(200, reason), "{reason:?}");
+        }
         let spaced = |status, reason| Ok((StartLine::Response { status, reason }, Some(Defect::StatusLine)));
         for (text, reason) in [
             (&b"SIP/2.0  200 OK"[..], &b"OK"[..]),

@@ -8,7 +8,7 @@
 use alloc::vec::Vec;
 
 use super::write_content_length;
-use crate::chars::{quoted_len, trim, trim_start};
+use crate::chars::{is_c1, quoted_len, trim, trim_start};
 use crate::message::Message;
 use crate::name::HeaderName;
 use crate::number::write_decimal;
@@ -22,7 +22,7 @@ impl Message<'_> {
     ///
     /// Lines end with CRLF, and values stand on one line. A line without a name or a colon goes, as does the
     /// second of two equal lines of a header that may stand once. So do control characters of the reason
-    /// phrase, and white space before it and before the status code but for one space each. Of several tags in To the first is kept; one without a value goes. Content-Length is written
+    /// phrase (U+0080 to U+009F included), and white space before it and before the status code but for one space each. Of several tags in To the first is kept; one without a value goes. Content-Length is written
     /// where there is none.
     pub fn mend(&self, out: &mut Vec<u8>) -> bool {
         let StartLine::Response { status, reason } = self.start() else {
@@ -34,7 +34,7 @@ impl Message<'_> {
         out.extend_from_slice(b"SIP/2.0 ");
         write_decimal(out, u64::from(status));
         out.push(b' ');
-        out.extend(reason.iter().filter(|c| !c.is_ascii_control()));
+        write_without_controls(out, reason);
         out.extend_from_slice(b"\r\n");
         for (number, field) in self.fields().iter().enumerate() {
             let value = self.field_value(field);
@@ -69,6 +69,21 @@ impl Defect {
             self,
             Self::StatusLine | Self::ReasonPhrase | Self::HeaderLine | Self::LineEnd | Self::Repeated(_)
         )
+    }
+}
+
+/// Writes a text without its control characters: those of ASCII, and U+0080 to U+009F in UTF-8 or as single bytes. Bytes
+/// of other characters stay as they are, whatever their encoding.
+fn write_without_controls(out: &mut Vec<u8>, text: &[u8]) {
+    for chunk in text.utf8_chunks() {
+        let mut rest = chunk.valid();
+        while let Some(at) = rest.find(char::is_control) {
+            let (visible, from) = rest.split_at(at);
+            out.extend_from_slice(visible.as_bytes());
+            rest = from.strip_prefix(char::is_control).unwrap_or_default();
+        }
+        out.extend_from_slice(rest.as_bytes());
+        out.extend(chunk.invalid().iter().filter(|c| !is_c1(**c)));
     }
 }
 
@@ -168,6 +183,47 @@ mod tests {
                 mended(&response("<sip:c@d>", lines, "")),
                 Some(expected),
                 "{lines:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_reason_phrase_loses_its_control_characters() {
+        let (start, end) = (&b"SIP/2.0 486 "[..], &b"\r\nl: 0\r\n\r\n"[..]);
+        for (phrase, expected) in [
+            (&b"B\x1b[31mu\x7fs\0y"[..], &b"B[31musy"[..]),
+            // U+0085 and U+009B in UTF-8, and as single bytes.
+            (
+                b"Gr\xc3\xb6\xc3\x9fe\xc2\x9b31m\xc2\x85",
+                b"Gr\xc3\xb6\xc3\x9fe31m",
+            ),
+            (b"\x9b31mBusy\x85", b"31mBusy"),
+            ("\u{80}日\u{9f}本".as_bytes(), "日本".as_bytes()),
+            // Continuation bytes of nothing, and what is left of a character that was cut.
+            (b"\xe6\x97", b"\xe6"),
+            (b"a\xf0\x9f\x98b\x80", b"a\xf0b"),
+            // What is left over makes no control character together.
+            (b"\xc2\x01\x9b", b"\xc2"),
+            (b"\xc2\xc2\x85\x85", b"\xc2"),
+            // Latin-1, and the space that is none of ASCII's (U+00A0), are no control characters.
+            (b"\x1bGr\xf6\xdfe", b"Gr\xf6\xdfe"),
+            (
+                "\u{7f}a\u{a0}é\u{fffd}😀".as_bytes(),
+                "a\u{a0}é\u{fffd}😀".as_bytes(),
+            ),
+        ] {
+            let text = [start, phrase, end].concat();
+            let mut index = HeaderIndex::new();
+            let message = parse(&text, &mut index, 100).unwrap();
+            let mut out = Vec::new();
+            assert_eq!(message.defect(), Some(Defect::ReasonPhrase), "{phrase:x?}");
+            assert!(message.mend(&mut out));
+            assert_eq!(out, [start, expected, end].concat(), "{phrase:x?}");
+            let mut index = HeaderIndex::new();
+            assert_eq!(
+                parse(&out, &mut index, 100).unwrap().defect(),
+                None,
+                "{phrase:x?}"
             );
         }
     }
