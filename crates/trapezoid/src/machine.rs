@@ -1,5 +1,8 @@
 //! What the program needs to know of the machine that it runs on.
 
+mod memory;
+
+use std::path::Path;
 use std::sync::LazyLock;
 use std::time::Instant;
 
@@ -19,7 +22,7 @@ pub(crate) fn read() -> Result<Machine, Failure> {
             .map_err(|error| Failure::failed("cannot list the network interfaces", error))?,
         host_name: host_name(),
         processors: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
-        memory_bytes: memory_bytes(),
+        memory_bytes: memory::bytes(Path::new("/proc"), Path::new("/sys/fs/cgroup")),
         variable: |name| std::env::var(name).ok(),
     })
 }
@@ -38,36 +41,7 @@ fn addresses() -> std::io::Result<Vec<(std::net::IpAddr, u8)>> {
         .collect())
 }
 
-/// Bytes of memory of the machine, or the limit of this process's control group, if that is less.
-fn memory_bytes() -> Option<u64> {
-    let read = |path: &str| std::fs::read_to_string(path).ok();
-    let of_machine = read("/proc/meminfo").and_then(|text| {
-        let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-        let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-        Some(kibibytes * 1024)
-    });
-    let of_group = read("/proc/self/cgroup").and_then(|text| {
-        let path = text.lines().find_map(|line| line.strip_prefix("0::"))?.to_owned();
-        read(&format!("/sys/fs/cgroup{path}/memory.max"))?
-            .trim()
-            .parse()
-            .ok()
-    });
-    of_machine.into_iter().chain(of_group).min()
-}
-
 fn host_name() -> Option<String> {
     let text = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
     Some(text.trim().to_owned()).filter(|name| !name.is_empty())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_memory_of_the_machine_is_known() {
-        let bytes = memory_bytes().expect("Linux says it");
-        assert!(bytes > 16 << 20, "{bytes}");
-    }
 }
