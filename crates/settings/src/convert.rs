@@ -51,6 +51,7 @@ pub(super) fn convert(
     let mut core = core(settings, listening, registrar, &mut cx);
     let admin = admin(settings, &mut cx);
     core.destinations.own_sockets.extend(admin);
+    let admin_hosts = admin_hosts(settings, &mut cx);
     let admin_token = admin_token(settings, &data_dir, &mut cx);
     let shell = Shell {
         file: file.map(Path::to_owned),
@@ -72,6 +73,7 @@ pub(super) fn convert(
         bans: abuse::bans(settings, &mut cx),
         log: settings.log.clone(),
         admin,
+        admin_hosts,
         admin_token,
         cpu_split: settings.admin.cpu_split,
     };
@@ -303,6 +305,30 @@ fn admin(settings: &Settings, cx: &mut Context<'_>) -> Option<SocketAddr> {
         );
     }
     address
+}
+
+/// `server.name` and `admin.hosts`. Addresses are left out, as the admin address may be asked by any.
+fn admin_hosts(settings: &Settings, cx: &mut Context<'_>) -> Vec<Box<str>> {
+    let mut out: Vec<Box<str>> = Vec::new();
+    let mut add = |text: &str| {
+        let host = Host::parse(text.as_bytes());
+        if let Some(Host::Name(_)) = host {
+            out.push(text.trim_end_matches('.').to_ascii_lowercase().into());
+        }
+        host.is_some()
+    };
+    // Its problems are those of the listeners.
+    settings.server.name.as_deref().map(&mut add);
+    for (i, text) in settings.admin.hosts.iter().enumerate() {
+        if !add(text) {
+            cx.problem(
+                &format!("admin.hosts[{i}]"),
+                format!("{text:?} is not a host name"),
+                "write it as \"metrics.example.com\", without \"http://\" and port",
+            );
+        }
+    }
+    out
 }
 
 fn admin_token(settings: &Settings, data_dir: &Path, cx: &mut Context<'_>) -> PathBuf {

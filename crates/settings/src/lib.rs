@@ -129,6 +129,8 @@ pub struct Shell {
     pub log: Log,
     /// Admin address; `None`: off.
     pub admin: Option<SocketAddr>,
+    /// Names by which it may be asked besides `localhost`: lower case, without a final dot.
+    pub admin_hosts: Vec<Box<str>>,
     /// File of its token.
     pub admin_token: PathBuf,
     /// Whether to measure what CPU time goes into.

@@ -706,6 +706,10 @@ pub(crate) struct Admin {
     /// Address and port, or `off`. Every client that reaches it can read the metrics: keep it on the loopback
     /// address or a network of your own.
     pub listen: String,
+    /// Names by which the admin address may be asked, as `metrics.example.com`: what a browser, a reverse proxy or
+    /// Prometheus writes in `Host`, without a port. IP addresses, `localhost` and `server.name` need not be listed.
+    #[schemars(length(max = 100))]
+    pub hosts: Vec<String>,
     /// File of the token that `/api/v1/` asks for. It is made at the first start. A terminal shows its
     /// token then, if the log is text. To have another one, write it there, or remove the file, and start again.
     #[schemars(extend("x-default" = "`admin.token` in `server.data_dir`"))]
@@ -719,6 +723,7 @@ impl Default for Admin {
     fn default() -> Self {
         Self {
             listen: "127.0.0.1:8080".to_owned(),
+            hosts: Vec::new(),
             token_file: None,
             cpu_split: false,
         }

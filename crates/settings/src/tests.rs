@@ -526,6 +526,8 @@ fn a_whole_file() {
     );
     assert_eq!(shell.nameservers, ["192.0.2.53:53".parse().expect("address")]);
     assert_eq!(shell.admin, None);
+    let hosts: Vec<&str> = shell.admin_hosts.iter().map(|host| &**host).collect();
+    assert_eq!(hosts, ["sip.example.com", "metrics.example.com"]);
     assert_eq!(shell.admin_token, Path::new("/etc/trapezoid/token"));
     assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
 }

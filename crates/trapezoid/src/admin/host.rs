@@ -1,33 +1,52 @@
-//! Which names the admin address answers to. A page in a browser on this machine could else have its own name
-//! lead to the loopback address, and read what is shown here as its own (DNS rebinding).
+//! Which hosts a request to the admin address may name. Otherwise a web page could have its own name lead to that
+//! address, and read the pages there as its own (DNS rebinding). The browser then writes the page's name in `Host`.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use parking_lot::RwLock;
 
-/// On the loopback: 421 (RFC 9110 §15.5.20) to what names neither an address nor `localhost`.
-pub(super) async fn check(request: Request, next: Next) -> Response {
+/// `server.name` and `admin.hosts`. Copies are of the same list, which a reload replaces.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct HostNames(Arc<RwLock<Vec<Box<str>>>>);
+
+impl HostNames {
+    /// Takes these names in place of the old ones. They are in lower case and have no final dot.
+    pub(crate) fn replace(&self, names: &[Box<str>]) {
+        *self.0.write() = names.to_vec();
+    }
+
+    /// Whether `host`, with or without a port, is an address, `localhost` or one of the names. An address is no name that
+    /// leads elsewhere.
+    fn allows(&self, host: &str) -> bool {
+        let name = match host.rsplit_once(':') {
+            Some((name, port)) if port.bytes().all(|c| c.is_ascii_digit()) => name,
+            _ => host,
+        };
+        let address = name.trim_start_matches('[').trim_end_matches(']');
+        let name = name.trim_end_matches('.').to_ascii_lowercase();
+        address.parse::<IpAddr>().is_ok()
+            || name == "localhost"
+            || name.ends_with(".localhost")
+            || self.0.read().iter().any(|known| **known == *name)
+    }
+}
+
+/// Responds 421 (RFC 9110 §15.5.20) to a request with another host.
+pub(super) async fn check(State(names): State<HostNames>, request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST);
     let named = host.and_then(|value| value.to_str().ok());
     // HTTP/1.0 needs none, and no browser speaks that.
-    if host.is_none() || named.is_some_and(is_own) {
+    if host.is_none() || named.is_some_and(|host| names.allows(host)) {
         return next.run(request).await;
     }
-    let text = "this address answers where Host is an address or localhost only; see admin.listen\n";
+    let text = "Host must be an IP address, localhost, server.name or one of admin.hosts; \
+                to ask this address by another name, add the name to admin.hosts and reload\n";
     (StatusCode::MISDIRECTED_REQUEST, text).into_response()
-}
-
-fn is_own(host: &str) -> bool {
-    let name = match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|c| c.is_ascii_digit()) => name,
-        _ => host,
-    };
-    let address = name.trim_start_matches('[').trim_end_matches(']');
-    let name = name.trim_end_matches('.').to_ascii_lowercase();
-    address.parse::<IpAddr>().is_ok() || name == "localhost" || name.ends_with(".localhost")
 }
 
 #[cfg(test)]
@@ -35,7 +54,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_and_localhost_are_our_own() {
+    fn addresses_localhost_and_listed_names_are_our_own() {
+        let names = HostNames::default();
+        names.replace(&["sip.example.org".into(), "metrics".into()]);
+        let is_own = |host: &str| names.allows(host);
         for host in [
             "127.0.0.1",
             "127.0.0.1:8080",
@@ -45,6 +67,9 @@ mod tests {
             "LocalHost.:8080",
             "a.localhost:1",
             "192.0.2.1:8080",
+            "sip.example.org",
+            "SIP.example.org.:8080",
+            "metrics:9090",
         ] {
             assert!(is_own(host), "{host}");
         }
@@ -53,9 +78,14 @@ mod tests {
             "example.com:8080",
             "localhost.example.com",
             "127.0.0.1.example.com",
+            "example.org",
+            "a.sip.example.org",
+            "sip.example.org.evil.example",
             "",
         ] {
             assert!(!is_own(host), "{host}");
         }
+        names.replace(&["other".into()]);
+        assert!(is_own("other") && !is_own("metrics"));
     }
 }

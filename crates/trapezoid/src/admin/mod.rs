@@ -7,7 +7,7 @@ pub(crate) mod cpu_split;
 pub(crate) mod credentials;
 mod exposition;
 pub(crate) mod health;
-mod host;
+pub(crate) mod host;
 mod listener;
 pub(crate) mod metrics;
 mod openapi;
@@ -28,6 +28,7 @@ use axum::routing::get;
 
 use self::exposition::Format;
 use self::health::Health;
+use self::host::HostNames;
 use self::listener::Bounded;
 use self::metrics::Metrics;
 use self::token::Token;
@@ -52,6 +53,8 @@ pub(crate) struct Pages {
     pub credentials: Arc<dyn credentials::Credentials>,
     /// `/api/v1/cpu-split`.
     pub cpu: Arc<dyn cpu_split::CpuPages>,
+    /// By which names these pages may be asked.
+    pub hosts: HostNames,
     /// Opens `/api/v1/`.
     pub token: Token,
     /// `/api/v1/reload`.
@@ -78,14 +81,11 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 /// The listener cannot be watched.
 pub(crate) async fn serve(listener: TcpListener, pages: Pages) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let mut router = router(pages);
-    if listener.local_addr()?.ip().is_loopback() {
-        router = router.layer(axum::middleware::from_fn(host::check));
-    }
-    axum::serve(Bounded::new(listener), router).await
+    axum::serve(Bounded::new(listener), router(pages)).await
 }
 
 fn router(pages: Pages) -> Router {
+    let check = axum::middleware::from_fn_with_state(pages.hosts.clone(), host::check);
     let pages = Arc::new(pages);
     Router::new()
         .nest("/api/v1", api::router(&pages))
@@ -97,6 +97,7 @@ fn router(pages: Pages) -> Router {
         .route("/health/live", get(live))
         .route("/health/ready", get(ready))
         .with_state(pages)
+        .layer(check)
 }
 
 async fn metrics_page(State(pages): State<Arc<Pages>>, uri: Uri, headers: HeaderMap) -> impl IntoResponse {
@@ -149,7 +150,7 @@ fn json(status: StatusCode, body: &serde_json::Value) -> impl IntoResponse + use
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
-    use std::net::TcpStream;
+    use std::net::{Ipv4Addr, TcpStream};
 
     use sip_core::dispatcher::Group;
     use tokio::runtime::Runtime;
@@ -242,19 +243,31 @@ mod tests {
         ask(address, &format!("GET {path}"), "", "")
     }
 
-    /// Serves HTTP while the runtime lives; nobody reloads.
+    /// Serves HTTP while the runtime lives, without reloads.
     pub(super) fn start(health: &Arc<Health>, groups: &[Group]) -> (Runtime, SocketAddr) {
         start_with(health, groups, Reloads::new().0)
     }
 
-    /// The same, with somebody who may reload.
+    /// The same, with reloads.
     pub(super) fn start_with(
         health: &Arc<Health>,
         groups: &[Group],
         reloads: Reloads,
     ) -> (Runtime, SocketAddr) {
-        let listener = bind("127.0.0.1:0".parse().expect("address")).expect("binds");
+        start_at("127.0.0.1:0", health, groups, reloads)
+    }
+
+    /// The same at this address. It may be asked by the name `sip.example.org`.
+    fn start_at(
+        listen: &str,
+        health: &Arc<Health>,
+        groups: &[Group],
+        reloads: Reloads,
+    ) -> (Runtime, SocketAddr) {
+        let listener = bind(listen.parse().expect("address")).expect("binds");
         let address = listener.local_addr().expect("address");
+        let hosts = HostNames::default();
+        hosts.replace(&["sip.example.org".into()]);
         let pages = Pages {
             health: Arc::clone(health),
             metrics: Metrics::new(Arc::new(Nothing)),
@@ -263,6 +276,7 @@ mod tests {
             registrations: Arc::new(registrations::tests::Sample(crate::registrations::tests::sample())),
             credentials: Arc::new(NoStore),
             cpu: Arc::new(Idle::default()),
+            hosts,
             token: Token::of(TOKEN),
             reloads,
             workers: 3,
@@ -325,13 +339,23 @@ mod tests {
     /// DNS rebinding: a web page has its own host name lead to this address, and would read the answer as its own.
     #[test]
     fn a_host_that_is_not_ours_is_refused() {
-        let (_runtime, address) = start(&Arc::new(Health::default()), &[]);
-        let mut stream = TcpStream::connect(address).expect("connects");
-        let rebound = "GET /metrics HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n";
-        stream.write_all(rebound.as_bytes()).expect("writes");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
-        assert!(answer.starts_with("HTTP/1.1 421"), "{answer}");
-        assert!(get(address, "/metrics").starts_with("HTTP/1.1 200"));
+        for listen in ["127.0.0.1:0", "0.0.0.0:0"] {
+            let (_runtime, address) = start_at(listen, &Arc::new(Health::default()), &[], Reloads::new().0);
+            let asked_by = |host: &str| {
+                let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, address.port())).expect("connects");
+                let request = format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+                stream.write_all(request.as_bytes()).expect("writes");
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).expect("an answer");
+                answer
+            };
+            let refused = asked_by("evil.example");
+            assert!(refused.starts_with("HTTP/1.1 421"), "{listen}: {refused}");
+            assert!(refused.contains("add the name to admin.hosts"), "{refused}");
+            for host in ["192.0.2.1:8080", "localhost", "sip.example.org:8080"] {
+                let allowed = asked_by(host);
+                assert!(allowed.starts_with("HTTP/1.1 200"), "{listen} {host}: {allowed}");
+            }
+        }
     }
 }

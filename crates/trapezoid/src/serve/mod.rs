@@ -39,6 +39,7 @@ use crate::abuse::{Abuse, Reports};
 use crate::admin::cpu_split::CpuPages;
 use crate::admin::credentials::Credentials;
 use crate::admin::health::Health;
+use crate::admin::host::HostNames;
 use crate::admin::metrics::{Metrics, Reading, Source};
 use crate::admin::registrations::RegistrationPages;
 use crate::admin::token::{self, Token};
@@ -251,6 +252,7 @@ fn serve_admin(
     let address = listener
         .local_addr()
         .map_err(|error| Failure::failed("the admin address", error))?;
+    readings.admin_hosts.replace(&loaded.shell.admin_hosts);
     let pages = Pages {
         health: Arc::clone(health),
         metrics: Metrics::new(Arc::<Readings>::clone(readings)),
@@ -259,6 +261,7 @@ fn serve_admin(
         registrations: Arc::<Readings>::clone(readings),
         credentials: Arc::<Readings>::clone(readings),
         cpu: Arc::<Readings>::clone(readings),
+        hosts: readings.admin_hosts.clone(),
         token,
         reloads,
         workers: loaded.core.workers,
@@ -352,6 +355,7 @@ struct Readings {
     tls: Arc<TlsFiles>,
     reloads: Arc<Counts>,
     cpu: Switch,
+    admin_hosts: HostNames,
 }
 
 impl Readings {
@@ -364,6 +368,7 @@ impl Readings {
             tls,
             reloads: Arc::default(),
             cpu: Switch::new(hub),
+            admin_hosts: HostNames::default(),
         }
     }
 }
@@ -533,6 +538,7 @@ impl Server<'_> {
         self.backends
             .set_lookup_deadline(lookup_deadline(merged.core.credentials_deadline_ms));
         self.backends.set_durability(merged.core.registrar.durability);
+        self.readings.admin_hosts.replace(&new.shell.admin_hosts);
         self.readings.abuse.reconfigure(new.shell.bans, &merged.core);
         let taken = self.hub.order(&Control::Reconfigure(Arc::clone(&merged.core)));
         self.logs.set(&new.shell.log);
