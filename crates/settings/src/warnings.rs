@@ -1,5 +1,7 @@
 //! What is allowed and may still not be meant: said at the start, by `trapezoid check`, and after a reload.
 
+use std::net::IpAddr;
+
 use sip_core::config::{self, Action, Config, Network, RelayTarget};
 use sip_core::transport::Transport;
 use sip_net::tls::ClientAuth;
@@ -94,6 +96,7 @@ fn trust(settings: &Settings, core: &Config, shell: &Shell, out: &mut Vec<String
                 .to_owned(),
         );
     }
+    behind_web_servers(core, out);
     let is_preloaded = settings.listen.iter().any(|listen| listen.preloaded_route);
     if is_preloaded && core.trust.is_empty() && core.trust_names.is_empty() {
         out.push("listen.preloaded_route has no effect without trust.peers".to_owned());
@@ -115,6 +118,47 @@ fn trust(settings: &Settings, core: &Config, shell: &Shell, out: &mut Vec<String
             listener.label
         ));
     }
+}
+
+/// Warns about trust in the loopback, if a listener for WebSockets is there: a web server in front gives its own address to
+/// all browsers. Without `origins` no network holds for that listener, which has a warning of its own.
+fn behind_web_servers(core: &Config, out: &mut Vec<String>) {
+    let is_behind = |listener: &&config::Listener| {
+        let is_websocket = matches!(listener.transport, Transport::Ws | Transport::Wss);
+        is_websocket && !listener.any_page && listener.address.ip().is_loopback()
+    };
+    for listener in core.listeners.iter().filter(is_behind) {
+        let ip = listener.address.ip();
+        let is_of_loopback = |network: &&Network| network.contains(ip) || is_loopback_like(network, ip);
+        let mut warn = |key: &str, network: &Network| {
+            out.push(format!(
+                "{key}: {}/{} does not hold for the clients of {} {}, as every client of a web server in front of it has \
+                 that address",
+                network.address,
+                network.prefix_len,
+                listener.transport.uri_name(),
+                listener.address
+            ));
+        };
+        for network in core.trust.iter().filter(is_of_loopback) {
+            warn("trust.peers", network);
+        }
+        for (i, rule) in core
+            .routes
+            .iter()
+            .enumerate()
+            .filter(|(_, rule)| rule.auth == Some(false))
+        {
+            for network in rule.when.source.iter().filter(is_of_loopback) {
+                warn(&format!("{}: when.source", rule_name(i)), network);
+            }
+        }
+    }
+}
+
+/// Whether the network is a part of the loopback, in the family of `ip`.
+fn is_loopback_like(network: &Network, ip: IpAddr) -> bool {
+    network.address.is_loopback() && network.address.is_ipv4() == ip.is_ipv4()
 }
 
 /// A rule by its path, as errors name it, and by its number, as the log does.

@@ -362,3 +362,57 @@ fn trust_by_certificates_and_pages() {
         assert_eq!(warnings, expected, "{listen}{rest}");
     }
 }
+
+/// A web server in front of a WebSocket listener at the loopback gives its own address to all browsers.
+#[test]
+fn trust_in_the_address_of_a_web_server() {
+    let listen = |transport: &str, address: &str, more: &str| {
+        format!(
+            "[[listen]]\ntransport = \"{transport}\"\naddress = \"{address}\"\n{more}\n[[domain]]\nname = \"a\"\n"
+        )
+    };
+    let origins = "origins = [\"https://a.example\"]";
+    let ws = || listen("ws", "127.0.0.1:5066", origins);
+    let peers = |text: &str| format!("[trust]\npeers = [\"{text}\"]\n");
+    let rule = |source: &str, auth: bool| {
+        format!(
+            "[[route]]\nwhen = {{ source = [\"{source}\"] }}\nauth = {auth}\ndo = {{ relay = \"location\" }}\n"
+        )
+    };
+    let warning = |what: &str, listener: &str| {
+        format!(
+            "{what} does not hold for the clients of {listener}, as every client of a web server in front of it has that \
+             address"
+        )
+    };
+    let of_v4 = |what: &str| Some(warning(what, "ws 127.0.0.1:5066"));
+    for (text, expected) in [
+        (ws() + &peers("127.0.0.0/8"), of_v4("trust.peers: 127.0.0.0/8")),
+        (ws() + &peers("127.0.0.2"), of_v4("trust.peers: 127.0.0.2/32")),
+        (ws() + &peers("96.0.0.0/3"), of_v4("trust.peers: 96.0.0.0/3")),
+        (
+            ws() + &rule("127.0.0.1", false),
+            of_v4("route[0] (rule 1): when.source: 127.0.0.1/32"),
+        ),
+        (ws() + &rule("127.0.0.1", true), None),
+        (ws() + &peers("10.0.0.0/8"), None),
+        (ws() + &rule("10.0.0.0/8", false), None),
+        (ws() + &peers("::1"), None),
+        (
+            listen("ws", "[::1]:5066", origins) + &peers("::1"),
+            Some(warning("trust.peers: ::1/128", "ws [::1]:5066")),
+        ),
+        (listen("ws", "[::1]:5066", origins) + &peers("127.0.0.1"), None),
+        (
+            listen("ws", "192.0.2.10:5066", origins) + &peers("127.0.0.1"),
+            None,
+        ),
+        (listen("udp", "127.0.0.1:5066", "") + &peers("127.0.0.1"), None),
+        // Another warning says it.
+        (listen("ws", "127.0.0.1:5066", "") + &peers("127.0.0.1"), None),
+    ] {
+        let warnings = valid(&text).warnings;
+        let about_it: Vec<&String> = warnings.iter().filter(|w| w.contains("does not hold")).collect();
+        assert_eq!(about_it, expected.iter().collect::<Vec<_>>(), "{text}");
+    }
+}
