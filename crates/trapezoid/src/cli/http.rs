@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// Longest that connecting and each read may take.
+/// Longest that connecting and each read of a page may take.
 const STEP: Duration = Duration::from_secs(5);
 /// Longest that all of it may take.
 const WHOLE: Duration = Duration::from_secs(20);
@@ -56,7 +56,8 @@ pub(super) fn ask(authority: &str, question: &Question<'_>) -> Result<(u16, Stri
     }
     let mut stream = connect(authority)?;
     let io = |error: std::io::Error| error.to_string();
-    stream.set_read_timeout(Some(STEP)).map_err(io)?;
+    // What is removed is on disk before the answer comes, and a disk may be busy.
+    stream.set_read_timeout(Some(WHOLE)).map_err(io)?;
     stream.set_write_timeout(Some(STEP)).map_err(io)?;
     let length = body.len();
     let request = zeroize::Zeroizing::new(format!(

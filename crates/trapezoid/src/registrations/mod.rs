@@ -31,9 +31,9 @@ const LOOKS: usize = 65_536;
 /// Bytes of the texts on one page. It ends before the address-of-record that would exceed them.
 const PAGE_BYTES: usize = 2 << 20;
 
-/// How long the store may take to write a removal. The workers give it as long, but for what the answer to the
-/// command line may take.
-const SAVE_DEADLINE: Duration = Duration::from_secs(4);
+/// How long the store may take to write a removal. It is longer than for a REGISTER, as an operator waits where a phone
+/// retransmits, and shorter than the command line waits.
+const SAVE_DEADLINE: Duration = Duration::from_secs(12);
 
 /// One binding, and whose it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
