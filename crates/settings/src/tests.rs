@@ -159,6 +159,13 @@ const WRONG: &[(&str, &[&str])] = &[
             "f:2: domain[0].name: the value is not a domain name; write it as \"example.com\", without \"sip:\" and port",
         ],
     ),
+    (
+        "[admin]\nhosts = [\"http://metrics\", \"metrics\", \"metrics:9090\"]\n",
+        &[
+            "f:2: admin.hosts[0]: \"http://metrics\" is not a host name; write it as \"metrics.example.com\", without \"http://\" and port",
+            "f:2: admin.hosts[2]: \"metrics:9090\" is not a host name; write it as \"metrics.example.com\", without \"http://\" and port",
+        ],
+    ),
     // What the file says is shown without its control characters.
     (
         "[[group]]\nname = \"a\\u0085b\"\nmembers = [{ uri = \"sip:192.0.2.1\" }]\n[[route]]\ndo = { relay = \"group:far\" }\n",
@@ -534,6 +541,23 @@ fn the_shell_of_a_whole_file() {
     let hosts: Vec<&str> = shell.admin_hosts.iter().map(|host| &**host).collect();
     assert_eq!(hosts, ["sip.example.com", "metrics.example.com"]);
     assert_eq!(shell.admin_token, Path::new("/etc/trapezoid/token"));
+}
+
+/// Names by which the admin address may be asked, besides those by which it always may.
+#[test]
+fn names_of_the_admin_address() {
+    let names = |text: &str| -> Vec<String> {
+        let hosts = valid(text).shell.admin_hosts;
+        hosts.into_iter().map(String::from).collect()
+    };
+    let listed = "[admin]\nhosts = [\"Metrics.example.com.\", \"[2001:db8::1]\", \"prometheus\"]\n";
+    assert_eq!(names(listed), ["metrics.example.com", "prometheus"]);
+    let with_name = format!("[server]\nname = \"SIP.example.com\"\n{listed}");
+    assert_eq!(
+        names(&with_name),
+        ["sip.example.com", "metrics.example.com", "prometheus"]
+    );
+    assert!(names("").is_empty());
 }
 
 #[test]
