@@ -17,9 +17,9 @@ pub mod codec;
 mod expiry_ring;
 pub(crate) mod recent;
 mod removal;
+mod rollback;
 pub mod shard;
 mod tally;
-mod undo;
 
 /// One contact of an address-of-record (RFC 3261 §10, RFC 3327, RFC 5626).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,7 +127,7 @@ pub struct AorRecord {
     /// ([`AorRecord::changed`]), so that a record made anew after its deletion wins over the old.
     pub version: u64,
     /// What was removed and taken back lately. Known in memory only, and no part of the encoding.
-    pub lately: RecentChanges,
+    pub recent: RecentChanges,
 }
 
 impl AorRecord {
@@ -171,7 +171,7 @@ impl AorRecord {
             binding.received.conn = None;
             lost += 1;
         }
-        self.lately.forget_conn(conn);
+        self.recent.forget_conn(conn);
         lost
     }
 

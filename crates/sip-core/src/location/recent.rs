@@ -8,7 +8,7 @@
 //! that removed it (where that has another Call-ID, with its own), with the second at which it is to be
 //! forgotten as its end, and with the version of the removal; without one, where it was not there.
 //!
-//! What could not be stored is taken back ([`super::undo`]), which needs to know of removals too, and what
+//! What could not be stored is taken back ([`super::rollback`]), which needs to know of removals too, and what
 //! earlier changes had been before they were taken back.
 //!
 //! **What happens at the bounds.** The oldest is forgotten; a copy of its REGISTER that comes still
@@ -43,12 +43,12 @@ pub struct RecentChanges {
     /// Bindings that were removed.
     pub(super) removed: Vec<Binding>,
     /// Changes that were taken back while later ones stood.
-    pub(super) undone: Vec<Undone>,
+    pub(super) rolled_back: Vec<RolledBack>,
 }
 
 /// A change that was taken back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Undone {
+pub(super) struct RolledBack {
     /// Of the record, that the change had made.
     pub(super) version: u64,
     /// What it had replaced or removed.
@@ -57,7 +57,7 @@ pub(super) struct Undone {
     pub(super) until_unix_s: u64,
 }
 
-impl Undone {
+impl RolledBack {
     fn bytes(&self) -> usize {
         size_of::<Self>() + self.lost.iter().map(Binding::bytes).sum::<usize>()
     }
@@ -84,19 +84,23 @@ impl RecentChanges {
         self.removed.len()
     }
 
-    pub(super) fn note_undone(&mut self, undone: Undone) {
-        while self.undone.len() >= MOST_OF_ONE
-            || (!self.undone.is_empty()
-                && self.undone.iter().map(Undone::bytes).sum::<usize>() + undone.bytes() > MOST_BYTES_OF_ONE)
+    pub(super) fn note_rolled_back(&mut self, rolled_back: RolledBack) {
+        while self.rolled_back.len() >= MOST_OF_ONE
+            || (!self.rolled_back.is_empty()
+                && self.rolled_back.iter().map(RolledBack::bytes).sum::<usize>() + rolled_back.bytes()
+                    > MOST_BYTES_OF_ONE)
         {
-            self.undone.remove(0);
+            self.rolled_back.remove(0);
         }
-        self.undone.push(undone);
+        self.rolled_back.push(rolled_back);
     }
 
     /// The connection has closed.
     pub(super) fn forget_conn(&mut self, conn: ConnId) {
-        let lost = self.undone.iter_mut().flat_map(|undone| &mut undone.lost);
+        let lost = self
+            .rolled_back
+            .iter_mut()
+            .flat_map(|rolled_back| &mut rolled_back.lost);
         for binding in self.removed.iter_mut().chain(lost) {
             if binding.received.conn == Some(conn) {
                 binding.received.conn = None;
@@ -107,21 +111,24 @@ impl RecentChanges {
     /// Bytes that it takes.
     fn bytes(&self) -> usize {
         let removed = self.removed.iter().map(Binding::bytes);
-        let undone = self.undone.iter().map(Undone::bytes);
-        size_of::<Self>() + removed.sum::<usize>() + undone.sum::<usize>()
+        let rolled_back = self.rolled_back.iter().map(RolledBack::bytes);
+        size_of::<Self>() + removed.sum::<usize>() + rolled_back.sum::<usize>()
     }
 
     /// Forgets what ends until then.
     fn forget(&mut self, until_unix_s: u64) {
         self.removed
             .retain(|binding| binding.expires_unix_s > until_unix_s);
-        self.undone.retain(|undone| undone.until_unix_s > until_unix_s);
+        self.rolled_back
+            .retain(|rolled_back| rolled_back.until_unix_s > until_unix_s);
     }
 
     /// The second at which all of it may be forgotten; `None`: there is nothing.
     fn end(&self) -> Option<u64> {
         let removed = self.removed.iter().map(|b| b.expires_unix_s);
-        removed.chain(self.undone.iter().map(|u| u.until_unix_s)).max()
+        removed
+            .chain(self.rolled_back.iter().map(|u| u.until_unix_s))
+            .max()
     }
 }
 
@@ -149,7 +156,7 @@ impl AorRecord {
 
     fn note_removed(&mut self, binding: Binding, now_unix_ms: u64) {
         let now = now_unix_ms / 1000;
-        let removed = &mut self.lately.removed;
+        let removed = &mut self.recent.removed;
         removed.retain(|b| b.expires_unix_s > now);
         let bytes = |removed: &[Binding]| removed.iter().map(Binding::bytes).sum::<usize>();
         while removed.len() >= MOST_OF_ONE
@@ -196,8 +203,8 @@ impl Memory {
     }
 
     /// From now on this is remembered of `aor`.
-    pub(super) fn set(&mut self, aor: &[u8], lately: RecentChanges) {
-        let Some(until) = lately.end() else {
+    pub(super) fn set(&mut self, aor: &[u8], recent: RecentChanges) {
+        let Some(until) = recent.end() else {
             // Its place in the order finds nothing.
             self.take(aor);
             return;
@@ -205,7 +212,7 @@ impl Memory {
         self.order.push_back((until, aor.into()));
         self.bytes += entry_bytes(aor);
         self.take(aor);
-        self.put(aor.into(), lately);
+        self.put(aor.into(), recent);
         // The newest stays, however large.
         while self.order.len() > MOST || (self.bytes > MOST_BYTES && self.order.len() > 1) {
             self.forget_first();
@@ -232,15 +239,15 @@ impl Memory {
         }
     }
 
-    fn put(&mut self, aor: Box<[u8]>, lately: RecentChanges) {
-        self.bytes += entry_bytes(&aor) + lately.bytes();
-        self.records.insert(aor, lately);
+    fn put(&mut self, aor: Box<[u8]>, recent: RecentChanges) {
+        self.bytes += entry_bytes(&aor) + recent.bytes();
+        self.records.insert(aor, recent);
     }
 
     fn take(&mut self, aor: &[u8]) -> Option<RecentChanges> {
-        let lately = self.records.remove(aor)?;
-        self.bytes -= entry_bytes(aor) + lately.bytes();
-        Some(lately)
+        let recent = self.records.remove(aor)?;
+        self.bytes -= entry_bytes(aor) + recent.bytes();
+        Some(recent)
     }
 }
 
@@ -267,7 +274,7 @@ mod tests {
     fn removals(bindings: Vec<Binding>) -> RecentChanges {
         RecentChanges {
             removed: bindings,
-            undone: Vec::new(),
+            rolled_back: Vec::new(),
         }
     }
 
@@ -277,14 +284,14 @@ mod tests {
             steps in prop::collection::vec((0u8..6, record(), any::<bool>(), 0..4_000_000_000u64), 0..40),
         ) {
             let mut memory = Memory::new();
-            for (key, record, is_undone, now) in steps {
-                let mut lately = memory.of(&[key]);
-                if is_undone {
-                    lately.note_undone(Undone { version: 1, lost: record.bindings, until_unix_s: now });
+            for (key, record, is_rolled_back, now) in steps {
+                let mut recent = memory.of(&[key]);
+                if is_rolled_back {
+                    recent.note_rolled_back(RolledBack { version: 1, lost: record.bindings, until_unix_s: now });
                 } else {
-                    lately.removed = record.bindings;
+                    recent.removed = record.bindings;
                 }
-                memory.set(&[key], lately);
+                memory.set(&[key], recent);
                 prop_assert_eq!(memory.bytes, counted(&memory));
                 memory.forget(now / 2);
                 prop_assert_eq!(memory.bytes, counted(&memory));
@@ -308,7 +315,7 @@ mod tests {
                 record.remember_absent(binding(n, length), 1_000);
             }
             assert_eq!(
-                (record.lately.removed[0].updated, record.lately.removed.len()),
+                (record.recent.removed[0].updated, record.recent.removed.len()),
                 (1_000, most)
             );
             for n in 0..1_000 {
@@ -316,21 +323,21 @@ mod tests {
             }
             assert!(
                 record
-                    .lately
+                    .recent
                     .removed
                     .iter()
                     .all(|removal| removal.updated == 2_000)
             );
             for version in 0..1_000 {
                 let lost = alloc::vec![binding(0, length)];
-                record.lately.note_undone(Undone {
+                record.recent.note_rolled_back(RolledBack {
                     version,
                     lost,
                     until_unix_s: 1,
                 });
             }
-            assert!(record.lately.bytes() < 2 * MOST_BYTES_OF_ONE + 1_000);
-            assert_eq!(record.lately.undone.last().map(|u| u.version), Some(999));
+            assert!(record.recent.bytes() < 2 * MOST_BYTES_OF_ONE + 1_000);
+            assert_eq!(record.recent.rolled_back.last().map(|u| u.version), Some(999));
         }
     }
 

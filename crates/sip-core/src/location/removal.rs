@@ -163,7 +163,7 @@ mod tests {
         let is_behind = |cseq, seconds| {
             let now = NOW_MS / 1000 + seconds;
             record
-                .lately
+                .recent
                 .is_behind_removal(&of.call_id, cseq, now, |b| b.contact == of.contact)
         };
         assert!(is_behind(of.cseq, 0) && is_behind(of.cseq, 36));

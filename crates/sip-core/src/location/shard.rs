@@ -129,7 +129,7 @@ pub struct Shard {
     /// The highest version among records that were removed: a record made anew starts there, so
     /// that its write wins over the one that deleted it even if the wall clock is set back.
     floor: u64,
-    lately: Memory,
+    recent: Memory,
     /// Reused for encoding.
     scratch: Vec<u8>,
 }
@@ -161,7 +161,7 @@ impl Shard {
             tally: Tally::new(),
             block_bytes: 0,
             floor: 0,
-            lately: Memory::new(),
+            recent: Memory::new(),
             scratch: Vec::new(),
         }
     }
@@ -205,11 +205,11 @@ impl Shard {
             },
         };
         let before = by_transport(&record);
-        let lately = self.lately.of(aor);
-        record.lately.clone_from(&lately);
+        let recent = self.recent.of(aor);
+        record.recent.clone_from(&recent);
         let result = f(&mut record);
-        if record.lately != lately {
-            self.lately.set(aor, core::mem::take(&mut record.lately));
+        if record.recent != recent {
+            self.recent.set(aor, core::mem::take(&mut record.recent));
         }
         self.store(slot, hash, aor, before, &record);
         result
@@ -273,7 +273,7 @@ impl Shard {
         mut changed: impl FnMut(&[u8], &AorRecord),
     ) -> Swept {
         let now_unix_s = now_unix_ms / 1000;
-        self.lately.forget(now_unix_s);
+        self.recent.forget(now_unix_s);
         let mut swept = Swept::default();
         while swept.visited < budget {
             let Some(slot) = self.ends.take_due(now_unix_s) else {

@@ -352,7 +352,7 @@ impl<'a> Registration<'a> {
     fn is_behind_removal(&self, record: &AorRecord, contact: &NewContact<'a>) -> bool {
         let names = |b: &Binding| contact.names(b);
         record
-            .lately
+            .recent
             .is_behind_removal(self.call_id, self.cseq, self.now.unix_s(), names)
     }
 

@@ -337,7 +337,7 @@ fn a_removal_of_what_is_not_there_is_a_removal_too() {
     for at in [0, 36] {
         assert_eq!(register(&mut record, at, "c", 5, removal), repeated(""));
     }
-    assert_eq!(record.lately.removed_bindings(), 2);
+    assert_eq!(record.recent.removed_bindings(), 2);
     for contact in ["Contact: <sip:b@h>", "Contact: <sip:a@h>"] {
         assert_eq!(register(&mut record, 36, "c", 4, contact), refused(500));
     }

@@ -274,7 +274,7 @@ impl Engine {
         self.write_reply(&mut response, &request.message, request.flow, reply);
         let lost_len = applied.lost.as_ref().map_or(0, |lost| lost.len());
         if !self.may_park(bytes.len() + response.len() + lost_len) {
-            self.undo(aor, applied.lost.as_deref(), applied.version, false);
+            self.roll_back(aor, applied.lost.as_deref(), applied.version, false);
             self.refuse(request, progress.server, Status::NO_ROOM_TO_WAIT);
             return;
         }
@@ -311,20 +311,20 @@ impl Engine {
     /// were"). If the store `was_asked`, the record is written again: a write that only came too late
     /// must not outlive its refusal. So it is if a later change, which the store was asked to save,
     /// contains this one.
-    pub(crate) fn undo(&mut self, aor: &[u8], lost: Option<&[u8]>, version: u64, was_asked: bool) {
+    pub(crate) fn roll_back(&mut self, aor: &[u8], lost: Option<&[u8]>, version: u64, was_asked: bool) {
         let Some(lost) = lost.and_then(|lost| codec::decode(lost).ok()) else {
             return;
         };
         let now = self.now;
-        let mut undone = None;
+        let mut rolled_back = None;
         self.shared.update_bindings(aor, &mut |record: &mut AorRecord| {
             let was_last = record.version == version;
             if record.rollback(&lost.bindings, version, now.unix_s()) {
                 record.changed(now.unix_ms);
-                undone = (was_asked || !was_last).then(|| (encoded(record), record.version));
+                rolled_back = (was_asked || !was_last).then(|| (encoded(record), record.version));
             }
         });
-        if let Some((record, version)) = undone {
+        if let Some((record, version)) = rolled_back {
             let kind = QueryKind::SaveBindings {
                 aor: Box::from(aor),
                 record,

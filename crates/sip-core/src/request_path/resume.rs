@@ -63,7 +63,7 @@ impl Engine {
                 let ok = if matches!(answer, Some(Answer::Saved(Ok(())))) {
                     self.answer_to_stored(&parked, &aor, version, ok)
                 } else {
-                    self.undo(&aor, lost.as_deref(), version, true);
+                    self.roll_back(&aor, lost.as_deref(), version, true);
                     None
                 };
                 match ok {

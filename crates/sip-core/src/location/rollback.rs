@@ -10,7 +10,7 @@
 
 use alloc::vec::Vec;
 
-use super::recent::{REMEMBERED_S, Undone};
+use super::recent::{REMEMBERED_S, RolledBack};
 use super::{AorRecord, Binding};
 
 impl AorRecord {
@@ -47,7 +47,7 @@ impl AorRecord {
                 Some(back)
             })
             .collect();
-        let undone = !replaced.is_empty() || !removed.is_empty();
+        let rolled_back = !replaced.is_empty() || !removed.is_empty();
         // From the end, so that places stay what they are.
         let mut moved = Vec::new();
         for (at, old) in replaced.into_iter().rev() {
@@ -63,15 +63,15 @@ impl AorRecord {
         for old in removed.into_iter().rev().chain(moved) {
             self.put_back(old);
         }
-        self.lately.removed.retain(|removal| !is_made(removal));
+        self.recent.removed.retain(|removal| !is_made(removal));
         if !was_last {
-            self.lately.note_undone(Undone {
+            self.recent.note_rolled_back(RolledBack {
                 version,
                 lost: lost.to_vec(),
                 until_unix_s: now_unix_s.saturating_add(REMEMBERED_S),
             });
         }
-        undone
+        rolled_back
     }
 
     /// What was there of this binding before the change to `version`, which found `lost`; had those
@@ -80,29 +80,32 @@ impl AorRecord {
         let (mut lost, mut version) = (lost, version);
         loop {
             let is_it = |old: &&Binding| old.updated != version && old.is_same(of);
-            let undone = self
-                .lately
-                .undone
+            let rolled_back = self
+                .recent
+                .rolled_back
                 .iter()
-                .filter(|undone| undone.version < version);
+                .filter(|rolled_back| rolled_back.version < version);
             let beneath = match lost.iter().find(is_it) {
-                Some(old) => match undone.clone().find(|undone| undone.version == old.updated) {
+                Some(old) => match rolled_back
+                    .clone()
+                    .find(|rolled_back| rolled_back.version == old.updated)
+                {
                     None => return Some(old.clone()),
                     made_it => made_it,
                 },
                 // None was there: perhaps as one of those had removed it, and none that stands.
-                None => undone
-                    .filter(|undone| undone.lost.iter().any(|old| old.is_same(of)))
-                    .max_by_key(|undone| undone.version)
-                    .filter(|undone| !self.was_removed(of, undone.version, version)),
+                None => rolled_back
+                    .filter(|rolled_back| rolled_back.lost.iter().any(|old| old.is_same(of)))
+                    .max_by_key(|rolled_back| rolled_back.version)
+                    .filter(|rolled_back| !self.was_removed(of, rolled_back.version, version)),
             };
-            (lost, version) = beneath.map(|undone| (&*undone.lost, undone.version))?;
+            (lost, version) = beneath.map(|rolled_back| (&*rolled_back.lost, rolled_back.version))?;
         }
     }
 
     /// The last removal of the binding.
     fn removal_of(&self, binding: &Binding) -> Option<&Binding> {
-        let removals = self.lately.removed.iter();
+        let removals = self.recent.removed.iter();
         removals
             .filter(|removal| removal.is_same(binding))
             .max_by_key(|removal| removal.updated)
@@ -110,7 +113,7 @@ impl AorRecord {
 
     /// Whether the binding was removed between these versions.
     fn was_removed(&self, binding: &Binding, from: u64, to: u64) -> bool {
-        let mut removals = self.lately.removed.iter();
+        let mut removals = self.recent.removed.iter();
         removals.any(|removal| removal.is_same(binding) && from < removal.updated && removal.updated < to)
     }
 
