@@ -94,7 +94,10 @@ fn an_operators_account_changes_what_the_servers_may_only_read() {
     let address = format!("{}:{}/{}", database.host(), database.port(), database.name());
     let dir = at(&format!("mysql://{reader}:r@{address}"));
     let (code, _, text) = run(dir.path(), &["add", "bob", "--password-stdin"]);
-    assert!(code == 1 && text.contains("denied"), "{text}");
+    assert!(
+        code == 1 && text.contains("denied") && text.contains("into subscribers.admin_url"),
+        "{text}"
+    );
     let config = dir.path().join("t.toml");
     let text = std::fs::read_to_string(&config).expect("there");
     let keyed = |key: &str| text.replace("[subscribers]\n", &format!("[subscribers]\n{key}\n"));

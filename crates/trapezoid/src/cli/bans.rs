@@ -95,8 +95,16 @@ fn list(args: &List) -> Result<(), Failure> {
     if args.json {
         return print(&format!("{}\n", answer["bans"]));
     }
-    let bans = answer["bans"].as_array().into_iter().flatten();
-    print(&bans.map(|ban| format!("{}\n", line(ban))).collect::<String>())
+    let bans = answer["bans"].as_array().map_or(&[][..], Vec::as_slice);
+    if bans.is_empty() {
+        say("no bans");
+    }
+    print(
+        &bans
+            .iter()
+            .map(|ban| format!("{}\n", line(ban)))
+            .collect::<String>(),
+    )
 }
 
 /// One ban in words.

@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 use super::{ConfigOption, Failure, configuration, print, say};
 use crate::machine;
 use crate::serve::data_dir;
-use settings::Loaded;
+use settings::{AdminTable, Loaded};
 
 /// Longest password, bytes.
 const MAX_PASSWORD: usize = 1024;
@@ -88,7 +88,8 @@ fn with_password(args: &WithPassword, done: &str, write: Write) -> Result<(), Fa
     } else {
         ask_for_password()?
     };
-    write(&mut table, user, &name, &realm, password.as_bytes()).map_err(failure)?;
+    write(&mut table, user, &name, &realm, password.as_bytes())
+        .map_err(|error| failure_to_write(&loaded, error))?;
     say(&format!("{done} {user}@{name}"));
     Ok(())
 }
@@ -97,7 +98,9 @@ fn del(args: &Del) -> Result<(), Failure> {
     let loaded = read_configuration(&args.config)?;
     let (user, domain) = subscriber(&args.name, &loaded.core)?;
     let name = String::from_utf8_lossy(&domain.name).into_owned();
-    open(&loaded)?.delete(user, &name).map_err(failure)?;
+    open(&loaded)?
+        .delete(user, &name)
+        .map_err(|error| failure_to_write(&loaded, error))?;
     say(&format!("deleted {user}@{name}"));
     Ok(())
 }
@@ -140,6 +143,25 @@ fn open(loaded: &Loaded) -> Result<SubscriberTable, Failure> {
         data_dir::create(&loaded.shell.data_dir)?;
     }
     SubscriberTable::open(table).map_err(failure)
+}
+
+/// What went wrong with a change, and the remedy if the account of the server may only read.
+fn failure_to_write(loaded: &Loaded, error: SubscriberError) -> Failure {
+    let has_own_account =
+        loaded.shell.admin_table != AdminTable::At(Box::new(loaded.shell.subscribers.clone()));
+    match failure(error) {
+        Failure::Failed(text) if !has_own_account && is_forbidden(&text) => Failure::Failed(format!(
+            "{text}; if the server's account may only read, write the URL of one that may change the table into \
+             subscribers.admin_url"
+        )),
+        failure @ (Failure::Failed(_) | Failure::Usage(_)) => failure,
+    }
+}
+
+/// Whether a database server says that its account lacks a right: MySQL and MariaDB, or PostgreSQL.
+fn is_forbidden(text: &str) -> bool {
+    let text = text.to_ascii_lowercase();
+    text.contains("command denied") || text.contains("permission denied")
 }
 
 /// What went wrong and whose fault it is.
