@@ -1,11 +1,7 @@
 //! What a message costs in the core: parsing, routing and forwarding, without any IO.
 //!
 //! - `cargo bench -p sip-core --bench forward` (add `--profile fast` while developing).
-//! - Instructions, exactly and on any machine, of the core alone: build the example with `cargo
-//!   build --release -p sip-core --example forward` and run `valgrind --tool=callgrind
-//!   --toggle-collect='*Endpoint::handle_message*' target/release/examples/forward invite 10000`
-//!   (or `stateless`, `stateful`), divided by the number; `callgrind_annotate` shows where they
-//!   are spent.
+//! - Instructions, exactly and on any machine, of the core alone: `cargo xtask instructions`.
 //!
 //! The INVITE has 14 header fields and about 800 bytes. A call is six messages: INVITE, 180, 200,
 //! ACK, BYE, 200; making them in the place of both ends is part of a call's figure here, and not
