@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use crate::clock::Micros;
 use crate::message::View;
-use crate::network::node::NodeId;
+use crate::node::NodeId;
 
 /// Who a node is.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,3 +1,6 @@
-//! The location journal on a simulated disk.
+//! The simulator itself: a module for each subject.
 
+mod forks;
+mod mutants;
+mod seeds;
 mod store;

@@ -1,7 +1,8 @@
 //! What servers may send at all.
 
 use super::super::phone::ASSERTED;
-use super::{Case, Violation};
+use super::Case;
+use crate::checker::Violation;
 
 pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
     let mut found = Vec::new();

@@ -10,12 +10,8 @@ use sip_core::dispatcher::{Distribution, Group, Local, MarkPolicy, Member};
 use sip_core::limits::Limits;
 use sip_core::transport::{NextHop, Transport};
 
-use super::super::node::NodeId;
-use super::super::scenario::{
-    AuthPlan, Challenges, DOMAINS, DurabilityPlan, GATEWAY_USER, NextPlan, Scenario, ServerPlan, Sharing,
-};
-use super::super::{GATEWAY, SERVER_NET, gateways, phone_ip, server_ip};
-use crate::clock::MS;
+use super::super::scenario::{AuthPlan, DOMAINS, DurabilityPlan, NextPlan, Scenario, ServerPlan};
+use super::super::{GATEWAY, SERVER_NET, server_ip};
 
 /// Port of SIP over UDP and TCP.
 pub const SIP_PORT: u16 = 5060;
@@ -52,12 +48,7 @@ pub fn config(scenario: &Scenario, server: usize) -> Config {
     let ip = server_ip(server);
     Config {
         destinations: Destinations::default(),
-        abuse: plan.limit.map_or_else(Abuse::default, |limit| Abuse {
-            rate: limit.rate,
-            burst: limit.burst,
-            sources: 64,
-            ..Abuse::default()
-        }),
+        abuse: Abuse::default(),
         server_header: Box::default(),
         listeners: LISTENERS
             .iter()
@@ -69,7 +60,7 @@ pub fn config(scenario: &Scenario, server: usize) -> Config {
             .map(|number| domain(plan, number))
             .collect(),
         routes: routes(scenario, server),
-        groups: groups(scenario, server),
+        groups: vec![gateways()],
         state: if plan.stateful {
             StateMode::Transaction
         } else {
@@ -123,12 +114,7 @@ fn domain(plan: &ServerPlan, number: usize) -> Domain {
         auth: AuthPolicy {
             realm: text(domain_name(number)),
             methods: methods.iter().map(|method| Box::from(*method)).collect(),
-            algorithms: match plan.challenges {
-                Challenges::Sha256AndMd5 => vec![Algorithm::Sha256, Algorithm::Md5],
-                Challenges::Md5 => vec![Algorithm::Md5],
-                Challenges::Sha256 => vec![Algorithm::Sha256],
-                Challenges::Sha512AndMd5 => vec![Algorithm::Sha512_256, Algorithm::Md5],
-            },
+            algorithms: vec![Algorithm::Sha256, Algorithm::Md5],
             nonce_lifetime_s: 60,
             strict_uri: false,
         },
@@ -145,15 +131,11 @@ fn network((address, prefix_len): ([u8; 4], u8)) -> Network {
 /// For each domain two rules: calls from other servers, which have asked for credentials where they
 /// wanted any; and calls from phones.
 fn routes(scenario: &Scenario, server: usize) -> Vec<Route> {
-    let mut homes: Vec<(String, NodeId, RelayTarget)> = (0..DOMAINS)
-        .map(|domain| (domain_name(domain), scenario.homes[domain], RelayTarget::Location))
-        .collect();
-    let group = scenario.gateways;
-    homes.extend(group.map(|group| (gateways::DOMAIN.to_owned(), group.server, RelayTarget::Group(1))));
-    let mut routes = Vec::with_capacity(2 * homes.len());
-    for (domain, home, here) in homes {
+    let mut routes = Vec::with_capacity(2 * DOMAINS);
+    for domain in 0..DOMAINS {
+        let home = scenario.homes[domain];
         let target = if home == server {
-            here
+            RelayTarget::Location
         } else {
             let direct = NextPlan {
                 server: home,
@@ -168,57 +150,33 @@ fn routes(scenario: &Scenario, server: usize) -> Vec<Route> {
         for (source, auth) in [(from_servers, Some(false)), (vec![], None)] {
             routes.push(Route {
                 when: When {
-                    domain: Some(text(domain.clone())),
+                    domain: Some(text(domain_name(domain))),
                     source,
                     ..When::default()
                 },
                 action: Action::Relay(Relay::to(target.clone())),
                 auth,
                 state: None,
-                record_route: scenario.servers[server].record_route,
+                record_route: true,
             });
         }
     }
     routes
 }
 
-/// A group to which no rule leads, and the one that calls go to if this server has it.
-fn groups(scenario: &Scenario, server: usize) -> Vec<Group> {
-    let mut groups = vec![group("forbidden", [IpAddr::from(GATEWAY)])];
-    if let Some(plan) = scenario.gateways.filter(|plan| plan.server == server) {
-        let members = scenario.phones_of(GATEWAY_USER).map(phone_ip);
-        groups.push(Group {
-            algorithm: match plan.sharing {
-                Sharing::RoundRobin => Distribution::RoundRobin,
-                Sharing::Weighted => Distribution::Weighted,
-                Sharing::CallId => Distribution::CallId,
-                Sharing::LeastLoad => Distribution::LeastLoad,
-                Sharing::Priority => Distribution::Priority,
-            },
-            reply_timeout_ms: u32::try_from(plan.reply_timeout / MS).unwrap_or(u32::MAX),
-            failover_on: vec![503],
-            ..group("gateways", members)
-        });
-    }
-    groups
-}
-
-/// A group whose members never count as failed: every call tries them all.
-fn group(name: &str, members: impl IntoIterator<Item = IpAddr>) -> Group {
-    let member = |ip: IpAddr| {
-        let address = SocketAddr::new(ip, SIP_PORT);
-        let hop = NextHop::parse(format!("sip:{address}").as_bytes()).expect("an address is a next hop");
-        Member::new(hop, 1, 0)
-    };
+/// The group to which no rule leads.
+fn gateways() -> Group {
+    let address = SocketAddr::new(IpAddr::from(GATEWAY), SIP_PORT);
+    let hop = NextHop::parse(format!("sip:{address}").as_bytes()).expect("an address is a next hop");
     Group {
-        name: text(name.to_owned()),
+        name: b"gateways"[..].into(),
         algorithm: Distribution::Priority,
-        members: members.into_iter().map(member).collect(),
+        members: vec![Member::new(hop, 1, 0)],
         probe_ms: None,
         marks: MarkPolicy {
             fail_after: u32::MAX,
             recover_after: 1,
-            hold_ms: Some(1),
+            hold_ms: None,
         },
         reply_timeout_ms: u32::MAX,
         failover_on: vec![],
@@ -247,7 +205,7 @@ fn limits(plan: &ServerPlan) -> Limits {
     }
     // The bytes of transactions bind only where not their number does first.
     let (held_transactions, transaction_bytes) = match plan.c_ms {
-        ..60_000 => (16, 2_600),
+        ..60_000 => (16, 3_500),
         60_000.. => (8, ample.transaction_bytes),
     };
     Limits {
