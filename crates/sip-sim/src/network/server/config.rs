@@ -205,7 +205,7 @@ fn limits(plan: &ServerPlan) -> Limits {
     }
     // The bytes of transactions bind only where not their number does first.
     let (held_transactions, transaction_bytes) = match plan.c_ms {
-        ..60_000 => (16, 3_500),
+        ..60_000 => (16, 2_600),
         60_000.. => (8, ample.transaction_bytes),
     };
     Limits {
