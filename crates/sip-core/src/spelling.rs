@@ -5,6 +5,7 @@ use alloc::borrow::Cow;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::fmt;
 
 use sip_message::Host;
 
@@ -74,7 +75,16 @@ fn canonical_host(text: &[u8]) -> Option<String> {
     if !is_v6 && host.last() != Some(&b'.') && !is_v4() {
         return None;
     }
-    let written = match Host::parse(host)? {
+    let parsed = Host::parse(host)?;
+    let is_so = match parsed {
+        Host::V4(ip) => is_written(host, format_args!("{ip}")),
+        Host::V6(ip) => is_written(host, format_args!("[{ip}]")),
+        Host::Name(name) => name.last() != Some(&b'.'),
+    };
+    if is_so {
+        return None;
+    }
+    let written = match parsed {
         Host::V4(ip) => format!("{ip}"),
         Host::V6(ip) => format!("[{ip}]"),
         Host::Name(name) => {
@@ -82,10 +92,20 @@ fn canonical_host(text: &[u8]) -> Option<String> {
             core::str::from_utf8(name).ok()?.to_ascii_lowercase()
         }
     };
-    if written.as_bytes() == host {
-        return None;
-    }
     Some(written + core::str::from_utf8(port).ok()?)
+}
+
+/// Whether `text` is how `value` is written. Nothing is allocated.
+fn is_written(text: &[u8], value: fmt::Arguments<'_>) -> bool {
+    struct Rest<'a>(&'a [u8]);
+    impl fmt::Write for Rest<'_> {
+        fn write_str(&mut self, part: &str) -> fmt::Result {
+            self.0 = self.0.strip_prefix(part.as_bytes()).ok_or(fmt::Error)?;
+            Ok(())
+        }
+    }
+    let mut rest = Rest(text);
+    fmt::Write::write_fmt(&mut rest, value).is_ok() && rest.0.is_empty()
 }
 
 /// A regular expression (bytes, no Unicode, to be anchored) that matches whatever [`normalised`] makes of a well-formed

@@ -68,6 +68,21 @@ fn allocations_in_steady_state() {
     let c = *stateless.endpoint.counters();
     assert_eq!((c.relayed_stateless, c.responses_relayed_stateless), (330, 330));
 
+    // Nor does a rule that compares the URI, where that is in the one spelling.
+    let mut config = common::config();
+    config.state = StateMode::Stateless;
+    config.routes[0].when.uri = regex::bytes::Regex::new("^sip:[^@]*@(192|\\[2001)").ok();
+    for uri in ["sip:bob@192.0.2.9:5060", "sip:bob@[2001:db8::9]"] {
+        let mut call = Call::to(uri, &config);
+        let again = |call: &mut Call| (0..100).for_each(|_| call.invite_again());
+        call.invite();
+        again(&mut call);
+        let before = allocations();
+        again(&mut call);
+        assert_eq!(allocations() - before, 0, "{uri}");
+        assert_eq!(call.endpoint.counters().relayed_stateless, 201, "{uri}");
+    }
+
     // Transactions last 32 s: as many calls again as live in that time, and tables are as large as
     // they will be.
     let mut stateful = Call::new(StateMode::Transaction);

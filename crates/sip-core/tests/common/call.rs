@@ -37,20 +37,24 @@ const BYE_OK: usize = 5;
 
 impl Call {
     pub fn new(state: StateMode) -> Self {
-        let config = Config { state, ..config() };
+        Self::to("sip:bob@example.com", &Config { state, ..config() })
+    }
+
+    /// A call to this Request-URI.
+    pub fn to(uri: &str, config: &Config) -> Self {
         let shared = std::sync::Arc::new(Shared::default());
         let mut call = Self {
             texts: Default::default(),
             number: 0,
             text: Vec::with_capacity(2048),
-            endpoint: Endpoint::new(&config, &keys(9), WorkerId(0), shared),
+            endpoint: Endpoint::new(config, &keys(9), WorkerId(0), shared),
             batch: TransmitBatch::new(),
             now_us: 1_000_000,
             caller: udp_flow(CALLER),
             callee: udp_flow(CALLEE),
             step_us: 10,
         };
-        call.texts[INVITE] = request("INVITE", "sip:bob@example.com", 1, "", SDP);
+        call.texts[INVITE] = request("INVITE", uri, 1, "", SDP);
         call.texts[BYE] = request("BYE", "sip:bob@192.0.2.20:5060", 2, ";tag=t1@@@@@@@@", "");
         call.texts[ACK] = request("ACK", "sip:bob@192.0.2.20:5060", 1, ";tag=t1@@@@@@@@", "");
         call
