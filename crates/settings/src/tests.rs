@@ -569,7 +569,7 @@ fn warnings() {
     assert_eq!(
         loaded.warnings,
         [
-            "admin.listen: whoever reaches 0.0.0.0:8080 can read the metrics",
+            "admin.listen: any host that reaches 0.0.0.0:8080 can read the metrics",
             "listen.preloaded_route has no effect without trust.peers",
             "a: REGISTER is not in auth.methods, so anybody may take anybody's calls",
         ]
@@ -670,7 +670,7 @@ fn trust_and_addresses_that_may_not_be_meant() {
         (
             listen("192.0.2.10") + "[admin]\nlisten = \"198.51.100.2:8080\"\n",
             &[
-                "admin.listen: whoever reaches 198.51.100.2:8080 can read the metrics",
+                "admin.listen: any host that reaches 198.51.100.2:8080 can read the metrics",
                 "admin.listen: this machine does not have the address 198.51.100.2",
             ],
         ),

@@ -17,7 +17,7 @@ pub(super) fn warnings(settings: &Settings, core: &Config, shell: &Shell, machin
     let mut out = Vec::new();
     if let Some(admin) = shell.admin.filter(|admin| !admin.ip().is_loopback()) {
         out.push(format!(
-            "admin.listen: whoever reaches {admin} can read the metrics"
+            "admin.listen: any host that reaches {admin} can read the metrics"
         ));
     }
     addresses(core, shell, machine, &mut out);

@@ -75,8 +75,13 @@ impl Engine {
     /// Whether there is room for a client transaction of a request of our own, of so many bytes.
     pub(crate) fn has_room_for_own(&self, bytes: usize) -> bool {
         let limits = &self.config.limits;
-        let held = self.table.servers() + self.table.clients();
-        held < limits.held_transactions && self.table.bytes() + bytes <= limits.answer_bytes()
+        self.held_transactions() < limits.held_transactions
+            && self.table.bytes() + bytes <= limits.answer_bytes()
+    }
+
+    /// Transactions that are held: servers and clients, finished ones included.
+    pub(crate) fn held_transactions(&self) -> usize {
+        self.table.servers() + self.table.clients()
     }
 
     /// Begins the server transaction of a request. `None`: a limit is reached.
@@ -86,7 +91,7 @@ impl Engine {
     /// address by them. `vouched`: it has, or the configuration exempts it from credentials.
     pub(crate) fn begin(&mut self, request: &Request<'_>, vouched: bool) -> Option<ServerKey> {
         let limits = &self.config.limits;
-        let held = self.table.servers() + self.table.clients();
+        let held = self.held_transactions();
         // As received, and as it goes on.
         let bytes = self.table.bytes() + 2 * request.message.bytes().len() + MOST_ADDED;
         if self.live >= limits.transactions

@@ -70,7 +70,7 @@ impl Status<'static> {
     /// A challenge would be longer than a stranger's datagram may provoke.
     pub(crate) const TOO_SHORT_TO_CHALLENGE: Self = Self::bad_request("Too Short");
     pub(crate) const MALFORMED_CREDENTIALS: Self = Self::bad_request("Malformed Credentials");
-    /// A route that no node of ours has written leads elsewhere.
+    /// A Route that no node of ours has written leads to another host.
     pub(crate) const FOREIGN_ROUTE: Self = Self::FORBIDDEN.because(RefusalCause::ForeignRoute);
     pub(crate) const FORGED_TOKEN: Self = Self::FORBIDDEN.because(RefusalCause::ForgedToken);
     /// The domain is none of ours.

@@ -248,7 +248,7 @@ impl Engine {
     fn has_all_branches(&self, server: ServerKey) -> bool {
         let limits = &self.config.limits;
         let most = limits.branches.min(usize::from(u8::MAX));
-        let held = self.table.servers() + self.table.clients();
+        let held = self.held_transactions();
         let branches = self.table.live(server).map(|s| s.user.branches.len());
         branches.is_none_or(|count| count >= most)
             || held >= limits.held_transactions

@@ -20,8 +20,8 @@ impl HostNames {
         *self.0.write() = names.to_vec();
     }
 
-    /// Whether `host`, with or without a port, is an address, `localhost` or one of the names. An address is no name that
-    /// leads elsewhere.
+    /// Whether `host`, with or without a port, is an address, `localhost` or one of the names. An address leads to
+    /// itself only, unlike a name.
     fn allows(&self, host: &str) -> bool {
         let name = match host.rsplit_once(':') {
             Some((name, port)) if port.bytes().all(|c| c.is_ascii_digit()) => name,
