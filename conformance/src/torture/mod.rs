@@ -46,8 +46,9 @@ pub const RELAYED: [&str; 6] = [
     "host.example.net",
 ];
 
-/// A host in a Request-URI of RFC 5118 §4.10 that is relayed too, as a pattern.
-pub const RELAYED_PATTERN: &str = r"@\[2001:db8::192\.0\.2\.1\]";
+/// The host `[2001:db8::192.0.2.1]` of RFC 5118 §4.10, which is relayed too, as a pattern: rules see the address as its
+/// value is written.
+pub const RELAYED_PATTERN: &str = r"@\[2001:db8::c000:201\]";
 
 /// The outcome of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

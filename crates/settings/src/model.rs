@@ -343,7 +343,7 @@ pub(crate) struct When {
     /// Methods; one of them.
     #[schemars(length(max = 32))]
     pub method: Vec<String>,
-    /// Regular expression on the Request-URI in one spelling: scheme and host in lower case; the user part without escapes of letters, digits and `-_.!~*'()+#`; a number without `-.()`. Matched in linear time; at most 1 MiB compiled.
+    /// Regular expression on the Request-URI in one spelling: scheme and host in lower case; an IP address as its value is written (`192.0.2.9`, not `192.0.2.009`; IPv6 as RFC 5952 has it); a name without the dot at its end; the user part without escapes of letters, digits and `-_.!~*'()+#`; a number without `-.()`. Matched in linear time; at most 1 MiB compiled.
     #[schemars(extend("x-default" = "none"), length(max = 4096))]
     pub uri: Option<String>,
     /// Domain of the Request-URI; where that has `maddr`, the host that this names.

@@ -627,10 +627,15 @@ fn rules_that_may_not_be_meant() {
         ),
         (
             "[[route]]\nwhen = { uri = '^sip:1-900[0-9]*@' }\ndo = { reject = 403 }\n\
-             [[route]]\nwhen = { uri = '^sip:1900[0-9]*@' }\ndo = { reject = 403 }\n",
+             [[route]]\nwhen = { uri = '^sip:1900[0-9]*@' }\ndo = { reject = 403 }\n\
+             [[route]]\nwhen = { uri = '@\\[2001:db8::192\\.0\\.2\\.1\\]' }\ndo = { reject = 403 }\n\
+             [[route]]\nwhen = { uri = '@\\[2001:db8::c000:201\\]' }\ndo = { reject = 403 }\n\
+             [[route]]\nwhen = { uri = '@\\[::ffff:192\\.0\\.2\\.1\\]:5060' }\ndo = { reject = 403 }\n",
             &[
-                "route[0] (rule 1): when.uri matches no Request-URI: its scheme and host are in lower case, its user \
-                 part is without needless escapes, and a number without -.()",
+                "route[0] (rule 1): when.uri matches no Request-URI: its scheme and host are in lower case, an IPv6 \
+                 address is in its shortest form, the user part is without needless escapes, and a number without -.()",
+                "route[2] (rule 3): when.uri matches no Request-URI: its scheme and host are in lower case, an IPv6 \
+                 address is in its shortest form, the user part is without needless escapes, and a number without -.()",
             ],
         ),
         (

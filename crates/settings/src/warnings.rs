@@ -188,8 +188,8 @@ fn rules(settings: &Settings, core: &Config, out: &mut Vec<String>) {
         }
         if written.when.uri.as_deref().is_some_and(|text| !can_match(text)) {
             out.push(format!(
-                "{name}: when.uri matches no Request-URI: its scheme and host are in lower case, its user part is \
-                 without needless escapes, and a number without -.()"
+                "{name}: when.uri matches no Request-URI: its scheme and host are in lower case, an IPv6 address is \
+                 in its shortest form, the user part is without needless escapes, and a number without -.()"
             ));
         }
         let uri = written.when.uri.as_deref().filter(|text| can_match(text));

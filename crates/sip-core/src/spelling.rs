@@ -126,8 +126,9 @@ pub fn spellings(hosts: &[&str]) -> String {
     // `sip` and `sips`, with hosts without escapes, and what else begins with `s`; the others but `tel`.
     let c = "[a-z0-9+.-]";
     let other = format!("(?:[a-ru-z]{c}*|t(?:[a-df-z0-9+.-]{c}*|e(?:[a-km-z0-9+.-]{c}*|l{c}+)?)?)");
-    let host = format!("[^A-Z;?@]*{tail}");
-    let sip_host = format!("[^A-Z;?@%]*{tail}");
+    let address = r"\[[0-9a-f:]*(?:ffff:[0-9.]+)?\](?::[0-9]*)?";
+    let host = format!("(?:{address}|[^\\[A-Z;?@][^A-Z;?@]*)?{tail}");
+    let sip_host = format!("(?:{address}|[^\\[A-Z;?@%][^A-Z;?@%]*)?{tail}");
     if !hosts.is_empty() {
         let names = hosts
             .iter()
@@ -232,7 +233,7 @@ mod tests {
         fn what_comes_out_is_among_the_spellings(
             scheme in "(sips?|SIP|tel|TEL|tels|te|t|urn):",
             user in "([A-Fa-f0-9+.()*#-]|%2[0-9A-F]|%[3-7][0-9A-F]|&){0,8}([;:][0-9A-Za-z%.;:-]{0,5})?",
-            host in "@[A-Za-z0-9.-]{0,6}([;?][A-Za-z0-9=%.-]{0,5})?",
+            host in "@([A-Za-z0-9.-]{0,6}|\\[(2001:DB8)?:(:0?[0-9a-c]){1,3}\\]|\\[::(FFFF:|a:)?192\\.0\\.2\\.1\\](:5060)?)([;?][A-Za-z0-9=%.-]{0,5})?",
             has_host in any::<bool>(),
         ) {
             // Of a SIP URI without `@` all is the host, which has no escapes.
