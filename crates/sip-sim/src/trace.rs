@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use crate::clock::Micros;
 use crate::message::View;
-use crate::node::NodeId;
+use crate::network::node::NodeId;
 
 /// Who a node is.
 #[derive(Clone, Debug, PartialEq, Eq)]

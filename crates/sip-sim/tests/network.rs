@@ -6,8 +6,9 @@ use std::path::Path;
 
 use counting_allocator::{Counting, allocations};
 use sip_sim::network::play;
-use sip_sim::network::scenario::{Attack, Scenario};
-use sip_sim::network::stranger::is_changed_copy;
+use sip_sim::network::scenario::{Attack, AttackPlan, NetCall, Scenario};
+use sip_sim::network::stranger::{flood, is_changed_copy};
+use sip_sim::report::{CallReport, RequestEnd, Side};
 use sip_sim::trace::Sent;
 
 /// What servers hold when everything is over is counted to the byte.
@@ -67,19 +68,28 @@ hold!(
     seeds_950_to_1000_hold: 950..1_000,
 );
 
-/// How calls to several phones end in fixed seeds: a change of the scenarios that loses a path is seen.
-#[test]
-fn calls_to_several_phones_end_in_every_way() {
-    let mut ends: BTreeMap<u16, u32> = BTreeMap::new();
-    let (mut forked, mut branches, mut crossed) = (0, 0, 0);
-    for scenario in (0..400).map(Scenario::of).filter(|s| !s.branches.is_empty()) {
+/// How calls of fixed seeds end that came to more than one node.
+#[derive(Debug, Default)]
+struct Ends {
+    calls: u32,
+    nodes: usize,
+    /// Final responses that callers got.
+    told: BTreeMap<u16, u32>,
+    /// Calls with several 2xx.
+    crossed: u32,
+}
+
+/// The ends of those calls that `counts` wants.
+fn ends_of(scenarios: impl Iterator<Item = Scenario>, counts: fn(&Scenario, &NetCall) -> bool) -> Ends {
+    let mut ends = Ends::default();
+    for scenario in scenarios {
         let outcome = play(scenario);
         let scenario = &outcome.scenario;
         let mut sent_of: BTreeMap<_, Vec<&Sent>> = BTreeMap::new();
         for sent in &outcome.log.sent {
             sent_of.entry(sent.facts.call).or_default().push(sent);
         }
-        for call in &scenario.calls {
+        for call in scenario.calls.iter().filter(|call| counts(scenario, call)) {
             let phones: Vec<usize> = scenario
                 .callees(call)
                 .map(|phone| scenario.node_of_phone(phone))
@@ -90,23 +100,106 @@ fn calls_to_several_phones_end_in_every_way() {
             if count < 2 {
                 continue;
             }
-            (forked, branches) = (forked + 1, branches + count);
+            (ends.calls, ends.nodes) = (ends.calls + 1, ends.nodes + count);
             let caller = Some(scenario.node_of_phone(call.from));
             let told: BTreeSet<(u16, &str)> = sent()
                 .filter(|s| s.to == caller && s.facts.is_final_to("INVITE"))
                 .map(|s| (s.facts.status.unwrap_or(0), s.facts.to_tag.as_str()))
                 .collect();
-            crossed += u32::from(told.iter().filter(|(status, _)| *status == 200).count() > 1);
+            ends.crossed += u32::from(told.iter().filter(|(status, _)| *status == 200).count() > 1);
             for (status, _) in told {
-                *ends.entry(status).or_default() += 1;
+                *ends.told.entry(status).or_default() += 1;
             }
         }
     }
-    println!("{forked} calls to {branches} phones: {ends:?}; several 2xx: {crossed}");
+    ends
+}
+
+/// A change of the scenarios that loses a path is seen.
+#[test]
+fn calls_to_several_phones_end_in_every_way() {
+    let scenarios = (0..400).map(Scenario::of).filter(|s| !s.branches.is_empty());
+    let ends = ends_of(scenarios, |scenario, call| !scenario.is_to_group(call));
+    println!("{ends:?}");
     for status in [200, 302, 401, 404, 408, 480, 486, 487, 500, 603] {
+        assert!(
+            ends.told.contains_key(&status),
+            "no call ends in {status}: {ends:?}"
+        );
+    }
+    assert!(ends.calls > 100 && ends.crossed > 10, "{ends:?}");
+}
+
+#[test]
+fn calls_to_a_group_end_in_every_way() {
+    let scenarios = (0..400).map(Scenario::of).filter(|s| s.gateways.is_some());
+    let ends = ends_of(scenarios, Scenario::is_to_group);
+    println!("{ends:?}");
+    for status in [200, 302, 401, 404, 408, 480, 486, 487, 500, 603] {
+        assert!(
+            ends.told.contains_key(&status),
+            "no call ends in {status}: {ends:?}"
+        );
+    }
+    assert!(ends.calls > 100, "{ends:?}");
+}
+
+/// So it is with calls to one phone.
+#[test]
+fn calls_to_one_phone_end_in_every_way() {
+    let mut ends: BTreeMap<u16, u32> = BTreeMap::new();
+    let (mut cancelled, mut crossed, mut unacknowledged) = (0, 0, 0);
+    for outcome in (0..200).map(Scenario::of).map(play) {
+        let is_single = |report: &&CallReport| {
+            let scenario = &outcome.scenario;
+            let mut calls = scenario.calls.iter().filter(|call| call.call == report.call);
+            calls.any(|call| scenario.callees(call).count() == 1)
+        };
+        for report in outcome.reports.iter().filter(is_single) {
+            if report.side == Side::Callee {
+                unacknowledged += u32::from(report.acknowledged == Some(false));
+                continue;
+            }
+            let end = match report.invite {
+                RequestEnd::Answered(status) => status,
+                RequestEnd::TimedOut(_) => 0,
+                RequestEnd::NotSent | RequestEnd::Pending => panic!("{report:?}"),
+            };
+            *ends.entry(end).or_default() += 1;
+            cancelled += u32::from(report.cancel != RequestEnd::NotSent);
+            crossed += u32::from(report.cancel != RequestEnd::NotSent && end == 200);
+        }
+    }
+    println!("{ends:?} cancelled {cancelled} crossed {crossed} unacknowledged {unacknowledged}");
+    for status in [0, 200, 407, 408, 480, 486, 487, 503] {
         assert!(ends.contains_key(&status), "no call ends in {status}: {ends:?}");
     }
-    assert!(forked > 100 && crossed > 10, "{forked}, {crossed}");
+    assert!(cancelled > 50 && crossed > 3 && unacknowledged > 3);
+}
+
+/// Floods reach servers with a limit, and are more than it.
+#[test]
+fn floods_are_more_than_a_server_hears() {
+    let (mut own, mut named) = (0, 0);
+    let is_flood = |plan: &AttackPlan| matches!(plan.attack, Attack::Flood { .. });
+    let scenarios = (0..100).map(Scenario::of);
+    for outcome in scenarios.filter(|s| s.attacks.iter().any(is_flood)).map(play) {
+        let mut heard: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+        for sent in &outcome.log.sent {
+            let (asked, answered) = heard.entry(&sent.facts.branch).or_default();
+            if sent.facts.status.is_some() {
+                *answered += 1;
+            } else {
+                *asked += sent.arrivals.len();
+            }
+        }
+        for (branch, (asked, answered)) in heard {
+            own += usize::from(flood(branch) == Some(false) && answered < asked);
+            named += usize::from(flood(branch) == Some(true) && answered > 0);
+        }
+    }
+    println!("{own} unheard, {named} heard in the name of a server");
+    assert!(own > 1_000 && named > 100);
 }
 
 /// The stranger's attacks on what a server trusts are refused in fixed seeds: a change of the scenarios that loses one

@@ -1,6 +1,3 @@
-//! The simulator itself: a module for each subject.
+//! The location journal on a simulated disk.
 
-mod forks;
-mod mutants;
-mod seeds;
 mod store;

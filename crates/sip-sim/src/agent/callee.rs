@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 
 use super::dialog::{self, Dialog};
 use super::digest;
+use super::plan::{Behaviour, CallPlan};
 use super::request::ClientRequest;
 use super::{Core, Purpose, TIME_OUT, Timer, doubled_to_t2};
 use crate::clock::{Micros, SECOND};
 use crate::message::View;
 use crate::report::{CallReport, RequestEnd, Side};
-use crate::scenario::{Behaviour, CallPlan};
 
 /// A phone that nobody picks up stops ringing.
 const RINGS_FOR: Micros = 400 * SECOND;

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 
 use super::dialog::Dialog;
+use super::plan::CallPlan;
 use super::request::ClientRequest;
 use super::{Core, Purpose, T1, TIME_OUT, Timer, digest};
 use crate::clock::Micros;
 use crate::message::View;
 use crate::report::{CallReport, RequestEnd, Side};
-use crate::scenario::CallPlan;
 
 /// A caller that gets challenges again and again gives up.
 const MOST_TRIES: u32 = 3;

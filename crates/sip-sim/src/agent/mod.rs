@@ -1,11 +1,12 @@
 //! A user agent, written from RFC 3261 and from nothing else: the independent model that the
-//! proxies are tried with. [`caller`] is the UAC of an INVITE, [`callee`] its UAS, [`request`]
+//! servers are tried with. [`caller`] is the UAC of an INVITE, [`callee`] its UAS, [`request`]
 //! the client transaction of CANCEL and BYE; [`dialog`] is what both sides keep of a call.
 
 mod callee;
 mod caller;
 mod dialog;
 mod digest;
+pub mod plan;
 pub mod registration;
 mod request;
 
@@ -14,17 +15,25 @@ use std::net::SocketAddr;
 
 use crate::clock::{MS, Micros, Queue, SECOND};
 use crate::message::{View, tag};
-use crate::node::{Node, Outgoing};
 use crate::report::{CallReport, RequestEnd};
-use crate::scenario::{CallPlan, Scenario};
 
 use callee::InCall;
 use caller::OutCall;
+use plan::CallPlan;
 use registration::{Registrant, Registration, RegistrationTimer};
 use request::ClientRequest;
 
 pub(crate) use digest::Challenge;
 pub use digest::PASSWORD;
+
+/// A datagram on its way out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    /// Destination.
+    pub to: SocketAddr,
+    /// Its bytes, which are text in everything that is simulated here.
+    pub text: String,
+}
 
 /// RFC 3261 Table 4.
 pub(crate) const T1: Micros = 500 * MS;
@@ -164,28 +173,6 @@ pub struct Line {
 }
 
 impl Agent {
-    /// The user agent `user` at `address`, with `proxy` as its outbound proxy. Where it is the
-    /// caller it places the scenario's calls.
-    pub fn new(
-        user: &'static str,
-        address: SocketAddr,
-        proxy: SocketAddr,
-        scenario: &Scenario,
-        calls: bool,
-    ) -> Self {
-        let line = Line {
-            user,
-            name: user,
-            proxy,
-            rport: scenario.rport,
-            reliable: false,
-            via: format!("SIP/2.0/UDP {address}"),
-            contact: format!("<sip:{user}@{address}>"),
-            extra: "",
-        };
-        Self::of(line, &scenario.calls, |_| calls)
-    }
-
     /// A user agent that knows these calls and places those that `places` wants.
     pub fn of(line: Line, plans: &[CallPlan], places: impl Fn(&CallPlan) -> bool) -> Self {
         let mut timers = Queue::default();
@@ -421,8 +408,9 @@ impl Agent {
     }
 }
 
-impl Node for Agent {
-    fn handle_message(&mut self, now: Micros, from: SocketAddr, text: &str) {
+impl Agent {
+    /// A message came from `from`.
+    pub fn handle_message(&mut self, now: Micros, from: SocketAddr, text: &str) {
         self.core.now = now;
         let view = View::new(text);
         match view.status() {
@@ -431,22 +419,26 @@ impl Node for Agent {
         }
     }
 
-    fn handle_timeout(&mut self, now: Micros) {
+    /// The time that [`Self::poll_timeout`] named has come.
+    pub fn handle_timeout(&mut self, now: Micros) {
         self.core.now = now;
         while let Some(timer) = self.core.timers.pop_due(now) {
             self.fire(timer);
         }
     }
 
-    fn poll_transmit(&mut self) -> Option<Outgoing> {
+    /// The next message to send.
+    pub fn poll_transmit(&mut self) -> Option<Outgoing> {
         self.core.out.pop_front()
     }
 
-    fn poll_timeout(&self) -> Option<Micros> {
+    /// When it wants [`Self::handle_timeout`]; `None`: never, unless something arrives.
+    pub fn poll_timeout(&self) -> Option<Micros> {
         self.core.timers.next_at()
     }
 
-    fn leftovers(&self) -> Option<String> {
+    /// What it still holds although everything is over; `None`: nothing.
+    pub fn leftovers(&self) -> Option<String> {
         let open: Vec<String> = self
             .reports()
             .into_iter()
@@ -461,7 +453,8 @@ impl Node for Agent {
         (!open.is_empty()).then(|| open.join("; "))
     }
 
-    fn reports(&self) -> Vec<CallReport> {
+    /// What became of the calls that it took part in.
+    pub fn reports(&self) -> Vec<CallReport> {
         let outgoing = self.outgoing.values().map(|c| c.report.clone());
         let incoming = self.incoming.values().map(|c| c.report.clone());
         outgoing.chain(incoming).collect()

@@ -21,10 +21,9 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use counting_allocator::Counting;
-use sip_sim::checker::Violation;
+use sip_sim::network::check::Violation;
 use sip_sim::network::scenario::Scenario;
-use sip_sim::network::{play, shrink::shrink};
-use sip_sim::runner::Outcome;
+use sip_sim::network::{Outcome, play, shrink::shrink};
 
 /// What servers hold when everything is over is counted to the byte.
 #[global_allocator]
@@ -92,7 +91,7 @@ fn wanted() -> Result<Wanted, String> {
 }
 
 /// Runs a scenario; a panic is a broken rule as well.
-fn judge(scenario: Scenario) -> Result<Outcome<Scenario>, Violation> {
+fn judge(scenario: Scenario) -> Result<Outcome, Violation> {
     catch_unwind(AssertUnwindSafe(|| play(scenario))).map_err(|panic| {
         let text = panic
             .downcast_ref::<String>()
@@ -148,7 +147,7 @@ fn run_all(wanted: &Wanted) -> (BTreeMap<u64, Vec<Violation>>, u64, u64) {
     (failed, runs.into_inner(), messages.into_inner())
 }
 
-fn print(outcome: &Outcome<Scenario>) {
+fn print(outcome: &Outcome) {
     println!("{}", outcome.scenario.summary());
     println!("{}", outcome.log.ladder(&outcome.stations, None));
     for report in &outcome.reports {

@@ -87,6 +87,13 @@ pub enum Attack {
         /// Hash in the branch of that Via.
         hash: u64,
     },
+    /// So many requests at once, each with a response of its own.
+    Flood {
+        /// How many.
+        count: u32,
+        /// The server in whose name they come; absent: the stranger's own.
+        named: Option<usize>,
+    },
     /// This long after the next REGISTER by which somebody leaves the last one by which he came, as it
     /// was: a datagram that was held up.
     LateCopy {

@@ -2,7 +2,7 @@
 //! them. Drawn from a generator of its own after everything else.
 
 use super::links::{LinkPlan, Worst};
-use super::scenario::{BranchPlan, NetCall, Reaction, Scenario, Trouble, TroublePlan, USERS, phone};
+use super::scenario::{BranchPlan, GATEWAY_USER, NetCall, Reaction, Scenario, Trouble, TroublePlan, phone};
 use crate::clock::{MS, Micros, SECOND};
 use crate::rng::Rng;
 
@@ -20,7 +20,7 @@ impl Scenario {
 
     /// How many a user has, at most.
     pub fn most_phones(&self) -> usize {
-        let of_users = (0..USERS.len()).map(|user| self.phones_of(user).count());
+        let of_users = (0..=GATEWAY_USER).map(|user| self.phones_of(user).count());
         of_users.max().unwrap_or(0)
     }
 
@@ -74,7 +74,7 @@ pub(super) fn several_phones(scenario: &mut Scenario, over: Micros) {
 }
 
 /// Links of the new phones, as bad as the others at most.
-fn links(rng: &mut Rng, scenario: &mut Scenario) {
+pub(super) fn links(rng: &mut Rng, scenario: &mut Scenario) {
     let worst = |of: fn(&LinkPlan) -> u64| scenario.links.iter().map(of).max().unwrap_or(0);
     let most = Worst {
         loss: worst(|link| link.loss.into()),
@@ -202,17 +202,21 @@ fn any(rng: &mut Rng, latest: Micros) -> Reaction {
     }
 }
 
-fn refusal(rng: &mut Rng) -> u16 {
+pub(super) fn refusal(rng: &mut Rng) -> u16 {
     rng.pick(&[302, 401, 401, 404, 480, 486, 486, 500, 503, 503, 603])
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::scenario::{Challenges, ServerPlan};
     use super::*;
 
     #[test]
     fn a_third_of_the_scenarios_has_users_with_several_phones() {
-        let forks = |seed: &u64| !Scenario::of(*seed).branches.is_empty();
+        let forks = |seed: &u64| {
+            let scenario = Scenario::of(*seed);
+            (0..GATEWAY_USER).any(|user| scenario.phones_of(user).count() > 1)
+        };
         let some = (0..1_000).filter(forks).count();
         assert!((250..420).contains(&some), "{some}");
     }
@@ -220,9 +224,23 @@ mod tests {
     /// What was written down before users had several phones can be played still.
     #[test]
     fn an_older_scenario_is_read() {
-        let plain = (0..).map(Scenario::of).find(|s| s.branches.is_empty()).unwrap();
+        let is_plain = |s: &Scenario| {
+            let usual = |server: &ServerPlan| {
+                let is_known = server.record_route && server.limit.is_none();
+                is_known && server.challenges == Challenges::default()
+            };
+            s.branches.is_empty() && s.gateways.is_none() && s.servers.iter().all(usual)
+        };
+        let plain = (0..).map(Scenario::of).find(is_plain).unwrap();
         let mut text = serde_json::to_value(&plain).unwrap();
-        text.as_object_mut().unwrap().remove("branches");
+        for key in ["branches", "gateways"] {
+            text.as_object_mut().unwrap().remove(key);
+        }
+        for server in text["servers"].as_array_mut().unwrap() {
+            for key in ["record_route", "challenges", "limit"] {
+                server.as_object_mut().unwrap().remove(key);
+            }
+        }
         for phone in text["phones"].as_array_mut().unwrap() {
             phone.as_object_mut().unwrap().remove("q");
         }

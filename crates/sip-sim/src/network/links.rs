@@ -6,7 +6,7 @@ use super::node::NodeId;
 use crate::clock::{MS, Micros};
 use crate::rng::Rng;
 
-/// A directed link's treatment of datagrams, as [`crate::net::Link`].
+/// How one directed link treats datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkPlan {
     /// From node.

@@ -10,6 +10,8 @@ mod attacks;
 pub mod check;
 pub mod fabric;
 mod forks;
+mod gateways;
+mod limits;
 mod links;
 mod lure;
 pub mod node;
@@ -22,6 +24,7 @@ pub mod world;
 
 use std::net::{IpAddr, SocketAddr};
 
+use self::check::Violation;
 use self::node::Node;
 use self::phone::Phone;
 use self::scenario::{DOMAINS, Scenario};
@@ -29,9 +32,9 @@ use self::server::Server;
 use self::server::config::SIP_PORT;
 use self::stranger::Stranger;
 use self::world::World;
+use crate::report::CallReport;
 use crate::rng::Rng;
-use crate::runner::{Outcome, Plan};
-use crate::trace::Station;
+use crate::trace::{Log, Station};
 
 /// The servers' network: address and prefix length.
 pub const SERVER_NET: ([u8; 4], u8) = ([192, 0, 2, 0], 24);
@@ -60,13 +63,23 @@ pub fn phone_ip(phone: usize) -> IpAddr {
     IpAddr::from([198, 51, 100, 10 + phone as u8])
 }
 
-/// Runs `seed`.
-pub fn run(seed: u64) -> Outcome<Scenario> {
-    play(Scenario::of(seed))
+/// What came of a run.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What was played.
+    pub scenario: Scenario,
+    /// Who is who.
+    pub stations: Vec<Station>,
+    /// Everything sent.
+    pub log: Log,
+    /// What the user agents say.
+    pub reports: Vec<CallReport>,
+    /// What is wrong; empty: nothing.
+    pub violations: Vec<Violation>,
 }
 
 /// Runs a scenario.
-pub fn play(scenario: Scenario) -> Outcome<Scenario> {
+pub fn play(scenario: Scenario) -> Outcome {
     let mut world = World::new(&scenario, nodes(&scenario));
     world.run();
     let found = check::check(&scenario, &world);
@@ -115,17 +128,4 @@ fn nodes(scenario: &Scenario) -> Vec<(Box<dyn Node>, Station)> {
         nodes.push((Box::new(Stranger::new(scenario, node, rng)), station));
     }
     nodes
-}
-
-impl Plan for Scenario {
-    fn summary(&self) -> String {
-        Scenario::summary(self)
-    }
-
-    fn calls(&self, call: Option<u32>) -> Vec<String> {
-        let wanted = self.calls.iter().filter(|c| call.is_none_or(|n| n == c.call));
-        let calls = wanted.map(|c| format!("{c:?}"));
-        let troubles = self.troubles.iter().map(|t| format!("{t:?}"));
-        calls.chain(troubles).collect()
-    }
 }

@@ -5,14 +5,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
 use super::node::{Clocks, Input, Node, NodeId, Output, Wire, WireNames};
-use super::scenario::{Scenario, Speaks, Trouble, USERS};
+use super::scenario::{GATEWAY_USER, Scenario, Speaks, Trouble, aor};
 use super::server::config::{SIP_PORT, WS_PORT};
 use super::{phone_ip, server_ip};
 use crate::agent::registration::{Registrant, Registration, RegistrationPlan};
-use crate::agent::{Agent, Line};
+use crate::agent::{Agent, Line, Outgoing};
 use crate::clock::{MS, Micros};
 use crate::message::View;
-use crate::node::{Node as _, Outgoing};
 use crate::report::CallReport;
 
 /// A lost connection is opened again after this.
@@ -63,7 +62,7 @@ impl Phone {
     /// The phone with this place in the scenario, at `node`.
     pub fn new(scenario: &Scenario, place: usize, node: NodeId) -> Self {
         let plan = &scenario.phones[place];
-        let aor = USERS[plan.user];
+        let aor = aor(plan.user);
         let local = SocketAddr::new(phone_ip(place), SIP_PORT);
         let home = server_ip(scenario.home_of(plan.user));
         let port = match plan.speaks {
@@ -74,15 +73,18 @@ impl Phone {
         let places = |number: u32| scenario.calls.iter().any(|c| c.call == number && c.from == place);
         let line = line(scenario, place, server);
         let mut agent = Agent::of(line, &scenario.call_plans(place), |call| places(call.call));
-        agent.register(Registrant::new(RegistrationPlan {
-            aor,
-            expires_s: plan.expires_s,
-            start: plan.start,
-            leaves: plan.leaves.clone(),
-            fetch_every: plan.fetch_every,
-            end: plan.end,
-            q: plan.q,
-        }));
+        // A rule leads to gateways.
+        if plan.user != GATEWAY_USER {
+            agent.register(Registrant::new(RegistrationPlan {
+                aor,
+                expires_s: plan.expires_s,
+                start: plan.start,
+                leaves: plan.leaves.clone(),
+                fetch_every: plan.fetch_every,
+                end: plan.end,
+                q: plan.q,
+            }));
+        }
         let link = if plan.speaks == Speaks::Udp {
             Link::None
         } else {
@@ -271,7 +273,7 @@ impl Phone {
 /// The URI that a phone registers, and is reached at.
 pub fn contact(scenario: &Scenario, place: usize) -> String {
     let plan = &scenario.phones[place];
-    let user = USERS[plan.user].split('@').next().unwrap_or_default();
+    let user = aor(plan.user).split('@').next().unwrap_or_default();
     let local = SocketAddr::new(phone_ip(place), SIP_PORT);
     match plan.speaks {
         Speaks::Udp => format!("sip:{user}@{local}"),
@@ -289,7 +291,7 @@ fn line(scenario: &Scenario, place: usize, server: SocketAddr) -> Line {
     let local = SocketAddr::new(phone_ip(place), SIP_PORT);
     let name = scenario.name_of_phone(place);
     Line {
-        user: USERS[plan.user].split('@').next().unwrap_or_default(),
+        user: aor(plan.user).split('@').next().unwrap_or_default(),
         name,
         proxy: server,
         rport: plan.rport,

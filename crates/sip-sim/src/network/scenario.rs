@@ -7,13 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use super::attacks::attacks;
 pub use super::attacks::{Attack, AttackPlan};
-use super::forks;
+pub use super::gateways::{GATEWAY_USER, GatewaysPlan, Sharing};
 pub use super::links::LinkPlan;
 use super::links::links;
 use super::node::NodeId;
+use super::{forks, gateways, limits};
+use crate::agent::plan::{Behaviour, CallPlan, HangUp};
 use crate::clock::{MS, Micros, SECOND};
 use crate::rng::Rng;
-use crate::scenario::{Behaviour, CallPlan, HangUp};
 
 /// Everybody who may have a phone. User `n` is of domain `n % DOMAINS`.
 pub const USERS: [&str; 12] = [
@@ -47,6 +48,14 @@ const PHONES: [[&str; 3]; 12] = [
     ["u11", "u11b", "u11c"],
 ];
 
+/// Names of the gateways.
+const GATEWAYS: [&str; 5] = ["g1", "g2", "g3", "g4", "g5"];
+
+/// The address-of-record of a user, or the number that leads to the gateways.
+pub fn aor(user: usize) -> &'static str {
+    USERS.get(user).copied().unwrap_or(gateways::NUMBER)
+}
+
 /// Domains; each has one server as its home.
 pub const DOMAINS: usize = 3;
 
@@ -77,6 +86,9 @@ pub struct Scenario {
     /// What the stranger does, in the order of time; nothing: there is none.
     #[serde(default)]
     pub attacks: Vec<AttackPlan>,
+    /// The group of gateways, if there is one. Its members are the phones of [`GATEWAY_USER`].
+    #[serde(default)]
+    pub gateways: Option<GatewaysPlan>,
     /// When faults stop.
     pub heal_at: Micros,
 }
@@ -100,6 +112,42 @@ pub struct ServerPlan {
     pub tight: bool,
     /// Longest time that its back-ends usually take, microseconds.
     pub backend_us: Micros,
+    /// It stays in the path of dialogs.
+    #[serde(default = "yes")]
+    pub record_route: bool,
+    /// How it challenges.
+    #[serde(default)]
+    pub challenges: Challenges,
+    /// How much it hears of one source; without it any number of messages.
+    #[serde(default)]
+    pub limit: Option<SourceLimit>,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+/// Algorithms of a server's challenges, in their order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Challenges {
+    /// SHA-256, then MD5.
+    #[default]
+    Sha256AndMd5,
+    /// MD5.
+    Md5,
+    /// SHA-256.
+    Sha256,
+    /// SHA-512/256, then MD5.
+    Sha512AndMd5,
+}
+
+/// Messages that one source may send to a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceLimit {
+    /// A second.
+    pub rate: u32,
+    /// At once.
+    pub burst: u32,
 }
 
 /// Who must prove who he is.
@@ -395,15 +443,20 @@ impl Scenario {
             calls,
             branches: Vec::new(),
             attacks: attacks(seed, servers_count, count, heal_at),
+            gateways: None,
             heal_at,
         };
         forks::several_phones(&mut scenario, over);
+        gateways::group(&mut scenario);
+        variants(&mut scenario);
+        limits::limits(&mut scenario);
         scenario
     }
 
     /// The server that is home to a user.
     pub fn home_of(&self, user: usize) -> usize {
-        self.homes[user % DOMAINS]
+        let group = self.gateways.filter(|_| user == GATEWAY_USER);
+        group.map_or(self.homes[user % DOMAINS], |group| group.server)
     }
 
     /// From when on nothing excuses a failure.
@@ -425,7 +478,8 @@ impl Scenario {
     pub fn name_of_phone(&self, place: usize) -> &'static str {
         let user = self.phones[place].user;
         let before = self.phones_of(user).filter(|other| *other < place).count();
-        PHONES[user][before.min(PHONES[user].len() - 1)]
+        let names = PHONES.get(user).map_or(&GATEWAYS[..], |names| &names[..]);
+        names[before.min(names.len() - 1)]
     }
 
     /// What a phone does with a call that comes to it.
@@ -443,7 +497,7 @@ impl Scenario {
 
     /// The calls as the user agent of this phone knows them.
     pub fn call_plans(&self, phone: usize) -> Vec<CallPlan> {
-        let user = |phone: usize| self.phones.get(phone).map_or(USERS[0], |p| USERS[p.user]);
+        let user = |phone: usize| self.phones.get(phone).map_or(USERS[0], |p| aor(p.user));
         let plan = |c: &NetCall| {
             let branch = self.branch_plan(c, phone);
             CallPlan {
@@ -459,7 +513,6 @@ impl Scenario {
                     by_caller: c.caller_hangs_up,
                     after: c.talk,
                 },
-                after_faults: c.after_faults,
             }
         };
         self.calls.iter().map(plan).collect()
@@ -535,10 +588,32 @@ fn servers(rng: &mut Rng) -> (Vec<ServerPlan>, [usize; DOMAINS]) {
                 }),
                 tight: rng.chance(100),
                 backend_us: rng.pick(&[0, 2, 50]) * MS,
+                record_route: true,
+                challenges: Challenges::default(),
+                limit: None,
             }
         })
         .collect();
     (servers, homes)
+}
+
+/// Servers that are configured in other ways than most, from a generator of their own.
+fn variants(scenario: &mut Scenario) {
+    let mut rng = Rng::new(scenario.seed ^ 0x7661_7279);
+    // Who has no way to the other phone but its own connection needs all servers in the path.
+    let all_udp = scenario.phones.iter().all(|phone| phone.speaks == Speaks::Udp);
+    for server in &mut scenario.servers {
+        server.record_route = !all_udp || rng.chance(500);
+        server.challenges = rng.pick(&[
+            Challenges::Sha256AndMd5,
+            Challenges::Md5,
+            Challenges::Sha256,
+            Challenges::Sha512AndMd5,
+        ]);
+        if rng.chance(100) {
+            server.c_ms = 10_000;
+        }
+    }
 }
 
 pub(super) fn phone(rng: &mut Rng, user: usize, heal_at: Micros, over: Micros) -> PhonePlan {

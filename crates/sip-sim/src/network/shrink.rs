@@ -2,7 +2,7 @@
 //! phones and faulty links, plainer servers (after Zeller's delta debugging: halves first, then
 //! smaller pieces). What is left has a ladder that can be read.
 
-use super::scenario::{AuthPlan, Scenario, Speaks};
+use super::scenario::{AuthPlan, Challenges, GATEWAY_USER, Scenario, Speaks};
 use crate::clock::SECOND;
 
 /// Looks for smaller scenarios of which `fails` says that they still break the rule, in at most
@@ -102,6 +102,9 @@ impl<F: FnMut(&Scenario) -> bool> Search<F> {
             self.take(|s| s.servers[server].auth = AuthPlan::Off);
             self.take(|s| s.servers[server].tight = false);
             self.take(|s| s.servers[server].backend_us = 0);
+            self.take(|s| s.servers[server].record_route = true);
+            self.take(|s| s.servers[server].challenges = Challenges::default());
+            self.take(|s| s.servers[server].limit = None);
             self.take(|s| {
                 if let Some(next) = &mut s.servers[server].next {
                     (next.tcp, next.by_name) = (false, false);
@@ -130,6 +133,9 @@ fn calls_with(scenario: &mut Scenario, place: usize, other: usize) {
 fn remove_phone(scenario: &mut Scenario, place: usize) {
     let node = scenario.node_of_phone(place);
     scenario.phones.remove(place);
+    if scenario.phones_of(GATEWAY_USER).next().is_none() {
+        scenario.gateways = None;
+    }
     for call in &mut scenario.calls {
         call.from -= usize::from(call.from > place);
         call.to -= usize::from(call.to > place);

@@ -18,6 +18,9 @@ use crate::rng::Rng;
 
 /// How the branches of all his requests begin.
 const BRANCH: &str = "z9hG4bK-evil";
+/// How the branches of a flood begin, and what follows where they come in another's name.
+const FLOOD: &str = "z9hG4bK-evil-flood-";
+const NAMED: &str = "named-";
 /// What follows where he writes his own address.
 const OWN: &str = "-own-";
 /// What follows where he writes another's.
@@ -40,6 +43,12 @@ pub fn is_from_his_own_address(branch: &str) -> bool {
     branch
         .strip_prefix(BRANCH)
         .is_some_and(|rest| rest.starts_with(OWN))
+}
+
+/// Whether a branch is one of a flood; `Some(true)`: in the name of a server.
+pub fn flood(branch: &str) -> Option<bool> {
+    let rest = branch.strip_prefix(FLOOD)?;
+    Some(rest.starts_with(NAMED))
 }
 
 /// Whether a message is a changed copy with its sender's branch, or belongs to one.
@@ -116,6 +125,7 @@ impl Stranger {
                 self.self_sent(server, USERS[user % USERS.len()], hash)
             }
             Attack::Lure { domain, gateway } => return self.begin_lure(domain % DOMAINS, gateway),
+            Attack::Flood { count, named } => return self.flood(server, count, named),
             Attack::Borrow { .. }
             | Attack::Replay { .. }
             | Attack::LateCopy { .. }
@@ -128,6 +138,26 @@ impl Stranger {
             to: server,
             bytes: text.into_bytes(),
         });
+    }
+
+    /// Requests that each get one response, without state.
+    fn flood(&mut self, server: SocketAddr, count: u32, named: Option<usize>) {
+        let ip = named.map_or(self.address.ip(), server_ip);
+        let source = SocketAddr::new(ip, SIP_PORT);
+        let whose = if named.is_some() { NAMED } else { "" };
+        for _ in 0..count {
+            let n = self.serial();
+            let text = format!(
+                "OPTIONS sip:{server} SIP/2.0\r\nVia: SIP/2.0/UDP {source};branch={FLOOD}{whose}{n};rport\r\n\
+                 Max-Forwards: 70\r\nFrom: <sip:evil@elsewhere.example>;tag=e{n}\r\nTo: <sip:{server}>\r\n\
+                 {CALL_ID}{n}\r\nCSeq: 1 OPTIONS\r\nContent-Length: 0\r\n\r\n"
+            );
+            self.out.push_back(Output::Datagram {
+                from: source,
+                to: server,
+                bytes: text.into_bytes(),
+            });
+        }
     }
 
     /// A branch of his, by whose address he writes.
@@ -286,7 +316,8 @@ impl Stranger {
             | Attack::Spoof { .. }
             | Attack::ForgedRoute { .. }
             | Attack::SelfSent { .. }
-            | Attack::Lure { .. } => false,
+            | Attack::Lure { .. }
+            | Attack::Flood { .. } => false,
         };
         let Some(place) = self.ready.iter().position(wanted) else {
             return;
@@ -309,7 +340,8 @@ impl Stranger {
             | Attack::Spoof { .. }
             | Attack::ForgedRoute { .. }
             | Attack::SelfSent { .. }
-            | Attack::Lure { .. } => return,
+            | Attack::Lure { .. }
+            | Attack::Flood { .. } => return,
         };
         let bytes = text.into_bytes();
         self.shots.put(now + after, Output::Datagram { from, to, bytes });

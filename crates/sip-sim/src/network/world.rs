@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
+use super::check::Violation;
 use super::fabric::{Carried, Fabric, Pipe};
 use super::node::{Clocks, Input, Node, NodeId, Output, Wire};
 use super::scenario::{Scenario, Trouble};
-use crate::checker::Violation;
 use crate::clock::{Micros, Queue, SECOND};
 use crate::trace::{Facts, Log, Sent, Station};
 

@@ -2,8 +2,7 @@
 
 use super::super::node::NodeId;
 use super::super::scenario::{AuthPlan, NetCall, Reaction, ServerPlan};
-use super::{Case, is_udp};
-use crate::checker::Violation;
+use super::{Case, Violation, is_udp};
 use crate::clock::{MS, Micros, SECOND};
 use crate::report::{CallReport, RequestEnd, Side};
 use crate::trace::{Facts, Sent};
@@ -101,7 +100,7 @@ impl<'a> Judged<'a> {
     }
 
     /// What the caller hears of one INVITE is one final answer, or the 2xx of several phones, which may
-    /// cross (RFC 3261 §13.2.2.4). A server that refuses without keeping
+    /// cross (RFC 3261 §13.2.2.4). So may a 2xx and the failure of a server that waited no longer. A server that refuses without keeping
     /// state may let the next copy pass (RFC 3261 §8.2.7): things have changed since.
     fn one_final_answer(&mut self) {
         let caller = self.node(self.call.from);
@@ -115,7 +114,13 @@ impl<'a> Judged<'a> {
                 finals.push(key);
             }
         }
-        let crossed = |a: u16, b: u16| (200..300).contains(&a) && (200..300).contains(&b);
+        let is_success = |status: u16| (200..300).contains(&status);
+        let gives_up = self.gives_up_before_timer_b();
+        let crossed = |a: u16, b: u16| match (is_success(a), is_success(b)) {
+            (true, true) => true,
+            (true, false) | (false, true) => gives_up,
+            (false, false) => false,
+        };
         let twice = finals
             .iter()
             .find(|a| finals.iter().any(|b| a.0 == b.0 && *a != b && !crossed(a.1, b.1)));
@@ -123,6 +128,13 @@ impl<'a> Judged<'a> {
             let what = format!("the caller is told {finals:?}");
             self.violate("two finals", what);
         }
+    }
+
+    /// Whether a server on the way waits for a sign of life for less than timer B, so that a 2xx may come later.
+    fn gives_up_before_timer_b(&self) -> bool {
+        let mut servers = self.servers();
+        let waits_less = |server: &ServerPlan| u64::from(server.c_ms) * MS < 32 * SECOND;
+        self.case.scenario.is_to_group(self.call) || servers.any(waits_less)
     }
 
     /// A home without state looks up anew where each copy of an INVITE goes (RFC 3261 §16.11), and phones
@@ -263,7 +275,9 @@ impl<'a> Judged<'a> {
         });
         let ends = declined.chain(self.shortest_c()).chain([call.cancel_after]);
         let before = ends.min().unwrap_or(0);
+        // Members of a group do not ring together.
         scenario.servers[home].stateful
+            && !scenario.is_to_group(call)
             && scenario
                 .callees(call)
                 .zip(&reactions)
@@ -286,7 +300,12 @@ impl<'a> Judged<'a> {
             RequestEnd::Answered(487) => {
                 self.call.cancel_after <= takes + SECOND || self.shortest_c().is_some_and(|c| c <= takes)
             }
-            RequestEnd::Answered(408) => self.shortest_c().is_some_and(|c| c <= takes),
+            RequestEnd::Answered(408) => {
+                let (scenario, call) = (self.case.scenario, self.call);
+                let mut members = scenario.callees(call);
+                members.any(|phone| scenario.may_be_late(call, phone))
+                    || self.shortest_c().is_some_and(|c| c <= takes)
+            }
             RequestEnd::NotSent | RequestEnd::Pending | RequestEnd::Answered(_) | RequestEnd::TimedOut(_) => {
                 false
             }
@@ -319,7 +338,12 @@ impl<'a> Judged<'a> {
             (
                 Reaction::Answer(after) | Reaction::Busy(after) | Reaction::Refuse(after, _),
                 RequestEnd::Answered(487),
-            ) => cancelled_by(after),
+            ) => cancelled_by(after) || single && self.timer_c_fired(487),
+            (Reaction::Answer(_) | Reaction::Busy(_) | Reaction::Refuse(..), RequestEnd::Answered(408))
+                if single =>
+            {
+                self.timer_c_fired(408)
+            }
             // Who gives up before he was asked for credentials gives none.
             (_, RequestEnd::Answered(407)) => call.cancel_after <= SECOND,
             // A contact that said nothing until timer B or C ended it; and until the callee registers again.
@@ -405,6 +429,6 @@ impl<'a> Judged<'a> {
 
 /// Whether a server may keep a transaction for an INVITE: one that waits for a back-end has one where
 /// others have none (docs/request-path.md, waiting).
-fn may_keep(server: &ServerPlan) -> bool {
+pub(super) fn may_keep(server: &ServerPlan) -> bool {
     server.stateful || server.auth != AuthPlan::Off || server.next.is_some_and(|next| next.by_name)
 }

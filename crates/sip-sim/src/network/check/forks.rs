@@ -1,5 +1,5 @@
-//! What must hold where a server calls the phones of a user (RFC 3261 §16.7): each once and in its
-//! turn, none longer than anybody waits for, and the caller hears the best of what they say.
+//! What must hold where a server calls the phones of a user (RFC 3261 §16.7), or the members of a group one after the
+//! other: each once and in its turn, none longer than anybody waits for, and the caller hears the best of what they say.
 //!
 //! A home that keeps no transactions takes one of them, and one that crashed has forgotten what it
 //! began: neither is judged here, nor is one whose bounds are small.
@@ -8,11 +8,9 @@ use sip_core::timer::wheel::TICK_US;
 
 use super::super::node::NodeId;
 use super::super::scenario::{NetCall, Reaction, Scenario, Speaks, Trouble};
-use super::Case;
 use super::calls::OWN_TAG;
-use crate::checker::Violation;
+use super::{Case, Violation};
 use crate::clock::{MS, Micros, SECOND};
-use crate::fork::check::rank;
 use crate::message::{View, param};
 use crate::report::{RequestEnd, Side};
 use crate::trace::Sent;
@@ -83,9 +81,11 @@ struct Branch<'a> {
     /// Thousandths.
     q: u16,
     by_udp: bool,
-    /// A connection may have ended, with what was on its way.
+    /// A connection may have ended, with what was on its way, or the phone was away.
     unsure: bool,
     invite: Micros,
+    /// How long the home waits for the first response.
+    patience: Micros,
     /// Provisional responses, in the order of time.
     provisional: Vec<Micros>,
     /// The first final response.
@@ -119,11 +119,13 @@ impl Branch<'_> {
         (at.abs_diff(end) > SECOND).then_some(at < end)
     }
 
-    /// Whether it had come to its end by then without an answer: timer B, or timer C, whose CANCEL
-    /// left.
+    /// Whether it had come to its end by then without an answer: timer B or the group's time-out, or timer C, whose
+    /// CANCEL left.
     fn is_given_up(&self, at: Micros) -> bool {
-        let silent = self.heard().is_none_or(|heard| heard >= self.invite + TIME_OUT);
-        let left = silent && self.invite + TIME_OUT <= at + SLACK;
+        let silent = self
+            .heard()
+            .is_none_or(|heard| heard >= self.invite + self.patience);
+        let left = silent && self.invite + self.patience <= at + SLACK;
         left || self.cancel.is_some_and(|cancel| cancel <= at + SLACK)
     }
 
@@ -144,6 +146,8 @@ struct Fork<'a> {
     /// What comes from the hop before, and goes there, may be lost with its connection.
     unsure: bool,
     c: Micros,
+    /// It is one to the members of a group.
+    is_group: bool,
     found: Vec<Violation>,
 }
 
@@ -203,6 +207,7 @@ fn forks<'a>(case: &'a Case<'a>, call: &'a NetCall) -> Vec<Fork<'a>> {
             told,
             unsure: by_stream && may_lose_connections(scenario),
             c: Micros::from(scenario.servers[home].c_ms) * MS,
+            is_group: scenario.is_to_group(call),
             found: Vec::new(),
         }
     };
@@ -239,8 +244,9 @@ fn branch_to<'a>(
         node,
         q: case.scenario.phones[phone].q.unwrap_or(1_000),
         by_udp: is_udp(first),
-        unsure: case.lost_connection(call, phone),
+        unsure: case.lost_connection(call, phone) || case.was_away(node, first.at, first.at + TIME_OUT),
         invite: first.at,
+        patience: case.patience(first.from, node),
         provisional: responses.iter().filter(|r| !is_final(r.1)).map(|r| r.0).collect(),
         answer: responses.iter().find(|r| is_final(r.1)).copied(),
         cancel: cancels.map(|s| s.at).min(),
@@ -276,12 +282,15 @@ impl Fork<'_> {
         self.found.push(Violation::new(rule, Some(self.call.call), what));
     }
 
-    /// When a 6xx came.
+    /// When a 6xx came, or any failure but a 503 from a member of a group: it stands for all.
     fn declined(&self) -> Option<Micros> {
         // What went over a connection that ended may not have come.
         let sure = self.branches.iter().filter(|branch| !branch.unsure);
-        sure.filter_map(Branch::answered)
-            .filter(|(_, status)| *status >= 600)
+        let stands = |branch: &Branch<'_>, (at, status): (Micros, u16)| match self.is_group {
+            true => status >= 300 && status != 503 && !branch.is_given_up(at),
+            false => status >= 600,
+        };
+        sure.filter_map(|branch| branch.answered().filter(|answer| stands(branch, *answer)))
             .map(|(at, _)| at)
             .min()
     }
@@ -369,7 +378,12 @@ impl Fork<'_> {
         // Timer C ends what nobody else does (§16.8); each 101 to 199 starts it anew.
         let last = branch.provisional.last().map_or(rang, |last| *last);
         let by_c = last.max(branch.invite) + self.c + SLACK;
-        let due = ended.map_or(by_c, |ended| by_c.min(ended.max(rang)));
+        let is_late = rang > branch.invite + branch.patience + SLACK;
+        let by_end = ended.map(|ended| ended.max(rang));
+        let due = by_end
+            .into_iter()
+            .chain(is_late.then_some(rang))
+            .fold(by_c, Micros::min);
         let quiet = branch.answered().is_some_and(|(at, _)| at <= due + SLACK);
         if !quiet && branch.cancel.is_none_or(|at| at > due + SLACK) {
             return Some(("rings on", format!("{who} after {due}: {branch:?}")));
@@ -377,12 +391,16 @@ impl Fork<'_> {
         None
     }
 
-    /// Lower q after higher (§16.6).
+    /// Lower q after higher (§16.6), and one member of a group after the other.
     fn turns(&mut self) {
         let mut wrong = Vec::new();
         for branch in &self.branches {
             for other in &self.branches {
-                let before = other.q > branch.q && !other.unsure && !branch.unsure;
+                let before = match self.is_group {
+                    true => other.phone != branch.phone && other.invite <= branch.invite,
+                    false => other.q > branch.q,
+                };
+                let before = before && !other.unsure && !branch.unsure;
                 let in_turn = other.invite <= branch.invite && other.is_over(branch.invite);
                 if before && !in_turn {
                     wrong.push(format!("node {} while {} is tried", branch.node, other.node));
@@ -459,7 +477,7 @@ impl Fork<'_> {
     }
 }
 
-/// When all phones of who is called would have decided, one q after the other.
+/// When all phones of the called user would have decided, one q after the other, or all members of a group.
 pub(super) fn decided_by(case: &Case<'_>, call: &NetCall) -> Micros {
     let scenario = case.scenario;
     let home = &scenario.servers[scenario.home_of(scenario.phones[call.to].user)];
@@ -473,6 +491,9 @@ pub(super) fn decided_by(case: &Case<'_>, call: &NetCall) -> Micros {
         Reaction::Ring => rings_for + SECOND,
         Reaction::Silent => silence(case, phone),
     };
+    if scenario.is_to_group(call) {
+        return scenario.callees(call).map(takes).sum();
+    }
     let q = |phone: usize| scenario.phones[phone].q.unwrap_or(1_000);
     let mut turns: Vec<u16> = scenario.callees(call).map(q).collect();
     turns.sort_unstable();
@@ -490,5 +511,18 @@ pub(super) fn silence(case: &Case<'_>, phone: usize) -> Micros {
     match case.scenario.phones[phone].speaks {
         Speaks::Udp => TIME_OUT,
         Speaks::Tcp | Speaks::Ws => 2 * TIME_OUT,
+    }
+}
+
+/// Lower is better. Said again on purpose: the core's own table would agree with itself.
+const fn rank(status: u16) -> u8 {
+    match status {
+        600.. => 0,
+        300..=399 => 1,
+        401 | 407 | 415 | 420 | 484 => 2,
+        408 | 430 | 487 => 4,
+        400..=499 => 3,
+        503 => 6,
+        _ => 5,
     }
 }

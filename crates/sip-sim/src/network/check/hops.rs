@@ -1,15 +1,16 @@
 //! What a server may send on a hop, given what came to it: nobody is answered who did not ask,
-//! nothing is acknowledged that was not answered, and a 2xx goes on copy for copy.
+//! nothing is acknowledged that was not answered or cancelled that was not sent, a request goes on by one branch and with
+//! one hop less, and a 2xx goes on copy for copy.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::node::NodeId;
-use super::super::scenario::{Scenario, ServerPlan};
+use super::super::scenario::{Scenario, ServerPlan, Speaks};
 use super::super::stranger::{is_changed_copy, is_strangers};
 use super::calls::OWN_TAG;
-use super::{Case, is_udp};
-use crate::checker::Violation;
+use super::{Case, Violation, is_udp};
 use crate::clock::{Micros, SECOND};
+use crate::message::{View, param};
 use crate::trace::{Facts, Sent};
 
 /// T4, for what comes by UDP.
@@ -40,6 +41,10 @@ struct Seen<'a> {
     acks: BTreeMap<Hop<'a>, usize>,
     /// Calls, with the CSeq number, that a phone accepted.
     accepted: BTreeSet<(Option<u32>, u32)>,
+    /// Max-Forwards of the requests that came to a server, by branch and method.
+    hops_left: BTreeMap<(NodeId, &'a str, &'a str), Vec<Option<u32>>>,
+    /// The branch by which a request went on to a node: server, node, branch and method with which it had come.
+    sent_on: BTreeMap<(NodeId, NodeId, &'a str, &'a str), &'a str>,
 }
 
 pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
@@ -49,6 +54,9 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for sent in &case.log.sent {
         let Some(to) = sent.to else { continue };
+        if sent.facts.status.is_none() {
+            seen.note_way(sent, to, servers);
+        }
         // It has the branch of a phone's request, and is another.
         if is_changed_copy(&sent.text) {
             continue;
@@ -56,7 +64,10 @@ pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
         if sent.from < servers && !is_strangers(&sent.facts.branch) {
             let fault = match sent.facts.status {
                 Some(status) => seen.answer(case.scenario, sent, to, status),
-                None => seen.ack(case.scenario, sent, to),
+                None => seen
+                    .ack(case.scenario, sent, to)
+                    .or_else(|| seen.cancel(case.scenario, sent, to))
+                    .or_else(|| seen.goes_on(case.scenario, sent, to)),
             };
             if let Some((rule, what)) = fault {
                 let what = format!("S{} to node {to}: {what}", sent.from);
@@ -115,6 +126,19 @@ impl<'a> Seen<'a> {
                 }
             }
             Some(_) => {}
+        }
+    }
+
+    /// Which way a request goes.
+    fn note_way(&mut self, sent: &'a Sent, to: NodeId, servers: usize) {
+        let facts = &sent.facts;
+        if to < servers && sent.arrived() {
+            let came = (to, &*facts.branch, &*facts.method);
+            self.hops_left.entry(came).or_default().push(facts.max_forwards);
+        }
+        if let Some(before) = before(sent).filter(|_| sent.from < servers) {
+            let way = (sent.from, to, before, &*facts.method);
+            self.sent_on.entry(way).or_insert(&facts.branch);
         }
     }
 
@@ -181,6 +205,44 @@ impl<'a> Seen<'a> {
 }
 
 impl<'a> Seen<'a> {
+    /// A CANCEL has the branch of an INVITE that went over this very hop (RFC 3261 §9.1). Who keeps no state sends it
+    /// where it would send the INVITE now.
+    fn cancel(&self, scenario: &Scenario, sent: &Sent, to: NodeId) -> Option<(&'static str, String)> {
+        let facts = &sent.facts;
+        let forgot = scenario.crashes(sent.from).any(|at| at <= sent.at);
+        let keeps = scenario.servers[sent.from].stateful && !forgot;
+        let is_stray = facts.method == "CANCEL" && !self.invites.contains(&(sent.from, to, &*facts.branch));
+        (is_stray && keeps).then(|| ("stray CANCEL", format!("{} cancels nothing", facts.branch)))
+    }
+
+    /// A request has one hop less than when it came (RFC 3261 §16.6 step 3), and its copies go on by the branch of the
+    /// first (§16.11): a phone behind a connection that ended may be reached by another way.
+    fn goes_on(&self, scenario: &Scenario, sent: &Sent, to: NodeId) -> Option<(&'static str, String)> {
+        let facts = &sent.facts;
+        let (before, method) = (before(sent)?, facts.method.as_str());
+        let came = self.hops_left.get(&(sent.from, before, method));
+        let lowered = |came: &Option<u32>| came.map_or(Some(70), |hops| hops.checked_sub(1));
+        let fits = came.is_some_and(|all| all.iter().any(|came| lowered(came) == facts.max_forwards));
+        if !fits {
+            let what = format!(
+                "{method} with {:?} hops left, having come with {came:?}",
+                facts.max_forwards
+            );
+            return Some(("Max-Forwards", what));
+        }
+        let has_ways = |phone: &usize| scenario.phones[*phone].speaks != Speaks::Udp;
+        let phone = to.checked_sub(scenario.servers.len());
+        let phone = phone.filter(|phone| *phone < scenario.phones.len());
+        if matches!(method, "INVITE" | "ACK" | "CANCEL") || phone.as_ref().is_some_and(has_ways) {
+            return None;
+        }
+        let &first = self.sent_on.get(&(sent.from, to, before, method))?;
+        (first != facts.branch).then(|| {
+            let what = format!("{method} {before} as {}, after {first}", facts.branch);
+            ("branch changed", what)
+        })
+    }
+
     /// Who keeps no state, or lost it, looks up anew for each copy where it goes (RFC 3261 §16.11), and
     /// phones come and go: whether the INVITE of an ACK went to another phone, which refused it. (Its
     /// branch is the same, but for the mark of a fork.)
@@ -198,6 +260,12 @@ impl<'a> Seen<'a> {
         let forgot = scenario.crashes(sent.from).any(|at| at <= sent.at);
         (forgot || !scenario.servers[sent.from].stateful) && self.failures.keys().any(refused)
     }
+}
+
+/// The branch with which a request came to the server that sends it on; none: it is the server's own.
+fn before(sent: &Sent) -> Option<&str> {
+    let via = View::new(&sent.text).all("Via").nth(1)?;
+    Some(param(via, "branch"))
 }
 
 /// A 2xx to an INVITE: server, call, CSeq number, tag.

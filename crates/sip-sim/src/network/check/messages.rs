@@ -1,8 +1,7 @@
 //! What servers may send at all.
 
 use super::super::phone::ASSERTED;
-use super::Case;
-use crate::checker::Violation;
+use super::{Case, Violation};
 
 pub(super) fn check(case: &Case<'_>) -> Vec<Violation> {
     let mut found = Vec::new();

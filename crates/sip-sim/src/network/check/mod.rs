@@ -5,26 +5,64 @@
 //! and what it answered. Liveness holds for what begins once the faults are over and everything
 //! from before has come to its end ([`Scenario::settled_at`]): then nothing excuses a failure.
 
+mod answers;
 mod calls;
+mod floods;
 mod forks;
 mod hops;
+mod losses;
 mod messages;
 mod registrations;
+mod relayed;
 mod rhythm;
 mod strangers;
 
+use std::fmt;
+
 use super::fabric::USER_TIMEOUT;
 use super::node::{Node, NodeId};
-use super::scenario::{DurabilityPlan, NetCall, Scenario, Speaks, Trouble, TroublePlan};
+use super::scenario::{DurabilityPlan, GATEWAY_USER, NetCall, Scenario, Speaks, Trouble, TroublePlan};
 use super::world::World;
 use crate::agent::registration::Registration;
-use crate::checker::Violation;
-use crate::clock::{Micros, SECOND};
+use crate::clock::{MS, Micros, SECOND};
 use crate::report::CallReport;
 use crate::trace::{Log, Sent};
 
+/// Timer B.
+const TIMER_B: Micros = 32 * SECOND;
 /// A process that cannot start is tried again this often.
 const STARTING: Micros = 2 * SECOND;
+
+/// Something that must not be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Short name of the rule.
+    pub rule: &'static str,
+    /// In which call.
+    pub call: Option<u32>,
+    /// What happened.
+    pub what: String,
+}
+
+impl Violation {
+    /// A violation of `rule`.
+    pub fn new(rule: &'static str, call: Option<u32>, what: impl Into<String>) -> Self {
+        Self {
+            rule,
+            call,
+            what: what.into(),
+        }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.call {
+            Some(call) => write!(f, "[{}] call {call}: {}", self.rule, self.what),
+            None => write!(f, "[{}] {}", self.rule, self.what),
+        }
+    }
+}
 
 /// All rules.
 pub fn check(scenario: &Scenario, world: &World<'_>) -> Vec<Violation> {
@@ -42,8 +80,12 @@ pub fn check(scenario: &Scenario, world: &World<'_>) -> Vec<Violation> {
     found.extend(calls::check(&case));
     found.extend(forks::check(&case));
     found.extend(hops::check(&case));
+    found.extend(relayed::check(&case));
+    found.extend(answers::check(&case));
+    found.extend(losses::check(&case));
     found.extend(rhythm::check(&case));
     found.extend(strangers::check(&case));
+    found.extend(floods::check(&case));
     let phones = world
         .nodes()
         .skip(scenario.servers.len())
@@ -80,6 +122,13 @@ impl Case<'_> {
         path
     }
 
+    /// What belongs to a call. Of what the stranger sends only copies do.
+    fn of_call(&self, call: &NetCall) -> impl Iterator<Item = &Sent> {
+        let number = Some(call.call);
+        let sent = self.log.sent.iter();
+        sent.filter(move |sent| sent.facts.call == number)
+    }
+
     /// A server on the way of a call lost its memory while the call's INVITE was under way.
     fn was_cut(&self, call: &NetCall) -> bool {
         let under_way = call.start..=self.last_of_invite(call);
@@ -91,6 +140,9 @@ impl Case<'_> {
     /// Whether its registrar may have lost who is called by right.
     fn callee_may_be_lost(&self, call: &NetCall) -> bool {
         let scenario = self.scenario;
+        if scenario.is_to_group(call) {
+            return false;
+        }
         let home = scenario.home_of(scenario.phones[call.to].user);
         let keeps =
             scenario.servers[home].durability == DurabilityPlan::Commit && !scenario.clock_jumps(home);
@@ -168,6 +220,21 @@ impl Case<'_> {
         );
         let last = self.last_of_invite(call);
         plan.speaks != Speaks::Udp && self.was_disconnected(ends, call.start, last)
+    }
+
+    /// How long a server waits for the first response to an INVITE that it sends to this node: timer B, or timer C, or
+    /// the time-out of the group of which the node is a member.
+    fn patience(&self, server: NodeId, to: NodeId) -> Micros {
+        let scenario = self.scenario;
+        let c = scenario
+            .servers
+            .get(server)
+            .map(|plan| Micros::from(plan.c_ms) * MS);
+        let is_member = |phone: usize| scenario.node_of_phone(phone) == to;
+        let mut members = scenario.phones_of(GATEWAY_USER);
+        let group = scenario.gateways.filter(|_| members.any(is_member));
+        let times = c.into_iter().chain(group.map(|group| group.reply_timeout));
+        times.fold(TIMER_B, Micros::min)
     }
 
     /// A server on the way has bounds so small that it may refuse.

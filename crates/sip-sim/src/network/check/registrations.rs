@@ -9,11 +9,11 @@
 
 use super::super::phone::contact;
 use super::super::scenario::{
-    Attack, BackendKind, DiskFault, DurabilityPlan, PhonePlan, Scenario, Speaks, Trouble, USERS,
+    Attack, BackendKind, DiskFault, DurabilityPlan, PhonePlan, Scenario, Speaks, Trouble, aor,
 };
 use super::super::server::config::GRANTS_S;
+use super::Violation;
 use crate::agent::registration::{Ask, Registration};
-use crate::checker::Violation;
 use crate::clock::{Micros, SECOND};
 use crate::report::RequestEnd;
 
@@ -176,7 +176,7 @@ struct Model<'a> {
 
 impl Model<'_> {
     fn violate(&mut self, rule: &'static str, what: String) {
-        let what = format!("{}: {what}", USERS[self.phone.user]);
+        let what = format!("{}: {what}", aor(self.phone.user));
         self.found.push(Violation::new(rule, None, what));
     }
 

@@ -10,8 +10,7 @@ use sip_core::timer::wheel::TICK_US;
 use super::super::node::NodeId;
 use super::super::scenario::ServerPlan;
 use super::super::stranger::is_changed_copy;
-use super::{Case, is_udp};
-use crate::checker::Violation;
+use super::{Case, Violation, is_udp};
 use crate::clock::{MS, Micros, SECOND};
 use crate::message::{View, param};
 
@@ -211,9 +210,11 @@ impl<'a> Courses<'a> {
                         by_tcp: before(key.0).next().is_some(),
                         acked: acked.and_then(|at| at.iter().min().copied()),
                     };
-                    early(kind, course, copies, &news).or_else(|| late(case, key.1, kind, course))
+                    early(kind, course, copies, &news).or_else(|| late(case, (key.0, key.1), kind, course))
                 }
-                Kind::Failure => too_often(course).or_else(|| overdue(course)),
+                Kind::Failure => too_often(course)
+                    .or_else(|| after_ack(course))
+                    .or_else(|| overdue(course)),
             };
             if let Some((rule, what)) = fault {
                 let (server, to, branch, method) = key;
@@ -291,9 +292,13 @@ fn early(kind: Kind, course: &Course<'_>, copies: &[Micros], news: &News) -> Fau
 }
 
 /// And it is, until something comes back.
-fn late(case: &Case<'_>, to: NodeId, kind: Kind, course: &Course<'_>) -> Fault {
+fn late(case: &Case<'_>, (server, to): (NodeId, NodeId), kind: Kind, course: &Course<'_>) -> Fault {
     let &began = course.sent.first()?;
-    let ends = began + TIME_OUT;
+    let ends = began
+        + match kind {
+            Kind::Invite => case.patience(server, to),
+            Kind::Request | Kind::Failure => TIME_OUT,
+        };
     // Where nobody listens ICMP ends it.
     if case.was_away(to, began, ends) {
         return None;
@@ -324,6 +329,21 @@ fn too_often(course: &Course<'_>) -> Fault {
         }
     }
     None
+}
+
+/// And not once its ACK has come, unless a copy of its INVITE came after timer I: that is a new one.
+fn after_ack(course: &Course<'_>) -> Fault {
+    let ack = course.first_back?;
+    let is_new = |at: Micros| {
+        let mut copies = course.copies.iter();
+        copies.any(|copy| (ack + TIMER_I..=at).contains(copy))
+    };
+    let late = course
+        .sent
+        .iter()
+        .find(|at| **at > ack + HAND_OVER && !is_new(**at))?;
+    let what = format!("acknowledged at {ack} µs, and sent again at {late}");
+    Some(("final after ACK", what))
 }
 
 /// And it is, until its ACK comes.

@@ -10,8 +10,12 @@ use sip_core::dispatcher::{Distribution, Group, Local, MarkPolicy, Member};
 use sip_core::limits::Limits;
 use sip_core::transport::{NextHop, Transport};
 
-use super::super::scenario::{AuthPlan, DOMAINS, DurabilityPlan, NextPlan, Scenario, ServerPlan};
-use super::super::{GATEWAY, SERVER_NET, server_ip};
+use super::super::node::NodeId;
+use super::super::scenario::{
+    AuthPlan, Challenges, DOMAINS, DurabilityPlan, GATEWAY_USER, NextPlan, Scenario, ServerPlan, Sharing,
+};
+use super::super::{GATEWAY, SERVER_NET, gateways, phone_ip, server_ip};
+use crate::clock::MS;
 
 /// Port of SIP over UDP and TCP.
 pub const SIP_PORT: u16 = 5060;
@@ -48,7 +52,12 @@ pub fn config(scenario: &Scenario, server: usize) -> Config {
     let ip = server_ip(server);
     Config {
         destinations: Destinations::default(),
-        abuse: Abuse::default(),
+        abuse: plan.limit.map_or_else(Abuse::default, |limit| Abuse {
+            rate: limit.rate,
+            burst: limit.burst,
+            sources: 64,
+            ..Abuse::default()
+        }),
         server_header: Box::default(),
         listeners: LISTENERS
             .iter()
@@ -60,7 +69,7 @@ pub fn config(scenario: &Scenario, server: usize) -> Config {
             .map(|number| domain(plan, number))
             .collect(),
         routes: routes(scenario, server),
-        groups: vec![gateways()],
+        groups: groups(scenario, server),
         state: if plan.stateful {
             StateMode::Transaction
         } else {
@@ -114,7 +123,12 @@ fn domain(plan: &ServerPlan, number: usize) -> Domain {
         auth: AuthPolicy {
             realm: text(domain_name(number)),
             methods: methods.iter().map(|method| Box::from(*method)).collect(),
-            algorithms: vec![Algorithm::Sha256, Algorithm::Md5],
+            algorithms: match plan.challenges {
+                Challenges::Sha256AndMd5 => vec![Algorithm::Sha256, Algorithm::Md5],
+                Challenges::Md5 => vec![Algorithm::Md5],
+                Challenges::Sha256 => vec![Algorithm::Sha256],
+                Challenges::Sha512AndMd5 => vec![Algorithm::Sha512_256, Algorithm::Md5],
+            },
             nonce_lifetime_s: 60,
             strict_uri: false,
         },
@@ -131,11 +145,15 @@ fn network((address, prefix_len): ([u8; 4], u8)) -> Network {
 /// For each domain two rules: calls from other servers, which have asked for credentials where they
 /// wanted any; and calls from phones.
 fn routes(scenario: &Scenario, server: usize) -> Vec<Route> {
-    let mut routes = Vec::with_capacity(2 * DOMAINS);
-    for domain in 0..DOMAINS {
-        let home = scenario.homes[domain];
+    let mut homes: Vec<(String, NodeId, RelayTarget)> = (0..DOMAINS)
+        .map(|domain| (domain_name(domain), scenario.homes[domain], RelayTarget::Location))
+        .collect();
+    let group = scenario.gateways;
+    homes.extend(group.map(|group| (gateways::DOMAIN.to_owned(), group.server, RelayTarget::Group(1))));
+    let mut routes = Vec::with_capacity(2 * homes.len());
+    for (domain, home, here) in homes {
         let target = if home == server {
-            RelayTarget::Location
+            here
         } else {
             let direct = NextPlan {
                 server: home,
@@ -150,33 +168,57 @@ fn routes(scenario: &Scenario, server: usize) -> Vec<Route> {
         for (source, auth) in [(from_servers, Some(false)), (vec![], None)] {
             routes.push(Route {
                 when: When {
-                    domain: Some(text(domain_name(domain))),
+                    domain: Some(text(domain.clone())),
                     source,
                     ..When::default()
                 },
                 action: Action::Relay(Relay::to(target.clone())),
                 auth,
                 state: None,
-                record_route: true,
+                record_route: scenario.servers[server].record_route,
             });
         }
     }
     routes
 }
 
-/// The group to which no rule leads.
-fn gateways() -> Group {
-    let address = SocketAddr::new(IpAddr::from(GATEWAY), SIP_PORT);
-    let hop = NextHop::parse(format!("sip:{address}").as_bytes()).expect("an address is a next hop");
+/// A group to which no rule leads, and the one that calls go to if this server has it.
+fn groups(scenario: &Scenario, server: usize) -> Vec<Group> {
+    let mut groups = vec![group("forbidden", [IpAddr::from(GATEWAY)])];
+    if let Some(plan) = scenario.gateways.filter(|plan| plan.server == server) {
+        let members = scenario.phones_of(GATEWAY_USER).map(phone_ip);
+        groups.push(Group {
+            algorithm: match plan.sharing {
+                Sharing::RoundRobin => Distribution::RoundRobin,
+                Sharing::Weighted => Distribution::Weighted,
+                Sharing::CallId => Distribution::CallId,
+                Sharing::LeastLoad => Distribution::LeastLoad,
+                Sharing::Priority => Distribution::Priority,
+            },
+            reply_timeout_ms: u32::try_from(plan.reply_timeout / MS).unwrap_or(u32::MAX),
+            failover_on: vec![503],
+            ..group("gateways", members)
+        });
+    }
+    groups
+}
+
+/// A group whose members never count as failed: every call tries them all.
+fn group(name: &str, members: impl IntoIterator<Item = IpAddr>) -> Group {
+    let member = |ip: IpAddr| {
+        let address = SocketAddr::new(ip, SIP_PORT);
+        let hop = NextHop::parse(format!("sip:{address}").as_bytes()).expect("an address is a next hop");
+        Member::new(hop, 1, 0)
+    };
     Group {
-        name: b"gateways"[..].into(),
+        name: text(name.to_owned()),
         algorithm: Distribution::Priority,
-        members: vec![Member::new(hop, 1, 0)],
+        members: members.into_iter().map(member).collect(),
         probe_ms: None,
         marks: MarkPolicy {
             fail_after: u32::MAX,
             recover_after: 1,
-            hold_ms: None,
+            hold_ms: Some(1),
         },
         reply_timeout_ms: u32::MAX,
         failover_on: vec![],

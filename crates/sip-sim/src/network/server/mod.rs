@@ -46,6 +46,9 @@ const MOST_KEPT: Held = Held {
     large: 512 * 1024,
 };
 
+/// What a worker that limits sources remembers of those that it limited, bytes.
+const LIMITED_KEPT: i64 = 24 * 1024;
+
 /// What a transaction that was let in may yet hold, bytes, beyond twice its request: what is added to
 /// that on its way, a CANCEL, and a response.
 const MOST_GROWTH: usize = 1_000;
@@ -235,6 +238,12 @@ impl Server {
         }
     }
 
+    /// Whether a message that comes to this worker is heard.
+    fn admit(&mut self, clocks: Clocks, worker: usize, flow: &Flow) -> bool {
+        let process = self.process.as_mut();
+        process.is_some_and(|process| process.workers[worker].admit(read(clocks), flow))
+    }
+
     fn hand_over(&mut self, clocks: Clocks, worker: usize, flow: Flow, bytes: &[u8]) {
         let Some(process) = self.process.as_mut().filter(|p| p.waiting_mail < MOST_MAIL) else {
             return;
@@ -257,6 +266,9 @@ impl Server {
         let worker = (chance >> 8) as usize % usize::from(self.plan.workers);
         // The shell asks where that saves work; it must come to the same.
         let asks = chance & 1 == 0;
+        if !self.admit(clocks, worker, &flow) {
+            return;
+        }
         let owner = self
             .process
             .as_ref()
@@ -290,6 +302,9 @@ impl Server {
         }
         for (flow, message) in messages {
             let worker = flow.conn.map_or(0, |id| usize::from(id.worker.0));
+            if !self.admit(clocks, worker, &flow) {
+                continue;
+            }
             if !self.deliver(clocks, worker, flow, &message, false) {
                 over = true;
                 break;
@@ -599,11 +614,13 @@ impl Node for Server {
         drop(process.workers);
         let kept = before - held() - fresh_bytes;
         let workers = i64::from(self.plan.workers);
-        let fits = kept.small <= workers * MOST_KEPT.small && kept.large <= workers * MOST_KEPT.large;
+        let limited = self.plan.limit.map_or(0, |_| LIMITED_KEPT);
+        let small = MOST_KEPT.small + limited;
+        let fits = kept.small <= workers * small && kept.large <= workers * MOST_KEPT.large;
         (!fits).then(|| {
             format!(
                 "keeps {} bytes in small blocks and {} in pages, on {workers} workers; each may keep {} and {}",
-                kept.small, kept.large, MOST_KEPT.small, MOST_KEPT.large
+                kept.small, kept.large, small, MOST_KEPT.large
             )
         })
     }
