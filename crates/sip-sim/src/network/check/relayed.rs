@@ -94,6 +94,7 @@ fn judge(case: &Case<'_>, call: &NetCall) -> Vec<Violation> {
             }
         }
     }
+    let was_away = is_away_meanwhile(case, call, &sent);
     let unlike = balances
         .into_iter()
         .filter(|((server, branch, method, status, _), balance)| {
@@ -102,7 +103,9 @@ fn judge(case: &Case<'_>, call: &NetCall) -> Vec<Violation> {
             let of = if *method == "ACK" { "INVITE" } else { *method };
             let is_own = *status == Some(100) || answered.contains(&(*server, *branch, of));
             let is_challenged = *method == "BYE" && plan.auth == AuthPlan::ByeToo;
-            let goes_on = is_to_success || !(may_keep(plan) || is_own || is_challenged);
+            // The ACK to a failure is looked up anew, and leads nowhere while its phone is not registered.
+            let is_astray = *method == "ACK" && was_away;
+            let goes_on = is_to_success || !(may_keep(plan) || is_own || is_challenged || is_astray);
             goes_on && balance.came != balance.left
         });
     unlike
@@ -113,4 +116,19 @@ fn judge(case: &Case<'_>, call: &NetCall) -> Vec<Violation> {
             Violation::new("conservation", Some(call.call), what)
         })
         .collect()
+}
+
+/// Whether a called phone was not registered at some time while messages of the call were sent.
+fn is_away_meanwhile(case: &Case<'_>, call: &NetCall, sent: &[&Sent]) -> bool {
+    let (Some(first), Some(last)) = (sent.first(), sent.last()) else {
+        return false;
+    };
+    let mut phones = case
+        .scenario
+        .callees(call)
+        .map(|phone| &case.scenario.phones[phone]);
+    phones.any(|phone| {
+        let mut leaves = phone.leaves.iter();
+        phone.end <= last.at || leaves.any(|(from, to)| *from <= last.at && *to >= first.at)
+    })
 }
