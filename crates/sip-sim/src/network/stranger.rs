@@ -32,6 +32,8 @@ const CALL_ID: &str = "Call-ID: evil-";
 const COPY_PORT: u16 = 5099;
 /// A call follows the end of the connection of its registration after this.
 const CALL_AFTER: Micros = 2 * SECOND;
+/// How long the stranger waits for the registrations of an account before it closes their connection.
+const LURE_LASTS: Micros = 40 * SECOND;
 
 /// Whether a branch is one of the stranger's.
 pub fn is_strangers(branch: &str) -> bool {
@@ -110,7 +112,7 @@ impl Stranger {
         all.any(|(server, asks)| *asks && server_ip(server) == address.ip())
     }
 
-    fn begin(&mut self, plan: AttackPlan) {
+    fn begin(&mut self, now: Micros, plan: AttackPlan) {
         let server = SocketAddr::new(server_ip(plan.server), SIP_PORT);
         let mut from = self.address;
         let text = match plan.attack {
@@ -124,7 +126,7 @@ impl Stranger {
                 from = server;
                 self.self_sent(server, USERS[user % USERS.len()], hash)
             }
-            Attack::Lure { domain, gateway } => return self.begin_lure(domain % DOMAINS, gateway),
+            Attack::Lure { domain, gateway } => return self.begin_lure(now, domain % DOMAINS, gateway),
             Attack::Flood { count, named } => return self.flood(server, count, named),
             Attack::Borrow { .. }
             | Attack::Replay { .. }
@@ -247,13 +249,27 @@ impl Stranger {
         )
     }
 
-    fn begin_lure(&mut self, domain: usize, gateway: bool) {
+    fn begin_lure(&mut self, now: Micros, domain: usize, gateway: bool) {
         let (server, wire) = (server_ip(self.homes[domain]), self.names.take());
         let to = SocketAddr::new(server, SIP_PORT);
         let serial = self.serial();
         self.lures
             .push(Lure::new((self.address, to), domain, gateway, wire, serial));
         self.out.push_back(Output::Open { wire, to });
+        self.shots.put(now + LURE_LASTS, Output::Close { wire });
+    }
+
+    /// Sends what was kept for this time. A connection is closed only if its registration still waits for a response: the
+    /// server sends none over its limits.
+    fn shoot(&mut self, shot: Output) {
+        if let Output::Close { wire } = shot {
+            let before = self.lures.len();
+            self.lures.retain(|lure| lure.wire != wire);
+            if self.lures.len() == before {
+                return;
+            }
+        }
+        self.out.push_back(shot);
     }
 
     /// Something came on the connection of a registration, or it is open.
@@ -423,10 +439,10 @@ impl Node for Stranger {
             Input::Overheard { from, to, bytes } => self.hear(clocks.now, from, to, bytes),
             Input::Timeout => {
                 while let Some(plan) = self.plans.pop_front_if(|plan| plan.at <= clocks.now) {
-                    self.begin(plan);
+                    self.begin(clocks.now, plan);
                 }
                 while let Some(shot) = self.shots.pop_due(clocks.now) {
-                    self.out.push_back(shot);
+                    self.shoot(shot);
                 }
             }
             Input::Datagram { from, bytes, .. } => {

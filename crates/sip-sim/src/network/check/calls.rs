@@ -178,11 +178,14 @@ impl<'a> Judged<'a> {
                 branches.push((cseq, branch, sent.at));
             }
         }
-        // Who says nothing for 64·T1 on a connection, which may be dead, is tried at the address of his
-        // Contact (RFC 3261 §16.9, RFC 3263 §4.3).
-        let plan = self.case.scenario.branch_plan(self.call, phone);
-        let silent = plan.reaction == Reaction::Silent;
-        let in_vain = |first: Micros, second: Micros| silent && second >= first + 32 * SECOND;
+        // A phone that says nothing on a connection, which may be dead, until timer B or C is tried at the address of
+        // its Contact (RFC 3261 §16.9, RFC 3263 §4.3).
+        let scenario = self.case.scenario;
+        let silent = scenario.branch_plan(self.call, phone).reaction == Reaction::Silent;
+        let patience = self
+            .case
+            .patience(scenario.home_of(scenario.phones[phone].user), callee);
+        let in_vain = |first: Micros, second: Micros| silent && second >= first + patience;
         let is_second =
             |a: &(u32, &str, Micros), b: &(u32, &str, Micros)| a.0 == b.0 && a.1 != b.1 && !in_vain(a.2, b.2);
         // They are in the order of time.
@@ -233,9 +236,25 @@ impl<'a> Judged<'a> {
                 }
             }
         }
-        if self.reports(Side::Callee).any(|r| r.acknowledged == Some(false)) {
+        let has_succeeded = matches!(caller.invite, RequestEnd::Answered(200..300));
+        let call = self.call.call;
+        let unheard = |report: &CallReport| {
+            report.call == call && report.side == Side::Callee && report.acknowledged == Some(false)
+        };
+        let mut unheard = self.case.reports.iter().filter(|(_, report)| unheard(report));
+        if unheard.any(|(node, _)| has_succeeded || !self.may_be_late(*node)) {
             self.violate("ACK lost", "the callee's 200 was never acknowledged");
         }
+    }
+
+    /// Whether this node is a member of a group that says nothing until others had their turn. Once the caller has a
+    /// failure its 2xx belongs to nothing (RFC 6026 §8.9).
+    fn may_be_late(&self, node: NodeId) -> bool {
+        let scenario = self.case.scenario;
+        let mut phones = scenario
+            .callees(self.call)
+            .filter(|phone| self.node(*phone) == node);
+        phones.any(|phone| scenario.may_be_late(self.call, phone))
     }
 
     /// What the phones of who is called do.

@@ -19,6 +19,8 @@ use crate::trace::Sent;
 const TIME_OUT: Micros = 32 * SECOND;
 /// From worker to worker and back, and the wheel's tick.
 const SLACK: Micros = 5 * MS + TICK_US;
+/// What the opening of a connection takes on the slowest links. An INVITE that is too long for UDP waits for it.
+const OPENING: Micros = SECOND;
 /// A phone that was told to stop does not ring for this long.
 const RANG_OUT: Micros = 390 * SECOND;
 
@@ -125,8 +127,13 @@ impl Branch<'_> {
         let silent = self
             .heard()
             .is_none_or(|heard| heard >= self.invite + self.patience);
-        let left = silent && self.invite + self.patience <= at + SLACK;
+        let left = silent && self.invite + self.patience <= at + self.slack();
         left || self.cancel.is_some_and(|cancel| cancel <= at + SLACK)
+    }
+
+    /// What lies between the decision to send a request and its sending.
+    const fn slack(&self) -> Micros {
+        if self.by_udp { SLACK } else { SLACK + OPENING }
     }
 
     fn is_over(&self, at: Micros) -> bool {
@@ -369,7 +376,9 @@ impl Fork<'_> {
         let first = branch.provisional.first().copied();
         if let Some(cancel) = branch.cancel {
             let early = first.is_none_or(|rang| rang > cancel);
-            let late = branch.answered().is_some_and(|(at, _)| at + SLACK < cancel);
+            let late = branch
+                .answered()
+                .is_some_and(|(at, _)| at + branch.slack() < cancel);
             if early || late {
                 return Some(("stray CANCEL", format!("{who}: {branch:?}")));
             }
@@ -384,8 +393,9 @@ impl Fork<'_> {
             .into_iter()
             .chain(is_late.then_some(rang))
             .fold(by_c, Micros::min);
-        let quiet = branch.answered().is_some_and(|(at, _)| at <= due + SLACK);
-        if !quiet && branch.cancel.is_none_or(|at| at > due + SLACK) {
+        let due = due + branch.slack();
+        let quiet = branch.answered().is_some_and(|(at, _)| at <= due);
+        if !quiet && branch.cancel.is_none_or(|at| at > due) {
             return Some(("rings on", format!("{who} after {due}: {branch:?}")));
         }
         None

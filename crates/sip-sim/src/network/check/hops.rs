@@ -319,6 +319,10 @@ fn successes(case: &Case<'_>) -> Vec<Violation> {
         .filter(|sent| sent.facts.method == "INVITE" && sent.facts.to_tag.starts_with(OWN_TAG))
         .map(|sent| (sent.from, sent.facts.call))
         .collect();
+    let starts = |call: Option<u32>| {
+        let mut calls = scenario.calls.iter();
+        calls.find(|c| Some(c.call) == call).map_or(0, |c| c.start)
+    };
     let ended = ended_branches(case);
     let mut balances: BTreeMap<Success<'_>, Balance> = BTreeMap::new();
     let key = |server: NodeId, facts: &'_ Facts| (server, facts.call, facts.cseq);
@@ -343,13 +347,12 @@ fn successes(case: &Case<'_>) -> Vec<Violation> {
                 .arrivals
                 .iter()
                 .fold(balance.last.max(sent.at), |last, at| last.max(*at));
-            balance.is_cut |= is_cut(case, sent);
+            // An INVITE that a phone's host refused while the phone was away has ended there.
+            let is_phone = sent.from >= servers;
+            balance.is_cut |=
+                is_cut(case, sent) || is_phone && case.was_away(sent.from, starts(sent.facts.call), sent.at);
         }
     }
-    let starts = |call: Option<u32>| {
-        let mut calls = scenario.calls.iter();
-        calls.find(|c| Some(c.call) == call).map_or(0, |c| c.start)
-    };
     let unlike = balances.into_iter().filter(|(key, balance)| {
         let was_away = || case.was_away(key.0, starts(key.1), balance.last);
         let its = (key.0, key.1);

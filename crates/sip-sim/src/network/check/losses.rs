@@ -6,7 +6,7 @@
 
 use super::super::node::NodeId;
 use super::super::scenario::{NetCall, Reaction, Speaks, Trouble};
-use super::calls::OWN_TAG;
+use super::calls::{OWN_TAG, may_keep};
 use super::{Case, Violation};
 use crate::clock::{MS, Micros, SECOND};
 use crate::report::{CallReport, RequestEnd, Side};
@@ -284,7 +284,7 @@ impl<'a> Explained<'a> {
                 self.accuse("unexplained time-out", "the CANCEL", cause);
             }
             // Legal only where the INVITE had been answered by the node that says so, or before it.
-            RequestEnd::Answered(481) if !self.is_481_due() => {
+            RequestEnd::Answered(481) if !self.is_481_due() && !self.is_looked_up_in_vain() => {
                 self.violate(
                     "CANCEL lost",
                     "481 to the CANCEL of an INVITE without a final answer",
@@ -311,6 +311,13 @@ impl<'a> Explained<'a> {
                 .first_sent;
             done.is_some() && done <= said(1)
         })
+    }
+
+    /// Whether the home of the callee keeps no state, so that it looks up anew where a CANCEL goes, and the callee was not
+    /// registered meanwhile.
+    fn is_looked_up_in_vain(&self) -> bool {
+        let home = self.way[self.way.len() - 2];
+        !may_keep(&self.case.scenario.servers[home]) && self.case.was_unregistered(self.call)
     }
 
     /// Nodes on the way of requests in the dialog, the caller first.

@@ -210,6 +210,22 @@ impl Case<'_> {
         })
     }
 
+    /// Whether a called phone was not registered at some time while messages of the call were sent. A server without
+    /// state finds no way to it then, for an ACK or CANCEL either.
+    fn was_unregistered(&self, call: &NetCall) -> bool {
+        let first = self.of_call(call).next().map_or(0, |sent| sent.at);
+        let last = self.of_call(call).last().map_or(0, |sent| sent.at);
+        let mut phones = self
+            .scenario
+            .callees(call)
+            .map(|phone| &self.scenario.phones[phone])
+            .filter(|phone| phone.user != GATEWAY_USER);
+        phones.any(|phone| {
+            let mut leaves = phone.leaves.iter();
+            phone.end <= last || leaves.any(|(from, to)| *from <= last && *to >= first)
+        })
+    }
+
     /// The connection of a phone that is called may have ended under its INVITE: whether what was sent
     /// on it arrived is not known then, and its other way is tried (RFC 3261 §16.9).
     fn lost_connection(&self, call: &NetCall, phone: usize) -> bool {

@@ -94,7 +94,7 @@ fn judge(case: &Case<'_>, call: &NetCall) -> Vec<Violation> {
             }
         }
     }
-    let was_away = is_away_meanwhile(case, call, &sent);
+    let was_away = case.was_unregistered(call);
     let unlike = balances
         .into_iter()
         .filter(|((server, branch, method, status, _), balance)| {
@@ -116,19 +116,4 @@ fn judge(case: &Case<'_>, call: &NetCall) -> Vec<Violation> {
             Violation::new("conservation", Some(call.call), what)
         })
         .collect()
-}
-
-/// Whether a called phone was not registered at some time while messages of the call were sent.
-fn is_away_meanwhile(case: &Case<'_>, call: &NetCall, sent: &[&Sent]) -> bool {
-    let (Some(first), Some(last)) = (sent.first(), sent.last()) else {
-        return false;
-    };
-    let mut phones = case
-        .scenario
-        .callees(call)
-        .map(|phone| &case.scenario.phones[phone]);
-    phones.any(|phone| {
-        let mut leaves = phone.leaves.iter();
-        phone.end <= last.at || leaves.any(|(from, to)| *from <= last.at && *to >= first.at)
-    })
 }
