@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use sip_core::config::{Action, Config, Durability, Network, Relay, RelayTarget, StateMode, When};
 use sip_core::id::ConnId;
 use sip_core::limits::Limits;
-use sip_core::query::{Answer, Query, QueryKind, Record, Records, Secrets, Unavailable};
+use sip_core::query::{Query, QueryKind, QueryResult, Record, Records, Secrets, Unavailable};
 use sip_core::transport::framing::{Framed, Framer};
 use sip_core::transport::{Flow, Proof, Transport};
 
@@ -266,12 +266,12 @@ impl Life {
         let how = rest.first().copied().unwrap_or_default();
         let good = how & 1 == 0;
         let answer = match &query.kind {
-            QueryKind::Credentials { .. } => Answer::Credentials(match how & 3 {
+            QueryKind::Credentials { .. } => QueryResult::Credentials(match how & 3 {
                 0 => Ok(Some(Secrets::default())),
                 1 => Err(Unavailable),
                 _ => Ok(None),
             }),
-            QueryKind::Resolve { .. } => Answer::Resolved(if good {
+            QueryKind::Resolve { .. } => QueryResult::Resolved(if good {
                 Ok(Records {
                     ttl_s: u32::from(how),
                     values: records(rest),
@@ -279,7 +279,9 @@ impl Life {
             } else {
                 Err(Unavailable)
             }),
-            QueryKind::SaveBindings { .. } => Answer::Saved(if good { Ok(()) } else { Err(Unavailable) }),
+            QueryKind::SaveBindings { .. } => {
+                QueryResult::Saved(if good { Ok(()) } else { Err(Unavailable) })
+            }
         };
         self.table.answer(worker, id, answer.clone());
         if how & 128 != 0 {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sip_core::config::Config;
 use sip_core::endpoint::{Endpoint, Handled};
 use sip_core::id::{ConnId, QueryId, WorkerId};
-use sip_core::query::{Answer, Query};
+use sip_core::query::{Query, QueryResult};
 use sip_core::time::{Instant, Now};
 use sip_core::transport::framing::FramingError;
 use sip_core::transport::{Flow, TransmitBatch};
@@ -114,9 +114,9 @@ impl Table {
     }
 
     /// A back-end answers worker `at`.
-    pub(crate) fn answer(&mut self, at: usize, id: QueryId, answer: Answer) {
+    pub(crate) fn answer(&mut self, at: usize, id: QueryId, answer: QueryResult) {
         let now = self.now();
-        self.workers[at].handle_answer(now, id, answer);
+        self.workers[at].handle_result(now, id, answer);
     }
 
     pub(crate) fn reconfigure(&mut self, config: &Config) {

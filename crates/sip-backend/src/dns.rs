@@ -18,11 +18,11 @@ use hickory_resolver::net::{DnsError, NetError};
 use hickory_resolver::proto::rr::{Name, RData, Record as DnsRecord, RecordType};
 use hickory_resolver::system_conf::read_system_conf;
 use sip_core::id::QueryId;
-use sip_core::query::{Answer, Record, RecordKind, Records, Unavailable};
+use sip_core::query::{QueryResult, Record, RecordKind, Records, Unavailable};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
-use crate::AnswerSink;
+use crate::ResultSink;
 use crate::metrics::{self, Counter, Histogram, Sample};
 use crate::throttle::LogThrottle;
 
@@ -87,7 +87,7 @@ pub struct Dns {
     permits: Arc<Semaphore>,
     options: DnsOptions,
     stats: Arc<Stats>,
-    sink: Arc<dyn AnswerSink>,
+    sink: Arc<dyn ResultSink>,
 }
 
 #[derive(Clone)]
@@ -107,7 +107,7 @@ impl Dns {
     pub fn new(
         runtime: Handle,
         options: DnsOptions,
-        sink: Arc<dyn AnswerSink>,
+        sink: Arc<dyn ResultSink>,
     ) -> Result<Self, DnsSetupError> {
         let _in_runtime = runtime.enter();
         let mut builder = if options.servers.is_empty() {
@@ -142,15 +142,15 @@ impl Dns {
 
     /// Looks `name` up; does not block. Always answers where `id` is given.
     pub fn resolve(&self, origin: u16, id: Option<QueryId>, name: Box<[u8]>, kind: RecordKind) {
-        let answer = move |sink: &dyn AnswerSink, result| {
+        let deliver = move |sink: &dyn ResultSink, result| {
             if let Some(id) = id {
-                sink.answer(origin, id, Answer::Resolved(result));
+                sink.deliver(origin, id, QueryResult::Resolved(result));
                 sink.flush();
             }
         };
         let Ok(permit) = self.permits.clone().try_acquire_owned() else {
             self.stats.refused.inc();
-            answer(&*self.sink, Err(Unavailable));
+            deliver(&*self.sink, Err(Unavailable));
             return;
         };
         let (resolver, stats, sink) = (self.resolver.clone(), self.stats.clone(), self.sink.clone());
@@ -193,7 +193,7 @@ impl Dns {
             };
             // Room for the next first: the worker that gets the result may ask again at once.
             drop(permit);
-            answer(&*sink, result);
+            deliver(&*sink, result);
         });
     }
 

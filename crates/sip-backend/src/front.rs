@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use sip_core::query::{Answer, Query, QueryKind, Unavailable};
+use sip_core::query::{Query, QueryKind, QueryResult, Unavailable};
 
-use crate::AnswerSink;
+use crate::ResultSink;
 use crate::dns::Dns;
 use crate::location::{LocalSocket, LocationStore, Save};
 use crate::metrics::{Counter, Sample};
@@ -13,7 +13,7 @@ use crate::subscribers::{CredentialQuery, CredentialStore};
 /// All back-ends of a process. What is not there answers: without a location store saves are
 /// taken as done (`memory:`), without the others questions are unavailable.
 pub struct Backend {
-    sink: Arc<dyn AnswerSink>,
+    sink: Arc<dyn ResultSink>,
     location: Option<Box<dyn LocationStore>>,
     credentials: Option<Box<dyn CredentialStore>>,
     dns: Option<Dns>,
@@ -32,7 +32,7 @@ impl std::fmt::Debug for Backend {
 
 impl Backend {
     /// Without any back-end. `sink` should be the one that the back-ends got.
-    pub fn new(sink: Arc<dyn AnswerSink>) -> Self {
+    pub fn new(sink: Arc<dyn ResultSink>) -> Self {
         Self {
             sink,
             location: None,
@@ -68,11 +68,11 @@ impl Backend {
     pub fn submit(&self, origin: u16, batch: impl IntoIterator<Item = Query>) {
         let mut saves = Vec::new();
         let mut credentials = Vec::new();
-        let mut answered = false;
-        let mut at_once = |id, answer| {
+        let mut any = false;
+        let mut at_once = |id, result| {
             if let Some(id) = id {
-                self.sink.answer(origin, id, answer);
-                answered = true;
+                self.sink.deliver(origin, id, result);
+                any = true;
             }
         };
         for Query { id, kind } in batch {
@@ -86,7 +86,7 @@ impl Backend {
                         version,
                     });
                 }
-                (QueryKind::SaveBindings { .. }, _) => at_once(id, Answer::Saved(Ok(()))),
+                (QueryKind::SaveBindings { .. }, _) => at_once(id, QueryResult::Saved(Ok(()))),
                 (
                     QueryKind::Credentials {
                         username,
@@ -107,16 +107,16 @@ impl Backend {
                 }
                 (QueryKind::Credentials { .. }, _) => {
                     self.unrouted.inc();
-                    at_once(id, Answer::Credentials(Err(Unavailable)));
+                    at_once(id, QueryResult::Credentials(Err(Unavailable)));
                 }
                 (QueryKind::Resolve { name, kind }, Some(dns)) => dns.resolve(origin, id, name, kind),
                 (QueryKind::Resolve { .. }, None) => {
                     self.unrouted.inc();
-                    at_once(id, Answer::Resolved(Err(Unavailable)));
+                    at_once(id, QueryResult::Resolved(Err(Unavailable)));
                 }
             }
         }
-        if answered {
+        if any {
             self.sink.flush();
         }
         if let (Some(store), false) = (&self.location, saves.is_empty()) {

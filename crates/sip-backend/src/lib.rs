@@ -2,7 +2,7 @@
 //!
 //! The core asks ([`sip_core::query::Query`]) and never waits; [`Backend::submit`] takes the
 //! questions of one worker, gives each to the thread that can answer it and returns at once.
-//! Answers come back through an [`AnswerSink`], in batches. Every queue is bounded: what does not
+//! Answers come back through an [`ResultSink`], in batches. Every queue is bounded: what does not
 //! fit is answered [`sip_core::query::Unavailable`] there and then, and counted.
 //!
 //! - [`location`]: registrations on disk, by an append-only journal folded into SQLite.
@@ -33,15 +33,14 @@ pub mod subscribers;
 pub use self::front::Backend;
 
 use sip_core::id::QueryId;
-use sip_core::query::Answer;
+use sip_core::query::QueryResult;
 
-/// Takes answers back to the worker that asked. Called from the threads of the stores, so it must
-/// not block: put the answer into that worker's queue; the queries are bounded by the core, so
-/// the answers are too.
-pub trait AnswerSink: Send + Sync {
-    /// One answer for worker `origin`.
-    fn answer(&self, origin: u16, id: QueryId, answer: Answer);
+/// Takes results back to the worker that asked. It is called from the threads of the stores, so it must not block: put
+/// the result into that worker's queue. The core bounds the queries, and so their results.
+pub trait ResultSink: Send + Sync {
+    /// One result for worker `origin`.
+    fn deliver(&self, origin: u16, id: QueryId, result: QueryResult);
 
-    /// The batch of answers given so far is complete: wake the workers that got any.
+    /// The batch of results delivered so far is complete: wake the workers that got any.
     fn flush(&self) {}
 }

@@ -10,11 +10,11 @@ use hickory_resolver::proto::op::{Message, OpCode, ResponseCode};
 use hickory_resolver::proto::rr::rdata::{A, AAAA, CNAME, NAPTR, SOA, SRV};
 use hickory_resolver::proto::rr::{Name, RData, Record as DnsRecord, RecordType};
 use parking_lot::Mutex;
-use sip_backend::AnswerSink;
+use sip_backend::ResultSink;
 use sip_backend::dns::{Dns, DnsOptions};
 use sip_backend::metrics::Value;
 use sip_core::id::QueryId;
-use sip_core::query::{Answer, Record, RecordKind, Records, Unavailable};
+use sip_core::query::{QueryResult, Record, RecordKind, Records, Unavailable};
 use sip_core::resolve::{Cache, Candidate, HostRef, Located, Question};
 use sip_core::time::Instant;
 use sip_core::transport::Transport;
@@ -116,10 +116,10 @@ fn serve_stream(zone: &Zone, mut stream: TcpStream) -> std::io::Result<()> {
 
 struct Channel(mpsc::UnboundedSender<(u16, QueryId, Result<Records, Unavailable>)>);
 
-impl AnswerSink for Channel {
-    fn answer(&self, origin: u16, id: QueryId, answer: Answer) {
-        let Answer::Resolved(result) = answer else {
-            panic!("{answer:?}")
+impl ResultSink for Channel {
+    fn deliver(&self, origin: u16, id: QueryId, result: QueryResult) {
+        let QueryResult::Resolved(result) = result else {
+            panic!("{result:?}")
         };
         self.0.send((origin, id, result)).unwrap();
     }

@@ -12,7 +12,7 @@ use sip_backend::Backend;
 use sip_backend::location::{DiskStore, Options};
 use sip_backend::subscribers::{Pipeline, SubscriberTable, TableOptions};
 use sip_core::id::ListenerId;
-use sip_core::query::{Answer, Query, QueryKind, RecordKind, Unavailable};
+use sip_core::query::{Query, QueryKind, QueryResult, RecordKind, Unavailable};
 
 fn save_query(slot: Option<u32>, aor: &[u8], version: u64) -> Query {
     let save = save(slot, aor, &record(version));
@@ -97,17 +97,17 @@ fn each_question_goes_to_its_store_and_its_answer_to_the_worker() {
         7,
         [credentials(0, b"nobody"), save_query(None, b"bob@example.com", 6)],
     );
-    assert!(matches!(answers.wait(1, 0), Answer::Saved(Ok(()))));
+    assert!(matches!(answers.wait(1, 0), QueryResult::Saved(Ok(()))));
     let got = answers.wait(1, 1);
-    let Answer::Credentials(Ok(secrets)) = got else {
+    let QueryResult::Credentials(Ok(secrets)) = got else {
         panic!("{got:?}")
     };
     assert!(are_of(secrets.as_ref(), "alice", "example.com", "x"));
     assert!(
-        matches!(answers.wait(1, 2), Answer::Resolved(Err(Unavailable))),
+        matches!(answers.wait(1, 2), QueryResult::Resolved(Err(Unavailable))),
         "there is no resolver here"
     );
-    assert!(matches!(answers.wait(7, 0), Answer::Credentials(Ok(None))));
+    assert!(matches!(answers.wait(7, 0), QueryResult::Credentials(Ok(None))));
 
     backend.shutdown();
     backend.submit(
@@ -117,10 +117,13 @@ fn each_question_goes_to_its_store_and_its_answer_to_the_worker() {
             credentials(11, b"alice"),
         ],
     );
-    assert!(matches!(answers.wait(1, 10), Answer::Saved(Err(Unavailable))));
+    assert!(matches!(
+        answers.wait(1, 10),
+        QueryResult::Saved(Err(Unavailable))
+    ));
     assert!(matches!(
         answers.wait(1, 11),
-        Answer::Credentials(Err(Unavailable))
+        QueryResult::Credentials(Err(Unavailable))
     ));
     all_is_counted(&backend);
     drop(backend);
@@ -149,9 +152,9 @@ fn without_a_location_store_a_save_is_done_at_once() {
         ],
     );
     assert_eq!(answers.len(), 2);
-    assert!(matches!(answers.wait(2, 0), Answer::Saved(Ok(()))));
+    assert!(matches!(answers.wait(2, 0), QueryResult::Saved(Ok(()))));
     assert!(matches!(
         answers.wait(2, 1),
-        Answer::Credentials(Err(Unavailable))
+        QueryResult::Credentials(Err(Unavailable))
     ));
 }

@@ -15,23 +15,23 @@ use std::time::{Duration, Instant, SystemTime};
 use battery::location::{Harness, LATER, Records, binding, listeners, record, save, unlocked};
 use battery::{Answers, PATIENCE};
 use parking_lot::Mutex;
-use sip_backend::AnswerSink;
+use sip_backend::ResultSink;
 use sip_backend::location::{
     DiskStore, Loaded, LocalSocket, LocationError, LocationStore as _, Options, Save,
 };
 use sip_core::id::{ListenerId, QueryId};
 use sip_core::location::AorRecord;
-use sip_core::query::{Answer, Unavailable};
+use sip_core::query::{QueryResult, Unavailable};
 use sip_core::transport::Transport;
 
 /// Opens with these options, once nothing has it locked; records by address-of-record.
-fn open(options: Options, sink: Arc<dyn AnswerSink>) -> Result<(DiskStore, Records, Loaded), LocationError> {
+fn open(options: Options, sink: Arc<dyn ResultSink>) -> Result<(DiskStore, Records, Loaded), LocationError> {
     unlocked(|| open_once(options.clone(), sink.clone()))
 }
 
 fn open_once(
     options: Options,
-    sink: Arc<dyn AnswerSink>,
+    sink: Arc<dyn ResultSink>,
 ) -> Result<(DiskStore, Records, Loaded), LocationError> {
     let table = options.listeners.clone();
     let find = move |transport: Transport, address: SocketAddr| {
@@ -117,7 +117,7 @@ fn an_answered_save_is_on_disk_while_the_store_still_runs() {
     let answers = Arc::new(Answers::default());
     let (store, _, _) = open(harness.options(&listeners()), answers.clone()).unwrap();
     store.save(vec![save(Some(1), b"alice@example.com", &record(7))]);
-    assert!(matches!(answers.wait(3, 1), Answer::Saved(Ok(()))));
+    assert!(matches!(answers.wait(3, 1), QueryResult::Saved(Ok(()))));
     let copy = OnDisk {
         dir: snapshot(harness.dir.path()),
         small: false,
@@ -144,7 +144,7 @@ fn a_torn_tail_is_cut_off_and_the_rest_kept() {
             format!("u{n}@x").as_bytes(),
             &record(u64::from(n)),
         )]);
-        assert!(matches!(answers.wait(3, n), Answer::Saved(Ok(()))));
+        assert!(matches!(answers.wait(3, n), QueryResult::Saved(Ok(()))));
     }
     let copy = OnDisk {
         dir: snapshot(harness.dir.path()),
@@ -259,10 +259,10 @@ struct Held {
     results: Mutex<Vec<(u32, Result<(), Unavailable>)>>,
 }
 
-impl AnswerSink for Held {
-    fn answer(&self, _origin: u16, id: QueryId, answer: Answer) {
-        let Answer::Saved(result) = answer else {
-            panic!("{answer:?}")
+impl ResultSink for Held {
+    fn deliver(&self, _origin: u16, id: QueryId, result: QueryResult) {
+        let QueryResult::Saved(result) = result else {
+            panic!("{result:?}")
         };
         if result.is_ok() {
             drop(self.gate.lock());
@@ -323,8 +323,8 @@ fn a_full_journal_refuses_until_it_is_folded() {
         let aor = format!("u{number}@x");
         store.save(vec![save(Some(number), aor.as_bytes(), &record(number.into()))]);
         match answers.wait(3, number) {
-            Answer::Saved(result) => result == Ok(()),
-            other @ (Answer::Credentials(_) | Answer::Resolved(_)) => panic!("{other:?}"),
+            QueryResult::Saved(result) => result == Ok(()),
+            other @ (QueryResult::Credentials(_) | QueryResult::Resolved(_)) => panic!("{other:?}"),
         }
     };
     let mut good = 0;
@@ -362,9 +362,9 @@ const UNANSWERED: u64 = 200;
 #[derive(Default)]
 struct Printer(AtomicU64);
 
-impl AnswerSink for Printer {
-    fn answer(&self, origin: u16, id: QueryId, answer: Answer) {
-        assert!(matches!(answer, Answer::Saved(Ok(()))), "{answer:?}");
+impl ResultSink for Printer {
+    fn deliver(&self, origin: u16, id: QueryId, result: QueryResult) {
+        assert!(matches!(result, QueryResult::Saved(Ok(()))), "{result:?}");
         let version = u64::from(origin) << 32 | u64::from(id.slot);
         let line = format!("saved {version}\n");
         std::io::stdout().write_all(line.as_bytes()).unwrap();
@@ -542,7 +542,7 @@ fn what_ended_while_nothing_ran_leaves_the_table() {
 
     // u00000 has its second row only, in slot 1: one binding more in slot 0 takes its place.
     store.save(vec![save(Some(1), b"u00000@example.com", &record(9_000))]);
-    assert!(matches!(answers.wait(3, 1), Answer::Saved(Ok(()))));
+    assert!(matches!(answers.wait(3, 1), QueryResult::Saved(Ok(()))));
     assert!(store.fold_now(PATIENCE));
     let left = rows(harness.dir.path());
     assert_eq!(left[0], ("u00000".into(), 0, LATER));
@@ -623,7 +623,7 @@ fn a_large_table_is_read_in_parts() {
     assert!(records == model);
     for (at, aor) in [(100_001, &b"u5@a.example"[..]), (100_002, b"u16000@b.example")] {
         store.save(vec![save(Some(at), aor, &record(at.into()))]);
-        assert!(matches!(answers.wait(3, at), Answer::Saved(Ok(()))));
+        assert!(matches!(answers.wait(3, at), QueryResult::Saved(Ok(()))));
         model.insert(aor.to_vec(), record(at.into()));
     }
     let copy = OnDisk {
@@ -661,7 +661,7 @@ fn files_are_the_owners_alone() {
     let answers = Arc::new(Answers::default());
     let (store, _, _) = open(harness.options(&listeners()), answers.clone()).unwrap();
     store.save(vec![save(Some(1), b"alice@example.com", &record(7))]);
-    assert!(matches!(answers.wait(3, 1), Answer::Saved(Ok(()))));
+    assert!(matches!(answers.wait(3, 1), QueryResult::Saved(Ok(()))));
     let mut seen = vec![];
     for dir in ["", "location.db.journal"] {
         for entry in fs::read_dir(harness.dir.path().join(dir)).unwrap() {

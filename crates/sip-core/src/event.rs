@@ -172,7 +172,7 @@ counters! {
     /// Messages dropped, by cause.
     dropped_stun => "dropped" { "cause=\"stun\"" };
     /// Keep-alives by STUN that got a response.
-    stun_answered => "stun_answered" {};
+    stun_responses => "stun_responses" {};
     /// Messages dropped, by cause.
     dropped_malformed => "dropped" { "cause=\"malformed\"" };
     /// Messages dropped, by cause.
@@ -218,7 +218,7 @@ counters! {
     /// Requests refused because a limit was reached.
     limited_transactions => "limit_reached" { "limit=\"transactions\"" };
     /// Responses of which nothing was kept, to be sent again or as the best of several.
-    limited_answers => "limit_reached" { "limit=\"answers\"" };
+    limited_responses => "limit_reached" { "limit=\"responses\"" };
     /// Requests refused because a limit was reached.
     limited_parked => "limit_reached" { "limit=\"parked\"" };
     /// Requests refused because a limit was reached.
@@ -232,7 +232,7 @@ counters! {
     /// Requests refused because a limit was reached.
     limited_aliases => "limit_reached" { "limit=\"aliases\"" };
     /// Responses dropped, beyond those that may go to the addresses in the Via of one source.
-    limited_elsewhere => "limit_reached" { "limit=\"answers-elsewhere\"" };
+    limited_elsewhere => "limit_reached" { "limit=\"responses-elsewhere\"" };
     /// Sources forgotten although they had sent something lately, as the table was full.
     sources_evicted => "sources_evicted" {};
     /// Messages of sources that were not counted, as no other source could be forgotten.
@@ -262,7 +262,7 @@ counters! {
     /// Forked requests that came back unchanged and got 482 (RFC 5393 §4.2).
     loops => "loops" {};
     /// OPTIONS sent to members of groups, by outcome.
-    probes_answered => "probes" { "result=\"answered\"" };
+    probe_responses => "probes" { "result=\"answered\"" };
     /// OPTIONS sent to members of groups, by outcome.
     probes_failed => "probes" { "result=\"failed\"" };
     /// Credentials for a `uri` that is not the Request-URI, accepted if both name the same user here.

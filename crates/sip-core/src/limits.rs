@@ -16,7 +16,7 @@ pub struct Limits {
     /// retransmissions. At the limit a new request that needs one gets 503, statelessly.
     pub held_transactions: usize,
     /// Bytes of the messages that one worker's transactions hold. At the limit a new request that
-    /// needs a transaction gets 503, statelessly. An eighth above it ([`Limits::answer_bytes`]) no
+    /// needs a transaction gets 503, statelessly. An eighth above it ([`Limits::response_bytes`]) no
     /// response is kept.
     pub transaction_bytes: usize,
     /// Branches of one request, over all its targets and their addresses (at most 255); at the
@@ -59,7 +59,7 @@ pub struct Limits {
 impl Limits {
     /// Bytes within which transactions keep responses, to send them again or as the best of several.
     /// A response beyond it is sent all the same.
-    pub(crate) const fn answer_bytes(&self) -> usize {
+    pub(crate) const fn response_bytes(&self) -> usize {
         self.transaction_bytes.saturating_add(self.transaction_bytes / 8)
     }
 }

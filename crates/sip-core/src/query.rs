@@ -1,7 +1,7 @@
 //! Queries that the core sends to its back-ends, and their results.
 //!
 //! The core never waits: a request that needs a result is parked, and the query goes out through
-//! [`crate::endpoint::Endpoint::poll_query`]. [`crate::endpoint::Endpoint::handle_answer`] resumes
+//! [`crate::endpoint::Endpoint::poll_query`]. [`crate::endpoint::Endpoint::handle_result`] resumes
 //! the request on the same worker. If no result comes by the deadline, the core takes it as
 //! unavailable.
 
@@ -68,7 +68,7 @@ pub enum RecordKind {
 
 /// The result of a [`Query`].
 #[derive(Debug, Clone)]
-pub enum Answer {
+pub enum QueryResult {
     /// Of [`QueryKind::Credentials`]: the secrets, or `None` if there is no such subscriber.
     Credentials(Result<Option<Secrets>, Unavailable>),
     /// Of [`QueryKind::Resolve`].

@@ -9,7 +9,7 @@ use common::*;
 use sip_core::auth::digest;
 use sip_core::config::{Algorithm, Config, Network, StateMode};
 use sip_core::event::{AuthFailure, Event};
-use sip_core::query::{Answer, QueryKind, Secrets, Unavailable};
+use sip_core::query::{QueryKind, QueryResult, Secrets, Unavailable};
 use sip_core::shared::SharedState;
 use sip_core::transport::{Flow, Proof, Transport};
 
@@ -254,7 +254,7 @@ fn a_wrong_password_and_an_unknown_user_look_alike() {
                 if waits {
                     let query = b.query();
                     let found = (user == "alice").then(secrets);
-                    out.extend(b.answer(&query, Answer::Credentials(Ok(found))));
+                    out.extend(b.answer(&query, QueryResult::Credentials(Ok(found))));
                 }
                 let out = one(out);
                 answers.push(out.text.replace(&nonce_of(&out), "NONCE"));
@@ -536,7 +536,7 @@ fn a_request_waits_for_secrets_that_are_not_at_hand() {
         assert_eq!(one(b.udp(CALLER, &invite)).first_line(), "SIP/2.0 100 Trying");
         b.no_query();
         assert_eq!(b.endpoint.gauges().parked_requests, 1);
-        let out = one(b.answer(&query, Answer::Credentials(Ok(Some(secrets())))));
+        let out = one(b.answer(&query, QueryResult::Credentials(Ok(Some(secrets())))));
         assert_eq!(out.first_line(), "INVITE sip:bob@example.com SIP/2.0");
         assert!(out.headers("Proxy-Authorization").is_empty());
         assert_eq!(b.endpoint.gauges().parked_requests, 0);
@@ -546,7 +546,7 @@ fn a_request_waits_for_secrets_that_are_not_at_hand() {
         );
         // The result comes twice: nothing.
         assert!(
-            b.answer(&query, Answer::Credentials(Ok(Some(secrets()))))
+            b.answer(&query, QueryResult::Credentials(Ok(Some(secrets()))))
                 .is_empty()
         );
         b.pass(40_000);
@@ -584,7 +584,7 @@ fn a_name_with_its_domain_is_the_same_subscriber() {
             }
         );
         let known = digest::secrets(name.as_bytes(), b"example.com", PASSWORD.as_bytes());
-        let out = b.answer(&query, Answer::Credentials(Ok(Some(known))));
+        let out = b.answer(&query, QueryResult::Credentials(Ok(Some(known))));
         let expected = match is_alice {
             true => "INVITE sip:bob@example.com SIP/2.0",
             false => "SIP/2.0 403 Forbidden",
@@ -613,7 +613,7 @@ fn outdated_secrets_let_in_and_do_not_refuse() {
             outdated: true,
             ..secrets()
         };
-        let out = b.answer(&query, Answer::Credentials(Ok(Some(outdated))));
+        let out = b.answer(&query, QueryResult::Credentials(Ok(Some(outdated))));
         assert_eq!(out[0].first_line(), expected);
     }
 }
@@ -656,7 +656,7 @@ fn a_cancel_ends_the_wait() {
         ]
     );
     assert!(
-        b.answer(&query, Answer::Credentials(Ok(Some(secrets()))))
+        b.answer(&query, QueryResult::Credentials(Ok(Some(secrets()))))
             .is_empty()
     );
     b.pass(40_000);
@@ -686,7 +686,7 @@ fn without_an_answer_nobody_is_let_in_nor_called_wrong() {
                 b.udp(CALLER, &ask("a2", &login(method, uri).line(&nonce)));
                 let out = if says_so {
                     let query = b.query();
-                    b.answer(&query, Answer::Credentials(Err(Unavailable)))
+                    b.answer(&query, QueryResult::Credentials(Err(Unavailable)))
                 } else {
                     assert!(b.pass(2_990).is_empty());
                     b.pass(20)
@@ -766,7 +766,7 @@ fn a_registration_whose_connection_closes_while_it_waits() {
         let gone = if closes { flow } else { other };
         b.endpoint.handle_flow_closed(now, gone.conn.unwrap());
         for query in &waiting {
-            b.answer(query, Answer::Credentials(Ok(Some(secrets()))));
+            b.answer(query, QueryResult::Credentials(Ok(Some(secrets()))));
         }
         let mut bound = None;
         b.shared.update_bindings(b"alice@example.com", &mut |record| {

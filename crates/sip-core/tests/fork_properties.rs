@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use sip_core::config::Config;
 use sip_core::dispatcher::Distribution;
 use sip_core::location::Binding;
-use sip_core::query::{Answer, Query, Records, Unavailable};
+use sip_core::query::{Query, QueryResult, Records, Unavailable};
 
 /// Timers B, F, H and the patience after a CANCEL, microseconds.
 const TIME_OUT_US: u64 = 32_000_000;
@@ -358,7 +358,7 @@ impl Watch {
                         true => Ok(Records { ttl_s: 60, values }),
                         false => Err(Unavailable),
                     };
-                    let out = self.b.answer(&query, Answer::Resolved(answer));
+                    let out = self.b.answer(&query, QueryResult::Resolved(answer));
                     self.see(out);
                 }
             }

@@ -9,7 +9,7 @@ use forks::*;
 use sip_core::dispatcher::Distribution;
 use sip_core::limits::Limits;
 use sip_core::location::Binding;
-use sip_core::query::{Answer, Unavailable};
+use sip_core::query::{QueryResult, Unavailable};
 
 /// §16.6: targets of equal q at once; §16.7 step 5: all provisional responses but 100 go on, and a
 /// 2xx at once; step 10: the others are cancelled.
@@ -580,7 +580,7 @@ fn targets_that_wait_for_names_begin_when_theirs_is_known() {
         ]
     );
     let found = |ip: &str| {
-        Answer::Resolved(Ok(sip_core::query::Records {
+        QueryResult::Resolved(Ok(sip_core::query::Records {
             ttl_s: 60,
             values: vec![address(ip)],
         }))
@@ -588,7 +588,7 @@ fn targets_that_wait_for_names_begin_when_theirs_is_known() {
     let third = b.answer(&queries[2], found("192.0.2.39"));
     assert_eq!(brief(&third), ["9 INVITE"]);
     assert!(
-        b.answer(&queries[0], Answer::Resolved(Err(Unavailable)))
+        b.answer(&queries[0], QueryResult::Resolved(Err(Unavailable)))
             .is_empty()
     );
     answer(&mut b, &sent[0], "404 Not Found");

@@ -11,7 +11,7 @@ use forks::*;
 use sip_core::config::{Config, StateMode};
 use sip_core::dispatcher::{Distribution, Group, MemberState};
 use sip_core::event::Event;
-use sip_core::query::{Answer, Unavailable};
+use sip_core::query::{QueryResult, Unavailable};
 
 const UP: MemberState = MemberState::Up;
 const FAILED: MemberState = MemberState::Failed;
@@ -589,7 +589,7 @@ fn a_member_whose_name_is_not_known_is_left() {
     let mut b = Bench::new(&config);
     assert!(call(&mut b).is_empty());
     let query = b.query();
-    let out = b.answer(&query, Answer::Resolved(Err(Unavailable)));
+    let out = b.answer(&query, QueryResult::Resolved(Err(Unavailable)));
     assert_eq!(brief(&out), ["g2 INVITE"]);
     assert_eq!(config.groups[0].members[0].health.failures(), 1);
     assert_eq!(brief(&answer(&mut b, &out[0], "200 OK")), ["caller 200"]);
@@ -631,7 +631,7 @@ fn members_are_probed_in_turn_and_their_answers_judged() {
     // Any response shows that the member is there.
     assert!(answer(&mut b, &probe, "100 Trying").is_empty());
     assert!(answer(&mut b, &probe, "405 Method Not Allowed").is_empty());
-    assert_eq!(b.counters().probes_answered, 1);
+    assert_eq!(b.counters().probe_responses, 1);
     // But for 503; and silence.
     let two = next_probe(&mut b, 7_000);
     assert_eq!(who(&two), "g2");
@@ -646,7 +646,7 @@ fn members_are_probed_in_turn_and_their_answers_judged() {
     assert_eq!(brief(&out), ["g2 OPTIONS", "g2 OPTIONS"], "until reply_timeout");
     assert_eq!(state(&config, &b), [UP, FAILED]);
     assert_eq!(events(&mut b), [failed(2)]);
-    assert_eq!((b.counters().probes_failed, b.counters().probes_answered), (2, 2));
+    assert_eq!((b.counters().probes_failed, b.counters().probe_responses), (2, 2));
     // A late response to a probe that was given up is a stray one.
     assert!(answer(&mut b, &two, "200 OK").is_empty());
     assert_eq!(state(&config, &b), [UP, FAILED]);
@@ -704,7 +704,10 @@ fn names_of_members_are_looked_up_for_probes() {
     let mut b = Bench::new(&config);
     b.pass(10);
     let query = b.query();
-    assert!(b.answer(&query, Answer::Resolved(Err(Unavailable))).is_empty());
+    assert!(
+        b.answer(&query, QueryResult::Resolved(Err(Unavailable)))
+            .is_empty()
+    );
     assert!(b.pass(9_000).is_empty());
     assert_eq!(config.groups[0].members[0].health.failures(), failures + 1);
 }

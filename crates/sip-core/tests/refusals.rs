@@ -21,7 +21,7 @@ use sip_core::event::RefusalCause::{
 };
 use sip_core::event::{Event, RefusalCause};
 use sip_core::location::Binding;
-use sip_core::query::{Answer, Records, Unavailable};
+use sip_core::query::{QueryResult, Records, Unavailable};
 
 const GONE: &str = "SIP;cause=503;text=\"Contact Unreachable\"";
 const SILENT: &str = "SIP;cause=408;text=\"Contact Silent\"";
@@ -78,7 +78,7 @@ fn behind(n: u8) -> Binding {
 fn served(b: &mut Bench, answer: &Result<Records, Unavailable>) -> Vec<Sent> {
     let mut sent = vec![];
     while let Some(query) = b.endpoint.poll_query() {
-        sent.extend(b.answer(&query, Answer::Resolved(answer.clone())));
+        sent.extend(b.answer(&query, QueryResult::Resolved(answer.clone())));
     }
     sent
 }

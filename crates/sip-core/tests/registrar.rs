@@ -10,7 +10,7 @@ use sip_core::auth::digest;
 use sip_core::config::{Config, Durability, Network, StateMode};
 use sip_core::event::Event;
 use sip_core::location::{AorRecord, codec};
-use sip_core::query::{Answer, Query, QueryKind, Unavailable};
+use sip_core::query::{Query, QueryKind, QueryResult, Unavailable};
 use sip_core::shared::SharedState as _;
 
 const PHONE: &str = "192.0.2.30:40000";
@@ -324,7 +324,7 @@ fn commit_answers_once_it_is_on_disk() {
         *b"sip:bob@10.0.0.30"
     );
     assert_eq!(b.endpoint.gauges().parked_requests, 1);
-    let out = one(b.answer(&query, Answer::Saved(Ok(()))));
+    let out = one(b.answer(&query, QueryResult::Saved(Ok(()))));
     assert_eq!(
         (out.first_line(), out.address().as_str()),
         ("SIP/2.0 200 OK", PHONE)
@@ -345,7 +345,7 @@ fn commit_answers_once_it_is_on_disk() {
     };
     assert!(codec::decode(record).unwrap().bindings.is_empty());
     assert_eq!(
-        one(b.answer(&query, Answer::Saved(Ok(())))).first_line(),
+        one(b.answer(&query, QueryResult::Saved(Ok(())))).first_line(),
         "SIP/2.0 200 OK"
     );
 }
@@ -356,11 +356,11 @@ fn what_could_not_be_stored_is_undone() {
         let mut b = Bench::new(&registrar(Durability::Commit));
         b.udp(PHONE, &register(1, "<sip:old@10.0.0.30>", ""));
         let query = b.query();
-        b.answer(&query, Answer::Saved(Ok(())));
+        b.answer(&query, QueryResult::Saved(Ok(())));
         b.udp(PHONE, &register(2, "<sip:new@10.0.0.30>", ""));
         let query = b.query();
         let out = if says_so {
-            b.answer(&query, Answer::Saved(Err(Unavailable)))
+            b.answer(&query, QueryResult::Saved(Err(Unavailable)))
         } else {
             b.pass(5_020)
         };
@@ -375,7 +375,7 @@ fn what_could_not_be_stored_is_undone() {
         let mut b = Bench::new(&registrar(Durability::Commit));
         b.udp(PHONE, &register(1, "<sip:old@10.0.0.30>", ""));
         let query = b.query();
-        b.answer(&query, Answer::Saved(Err(Unavailable)));
+        b.answer(&query, QueryResult::Saved(Err(Unavailable)));
         assert_eq!(one(call(&mut b, "sip:bob@example.com")).first_line(), UNAVAILABLE);
     }
 }
@@ -440,7 +440,7 @@ fn two_changes(asked: [&str; 2], stored: [bool; 2], order: [usize; 2], left: &st
     for text in [register(1, OF_A, ""), other(11, OF_B)] {
         b.udp(PHONE, &text);
         let query = b.query();
-        b.answer(&query, Answer::Saved(Ok(())));
+        b.answer(&query, QueryResult::Saved(Ok(())));
     }
     b.udp(PHONE, &register(2, asked[0], ""));
     b.udp(PHONE, &other(12, asked[1]));
@@ -450,7 +450,7 @@ fn two_changes(asked: [&str; 2], stored: [bool; 2], order: [usize; 2], left: &st
             true => (Ok(()), "SIP/2.0 200 OK"),
             false => (Err(Unavailable), "SIP/2.0 500 Server Internal Error"),
         };
-        let out = one(b.answer(&queries[which], Answer::Saved(result)));
+        let out = one(b.answer(&queries[which], QueryResult::Saved(result)));
         assert_eq!(out.first_line(), line, "{case}");
         if which == order[1] && stored[which] {
             assert_eq!(names(&out), left, "{case}");
@@ -476,7 +476,7 @@ fn what_ended_meanwhile_does_not_keep_what_could_not_be_stored() {
     let mut b = Bench::new(&registrar(Durability::Commit));
     b.udp(PHONE, &register(1, "<sip:old@10.0.0.30>;expires=60", ""));
     let query = b.query();
-    b.answer(&query, Answer::Saved(Ok(())));
+    b.answer(&query, QueryResult::Saved(Ok(())));
     b.pass(59_000);
     b.udp(PHONE, &register(2, "<sip:new@10.0.0.30>", ""));
     let query = b.query();
@@ -486,7 +486,7 @@ fn what_ended_meanwhile_does_not_keep_what_could_not_be_stored() {
         assert_eq!(record.remove_expired(now.unix_s()), 1);
         record.changed(now.unix_ms);
     });
-    b.answer(&query, Answer::Saved(Err(Unavailable)));
+    b.answer(&query, QueryResult::Saved(Err(Unavailable)));
     assert_eq!(one(call(&mut b, "sip:bob@example.com")).first_line(), UNAVAILABLE);
 }
 
@@ -496,11 +496,11 @@ fn what_ended_meanwhile_does_not_keep_what_could_not_be_stored() {
 fn a_copy_that_could_not_be_stored_undoes_nothing() {
     let mut b = Bench::new(&registrar(Durability::Commit));
     let [first, second] = twice(&mut b, &register(1, "<sip:new@10.0.0.30>", ""));
-    let out = b.answer(&second, Answer::Saved(Err(Unavailable)));
+    let out = b.answer(&second, QueryResult::Saved(Err(Unavailable)));
     assert_eq!(one(out).first_line(), "SIP/2.0 500 Server Internal Error");
     b.no_query();
     assert_eq!(
-        one(b.answer(&first, Answer::Saved(Ok(())))).first_line(),
+        one(b.answer(&first, QueryResult::Saved(Ok(())))).first_line(),
         "SIP/2.0 200 OK"
     );
     assert_eq!(
@@ -518,7 +518,7 @@ fn undoing_leaves_the_order() {
             let text = register(n, &format!("<sip:{n}@10.0.0.30>"), "");
             b.udp(PHONE, &text.replace("Call-ID: ", &format!("Call-ID: {n}-")));
             let query = b.query();
-            b.answer(&query, Answer::Saved(Ok(())));
+            b.answer(&query, QueryResult::Saved(Ok(())));
         }
         let text = register(4, "<sip:2@10.0.0.30>", "");
         b.udp(PHONE, &text.replace("Call-ID: ", "Call-ID: 2-"));
@@ -527,9 +527,9 @@ fn undoing_leaves_the_order() {
             let text = register(5, "<sip:3@10.0.0.30>;expires=0", "");
             b.udp(PHONE, &text.replace("Call-ID: ", "Call-ID: 3-"));
             let removal = b.query();
-            b.answer(&removal, Answer::Saved(Ok(())));
+            b.answer(&removal, QueryResult::Saved(Ok(())));
         }
-        b.answer(&query, Answer::Saved(Err(Unavailable)));
+        b.answer(&query, QueryResult::Saved(Err(Unavailable)));
         let out = one(b.udp(PHONE, &register(9, "", "")));
         let order: Vec<&str> = contacts(&out).iter().map(|c| &c[5..6]).collect();
         let expected: &[&str] = if gone_meanwhile {
@@ -559,13 +559,13 @@ fn undoing_brings_no_closed_connection_back() {
                 &over_tcp(register(1, "<sip:bob@10.0.0.30;transport=tcp>", "")),
             );
             let query = b.query();
-            b.answer(&query, Answer::Saved(Ok(())));
+            b.answer(&query, QueryResult::Saved(Ok(())));
             b.receive(flow, &over_tcp(register(2, lines, "")));
             let query = b.query();
             if closes {
                 b.endpoint.handle_flow_closed(b.now(), flow.conn.unwrap());
             }
-            b.answer(&query, Answer::Saved(Err(Unavailable)));
+            b.answer(&query, QueryResult::Saved(Err(Unavailable)));
             let mut found = Vec::new();
             b.shared.update_bindings(b"bob@example.com", &mut |record| {
                 found = record.bindings.iter().map(|b| b.received.conn).collect();
@@ -584,7 +584,7 @@ fn what_is_over_the_limit_may_be_refreshed() {
     let ask = |b: &mut Bench, cseq, contact: &str, result: Result<(), Unavailable>| {
         b.udp(PHONE, &register(cseq, contact, ""));
         let query = b.query();
-        one(b.answer(&query, Answer::Saved(result)))
+        one(b.answer(&query, QueryResult::Saved(result)))
             .first_line()
             .to_owned()
     };
@@ -594,7 +594,7 @@ fn what_is_over_the_limit_may_be_refreshed() {
     b.udp(PHONE, &register(3, "<sip:a@10.0.0.30>;expires=0", ""));
     let removal = b.query();
     assert_eq!(ask(&mut b, 4, "<sip:c@10.0.0.30>", Ok(())), ok);
-    b.answer(&removal, Answer::Saved(Err(Unavailable)));
+    b.answer(&removal, QueryResult::Saved(Err(Unavailable)));
     b.query();
     for (cseq, contact) in [(5, "a"), (6, "b"), (7, "c")] {
         let contact = format!("<sip:{contact}@10.0.0.30>");
@@ -613,13 +613,13 @@ fn a_copy_without_room_is_not_answered_for_the_first() {
     config.limits.contacts_per_aor = 1;
     let mut b = Bench::new(&config);
     let [first, second] = twice(&mut b, &register(1, "<sip:a@10.0.0.30>", ""));
-    b.answer(&first, Answer::Saved(Err(Unavailable)));
+    b.answer(&first, QueryResult::Saved(Err(Unavailable)));
     b.query();
     b.udp(PHONE, &register(2, "<sip:b@10.0.0.30>", ""));
     let query = b.query();
-    let out = one(b.answer(&query, Answer::Saved(Ok(()))));
+    let out = one(b.answer(&query, QueryResult::Saved(Ok(()))));
     assert_eq!((out.first_line(), contacts(&out).len()), ("SIP/2.0 200 OK", 1));
-    let out = one(b.answer(&second, Answer::Saved(Ok(()))));
+    let out = one(b.answer(&second, QueryResult::Saved(Ok(()))));
     assert_eq!(out.first_line(), "SIP/2.0 500 Server Internal Error");
 }
 
@@ -634,14 +634,14 @@ fn who_was_overtaken_by_another_call_id_is_answered_too() {
         let mut b = Bench::new(&registrar(Durability::Commit));
         b.udp(PHONE, &register(1, "<sip:bob@10.0.0.30>", ""));
         let query = b.query();
-        b.answer(&query, Answer::Saved(Ok(())));
+        b.answer(&query, QueryResult::Saved(Ok(())));
         b.udp(PHONE, &register(2, first, ""));
         let other = register(1, second, "").replace("Call-ID: ", "Call-ID: other-");
         b.udp(PHONE, &other.replace("branch=", "branch=z9hG4bKother"));
         let queries = [b.query(), b.query()];
         for query in queries {
             assert_eq!(
-                one(b.answer(&query, Answer::Saved(Ok(())))).first_line(),
+                one(b.answer(&query, QueryResult::Saved(Ok(())))).first_line(),
                 "SIP/2.0 200 OK",
                 "{first}"
             );
@@ -682,7 +682,7 @@ fn a_phone_on_a_connection_is_called_there() {
 fn a_copy_does_not_outlive_the_undoing_of_the_first() {
     let mut b = Bench::new(&registrar(Durability::Commit));
     let [first, second] = twice(&mut b, &register(1, "<sip:new@10.0.0.30>", ""));
-    let out = b.answer(&first, Answer::Saved(Err(Unavailable)));
+    let out = b.answer(&first, QueryResult::Saved(Err(Unavailable)));
     assert_eq!(one(out).first_line(), "SIP/2.0 500 Server Internal Error");
     let undone = b.query();
     let QueryKind::SaveBindings { record, version, .. } = &undone.kind else {
@@ -690,13 +690,13 @@ fn a_copy_does_not_outlive_the_undoing_of_the_first() {
     };
     let record = codec::decode(record).unwrap();
     assert!(undone.id.is_none() && record.bindings.is_empty() && record.version == *version);
-    let out = b.answer(&second, Answer::Saved(Ok(())));
+    let out = b.answer(&second, QueryResult::Saved(Ok(())));
     assert_eq!(one(out).first_line(), "SIP/2.0 500 Server Internal Error");
     assert_eq!(one(call(&mut b, "sip:bob@example.com")).first_line(), UNAVAILABLE);
     // Two copies that are both stored both get a response.
     for query in twice(&mut b, &register(2, "<sip:new@10.0.0.30>", "")) {
         assert_eq!(
-            one(b.answer(&query, Answer::Saved(Ok(())))).first_line(),
+            one(b.answer(&query, QueryResult::Saved(Ok(())))).first_line(),
             "SIP/2.0 200 OK"
         );
     }
@@ -735,7 +735,7 @@ fn a_register_that_may_not_wait_leaves_no_trace() {
     let stored = codec::decode(&record).unwrap();
     assert_eq!(*stored.bindings[0].contact, *b"sip:bob@10.0.0.30");
     assert_eq!((stored.bindings.len(), stored.version), (1, version));
-    b.answer(&first, Answer::Saved(Ok(())));
+    b.answer(&first, QueryResult::Saved(Ok(())));
     let out = one(call(&mut b, "sip:bob@example.com"));
     assert_eq!(out.first_line(), "INVITE sip:bob@10.0.0.30 SIP/2.0");
 }

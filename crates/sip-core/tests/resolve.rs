@@ -5,7 +5,7 @@ use crate::common;
 
 use common::*;
 use sip_core::config::{Config, StateMode};
-use sip_core::query::{Answer, QueryKind, Record, Records, Unavailable};
+use sip_core::query::{QueryKind, QueryResult, Record, Records, Unavailable};
 use sip_core::transport::Transport;
 
 const TRYING: &str = "192.0.2.10:5060 SIP/2.0 100 Trying";
@@ -42,9 +42,9 @@ fn pointer(order: u16, service: &str, replacement: &str) -> Record {
     }
 }
 
-fn addresses(ttl_s: u32, ips: &[&str]) -> Answer {
+fn addresses(ttl_s: u32, ips: &[&str]) -> QueryResult {
     let values = ips.iter().map(|ip| address(ip)).collect();
-    Answer::Resolved(Ok(Records { ttl_s, values }))
+    QueryResult::Resolved(Ok(Records { ttl_s, values }))
 }
 
 /// Two addresses of one name, port given.
@@ -225,11 +225,14 @@ fn equal_questions_are_asked_once() {
         ttl_s: 60,
         values: vec![address("198.51.100.1")],
     };
-    let out = b.answer(&query, Answer::Resolved(Ok(records)));
+    let out = b.answer(&query, QueryResult::Resolved(Ok(records)));
     assert_eq!(lines(&out), vec![invite_to("198.51.100.1:5070"); 3]);
     assert_eq!(b.endpoint.gauges().parked_requests, 0);
     // A late second result changes nothing.
-    assert!(b.answer(&query, Answer::Resolved(Err(Unavailable))).is_empty());
+    assert!(
+        b.answer(&query, QueryResult::Resolved(Err(Unavailable)))
+            .is_empty()
+    );
 }
 
 #[test]
@@ -247,7 +250,7 @@ fn without_an_address_the_answer_is_500() {
         b.udp(CALLER, &invite());
         let query = b.query();
         let out = match answer {
-            Some(answer) => b.answer(&query, Answer::Resolved(answer)),
+            Some(answer) => b.answer(&query, QueryResult::Resolved(answer)),
             None => {
                 assert!(b.pass(4_990).is_empty());
                 let out = b.pass(20);
@@ -286,7 +289,7 @@ fn records_that_end_at_once_and_slow_answers_end() {
                 "a.example.net A" => vec![address("198.51.100.1")],
                 other => panic!("{other}"),
             };
-            out.extend(b.answer(&query, Answer::Resolved(Ok(Records { ttl_s: 0, values }))));
+            out.extend(b.answer(&query, QueryResult::Resolved(Ok(Records { ttl_s: 0, values }))));
         }
         if !out.is_empty() {
             break;

@@ -9,7 +9,7 @@ use crate::common;
 use agent::*;
 use common::*;
 use sip_core::config::{Action, Config, Network, Relay, RelayTarget, Route, StateMode, When};
-use sip_core::query::{Answer, Secrets};
+use sip_core::query::{QueryResult, Secrets};
 use sip_core::transport::Transport;
 
 const BOB: &str = "sip:bob@example.com";
@@ -534,7 +534,7 @@ fn a_hashed_user_name_is_nobodys() {
         ),
     );
     let query = b.query();
-    let out = b.answer(&query, Answer::Credentials(Ok(None::<Secrets>)));
+    let out = b.answer(&query, QueryResult::Credentials(Ok(None::<Secrets>)));
     assert_eq!(one(out).first_line(), "SIP/2.0 407 Proxy Authentication Required");
 }
 

@@ -686,7 +686,7 @@ fn a_stun_ping_is_answered_with_its_source() {
     let _ = b.endpoint.handle_message(now, tcp_flow(CALLER, 1), &ping);
     assert!(b.drain().is_empty());
     let c = b.counters();
-    assert_eq!((c.stun_answered, c.dropped_stun, c.dropped_not_sip), (1, 2, 1));
+    assert_eq!((c.stun_responses, c.dropped_stun, c.dropped_not_sip), (1, 2, 1));
 }
 
 /// A connection to the Contact could not verify the user agent, although it is where it came from.

@@ -504,7 +504,7 @@ fn calls_are_counted_and_timed() {
     let times = |b: &Bench| {
         let calls = b.endpoint.calls();
         let of = |times: &sip_core::event::Times| (times.counts.iter().sum::<u64>(), times.sum_us);
-        let answers: Vec<_> = calls.answers().filter(|(_, count)| *count > 0).collect();
+        let answers: Vec<_> = calls.responses().filter(|(_, count)| *count > 0).collect();
         (answers, of(&calls.setup), of(&calls.ring))
     };
     let expected = (vec![(Code::One(200), 1)], (1, 300_000), (1, 2_050_000));
@@ -542,7 +542,7 @@ fn calls_that_are_refused_without_state_are_counted() {
         b.udp(CALLER, &text);
     }
     let calls = b.endpoint.calls();
-    let answers: Vec<_> = calls.answers().filter(|(_, count)| *count > 0).collect();
+    let answers: Vec<_> = calls.responses().filter(|(_, count)| *count > 0).collect();
     assert_eq!(answers, [(Code::One(603), 1)]);
     assert_eq!((calls.setup.sum_us, calls.ring.sum_us), (0, 0));
     assert_eq!(b.counters().replies_603, 3);

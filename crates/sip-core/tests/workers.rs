@@ -10,7 +10,7 @@ use common::*;
 use sip_core::config::{Config, StateMode};
 use sip_core::endpoint::Handled;
 use sip_core::id::WorkerId;
-use sip_core::query::{Answer, Records};
+use sip_core::query::{QueryResult, Records};
 
 struct Two {
     workers: [Bench; 2],
@@ -177,7 +177,7 @@ fn without_state_a_name_is_waited_for_without_state() {
             ttl_s: 60,
             values: vec![address("192.0.2.20")],
         };
-        let out = workers[at].answer(&query, Answer::Resolved(Ok(records)));
+        let out = workers[at].answer(&query, QueryResult::Resolved(Ok(records)));
         assert_eq!(
             lines(&out),
             [format!("{CALLEE} INVITE sip:bob@example.com SIP/2.0")]

@@ -345,14 +345,14 @@ fn unusual_but_valid_messages_are_understood() {
 #[test]
 fn refused_requests_can_be_answered() {
     for (name, outcome) in RFC4475 {
-        let answerable = match outcome {
+        let can_reply = match outcome {
             Outcome::Defect(Defect::Repeated(_)) => true,
             // Their Via is of another version, or From and To are broken too.
             Outcome::Defect(_) => !matches!(name, "badvers" | "baddn"),
             Outcome::Uri(_) | UriHeaders | OtherScheme | OtherMethod | Hops(_) | Outcome::Contact => true,
             Outcome::Drop(_) | Mandatory(_) | Fine => false,
         };
-        if answerable {
+        if can_reply {
             with("rfc4475", &format!("{name}.dat"), |m| {
                 assert_eq!(m.check_mandatory(), Ok(()), "{name}");
             });

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use sip_core::admission::SourceLists;
 use sip_core::config::Config;
 use sip_core::id::{QueryId, WorkerId};
-use sip_core::query::Answer;
+use sip_core::query::QueryResult;
 use sip_core::transport::{Flow, PeerName, Transmit};
 
 use crate::settings::Settings;
@@ -168,15 +168,15 @@ pub enum Control {
     SplitCpu(bool),
 }
 
-/// An answer or an order.
+/// A result or an order.
 #[derive(Clone, Debug)]
 pub enum Item {
-    /// A back-end answered a query of this worker.
-    Answer {
+    /// The result of a query of this worker.
+    Result {
         /// The query's id.
         id: QueryId,
-        /// The answer.
-        answer: Answer,
+        /// The result.
+        result: QueryResult,
     },
     /// An order of the program.
     Control(Control),
@@ -396,10 +396,10 @@ mod tests {
         }
     }
 
-    fn answer(slot: u32) -> Item {
-        Item::Answer {
+    fn result(slot: u32) -> Item {
+        Item::Result {
             id: QueryId { slot, generation: 1 },
-            answer: Answer::Saved(Ok(())),
+            result: QueryResult::Saved(Ok(())),
         }
     }
 
@@ -459,11 +459,11 @@ mod tests {
     #[test]
     fn items_that_do_not_fit_stay_with_the_sender() {
         let (sender, receiver) = mailbox(&small()).unwrap();
-        let mut items: Vec<_> = (0..3).map(answer).collect();
+        let mut items: Vec<_> = (0..3).map(result).collect();
         assert_eq!(sender.post_all(&mut items), Err(Refused));
         assert!(matches!(
             items[..],
-            [Item::Answer {
+            [Item::Result {
                 id: QueryId { slot: 2, .. },
                 ..
             }]
@@ -479,9 +479,9 @@ mod tests {
     #[test]
     fn a_mailbox_without_its_worker_refuses() {
         let (sender, receiver) = mailbox(&small()).unwrap();
-        sender.post(answer(1)).unwrap();
+        sender.post(result(1)).unwrap();
         drop(receiver);
-        assert!(sender.post(answer(1)).is_err());
+        assert!(sender.post(result(1)).is_err());
         let mut block = Block::default();
         block.push(Task::Handle, flow(1), b"x");
         assert_eq!(sender.post_block(&mut block), Err(Refused));
@@ -500,7 +500,7 @@ mod tests {
                     let mut block = Block::default();
                     for count in 0..EACH {
                         if count % 3 == 0 {
-                            while sender.post(answer(number)).is_err() {
+                            while sender.post(result(number)).is_err() {
                                 std::thread::yield_now();
                             }
                             continue;

@@ -20,7 +20,7 @@ use rig::{
 };
 use sip_core::activity::Component;
 use sip_core::id::{QueryId, WorkerId};
-use sip_core::query::Answer;
+use sip_core::query::QueryResult;
 use sip_core::transport::Transport;
 use sip_net::bind::bind_all;
 use sip_net::mailbox::{Control, Item};
@@ -136,9 +136,9 @@ fn questions_go_out_and_answers_come_back_to_the_same_worker() {
     let (asked_by, query) = rig.asked.recv_timeout(PATIENCE).unwrap();
     assert_eq!(asked_by, WorkerId(worker));
     let id = query.id.unwrap();
-    let item = Item::Answer {
+    let item = Item::Result {
         id,
-        answer: Answer::Saved(Ok(())),
+        result: QueryResult::Saved(Ok(())),
     };
     rig.hub.mailbox(asked_by).unwrap().post(item).unwrap();
     assert_eq!(

@@ -217,8 +217,8 @@ fn attacks_on_what_a_server_trusts_are_refused() {
     for scenario in scenarios.filter(|s| s.attacks.iter().any(|plan| is_one(plan.attack))) {
         let outcome = play(scenario);
         let servers = outcome.scenario.servers.len();
-        let is_answer = |sent: &&Sent| sent.from < servers && sent.facts.status.is_some();
-        for sent in outcome.log.sent.iter().filter(is_answer) {
+        let is_response = |sent: &&Sent| sent.from < servers && sent.facts.status.is_some();
+        for sent in outcome.log.sent.iter().filter(is_response) {
             let is_of_account = sent.text.contains("Call-ID: evil-lure-") && sent.facts.method == "INVITE";
             let attack = match () {
                 () if is_changed_copy(&sent.text) => "changed copy",

@@ -49,7 +49,7 @@ pub(crate) fn carry_over(running: &[Group], new: &mut [Group]) {
                     recover_after: 1,
                     ..group.marks
                 };
-                member.health.note_probe_answered(unix_ms(), &at_once);
+                member.health.note_probe_response(unix_ms(), &at_once);
             }
         }
     }

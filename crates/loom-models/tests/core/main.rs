@@ -33,7 +33,7 @@ fn fails(health: &Health) -> bool {
 }
 
 fn answers(health: &Health) -> bool {
-    health.note_probe_answered(10, &PROBED)
+    health.note_probe_response(10, &PROBED)
 }
 
 #[test]

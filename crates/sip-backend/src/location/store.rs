@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use sip_core::query::{Answer, Unavailable};
+use sip_core::query::{QueryResult, Unavailable};
 use sip_core::time::Instant;
 
 use super::backlog::{Backlog, FoldRequest};
@@ -20,7 +20,7 @@ use super::socket::LocalSocket;
 use super::table::sqlite::SqliteTable;
 use super::writer::Writer;
 use super::{LocationError, LocationStore, Options, Save, Stats};
-use crate::AnswerSink;
+use crate::ResultSink;
 use crate::metrics::Sample;
 use crate::queue::{Queue, Taken};
 use crate::sqlite;
@@ -57,14 +57,14 @@ pub struct DiskStore {
     queue: Arc<Queue<Item>>,
     backlog: Arc<Backlog>,
     stats: Arc<Stats>,
-    sink: Arc<dyn AnswerSink>,
+    sink: Arc<dyn ResultSink>,
     clock: Clock,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-impl std::fmt::Debug for dyn AnswerSink {
+impl std::fmt::Debug for dyn ResultSink {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("AnswerSink(..)")
+        f.write_str("ResultSink(..)")
     }
 }
 
@@ -76,7 +76,7 @@ impl DiskStore {
     /// The database is in use, or the file system or SQLite refuses.
     pub fn open(
         options: Options,
-        sink: Arc<dyn AnswerSink>,
+        sink: Arc<dyn ResultSink>,
         find_listener: &FindListener<'_>,
         load: &Load<'_>,
     ) -> Result<(Self, Loaded), LocationError> {
@@ -112,7 +112,7 @@ impl DiskStore {
     fn start(
         options: &Options,
         opened: Opened<OsDisk, SqliteTable>,
-        sink: Arc<dyn AnswerSink>,
+        sink: Arc<dyn ResultSink>,
         clock: Clock,
         lock: File,
     ) -> Result<Self, LocationError> {
@@ -173,7 +173,7 @@ struct Writing {
     queue: Arc<Queue<Item>>,
     backlog: Arc<Backlog>,
     stats: Arc<Stats>,
-    sink: Arc<dyn AnswerSink>,
+    sink: Arc<dyn ResultSink>,
     /// It looks up after this at the latest.
     longest: Duration,
     clock: Clock,
@@ -239,7 +239,8 @@ impl Writing {
                 .latency
                 .observe_duration(self.clock.since(answer.asked), 1);
             if let Some(id) = answer.id {
-                self.sink.answer(answer.origin, id, Answer::Saved(answer.saved));
+                self.sink
+                    .deliver(answer.origin, id, QueryResult::Saved(answer.saved));
             }
         }
         self.sink.flush();
@@ -265,7 +266,8 @@ impl LocationStore for DiskStore {
                 _,
             ) = item
             {
-                self.sink.answer(origin, id, Answer::Saved(Err(Unavailable)));
+                self.sink
+                    .deliver(origin, id, QueryResult::Saved(Err(Unavailable)));
             }
         }
         self.sink.flush();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use sip_backend::location::{LocalSocket, LocationError, LocationStore, Save};
 use sip_core::id::{ConnId, ListenerId, WorkerId};
 use sip_core::location::{AorRecord, Binding, codec};
-use sip_core::query::{Answer, Unavailable};
+use sip_core::query::{QueryResult, Unavailable};
 use sip_core::transport::{Flow, Proof, Transport};
 
 use super::{Answers, PATIENCE, id};
@@ -101,8 +101,8 @@ pub fn save(slot: Option<u32>, aor: &[u8], record: &AorRecord) -> Save {
 
 fn saved(answers: &Answers, slot: u32) -> Result<(), Unavailable> {
     match answers.wait(3, slot) {
-        Answer::Saved(result) => result,
-        other @ (Answer::Credentials(_) | Answer::Resolved(_)) => panic!("{other:?}"),
+        QueryResult::Saved(result) => result,
+        other @ (QueryResult::Credentials(_) | QueryResult::Resolved(_)) => panic!("{other:?}"),
     }
 }
 

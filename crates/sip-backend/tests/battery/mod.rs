@@ -14,9 +14,9 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use sip_backend::AnswerSink;
+use sip_backend::ResultSink;
 use sip_core::id::QueryId;
-use sip_core::query::Answer;
+use sip_core::query::QueryResult;
 
 /// Longest wait for something that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -24,7 +24,7 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// Collects answers.
 #[derive(Default)]
 pub struct Answers {
-    got: Mutex<HashMap<(u16, u32), Answer>>,
+    got: Mutex<HashMap<(u16, u32), QueryResult>>,
     wake: Condvar,
 }
 
@@ -35,7 +35,7 @@ pub const fn id(slot: u32) -> QueryId {
 
 impl Answers {
     /// Waits for the answer to question `slot` of worker `origin`, and takes it.
-    pub fn wait(&self, origin: u16, slot: u32) -> Answer {
+    pub fn wait(&self, origin: u16, slot: u32) -> QueryResult {
         let deadline = Instant::now() + PATIENCE;
         let mut got = self.got.lock();
         loop {
@@ -55,10 +55,10 @@ impl Answers {
     }
 }
 
-impl AnswerSink for Answers {
-    fn answer(&self, origin: u16, id: QueryId, answer: Answer) {
+impl ResultSink for Answers {
+    fn deliver(&self, origin: u16, id: QueryId, result: QueryResult) {
         assert_eq!(id.generation, 1, "the id comes back as it went");
-        let twice = self.got.lock().insert((origin, id.slot), answer);
+        let twice = self.got.lock().insert((origin, id.slot), result);
         assert!(twice.is_none(), "question {} was answered twice", id.slot);
         self.wake.notify_all();
     }

@@ -7,7 +7,7 @@ use sip_backend::subscribers::{
     CredentialCache, CredentialQuery, CredentialStore, LookupOptions, SubscriberTable, TableOptions,
 };
 use sip_core::auth::digest;
-use sip_core::query::{Answer, Secrets, Unavailable};
+use sip_core::query::{QueryResult, Secrets, Unavailable};
 
 use super::{Answers, PATIENCE, id};
 
@@ -99,8 +99,8 @@ pub fn query(slot: u32, user: &[u8], domain: &str, realm: &str) -> CredentialQue
 /// The answer to question `slot`.
 pub fn answer(answers: &Answers, slot: u32) -> Result<Option<Secrets>, Unavailable> {
     match answers.wait(2, slot) {
-        Answer::Credentials(result) => result,
-        other @ (Answer::Saved(_) | Answer::Resolved(_)) => panic!("{other:?}"),
+        QueryResult::Credentials(result) => result,
+        other @ (QueryResult::Saved(_) | QueryResult::Resolved(_)) => panic!("{other:?}"),
     }
 }
 

@@ -83,9 +83,9 @@ impl Health {
 
     /// Notes that a probe got a response. Returns whether the member gets calls again from now on and
     /// did not before.
-    pub fn note_probe_answered(&self, now_unix_ms: u64, policy: &MarkPolicy) -> bool {
+    pub fn note_probe_response(&self, now_unix_ms: u64, policy: &MarkPolicy) -> bool {
         if self.failed_until_ms.load(Relaxed) <= now_unix_ms {
-            self.note_answer();
+            self.note_response();
             return false;
         }
         let good = self.recoveries.fetch_add(1, Relaxed).saturating_add(1);
@@ -98,7 +98,7 @@ impl Health {
     }
 
     /// Notes a response to a call: failures before it were not in a row with what follows.
-    pub fn note_answer(&self) {
+    pub fn note_response(&self) {
         // Nothing is written if nothing went wrong: all workers read this.
         if self.failures.load(Relaxed) != 0 {
             self.failures.store(0, Relaxed);
@@ -125,7 +125,7 @@ mod tests {
     fn failures_in_a_row_mark_it_for_a_while() {
         let health = Health::default();
         assert!(!health.note_failure(0, &HELD));
-        health.note_answer();
+        health.note_response();
         assert!(!health.note_failure(10, &HELD));
         assert_eq!(health.state(10), MemberState::Up);
         assert!(health.note_failure(20, &HELD));
@@ -145,10 +145,10 @@ mod tests {
         assert!(!health.note_failure(0, &PROBED));
         assert!(health.note_failure(0, &PROBED));
         assert_eq!(health.state(u64::MAX - 1), MemberState::Failed);
-        assert!(!health.note_probe_answered(5, &PROBED));
+        assert!(!health.note_probe_response(5, &PROBED));
         assert!(!health.note_failure(6, &PROBED));
-        assert!(!health.note_probe_answered(7, &PROBED));
-        assert!(health.note_probe_answered(8, &PROBED));
+        assert!(!health.note_probe_response(7, &PROBED));
+        assert!(health.note_probe_response(8, &PROBED));
         assert_eq!(health.state(8), MemberState::Up);
         assert!(!health.note_failure(9, &PROBED));
     }
@@ -157,7 +157,7 @@ mod tests {
     fn drained_is_drained_whatever_it_answers() {
         let health = Health::default();
         health.set_drained(true);
-        assert!(!health.note_probe_answered(0, &PROBED));
+        assert!(!health.note_probe_response(0, &PROBED));
         assert_eq!(health.state(0), MemberState::Drained);
         health.set_drained(false);
         assert_eq!(health.state(0), MemberState::Up);

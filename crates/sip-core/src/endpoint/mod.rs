@@ -35,7 +35,7 @@ use crate::event::{Calls, Counters, Event, Gauges};
 use crate::id::{ConnId, QueryId, WorkerId};
 use crate::proxy::flawed::Flaw;
 use crate::proxy::response::Outcome;
-use crate::query::{Answer, Query, QueryKind};
+use crate::query::{Query, QueryKind, QueryResult};
 use crate::request_path;
 use crate::time::{Instant, Now};
 use crate::transport::framing::FramingError;
@@ -126,7 +126,7 @@ impl Endpoint {
         let engine = &mut self.engine;
         let Ok(message) = sip_message::parse(bytes, &mut self.index, engine.config.limits.headers) else {
             if flow.transport == Transport::Udp && stun::is_stun(bytes) {
-                engine.answer_stun(flow, bytes);
+                engine.respond_to_stun(flow, bytes);
                 return Handled::Here;
             }
             // RFC 5626 §3.5.1: empty lines keep a NAT's door open and are no message.
@@ -233,10 +233,10 @@ impl Endpoint {
     }
 
     /// Takes the result of a query to a back-end.
-    pub fn handle_answer(&mut self, now: Now, id: QueryId, answer: Answer) {
+    pub fn handle_result(&mut self, now: Now, id: QueryId, result: QueryResult) {
         self.engine.now = now;
         let before = self.engine.activity.enter(Component::Store);
-        self.engine.resume(id, Some(answer));
+        self.engine.resume(id, Some(result));
         self.engine.activity.enter(before);
     }
 
@@ -244,8 +244,8 @@ impl Endpoint {
     pub fn handle_timeout(&mut self, now: Now) {
         self.engine.now = now;
         let before = self.engine.activity.enter(Component::Timers);
-        if self.engine.waiting.has_answered() {
-            self.engine.resume_answered();
+        if self.engine.waiting.has_ready() {
+            self.engine.resume_ready();
             self.engine.activity.enter(Component::Timers);
         }
         self.told = 0;
@@ -323,7 +323,7 @@ impl Endpoint {
     /// When [`Endpoint::handle_timeout`] wants to be called next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        if self.engine.waiting.has_answered() || self.engine.has_closed() {
+        if self.engine.waiting.has_ready() || self.engine.has_closed() {
             return Some(self.engine.now.instant);
         }
         self.engine.wheel.next_deadline()

@@ -62,7 +62,7 @@ impl Engine {
 
     /// A response to a request of this server came on this flow.
     #[inline]
-    pub(crate) fn note_answered_by(&mut self, flow: &Flow) {
+    pub(crate) fn note_response_of(&mut self, flow: &Flow) {
         if self.hops_failed {
             self.note_return(flow);
         }

@@ -67,7 +67,7 @@ impl Engine {
     /// may use the eighth above the limit, since waiting requests have a bound of their own, too.
     pub(crate) fn has_room_for_copy(&mut self, request: &Request<'_>) -> bool {
         let copy = request.message.bytes().len() + MOST_ADDED;
-        let fits = self.table.bytes() + copy <= self.config.limits.answer_bytes();
+        let fits = self.table.bytes() + copy <= self.config.limits.response_bytes();
         self.counters.limited_transactions += u64::from(!fits);
         fits
     }
@@ -76,7 +76,7 @@ impl Engine {
     pub(crate) fn has_room_for_own(&self, bytes: usize) -> bool {
         let limits = &self.config.limits;
         self.held_transactions() < limits.held_transactions
-            && self.table.bytes() + bytes <= limits.answer_bytes()
+            && self.table.bytes() + bytes <= limits.response_bytes()
     }
 
     /// Transactions that are held: servers and clients, finished ones included.

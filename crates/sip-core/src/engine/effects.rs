@@ -209,9 +209,9 @@ impl Engine {
                 Effect::SendResponse => {
                     self.out.push(server.reply_to, text);
                     if is_sent_again(server, text) {
-                        let most = self.config.limits.answer_bytes();
+                        let most = self.config.limits.response_bytes();
                         has_response = self.table.keep_response(key, text, most);
-                        self.counters.limited_answers += u64::from(!has_response);
+                        self.counters.limited_responses += u64::from(!has_response);
                     }
                 }
                 Effect::ResendResponse if server.response.is_empty() => self.send_trying(key),
@@ -471,9 +471,9 @@ impl Engine {
             if let Some(client) = self.table.client(key) {
                 push_client(&mut self.out, client, &text);
             }
-            let most = self.config.limits.answer_bytes();
+            let most = self.config.limits.response_bytes();
             let is_kept = self.table.keep_request_within(key, &text, request, most);
-            self.counters.limited_answers += u64::from(!is_kept);
+            self.counters.limited_responses += u64::from(!is_kept);
             self.scratch = text;
         } else if let Some(client) = self.table.client(key) {
             push_client(&mut self.out, client, &client.request);
@@ -548,7 +548,7 @@ fn note_response(calls: &mut Calls, now: Instant, user: &mut ServerUser, status:
         }
         _ => {
             let rang_us = user.alerted_us.map(|at| after_us.saturating_sub(at.get().into()));
-            calls.answered(status, after_us, rang_us);
+            calls.completed(status, after_us, rang_us);
         }
     }
 }

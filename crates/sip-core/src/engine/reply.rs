@@ -201,7 +201,7 @@ impl Engine {
         match server {
             Some(key) => self.send_response(key, reply.status.code, &text),
             None => {
-                self.note_stateless_answer(message, reply.status.code);
+                self.note_stateless_response(message, reply.status.code);
                 if let Some(to) = via::way_back(flow, message) {
                     self.out.push(to, &text);
                 }
@@ -213,25 +213,25 @@ impl Engine {
 
     /// Counts a final response, sent without a server transaction, to an INVITE that begins a call.
     /// With a server transaction it is counted there.
-    fn note_stateless_answer(&mut self, message: &Message<'_>, code: u16) {
+    fn note_stateless_response(&mut self, message: &Message<'_>, code: u16) {
         let begins_call =
             || message.method() == Some(Method::Invite) && message.to().is_ok_and(|to| to.tag().is_none());
         if code >= 300 && begins_call() {
-            self.calls.answered(code, 0, None);
+            self.calls.completed(code, 0, None);
         }
     }
 
     /// Responds to a STUN keep-alive among the datagrams (RFC 5626 §8).
     #[cold]
-    pub(crate) fn answer_stun(&mut self, flow: Flow, request: &[u8]) {
+    pub(crate) fn respond_to_stun(&mut self, flow: Flow, request: &[u8]) {
         let mut text = core::mem::take(&mut self.scratch);
         text.clear();
-        match stun::answer(request, flow.remote, &mut text) {
-            stun::Answer::Sent => {
+        match stun::respond(request, flow.remote, &mut text) {
+            stun::Outcome::Sent => {
                 self.out.push(flow, &text);
-                self.counters.stun_answered += 1;
+                self.counters.stun_responses += 1;
             }
-            stun::Answer::Ignored | stun::Answer::Malformed => self.counters.dropped_stun += 1,
+            stun::Outcome::Ignored | stun::Outcome::Malformed => self.counters.dropped_stun += 1,
         }
         self.scratch = text;
     }

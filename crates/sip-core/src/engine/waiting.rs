@@ -110,7 +110,7 @@ pub(crate) struct Waiting {
     /// How many requests of each source wait for credentials.
     sources: BTreeMap<Source, u32>,
     /// Requests that have their result and wait for their turn; they count in `requests` and `bytes`.
-    answered: VecDeque<Parked>,
+    ready: VecDeque<Parked>,
 }
 
 impl Waiting {
@@ -142,19 +142,19 @@ impl Waiting {
     }
 
     /// Whether some requests have their result and wait for their turn.
-    pub(crate) fn has_answered(&self) -> bool {
-        !self.answered.is_empty()
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
     }
 
     /// Takes requests that have their result.
     pub(crate) fn await_turn(&mut self, waiters: Vec<Parked>) {
         self.count(waiters.len(), total_size(&waiters));
-        self.answered.extend(waiters);
+        self.ready.extend(waiters);
     }
 
     /// The next request in turn.
-    pub(crate) fn next_answered(&mut self) -> Option<Parked> {
-        let parked = self.answered.pop_front()?;
+    pub(crate) fn next_ready(&mut self) -> Option<Parked> {
+        let parked = self.ready.pop_front()?;
         self.discount(1, parked.size());
         Some(parked)
     }

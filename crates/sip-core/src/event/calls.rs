@@ -58,7 +58,7 @@ const OTHERS: [&str; 5] = ["2xx", "3xx", "4xx", "5xx", "6xx"];
 /// the latter each copy counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Calls {
-    answers: [u64; CODES.len() + OTHERS.len()],
+    responses: [u64; CODES.len() + OTHERS.len()],
     /// Times from the INVITE to its first response other than 100, if that is 1xx or 2xx (RFC 6076 §4.3, session
     /// request delay).
     pub setup: Times,
@@ -69,7 +69,7 @@ pub struct Calls {
 impl Default for Calls {
     fn default() -> Self {
         Self {
-            answers: [0; CODES.len() + OTHERS.len()],
+            responses: [0; CODES.len() + OTHERS.len()],
             setup: Times::default(),
             ring: Times::default(),
         }
@@ -84,12 +84,12 @@ impl Calls {
 
     /// Counts a final response. `after_us` is the time since the INVITE; `rang_us` is the time since the first
     /// provisional response other than 100, if there was one.
-    pub(crate) fn answered(&mut self, status: u16, after_us: u64, rang_us: Option<u64>) {
+    pub(crate) fn completed(&mut self, status: u16, after_us: u64, rang_us: Option<u64>) {
         let at = match CODES.binary_search(&status) {
             Ok(at) => at,
             Err(_) => CODES.len() + usize::from(status / 100).saturating_sub(2).min(OTHERS.len() - 1),
         };
-        if let Some(count) = self.answers.get_mut(at) {
+        if let Some(count) = self.responses.get_mut(at) {
             *count += 1;
         }
         match rang_us {
@@ -101,7 +101,7 @@ impl Calls {
 
     /// Adds the counts of another worker.
     pub fn add(&mut self, other: &Self) {
-        for (count, more) in self.answers.iter_mut().zip(other.answers) {
+        for (count, more) in self.responses.iter_mut().zip(other.responses) {
             *count += more;
         }
         self.setup.add(&other.setup);
@@ -109,10 +109,10 @@ impl Calls {
     }
 
     /// Number of final responses by status code, and by class for codes without a count of their own.
-    pub fn answers(&self) -> impl Iterator<Item = (Code, u64)> {
+    pub fn responses(&self) -> impl Iterator<Item = (Code, u64)> {
         let codes = CODES.iter().map(|code| Code::One(*code));
         let labels = codes.chain(OTHERS.iter().map(|class| Code::Others(class)));
-        labels.zip(self.answers)
+        labels.zip(self.responses)
     }
 }
 
@@ -136,11 +136,11 @@ mod tests {
         assert!(CODES.is_sorted());
         let mut calls = Calls::default();
         for status in [200, 200, 202, 302, 305, 486, 499, 503, 599, 603, 699] {
-            calls.answered(status, 0, None);
+            calls.completed(status, 0, None);
         }
         let mut both = calls;
         both.add(&calls);
-        let of = |calls: &Calls, code| calls.answers().find(|(c, _)| *c == code).map(|(_, n)| n);
+        let of = |calls: &Calls, code| calls.responses().find(|(c, _)| *c == code).map(|(_, n)| n);
         for (code, count) in [
             (Code::One(200), 2),
             (Code::Others("2xx"), 1),
@@ -163,12 +163,12 @@ mod tests {
     fn times_are_of_calls_that_come_to_something() {
         let mut calls = Calls::default();
         calls.alerted(30_000);
-        calls.answered(200, 4_030_000, Some(4_000_000));
+        calls.completed(200, 4_030_000, Some(4_000_000));
         // A call that is answered without ringing, one that is busy, and one that rings in vain.
-        calls.answered(200, 5_000, None);
-        calls.answered(486, 90_000, None);
+        calls.completed(200, 5_000, None);
+        calls.completed(486, 90_000, None);
         calls.alerted(1_000_000_000);
-        calls.answered(487, 1_002_000_000, Some(2_000_000));
+        calls.completed(487, 1_002_000_000, Some(2_000_000));
         let of = |times: &Times| -> Vec<(usize, u64)> {
             let counts = times.counts.iter().copied().enumerate();
             counts.filter(|(_, count)| *count > 0).collect()

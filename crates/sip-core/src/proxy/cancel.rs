@@ -61,7 +61,7 @@ impl Engine {
         };
         // A branch with a final response (another address is being tried) is left alone.
         let machine = &client.machine;
-        let pending = machine.is_ringing() || (machine.is_invite() && machine.is_unanswered());
+        let pending = machine.is_ringing() || (machine.is_invite() && machine.has_no_response());
         if client.user.cancel_sent || !pending {
             return;
         }
@@ -116,8 +116,8 @@ impl Engine {
     }
 
     /// Responds to the stored request of a server transaction.
-    pub(crate) fn answer_stored(&mut self, server: ServerKey, status: Status<'_>) {
-        self.answer_stored_with(server, status, &[]);
+    pub(crate) fn respond(&mut self, server: ServerKey, status: Status<'_>) {
+        self.respond_with(server, status, &[]);
     }
 
     /// Ends a server transaction without a final response (RFC 4320 §4.2), and reports its request as one that timed out.
@@ -133,8 +133,8 @@ impl Engine {
         self.server_event(server, ServerEvent::Abandon, &[]);
     }
 
-    /// Like [`Engine::answer_stored`], with header lines.
-    pub(super) fn answer_stored_with(&mut self, server: ServerKey, status: Status<'_>, extra: &[u8]) {
+    /// Like [`Engine::respond`], with header lines.
+    pub(super) fn respond_with(&mut self, server: ServerKey, status: Status<'_>, extra: &[u8]) {
         let Some(found) = self.table.live_mut(server) else {
             return;
         };

@@ -12,7 +12,7 @@ use sip_message::number::write_decimal;
 use sip_message::{Defect, HeaderName, Message, Method};
 
 use super::branch::{client_hash, read_branch, write_via_start};
-use super::fork::Answered;
+use super::fork::Final;
 use super::forward::write_request_uri;
 use super::response::Outcome;
 use crate::engine::context::TargetState;
@@ -91,7 +91,7 @@ impl Engine {
     pub(crate) fn end_branch(&mut self, key: ClientKey, message: &Message<'_>, flow: Flow, flaw: Flaw) {
         let status = message.status().unwrap_or(0);
         self.count_response(status);
-        self.note_answered_by(&flow);
+        self.note_response_of(&flow);
         self.note_flaw(message, flow, flaw, false);
         if status >= 200 {
             self.stop_timer_c(key);
@@ -126,7 +126,7 @@ impl Engine {
         };
         let (target, server) = (client.user.target, client.user.server());
         let Some(server) = server else {
-            return self.own_request_answered(key, status);
+            return self.own_request_completed(key, status);
         };
         if status < 200 {
             self.note_provisional(key, server, status);
@@ -151,7 +151,7 @@ impl Engine {
         match end {
             // A 2xx is the end of all: another branch would do the same once more.
             End::Status(_) if accepted => self.end_with(server, key, target, end),
-            End::Status(status) => self.target_answered(server, key, target, Answered::Only(status)),
+            End::Status(status) => self.target_completed(server, key, target, Final::Only(status)),
             End::Silence => self.end_target_silently(server, key, target, accepted),
         }
     }
@@ -169,7 +169,7 @@ impl Engine {
         } else {
             context.best.offer(408, Some(RefusalCause::FlawedResponse));
         }
-        self.member_answered(server, target);
+        self.member_completed(server, target);
         self.next_targets(server);
     }
 
@@ -181,19 +181,19 @@ impl Engine {
                 return;
             }
             context.end();
-            self.member_answered(server, target);
+            self.member_completed(server, target);
             self.cancel_others(server, client);
         }
         let Some(found) = self.table.live(server) else {
             return;
         };
         match end {
-            _ if invite && found.user.cancelled => self.answer_stored(server, Status::REQUEST_TERMINATED),
+            _ if invite && found.user.cancelled => self.respond(server, Status::REQUEST_TERMINATED),
             // As for a response that can be relayed (§16.7 step 6).
             End::Status(Status { code: 503, .. }) => {
-                self.answer_stored(server, Status::NEXT_HOP_UNAVAILABLE);
+                self.respond(server, Status::NEXT_HOP_UNAVAILABLE);
             }
-            End::Status(status) => self.answer_stored(server, status),
+            End::Status(status) => self.respond(server, status),
             End::Silence => self.server_event(server, ServerEvent::Abandon, &[]),
         }
     }

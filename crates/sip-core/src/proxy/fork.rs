@@ -19,14 +19,14 @@ use crate::transaction::table::{ClientKey, ServerKey};
 
 /// A branch's final response.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Answered<'a> {
+pub(super) enum Final<'a> {
     /// This response, of this status.
     With(u16, &'a Response<'a>),
     /// A response that cannot be relayed: the status that stands for it.
     Only(Status<'a>),
 }
 
-impl Answered<'_> {
+impl Final<'_> {
     const fn status(&self) -> u16 {
         match self {
             Self::With(status, _) => *status,
@@ -48,14 +48,14 @@ impl Engine {
     }
 
     /// Takes the final response of a branch, other than 2xx.
-    pub(super) fn target_answered(
+    pub(super) fn target_completed(
         &mut self,
         server: ServerKey,
         client: ClientKey,
         number: u8,
-        answer: Answered<'_>,
+        last: Final<'_>,
     ) {
-        let status = answer.status();
+        let status = last.status();
         let Some(context) = self.context(server) else {
             return;
         };
@@ -75,7 +75,7 @@ impl Engine {
         // A 305 names a proxy and a 380 another service: neither names targets (§21.3).
         let recurse = context.shape.recurse && matches!(status, 300..=302);
         if status != 503 {
-            self.member_answered(server, number);
+            self.member_completed(server, number);
         } else if fails && !by_flow && self.retry(server, number) {
             return self.next_targets(server);
         } else {
@@ -93,15 +93,15 @@ impl Engine {
         } else if stands_for_all && let Some(context) = self.context(server) {
             context.give_up_members();
         }
-        match answer {
-            Answered::With(status, response) => {
+        match last {
+            Final::With(status, response) => {
                 let contacts = match recurse {
                     true => self.recurse(server, client, response.message),
                     false => Contacts::Untouched,
                 };
                 self.keep_if_best(server, status, response, contacts);
             }
-            Answered::Only(status) => {
+            Final::Only(status) => {
                 if let Some(context) = self.context(server) {
                     context.best.offer_status(status);
                 }
@@ -224,7 +224,7 @@ impl Engine {
     /// Bytes that the context of a request may take.
     pub(super) fn context_room(&self, server: ServerKey) -> usize {
         let beside = self.table.bytes_beside_kept(server);
-        self.config.limits.answer_bytes().saturating_sub(beside)
+        self.config.limits.response_bytes().saturating_sub(beside)
     }
 
     /// Notes the bytes that the context of a request takes by now.
@@ -262,7 +262,7 @@ impl Engine {
             }
             is_whole = context.keep_within(room);
         }
-        self.counters.limited_answers += u64::from(!is_whole);
+        self.counters.limited_responses += u64::from(!is_whole);
         self.count_context(server);
         self.edits = edits;
     }
@@ -311,7 +311,7 @@ impl Engine {
                 let reply = Reply { status, extra };
                 self.reply(&request.message, request.flow, Some(server), &reply);
             }
-            None => self.answer_stored_with(server, status, extra),
+            None => self.respond_with(server, status, extra),
         }
     }
 
@@ -357,11 +357,11 @@ impl Engine {
     }
 
     /// Notes a sign of life of a group member.
-    pub(super) fn member_answered(&mut self, server: ServerKey, number: u8) {
+    pub(super) fn member_completed(&mut self, server: ServerKey, number: u8) {
         if let Some((group, member)) = self.member_of(server, number)
             && let Some(member) = group.member(member)
         {
-            member.health.note_answer();
+            member.health.note_response();
         }
     }
 

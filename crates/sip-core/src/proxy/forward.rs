@@ -293,7 +293,7 @@ impl Engine {
         };
         context.targets.push(target);
         // Without room for it this branch is the only one.
-        if self.table.bytes() + context.bytes() > self.config.limits.answer_bytes() {
+        if self.table.bytes() + context.bytes() > self.config.limits.response_bytes() {
             self.counters.limited_transactions += 1;
             return;
         }
@@ -394,7 +394,7 @@ impl Engine {
             (first, false) => first,
         };
         let hash = client_hash(branch.id, request.method);
-        self.forget_answered(hash);
+        self.forget_completed(hash);
         let client = self.begin_client(hash, invite, to, &text, user, wait.map(Millis));
         self.scratch = text;
         if let Some(server) = self.table.live_mut(plan.server) {
@@ -407,7 +407,7 @@ impl Engine {
     /// response. If a hop before it repeats a request that came by UDP, the copy is a new request
     /// here. Its response would be taken for that of the first, and the request would be sent again
     /// and again.
-    fn forget_answered(&mut self, hash: u128) {
+    fn forget_completed(&mut self, hash: u128) {
         let Some(found) = self.table.find_client(hash) else {
             return;
         };

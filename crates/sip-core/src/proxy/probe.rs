@@ -129,7 +129,7 @@ impl Engine {
     }
 
     /// Takes the response to a probe.
-    pub(super) fn probe_answered(&mut self, key: ClientKey, status: u16) {
+    pub(super) fn probe_completed(&mut self, key: ClientKey, status: u16) {
         let Some((group, number)) = self.probed(key) else {
             return;
         };
@@ -140,11 +140,11 @@ impl Engine {
         if status == 503 {
             return self.probe_failure(&group, number);
         }
-        self.counters.probes_answered += 1;
+        self.counters.probe_responses += 1;
         let Some(member) = group.member(number) else {
             return;
         };
-        if member.health.note_probe_answered(self.now.unix_ms, &group.marks) {
+        if member.health.note_probe_response(self.now.unix_ms, &group.marks) {
             self.event(Event::MemberRecovered {
                 group: group.name.clone(),
                 member: member.hop.uri.clone(),

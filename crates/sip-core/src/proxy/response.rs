@@ -8,7 +8,7 @@ use sip_message::{Field, HeaderName, Message, Method};
 
 use super::branch::{Ingress, client_hash, ingress_token, read_branch};
 use super::flawed::Flaw;
-use super::fork::Answered;
+use super::fork::Final;
 use crate::activity::Component;
 use crate::engine::effects::{ClientEvent, ServerEvent};
 use crate::engine::secrets::BranchInput;
@@ -121,7 +121,7 @@ impl Engine {
                 return Ok(Outcome::Done);
             }
             self.count_response(status);
-            self.note_answered_by(&flow);
+            self.note_response_of(&flow);
             self.client_response(key, status, &response);
             return Ok(Outcome::Done);
         }
@@ -209,7 +209,7 @@ impl Engine {
             return self.stray();
         }
         self.activity.enter(Component::Build);
-        self.note_answered_by(&flow);
+        self.note_response_of(&flow);
         // The token is not under the branch's hash: what it says must at least be possible. (The
         // shell compares the far end of the connection that it names with `remote`.)
         let ingress = Ingress::read(token);
@@ -274,7 +274,7 @@ impl Engine {
             return;
         };
         let Some(server) = client.user.server() else {
-            return self.own_request_answered(key, status);
+            return self.own_request_completed(key, status);
         };
         if status < 200 {
             let target = client.user.target;
@@ -313,18 +313,18 @@ impl Engine {
             if found.machine.is_invite() {
                 self.cancel_others(server, key);
             }
-            self.member_answered(server, target);
+            self.member_completed(server, target);
             self.relay_final(server, status, response);
             return;
         }
-        self.target_answered(server, key, target, Answered::With(status, response))
+        self.target_completed(server, key, target, Final::With(status, response))
     }
 
     /// Takes the response to a request of our own, which serves no request of a caller.
     #[cold]
-    pub(super) fn own_request_answered(&mut self, key: ClientKey, status: u16) {
+    pub(super) fn own_request_completed(&mut self, key: ClientKey, status: u16) {
         match self.table.client(key).map(|client| client.user.owner) {
-            Some(TransactionUser::Probe(_)) => self.probe_answered(key, status),
+            Some(TransactionUser::Probe(_)) => self.probe_completed(key, status),
             // After a CANCEL the response to the INVITE is what counts.
             Some(TransactionUser::Detached | TransactionUser::Server(_)) | None => {}
         }
@@ -344,7 +344,7 @@ impl Engine {
         // After a CANCEL the wait is not prolonged (§9.1).
         let cancelled = client.user.cancel_sent;
         if first {
-            self.member_answered(server, target);
+            self.member_completed(server, target);
         }
         if !invite {
             // The wait for a sign of life is over.
@@ -398,7 +398,7 @@ impl Engine {
         }
         if status == 503 {
             // §16.7 step 6: a 503 would say that this proxy can serve nothing.
-            self.answer_stored(server, Status::NEXT_HOP_UNAVAILABLE);
+            self.respond(server, Status::NEXT_HOP_UNAVAILABLE);
             return;
         }
         self.relay_through(server, status, response);
@@ -551,22 +551,22 @@ impl Engine {
         if found.user.context.is_some() {
             return self.target_failed(server, client, target, failure);
         }
-        self.answer_failure(server, failure);
+        self.respond_to_failure(server, failure);
     }
 
     /// Responds to a request with nothing left to try.
-    fn answer_failure(&mut self, server: ServerKey, failure: Failure) {
+    fn respond_to_failure(&mut self, server: ServerKey, failure: Failure) {
         let invite = self.is_invite(server);
         let Some(found) = self.table.live(server) else {
             return;
         };
         match (found.user.cancelled, failure) {
-            (true, _) if invite => self.answer_stored(server, Status::REQUEST_TERMINATED),
+            (true, _) if invite => self.respond(server, Status::REQUEST_TERMINATED),
             // RFC 4320 §4.2: no 408 to a non-INVITE; its sender has timed out as well.
             (_, Failure::TimedOut) if !invite => self.time_out_silently(server),
             _ => {
                 let (status, reason) = failure.status();
-                self.answer_stored_with(server, status, reason);
+                self.respond_with(server, status, reason);
             }
         }
     }

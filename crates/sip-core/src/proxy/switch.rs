@@ -150,7 +150,7 @@ impl Engine {
         let Some(client) = self.table.client_mut(key) else {
             return false;
         };
-        let silent = client.machine.is_unanswered();
+        let silent = client.machine.has_no_response();
         if client.user.course != Course::SWITCHED {
             return false;
         }

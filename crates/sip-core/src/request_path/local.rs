@@ -35,7 +35,7 @@ impl Engine {
     /// Responds to a request to this server. OPTIONS gets 200; an ACK or a CANCEL for an earlier
     /// response ends here; anything else is refused.
     #[expect(clippy::wildcard_enum_match_arm, reason = "most methods are alike here")]
-    pub(crate) fn answer_for_us(&mut self, request: &Request<'_>, progress: Progress) {
+    pub(crate) fn serve_local(&mut self, request: &Request<'_>, progress: Progress) {
         match request.method {
             Method::Options => {
                 // §8.2.2.3: no extension may be required of OPTIONS.

@@ -165,7 +165,7 @@ impl Engine {
             return self.register(request, progress);
         }
         if self.is_for_us(request, &position) {
-            return self.answer_for_us(request, progress);
+            return self.serve_local(request, progress);
         }
         if let Err(status) = self.check_hops(request) {
             return self.refuse(request, progress.server, status);
@@ -230,7 +230,7 @@ impl Engine {
         if self.drops_broken_scanner(message, &flow) {
             return Handled::Here;
         }
-        let answerable = via::way_back(flow, message).is_some()
+        let can_reply = via::way_back(flow, message).is_some()
             && [
                 HeaderName::From,
                 HeaderName::To,
@@ -239,7 +239,7 @@ impl Engine {
             ]
             .iter()
             .all(|name| message.value(*name).is_some_and(|v| !v.is_empty()));
-        if answerable {
+        if can_reply {
             self.reply(message, flow, None, &Reply { status, extra: &[] });
         } else {
             self.counters.dropped_malformed += 1;

@@ -197,7 +197,7 @@ impl Engine {
         };
         match (applied.effect, self.config.registrar.durability) {
             (Effect::Nothing, _) => self.reply(&request.message, request.flow, progress.server, &reply),
-            (_, Durability::Commit) => self.save_then_answer(request, progress, aor, applied, &reply),
+            (_, Durability::Commit) => self.save_then_respond(request, progress, aor, applied, &reply),
             (_, Durability::Memory) => {
                 self.registered(request, aor, applied.contacts);
                 self.reply(&request.message, request.flow, progress.server, &reply);
@@ -261,7 +261,7 @@ impl Engine {
     }
 
     /// Sends the response once the record is on disk.
-    fn save_then_answer(
+    fn save_then_respond(
         &mut self,
         request: &Request<'_>,
         progress: Progress,
@@ -339,7 +339,7 @@ impl Engine {
     /// changed since, one with the bindings as they are now (§10.3 step 8). `None`: the change does
     /// not hold any more. An earlier copy of it failed, and was undone, while this one was being
     /// stored.
-    pub(crate) fn answer_to_stored(
+    pub(crate) fn response_when_stored(
         &mut self,
         parked: &Parked,
         aor: &[u8],

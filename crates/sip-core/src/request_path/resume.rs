@@ -8,7 +8,7 @@ use crate::engine::status::Status;
 use crate::engine::waiting::{Parked, PendingOk, Purpose};
 use crate::event::Event;
 use crate::id::QueryId;
-use crate::query::{Answer, Records, Unavailable};
+use crate::query::{QueryResult, Records, Unavailable};
 use crate::transport::via;
 
 /// Requests that go on in one turn: about as many as one turn reads from a socket.
@@ -16,18 +16,18 @@ const RESUMED_AT_ONCE: usize = 64;
 
 impl Engine {
     /// Takes the result of a query, or its time-out (`None`).
-    pub(crate) fn resume(&mut self, id: QueryId, answer: Option<Answer>) {
+    pub(crate) fn resume(&mut self, id: QueryId, result: Option<QueryResult>) {
         let Some(purpose) = self.take_question(id) else {
             return;
         };
-        if answer.is_none() {
+        if result.is_none() {
             self.counters.queries_expired += 1;
         }
         match purpose {
             Purpose::Credentials(mut parked) => {
                 self.end_watch(&mut parked);
-                let secrets = match answer {
-                    Some(Answer::Credentials(result)) => result,
+                let secrets = match result {
+                    Some(QueryResult::Credentials(result)) => result,
                     _ => Err(Unavailable),
                 };
                 self.with_parked(&parked, |engine, request, progress| match &secrets {
@@ -45,13 +45,13 @@ impl Engine {
                 });
             }
             Purpose::Resolve { name, kind, waiters } => {
-                let records: Result<Records, Unavailable> = match answer {
-                    Some(Answer::Resolved(result)) => result,
+                let records: Result<Records, Unavailable> = match result {
+                    Some(QueryResult::Resolved(result)) => result,
                     _ => Err(Unavailable),
                 };
                 self.resolver.store(self.now.instant, &name, kind, records);
                 self.waiting.await_turn(waiters);
-                self.resume_answered();
+                self.resume_ready();
             }
             Purpose::Save {
                 parked,
@@ -60,8 +60,8 @@ impl Engine {
                 lost,
                 version,
             } => {
-                let ok = if matches!(answer, Some(Answer::Saved(Ok(())))) {
-                    self.answer_to_stored(&parked, &aor, version, ok)
+                let ok = if matches!(result, Some(QueryResult::Saved(Ok(())))) {
+                    self.response_when_stored(&parked, &aor, version, ok)
                 } else {
                     self.roll_back(&aor, lost.as_deref(), version, true);
                     None
@@ -82,9 +82,9 @@ impl Engine {
     /// Resumes some of the requests that have their result. All at once would keep others waiting:
     /// 10,000 requests may wait for one name.
     #[inline(never)] // Its frame would be paid for at every turn of the timers.
-    pub(crate) fn resume_answered(&mut self) {
+    pub(crate) fn resume_ready(&mut self) {
         for _ in 0..RESUMED_AT_ONCE {
-            let Some(parked) = self.waiting.next_answered() else {
+            let Some(parked) = self.waiting.next_ready() else {
                 return;
             };
             self.with_parked(&parked, |engine, request, progress| {

@@ -119,7 +119,7 @@ impl ClientMachine {
     }
 
     /// Whether no response has come.
-    pub const fn is_unanswered(&self) -> bool {
+    pub const fn has_no_response(&self) -> bool {
         match self {
             Self::Invite(machine) => matches!(machine.state(), invite_client::State::Calling),
             Self::NonInvite(machine) => matches!(machine.state(), non_invite_client::State::Trying),

@@ -40,7 +40,7 @@ pub fn is_stun(datagram: &[u8]) -> bool {
 
 /// What became of a STUN datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum Outcome {
     /// A response was appended.
     Sent,
     /// It gets no response: it is no Binding request (indications and responses among them).
@@ -50,12 +50,12 @@ pub enum Answer {
 }
 
 /// Appends the response to a STUN datagram from `source`.
-pub fn answer(request: &[u8], source: SocketAddr, out: &mut Vec<u8>) -> Answer {
+pub fn respond(request: &[u8], source: SocketAddr, out: &mut Vec<u8>) -> Outcome {
     let Some(parsed) = Parsed::read(request) else {
-        return Answer::Malformed;
+        return Outcome::Malformed;
     };
     if parsed.kind != BINDING_REQUEST {
-        return Answer::Ignored;
+        return Outcome::Ignored;
     }
     let start = out.len();
     if parsed.unknown.is_empty() {
@@ -79,7 +79,7 @@ pub fn answer(request: &[u8], source: SocketAddr, out: &mut Vec<u8>) -> Answer {
         write_attribute(out, FINGERPRINT, &sum.to_be_bytes());
     }
     set_length(out, start, 0);
-    Answer::Sent
+    Outcome::Sent
 }
 
 /// A message with a valid structure.
@@ -241,10 +241,10 @@ mod tests {
         out
     }
 
-    fn answered(request: &[u8], source: &str) -> (Answer, Vec<u8>) {
+    fn responded(request: &[u8], source: &str) -> (Outcome, Vec<u8>) {
         let mut out = Vec::new();
-        let answer = answer(request, source.parse().unwrap(), &mut out);
-        (answer, out)
+        let outcome = respond(request, source.parse().unwrap(), &mut out);
+        (outcome, out)
     }
 
     /// The check value of this CRC.
@@ -286,23 +286,23 @@ mod tests {
     fn a_binding_request_gets_its_source() {
         let request = message(BINDING_REQUEST, &[(0x8022, b"phone")], false);
         assert!(is_stun(&request));
-        let (answer, out) = answered(&request, "192.0.2.9:4000");
-        assert_eq!((answer, out.len()), (Answer::Sent, 32));
+        let (outcome, out) = responded(&request, "192.0.2.9:4000");
+        assert_eq!((outcome, out.len()), (Outcome::Sent, 32));
         assert_eq!((&out[..4], &out[4..20]), (&[1, 1, 0, 12][..], &request[4..20]));
         // An IPv4-mapped address is sent as IPv4.
-        assert_eq!(answered(&request, "[::ffff:192.0.2.9]:4000").1, out);
+        assert_eq!(responded(&request, "[::ffff:192.0.2.9]:4000").1, out);
     }
 
     #[test]
     fn a_fingerprint_is_checked_and_answered_with_one() {
         let request = message(BINDING_REQUEST, &[], true);
-        let (answer, out) = answered(&request, "192.0.2.9:4000");
-        assert_eq!((answer, out.len()), (Answer::Sent, 40));
+        let (outcome, out) = responded(&request, "192.0.2.9:4000");
+        assert_eq!((outcome, out.len()), (Outcome::Sent, 40));
         let parsed = Parsed::read(&out).unwrap();
         assert!(parsed.fingerprint && parsed.kind == BINDING_SUCCESS);
         let mut wrong = request;
         wrong[27] ^= 1;
-        assert_eq!(answered(&wrong, "192.0.2.9:4000").0, Answer::Malformed);
+        assert_eq!(responded(&wrong, "192.0.2.9:4000").0, Outcome::Malformed);
     }
 
     #[test]
@@ -312,8 +312,8 @@ mod tests {
             &[(3, &[0; 4]), (0x7777, &[]), (3, &[0; 4]), (0x8003, &[])],
             false,
         );
-        let (answer, out) = answered(&request, "192.0.2.9:4000");
-        assert_eq!(answer, Answer::Sent);
+        let (outcome, out) = responded(&request, "192.0.2.9:4000");
+        assert_eq!(outcome, Outcome::Sent);
         assert_eq!(&out[..2], BINDING_ERROR.to_be_bytes());
         assert_eq!(
             &out[20..],
@@ -326,7 +326,7 @@ mod tests {
             false,
         );
         assert_eq!(
-            answered(&with, "192.0.2.9:4000").1[..2],
+            responded(&with, "192.0.2.9:4000").1[..2],
             BINDING_SUCCESS.to_be_bytes()
         );
     }
@@ -335,15 +335,15 @@ mod tests {
     fn nothing_else_is_answered() {
         for kind in [0x0011, BINDING_SUCCESS, BINDING_ERROR, 0x0003] {
             assert_eq!(
-                answered(&message(kind, &[], false), "192.0.2.9:4000"),
-                (Answer::Ignored, vec![])
+                responded(&message(kind, &[], false), "192.0.2.9:4000"),
+                (Outcome::Ignored, vec![])
             );
         }
         let whole = message(BINDING_REQUEST, &[(0x8022, b"phone")], false);
         for cut in [19, 20, 24, whole.len() - 1] {
             assert_eq!(
-                answered(&whole[..cut], "192.0.2.9:4000"),
-                (Answer::Malformed, vec![])
+                responded(&whole[..cut], "192.0.2.9:4000"),
+                (Outcome::Malformed, vec![])
             );
         }
         for sip in [
@@ -373,10 +373,10 @@ mod tests {
             let made = message(BINDING_REQUEST, &attributes, fingerprint);
             let source = if v6 { "[2001:db8::9]:4000" } else { "192.0.2.9:4000" };
             for request in [bytes, made] {
-                let (answer, out) = answered(&request, source);
-                prop_assert_eq!(answer == Answer::Sent, !out.is_empty());
+                let (outcome, out) = responded(&request, source);
+                prop_assert_eq!(outcome == Outcome::Sent, !out.is_empty());
                 prop_assert!(out.len() <= 80 && out.len() <= 3 * request.len());
-                if answer == Answer::Sent {
+                if outcome == Outcome::Sent {
                     prop_assert!(is_stun(&out));
                     prop_assert!(Parsed::read(&out).is_some());
                     prop_assert_eq!(&out[4..20], &request[4..20]);

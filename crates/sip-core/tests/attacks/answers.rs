@@ -82,7 +82,7 @@ fn what_is_sent_again_is_bounded() {
         let again = bench.pass(600);
         let again = again.iter().filter(|s| s.text.len() > 50_000).count();
         assert!((5..30).contains(&again), "{again} have room");
-        let refused = bench.counters().limited_answers as usize;
+        let refused = bench.counters().limited_responses as usize;
         assert!(refused >= CALLS - again, "{refused}");
         bench.pass(400_000);
         bench.assert_idle();
@@ -104,7 +104,7 @@ fn the_best_answers_of_forks_are_bounded() {
         assert_within(&bench);
     }
     assert_heap(before, CALLS);
-    let refused = bench.counters().limited_answers as usize;
+    let refused = bench.counters().limited_responses as usize;
     assert!(refused > 150, "{refused}");
     let mut whole = 0;
     for sent in &invites {
@@ -137,7 +137,7 @@ fn better_answers_take_no_more_than_they_are() {
         bench.udp(&second.address(), &response(second, "302 Elsewhere", lines));
         assert_within(&bench);
     }
-    assert_eq!(bench.counters().limited_answers, 0);
+    assert_eq!(bench.counters().limited_responses, 0);
     assert_heap(before - MOST as i64 / 2, CALLS);
 }
 
@@ -154,7 +154,7 @@ fn challenges_give_way_to_the_best_answer() {
     let challenge = format!("Proxy-Authenticate: Digest realm=\"{}\"\n", "r".repeat(15_000));
     let text = response(rings[1], "407 Proxy Authentication Required", &challenge);
     bench.udp(&rings[1].address(), &text);
-    assert_eq!(bench.counters().limited_answers, 1);
+    assert_eq!(bench.counters().limited_responses, 1);
     let out = bench.udp(&rings[2].address(), &response(rings[2], "480 Away", ""));
     let answer = out.iter().find(|s| who(s) == "caller").expect("an answer");
     assert_eq!(answer.first_line(), "SIP/2.0 302 Elsewhere");

@@ -37,7 +37,7 @@ fn burst(bench: &mut Bench, flow: Flow, count: usize, sent_by: impl Fn(usize) ->
     for number in 0..count {
         let text = invite(flow.transport, number, &sent_by(number));
         for sent in bench.receive(flow, &text) {
-            if is_answer(&sent) {
+            if is_response(&sent) {
                 answers.push(sent);
             } else {
                 assert_eq!(sent.address(), CALLEE, "{}", sent.text);
@@ -51,7 +51,7 @@ fn burst(bench: &mut Bench, flow: Flow, count: usize, sent_by: impl Fn(usize) ->
     answers
 }
 
-fn is_answer(sent: &Sent) -> bool {
+fn is_response(sent: &Sent) -> bool {
     sent.first_line().starts_with("SIP/2.0 ")
 }
 
@@ -138,7 +138,7 @@ fn nothing_is_opened_for_a_burst_over_websockets() {
             }
             // And what is sent later, when calls are given up.
             for sent in bench.pass(400_000) {
-                if is_answer(&sent) {
+                if is_response(&sent) {
                     lost += 1;
                     assert!(sent.to.conn == flow.conn && sent.pinned, "{sent:?}");
                     assert_eq!(bench.undelivered(&sent), []);

@@ -1,7 +1,7 @@
 //! Digest headers that are broken in one way or another: refused or challenged, never let in.
 
 use sip_core::event::Event;
-use sip_core::query::{Answer, QueryKind};
+use sip_core::query::{QueryKind, QueryResult};
 
 use crate::agent::{Login, PASSWORD, login, nonce_of};
 use crate::common::{Bench, CALLEE, CALLER, config, one, request};
@@ -32,7 +32,7 @@ fn refusal(bench: &mut Bench, branch: usize, lines: &str) -> String {
     let mut sent = bench.udp(CALLER, &text);
     if let Some(query) = bench.endpoint.poll_query() {
         assert!(matches!(query.kind, QueryKind::Credentials { .. }), "{query:?}");
-        sent.extend(bench.answer(&query, Answer::Credentials(Ok(None))));
+        sent.extend(bench.answer(&query, QueryResult::Credentials(Ok(None))));
     }
     let sent = one(sent);
     assert_eq!(sent.address(), CALLER, "let in: {lines}");

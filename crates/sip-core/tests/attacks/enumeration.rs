@@ -2,7 +2,7 @@
 //! which order. Time is not measured here. The only step with a time that differs by orders of
 //! magnitude is a query to a back-end, and the queries that leave show it.
 
-use sip_core::query::{Answer, QueryKind, Unavailable};
+use sip_core::query::{QueryKind, QueryResult, Unavailable};
 
 use crate::agent::{Login, PASSWORD, login, nonce_of};
 use crate::common::{Bench, CALLER, config, one, request};
@@ -52,7 +52,7 @@ fn probe(bench: &mut Bench, method: &str, user: &str, found: bool) -> (String, u
         assert!(matches!(query.kind, QueryKind::Credentials { .. }), "{query:?}");
         asked += 1;
         let secrets = sip_core::auth::digest::secrets(user.as_bytes(), b"example.com", PASSWORD.as_bytes());
-        sent.extend(bench.answer(&query, Answer::Credentials(Ok(found.then_some(secrets)))));
+        sent.extend(bench.answer(&query, QueryResult::Credentials(Ok(found.then_some(secrets)))));
     }
     let mut told = String::new();
     for sent in sent {
@@ -125,7 +125,7 @@ fn nor_does_a_store_that_is_away() {
         .line(&nonce);
         let mut sent = bench.udp(CALLER, &text("second", &line));
         let query = bench.query();
-        sent.extend(bench.answer(&query, Answer::Credentials(Err(Unavailable))));
+        sent.extend(bench.answer(&query, QueryResult::Credentials(Err(Unavailable))));
         told.push(one(sent).first_line().to_owned());
     }
     assert_eq!(told[0], told[1]);

@@ -2,7 +2,7 @@
 //! its limit, what is beyond is refused by 503 or counted, and all of it is let go.
 
 use sip_core::config::{Config, Durability};
-use sip_core::query::Answer;
+use sip_core::query::QueryResult;
 use sip_core::shared::SharedState as _;
 use sip_core::transport::Transport;
 
@@ -303,7 +303,7 @@ fn a_registration_without_room_changes_nothing() {
     let mut bench = Bench::new(&config);
     bench.udp(CALLER, &register(1, "Contact: <sip:a@10.0.0.1>\n"));
     let query = bench.query();
-    bench.answer(&query, Answer::Saved(Ok(())));
+    bench.answer(&query, QueryResult::Saved(Ok(())));
     config.limits.location_bytes = 1;
     bench.endpoint.reconfigure(&config);
     let contacts = |bench: &mut Bench| {
@@ -329,7 +329,7 @@ fn a_registration_without_room_changes_nothing() {
     assert_eq!(bench.counters().registrations_refused, 2);
     bench.udp(CALLER, &register(4, "Contact: <sip:a@10.0.0.1>;expires=0\n"));
     let query = bench.query();
-    let answer = one(bench.answer(&query, Answer::Saved(Ok(()))));
+    let answer = one(bench.answer(&query, QueryResult::Saved(Ok(()))));
     assert_eq!(answer.first_line(), "SIP/2.0 200 OK");
     assert_eq!(contacts(&mut bench), "");
 }
@@ -423,7 +423,7 @@ fn names_that_one_source_makes_up_leave_the_database_to_others() {
         assert!(ask(&mut bench, "192.0.2.99:5060", &others, 0).is_some());
         // When some requests have their result, the source has room for as many again.
         for query in asked.iter().take(3) {
-            bench.answer(query, Answer::Credentials(Ok(None)));
+            bench.answer(query, QueryResult::Credentials(Ok(None)));
         }
         let again = (2_000..2_010).filter_map(|n| ask(&mut bench, CALLER, &own, n));
         assert_eq!(again.count(), if exempt { 10 } else { 3 });

@@ -352,7 +352,10 @@ fn the_called_side_is_asked_where_it_is_registered() {
             let query = bench.query();
             let secrets =
                 sip_core::auth::digest::secrets(b"alice", b"example.com", crate::agent::PASSWORD.as_bytes());
-            let sent = bench.answer(&query, sip_core::query::Answer::Credentials(Ok(Some(secrets))));
+            let sent = bench.answer(
+                &query,
+                sip_core::query::QueryResult::Credentials(Ok(Some(secrets))),
+            );
             let went = sent
                 .iter()
                 .any(|s| s.address() == CALLER && s.text.starts_with("INVITE"));
@@ -368,7 +371,10 @@ fn the_called_side_is_asked_where_it_is_registered() {
         if let Some(query) = bench.endpoint.poll_query() {
             let secrets =
                 sip_core::auth::digest::secrets(b"alice", b"example.com", crate::agent::PASSWORD.as_bytes());
-            sent = bench.answer(&query, sip_core::query::Answer::Credentials(Ok(Some(secrets))));
+            sent = bench.answer(
+                &query,
+                sip_core::query::QueryResult::Credentials(Ok(Some(secrets))),
+            );
         }
         assert_eq!(outcome(sent, CALLER).as_deref(), Some("403"), "{from}");
         // A method for which no phone takes a challenge is not challenged.
@@ -485,7 +491,7 @@ fn a_deleted_account_ends_the_callers_mark() {
         let text = text.replace("Content-Length", &format!("{line}Content-Length"));
         let _ = call.send(&mut bench, true, &text);
         let query = bench.query();
-        let sent = bench.answer(&query, sip_core::query::Answer::Credentials(Ok(account)));
+        let sent = bench.answer(&query, sip_core::query::QueryResult::Credentials(Ok(account)));
         let went = sent.iter().any(|s| s.address() == "203.0.113.9:5060");
         assert_eq!(went, passes, "{branch}: {sent:?}");
     }

@@ -2,7 +2,7 @@
 
 use sip_core::auth::digest;
 use sip_core::config::{Config, Domain};
-use sip_core::query::{Answer, QueryKind};
+use sip_core::query::{QueryKind, QueryResult};
 use sip_core::transport::{Flow, Transport};
 
 use crate::agent::{Login, PASSWORD, login, nonce_of};
@@ -206,6 +206,6 @@ fn a_nonce_that_was_not_issued_here_is_none() {
     let query = bench.query();
     assert!(matches!(query.kind, QueryKind::Credentials { .. }), "{query:?}");
     let secrets = digest::secrets(b"alice", b"example.com", PASSWORD.as_bytes());
-    let sent = bench.answer(&query, Answer::Credentials(Ok(Some(secrets))));
+    let sent = bench.answer(&query, QueryResult::Credentials(Ok(Some(secrets))));
     assert!(sent.iter().any(|s| s.address() == CALLEE), "{sent:?}");
 }

@@ -23,7 +23,7 @@ use sip_core::limits::Limits;
 use sip_core::location::AorRecord;
 use sip_core::location::codec::RecordRef;
 use sip_core::location::shard::Shard;
-use sip_core::query::{Answer, Query, QueryKind, Record, Records, Secrets};
+use sip_core::query::{Query, QueryKind, QueryResult, Record, Records, Secrets};
 use sip_core::shared::SharedState;
 use sip_core::time::{Instant, Now};
 use sip_core::transport::framing::{Framed, Framer};
@@ -351,9 +351,9 @@ impl Bench {
         self.endpoint.poll_query().expect("a question")
     }
 
-    pub fn answer(&mut self, query: &Query, answer: Answer) -> Vec<Sent> {
+    pub fn answer(&mut self, query: &Query, answer: QueryResult) -> Vec<Sent> {
         let now = self.now();
-        self.endpoint.handle_answer(now, query.id.unwrap(), answer);
+        self.endpoint.handle_result(now, query.id.unwrap(), answer);
         self.drain()
     }
 
@@ -382,7 +382,7 @@ impl Bench {
                 .unwrap_or_default();
             asked.push(what);
             let records = Records { ttl_s: 60, values };
-            sent.extend(self.answer(&query, Answer::Resolved(Ok(records))));
+            sent.extend(self.answer(&query, QueryResult::Resolved(Ok(records))));
         }
         (asked, sent)
     }

@@ -132,7 +132,7 @@ impl Streams {
             decoder: Decoder::new(flow.transport, &self.limits),
             tls,
             opened_to: None,
-            is_for_answer: false,
+            is_for_response: false,
         };
         let Some(id) = self.add(beginning, now_ms, counters) else {
             self.per_address.remove(flow.remote.ip());

@@ -71,7 +71,7 @@ pub(super) struct Conn {
     /// closes.
     unheard: Option<Box<OutQueue>>,
     /// Opened to deliver one response: ends after `per_call_idle_ms` unless the peer sends a message.
-    is_for_answer: bool,
+    is_for_response: bool,
     /// The address by which the peer wants to be found on it, beside its own (RFC 5923).
     pub(super) alias: Option<Box<SocketAddr>>,
     /// When it came to be.
@@ -120,7 +120,7 @@ pub(super) struct NewConnection {
     /// We opened it.
     pub(super) opened_to: Option<Box<Peer>>,
     /// For an answer.
-    pub(super) is_for_answer: bool,
+    pub(super) is_for_response: bool,
 }
 
 /// Bytes of messages of which a copy is kept until something comes back; of more, none is.
@@ -134,7 +134,7 @@ impl Conn {
             decoder,
             tls,
             opened_to,
-            is_for_answer,
+            is_for_response,
         } = beginning;
         let outbound = opened_to.is_some();
         let handshake = tls.is_some() || is_websocket(flow.transport);
@@ -163,7 +163,7 @@ impl Conn {
             pinged: false,
             farewell: None,
             unheard: outbound.then(Box::default),
-            is_for_answer,
+            is_for_response,
             opened_to,
             alias: None,
             began_ms: now_ms,
@@ -295,7 +295,7 @@ impl Conn {
         }
         let idle_ms = match &self.opened_to {
             Some(peer) if peer.call.is_some() => settings.per_call_idle_ms,
-            Some(_) if self.is_for_answer && !self.has_spoken => settings.per_call_idle_ms,
+            Some(_) if self.is_for_response && !self.has_spoken => settings.per_call_idle_ms,
             _ => settings.idle_timeout_ms,
         };
         let mut earliest = (after(self.active_ms, idle_ms), Overdue::Idle);

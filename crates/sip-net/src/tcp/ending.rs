@@ -9,7 +9,7 @@ use sip_core::transport::Flow;
 use super::conn::{Conn, Overdue, State};
 use super::event::CloseReason;
 use super::layer::Farewell;
-use super::peers::is_answer;
+use super::peers::is_response;
 use super::streams::{Streams, exchanged};
 use super::wheel::NEVER;
 use crate::accepted::Accepted;
@@ -216,7 +216,7 @@ impl Streams {
         // A peer that has read a response or an ACK has nothing to reply, and may close. If TLS fails, it has
         // read nothing.
         let has_read = conn.tls.is_none() || why == CloseReason::Peer;
-        let is_last = |message: &[u8]| is_answer(message) || message.starts_with(b"ACK ");
+        let is_last = |message: &[u8]| is_response(message) || message.starts_with(b"ACK ");
         for (to, origin, message) in unheard.unsent().take(written) {
             if !(has_read && is_last(message)) {
                 counters.stream_undelivered += 1;

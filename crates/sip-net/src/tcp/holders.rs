@@ -163,7 +163,7 @@ mod tests {
                 decoder: Decoder::new(Transport::Tcp, &Limits::default()),
                 tls: None,
                 opened_to: None,
-                is_for_answer: false,
+                is_for_response: false,
             };
             table.insert(Conn::new(beginning, 0)).unwrap()
         });

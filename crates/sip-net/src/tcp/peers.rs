@@ -89,7 +89,7 @@ impl Peers {
 }
 
 /// Whether a message of ours is a response.
-pub(super) fn is_answer(message: &[u8]) -> bool {
+pub(super) fn is_response(message: &[u8]) -> bool {
     message.starts_with(b"SIP/2.0 ")
 }
 
@@ -127,13 +127,13 @@ impl Streams {
                         // Another address than its own is no more than the peer's word.
                         let is_own = conn.alias.as_deref() != Some(&to.remote);
                         !outgoing.way.found
-                            || is_answer(outgoing.message) && is_own
+                            || is_response(outgoing.message) && is_own
                             || conn.has_proved_address()
                     }
                 };
                 // Where no state is kept, an answer goes by Via, which has no port of a client that
                 // did not ask for it (RFC 3581 §4); that connection is the right one all the same.
-                let is_it = !pinned || conn.remote == to.remote || is_answer(outgoing.message);
+                let is_it = !pinned || conn.remote == to.remote || is_response(outgoing.message);
                 is_it && has_proved
             })
     }
@@ -215,7 +215,7 @@ impl Streams {
             decoder: Decoder::new(to.transport, &self.limits),
             tls,
             opened_to: Some(Box::new(peer.clone())),
-            is_for_answer: is_answer(outgoing.message),
+            is_for_response: is_response(outgoing.message),
         };
         let id = self.add(beginning, now_ms, counters)?;
         if peer.call.is_none() {

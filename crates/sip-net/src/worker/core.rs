@@ -10,7 +10,7 @@ use sip_core::config::Config;
 use sip_core::endpoint::{Endpoint, Handled};
 use sip_core::event::{Calls, Counters, Event, Gauges};
 use sip_core::id::{ConnId, QueryId, WorkerId};
-use sip_core::query::{Answer, Query};
+use sip_core::query::{Query, QueryResult};
 use sip_core::time::{Instant, Now};
 use sip_core::transport::framing::FramingError;
 use sip_core::transport::{Flow, TransmitBatch};
@@ -35,8 +35,8 @@ pub trait Core {
     fn handle_undelivered(&mut self, now: Now, to: Flow, bytes: &[u8]);
     /// See [`Endpoint::handle_flow_closed`].
     fn handle_flow_closed(&mut self, now: Now, conn: ConnId);
-    /// See [`Endpoint::handle_answer`].
-    fn handle_answer(&mut self, now: Now, id: QueryId, answer: Answer);
+    /// See [`Endpoint::handle_result`].
+    fn handle_result(&mut self, now: Now, id: QueryId, result: QueryResult);
     /// See [`Endpoint::handle_timeout`].
     fn handle_timeout(&mut self, now: Now);
     /// See [`Endpoint::poll_transmit`].
@@ -97,8 +97,8 @@ impl Core for Endpoint {
         Self::handle_flow_closed(self, now, conn);
     }
 
-    fn handle_answer(&mut self, now: Now, id: QueryId, answer: Answer) {
-        Self::handle_answer(self, now, id, answer);
+    fn handle_result(&mut self, now: Now, id: QueryId, result: QueryResult) {
+        Self::handle_result(self, now, id, result);
     }
 
     fn handle_timeout(&mut self, now: Now) {
@@ -158,8 +158,8 @@ impl Core for Endpoint {
     }
 }
 
-/// Takes the questions of the workers to the back-ends. An answer comes back by the worker's
-/// mailbox, [`crate::mailbox::Item::Answer`].
+/// Takes the questions of the workers to the back-ends. A result comes back by the worker's
+/// mailbox, [`crate::mailbox::Item::Result`].
 pub trait QuerySink: Send {
     /// Takes all of `queries`, a turn's worth, and leaves it empty. Must not block; a question
     /// that cannot be taken on is answered `Unavailable`, or not at all (the core gives it up at

@@ -249,7 +249,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             }
             for item in inbox.items.drain(..) {
                 match item {
-                    Item::Answer { id, answer } => self.core.handle_answer(now, id, answer),
+                    Item::Result { id, result } => self.core.handle_result(now, id, result),
                     Item::Control(control) => self.obey(control, now),
                 }
             }

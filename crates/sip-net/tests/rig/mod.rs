@@ -38,7 +38,7 @@ use sip_core::endpoint::Handled;
 use sip_core::event::{Calls, Counters, Event, Gauges};
 use sip_core::id::{ConnId, ListenerId, QueryId, WorkerId};
 use sip_core::limits::Limits;
-use sip_core::query::{Answer, Query, QueryKind, RecordKind};
+use sip_core::query::{Query, QueryKind, QueryResult, RecordKind};
 use sip_core::time::{Instant, Millis, Now};
 use sip_core::transport::framing::{FramingError, FramingFault};
 use sip_core::transport::{Flow, Proof, TransmitBatch, Transport};
@@ -346,7 +346,7 @@ impl Core for Fake {
         }
     }
 
-    fn handle_answer(&mut self, _: Now, id: QueryId, _: Answer) {
+    fn handle_result(&mut self, _: Now, id: QueryId, _: QueryResult) {
         let _ = self.told.send(Report::Answer {
             worker: self.worker.0,
             id,

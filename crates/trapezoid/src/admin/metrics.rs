@@ -162,14 +162,14 @@ impl Families {
             let labels = labelled(Vec::new());
             self.add(format!("trapezoid_{name}"), help, labels, Value::Gauge(value));
         }
-        for (code, count) in worker.calls.answers() {
+        for (code, count) in worker.calls.responses() {
             let (class, code) = match code {
                 Code::One(code) => (format!("{}xx", code / 100), code.to_string()),
                 Code::Others(class) => (class.to_owned(), "other".to_owned()),
             };
             self.add(
-                "trapezoid_invite_answers".to_owned(),
-                "Final answers to INVITE requests that begin a call: relayed with state, or made here",
+                "trapezoid_invite_responses".to_owned(),
+                "Final responses to INVITE requests that begin a call: relayed with state, or made here",
                 labelled(vec![("class".to_owned(), class), ("code".to_owned(), code)]),
                 Value::Counter(count),
             );
@@ -287,7 +287,7 @@ fn gauges(worker: &Snapshot) -> [(&'static str, &'static str, u64); 12] {
         ),
         (
             "invite_transactions",
-            "INVITE transactions that have no final answer yet: calls being set up",
+            "INVITE transactions that have no final response yet: calls being set up",
             gauges.live_invites,
         ),
         (
@@ -573,7 +573,7 @@ mod tests {
         assert_eq!(all["trapezoid_requests_received_total{method=\"INVITE\"}"], 12.0);
         assert_eq!(all["trapezoid_parked_requests"], 12.0);
         assert_eq!(
-            all["trapezoid_invite_answers_total{class=\"4xx\",code=\"486\"}"],
+            all["trapezoid_invite_responses_total{class=\"4xx\",code=\"486\"}"],
             0.0
         );
         assert_eq!(all["trapezoid_invite_setup_seconds_count"], 0.0);

@@ -18,7 +18,7 @@ use sip_backend::shared::{Place, SLICE, Shared};
 use sip_core::config::Durability;
 use sip_core::location::codec::{self, RecordRef};
 use sip_core::location::{AorRecord, Binding, Removal};
-use sip_core::query::{Answer, Query, QueryKind};
+use sip_core::query::{Query, QueryKind, QueryResult};
 use sip_core::shared::SharedState as _;
 
 pub(crate) use self::filter::{Filter, Origin, canonical, written};
@@ -86,7 +86,7 @@ pub(crate) struct Registrations(Arc<Parts>);
 struct Parts {
     shared: Arc<Shared>,
     backend: Arc<Backend>,
-    answers: Arc<Waiting>,
+    waiting: Arc<Waiting>,
     durability: Mutex<Durability>,
     removed: Counter,
 }
@@ -98,17 +98,17 @@ impl fmt::Debug for Registrations {
 }
 
 impl Registrations {
-    /// Those of `shared`, stored by `backend`, whose sink gives the answers of [`OPERATOR`] to `answers`.
+    /// Those of `shared`, stored by `backend`, whose sink gives the results of [`OPERATOR`] to `waiting`.
     pub(crate) fn new(
         shared: Arc<Shared>,
         backend: Arc<Backend>,
-        answers: Arc<Waiting>,
+        waiting: Arc<Waiting>,
         durability: Durability,
     ) -> Self {
         Self(Arc::new(Parts {
             shared,
             backend,
-            answers,
+            waiting,
             durability: Mutex::new(durability),
             removed: Counter::default(),
         }))
@@ -225,7 +225,7 @@ impl Registrations {
 
     /// Whether the store has written this within its time.
     async fn is_saved(&self, save: QueryKind) -> bool {
-        let Some((id, answer)) = self.0.answers.open() else {
+        let Some((id, result)) = self.0.waiting.open() else {
             return false;
         };
         let query = Query {
@@ -233,9 +233,9 @@ impl Registrations {
             kind: save,
         };
         self.0.backend.submit(OPERATOR, [query]);
-        let answer = tokio::time::timeout(SAVE_DEADLINE, answer).await;
-        self.0.answers.close(id);
-        matches!(answer, Ok(Ok(Answer::Saved(Ok(())))))
+        let result = tokio::time::timeout(SAVE_DEADLINE, result).await;
+        self.0.waiting.close(id);
+        matches!(result, Ok(Ok(QueryResult::Saved(Ok(())))))
     }
 
     /// Takes a removal back that could not be stored. The store hears of it, as a write that only came too late must

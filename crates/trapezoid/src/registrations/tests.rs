@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use sip_backend::AnswerSink;
+use sip_backend::ResultSink;
 use sip_backend::location::{LocalSocket, LocationStore, Save};
 use sip_backend::subscribers::CredentialCache;
 use sip_core::id::{ListenerId, QueryId};
@@ -33,13 +33,13 @@ pub(super) fn binding(user: &str, expires_unix_s: u64) -> Binding {
     }
 }
 
-/// Gives answers to who waits for them.
+/// Delivers results to what waits for them.
 struct Sink(Arc<Waiting>);
 
-impl AnswerSink for Sink {
-    fn answer(&self, origin: u16, id: QueryId, answer: Answer) {
+impl ResultSink for Sink {
+    fn deliver(&self, origin: u16, id: QueryId, result: QueryResult) {
         assert_eq!(origin, OPERATOR);
-        self.0.answer(id, answer);
+        self.0.deliver(id, result);
     }
 }
 
@@ -60,7 +60,8 @@ impl LocationStore for Store {
             let aor = written(&save.aor);
             self.asked.lock().push((aor, contacts, save.id.is_some()));
             if let Some(id) = save.id {
-                self.sink.answer(save.origin, id, Answer::Saved(self.result));
+                self.sink
+                    .deliver(save.origin, id, QueryResult::Saved(self.result));
             }
         }
     }

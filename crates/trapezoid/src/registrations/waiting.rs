@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 use sip_core::id::QueryId;
-use sip_core::query::Answer;
+use sip_core::query::QueryResult;
 use tokio::sync::oneshot;
 
 /// The origin of an operator's questions. No worker has this number.
@@ -21,12 +21,12 @@ pub(crate) struct Waiting(Mutex<Questions>);
 struct Questions {
     /// Of the next question.
     next: u32,
-    open: HashMap<QueryId, oneshot::Sender<Answer>>,
+    open: HashMap<QueryId, oneshot::Sender<QueryResult>>,
 }
 
 impl Waiting {
     /// Begins to wait; `None`: too many wait already.
-    pub(super) fn open(&self) -> Option<(QueryId, oneshot::Receiver<Answer>)> {
+    pub(super) fn open(&self) -> Option<(QueryId, oneshot::Receiver<QueryResult>)> {
         let mut questions = self.0.lock();
         if questions.open.len() >= MOST {
             return None;
@@ -46,11 +46,11 @@ impl Waiting {
         self.0.lock().open.remove(&id);
     }
 
-    /// Hands an answer over. One that comes too late is dropped.
-    pub(crate) fn answer(&self, id: QueryId, answer: Answer) {
+    /// Hands a result over. One that comes too late is dropped.
+    pub(crate) fn deliver(&self, id: QueryId, result: QueryResult) {
         if let Some(sender) = self.0.lock().open.remove(&id) {
             // The receiver may have gone at this moment.
-            let _ = sender.send(answer);
+            let _ = sender.send(result);
         }
     }
 }
@@ -66,11 +66,11 @@ mod tests {
         assert!(waiting.open().is_none());
         let (second, mut answered) = all.swap_remove(1);
         let (first, mut unanswered) = all.swap_remove(0);
-        waiting.answer(second, Answer::Saved(Ok(())));
-        assert!(matches!(answered.try_recv(), Ok(Answer::Saved(Ok(())))));
+        waiting.deliver(second, QueryResult::Saved(Ok(())));
+        assert!(matches!(answered.try_recv(), Ok(QueryResult::Saved(Ok(())))));
         assert!(unanswered.try_recv().is_err());
         waiting.close(first);
-        waiting.answer(first, Answer::Saved(Ok(())));
+        waiting.deliver(first, QueryResult::Saved(Ok(())));
         assert!(unanswered.try_recv().is_err(), "too late");
         assert!(waiting.open().is_some() && waiting.open().is_some());
         assert!(waiting.open().is_none());

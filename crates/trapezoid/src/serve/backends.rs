@@ -10,7 +10,7 @@ use sip_backend::location::{DiskStore, LocationError, Options};
 use sip_backend::metrics::Sample;
 use sip_backend::shared::Shared;
 use sip_backend::subscribers::{CredentialCache, Pipeline, Status};
-use sip_backend::{AnswerSink, Backend};
+use sip_backend::{Backend, ResultSink};
 use sip_core::config::{Durability, Listener};
 use sip_core::id::{ListenerId, WorkerId};
 use sip_core::location::TRANSPORTS;
@@ -21,7 +21,7 @@ use sip_net::worker::QuerySink;
 use tokio::runtime::Handle;
 
 use super::data_dir;
-use super::sinks::Answers;
+use super::sinks::Results;
 use crate::admin::metrics::Registered;
 use crate::cli::Failure;
 use crate::cli::user::failure;
@@ -40,7 +40,7 @@ pub(crate) struct Backends {
     credentials: Arc<Pipeline>,
     shared: Arc<Shared>,
     registrations: Registrations,
-    answers: Arc<Answers>,
+    results: Arc<Results>,
 }
 
 impl std::fmt::Debug for Backends {
@@ -53,8 +53,8 @@ impl Backends {
     /// Opens the stores and loads the registrations.
     pub(crate) fn open(loaded: &Loaded, hub: &Hub, runtime: &Handle) -> Result<Self, Failure> {
         let waiting = Arc::<Waiting>::default();
-        let answers = Arc::new(Answers::new(hub.clone(), Arc::clone(&waiting)));
-        let sink: Arc<dyn AnswerSink> = Arc::<Answers>::clone(&answers);
+        let results = Arc::new(Results::new(hub.clone(), Arc::clone(&waiting)));
+        let sink: Arc<dyn ResultSink> = Arc::<Results>::clone(&results);
         let shell = &loaded.shell;
         let cache = Arc::new(
             CredentialCache::new(
@@ -107,7 +107,7 @@ impl Backends {
             credentials,
             shared,
             registrations,
-            answers,
+            results,
         })
     }
 
@@ -180,7 +180,7 @@ impl Backends {
         let mut samples = self.backend.metrics();
         samples.extend(self.shared.metrics());
         samples.push(self.registrations.metrics());
-        samples.push(self.answers.metrics());
+        samples.push(self.results.metrics());
         samples
     }
 
@@ -226,7 +226,7 @@ fn location(
     path: &Path,
     loaded: &Loaded,
     shared: &Shared,
-    sink: Arc<dyn AnswerSink>,
+    sink: Arc<dyn ResultSink>,
 ) -> Result<DiskStore, Failure> {
     let listeners = &loaded.core.listeners;
     let sockets = listeners

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use sip_backend::AnswerSink;
+use sip_backend::ResultSink;
 use sip_backend::metrics::{Counter, Sample};
 use sip_core::config::Listener;
 use sip_core::event::{AuthFailure, Event, RefusalCause, ScanSign};
 use sip_core::id::{ListenerId, QueryId, WorkerId};
-use sip_core::query::Answer;
+use sip_core::query::QueryResult;
 use sip_core::transport::PeerName;
 use sip_net::hub::Hub;
 use sip_net::mailbox::Item;
@@ -21,14 +21,14 @@ use crate::registrations::{OPERATOR, Waiting};
 use super::away::Away;
 use super::flaws::Flaws;
 
-/// Takes the back-ends' answers to the mailbox of the worker that asked, or to the operator.
-pub(crate) struct Answers {
+/// Takes the back-ends' results to the mailbox of the worker that asked, or to the operator.
+pub(crate) struct Results {
     hub: Hub,
     operator: Arc<Waiting>,
     lost: Counter,
 }
 
-impl Answers {
+impl Results {
     pub(crate) fn new(hub: Hub, operator: Arc<Waiting>) -> Self {
         Self {
             hub,
@@ -40,22 +40,22 @@ impl Answers {
     /// What it counts.
     pub(crate) fn metrics(&self) -> Sample {
         Sample {
-            name: "answers_lost",
-            help: "Answers of back-ends that the worker's mailbox had no room for.",
+            name: "results_lost",
+            help: "Results of back-ends that the worker's mailbox had no room for.",
             labels: "",
             value: sip_backend::metrics::Value::Counter(self.lost.get()),
         }
     }
 }
 
-impl AnswerSink for Answers {
-    fn answer(&self, origin: u16, id: QueryId, answer: Answer) {
+impl ResultSink for Results {
+    fn deliver(&self, origin: u16, id: QueryId, result: QueryResult) {
         if origin == OPERATOR {
-            return self.operator.answer(id, answer);
+            return self.operator.deliver(id, result);
         }
         let mailbox = self.hub.mailbox(WorkerId(origin));
-        // Lost answers are the worker's to notice: the core gives the question up at its deadline.
-        if mailbox.is_none_or(|mailbox| mailbox.post(Item::Answer { id, answer }).is_err()) {
+        // Lost results are the worker's to notice: the core gives the question up at its deadline.
+        if mailbox.is_none_or(|mailbox| mailbox.post(Item::Result { id, result }).is_err()) {
             self.lost.inc();
         }
     }

@@ -3,7 +3,7 @@
 use loom::thread;
 use loom_models::explore;
 use sip_core::id::QueryId;
-use sip_core::query::Answer;
+use sip_core::query::QueryResult;
 
 use super::{flow, turn};
 use crate::mailbox::{Block, Control, Inbox, Item, MailboxSender, Refused, Task, mailbox};
@@ -26,10 +26,10 @@ fn post_message(sender: &MailboxSender, port: u16) -> Result<(), Refused> {
     posted
 }
 
-fn answer(slot: u32) -> Item {
+fn result(slot: u32) -> Item {
     let id = QueryId { slot, generation: 1 };
-    let answer = Answer::Saved(Ok(()));
-    Item::Answer { id, answer }
+    let result = QueryResult::Saved(Ok(()));
+    Item::Result { id, result }
 }
 
 /// The ports of the messages, in their order.
@@ -48,7 +48,7 @@ fn slots(inbox: &Inbox) -> Vec<u32> {
     let items = inbox.items.iter();
     items
         .map(|item| match item {
-            Item::Answer { id, .. } => id.slot,
+            Item::Result { id, .. } => id.slot,
             Item::Control(_) => u32::MAX,
         })
         .collect()
@@ -79,11 +79,11 @@ fn a_sleeping_worker_gets_every_message_in_each_senders_order() {
 }
 
 #[test]
-fn answers_wake_in_their_order() {
+fn results_wake_in_their_order() {
     explore(|| {
         let (sender, receiver) = mailbox(&settings(8, 8)).expect("no descriptor");
         let store = thread::spawn(move || {
-            sender.post_all(&mut vec![answer(0), answer(1)]).is_ok() && sender.post(answer(2)).is_ok()
+            sender.post_all(&mut vec![result(0), result(1)]).is_ok() && sender.post(result(2)).is_ok()
         });
         let (mut inbox, mut got) = (Inbox::default(), vec![]);
         while got.len() < 3 {
@@ -134,7 +134,7 @@ fn items_beyond_the_bound_stay_with_their_sender() {
     explore(|| {
         let (sender, receiver) = mailbox(&settings(1, 1)).expect("no descriptor");
         let store = thread::spawn(move || {
-            let mut items = vec![answer(0), answer(1)];
+            let mut items = vec![result(0), result(1)];
             let done = sender.post_all(&mut items);
             assert_eq!(done.is_err(), !items.is_empty());
             items.len()
@@ -157,7 +157,7 @@ fn a_mailbox_whose_worker_has_gone_takes_nothing() {
         let posting = thread::spawn(move || post_message(&sender, 1).is_ok());
         let going = thread::spawn(move || drop(receiver));
         going.join().expect("it ran to its end");
-        assert!(late.post(answer(0)).is_err());
+        assert!(late.post(result(0)).is_err());
         assert_eq!(post_message(&late, 2), Err(Refused));
         // Before the worker went, or not at all; either way without a panic.
         posting.join().expect("it ran to its end");

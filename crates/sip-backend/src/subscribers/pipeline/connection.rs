@@ -645,7 +645,7 @@ impl Inner {
                 self.stats.carried(round, batch.flights.len());
             }
         }
-        self.note_answer();
+        self.note_response();
         for (((_, subject), secrets), ended) in batch.flights.iter().zip(found).zip(ended) {
             if self.cache.is_kept() {
                 let Subject {

@@ -16,7 +16,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use sip_core::query::{Answer, Secrets, Unavailable};
+use sip_core::query::{QueryResult, Secrets, Unavailable};
 use tokio::sync::{Notify, watch};
 
 pub use self::batcher::Mode;
@@ -29,7 +29,7 @@ use super::database::sqlite::{Sqlite, make_file};
 use super::options::{Protocol, Source, TableOptions};
 use super::secrets::Reader;
 use super::{CredentialCache, CredentialQuery, CredentialStore, SubscriberError, SubscriberTable, sql};
-use crate::AnswerSink;
+use crate::ResultSink;
 use crate::metrics::Sample;
 use crate::throttle::LogThrottle;
 
@@ -110,7 +110,7 @@ struct Inner {
     cache: Arc<CredentialCache>,
     reader: Reader,
     stats: Stats,
-    sink: Arc<dyn AnswerSink>,
+    sink: Arc<dyn ResultSink>,
     log: LogThrottle,
     last_error: Mutex<Option<String>>,
     /// A failure was logged since the database answered last.
@@ -128,7 +128,7 @@ impl Pipeline {
         table: TableOptions,
         options: LookupOptions,
         cache: Arc<CredentialCache>,
-        sink: Arc<dyn AnswerSink>,
+        sink: Arc<dyn ResultSink>,
     ) -> Result<Self, SubscriberError> {
         sql::check_identifiers(&table)?;
         let store = table.source.to_string();
@@ -286,7 +286,7 @@ impl Inner {
         table: &TableOptions,
         options: LookupOptions,
         cache: Arc<CredentialCache>,
-        sink: Arc<dyn AnswerSink>,
+        sink: Arc<dyn ResultSink>,
     ) -> Self {
         let rules = Rules {
             mode: options.mode,
@@ -397,7 +397,7 @@ impl Inner {
     ) {
         self.stats.answered(asked.elapsed(), &result);
         if let Some(id) = id {
-            self.sink.answer(origin, id, Answer::Credentials(result));
+            self.sink.deliver(origin, id, QueryResult::Credentials(result));
         }
     }
 
@@ -416,7 +416,7 @@ impl Inner {
     }
 
     /// Notes that the database has answered; logs it, if a failure was logged before.
-    fn note_answer(&self) {
+    fn note_response(&self) {
         if self.is_away.load(Ordering::Relaxed) && self.is_away.swap(false, Ordering::Relaxed) {
             tracing::info!(store = &*self.store, "subscriber database answers again");
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use sip_backend::location::Save;
 use sip_core::auth::digest;
 use sip_core::id::QueryId;
-use sip_core::query::{Answer, Query, QueryKind, Record, RecordKind, Records, Secrets, Unavailable};
+use sip_core::query::{Query, QueryKind, QueryResult, Record, RecordKind, Records, Secrets, Unavailable};
 use sip_core::time::Now;
 
 use super::super::scenario::{BackendKind, DiskFault, Trouble, USERS};
@@ -35,7 +35,7 @@ pub(super) struct Answered {
     /// Its question.
     pub id: QueryId,
     /// The answer.
-    pub answer: Answer,
+    pub answer: QueryResult,
     /// Secrets to be kept in the cache of the process.
     pub cache: Option<(Vec<u8>, Option<Secrets>)>,
 }
@@ -116,8 +116,8 @@ impl Backends {
             } => {
                 let user = username.get(..user_len).unwrap_or_default();
                 let secrets = secrets(user, &domain, &realm);
-                let answer = Answer::Credentials(Ok(secrets.clone()));
-                let refusal = Answer::Credentials(Err(Unavailable));
+                let answer = QueryResult::Credentials(Ok(secrets.clone()));
+                let refusal = QueryResult::Credentials(Err(Unavailable));
                 let cache = self.rng.chance(500).then(|| (username.to_vec(), secrets));
                 self.answer(
                     now,
@@ -129,8 +129,8 @@ impl Backends {
                 );
             }
             QueryKind::Resolve { name, kind } => {
-                let answer = Answer::Resolved(Ok(records(&name, kind)));
-                let refusal = Answer::Resolved(Err(Unavailable));
+                let answer = QueryResult::Resolved(Ok(records(&name, kind)));
+                let refusal = QueryResult::Resolved(Err(Unavailable));
                 self.answer(now, BackendKind::Names, worker, query.id, (answer, refusal), None);
             }
             QueryKind::SaveBindings { aor, record, version } => {
@@ -152,7 +152,7 @@ impl Backends {
         backend: BackendKind,
         worker: usize,
         id: Option<QueryId>,
-        (answer, refusal): (Answer, Answer),
+        (answer, refusal): (QueryResult, QueryResult),
         cache: Option<(Vec<u8>, Option<Secrets>)>,
     ) {
         let Some(id) = id else { return };
@@ -202,7 +202,7 @@ impl Backends {
         let answered = Answered {
             worker,
             id,
-            answer: Answer::Saved(saved),
+            answer: QueryResult::Saved(saved),
             cache: None,
         };
         self.answers.put(now, answered);

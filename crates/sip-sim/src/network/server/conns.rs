@@ -243,12 +243,12 @@ impl Conns {
     /// else, unless it is pinned there, one with that address.
     fn find(&self, item: &Transmit, message: &[u8]) -> Option<Wire> {
         let to = &item.to;
-        let is_answer = message.starts_with(b"SIP/2.0 ");
+        let is_response = message.starts_with(b"SIP/2.0 ");
         let named = to.conn.and_then(|id| {
             let wire = *self.by_id.get(&(id.worker.0, id.slot))?;
             let flow = self.table.get(&wire)?.flow;
             let same = flow.conn == Some(id) && flow.remote.ip() == to.remote.ip();
-            (same && (!item.pinned || is_answer || flow.remote == to.remote)).then_some(wire)
+            (same && (!item.pinned || is_response || flow.remote == to.remote)).then_some(wire)
         });
         if named.is_some() || (item.pinned && to.conn.is_some()) {
             return named;

@@ -372,7 +372,7 @@ impl Server {
             if let Some((user, secrets)) = cache {
                 process.shared.cache(&user, secrets, now + CACHE_FOR);
             }
-            process.workers[worker].handle_answer(read(clocks), id, answer);
+            process.workers[worker].handle_result(read(clocks), id, answer);
         }
         while let Some(mail) = self.process.as_mut().and_then(|process| {
             let mail = process.mail.pop_due(now)?;

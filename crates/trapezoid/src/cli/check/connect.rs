@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use settings::Loaded;
-use sip_backend::AnswerSink;
+use sip_backend::ResultSink;
 use sip_backend::dns::{Dns, DnsOptions, DnsSetupError, system_servers};
 use sip_backend::subscribers::{Source, SubscriberTable, TableOptions};
 use sip_core::config::{Action, Config, RelayTarget};
 use sip_core::id::QueryId;
-use sip_core::query::{Answer, RecordKind, Records};
+use sip_core::query::{QueryResult, RecordKind, Records};
 use sip_core::resolve::{Cache, Candidate, HostRef, Located, MAX_LOOKUPS, Question, Transports};
 use sip_core::time;
 use sip_core::transport::{HopHost, NextHop, Transport};
@@ -209,19 +209,19 @@ fn next_hops(loaded: &Loaded, runtime: &Runtime, report: &mut Report) {
 const REACHED: &str = "that a listener's transport and address family reaches";
 
 /// Hands answers of name service to this thread.
-struct Answers(Mutex<Sender<Answer>>);
+struct Answers(Mutex<Sender<QueryResult>>);
 
-impl AnswerSink for Answers {
-    fn answer(&self, _origin: u16, _id: QueryId, answer: Answer) {
+impl ResultSink for Answers {
+    fn deliver(&self, _origin: u16, _id: QueryId, result: QueryResult) {
         // Fails only if the thread has stopped waiting.
-        let _ = self.0.lock().send(answer);
+        let _ = self.0.lock().send(result);
     }
 }
 
 /// Name service, as the server asks it.
 struct Names {
     dns: Result<Dns, DnsSetupError>,
-    answers: Receiver<Answer>,
+    answers: Receiver<QueryResult>,
     cache: Cache,
     patience: Duration,
 }
@@ -250,7 +250,7 @@ impl Names {
         let dns = self.dns.as_ref().ok()?;
         dns.resolve(0, Some(QUESTION), name.as_bytes().into(), kind);
         match self.answers.recv_timeout(self.patience) {
-            Ok(Answer::Resolved(answer)) => answer.ok(),
+            Ok(QueryResult::Resolved(answer)) => answer.ok(),
             Ok(_) | Err(_) => None,
         }
     }
@@ -286,7 +286,7 @@ impl Names {
                     let dns = self.dns.as_ref().map_err(ToString::to_string)?;
                     dns.resolve(0, Some(QUESTION), name.clone(), kind);
                     let answer = match self.answers.recv_timeout(self.patience) {
-                        Ok(Answer::Resolved(answer)) => answer,
+                        Ok(QueryResult::Resolved(answer)) => answer,
                         Ok(_) | Err(_) => return Err("name service does not answer".to_owned()),
                     };
                     self.cache.store(now, &name, kind, answer);

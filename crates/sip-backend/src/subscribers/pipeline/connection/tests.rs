@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use sip_core::id::QueryId;
-use sip_core::query::Answer;
+use sip_core::query::QueryResult;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
 use super::*;
-use crate::AnswerSink;
+use crate::ResultSink;
 use crate::subscribers::database::small_runtime;
 use crate::subscribers::pipeline::breaker::State;
 use crate::subscribers::pipeline::{LookupOptions, Mode};
@@ -67,8 +67,8 @@ fn session() -> (ScriptedSession, Results) {
 #[derive(Debug)]
 struct Unheard;
 
-impl AnswerSink for Unheard {
-    fn answer(&self, _: u16, _: QueryId, _: Answer) {}
+impl ResultSink for Unheard {
+    fn deliver(&self, _: u16, _: QueryId, _: QueryResult) {}
 }
 
 /// A store with two connections up, which was asked for `questions` users.
