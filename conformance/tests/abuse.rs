@@ -452,7 +452,7 @@ fn a_damaged_file_of_bans_is_set_aside() {
     std::fs::write(&file, &whole[..whole.len() / 2]).expect("writable");
     let server = Server::start_again(&scene);
     assert!(banned(&server).is_empty());
-    server.wait_for_log("nobody is banned now");
+    server.wait_for_log("no source is banned now");
     assert!(Path::new(&scene.path("data/bans.damaged")).exists());
     let (done, text) = bans_command(&scene, &["add", "192.0.2.66"]);
     assert!(done, "{text}");

@@ -91,7 +91,7 @@ fn members(i: usize, group: &Group, cx: &mut Context<'_>) -> Vec<dispatcher::Mem
     let path = format!("group[{i}].members");
     if group.members.is_empty() && !cx.is_told(&path) {
         let remedy = "write members = [ { uri = \"sip:gw1.example.net\" } ]";
-        cx.problem(&path, "nobody to send to", remedy);
+        cx.problem(&path, "it has no member", remedy);
     }
     let mut out: Vec<dispatcher::Member> = Vec::new();
     for (j, member) in group.members.iter().enumerate() {

@@ -240,7 +240,7 @@ fn relay(path: &str, target: &str, action: &Do, settings: &Settings, cx: &mut Co
         );
     }
     if action.recurse && target == RelayTarget::RequestUri {
-        let what = "whoever is asked here speaks for no domain of ours";
+        let what = "the next hop that is asked speaks for no domain of ours";
         let remedy = "remove it, or relay to \"location\", a URI or a group";
         cx.problem(&format!("{path}.recurse"), what, remedy);
     }

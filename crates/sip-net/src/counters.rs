@@ -68,9 +68,9 @@ net_counters! {
     stream_pauses => "net_stream_reads_paused" {};
     /// Keep-alive pings answered on connections.
     stream_pings => "net_stream_pings" {};
-    /// Connections that came to stand, by who opened them.
+    /// Connections that came to stand, by the end that opened them.
     tcp_accepted => "net_connections" { "opened_by=\"peer\"" };
-    /// Connections that came to stand, by who opened them.
+    /// Connections that came to stand, by the end that opened them.
     tcp_opened => "net_connections" { "opened_by=\"server\"" };
     /// Connections that could not be opened.
     tcp_open_failed => "net_connections_failed" {};

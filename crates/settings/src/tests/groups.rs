@@ -41,7 +41,7 @@ const WRONG: &[(&str, &[&str])] = &[
          { uri = \"sip:192.0.2.1\" },\n{ uri = \"sip:gw@192.0.2.1:5060;transport=udp\" },\n\
          { uri = \"sip:GW.example\" },\n{ uri = \"sip:gw.example\" },\n{ uri = \"sip:gw.example:5060\" },\n]\n",
         &[
-            "f:1: group[0].members: nobody to send to; write members = [ { uri = \"sip:gw1.example.net\" } ]",
+            "f:1: group[0].members: it has no member; write members = [ { uri = \"sip:gw1.example.net\" } ]",
             "f:6: group[1].members[0].uri: sips: and transport=udp exclude each other; remove one of them",
             "f:7: group[1].members[1].uri: \"tel:1\" is not a SIP URI; write a URI as \"sip:gw1.example.net\" or \"sip:192.0.2.1:5060;transport=tcp\"",
             "f:8: group[1].members[2].uri: transport=ws: a WebSocket is opened by the other side (RFC 7118 §5); use udp, tcp or tls",
@@ -85,7 +85,7 @@ const WRONG: &[(&str, &[&str])] = &[
             "f:6: route[2].do.redirect: \"request-uri\" is not a SIP URI: no scheme; write \"location\" or a URI as \"sip:gw1.example.net\"",
             "f:8: route[3].do: relay and redirect; keep one of them",
             "f:10: route[4].do.redirect: \"tel:1\" is not a SIP URI; write \"location\" or a URI as \"sip:gw1.example.net\"",
-            "f:12: route[5].do.recurse: whoever is asked here speaks for no domain of ours; remove it, or relay to \"location\", a URI or a group",
+            "f:12: route[5].do.recurse: the next hop that is asked speaks for no domain of ours; remove it, or relay to \"location\", a URI or a group",
             "f:15: route[6].do.recurse: without state nothing is known of the request when the 3xx comes; write state = \"transaction\" in this rule, or remove it",
         ],
     ),

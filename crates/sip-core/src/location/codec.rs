@@ -10,7 +10,7 @@
 //! ```
 //!
 //! `age` is the record's version less [`Binding::updated`]: 0 for a phone alone. Format 1, which
-//! journals of earlier versions may hold, had no `age`; there the order tells who is more recent.
+//! journals of earlier versions may hold, had no `age`; there the order tells which binding is more recent.
 //!
 //! Varints are little-endian groups of 7 bits (LEB128). Every record has one encoding: longer
 //! varints than needed and bytes after the end are errors. Reading borrows: [`RecordRef`] decodes
@@ -208,7 +208,7 @@ impl BindingRef<'_> {
     }
 
     /// Whether its flow is the only way to it: it registered as a flow (RFC 5626 §4.2, §4.3), or is a
-    /// WebSocket client, whose Contact names nobody (RFC 7118 §5).
+    /// WebSocket client, whose Contact names no host (RFC 7118 §5).
     pub fn is_flow(&self) -> bool {
         let ob = || {
             may_have_ob(self.contact)
@@ -217,7 +217,7 @@ impl BindingRef<'_> {
         matches!(self.received.transport, Transport::Ws | Transport::Wss) || self.reg_id != 0 || ob()
     }
 
-    /// Whether it is a flow that has gone: nobody can be reached by it.
+    /// Whether it is a flow that has gone: no phone can be reached by it.
     pub fn is_lost(&self) -> bool {
         self.received.transport.is_reliable() && self.received.conn.is_none() && self.is_flow()
     }
@@ -425,7 +425,7 @@ impl<'a> Reader<'a> {
             listener,
             remote,
             conn,
-            // Whoever registered by it showed it then.
+            // Its phone showed it when it registered.
             proof: Proof::None,
         })
     }
@@ -441,7 +441,7 @@ pub(crate) mod tests {
         prop::collection::vec(any::<u8>(), 0..max).prop_map(Vec::into_boxed_slice)
     }
 
-    /// Any flow, as whoever came by it could have it: nothing proved.
+    /// Any flow, with nothing proved.
     pub(crate) fn flow() -> impl Strategy<Value = Flow> {
         let transport = prop::sample::select(vec![
             Transport::Udp,
@@ -558,7 +558,7 @@ pub(crate) mod tests {
         assert_eq!(decode(older), Err(CodecError::BadValue("age")));
     }
 
-    /// What a journal of an earlier version holds is read; its order says who is more recent.
+    /// What a journal of an earlier version holds is read; its order says which binding is more recent.
     #[test]
     fn the_first_format_is_read() {
         let one = b"\0\0\0\0\0\0\0\0\x09\0\0\x04\x01\x02\x03\x04\0\0";

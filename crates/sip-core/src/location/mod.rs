@@ -57,7 +57,7 @@ impl Binding {
         !self.instance.is_empty() && self.instance == other.instance
     }
 
-    /// Bytes of its texts, whose length is up to who registers.
+    /// Bytes of its texts. Their length is up to the phone.
     pub(crate) fn text_bytes(&self) -> usize {
         [
             &self.contact,
@@ -85,7 +85,7 @@ impl Binding {
         }
     }
 
-    /// Whether one who registers the one registers the other.
+    /// Whether a REGISTER of the one replaces the other.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         let uri = |text| Uri::parse(text).ok();
         self.identity().is(other.identity(), || {

@@ -34,7 +34,7 @@ const MOST_BYTES: usize = 256 * 1024;
 /// Removed bindings of one address-of-record that are remembered, and changes that were taken back.
 const MOST_OF_ONE: usize = 64;
 
-/// Bytes of either: one who registers as much as he may does not push out what is remembered of others.
+/// Bytes of either: an address-of-record with as much as is allowed does not push out what is remembered of others.
 const MOST_BYTES_OF_ONE: usize = 32 * 1024;
 
 /// What is remembered of one address-of-record.

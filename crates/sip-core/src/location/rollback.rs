@@ -29,7 +29,7 @@ impl AorRecord {
         let replaced: Vec<(usize, Option<Binding>)> = made
             .map(|(at, newer)| (at, before(newer).map(|old| with_connection(old, newer))))
             .collect();
-        // What it removed, and nobody touched since.
+        // What it removed, and no change has touched since.
         let is_free = |old: &&Binding| !self.bindings.iter().any(|binding| binding.is_same(old));
         let removed: Vec<Binding> = lost
             .iter()

@@ -565,7 +565,7 @@ pub(super) mod tests {
             visited <= removed + refreshes / 2,
             "{visited} looks, {refreshes} refreshes"
         );
-        // Nobody refreshes any more: each goes, and is looked at twice at most.
+        // No phone refreshes any more: each goes, and is looked at twice at most.
         let swept = shard.sweep((T0 + 20_000) * 1000, usize::MAX, |_, _| ());
         assert_eq!((shard.len(), swept.records as u64), (0, PHONES * 9 / 10));
         assert!(swept.visited <= 2 * swept.records);

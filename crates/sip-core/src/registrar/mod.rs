@@ -3,9 +3,8 @@
 //! Three steps, so that the lock on a record is held for the middle one only:
 //! [`Registration::read`] takes the request apart and refuses what no record is needed for,
 //! [`Registration::apply`] changes the record wholly or not at all, and
-//! [`Registration::write_headers`] writes what the 200 says. Who may register what (steps 1 to 5
-//! of §10.3: domain, authentication, authorisation, address-of-record) has been settled before;
-//! storing is the caller's.
+//! [`Registration::write_headers`] writes what the 200 says. Steps 1 to 5 of §10.3 (domain,
+//! authentication, authorisation, address-of-record) are over before; storing is the caller's.
 //!
 //! Decisions where the RFCs leave them:
 //! - **Out of order** (steps 6 and 7: "the update MUST be aborted and the request fails"): 500, as
@@ -13,16 +12,16 @@
 //! - **The same CSeq again** for the same contact is the same REGISTER sent again past its
 //!   transaction: it changes nothing and is answered 200.
 //! - **Path without `Supported: path`** (RFC 3327 §5.3 leaves it to the registrar): stored, for an
-//!   edge proxy needs it whether or not the phone knows of it; returned only to who supports it.
+//!   edge proxy needs it whether or not the phone knows of it; returned only to a phone that supports it.
 //! - **Path from a stranger** would have requests for one user go anywhere, by any next hops, with our
-//!   address on them. RFC 3327 §5.3 trusts whoever wrote it, and §6 leaves it to the network that nobody
-//!   else can; so the caller believes it from trusted sources, or where its first value is where the
+//!   address on them. RFC 3327 §5.3 trusts its writer, and §6 leaves it to the network that no other
+//!   host can write one; so the caller believes it from trusted sources, or where its first value is where the
 //!   REGISTER came from: then it leads nowhere that its sender could not be called at without it. Else
-//!   403, not 420: `path` is supported, and leaving the value out would register a contact that nobody
-//!   reaches.
+//!   403, not 420: `path` is supported, and leaving the value out would register a contact that cannot
+//!   be reached.
 //! - **`reg-id`** names a binding together with `+sip.instance`, as in RFC 5626 §6, so that a phone
-//!   that comes back from another port replaces its binding. The 200 says `Require: outbound` to who
-//!   supports it, where an edge proxy before us does outbound (`ob` in its Path URI) or we are the first
+//!   that comes back from another port replaces its binding. The 200 says `Require: outbound` to a phone
+//!   that supports it, where an edge proxy before us does outbound (`ob` in its Path URI) or we are the first
 //!   hop ourselves. No `Flow-Timer` (§5.4): without it a phone keeps its flow alive by the defaults of
 //!   §4.4.1, which differ between UDP and streams as they should.
 //! - **Contact schemes**: `sip` and `sips`; nothing else can be reached from here.

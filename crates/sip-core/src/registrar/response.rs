@@ -64,7 +64,7 @@ impl Rejection {
 
 impl Registration<'_> {
     /// Appends what the 200 says (§10.3 step 8): every binding with the seconds that it has left,
-    /// Path to who supports it (RFC 3327 §5.3), what we support, and the time.
+    /// Path to a phone that supports it (RFC 3327 §5.3), what we support, and the time.
     pub(crate) fn write_headers(&self, record: &AorRecord, out: &mut Vec<u8>) {
         let now = self.now.unix_s();
         for binding in record.live(now) {

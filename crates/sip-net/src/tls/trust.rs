@@ -125,7 +125,7 @@ fn revocation<'a>(lists: &'a [&'a CertRevocationList<'a>]) -> Option<RevocationO
 /// The library's error for the other library's.
 #[expect(
     clippy::wildcard_enum_match_arm,
-    reason = "whatever has no name of its own is told as it stands"
+    reason = "what has no name of its own is reported as it is"
 )]
 fn refused(error: webpki::Error) -> Error {
     use webpki::Error as Pki;

@@ -160,12 +160,12 @@ impl Abuse {
                 let place = path.display();
                 match file::set_aside(&path) {
                     Ok(aside) => tracing::error!(
-                        "{place}: {wrong}; nobody is banned now, and the file is set aside as {}: ban again by hand \
-                         who is to be",
+                        "{place}: {wrong}; no source is banned now, and the file is set aside as {}: make its \
+                         bans again by hand",
                         aside.display()
                     ),
                     Err(error) => tracing::error!(
-                        "{place}: {wrong}; nobody is banned now, and the file cannot be set aside ({error}): bans will \
+                        "{place}: {wrong}; no source is banned now, and the file cannot be set aside ({error}): bans will \
                          be written over it"
                     ),
                 }
@@ -420,7 +420,7 @@ impl Abuse {
         };
         let count = |name, labels, help, n| sample(name, labels, help, Value::Counter(n));
         let gauge = |name, help, n| sample(name, "", help, Value::Gauge(n));
-        let made = "Bans made, by whom.";
+        let made = "Bans made, by origin.";
         vec![
             gauge("bans_in_force", "Sources that are banned.", held),
             gauge(

@@ -1,5 +1,5 @@
-//! `/api/v1/`: what operators see and do, for those who show the token. Everything is JSON; what is wrong
-//! with a request is told as `{"error": "…"}`.
+//! `/api/v1/`: what operators see and do with the token. Everything is JSON; a refusal
+//! is `{"error": "…"}`.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ pub(super) fn error(status: StatusCode, text: impl Into<String>) -> Response {
     page(status, &json!({ "error": text.into() })).into_response()
 }
 
-/// Lets in who shows the token (RFC 6750 §2.1).
+/// Lets a request in that has the token (RFC 6750 §2.1).
 async fn authorize(State(pages): State<Arc<Pages>>, request: Request, next: Next) -> Response {
     let value = request.headers().get(header::AUTHORIZATION);
     let given = value.and_then(|value| match value.as_bytes().split_at_checked(7)? {

@@ -1,4 +1,4 @@
-//! `/api/v1/bans`: who is banned; more by hand; forgiveness.
+//! `/api/v1/bans`: the bans in force, bans by hand, and their end.
 
 use std::sync::Arc;
 

@@ -32,7 +32,7 @@ pub(super) struct Bounded {
     open: VecDeque<Open>,
 }
 
-/// What is silent for so long makes room first: who has just come may be about to ask.
+/// What is silent for so long makes room first: a new connection may be about to ask.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// How a connection is ended from here.

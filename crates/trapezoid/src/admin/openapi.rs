@@ -164,7 +164,7 @@ fn cpu_split() -> Value {
     })
 }
 
-/// Who is banned.
+/// The bans in force.
 fn bans() -> Value {
     json!({
         "/api/v1/bans": {

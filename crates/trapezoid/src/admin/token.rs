@@ -32,7 +32,7 @@ impl Token {
         self.0.as_bytes().ct_eq(given).into()
     }
 
-    /// The characters, to be shown once to whoever started the server.
+    /// The characters, to be shown once, at the first start.
     pub(crate) fn text(&self) -> &str {
         &self.0
     }

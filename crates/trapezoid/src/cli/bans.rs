@@ -33,7 +33,7 @@ struct Add {
     /// How long, as `90s`, `30m`, `12h` or `7d`; without it until the ban is lifted.
     #[arg(long = "for", value_name = "TIME", value_parser = length)]
     length: Option<Duration>,
-    /// Why, for whoever reads the list.
+    /// Why, for the readers of the list.
     #[arg(long, value_name = "TEXT", default_value = "")]
     reason: String,
     #[command(flatten)]

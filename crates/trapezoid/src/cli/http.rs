@@ -39,7 +39,7 @@ pub(super) struct Question<'q> {
     pub(super) body: &'q str,
 }
 
-/// Status and body of the answer of who listens at `authority`.
+/// Status and body of the response of the server at `authority`.
 ///
 /// # Errors
 /// What went wrong, in words.

@@ -92,10 +92,10 @@ pub(crate) struct FloorArgs {
     /// Where they go; what it says goes back. Without it, each request goes back as its own 200.
     #[arg(long, value_name = "ADDRESS:PORT")]
     target: Option<SocketAddr>,
-    /// Where that goes back to; without it, to whoever else sent last.
+    /// Where that goes back to; without it, to the other source that sent last.
     #[arg(long, value_name = "ADDRESS:PORT", requires = "target")]
     caller: Option<SocketAddr>,
-    /// Listen on an address that others can reach, too. The relay asks nobody who they are.
+    /// Listen on an address that others can reach, too. The relay asks for no credentials.
     #[arg(long)]
     any_address: bool,
 }
@@ -185,7 +185,7 @@ fn stop_on_signals() -> Result<Stop, Failure> {
             }
         });
         asked.ask();
-        // Whoever asks again meanwhile has to wait: the runtime keeps the signals.
+        // A second order has to wait: the runtime keeps the signals.
         loop {
             std::thread::park();
         }
@@ -218,7 +218,7 @@ pub(crate) fn watch() -> Result<(), Failure> {
 /// Relays until a signal ends it.
 pub(crate) fn floor(args: &FloorArgs) -> Result<(), Failure> {
     if !args.any_address && !args.listen.ip().is_loopback() {
-        let text = "others can reach that address, and the relay asks nobody who they are";
+        let text = "others can reach that address, and the relay asks for no credentials";
         let remedy = "give a loopback address, or --any-address";
         return Err(Failure::Usage(format!("{}: {text}; {remedy}", args.listen)));
     }

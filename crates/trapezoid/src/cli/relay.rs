@@ -18,7 +18,7 @@ const OTHER_FILES: u64 = 32;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where clients connect; with port 0 the system chooses one, which is told when it is ready.
+    /// Where clients connect; with port 0 the system chooses one, which is printed when it is ready.
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: SocketAddr,
     /// Where connections go.
@@ -36,7 +36,7 @@ pub(crate) struct Args {
     /// Stop sleeping so long before something is due, at the cost of CPU: a machine that sleeps wakes late (150us).
     #[arg(long, value_name = "TIME", value_parser = delay, default_value = "0")]
     spin: Duration,
-    /// Listen on an address that others can reach, too. The relay asks nobody who they are.
+    /// Listen on an address that others can reach, too. The relay asks for no credentials.
     #[arg(long)]
     any_address: bool,
     /// Print the counters at the end, as a JSON object in a line.
@@ -63,7 +63,7 @@ help                         this";
 /// Relays until a signal ends it.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     if !args.any_address && !args.listen.ip().is_loopback() {
-        let text = "others can reach that address, and the relay asks nobody who they are";
+        let text = "others can reach that address, and the relay asks for no credentials";
         let remedy = "give a loopback address, or --any-address";
         return Err(Failure::Usage(format!("{}: {text}; {remedy}", args.listen)));
     }

@@ -64,7 +64,7 @@ impl Running {
             Failure::Failed(format!("no server answers at {address}: {error}; is it running?"))
         })?;
         let answer: Value = serde_json::from_str(&text)
-            .map_err(|_| Failure::Failed(format!("who answers at {address} is no Trapezoid")))?;
+            .map_err(|_| Failure::Failed(format!("the server at {address} is no Trapezoid")))?;
         match status {
             200 => Ok(answer),
             _ => Err(Failure::Failed(

@@ -146,7 +146,7 @@ impl Stats {
             lookups("result=\"queue-full\"", &self.refused),
             counter(
                 "credential_joins",
-                "Questions for a subscriber who was being looked up already.",
+                "Questions for a subscriber that was being looked up already.",
                 &self.joined,
             ),
             counter(

@@ -108,7 +108,7 @@ mod tests {
             .resolve("--target")
             .unwrap();
         assert!(found.ip().is_loopback() && found.port() == 5070);
-        // Too long for any name, so that nobody needs to be asked.
+        // Too long for any name, so that no name server is asked.
         let long = "x".repeat(64);
         let told = Peer::parse(&format!("{long}:5060")).unwrap().resolve("--target");
         assert!(
