@@ -17,10 +17,9 @@ use std::time::{Duration, Instant};
 
 use sip_backend::shared::Shared;
 use sip_backend::subscribers::CredentialCache;
-use sip_core::id::ListenerId;
 use sip_core::location::Binding;
 use sip_core::shared::SharedState as _;
-use sip_core::transport::{Flow, Proof, Transport};
+use sip_core::transport::Flow;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -56,13 +55,7 @@ fn binding(kind: &str, n: u32, unix_s: u64, cseq: u32) -> Binding {
     }
     Binding {
         contact: text(contact),
-        received: Flow {
-            transport: Transport::Udp,
-            listener: ListenerId(0),
-            remote: SocketAddr::new(IpAddr::V4(address), port),
-            conn: None,
-            proof: Proof::None,
-        },
+        received: Flow::udp(SocketAddr::new(IpAddr::V4(address), port)),
         path: text(path),
         reg_id: u32::from(!instance.is_empty()),
         instance: text(instance),

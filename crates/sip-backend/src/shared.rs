@@ -301,9 +301,8 @@ impl SharedState for Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sip_core::id::ListenerId;
     use sip_core::location::Binding;
-    use sip_core::transport::{Flow, Proof, Transport};
+    use sip_core::transport::{Flow, Transport};
     use std::time::Duration;
 
     fn shared() -> Shared {
@@ -312,25 +311,8 @@ mod tests {
     }
 
     fn binding(expires_unix_s: u64) -> Binding {
-        Binding {
-            contact: b"sip:a@192.0.2.1"[..].into(),
-            received: Flow {
-                transport: Transport::Udp,
-                listener: ListenerId(0),
-                remote: "192.0.2.1:5060".parse().unwrap(),
-                conn: None,
-                proof: Proof::None,
-            },
-            path: [].into(),
-            instance: [].into(),
-            reg_id: 0,
-            call_id: b"c"[..].into(),
-            cseq: 1,
-            q_milli: 1000,
-            expires_unix_s,
-            user_agent: [].into(),
-            updated: 0,
-        }
+        let received = Flow::udp("192.0.2.1:5060".parse().unwrap());
+        Binding::plain(b"sip:a@192.0.2.1".as_slice(), received, expires_unix_s)
     }
 
     #[test]

@@ -13,7 +13,7 @@ use sip_backend::location::{LocalSocket, Options, Save};
 use sip_core::id::{ListenerId, QueryId};
 use sip_core::location::{AorRecord, Binding, codec};
 use sip_core::time::{Instant, Now};
-use sip_core::transport::{Flow, Proof, Transport};
+use sip_core::transport::{Flow, Transport};
 use sip_sim::disk::{Faults, SimDisk, SimTable};
 use sip_sim::rng::Rng;
 
@@ -26,28 +26,10 @@ const USERS: u64 = 4;
 type Content = Option<u64>;
 
 fn binding(made: u64) -> Binding {
-    Binding {
-        // Some records are larger than a sector.
-        contact: format!("sip:c{made}@x;{}", "p".repeat((made % 7 * 130) as usize))
-            .into_bytes()
-            .into(),
-        received: Flow {
-            transport: Transport::Udp,
-            listener: ListenerId(0),
-            remote: SocketAddr::from(([198, 51, 100, 7], 5060)),
-            conn: None,
-            proof: Proof::None,
-        },
-        path: Box::default(),
-        instance: Box::default(),
-        reg_id: 0,
-        call_id: Box::default(),
-        cseq: 1,
-        q_milli: 1_000,
-        expires_unix_s: EPOCH_MS / 1_000 + 1_000_000,
-        user_agent: Box::default(),
-        updated: 0,
-    }
+    // Some records are larger than a sector.
+    let contact = format!("sip:c{made}@x;{}", "p".repeat((made % 7 * 130) as usize));
+    let received = Flow::udp(([198, 51, 100, 7], 5060).into());
+    Binding::plain(contact.into_bytes(), received, EPOCH_MS / 1_000 + 1_000_000)
 }
 
 fn content(record: &AorRecord) -> Content {

@@ -9,7 +9,7 @@ use sip_backend::location::{LocalSocket, LocationError, LocationStore, Save};
 use sip_core::id::{ConnId, ListenerId, WorkerId};
 use sip_core::location::{AorRecord, Binding, codec};
 use sip_core::query::{QueryResult, Unavailable};
-use sip_core::transport::{Flow, Proof, Transport};
+use sip_core::transport::{Flow, Transport};
 
 use super::{Answers, PATIENCE, id};
 
@@ -54,24 +54,11 @@ pub fn listeners() -> Vec<LocalSocket> {
 
 /// A plain binding.
 pub fn binding(contact: &str, expires_unix_s: u64) -> Binding {
+    let received = Flow::udp("198.51.100.7:40404".parse().unwrap());
     Binding {
-        contact: contact.as_bytes().into(),
-        received: Flow {
-            transport: Transport::Udp,
-            listener: ListenerId(0),
-            remote: "198.51.100.7:40404".parse().unwrap(),
-            conn: None,
-            proof: Proof::None,
-        },
-        path: [].into(),
-        instance: [].into(),
-        reg_id: 0,
         call_id: b"4711@198.51.100.7"[..].into(),
-        cseq: 1,
-        q_milli: 1000,
-        expires_unix_s,
         user_agent: b"phone/1.0"[..].into(),
-        updated: 0,
+        ..Binding::plain(contact.as_bytes(), received, expires_unix_s)
     }
 }
 

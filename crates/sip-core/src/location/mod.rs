@@ -51,6 +51,23 @@ pub struct Binding {
 }
 
 impl Binding {
+    /// The binding of a contact and nothing else, with `q` at its most.
+    pub fn plain(contact: impl Into<Box<[u8]>>, received: Flow, expires_unix_s: u64) -> Self {
+        Self {
+            contact: contact.into(),
+            received,
+            path: Box::default(),
+            instance: Box::default(),
+            reg_id: 0,
+            call_id: Box::default(),
+            cseq: 1,
+            q_milli: 1_000,
+            expires_unix_s,
+            user_agent: Box::default(),
+            updated: 0,
+        }
+    }
+
     /// Whether both are bindings of one user agent instance (RFC 5626 §4.1): with different
     /// `reg_id`, two flows to one device, of which only one at a time may be a target (§7).
     pub fn is_same_instance(&self, other: &Self) -> bool {

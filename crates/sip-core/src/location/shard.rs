@@ -399,32 +399,20 @@ pub(super) mod tests {
     use super::super::Binding;
     use super::super::codec::tests::record;
     use super::*;
-    use crate::id::ListenerId;
-    use crate::transport::{Flow, Proof, Transport};
+    use crate::transport::Flow;
     use alloc::collections::BTreeMap;
     use alloc::format;
     use alloc::vec;
     use proptest::prelude::*;
 
     pub(in super::super) fn binding(contact: &str, q_milli: u16, expires_unix_s: u64) -> Binding {
+        let received = Flow::udp("192.0.2.17:5062".parse().unwrap());
         Binding {
-            contact: contact.as_bytes().into(),
-            received: Flow {
-                transport: Transport::Udp,
-                listener: ListenerId(0),
-                remote: "192.0.2.17:5062".parse().unwrap(),
-                conn: None,
-                proof: Proof::None,
-            },
-            path: Box::default(),
-            instance: Box::default(),
-            reg_id: 0,
             call_id: b"843817637684230@998sdasdh09.example".as_slice().into(),
             cseq: 1826,
             q_milli,
-            expires_unix_s,
             user_agent: b"Example Phone 2.1 (b4711)".as_slice().into(),
-            updated: 0,
+            ..Binding::plain(contact.as_bytes(), received, expires_unix_s)
         }
     }
 

@@ -121,6 +121,19 @@ pub struct Flow {
     pub proof: Proof,
 }
 
+impl Flow {
+    /// The way of datagrams between the first listener and `remote`.
+    pub const fn udp(remote: SocketAddr) -> Self {
+        Self {
+            transport: Transport::Udp,
+            listener: ListenerId(0),
+            remote,
+            conn: None,
+            proof: Proof::None,
+        }
+    }
+}
+
 /// What the peer of a connection has proved about itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Proof {

@@ -14,18 +14,11 @@ pub const BOB: &str = "sip:bob@example.com";
 
 /// Phone `n` at 192.0.2.3`n`, registered over UDP.
 pub fn phone(n: u8) -> Binding {
+    let contact = format!("sip:bob@192.0.2.3{n}").into_bytes();
     Binding {
-        contact: format!("sip:bob@192.0.2.3{n}").into_bytes().into(),
-        received: phone_flow(n),
-        path: Box::default(),
-        instance: Box::default(),
-        reg_id: 0,
         call_id: format!("r{n}").into_bytes().into(),
-        cseq: 1,
-        q_milli: 1000,
-        expires_unix_s: 1_700_003_600,
         updated: u64::from(n),
-        user_agent: Box::default(),
+        ..Binding::plain(contact, phone_flow(n), 1_700_003_600)
     }
 }
 

@@ -448,13 +448,7 @@ pub fn crlf(text: &str) -> String {
 
 pub fn udp_flow(from: &str) -> Flow {
     let remote: SocketAddr = from.parse().unwrap();
-    Flow {
-        transport: Transport::Udp,
-        listener: ListenerId(0),
-        remote,
-        conn: None,
-        proof: Proof::None,
-    }
+    Flow::udp(remote)
 }
 
 /// A request with CRLF line ends; `extra` lines end in `\n`.

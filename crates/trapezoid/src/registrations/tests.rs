@@ -3,33 +3,23 @@ use std::collections::BTreeMap;
 use sip_backend::ResultSink;
 use sip_backend::location::{LocalSocket, LocationStore, Save};
 use sip_backend::subscribers::CredentialCache;
-use sip_core::id::{ListenerId, QueryId};
+use sip_core::id::QueryId;
 use sip_core::query::Unavailable;
-use sip_core::transport::{Flow, Proof, Transport};
+use sip_core::transport::Flow;
 use tokio::runtime::Runtime;
 
 use super::*;
 
 /// A binding of a phone at 192.0.2.17.
 pub(super) fn binding(user: &str, expires_unix_s: u64) -> Binding {
+    let contact = format!("sip:{user}@192.0.2.17:5062").into_bytes();
+    let received = Flow::udp("192.0.2.17:5062".parse().expect("an address"));
     Binding {
-        contact: format!("sip:{user}@192.0.2.17:5062").into_bytes().into(),
-        received: Flow {
-            transport: Transport::Udp,
-            listener: ListenerId(0),
-            remote: "192.0.2.17:5062".parse().expect("an address"),
-            conn: None,
-            proof: Proof::None,
-        },
-        path: [].into(),
-        instance: [].into(),
-        reg_id: 0,
         call_id: b"843817637684230@998sdasdh09".as_slice().into(),
         cseq: 1_826,
         q_milli: 500,
-        expires_unix_s,
         user_agent: b"Example Phone 2.1".as_slice().into(),
-        updated: 0,
+        ..Binding::plain(contact, received, expires_unix_s)
     }
 }
 

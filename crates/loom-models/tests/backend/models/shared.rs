@@ -8,11 +8,11 @@ use loom::thread;
 use loom_models::explore;
 use sip_core::auth::nonce::NonceId;
 use sip_core::auth::window::NonceUse;
-use sip_core::id::{ConnId, ListenerId, WorkerId};
+use sip_core::id::{ConnId, WorkerId};
 use sip_core::location::{AorRecord, Binding};
 use sip_core::query::QueryKind;
 use sip_core::shared::SharedState;
-use sip_core::transport::{Flow, Proof, Transport};
+use sip_core::transport::{Flow, Transport};
 
 use crate::shared::Shared;
 use crate::subscribers::CredentialCache;
@@ -90,24 +90,14 @@ fn a_nonce_that_made_room_is_not_fresh_again() {
 }
 
 fn binding(contact: &[u8], conn: Option<ConnId>, expires_unix_s: u64, updated: u64) -> Binding {
+    let received = Flow {
+        transport: Transport::Tcp,
+        conn,
+        ..Flow::udp(([192, 0, 2, 1], 5060).into())
+    };
     Binding {
-        contact: contact.into(),
-        received: Flow {
-            transport: Transport::Tcp,
-            listener: ListenerId(0),
-            remote: ([192, 0, 2, 1], 5060).into(),
-            conn,
-            proof: Proof::None,
-        },
-        path: [].into(),
-        instance: [].into(),
-        reg_id: 0,
-        call_id: b"c"[..].into(),
-        cseq: 1,
-        q_milli: 1000,
-        expires_unix_s,
-        user_agent: [].into(),
         updated,
+        ..Binding::plain(contact, received, expires_unix_s)
     }
 }
 

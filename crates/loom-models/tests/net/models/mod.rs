@@ -9,20 +9,12 @@
 mod accepted;
 mod hub;
 mod mailbox;
-
-use sip_core::id::ListenerId;
-use sip_core::transport::{Flow, Proof, Transport};
+use sip_core::transport::Flow;
 
 use crate::mailbox::{Inbox, MailboxReceiver};
 
 fn flow(port: u16) -> Flow {
-    Flow {
-        transport: Transport::Udp,
-        listener: ListenerId(0),
-        remote: ([127, 0, 0, 1], port).into(),
-        conn: None,
-        proof: Proof::None,
-    }
+    Flow::udp(([127, 0, 0, 1], port).into())
 }
 
 /// A turn of a worker that has nothing else to do, in the order of `Worker::wait` and

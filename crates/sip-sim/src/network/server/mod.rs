@@ -13,12 +13,12 @@ use std::sync::Arc;
 use counting_allocator::{Held, held};
 use sip_core::config::Config;
 use sip_core::endpoint::{Endpoint, Handled, Keys};
-use sip_core::id::{ListenerId, WorkerId};
+use sip_core::id::WorkerId;
 use sip_core::location::codec;
 use sip_core::query::{Query, QueryKind};
 use sip_core::shared::SharedState as _;
 use sip_core::time::{Instant, Now, SteadyWall};
-use sip_core::transport::{Flow, Proof, TransmitBatch, Transport};
+use sip_core::transport::{Flow, TransmitBatch, Transport};
 
 use self::backends::{Answered, Backends};
 use self::config::SIP_PORT;
@@ -255,13 +255,7 @@ impl Server {
     }
 
     fn datagram(&mut self, clocks: Clocks, from: SocketAddr, bytes: &[u8]) {
-        let flow = Flow {
-            transport: Transport::Udp,
-            listener: ListenerId(0),
-            remote: from,
-            conn: None,
-            proof: Proof::None,
-        };
+        let flow = Flow::udp(from);
         let chance = hash([bytes, from.to_string().as_bytes()]);
         let worker = (chance >> 8) as usize % usize::from(self.plan.workers);
         // The shell asks where that saves work; it must come to the same.
@@ -670,13 +664,7 @@ impl Server {
     /// ICMP: the kernel tells the worker whose socket had sent it.
     fn unreachable(&mut self, clocks: Clocks, to: SocketAddr, bytes: &[u8]) {
         let Some(process) = &mut self.process else { return };
-        let flow = Flow {
-            transport: Transport::Udp,
-            listener: ListenerId(0),
-            remote: to,
-            conn: None,
-            proof: Proof::None,
-        };
+        let flow = Flow::udp(to);
         // All workers send by one address: which of them it was only the message says.
         for worker in &mut process.workers {
             worker.handle_undelivered(read(clocks), flow, bytes);
