@@ -35,24 +35,33 @@ const STATUSES: [&str; 12] = [
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// A branch, counted around, responds; one that has a final response repeats it.
-    Respond(usize, usize),
-    Pass(u64),
+    Respond {
+        branch: usize,
+        status: usize,
+    },
+    Pass {
+        ms: u64,
+    },
     Cancel,
     InviteAgain,
-    Undelivered(usize),
+    Undelivered {
+        branch: usize,
+    },
     /// Name service gives the result of the query that has waited longest.
-    Name(bool),
+    Name {
+        found: bool,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        8 => (0..8usize, 0..STATUSES.len()).prop_map(|(b, s)| Step::Respond(b, s)),
-        3 => (0..8usize).prop_map(|b| Step::Respond(b, 1)),
-        4 => prop::sample::select(vec![10, 600, 2_100, 5_100, 33_000, 181_000]).prop_map(Step::Pass),
+        8 => (0..8usize, 0..STATUSES.len()).prop_map(|(branch, status)| Step::Respond { branch, status }),
+        3 => (0..8usize).prop_map(|branch| Step::Respond { branch, status: 1 }),
+        4 => prop::sample::select(vec![10, 600, 2_100, 5_100, 33_000, 181_000]).prop_map(|ms| Step::Pass { ms }),
         1 => Just(Step::Cancel),
         1 => Just(Step::InviteAgain),
-        1 => (0..8usize).prop_map(Step::Undelivered),
-        3 => any::<bool>().prop_map(Step::Name),
+        1 => (0..8usize).prop_map(|branch| Step::Undelivered { branch }),
+        3 => any::<bool>().prop_map(|found| Step::Name { found }),
     ]
 }
 
@@ -307,8 +316,8 @@ impl Watch {
 
     fn step(&mut self, step: Step) {
         match step {
-            Step::Respond(at, status) => self.respond(at, status),
-            Step::Pass(ms) => {
+            Step::Respond { branch, status } => self.respond(branch, status),
+            Step::Pass { ms } => {
                 // In small steps, so that each thing is seen at its time.
                 for _ in 0..ms / 100 {
                     let out = self.b.pass(100);
@@ -333,7 +342,7 @@ impl Watch {
                     self.see(out);
                 }
             }
-            Step::Undelivered(at) => {
+            Step::Undelivered { branch: at } => {
                 let count = self.branches.len();
                 let Some(branch) = self.branches.get_mut(at % count.max(1)) else {
                     return;
@@ -346,7 +355,7 @@ impl Watch {
                     self.see(out);
                 }
             }
-            Step::Name(found) => {
+            Step::Name { found } => {
                 if !self.questions.is_empty() {
                     let query = self.questions.remove(0);
                     // Each edge has an address of its own: tags are made of addresses, and show which
@@ -378,8 +387,8 @@ impl Watch {
     }
 
     fn finish(mut self) {
-        self.step(Step::Pass(250_000));
-        self.step(Step::Pass(250_000));
+        self.step(Step::Pass { ms: 250_000 });
+        self.step(Step::Pass { ms: 250_000 });
         self.b.assert_idle();
         let (failures, successes) = (self.failures.len(), self.successes.len());
         assert!(failures + successes > 0, "no end");

@@ -698,9 +698,9 @@ proptest! {
 #[derive(Clone, Debug)]
 enum Step {
     /// This phone sends a REGISTER with these lines.
-    Ask(usize, &'static str),
+    Ask { phone: usize, lines: &'static str },
     /// Of the changes that stand this one is taken back.
-    Fail(prop::sample::Index),
+    Fail { which: prop::sample::Index },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -715,8 +715,8 @@ fn step() -> impl Strategy<Value = Step> {
         "Contact: *|Expires: 0",
     ]);
     prop_oneof![
-        3 => (0..3usize, lines).prop_map(|(phone, lines)| Step::Ask(phone, lines)),
-        2 => any::<prop::sample::Index>().prop_map(Step::Fail),
+        3 => (0..3usize, lines).prop_map(|(phone, lines)| Step::Ask { phone, lines }),
+        2 => any::<prop::sample::Index>().prop_map(|which| Step::Fail { which }),
     ]
 }
 
@@ -736,7 +736,7 @@ proptest! {
         let mut changes: Vec<Change> = vec![];
         for (n, step) in steps.into_iter().enumerate() {
             match step {
-                Step::Ask(phone, lines) => {
+                Step::Ask { phone, lines } => {
                     let before = record.clone();
                     let mut lost = AorRecord::default();
                     let call_id = ["a", "b", "c"][phone];
@@ -757,13 +757,13 @@ proptest! {
                     let made = touched.map(|b| (b.contact.clone(), of(&record, &b.contact)));
                     changes.push(Change { lost, version: record.version, made: made.collect() });
                 }
-                Step::Fail(which) if !changes.is_empty() => {
+                Step::Fail { which } if !changes.is_empty() => {
                     let failed = changes.remove(which.index(changes.len()));
                     if record.rollback(&failed.lost, failed.version, T0) {
                         record.changed(T0 * 1000);
                     }
                 }
-                Step::Fail(_) => {}
+                Step::Fail { .. } => {}
             }
             let mut expected: Vec<Binding> = vec![];
             for contact in ["sip:x@h", "sip:y@h", "sip:z@h"] {

@@ -577,31 +577,41 @@ mod properties {
 
     #[derive(Clone, Debug)]
     enum Step {
-        Ask(u8),
-        Take(bool),
+        Ask {
+            user: u8,
+        },
+        Take {
+            busy: bool,
+        },
         /// The batch sent first, or the one sent last.
-        Settle(bool),
+        Settle {
+            first: bool,
+        },
         Lose,
         Separate,
-        Pass(u16),
+        Pass {
+            ms: u16,
+        },
         AskAgain,
         Fail,
         Change,
-        Sessions(usize),
+        Sessions {
+            count: usize,
+        },
     }
 
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
-            4 => (0..12_u8).prop_map(Step::Ask),
-            3 => any::<bool>().prop_map(Step::Take),
-            2 => any::<bool>().prop_map(Step::Settle),
+            4 => (0..12_u8).prop_map(|user| Step::Ask { user }),
+            3 => any::<bool>().prop_map(|busy| Step::Take { busy }),
+            2 => any::<bool>().prop_map(|first| Step::Settle { first }),
             1 => Just(Step::Lose),
             1 => Just(Step::Separate),
-            1 => (0..700_u16).prop_map(Step::Pass),
+            1 => (0..700_u16).prop_map(|ms| Step::Pass { ms }),
             1 => Just(Step::AskAgain),
             1 => Just(Step::Fail),
             1 => Just(Step::Change),
-            1 => (0..4_usize).prop_map(Step::Sessions),
+            1 => (0..4_usize).prop_map(|count| Step::Sessions { count }),
         ]
     }
 
@@ -621,7 +631,7 @@ mod properties {
             let (mut flying, mut slot, mut again, mut changes) = (Vec::new(), 0, 0, 0);
             for step in steps {
                 match step {
-                    Step::Ask(user) => {
+                    Step::Ask { user } => {
                         slot += 1;
                         match ask(&mut batcher, now, query(slot, &user.to_string())) {
                             Ok(Asked::Queued { .. } | Asked::Joined) => { open.insert(slot, changes); }
@@ -629,7 +639,7 @@ mod properties {
                             Err(Refusal::Broken | Refusal::Closed) => {}
                         }
                     }
-                    Step::Take(busy) => {
+                    Step::Take { busy } => {
                         if let Take::Batch(mut batch) = batcher.take(now, busy) {
                             // What was asked again too late is left to the first connection.
                             prop_assert!(again > 0 || !batch.flights.is_empty() || !batch.too_late.is_empty());
@@ -638,7 +648,7 @@ mod properties {
                             flying.extend((!batch.flights.is_empty()).then_some((changes, batch)));
                         }
                     }
-                    Step::Settle(first) => if !flying.is_empty() {
+                    Step::Settle { first } => if !flying.is_empty() {
                         let (sent, batch) = flying.remove(if first { 0 } else { flying.len() - 1 });
                         batcher.succeeded(MS);
                         done.extend(batch.flights.iter().filter_map(|(id, _)| batcher.settle(*id)));
@@ -652,7 +662,7 @@ mod properties {
                     Step::Separate => if let Some((_, batch)) = flying.pop() {
                         batcher.separate(&batch, &mut done);
                     },
-                    Step::Pass(ms) => {
+                    Step::Pass { ms } => {
                         now += u32::from(ms) * MS;
                         batcher.expire(now, &mut done);
                     }
@@ -662,7 +672,7 @@ mod properties {
                         batcher.changed();
                         changes += 1;
                     }
-                    Step::Sessions(sessions) => batcher.set_sessions(sessions),
+                    Step::Sessions { count } => batcher.set_sessions(count),
                 }
                 prop_assert!(batcher.questions() <= 20);
                 for waiter in done.drain(..).flat_map(|ended| ended.waiters) {
