@@ -1,12 +1,13 @@
-//! Which connection peers opened to us, for all workers.
+//! Accepted connections by their far ends, for all workers.
 //!
-//! RFC 3261 §18: connections are indexed by the address, port and transport at their far end. A
-//! phone behind a NAT, or one that listens nowhere, can be reached only on the connection that it
-//! opened; the kernel chose which worker accepted it. So what a worker wants to send to a peer
-//! must find the connection of another.
+//! RFC 3261 §18: connections are indexed by the address, port and transport at their far end. A phone behind
+//! a NAT, or one that listens nowhere, can be reached only on the connection that it opened. The kernel chose
+//! the worker that accepted this connection. So a worker that sends to a peer must find the connection of
+//! another worker.
 //!
-//! Written when a connection is accepted and when it ends, read for messages that name no living
-//! connection. An entry stands for one living connection, so that there are no more of them than
+//! The index is written when a connection is accepted and when it ends. It is read for messages that name no
+//! living connection. An entry stands for one living connection, so that the workers' limits on connections
+//! bound the index too.
 //! the workers may have connections.
 
 use std::collections::HashMap;
@@ -19,24 +20,24 @@ use sip_core::transport::Transport;
 
 use crate::sync::RwLock;
 
-/// Locks; so many that two workers rarely want the same one at once. One in models, where the order of
-/// locks must not depend on a random key.
+/// Number of locks, so many that two workers rarely want the same one at once. Models have one lock, because
+/// the order of locks must not depend on a random key there.
 const SHARDS: usize = if cfg!(loom) { 1 } else { 64 };
 
 /// The far end of a connection.
 type Peer = (Transport, SocketAddr);
 
-/// One lock and what it guards, in a cache line of its own.
+/// One lock and the part of the index that it guards, in a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Shard(RwLock<HashMap<Peer, ConnId>>);
 
-/// Connections that peers opened, by their far ends. All workers share one.
+/// Accepted connections, by their far ends. All workers share one index.
 #[derive(Debug)]
 pub struct Accepted {
     shards: Box<[Shard]>,
-    /// Keyed, since peers choose their addresses. The shards' maps have keys of their own: within
-    /// a shard, hashes by this one have bits in common.
+    /// Keyed, since peers choose their addresses. The shards' maps have keys of their own: within a shard,
+    /// all hashes by this key have bits in common.
     hasher: RandomState,
 }
 
@@ -55,8 +56,8 @@ impl Accepted {
         self.shards.get(number as usize).map(|shard| &shard.0)
     }
 
-    /// A connection was accepted. Of two from one address the later counts: the peer has
-    /// forgotten the earlier, or holds it to another of our addresses and may use either.
+    /// Adds an accepted connection. Of two from one address the later counts: the peer has forgotten the
+    /// earlier, or holds it to another of our addresses and may use either.
     pub(crate) fn insert(&self, transport: Transport, remote: SocketAddr, id: ConnId) {
         let peer = (transport, remote);
         if let Some(shard) = self.shard(&peer) {
@@ -64,7 +65,7 @@ impl Accepted {
         }
     }
 
-    /// A connection takes no more messages. Nothing happens where a later one has its place.
+    /// Removes a connection that takes no more messages, unless a later one has its entry.
     pub(crate) fn remove(&self, transport: Transport, remote: SocketAddr, id: ConnId) {
         let peer = (transport, remote);
         if let Some(shard) = self.shard(&peer)
@@ -75,7 +76,7 @@ impl Accepted {
         }
     }
 
-    /// The connection from exactly this address. Its worker may be ending it right now.
+    /// The connection from exactly this address. Its worker may be ending the connection at this moment.
     pub(crate) fn find(&self, transport: Transport, remote: SocketAddr) -> Option<ConnId> {
         let peer = (transport, remote);
         self.shard(&peer)?.read().get(&peer).copied()

@@ -17,7 +17,7 @@ impl RawAddr {
     /// Bytes of the kernel's view; the rest of the value is padding.
     pub(crate) const CAPACITY: usize = V6_LEN;
 
-    /// Takes as many bytes as fit.
+    /// The address of the first bytes of `bytes`, as many as fit.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Self {
         let mut raw = Self::EMPTY;
         for (to, from) in raw.0.iter_mut().zip(bytes) {
@@ -26,7 +26,7 @@ impl RawAddr {
         raw
     }
 
-    /// Writes `address`; the number of bytes to pass to the kernel.
+    /// Writes `address`. Returns the number of bytes to pass to the kernel.
     pub(crate) fn encode(&mut self, address: SocketAddr) -> usize {
         self.0[2..4].copy_from_slice(&address.port().to_be_bytes());
         match address {
@@ -46,7 +46,7 @@ impl RawAddr {
         }
     }
 
-    /// Reads the `len` bytes that the kernel wrote; `None` where they are no internet address.
+    /// Reads the `len` bytes that the kernel wrote; `None` if they are no internet address.
     pub(crate) fn decode(&self, len: usize) -> Option<SocketAddr> {
         let bytes = &self.0;
         let family = libc::c_int::from(libc::sa_family_t::from_ne_bytes([bytes[0], bytes[1]]));

@@ -1,5 +1,5 @@
-//! Making all sockets of all workers, before any thread starts: what cannot be bound is reported
-//! with its listener and the cause, and nothing half-started has to be taken back.
+//! Binding of all sockets of all workers, before any thread starts. A failure is reported with its listener
+//! and cause, and nothing half-started has to be undone.
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,27 +24,27 @@ pub struct WorkerSockets {
 }
 
 impl WorkerSockets {
-    /// The address of each listener of the configuration, in its order, with the port that was
-    /// chosen where port 0 was asked for. The same for all workers.
+    /// The address of each listener of the configuration, in order. If port 0 was asked for, it has the
+    /// chosen port. The same for all workers.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Those that listen for connections.
+    /// The sockets that listen for connections.
     pub fn listening(&self) -> &[TcpListener] {
         &self.tcp
     }
 
-    /// The smallest receive buffer that the kernel granted to one of the datagram sockets, bytes;
-    /// `None`: there are none.
+    /// The smallest receive buffer that the kernel granted to a datagram socket, bytes; `None` if there are
+    /// none.
     pub fn receive_buffer(&self) -> Option<usize> {
         self.udp.iter().map(|(_, socket)| socket.receive_buffer()).min()
     }
 
-    /// Why the kernel does not give each datagram to the worker that holds its call's state, if it
-    /// was asked to (there are several workers) and refused. It then spreads datagrams by their
-    /// source, and the workers hand them over: slower, and one peer's calls without state all come
-    /// to one worker. Only the first worker knows.
+    /// The error of steering, if there are several workers and the kernel refused to give each datagram to
+    /// the worker that holds its call's state. The kernel then spreads datagrams by their source, and the
+    /// workers hand them over. That is slower, and all calls without state of one peer come to one worker.
+    /// Only the first worker has the error.
     pub fn steering_error(&self) -> Option<&io::Error> {
         self.steering.as_ref().err()
     }
@@ -54,13 +54,13 @@ impl WorkerSockets {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen at {address} ({transport}): {}", remedy(.source))]
 pub struct BindError {
-    /// Which one.
+    /// The listener.
     pub listener: ListenerId,
-    /// Its transport.
+    /// The listener's transport.
     pub transport: Transport,
-    /// Its address.
+    /// The listener's address.
     pub address: SocketAddr,
-    /// Why.
+    /// The error of the system call.
     pub source: io::Error,
 }
 
@@ -74,8 +74,8 @@ fn remedy(error: &io::Error) -> String {
     format!("{error}{hint}")
 }
 
-/// Raises the number of files (sockets among them) that this process may open from its soft to
-/// its hard limit; the new number. Many systems start processes with 1,024.
+/// Raises the limit on this process's open files (sockets among them) from the soft to the hard limit.
+/// Returns the new limit. Many systems start processes with 1,024.
 pub fn raise_open_files() -> io::Result<u64> {
     sys::raise_open_files()
 }
@@ -118,12 +118,12 @@ fn bind_listener(
     all: &mut [WorkerSockets],
     address: &mut SocketAddr,
 ) -> io::Result<()> {
-    // `bind_all` made no more than that.
+    // `bind_all` made no more than `u16::MAX` workers.
     let workers = all.len() as u16;
     if settings.exclusive && address.port() != 0 {
-        // Sharing an address with ourselves also shares it with any other process of this user,
-        // say the instance that was forgotten: half of the messages would go there. A socket that
-        // does not share finds out.
+        // Sharing an address with ourselves also shares it with any other process of this user, say a
+        // forgotten instance, which would get half of the messages. Binding a socket that does not share
+        // reveals such a process.
         bind_one(listener.transport, id, *address, settings, false)?;
     }
     for sockets in &mut *all {
@@ -147,7 +147,7 @@ fn bind_listener(
     Ok(())
 }
 
-/// A socket of either kind.
+/// A bound socket: for datagrams, or for connections.
 enum Bound {
     Udp(UdpSocket),
     Tcp(TcpListener),

@@ -4,11 +4,11 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use sip_core::time::{Instant as CoreInstant, Now, SteadyWall};
 
-/// How long a reading of the wall clock serves, microseconds.
+/// How long a reading of the wall clock is used, microseconds.
 const WALL_READ_INTERVAL_US: u64 = 100_000;
 
-/// Reads the monotonic clock, and now and then the wall clock beside it, towards which
-/// [`SteadyWall`] moves: a step of the wall clock is none here.
+/// The monotonic clock, with an occasional reading of the wall clock. [`SteadyWall`] moves towards the wall
+/// clock, so that a step of the wall clock is no step here.
 #[derive(Clone, Debug)]
 pub struct Clock {
     origin: Instant,
@@ -17,7 +17,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that counts from `origin`. Workers of one process share it, so that their instants
+    /// A clock that counts from `origin`. The workers of one process share the origin, so that their instants
     /// mean the same.
     pub fn new(origin: Instant) -> Self {
         let wall_read_us = micros_since(origin);
@@ -28,8 +28,8 @@ impl Clock {
         }
     }
 
-    /// Both clocks. Not before `origin` plus one second: instants near the core's own origin are
-    /// left free, so that "long ago" can be written.
+    /// Reads both clocks. The instant is at least `origin` plus one second: instants near the core's own
+    /// origin are left free, so that "long ago" can be written.
     pub fn read(&mut self) -> Now {
         let us = micros_since(self.origin);
         let instant = CoreInstant::from_micros(us);
@@ -72,7 +72,7 @@ mod tests {
             assert!(now.instant >= last.instant);
             last = now;
         }
-        // However long this thread was kept from running in between.
+        // True however long this thread was kept from running in between.
         assert!((begin..wall_ms() + 1000).contains(&(last.unix_ms + 500)));
     }
 }

@@ -1,4 +1,4 @@
-//! What the sockets count: one addition each, one set per worker, written only by it.
+//! Counters of the sockets: one set per worker, written by that worker only, with one addition per count.
 
 use sip_core::event::CounterInfo;
 

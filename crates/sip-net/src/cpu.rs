@@ -1,11 +1,11 @@
 //! The CPU time of a worker, split by component.
 //!
-//! Off, nothing is measured. On, the worker measures one turn of its loop in [`EVERY`], chosen at random. In
-//! such a turn the protocol engine and the loop say what they turn to ([`Activity`]), and the clock is read
-//! at each change. In the other turns no observer is attached. A few times a second the CPU time of the
-//! thread since the last division is divided in the proportions of the turns measured meanwhile. The thread's
-//! own clock gives that time to the nanosecond, so the parts add up to what the thread has used, whatever is
-//! measured.
+//! If the split is off, nothing is measured. If it is on, the worker measures one turn of its loop in
+//! [`EVERY`], chosen at random. In such a turn the protocol engine and the loop report each change of
+//! component ([`Activity`]), and the clock is read at each change. In the other turns no observer is
+//! attached. A few times a second the thread's CPU time since the last division is divided in the proportions
+//! of the turns measured meanwhile. The thread's own clock gives that time to the nanosecond, so the parts
+//! add up to the CPU time that the thread has used.
 
 use std::mem;
 use std::sync::Arc;
@@ -16,19 +16,19 @@ use sip_core::activity::{Activity, Component, Observer};
 
 use crate::sys::thread_cpu_ns;
 
-/// One turn in so many is measured. A change of component that is measured costs some 40 ns, and the three
-/// readings of the thread's clock 600 each: with one turn in 16, at most 1 % of the CPU time, and that at low load,
-/// where a turn has but one message.
+/// One turn in this many is measured. A measured change of component costs some 40 ns, and each of the three
+/// readings of the thread's clock 600 ns. With one turn in 16 that is at most 1 % of the CPU time. The most
+/// is reached at low load, if each turn has one message only.
 pub const EVERY: u32 = 16;
 
-/// Measured turns that are enough to divide by.
+/// Number of measured turns that suffices for a division.
 const ENOUGH_TURNS: u64 = 8;
 
-/// After so long fewer will do: there is little to divide.
+/// Time after which fewer turns suffice, because there is little CPU time to divide.
 const AT_MOST: Duration = Duration::from_secs(1);
 
-/// A turn in which the clock moved so much more than the thread's CPU time was interrupted: another thread
-/// ran meanwhile, or another machine.
+/// Excess of the clock over the thread's CPU time, in one turn, from which on the turn counts as interrupted:
+/// another thread ran meanwhile, or another machine.
 const INTERRUPTED_NS: u64 = 5_000;
 
 /// CPU time by component.
@@ -37,12 +37,12 @@ pub type Nanoseconds = [u64; Component::COUNT];
 /// CPU time of one worker since splitting was last switched on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuSplit {
-    /// Whether it is switched on.
+    /// Whether the split is on.
     pub on: bool,
-    /// By component, in the order of [`Component::ALL`]; together what the thread used, but for the last
+    /// CPU time in the order of [`Component::ALL`]. The sum is what the thread has used, except for the last
     /// fraction of a second.
     pub ns: Nanoseconds,
-    /// Turns that were measured.
+    /// Number of measured turns.
     pub turns: u64,
 }
 
@@ -52,22 +52,22 @@ impl CpuSplit {
         self.ns.get(component as usize).copied().unwrap_or(0)
     }
 
-    /// CPU time of all of them, nanoseconds.
+    /// CPU time of all components, nanoseconds.
     pub fn total(&self) -> u64 {
         self.ns.iter().sum()
     }
 }
 
-/// A turn that is measured: how long the worker was at what.
+/// A measured turn, with the time spent in each component.
 #[derive(Clone, Debug)]
 struct Turn {
     current: Component,
     since_ns: u64,
     spent: Nanoseconds,
-    /// The longest time without a change, and at what it was.
+    /// The longest time without a change, nanoseconds, and its component.
     longest: (u64, Component),
     changes: u64,
-    /// What measuring one change takes, which belongs to no component.
+    /// The cost of measuring one change, nanoseconds, which counts for no component.
     change_ns: u64,
 }
 
@@ -102,8 +102,8 @@ impl Turn {
         mem::replace(&mut self.current, component)
     }
 
-    /// The turn ends; the thread had `cpu_ns` for it. Time that it did not run is taken off where it
-    /// must have been: the longest time without a change is the one that an interruption made so long.
+    /// Ends the turn, for which the thread had `cpu_ns`. Time in which the thread did not run is deducted
+    /// from the longest time without a change: the interruption is what made it so long.
     fn end(&mut self, now_ns: u64, cpu_ns: u64) -> Nanoseconds {
         self.enter(Component::Other, now_ns);
         let worked = cpu_ns.saturating_sub(self.changes * self.change_ns);
@@ -124,13 +124,13 @@ fn add(to: &mut Nanoseconds, component: Component, ns: u64) {
     }
 }
 
-/// Divides the thread's CPU time as the measured turns were divided.
+/// Divides the thread's CPU time in the proportions of the measured turns.
 #[derive(Clone, Debug, Default)]
 struct Division {
-    /// Of the turns measured since CPU time was last divided.
+    /// Sum of the turns measured since the last division.
     measured: Nanoseconds,
     turns: u64,
-    /// The thread's CPU time up to which it was.
+    /// The thread's CPU time at the last division.
     divided_ns: u64,
     split: CpuSplit,
 }
@@ -144,7 +144,7 @@ impl Division {
         self.split.turns += 1;
     }
 
-    /// Divides what the thread has used up to `cpu_ns`; where nothing was measured, later.
+    /// Divides the thread's CPU time up to `cpu_ns`. If nothing was measured, the next call divides it.
     fn divide(&mut self, cpu_ns: u64) {
         let measured: u64 = self.measured.iter().sum();
         if measured == 0 {
@@ -157,14 +157,14 @@ impl Division {
             *total += ns;
             left -= ns;
         }
-        // Fractions of nanoseconds, fewer than there are components.
+        // Fractions of nanoseconds: fewer nanoseconds than there are components.
         add(&mut self.split.ns, Component::Other, left);
         self.divided_ns = cpu_ns;
         self.measured = [0; Component::COUNT];
         self.turns = 0;
     }
 
-    /// Ends the division: time for which nothing was measured counts as other.
+    /// Ends the division. Time without a measured turn counts as other.
     fn close(&mut self, cpu_ns: u64) {
         self.divide(cpu_ns);
         add(
@@ -177,7 +177,7 @@ impl Division {
     }
 }
 
-/// Hears the changes of the turn under way. Only its worker's thread touches it.
+/// The observer of the turn under way. Only its worker's thread uses it.
 #[derive(Debug)]
 struct Watch {
     origin: Instant,
@@ -196,22 +196,23 @@ impl Observer for Watch {
     }
 }
 
-/// What measures a worker, on its thread.
+/// The meter of a worker, on the worker's thread.
 #[derive(Debug)]
 pub(crate) struct Meter {
     watch: Arc<Watch>,
     division: Division,
     /// State of the generator that chooses turns.
     dice: u32,
-    /// What reading the thread's clock takes.
+    /// The cost of reading the thread's clock, nanoseconds.
     reading_ns: u64,
-    /// The thread's CPU time where the wait before the turn began, where that is measured; where it ended.
+    /// The thread's CPU time at the beginning and the end of the wait before the turn, if the turn is
+    /// measured.
     wait: Option<(u64, u64)>,
     divided_at: Instant,
 }
 
 impl Meter {
-    /// One that is switched off. `seed` chooses the turns.
+    /// A meter that is off. `seed` chooses the turns.
     pub(crate) fn new(seed: u32) -> Self {
         Self {
             watch: Arc::new(Watch {
@@ -226,7 +227,7 @@ impl Meter {
         }
     }
 
-    /// Switches it on or off; what was counted stays until it is switched on again.
+    /// Switches the meter on or off. The split remains until the meter is switched on again.
     pub(crate) fn switch(&mut self, on: bool) {
         if on == self.division.split.on {
             return;
@@ -245,7 +246,8 @@ impl Meter {
         }
     }
 
-    /// Measures how long measuring takes here, best of several: that time must count for no component.
+    /// Finds the cost of measuring on this machine, the best of several rounds: that cost must count for no
+    /// component.
     fn calibrate(&mut self) {
         const ROUNDS: u32 = 8;
         const CHANGES: u64 = 64;
@@ -267,12 +269,13 @@ impl Meter {
         *self.watch.turn.lock() = Turn::new(change_ns);
     }
 
-    /// The worker is about to wait: whether the wait and the turn after it are measured.
+    /// Begins a wait. Returns whether the wait and the turn after it are measured.
     pub(crate) fn begin_wait(&mut self) -> bool {
         if !self.division.split.on {
             return false;
         }
-        // Marsaglia's xorshift; its lowest bits alone would repeat soon enough for loops to be in step.
+        // Marsaglia's xorshift. Its lowest bits alone have so short a period that loops could be in step with
+        // them.
         self.dice ^= self.dice << 13;
         self.dice ^= self.dice >> 17;
         self.dice ^= self.dice << 5;
@@ -284,7 +287,7 @@ impl Meter {
         true
     }
 
-    /// Ends the wait and begins the turn; returns the observer of the turn's changes.
+    /// Ends the wait and begins the turn. Returns the observer of the turn's changes.
     pub(crate) fn begin_turn(&mut self) -> Activity {
         if let Some((_, end)) = &mut self.wait {
             *end = thread_cpu_ns();
@@ -293,9 +296,9 @@ impl Meter {
         Activity::observed(Arc::<Watch>::clone(&self.watch))
     }
 
-    /// The turn is over.
+    /// Ends the turn.
     pub(crate) fn end_turn(&mut self) {
-        // It may have been switched off in that turn.
+        // The meter may have been switched off in this turn.
         let Some((before, after)) = self.wait.take() else {
             return;
         };
@@ -307,13 +310,13 @@ impl Meter {
         self.division.measured(&turn);
     }
 
-    /// Whether turns were measured by which nothing was divided yet: then [`Meter::read`] is to be called
-    /// again, even if nothing else happens.
+    /// Whether measured turns wait for a division. If so, [`Meter::read`] must be called again even if
+    /// nothing else happens.
     pub(crate) fn has_more(&self) -> bool {
         self.division.split.on && self.division.turns > 0
     }
 
-    /// What was counted, to be published.
+    /// The split to be published. Divides first, if enough turns were measured.
     pub(crate) fn read(&mut self) -> CpuSplit {
         let division = &mut self.division;
         if division.split.on
@@ -339,7 +342,7 @@ mod tests {
         of.iter().sum()
     }
 
-    /// A clock of its own, and what each component must come to.
+    /// Uses made-up times, and compares the nanoseconds of each component.
     #[test]
     fn a_turn_is_divided_where_its_changes_are() {
         let mut turn = Turn::new(10);
@@ -350,7 +353,7 @@ mod tests {
         assert_eq!(before, Component::Parse);
         assert_eq!(turn.enter(before, 11_330), Component::Auth);
         turn.enter(Component::Send, 11_540);
-        // Shorter than measuring takes: nothing, rather than less than nothing.
+        // A time shorter than the cost of measuring counts as zero, not as less.
         turn.enter(Component::Tls, 11_545);
         let spent = turn.end(11_645, 10_645);
         let mut expected = [0; Component::COUNT];
@@ -398,7 +401,7 @@ mod tests {
             divided_ns: 500,
             ..Division::default()
         };
-        // Nothing measured: nothing is divided, nothing is lost.
+        // If nothing was measured, nothing is divided and nothing is lost.
         division.divide(1_500);
         assert_eq!(division.split.total(), 0);
         let mut turn = [0; Component::COUNT];
@@ -423,7 +426,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is measured, the parts are what the thread has used, and none ever shrinks.
+        /// For any measured turns, the parts add up to what the thread has used, and no part ever shrinks.
         #[test]
         fn parts_add_up(
             steps in proptest::collection::vec(
@@ -472,7 +475,7 @@ mod tests {
         }
     }
 
-    /// How often this thread has lost the processor to another.
+    /// Number of times that this thread has lost the processor to another.
     fn interruptions() -> u64 {
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
         let line = status
@@ -481,8 +484,8 @@ mod tests {
         line.unwrap().trim().parse().unwrap()
     }
 
-    /// Measures turns that spend 90 µs of 100 on credentials. Returns the split, and the CPU time that they
-    /// took.
+    /// Measures turns that spend 90 µs of 100 on credentials. Returns the split, and the CPU time of these
+    /// turns.
     fn measured(meter: &mut Meter) -> (CpuSplit, u64) {
         fn work(ns: u64) {
             let begun = thread_cpu_ns();
@@ -513,9 +516,9 @@ mod tests {
         (split, used)
     }
 
-    /// With the clocks of this machine: what the worker was nearly always at has nearly everything. Where
-    /// other threads run between, a turn may be interrupted in two places, of which one is found: then once
-    /// more, until the thread was left alone for long enough.
+    /// With the clocks of this machine, the component in which the worker nearly always was has nearly all
+    /// the time. If other threads run between, a turn may be interrupted in two places, of which one is
+    /// found. The measurement is then repeated, until the thread was left alone for long enough.
     #[test]
     fn a_meter_finds_where_the_work_is() {
         const PATIENCE: Duration = Duration::from_secs(30);
@@ -523,7 +526,8 @@ mod tests {
         assert!(!meter.begin_wait(), "it is off");
         assert_eq!(meter.read(), CpuSplit::default());
         let begin = Instant::now();
-        // Of the interruptions by the host of a virtual machine nothing is known here: a few may be its.
+        // Interruptions by the host of a virtual machine are not visible here; a few unexplained results may
+        // be due to them.
         let mut unexplained = 0;
         let split = loop {
             let before = interruptions();
@@ -541,7 +545,7 @@ mod tests {
         assert!(!meter.begin_wait());
         let ended = meter.read();
         assert!(!ended.on && ended.total() >= split.total());
-        // What was counted is gone once it is switched on again.
+        // Switching the meter on again clears the split.
         meter.switch(true);
         assert_eq!(meter.read().total(), 0);
     }

@@ -1,4 +1,4 @@
-//! Waiting for sockets: level-triggered epoll, and the eventfd by which other threads wake a
+//! Waiting for sockets by level-triggered epoll, and the eventfd ([`Waker`]) by which other threads wake a
 //! worker.
 
 use std::io;
@@ -7,16 +7,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use crate::sys;
 pub use crate::waker::Waker;
 
-/// What to wait for.
+/// The events to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
     /// Something to read, the peer's end of sending, or an error.
     Read,
     /// As [`Interest::Read`], or room to write.
     ReadWrite,
-    /// Room to write, the peer's end of sending, or an error; what there is to read waits.
+    /// Room to write, the peer's end of sending, or an error. Bytes to read do not wake.
     Write,
-    /// The peer's end of sending, or an error; what there is to read waits.
+    /// The peer's end of sending, or an error. Bytes to read do not wake.
     Hangup,
 }
 
@@ -32,10 +32,10 @@ impl Interest {
     }
 }
 
-/// What happened to one file descriptor.
+/// The state of one file descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Readiness {
-    /// The number it was registered with.
+    /// The number with which the descriptor was registered.
     pub token: u64,
     /// There is something to read, or the peer closed.
     pub readable: bool,
@@ -45,21 +45,21 @@ pub struct Readiness {
     pub error: bool,
 }
 
-/// An epoll instance. Level-triggered: what was not dealt with is reported again.
+/// An epoll instance. It is level-triggered: a state that persists is reported again.
 #[derive(Debug)]
 pub struct Epoll {
     fd: OwnedFd,
 }
 
 impl Epoll {
-    /// A new instance.
+    /// A new epoll instance.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             fd: sys::epoll_create()?,
         })
     }
 
-    /// Waits for `fd` too; its events carry `token`.
+    /// Adds `fd` to those waited for; its events carry `token`.
     pub fn add(&self, fd: &impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
         sys::epoll_ctl(
             self.fd.as_fd(),
@@ -70,7 +70,7 @@ impl Epoll {
         )
     }
 
-    /// Changes what `fd` is waited for.
+    /// Changes the events for which `fd` is waited for.
     pub fn modify(&self, fd: &impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
         sys::epoll_ctl(
             self.fd.as_fd(),
@@ -81,13 +81,13 @@ impl Epoll {
         )
     }
 
-    /// Forgets `fd`. (Closing its last descriptor does so, too.)
+    /// Removes `fd`. (Closing its last descriptor does so, too.)
     pub fn remove(&self, fd: &impl AsFd) -> io::Result<()> {
         sys::epoll_ctl(self.fd.as_fd(), libc::EPOLL_CTL_DEL, fd.as_fd(), 0, 0)
     }
 
-    /// Waits until something happens, at most `timeout_us` microseconds (`Some(0)`: only looks;
-    /// `None`: without end). An interrupted wait returns without events.
+    /// Waits for events, at most `timeout_us` microseconds (`Some(0)`: only looks; `None`: without end). An
+    /// interrupted wait returns without events.
     pub fn wait(&self, events: &mut EventList, timeout_us: Option<u64>) -> io::Result<()> {
         sys::epoll_wait(self.fd.as_fd(), &mut events.0, timeout_us)
     }
@@ -112,7 +112,7 @@ impl EventList {
         self.0.len() == 0
     }
 
-    /// Whether more may have happened than fitted.
+    /// Whether the list is full, so that more events may have happened.
     pub fn is_full(&self) -> bool {
         self.0.is_full()
     }

@@ -1,4 +1,4 @@
-//! Joins the workers of one process: all mailboxes, and the worker that owns the connection to a peer.
+//! The hub that joins the workers of one process: all mailboxes, and the choice of the worker for a peer.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -13,22 +13,23 @@ use crate::mailbox::{Control, Item, MailboxReceiver, MailboxSender, mailbox};
 use crate::settings::Settings;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// How far a message may go to a connection that it does not name.
+/// Which connections may carry a message that names none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// To whichever worker has one.
+    /// A connection of any worker.
     AllWorkers,
-    /// Another worker has passed it on already: to one of this worker's, else to where one is
-    /// opened. So no message goes to and fro between workers whose connections come and go.
+    /// A connection of this worker, because another worker has already passed the message on; else the
+    /// message goes where one is opened. So no message goes to and fro between workers whose connections come
+    /// and go.
     Own,
 }
 
-/// Workers that drain and have nothing left to do.
+/// Counts the draining workers that have nothing left to do.
 #[derive(Debug)]
 struct Done {
-    /// For each worker, written by itself only.
+    /// A flag for each worker, written by that worker only.
     is: Box<[AtomicBool]>,
-    /// How many: one number, so that of two workers which are done at once the second knows.
+    /// Number of flags set. As it is one number, the second of two workers that finish at once sees both.
     count: AtomicUsize,
 }
 
@@ -42,8 +43,8 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// Makes the mailboxes of `workers` workers (at least one); the receiving ends are theirs, in
-    /// their order.
+    /// Makes the mailboxes of `workers` workers (at least one). The receiving ends are returned in the
+    /// workers' order.
     pub fn new(workers: u16, settings: &Settings) -> io::Result<(Self, Vec<MailboxReceiver>)> {
         let pairs = (0..workers.max(1))
             .map(|_| mailbox(settings))
@@ -65,7 +66,7 @@ impl Hub {
 
     /// Number of workers.
     pub fn workers(&self) -> u16 {
-        // `new` made no more than that.
+        // `new` made no more than `u16::MAX`.
         self.mailboxes.len() as u16
     }
 
@@ -74,20 +75,19 @@ impl Hub {
         self.mailboxes.get(usize::from(worker.0))
     }
 
-    /// The worker that owns the connection which we open to `peer`. Keyed, since peers choose
-    /// their addresses.
+    /// The worker that opens the connection to `peer`. The hash is keyed, since peers choose their addresses.
     pub fn owner_of(&self, peer: &SocketAddr) -> WorkerId {
         WorkerId((self.hasher.hash_one(peer) % u64::from(self.workers())) as u16)
     }
 
-    /// The connections that peers opened to any of the workers.
+    /// The accepted connections of all workers.
     pub(crate) fn accepted(&self) -> &Arc<Accepted> {
         &self.accepted
     }
 
-    /// Which worker is to send a message that names no connection, or one that has gone: `own`'s
-    /// question. Where the peer has opened a connection from exactly that address, that one
-    /// (RFC 3261 §18), else the worker that opens one.
+    /// The worker that sends a message of `own`, if the message names no connection or one that is closed. If
+    /// the peer has opened a connection from exactly that address, that connection is returned with its
+    /// worker (RFC 3261 §18). Otherwise the worker is the one that opens a connection to the peer.
     pub(crate) fn route(&self, to: &Flow, own: WorkerId, reach: Reach) -> (WorkerId, Option<ConnId>) {
         let accepted = self.accepted.find(to.transport, to.remote);
         match accepted.filter(|id| reach == Reach::AllWorkers || id.worker == own) {
@@ -98,7 +98,8 @@ impl Hub {
 
     /// Notes whether a draining worker has nothing left to do. Returns whether that holds for all workers.
     ///
-    /// No worker may leave before all are done: others still receive messages for state that it holds.
+    /// No worker may leave before all are done: the others still receive messages for the state that it
+    /// holds.
     pub(crate) fn is_done(&self, worker: WorkerId, done: bool) -> bool {
         let Some(own) = self.done.is.get(usize::from(worker.0)) else {
             return done;
@@ -112,13 +113,13 @@ impl Hub {
         };
         let all = done && others + 1 == self.done.is.len();
         if all && is_news {
-            // The others may be asleep. One with a full mailbox is not.
+            // The other workers may be asleep. A worker with a full mailbox is not.
             self.order(&Control::Publish);
         }
         all
     }
 
-    /// Gives an order to all workers; how many took it.
+    /// Gives an order to all workers. Returns the number of workers whose mailbox took it.
     pub fn order(&self, control: &Control) -> usize {
         self.mailboxes
             .iter()
@@ -152,13 +153,14 @@ mod tests {
                 generation: 1,
             };
             assert_eq!(hub.route(&to, WorkerId(0), Reach::AllWorkers), opener);
-            // Worker 1's connection is found by 0, and by 1 itself.
+            // Worker 1's connection is found by worker 0, and by worker 1 itself.
             let found = (WorkerId(1), Some(conn(1)));
             hub.accepted().insert(to.transport, to.remote, conn(1));
             assert_eq!(hub.route(&to, WorkerId(0), Reach::AllWorkers), found);
             assert_eq!(hub.route(&to, WorkerId(1), Reach::AllWorkers), found);
             assert_eq!(hub.route(&to, WorkerId(1), Reach::Own), found);
-            // Before the message gets there the peer moves to worker 2: 1 does not send it after.
+            // Before the message arrives at worker 1, the peer moves to worker 2. Worker 1 does not send the
+            // message after it.
             hub.accepted().insert(to.transport, to.remote, conn(2));
             hub.accepted().remove(to.transport, to.remote, conn(1));
             assert_eq!(hub.route(&to, WorkerId(1), Reach::Own), opener);

@@ -1,4 +1,4 @@
-//! The addresses of this machine, by which the program expands wildcard listeners.
+//! The addresses of this machine, to which wildcard listeners are expanded.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +12,7 @@ pub struct InterfaceAddress {
     pub interface: String,
     /// The address. For an IPv6 link-local address see `scope_id`.
     pub address: IpAddr,
-    /// Interface index that an IPv6 link-local address needs beside it; 0: none.
+    /// Interface index that belongs to an IPv6 link-local address; 0 if none.
     pub scope_id: u32,
     /// Length of the network prefix, bits.
     pub prefix_len: u8,
@@ -45,7 +45,7 @@ pub fn addresses() -> io::Result<Vec<InterfaceAddress>> {
         .collect())
 }
 
-/// Ones in the mask; without one, the whole address.
+/// Number of ones in the mask; without a mask, the length of the whole address.
 fn prefix_len(address: IpAddr, mask: Option<IpAddr>) -> u8 {
     let bits = match mask.unwrap_or(match address {
         IpAddr::V4(_) => IpAddr::from([0xff; 4]),

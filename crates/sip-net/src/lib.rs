@@ -1,19 +1,19 @@
 //! Sockets in batches and the workers' event loop. Linux only.
 //!
-//! - [`udp`]: datagrams by `recvmmsg` and `sendmmsg`, ICMP errors with what they are about.
+//! - [`udp`]: datagrams by `recvmmsg` and `sendmmsg`, and ICMP errors with the datagrams that caused them.
 //! - [`tcp`]: connections, framed into messages.
 //! - [`epoll`], [`clock`]: waiting, and the one reading of the clocks in each turn.
-//! - [`mailbox`], [`hub`]: what other threads give to a worker.
+//! - [`mailbox`], [`hub`]: messages, results and orders from other threads to a worker.
 //! - [`tls`]: TLS as values that are fed with bytes; certificates, tickets, peers' names.
-//! - [`accepted`]: which worker holds the connection that a peer opened.
-//! - [`bind`], [`interfaces`]: making all sockets before any thread starts.
+//! - [`accepted`]: the worker of each accepted connection.
+//! - [`bind`], [`interfaces`]: binding of all sockets before any thread starts.
 //! - [`worker`]: the loop.
-//! - [`cpu`]: what the workers' CPU time goes into.
+//! - [`cpu`]: the workers' CPU time by component.
 //! - [`memory`]: the allocator.
-//! - [`settings`], [`counters`]: every bound, and what is counted.
+//! - [`settings`], [`counters`]: every bound, and every count.
 //!
-//! All `unsafe` code is in the private module `sys`. What workers share is modelled in
-//! `crates/loom-models`.
+//! All `unsafe` code is in the private module `sys`. `crates/loom-models` has models of the state that
+//! workers share.
 #![warn(missing_docs)]
 
 pub mod accepted;

@@ -1,18 +1,18 @@
-//! The mailbox of a worker: what other threads send it. That is messages for state that it holds, messages to
-//! send on connections that it owns, results of back-ends, and orders of the program.
+//! The mailbox of a worker, for whatever other threads send it: messages for state that it holds, messages to
+//! send on its connections, results of back-ends, and orders of the program.
 //!
-//! Messages travel in [`Block`]s: a sender collects a turn's messages for one receiver (their
-//! bytes are copied once, into the block) and posts the block at the end of the turn, which costs
-//! one lock; the receiver takes all blocks at once and gives emptied ones back to the senders. No
-//! memory is allocated once blocks have grown to their usual size.
+//! Messages travel in [`Block`]s. A sender collects a turn's messages for one receiver; their bytes are
+//! copied once, into the block. The sender posts the block at the end of the turn, which costs one lock. The
+//! receiver takes all blocks at once and returns emptied ones to the senders. No memory is allocated once
+//! blocks have grown to their usual size.
 //!
-//! The receiver is woken by its eventfd only when it sleeps. No wake-up is lost: a sender first
-//! sets `pending`, then swaps `sleeping`; the receiver first swaps `sleeping`, then looks at
-//! `pending`. All that touches `sleeping` swaps, never only stores: so each reads the one before it,
-//! and sees what that thread did until then. Of a sender and the receiver one comes first: either the
-//! sender finds the receiver asleep, or the receiver sees `pending`. `models::mailbox` tries all orders.
+//! The receiver is woken by its eventfd only if it sleeps. No wake-up is lost: a sender first sets `pending`,
+//! then swaps `sleeping`; the receiver first swaps `sleeping`, then reads `pending`. Every access to
+//! `sleeping` is a swap, never only a store, so each reads the swap before it and sees what that thread did
+//! until then. Of a sender and the receiver one comes first: either the sender finds the receiver asleep, or
+//! the receiver sees `pending`. `models::mailbox` tries all orders.
 //!
-//! At a bound the sender gets back what it wanted to post, and decides.
+//! If a bound is reached, the sender keeps its message and decides what to do.
 
 use std::io;
 use std::mem;
@@ -30,46 +30,46 @@ use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::waker::Waker;
 
-/// What is to be done with a message in a [`Block`].
+/// The work to be done with a message in a [`Block`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// Received on the flow by another worker; its state lives at the receiver.
+    /// A message received on the flow by another worker; the receiver holds its state.
     Handle,
-    /// To be sent to the flow, on a connection that the receiver owns or should open. Should that
-    /// fail, `origin` wants to know.
+    /// A message to be sent to the flow, on a connection that the receiver owns or opens. If sending fails,
+    /// the message returns to `origin`.
     Send {
         /// The worker of the endpoint that made the message.
         origin: WorkerId,
-        /// Which connections will do.
+        /// Which connections may carry the message.
         way: ConnectionPolicy,
     },
-    /// Sent to the flow for the receiver's endpoint, and not delivered.
+    /// A message of the receiver's endpoint to the flow, which was not delivered.
     Undelivered,
     /// No message: the connection of the flow, on which messages had come, is closed.
     Closed,
 }
 
 impl Task {
-    /// A message that was to be sent, on its way back to `origin`.
+    /// A message to be sent, on its way back to `origin`.
     pub fn lost(origin: WorkerId) -> Self {
         let way = ConnectionPolicy::default();
         Self::Send { origin, way }
     }
 }
 
-/// Which connections will do for a message.
+/// Which connections may carry a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionPolicy {
     /// See [`Transmit::peer`].
     pub peer: Option<PeerName>,
     /// See [`Transmit::pinned`].
     pub pinned: bool,
-    /// The connection was found by the peer's address; the core has not named it.
+    /// Whether the connection was found by the peer's address, not named by the core.
     pub found: bool,
 }
 
 impl ConnectionPolicy {
-    /// As the core wants it.
+    /// The policy that the core asks for.
     pub fn of(item: &Transmit) -> Self {
         Self {
             peer: item.peer.clone(),
@@ -82,7 +82,7 @@ impl ConnectionPolicy {
 /// One message of a [`Block`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What is to be done.
+    /// The work to be done.
     pub task: Task,
     /// Where the message came from, or where it is to go.
     pub flow: Flow,
@@ -96,7 +96,7 @@ pub struct Block {
     entries: Vec<Entry>,
 }
 
-/// A block that grew beyond this is not kept for reuse.
+/// Bytes beyond which a block is not kept for reuse.
 const KEPT_BLOCK_BYTES: usize = 256 << 10;
 
 /// Emptied blocks kept for reuse in one mailbox.
@@ -126,17 +126,17 @@ impl Block {
         self.entries.len()
     }
 
-    /// Bytes of all of them.
+    /// Bytes of all messages.
     pub fn bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether it holds no message.
+    /// Whether the block holds no message.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Forgets all messages, keeps the memory unless it is unusually large.
+    /// Removes all messages. The memory is kept unless it is unusually large.
     pub fn clear(&mut self) {
         self.entries.clear();
         if self.bytes.capacity() > KEPT_BLOCK_BYTES {
@@ -150,14 +150,14 @@ impl Block {
 /// An order of the program to a worker.
 #[derive(Clone, Debug)]
 pub enum Control {
-    /// Take this configuration. Its listeners must be those that the sockets were bound for.
+    /// Use this configuration from now on. Its listeners must be those for which the sockets were bound.
     Reconfigure(Arc<Config>),
-    /// Use these source lists from now on; close the connections that banned sources have opened.
+    /// Use these source lists from now on; close the accepted connections of banned sources.
     SourceLists(Arc<SourceLists>),
-    /// Refuse new work, finish what is under way, then return together with all other workers; at the latest
+    /// Refuse new work and finish what is under way. Return together with all other workers, at the latest
     /// after this many milliseconds. All workers must get this order.
     Drain {
-        /// Milliseconds.
+        /// Longest time to finish, milliseconds.
         deadline_ms: u32,
     },
     /// Return after this turn.
@@ -182,7 +182,7 @@ pub enum Item {
     Control(Control),
 }
 
-/// The receiver has gone, or no more fits.
+/// The error of a post: the receiver is gone, or the mailbox is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused;
 
@@ -208,7 +208,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// After something was queued and the lock given back.
+    /// Wakes the receiver if it sleeps. To be called after queueing, with the lock released.
     fn notify(&self) {
         self.pending.store(true, Ordering::SeqCst);
         if self.sleeping.swap(false, Ordering::SeqCst) {
@@ -236,14 +236,14 @@ pub fn mailbox(settings: &Settings) -> io::Result<(MailboxSender, MailboxReceive
     ))
 }
 
-/// The sending end; any number of threads have one.
+/// The sending end; any number of threads may hold one.
 #[derive(Clone, Debug)]
 pub struct MailboxSender {
     shared: Arc<Shared>,
 }
 
 impl MailboxSender {
-    /// Posts one item; it comes back where it does not fit or the worker has gone.
+    /// Posts one item. Returns it as the error if it does not fit or the worker is gone.
     pub fn post(&self, item: Item) -> Result<(), Item> {
         {
             let mut queue = self.shared.queue.lock();
@@ -256,7 +256,7 @@ impl MailboxSender {
         Ok(())
     }
 
-    /// Posts items in their order for the price of one lock; what does not fit stays in `items`.
+    /// Posts items in their order for the price of one lock. Items that do not fit stay in `items`.
     pub fn post_all(&self, items: &mut Vec<Item>) -> Result<(), Refused> {
         if items.is_empty() {
             return Ok(());
@@ -277,7 +277,7 @@ impl MailboxSender {
         if items.is_empty() { Ok(()) } else { Err(Refused) }
     }
 
-    /// Posts a block, whole or not at all; afterwards `block` is an empty one.
+    /// Posts a block, whole or not at all. If posted, `block` is empty afterwards.
     pub fn post_block(&self, block: &mut Block) -> Result<(), Refused> {
         if block.is_empty() {
             return Ok(());
@@ -297,7 +297,7 @@ impl MailboxSender {
         Ok(())
     }
 
-    /// Items, blocks and messages that wait, for models.
+    /// Numbers of waiting items, blocks and messages, for models.
     #[cfg(all(loom, test))]
     pub(crate) fn queued(&self) -> (usize, usize, usize) {
         let queue = self.shared.queue.lock();
@@ -305,29 +305,29 @@ impl MailboxSender {
     }
 }
 
-/// What the receiver took; give it to the next [`MailboxReceiver::take`] for reuse.
+/// The contents that the receiver took. Pass it to the next [`MailboxReceiver::take`] for reuse.
 #[derive(Debug, Default)]
 pub struct Inbox {
-    /// Answers and orders.
+    /// Results and orders.
     pub items: Vec<Item>,
     /// Messages.
     pub blocks: Vec<Block>,
 }
 
-/// The receiving end, of one worker.
+/// The receiving end of a mailbox, held by one worker.
 #[derive(Debug)]
 pub struct MailboxReceiver {
     shared: Arc<Shared>,
 }
 
 impl MailboxReceiver {
-    /// What the worker adds to its epoll instance.
+    /// The waker that the worker adds to its epoll instance.
     pub fn waker(&self) -> &Waker {
         &self.shared.waker
     }
 
-    /// Replaces the contents of `inbox` by all that waits; whether there was anything. Costs one
-    /// atomic load when nothing waits.
+    /// Replaces the contents of `inbox` by all that waits. Returns whether there was anything. Costs one
+    /// atomic load if nothing waits.
     pub fn take(&self, inbox: &mut Inbox) -> bool {
         inbox.items.clear();
         for block in &mut inbox.blocks {
@@ -337,7 +337,7 @@ impl MailboxReceiver {
             return false;
         }
         let mut queue = self.shared.queue.lock();
-        // Before looking: what is queued after this lock is given back sets it again.
+        // Cleared before reading the queue: what is queued after this lock is released sets the flag again.
         self.shared.pending.store(false, Ordering::SeqCst);
         let room = KEPT_BLOCKS
             .saturating_sub(queue.spare.len())
@@ -350,8 +350,8 @@ impl MailboxReceiver {
         !inbox.items.is_empty() || !inbox.blocks.is_empty()
     }
 
-    /// To be called before waiting: from now on senders wake. `false`: something waits already,
-    /// so do not sleep.
+    /// Announces a wait: from now on senders wake. Returns `false` if something waits already, so that the
+    /// worker must not sleep.
     pub fn prepare_sleep(&self) -> bool {
         self.shared.sleeping.swap(true, Ordering::SeqCst);
         if self.shared.pending.load(Ordering::SeqCst) {
@@ -361,7 +361,7 @@ impl MailboxReceiver {
         true
     }
 
-    /// To be called after waiting: from now on senders need not wake.
+    /// Ends a wait: from now on senders need not wake.
     pub fn awake(&self) {
         self.shared.sleeping.swap(false, Ordering::SeqCst);
     }
@@ -487,7 +487,7 @@ mod tests {
         assert_eq!(sender.post_block(&mut block), Err(Refused));
     }
 
-    /// The receiver sleeps without end whenever it may: a lost wake-up hangs this test.
+    /// The receiver sleeps without end whenever it may: a lost wake-up would hang this test.
     #[test]
     fn no_wake_up_is_lost() {
         const SENDERS: u32 = 3;

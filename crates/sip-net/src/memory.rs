@@ -1,8 +1,8 @@
-//! The allocator, and giving memory back to the system after a busy time.
+//! The allocator, and the return of memory to the system after a busy time.
 //!
-//! What finished transactions held is freed, but the allocator's pages belong to the thread that used
-//! them, and it looks for empty ones only when it needs more. A worker that had much to do and now has
-//! nothing would keep them: 63 MiB after 12,000 calls/s.
+//! The memory of finished transactions is freed, but the allocator's pages belong to the thread that used
+//! them. The thread looks for empty pages only when it needs more. A worker that was busy and now has nothing
+//! to do would keep its pages: 63 MiB after 12,000 calls/s.
 
 use sip_core::event::Gauges;
 
@@ -11,19 +11,19 @@ use crate::sys;
 /// The allocator for the program: `#[global_allocator] static ALLOCATOR: Allocator = Allocator;`.
 pub use mimalloc::MiMalloc as Allocator;
 
-/// Transactions that make a peak.
+/// Number of transactions from which on a peak counts.
 const WORTH: u64 = 10_000;
-/// The peak is over when so many times fewer are left.
+/// Ratio of the peak to the transactions left at which the peak is over.
 const FEWER: u64 = 16;
 
-/// Watches what a worker holds.
+/// Finds the end of a peak in the number of a worker's transactions.
 #[derive(Debug, Default)]
 pub(crate) struct Peak {
     most: u64,
 }
 
 impl Peak {
-    /// Takes what is held now, and gives memory back where a busy time has just ended.
+    /// Notes the present number of transactions, and returns memory to the system if a peak has just ended.
     pub(crate) fn note(&mut self, gauges: &Gauges) {
         if self.has_ended(gauges.server_transactions + gauges.client_transactions) {
             sys::collect_memory();

@@ -1,78 +1,78 @@
-//! Every bound and time-out of the sockets and the workers' loop, in one place. What happens at
-//! each is said beside it and counted in [`crate::counters::NetCounters`].
+//! Every bound and time-out of the sockets and the workers' loop, in one place. The comment of each says what
+//! happens there; [`crate::counters::NetCounters`] counts it.
 
 /// Bounds and time-outs. Each worker has its own share: nothing here is a total over workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Datagrams taken from, or given to, the kernel in one system call.
+    /// Datagrams received or sent in one system call.
     pub udp_batch: usize,
-    /// Receive buffer asked for each datagram socket, bytes. Default buffers overflow at stalls
-    /// of a few milliseconds; the kernel then drops, which it counts and we report.
+    /// Receive buffer requested for each datagram socket, bytes. Default buffers overflow at stalls of a few
+    /// milliseconds; the kernel then drops datagrams, which it counts and we report.
     pub udp_receive_buffer: usize,
-    /// Send buffer asked for each datagram socket, bytes.
+    /// Send buffer requested for each datagram socket, bytes.
     pub udp_send_buffer: usize,
-    /// Bytes of datagrams that wait, for each socket, while its send buffer is full; more are
-    /// dropped, as a network would.
+    /// Bytes of datagrams that wait for each socket while its send buffer is full. Datagrams beyond it are
+    /// dropped, as a network would drop them.
     pub udp_backlog_bytes: usize,
-    /// Refuse to start where another process listens on the same address, even if it shares it.
+    /// Refuse to start if another process listens on the same address, even if it shares the address.
     pub exclusive: bool,
-    /// Open connections; one more from a peer is closed at once, one more from us not opened. Of 16
-    /// one, and at least one of several, is kept for those that we open, and half for those that peers
-    /// open. Where there are too many, those that wait for nothing but the peer's end go first.
+    /// Most open connections. Beyond it, a connection from a peer is closed at once, and one from us is not
+    /// opened. Of 16 places one (at least one of several) is kept for connections that we open, and half for
+    /// those that peers open. If there are too many, connections that only wait for the peer's end are closed
+    /// first.
     pub connections: usize,
     /// Connections accepted from one listener in one turn; the rest wait in the kernel.
     pub accepts_per_turn: usize,
-    /// Connections that the kernel keeps waiting for us, for each listener.
+    /// Connections that the kernel keeps waiting to be accepted, for each listener.
     pub accept_backlog: i32,
-    /// Connections from one address, or opened to it, those for one call alone apart (of IPv6, one network
-    /// of 64 bits); one more is closed at once, or not opened. 0: any number.
+    /// Most connections with one address (of IPv6, one network of 64 bits), opened by either end; those for
+    /// one call alone do not count. Beyond it, a connection is closed at once, or not opened. 0: any number.
     pub connections_per_address: usize,
-    /// Steps of TLS handshakes in one turn; what comes beyond waits its turn, in order, while
-    /// established connections are served.
+    /// Steps of TLS handshakes in one turn. Further steps wait, in order, while established connections are
+    /// served.
     pub handshakes_per_turn: usize,
     /// Bytes read from one connection in one turn; the rest waits in the kernel.
     pub read_bytes: usize,
     /// Messages taken from connections in one turn; the rest waits in the kernel.
     pub stream_messages_per_turn: usize,
-    /// Bytes that wait for one slow reader; at the bound its connection is cut.
+    /// Bytes that wait for one slow reader. At the bound its connection is closed.
     pub write_queue_bytes: usize,
-    /// Unsent bytes for a peer that has connected to us, beyond which nothing is read from it until it reads.
-    /// A client that does not take its responses may send no more requests.
+    /// Unsent bytes for a peer that has connected to us, beyond which nothing is read from this peer until it
+    /// reads. A client that does not read its responses may send no more requests.
     pub pause_reading_bytes: usize,
-    /// Bytes of memory that all connections together take for what is unsent or incomplete. Beyond it,
-    /// those that hold the most are cut, unless their peers take something at that moment; those that
+    /// Bytes of memory that all connections together take for unsent and incomplete messages. Beyond it,
+    /// those that hold the most are closed, unless their sockets take bytes at that moment. Connections that
     /// we opened come last.
     pub stream_bytes: usize,
-    /// Milliseconds until a connection that we open must stand.
+    /// Milliseconds within which a connection that we open must be established.
     pub connect_timeout_ms: u32,
     /// Milliseconds within which the handshakes of TLS and WebSocket must be done.
     pub handshake_timeout_ms: u32,
-    /// Milliseconds within which a peer that has connected must have sent a whole message. 0: any
-    /// time.
+    /// Milliseconds within which a peer that has connected must have sent a whole message. 0: no limit.
     pub first_message_timeout_ms: u32,
     /// Milliseconds within which a message that has begun to arrive must be complete.
     pub message_timeout_ms: u32,
-    /// Milliseconds within which a reader must take at least something of what waits for it, and its
-    /// system acknowledge what was sent.
+    /// Milliseconds within which a reader must read at least some of the waiting bytes, and its system must
+    /// acknowledge the sent ones.
     pub write_timeout_ms: u32,
-    /// Milliseconds within which the system of a peer to which we have connected must acknowledge what
-    /// was sent, if that is less. After three times as long a silence it is asked whether it is there.
+    /// Milliseconds within which the system of a peer to which we have connected must acknowledge sent bytes,
+    /// if that is less. After three times as long without traffic, keep-alives probe the peer.
     pub peer_timeout_ms: u32,
     /// Milliseconds after which a connection without traffic is closed. Keep-alives are traffic
     /// (RFC 5626 §3.5.1: clients send them every 2 minutes or less).
     pub idle_timeout_ms: u32,
-    /// The same for connections that serve one call alone.
+    /// Milliseconds after which a connection for one call alone is closed, if it is without traffic.
     pub per_call_idle_ms: u32,
-    /// Milliseconds without traffic after which a WebSocket gets a ping; after as many more without
-    /// anything, it is closed. 0: no pings.
+    /// Milliseconds without traffic after which a WebSocket gets a ping. After as many more without traffic,
+    /// the WebSocket is closed. 0: no pings.
     pub ws_ping_ms: u32,
-    /// Milliseconds that a connection which we close may take to end in order.
+    /// Milliseconds within which a connection that we close must end in order.
     pub close_timeout_ms: u32,
-    /// Messages that wait in a worker's mailbox; more are refused to their sender.
+    /// Messages that wait in a worker's mailbox. Further ones are refused to their sender.
     pub mailbox_messages: usize,
-    /// Bytes of those messages.
+    /// Bytes of the messages that wait in a worker's mailbox.
     pub mailbox_bytes: usize,
-    /// Answers and orders that wait in a worker's mailbox; more are refused to their sender.
+    /// Results and orders that wait in a worker's mailbox. Further ones are refused to their sender.
     pub mailbox_items: usize,
     /// Milliseconds between two publications of a busy worker's counters.
     pub publish_interval_ms: u32,

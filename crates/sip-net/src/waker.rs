@@ -1,4 +1,4 @@
-//! How other threads wake a worker that waits: an eventfd.
+//! The eventfd by which other threads wake a waiting worker.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::sys;
 
-/// Wakes a thread that waits on an [`crate::epoll::Epoll`] which the waker was added to.
+/// Wakes a thread that waits on the [`crate::epoll::Epoll`] to which the waker was added.
 #[derive(Clone, Debug)]
 pub struct Waker {
     fd: Arc<std::fs::File>,
@@ -22,13 +22,13 @@ impl Waker {
 
     /// Makes the waiting thread return, now or at its next wait.
     pub fn wake(&self) {
-        // It fails only when the counter is full, and then the thread is being woken already.
+        // Writing fails only if the counter is full, and then the thread is being woken already.
         let _ = io::Write::write(&mut &*self.fd, &1u64.to_ne_bytes());
     }
 
-    /// Takes the waking back, so that the next wait waits.
+    /// Clears the wake-up, so that the next wait waits.
     pub fn reset(&self) {
-        // It fails only when there is nothing to take back.
+        // Reading fails only if there is no wake-up to clear.
         let _ = io::Read::read(&mut &*self.fd, &mut [0; 8]);
     }
 }

@@ -1,7 +1,7 @@
-//! Control messages (`cmsg(3)`), read without leaving the bytes that the kernel wrote.
+//! Control messages (`cmsg(3)`), read within the bounds of the bytes that the kernel wrote.
 //!
-//! The C library's macros follow the lengths that they find. These come from the kernel and are
-//! right, but to rely on that costs more words than not to.
+//! The C library's macros follow the lengths that they find. These come from the kernel and are right. But
+//! code that relies on them needs a longer safety argument than code that checks them.
 
 use std::mem::offset_of;
 use std::ptr;
@@ -11,7 +11,7 @@ use std::ptr;
 pub(super) struct ControlMessages<'a>(&'a [u8]);
 
 impl<'a> ControlMessages<'a> {
-    /// `bytes` as the kernel filled them: `msg_controllen` bytes at `msg_control`.
+    /// The messages in `bytes` as the kernel filled them: `msg_controllen` bytes at `msg_control`.
     pub(super) fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
@@ -46,7 +46,7 @@ pub(super) unsafe fn read<T: Copy>(bytes: &[u8]) -> Option<T> {
     Some(unsafe { ptr::read_unaligned(bytes.as_ptr().cast()) })
 }
 
-// What `next` takes for the place of the data is behind the header's last field.
+// `next` looks for the data behind the header's last field.
 const _: () =
     assert!(offset_of!(libc::cmsghdr, cmsg_type) + size_of::<libc::c_int>() <= size_of::<libc::cmsghdr>());
 
@@ -55,8 +55,8 @@ pub(super) mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A control message as the kernel writes it, of which the header says that it is `claims` bytes
-    /// long with its header; `None`: as long as it is.
+    /// A control message as the kernel writes it. Its header says that it is `claims` bytes long, header
+    /// included; `None`: its true length.
     pub(in crate::sys) fn message(level: i32, kind: i32, data: &[u8], claims: Option<usize>) -> Vec<u8> {
         let header = size_of::<libc::cmsghdr>();
         let len = claims.unwrap_or(header + data.len());
@@ -83,7 +83,7 @@ pub(super) mod tests {
         bytes
     }
 
-    /// From memory that ends where the bytes do, so that the address sanitizer sees one more being read.
+    /// Walks memory that ends where the bytes do, so that the address sanitizer notices a read beyond them.
     fn walk(bytes: &[u8]) -> Vec<(i32, i32, Vec<u8>)> {
         let exact: Box<[u8]> = bytes.into();
         ControlMessages::new(&exact)
@@ -103,7 +103,7 @@ pub(super) mod tests {
         .concat();
         let expected = [(1, 2, b"abc".to_vec()), (3, 4, vec![]), (5, 6, vec![7; 17])];
         assert_eq!(walk(&bytes), expected);
-        // The kernel does not fill up the last one.
+        // The kernel does not pad the last message.
         assert_eq!(walk(&bytes[..2 * HEADER + 8 + HEADER + 17]), expected);
     }
 
@@ -135,7 +135,7 @@ pub(super) mod tests {
                 "{end}"
             );
         }
-        // Shorter than what is there: the rest of it is no message.
+        // A length shorter than the bytes present: the rest of them is no message.
         let second = message(3, 4, &[0; 8], Some(HEADER + 3));
         assert_eq!(walk(&second), [(3, 4, vec![0; 3])]);
     }

@@ -27,7 +27,7 @@ impl Events {
         self.count
     }
 
-    /// Whether there may be more than fitted.
+    /// Whether the list is full, so that there may be more events.
     pub(crate) fn is_full(&self) -> bool {
         self.count == self.list.len()
     }
@@ -48,7 +48,7 @@ pub(crate) fn epoll_create() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// `operation` is one of `EPOLL_CTL_*`; `flags` of `EPOLL*`.
+/// Adds, changes or removes a descriptor. `operation` is one of `EPOLL_CTL_*`; `flags` of `EPOLL*`.
 pub(crate) fn epoll_ctl(
     epoll: BorrowedFd<'_>,
     operation: libc::c_int,
@@ -73,7 +73,7 @@ struct KernelTimespec {
     nanoseconds: i64,
 }
 
-/// Whether `epoll_pwait2` (Linux 5.11) turned out not to be there, or a sandbox refuses it.
+/// Whether `epoll_pwait2` (Linux 5.11) was found missing, or refused by a sandbox.
 static NO_PWAIT2: AtomicBool = AtomicBool::new(false);
 
 /// Waits for events, at most `timeout_us` microseconds (`None`: without end). Rounded up to
@@ -118,7 +118,7 @@ pub(crate) fn epoll_wait(
         }
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
         Err(error) if precise && matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {
-            // The caller comes again at once and takes the other branch.
+            // The caller waits again at once, and takes the other branch.
             if NO_PWAIT2.swap(true, Ordering::Relaxed) {
                 Err(error)
             } else {
@@ -142,7 +142,8 @@ mod tests {
     use std::os::fd::AsFd;
     use std::time::Duration;
 
-    /// More is ready than there is room for: no event beyond the list, and none of an earlier wait.
+    /// If more is ready than the list has room for, no event is beyond the list and none is of an earlier
+    /// wait.
     #[test]
     fn events_stay_within_their_list() {
         let epoll = epoll_create().unwrap();

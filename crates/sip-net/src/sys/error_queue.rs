@@ -12,9 +12,9 @@ use crate::addr::RawAddr;
 /// One entry of a socket's error queue, without the datagram's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SocketError {
-    /// Where the datagram had gone.
+    /// Destination of the datagram.
     pub(crate) destination: Option<SocketAddr>,
-    /// `errno` that the kernel made of it.
+    /// `errno` to which the kernel mapped the error.
     pub(crate) errno: u32,
     /// `SO_EE_ORIGIN_*`.
     pub(crate) origin: u8,
@@ -28,14 +28,14 @@ pub(crate) struct SocketError {
 #[repr(C, align(8))]
 struct Control([u8; 256]);
 
-/// Buffers to read error queues with.
+/// Buffers for reading error queues.
 pub(crate) struct ErrorQueue {
     bytes: Box<[u8]>,
     control: Box<Control>,
 }
 
 impl ErrorQueue {
-    /// Room for `capacity` bytes of the datagram; an ICMP error quotes no more than its own
+    /// Buffers with room for `capacity` bytes of the datagram. An ICMP error quotes no more than its own
     /// packet holds (576 bytes on IPv4, 1,280 on IPv6).
     pub(crate) fn new(capacity: usize) -> Self {
         Self {
@@ -44,8 +44,8 @@ impl ErrorQueue {
         }
     }
 
-    /// Takes the oldest entry off the socket's error queue, with what it quotes of the datagram.
-    /// `None`: the queue is empty.
+    /// Takes the oldest entry off the socket's error queue, with the quoted bytes of the datagram. `None` if
+    /// the queue is empty.
     pub(crate) fn take(&mut self, socket: BorrowedFd<'_>) -> io::Result<Option<(SocketError, &[u8])>> {
         let mut name = RawAddr::EMPTY;
         let mut iovec = libc::iovec {
@@ -136,7 +136,7 @@ mod tests {
         );
         for (level, kind) in [v4, v6] {
             assert_eq!(found(&message(level, kind, &REFUSED, None)), refused);
-            // The address of the sender of the ICMP message comes behind it.
+            // The address of the ICMP message's sender follows the error.
             let long = [&REFUSED[..], &[0; 28]].concat();
             let other = message(libc::SOL_SOCKET, libc::SO_TIMESTAMP, &[9; 16], None);
             assert_eq!(
@@ -165,13 +165,13 @@ mod tests {
         for len in 0..REFUSED.len() {
             let short = message(ours.0, ours.1, &REFUSED[..len], None);
             assert_eq!(found(&short), None, "{len}");
-            // One that is whole may come later.
+            // A whole message may follow.
             let both = [short, message(ours.0, ours.1, &REFUSED, None)].concat();
             assert_eq!(found(&both), Some((111, 2, 3, 3)), "{len}");
         }
     }
 
-    /// With the kernel: a refused datagram is quoted, also where only part of it has room.
+    /// With the kernel: a refused datagram is quoted, even if only a part of it has room.
     #[test]
     fn a_refused_datagram_comes_back_with_what_has_room() {
         // A port that refuses datagrams: its socket stays open, but receives only from a peer that does not

@@ -12,7 +12,7 @@ use crate::addr::RawAddr;
 #[derive(Debug)]
 pub(crate) struct RawInterface {
     pub(crate) name: String,
-    /// The port is 0; an IPv6 link-local address carries its scope.
+    /// The address, with port 0; an IPv6 link-local address has its scope.
     pub(crate) address: SocketAddr,
     /// The network mask, as an address of the same family.
     pub(crate) mask: Option<IpAddr>,
@@ -53,6 +53,8 @@ pub(crate) fn interface_addresses() -> io::Result<Vec<RawInterface>> {
     Ok(found)
 }
 
+/// The internet address behind a pointer; `None` if it is null or of another family.
+///
 /// # Safety
 /// `address` is null, or points to a `sockaddr` as long as its family's.
 unsafe fn socket_address(address: *const libc::sockaddr) -> Option<SocketAddr> {
@@ -74,7 +76,7 @@ unsafe fn socket_address(address: *const libc::sockaddr) -> Option<SocketAddr> {
 mod tests {
     use super::*;
 
-    /// From memory that is exactly as long, at an address fit for a `sockaddr`.
+    /// Decodes from memory of exactly the address's length, aligned for a `sockaddr`.
     fn decoded(address: SocketAddr) -> Option<SocketAddr> {
         let mut raw = RawAddr::EMPTY;
         let len = raw.encode(address);
@@ -98,7 +100,7 @@ mod tests {
         // SAFETY: null is allowed.
         assert_eq!(unsafe { socket_address(ptr::null()) }, None);
         for family in [libc::AF_UNSPEC, libc::AF_UNIX, libc::AF_PACKET] {
-            // No more than the family: nothing behind it is read.
+            // Memory of the family alone: nothing behind it is read.
             let exact = Box::new(family as libc::sa_family_t);
             // SAFETY: of a family that is not ours only itself is read.
             assert_eq!(unsafe { socket_address((&raw const *exact).cast()) }, None);

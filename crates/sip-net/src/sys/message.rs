@@ -9,8 +9,8 @@ use std::ptr::{self, NonNull};
 use super::check;
 use crate::addr::RawAddr;
 
-/// Memory of one `T` per slot, reached by pointer only: the kernel's view of it (the pointers in
-/// `mmsghdr` and `iovec`) stays valid when the owner moves, which a `Box` would not promise.
+/// Memory of one `T` per slot, reached by pointer only. The kernel's view of it (the pointers in `mmsghdr`
+/// and `iovec`) stays valid when the owner moves, which a `Box` would not promise.
 struct Slots<T>(NonNull<[T]>);
 
 impl<T> Slots<T> {
@@ -35,17 +35,17 @@ impl<T> Drop for Slots<T> {
 /// One received datagram.
 #[derive(Debug)]
 pub(crate) struct RawDatagram<'a> {
-    /// `None`: not an internet address.
+    /// The sender; `None` if it has no internet address.
     pub(crate) source: Option<SocketAddr>,
-    /// Its first bytes.
+    /// The first bytes of the datagram.
     pub(crate) head: &'a [u8],
-    /// The bytes beyond those.
+    /// The bytes beyond `head`.
     pub(crate) tail: &'a [u8],
-    /// Whether it was longer still.
+    /// Whether the datagram was longer still.
     pub(crate) is_truncated: bool,
 }
 
-/// Slots for `recvmmsg`: each takes a datagram's first bytes in a small hot area. The rest, if any, goes to a
+/// Slots for `recvmmsg`. Each takes a datagram's first bytes in a small hot area. The rest, if any, goes to a
 /// large area, in which no page is touched until a datagram needs it.
 pub(crate) struct RecvSlots {
     headers: Slots<libc::mmsghdr>,
@@ -65,7 +65,7 @@ pub(crate) struct RecvSlots {
 unsafe impl Send for RecvSlots {}
 
 impl RecvSlots {
-    /// `slots` slots of `head_len + tail_len` bytes each; all at least 1.
+    /// Makes `slots` slots of `head_len + tail_len` bytes each; all at least 1.
     pub(crate) fn new(slots: usize, head_len: usize, tail_len: usize) -> Self {
         let (slots, head_len, tail_len) = (slots.max(1), head_len.max(1), tail_len.max(1));
         let names = Slots::new(vec![RawAddr::EMPTY; slots]);
@@ -113,7 +113,7 @@ impl RecvSlots {
         }
     }
 
-    /// Receives what is there, at most one datagram for each slot, without waiting.
+    /// Receives the waiting datagrams, at most one for each slot, without blocking.
     pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
         for slot in 0..self.filled {
             // SAFETY: `at` points to an initialised header that only this value reaches.
@@ -135,7 +135,7 @@ impl RecvSlots {
         Ok(self.filled)
     }
 
-    /// What slot `slot` received in the last call; `None` beyond the last.
+    /// The datagram in slot `slot` of the last call; `None` beyond the last.
     pub(crate) fn datagram(&self, slot: usize) -> Option<RawDatagram<'_>> {
         if slot >= self.filled {
             return None;
@@ -172,10 +172,10 @@ impl std::fmt::Debug for RecvSlots {
     }
 }
 
-/// Bytes of the longest message that is sent in a run: what fits every path without fragments. RFC 3261 §18.1.1
-/// sends what is longer by another transport.
+/// Bytes of the longest message sent in a run: one that fits every path without fragments. RFC 3261 §18.1.1
+/// sends longer ones by another transport.
 const RUN_MESSAGE: usize = 1300;
-/// Messages of a run, at most (`UDP_MAX_SEGMENTS` of older kernels), and their bytes: a datagram's.
+/// Most messages of a run (`UDP_MAX_SEGMENTS` of older kernels), and their most bytes: those of a datagram.
 const RUN_MESSAGES: usize = 64;
 const RUN_BYTES: usize = 60_000;
 /// Bytes of a control message with the length of each part of a run.
@@ -187,9 +187,9 @@ const CONTROL: usize = unsafe { libc::CMSG_SPACE(size_of::<u16>() as u32) } as u
 #[repr(C, align(8))]
 struct Control([u8; CONTROL]);
 
-/// What shares a slot of `sendmmsg`: messages to one address that are equally long, but for the last,
-/// which may be shorter. The kernel gets them as one, and cuts them apart where they are sent or, on
-/// loopback, received (UDP_SEGMENT, udp(7)).
+/// A run of messages in one slot of `sendmmsg`: all to one address and equally long, but for the last, which
+/// may be shorter. The kernel takes them as one. It cuts them apart when they are sent or, on loopback,
+/// received (UDP_SEGMENT, udp(7)).
 #[derive(Clone, Copy)]
 struct Run {
     to: SocketAddr,
@@ -210,7 +210,7 @@ impl Run {
         }
     }
 
-    /// Takes one more, if it fits.
+    /// Adds a message, if it fits. Returns whether it does.
     fn take(&mut self, to: SocketAddr, length: usize) -> bool {
         let fits = self.is_open
             && (1..=self.each).contains(&length)
@@ -226,7 +226,7 @@ impl Run {
     }
 }
 
-/// Whether the kernel knows runs; one that does not would send their bytes as one datagram.
+/// Whether the kernel supports runs. One that does not would send a run as one datagram.
 pub(crate) fn knows_runs(socket: BorrowedFd<'_>) -> bool {
     let mut value: libc::c_int = 0;
     let mut length = size_of::<libc::c_int>() as libc::socklen_t;
@@ -249,7 +249,7 @@ pub(crate) struct SendSlots {
     iovecs: Vec<libc::iovec>,
     names: Vec<RawAddr>,
     controls: Vec<Control>,
-    /// Of the last call, one for each header.
+    /// The runs of the last call, one for each header.
     runs: Vec<Run>,
 }
 
@@ -258,7 +258,7 @@ pub(crate) struct SendSlots {
 unsafe impl Send for SendSlots {}
 
 impl SendSlots {
-    /// Room for `slots` messages a call; at least 1.
+    /// Memory for `slots` messages a call; at least 1.
     pub(crate) fn new(slots: usize) -> Self {
         let slots = slots.max(1);
         // SAFETY: all-zero bytes are a valid `mmsghdr`: null pointers and zero lengths.
@@ -278,9 +278,9 @@ impl SendSlots {
         }
     }
 
-    /// Sends the first messages of `messages`, as many as there are slots, without waiting; `runs`:
-    /// equally long ones to one address together. Returns how many were sent, in order; an error is
-    /// about the first run of them ([`Self::first_run`]).
+    /// Sends the first messages of `messages`, as many as there are slots, without blocking. With `runs`,
+    /// equally long ones to one address are sent together. Returns how many were sent, in order. An error is
+    /// about their first run ([`Self::first_run`]).
     pub(crate) fn send<'a>(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -316,7 +316,7 @@ impl SendSlots {
         Ok(sent.map(|run| run.messages).sum())
     }
 
-    /// Messages of the first run of the last call.
+    /// Number of messages in the first run of the last call.
     pub(crate) fn first_run(&self) -> usize {
         self.runs.first().map_or(0, |run| run.messages)
     }
@@ -347,7 +347,7 @@ impl SendSlots {
     }
 }
 
-/// Writes the control message: how long each part is.
+/// Writes the control message with the length of each part.
 fn write_length(header: &libc::msghdr, each: u16) {
     // SAFETY: `msg_control` is a `Control` of `msg_controllen` bytes, aligned for a header and with room for
     // it and a `u16`, and there is no other reference to it.
@@ -382,8 +382,8 @@ mod tests {
         ([127, 0, 0, 1], port).into()
     }
 
-    /// Datagrams of each length around the two areas' ends, more of them than there are slots, into
-    /// slots that were filled by longer ones before and have moved since they were made.
+    /// Datagrams of each length around the two areas' ends, more of them than slots. The slots were filled by
+    /// longer datagrams before and have moved since they were made.
     #[test]
     fn each_slot_gives_its_own_datagram_at_every_length() {
         let [from, at] = [(), ()].map(|()| UdpSocket::bind(to(0)).unwrap());
@@ -436,7 +436,8 @@ mod tests {
         Slots::new(vec![0u8; 3]).at(3);
     }
 
-    /// Runs in every slot, then none in any: each header says what belongs to it, and nothing of before.
+    /// Runs in every slot, then in none: each header describes its own run, and nothing is left of earlier
+    /// ones.
     #[test]
     fn headers_say_what_belongs_to_each_run() {
         let mut slots = SendSlots::new(4);

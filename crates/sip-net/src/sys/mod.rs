@@ -1,5 +1,5 @@
-//! The system calls that no safe library offers in the form needed here: messages in batches,
-//! the socket error queue, epoll with microsecond time-outs, interface addresses.
+//! System calls that no safe library offers in the form needed here: messages in batches, the socket error
+//! queue, epoll with microsecond time-outs, interface addresses.
 //!
 //! All `unsafe` code of the workspace is in this module. Each function is safe to call: it owns
 //! or borrows every buffer that the kernel writes to, and passes that buffer's own length.
@@ -55,7 +55,7 @@ pub(crate) fn set_option(
     .map(|_| ())
 }
 
-/// The next connection that waits at a listening socket, made non-blocking in the same call.
+/// The next waiting connection of a listening socket, made non-blocking in the same call.
 pub(crate) fn accept(listener: BorrowedFd<'_>) -> io::Result<(OwnedFd, SocketAddr)> {
     // SAFETY: the kernel writes an address of at most the length that `try_init` passes, where it passes it;
     // on success the descriptor has no other owner.
@@ -71,8 +71,9 @@ pub(crate) fn accept(listener: BorrowedFd<'_>) -> io::Result<(OwnedFd, SocketAdd
     Ok((socket, address))
 }
 
-/// Gives the sockets that share an address with `socket` a classic BPF program (`SO_ATTACH_REUSEPORT_CBPF`,
-/// since Linux 4.5). Its result is the index of the socket that gets a datagram, in the order of binding.
+/// Attaches a classic BPF program to the sockets that share an address with `socket`
+/// (`SO_ATTACH_REUSEPORT_CBPF`, since Linux 4.5). Its result is the index, in the order of binding, of the
+/// socket that gets a datagram.
 pub(crate) fn attach_reuseport_program(
     socket: BorrowedFd<'_>,
     program: &[libc::sock_filter],
@@ -116,7 +117,7 @@ pub(crate) fn receive_drops(socket: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(values[DROPS])
 }
 
-/// Raises the number of files that this process may open as far as it may by itself; the number.
+/// Raises the limit on this process's open files as far as the process may. Returns the new limit.
 pub(crate) fn raise_open_files() -> io::Result<u64> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -130,7 +131,7 @@ pub(crate) fn raise_open_files() -> io::Result<u64> {
     Ok(limit.rlim_cur as _)
 }
 
-/// Has the allocator look for pages that this thread no longer uses, and give them back to the system.
+/// Makes the allocator return pages that this thread no longer uses to the system.
 pub(crate) fn collect_memory() {
     // SAFETY: it takes no pointer, and concerns the calling thread's pages that hold nothing.
     unsafe { libmimalloc_sys::mi_collect(true) };

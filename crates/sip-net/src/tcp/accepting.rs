@@ -16,12 +16,12 @@ use super::service::is_secure;
 use super::streams::Streams;
 use crate::counters::NetCounters;
 
-/// Of so many places one is kept for connections that we open.
+/// Divisor for the places kept for connections that we open: one of this many is kept.
 const KEPT_SHARE: usize = 16;
 
 impl Streams {
-    /// Accepts what waits at listener `index` (of those given to [`Streams::new`]), up to the
-    /// bound of one turn. An error is the listener's: the next connection will fare no better.
+    /// Accepts the waiting connections of listener `index` (of those given to [`Streams::new`]), up to the
+    /// bound of one turn. An error concerns the listener: the next connection would meet it too.
     pub fn accept(&mut self, index: usize, now_ms: u64, counters: &mut NetCounters) -> io::Result<()> {
         for _ in 0..self.settings.accepts_per_turn {
             let Some(listener) = self.listeners.get(index) else {
@@ -40,7 +40,7 @@ impl Streams {
                 }
                 Ok(None) => return Ok(()),
                 Err(error) => match error.raw_os_error() {
-                    // Errors of the connection that was accepted (accept(2)); there may be more.
+                    // Errors of the accepted connection (accept(2)); more connections may wait.
                     Some(
                         libc::ECONNABORTED
                         | libc::EINTR
@@ -56,7 +56,7 @@ impl Streams {
                     Some(libc::EMFILE | libc::ENFILE) => {
                         counters.tcp_refused_files += 1;
                         self.reserve = None;
-                        // Closed at once.
+                        // Accepted and closed at once.
                         drop(listener.accept());
                         self.reserve = std::fs::File::open("/dev/null").ok();
                     }
@@ -67,13 +67,14 @@ impl Streams {
         Ok(())
     }
 
-    /// Replaces the source lists, and closes the connections that newly banned sources have opened. Sources
-    /// that were banned before have none left, and are not looked for.
+    /// Replaces the source lists, and closes the accepted connections of newly banned sources. Sources that
+    /// were banned before have no connections left, so the search skips them.
     pub fn set_source_lists(&mut self, standing: &Arc<SourceLists>, counters: &mut NetCounters) {
         let before = mem::replace(&mut self.standing, Arc::clone(standing));
         let mut fresh = standing.banned.iter().filter(|s| !before.banned.contains(*s));
         let limit = self.settings.connections_per_address;
-        // Most have no connection, and of so many one look at each connection is enough.
+        // Most banned sources have no connection. If one has, a single pass over all connections finds the
+        // others too.
         if !fresh.any(|source| self.per_address.may_have(source.address(), limit)) {
             return;
         }
@@ -88,7 +89,8 @@ impl Streams {
         }
     }
 
-    /// The trust domain is never banned; but what of it has been learnt may come with the ban.
+    /// Whether `ip` is banned. An address of the trust domain never is, although the same update may list a
+    /// learnt address in both `banned` and `peers`.
     fn is_banned(&self, ip: IpAddr) -> bool {
         let source = Source::of(ip);
         self.standing.banned.contains(source) && !self.standing.peers.contains(source)
@@ -149,15 +151,15 @@ impl Streams {
         }
     }
 
-    /// Whether one more from a peer is too many: some places are kept for connections that we open,
-    /// or strangers could keep us from our next hops.
+    /// Whether the places for accepted connections are taken. Some places are kept for connections that we
+    /// open; otherwise strangers could keep us from our next hops.
     fn is_full_of_accepted(&self) -> bool {
         let all = self.settings.connections;
         let kept = if all > 1 { (all / KEPT_SHARE).max(1) } else { 0 };
         self.table.is_full() || self.accepted_count >= all - kept
     }
 
-    /// Notes that a connection which a peer opened has nothing left but to be closed by the peer.
+    /// Notes an accepted connection that only waits for the peer to close its end.
     pub(super) fn note_shut(&mut self, id: ConnId) {
         while self.shut.front().is_some_and(|id| !self.table.has(*id)) {
             self.shut.pop_front();
@@ -165,8 +167,8 @@ impl Streams {
         self.shut.push_back(id);
     }
 
-    /// Ends the connection that has waited longest for its peer to close it; whether there is one.
-    /// Nothing is lost but perhaps our last message, on the way to a peer that has not read it yet.
+    /// Ends the connection that has waited longest for its peer to close. Returns whether there was one. At
+    /// most our last message is lost, if the peer has not read it yet.
     pub(super) fn make_room(&mut self, counters: &mut NetCounters) -> bool {
         while let Some(id) = self.shut.pop_front() {
             if self.remove(id, counters).is_some() {

@@ -23,7 +23,8 @@ pub(super) struct PerAddress {
 }
 
 impl PerAddress {
-    /// Counts one more of `ip`, unless it has `limit` (0: any number) already. Whether it did.
+    /// Counts a connection of `ip`, unless `ip` has `limit` connections already (0: any number). Returns
+    /// whether it was counted.
     pub(super) fn add(&mut self, ip: IpAddr, limit: usize) -> bool {
         if limit == 0 {
             return true;
@@ -36,7 +37,7 @@ impl PerAddress {
         true
     }
 
-    /// Whether `ip` may have one more.
+    /// Whether `ip` may open another connection.
     pub(super) fn has_room(&self, ip: IpAddr, limit: usize) -> bool {
         limit == 0
             || self
@@ -45,12 +46,12 @@ impl PerAddress {
                 .is_none_or(|count| *count < limit)
     }
 
-    /// Whether `ip` may have one open. Always true if `limit` is 0: nothing is counted then.
+    /// Whether `ip` may have a connection open. Always true if `limit` is 0: nothing is counted then.
     pub(super) fn may_have(&self, ip: IpAddr, limit: usize) -> bool {
         limit == 0 || self.counts.contains_key(&Source::of(ip))
     }
 
-    /// One of `ip` has ended.
+    /// Uncounts a connection of `ip` that has ended.
     pub(super) fn remove(&mut self, ip: IpAddr) {
         if let Entry::Occupied(mut entry) = self.counts.entry(Source::of(ip)) {
             *entry.get_mut() = entry.get().saturating_sub(1);
@@ -61,39 +62,39 @@ impl PerAddress {
     }
 }
 
-/// Turns of TLS handshakes.
+/// The queues of TLS handshakes that wait for a step, and the budget of this turn.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     /// Steps left in this turn of the loop.
     left: usize,
-    /// Time left for them.
+    /// Nanoseconds left for handshakes in this turn of the loop.
     left_ns: u64,
-    /// Those that have our answer to their first flight.
+    /// Handshakes past their costly part: the peer's first flight was answered, or ours was sent.
     begun: VecDeque<ConnId>,
     fresh: VecDeque<ConnId>,
-    /// Steps given to those that have begun since one that has not had its turn.
+    /// Steps given to `begun` in a row while `fresh` had one waiting.
     in_a_row: u8,
 }
 
-/// Nanoseconds that handshakes may take in one turn of the loop; what has begun is ended. For as long
-/// other traffic waits.
+/// Nanoseconds for handshakes in one turn of the loop. A step that has begun is completed. Other traffic
+/// waits for this long.
 const TIME_NS: u64 = 250_000;
 
-/// Steps for those that have begun, for each step of another.
+/// Steps for handshakes that have begun, for each step of a fresh one.
 const BEGUN_IN_A_ROW: u8 = 3;
 
-/// Times that one which has begun waits before the others: more than its flight has records, each of
-/// which may come alone.
+/// Steps for which a handshake that has begun goes first. More than its flight has records, each of which may
+/// arrive alone.
 pub(super) const GOES_FIRST: u8 = 4;
 
 impl Turns {
-    /// A turn of the loop begins.
+    /// Begins a turn of the loop with this many steps.
     pub(super) fn begin(&mut self, steps: usize) {
         self.left = steps.max(1);
         self.left_ns = TIME_NS;
     }
 
-    /// A step has taken this long: that of an RSA key takes ten times as long as that of another.
+    /// Deducts the time of a step. A step with an RSA key takes ten times as long as one with another key.
     pub(super) fn spend(&mut self, ns: u64) {
         self.left_ns = self.left_ns.saturating_sub(ns);
         if self.left_ns == 0 {
@@ -108,7 +109,7 @@ impl Turns {
         taken
     }
 
-    /// One that has to wait; whether with those that have begun.
+    /// Queues a handshake: with those that have begun if `goes_first`, else with the fresh ones.
     pub(super) fn wait(&mut self, id: ConnId, goes_first: bool) {
         if goes_first {
             self.begun.push_back(id);
@@ -117,7 +118,7 @@ impl Turns {
         }
     }
 
-    /// The next of those that wait, if there is a step for it. The step is still to be taken.
+    /// The next waiting handshake, if a step is left for it. The caller then takes the step.
     pub(super) fn next(&mut self) -> Option<ConnId> {
         if self.left == 0 {
             return None;
@@ -131,7 +132,7 @@ impl Turns {
         self.begun.pop_front()
     }
 
-    /// How many wait; some of them may have ended.
+    /// Number of waiting handshakes. Some of their connections may have ended.
     pub(super) fn waiting(&self) -> usize {
         self.begun.len() + self.fresh.len()
     }
@@ -227,7 +228,7 @@ mod tests {
             per_address.remove(ip);
         }
         assert!(per_address.counts.is_empty(), "what has ended takes no room");
-        // One address of IPv4 by whatever way, and two of them behind a translator.
+        // One IPv4 address in two notations, and two addresses behind a translator.
         let [f, g, h] =
             ["::ffff:192.0.2.1", "64:ff9b::192.0.2.1", "64:ff9b::192.0.2.2"].map(|ip| ip.parse().unwrap());
         assert!(per_address.add(a, 1) && !per_address.add(f, 1) && !per_address.add(g, 1));

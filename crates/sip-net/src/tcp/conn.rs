@@ -1,4 +1,4 @@
-//! One connection: its socket, what has arrived of an unfinished message, what waits to be sent.
+//! One connection: its socket, the bytes of an unfinished message, and the queue of bytes to be sent.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -19,26 +19,26 @@ use super::wheel::NEVER;
 use crate::epoll::Interest;
 use crate::settings::Settings;
 
-/// What a connection is about.
+/// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// We open it; it does not stand yet.
+    /// Being opened by us; not yet connected.
     Connecting,
-    /// The handshakes of TLS and WebSocket. What is to be sent waits.
+    /// In the handshakes of TLS and WebSocket. Messages to be sent wait.
     Handshaking,
-    /// Messages go both ways.
+    /// Open: messages go both ways.
     Open,
-    /// We send what is queued, then end.
+    /// Ending: the queue is still being sent.
     Flushing,
-    /// All of that is written; what the protocols below say last is being written.
+    /// The queue is written; the closing words of WebSocket and TLS are being written.
     Parting,
-    /// Our end is shut; the peer's is awaited, and what it still sends is thrown away, because
+    /// Our direction is shut; the peer's is awaited. Bytes that still arrive are read and dropped, because
     /// closing a socket with unread bytes would reset the connection under our last message.
     Shut,
 }
 
-/// A connection. Kept small: there may be 100,000 that say nothing. Buffers exist only while
-/// they hold something.
+/// A connection. The struct is kept small: 100,000 connections may be silent. Buffers exist only while they
+/// hold something.
 #[derive(Debug)]
 pub(super) struct Conn {
     socket: TcpStream,
@@ -46,84 +46,85 @@ pub(super) struct Conn {
     pub(super) listener: ListenerId,
     pub(super) remote: SocketAddr,
     pub(super) state: State,
-    /// What the socket is registered for.
+    /// Events for which the socket is registered.
     pub(super) interest: Interest,
     decoder: Decoder,
     pub(super) tls: Option<Box<Secured>>,
     pub(super) out: Option<Box<OutQueue>>,
     /// What the peer has proved of its identity.
     proof: Proof,
-    /// In the list of those to be written at the end of the turn.
+    /// Listed for writing at the end of the turn.
     pub(super) is_dirty: bool,
-    /// Its handshake waits for its turn.
+    /// The handshake waits for its turn.
     pub(super) is_parked: bool,
-    /// A whole message has come.
+    /// A whole message has arrived.
     pub(super) has_spoken: bool,
-    /// Nothing has come since our last ping.
+    /// A ping was sent, and nothing has arrived since.
     pinged: bool,
-    /// What the protocols below say last.
+    /// The Close frame to be sent last.
     farewell: Option<Farewell>,
-    /// We opened it: what it is found by.
+    /// The key by which senders find the connection, if we opened it.
     pub(super) opened_to: Option<Box<Peer>>,
-    /// A copy of what was sent on a connection that we opened, until something comes back. In TLS 1.3 our
-    /// handshake is done before the peer has looked at our certificate: if it refuses that, it has read
-    /// nothing of what we took for sent. By TCP, a balancer without a server behind it accepts, and then
-    /// closes.
+    /// A copy of all messages sent on a connection that we opened, until the peer sends something. In TLS 1.3
+    /// our handshake is done before the peer has checked our certificate. If the peer refuses the
+    /// certificate, it has read nothing of what we took for sent. By TCP, a balancer without a server behind
+    /// it accepts, and then closes.
     unheard: Option<Box<OutQueue>>,
     /// Opened to deliver one response: ends after `per_call_idle_ms` unless the peer sends a message.
     is_for_response: bool,
-    /// The address by which the peer wants to be found on it, beside its own (RFC 5923).
+    /// A second address by which the peer wants this connection found (RFC 5923).
     pub(super) alias: Option<Box<SocketAddr>>,
-    /// When it came to be.
+    /// When the connection was made.
     began_ms: u64,
     /// When bytes last went either way.
     active_ms: u64,
-    /// When the present state, or the wait for the rest of a message, began.
+    /// When the present state began, or the wait for the rest of a message.
     since_ms: u64,
-    /// When what waits to be sent last shrank; meaningful while something waits.
+    /// When the queue last shrank; meaningful while the queue is not empty.
     pub(super) progress_ms: u64,
-    /// Tick of the wheel at which this connection is looked at.
+    /// Tick of the wheel at which this connection is examined.
     pub(super) placed: u64,
-    /// What it was last seen to hold.
+    /// Memory last noted for the connection.
     pub(super) holding: Holding,
 }
 
-/// Why a deadline has passed.
+/// Which deadline has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Overdue {
-    /// It did not come to stand.
+    /// The attempt to connect takes too long.
     Connect,
-    /// The handshake does not end.
+    /// The handshake takes too long.
     Handshake,
-    /// The peer does not take what we send.
+    /// The peer does not read what we send.
     Write,
-    /// A message has begun and does not end.
+    /// A message has begun and is not completed.
     Message,
-    /// The peer says nothing at all.
+    /// The peer has sent no message since it connected.
     Silent,
-    /// Nothing happens.
+    /// No traffic for the idle time.
     Idle,
-    /// Nothing happens, and a ping is due.
+    /// No traffic, and a ping is due.
     Ping,
-    /// What was sent is kept no longer for a peer that never answers.
+    /// The copy of sent messages is kept no longer for a peer that sends nothing.
     Unheard,
-    /// Its orderly end takes too long.
+    /// The orderly end takes too long.
     Close,
 }
 
-/// What a connection is made from.
+/// The parts of a new connection.
 pub(super) struct NewConnection {
     pub(super) socket: TcpStream,
     pub(super) flow: Flow,
     pub(super) decoder: Decoder,
     pub(super) tls: Option<Box<Secured>>,
-    /// We opened it.
+    /// The key of the connection, if we opened it.
     pub(super) opened_to: Option<Box<Peer>>,
-    /// For an answer.
+    /// Opened to deliver a response.
     pub(super) is_for_response: bool,
 }
 
-/// Bytes of messages of which a copy is kept until something comes back; of more, none is.
+/// Longest copy of sent messages that is kept until the peer sends something, bytes. If more is sent, no copy
+/// is kept.
 const UNHEARD: usize = 64 << 10;
 
 impl Conn {
@@ -175,7 +176,7 @@ impl Conn {
         }
     }
 
-    /// What messages from here carry.
+    /// The flow of messages that arrive here.
     pub(super) fn flow(&self, id: ConnId) -> Flow {
         Flow {
             transport: self.transport,
@@ -186,12 +187,12 @@ impl Conn {
         }
     }
 
-    /// Whether we opened it.
+    /// Whether we opened this connection.
     pub(super) fn is_outbound(&self) -> bool {
         self.opened_to.is_some()
     }
 
-    /// Whether messages can be given to it: it stands, or we open it.
+    /// Whether messages can be queued: the connection is open, or we are opening it.
     pub(super) fn takes_messages(&self) -> bool {
         match self.state {
             State::Connecting | State::Open => true,
@@ -201,17 +202,17 @@ impl Conn {
         }
     }
 
-    /// Whether a TLS handshake is under way, which costs more than all else.
+    /// Whether a TLS handshake is under way, the costliest part of a connection.
     pub(super) fn is_securing(&self) -> bool {
         self.state == State::Handshaking && self.tls.as_ref().is_some_and(|tls| tls.session.is_handshaking())
     }
 
-    /// Bytes that wait to be sent.
+    /// Bytes in the queue.
     pub(super) fn waiting(&self) -> usize {
         self.out.as_ref().map_or(0, |out| out.len())
     }
 
-    /// Memory that it takes beside its own: for what waits to be sent, and incomplete messages, and
+    /// Memory in bytes beyond the struct: the queue, the copy of sent messages, incomplete messages and
     /// records.
     pub(super) fn memory(&self) -> usize {
         let out = self.out.as_ref().map_or(0, |out| out.memory());
@@ -219,7 +220,7 @@ impl Conn {
         out + unheard + self.decoder.held_bytes() + self.tls.as_ref().map_or(0, |tls| tls.held_bytes())
     }
 
-    /// Notes what is to be sent, as long as that may be all for nothing.
+    /// Copies a message to be sent, as long as the peer has sent nothing.
     pub(super) fn remember(&mut self, to: Flow, origin: WorkerId, message: &[u8]) {
         if let Some(unheard) = &mut self.unheard {
             if unheard.len() + message.len() > UNHEARD {
@@ -230,7 +231,7 @@ impl Conn {
         }
     }
 
-    /// What was given to it, if nothing ever came back.
+    /// Takes the copy of all messages sent, if the peer never sent anything.
     pub(super) fn take_unheard(&mut self) -> Option<Box<OutQueue>> {
         self.unheard.take()
     }
@@ -250,7 +251,7 @@ impl Conn {
         self.active_ms = now_ms;
     }
 
-    /// Notes that something came.
+    /// Notes that something arrived.
     pub(super) fn heard(&mut self, now_ms: u64) {
         self.active_ms = now_ms;
         self.pinged = false;
@@ -261,9 +262,9 @@ impl Conn {
         self.since_ms = now_ms;
     }
 
-    /// What the socket is registered for while not all is written: a peer that does not read what it has asked
-    /// for is not heard either ([`Settings::pause_reading_bytes`]). Those to which we have connected are, or
-    /// two servers would wait for each other.
+    /// Events to register for while the queue is not empty. A peer that does not read the responses to its
+    /// requests is not read from either ([`Settings::pause_reading_bytes`]). Connections that we opened are
+    /// always read from, or two servers would wait for each other.
     pub(super) fn interest_while_unsent(&self, settings: &Settings) -> Interest {
         if self.waiting() > settings.pause_reading_bytes && !self.is_outbound() {
             Interest::Write
@@ -272,7 +273,7 @@ impl Conn {
         }
     }
 
-    /// The earliest time at which something must have happened, and what it means if not.
+    /// The earliest deadline, milliseconds, and what its passing means.
     pub(super) fn deadline(&self, settings: &Settings) -> (u64, Overdue) {
         let after = |start: u64, ms: u32| start + u64::from(ms);
         match self.state {
@@ -304,11 +305,11 @@ impl Conn {
                 earliest.min_by_time((after(self.progress_ms, settings.write_timeout_ms), Overdue::Write));
         }
         if self.unheard.is_some() {
-            // Nothing has come since it stands.
+            // Nothing has arrived since the connection was open.
             let ends = after(self.since_ms, settings.handshake_timeout_ms);
             earliest = earliest.min_by_time((ends, Overdue::Unheard));
         }
-        // Of those that are not heard nothing can be missing.
+        // Nothing can be missing while reading is paused.
         let is_heard = self.interest != Interest::Write;
         if is_heard && self.is_mid_message() {
             earliest = earliest.min_by_time((
@@ -329,7 +330,7 @@ impl Conn {
         earliest
     }
 
-    /// Reads what is there, at most as much as fits. 0: the peer sends no more.
+    /// Reads what has arrived, at most as much as fits. Returns 0 if the peer has shut its direction.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.socket.read(buffer) {
@@ -339,8 +340,8 @@ impl Conn {
         }
     }
 
-    /// Takes the bytes that were read, which are overwritten. Messages go to `deliver`. What the protocols
-    /// below reply is in the connection's records, or in the context's replies.
+    /// Handles the bytes that were read, and overwrites them. Messages go to `deliver`. Replies of TLS go to
+    /// the connection's records, those of WebSocket and keep-alives to the context's replies.
     ///
     /// Bytes that arrive together with the end of the handshake are handled after it: only then is the
     /// identity of the sender known.
@@ -403,13 +404,14 @@ impl Conn {
         taken
     }
 
-    /// Bytes of the queue that may still leave although the connection is about to end; none: all of
+    /// Bytes of the queue that may still leave although the connection is about to end; `None` for all of
     /// them.
     pub(super) fn last_bytes(&self) -> Option<usize> {
         let failed = self.tls.as_ref().filter(|tls| tls.session.has_ended());
         match failed {
             Some(tls) => Some(tls.carried()),
-            // What waits for a handshake is messages; what answers one is none.
+            // Before the end of the handshakes, the queue of a connection that we opened holds messages. That
+            // of an accepted one holds replies of the handshake.
             None => (self.is_outbound() && !self.stands()).then_some(0),
         }
     }
@@ -426,22 +428,22 @@ impl Conn {
     /// Whether the peer has proved to be of this domain.
     pub(super) fn has_proved(&self, name: &str) -> bool {
         match (&self.opened_to, &self.tls) {
-            // It was opened to that domain, or the handshake fails.
+            // If the peer was not of that domain, the handshake would have failed.
             (Some(peer), Some(_)) => peer.is_named(name),
             (None, Some(tls)) => tls.identities.as_ref().is_some_and(|own| own.contains(name)),
             (_, None) => true,
         }
     }
 
-    /// Whether the peer has proved to be of its address, where there is anything to prove: by TLS, and
-    /// unless it was opened to that address or to a domain that is there. (A browser proves nothing.)
+    /// Whether the peer has proved its address. Only TLS has anything to prove. A connection that we opened
+    /// was opened to that address, or to a domain that has it. (A browser on `wss` proves nothing.)
     pub(super) fn has_proved_address(&self) -> bool {
         self.is_outbound()
             || self.transport != Transport::Tls
             || self.tls.as_ref().is_some_and(|tls| tls.is_of_address)
     }
 
-    /// The handshake of TLS is done: what the peer has proved.
+    /// Notes what the peer has proved in the TLS handshake, which is done.
     fn identify(&mut self, trusted: &[Box<str>]) {
         let Some(tls) = &mut self.tls else { return };
         if tls.session.peer_certificates().is_empty() {
@@ -463,25 +465,24 @@ impl Conn {
         self.decoder.is_framed()
     }
 
-    /// Queues a ping, and waits for the answer.
+    /// Queues a ping. The pong is awaited from now on.
     pub(super) fn ping(&mut self, out: &mut Vec<u8>, now_ms: u64) {
         write_ping(out);
         self.pinged = true;
         self.touch(now_ms);
     }
 
-    /// It is to end once all has been sent that is queued, and what the protocols below say last:
-    /// `farewell`, if there is one.
+    /// Begins the orderly end: the queue is sent, then the Close frame `farewell`, if there is one.
     pub(super) fn begin_end(&mut self, why: CloseReason, farewell: Option<Farewell>, now_ms: u64) {
-        // Where TLS has failed nothing can be said any more.
+        // If TLS has failed, nothing more can be sent.
         self.farewell = farewell
             .or_else(|| closing_frame(&self.decoder, why))
             .filter(|_| self.stands());
         self.enter(State::Flushing, now_ms);
     }
 
-    /// Ends a connection on which all is written, in the words of each protocol, and shuts down our
-    /// direction. Returns whether all of that is written, too.
+    /// Ends a connection with an empty queue by the Close frame, then `close_notify`, and shuts down our
+    /// direction. Returns whether all of these are written.
     pub(super) fn end(
         &mut self,
         activity: &Activity,
@@ -502,13 +503,14 @@ impl Conn {
                 return Ok(false);
             }
         }
-        // Fails if the peer has gone already: the next read finds that.
+        // Fails if the peer has gone already: the next read reports that.
         let _ = self.socket.shutdown(Shutdown::Write);
         self.enter(State::Shut, now_ms);
         Ok(true)
     }
 
-    /// Writes as much as there is room for; whether all of it. Encrypts in `scratch`.
+    /// Writes as much of the queue as the socket has room for, encrypted in `scratch`. Returns whether the
+    /// queue is empty.
     pub(super) fn flush(
         &mut self,
         activity: &Activity,
@@ -564,7 +566,7 @@ pub(super) struct Sent {
     pub(super) messages: u64,
 }
 
-/// Writes what there is room for; none: there is no room.
+/// Writes as many bytes as the socket has room for; `None` if it has no room.
 fn write_some(activity: &Activity, mut socket: &TcpStream, bytes: &[u8]) -> io::Result<Option<usize>> {
     let before = activity.enter(Component::Send);
     let written = loop {
@@ -600,7 +602,7 @@ impl Earlier for (u64, Overdue) {
 mod tests {
     use super::*;
 
-    /// The kernel's part of a connection is about 3 kB; all of it is to stay below 4.
+    /// The kernel's part of a connection is about 3 kB; the whole must stay below 4 kB.
     #[test]
     fn a_silent_connection_is_small() {
         assert!(size_of::<Conn>() <= 256, "{}", size_of::<Conn>());

@@ -16,11 +16,11 @@ use crate::accepted::Accepted;
 use crate::counters::NetCounters;
 use crate::mailbox::{Block, Task};
 
-/// Overdue connections handled in one turn: to end one costs as much as a few messages.
+/// Overdue connections handled in one turn. Ending one costs as much as a few messages.
 const ENDED_PER_TURN: usize = 64;
 
 impl Streams {
-    /// When [`Streams::advance`] wants to be called next, milliseconds.
+    /// When [`Streams::advance`] is due next, milliseconds.
     pub fn next_ms(&self) -> Option<u64> {
         if self.due.is_empty() {
             self.wheel.next_ms()
@@ -29,7 +29,7 @@ impl Streams {
         }
     }
 
-    /// Ends the overdue connections; of thousands at once, some in each turn.
+    /// Ends the overdue connections, a bounded number in each turn.
     pub fn advance(&mut self, now_ms: u64, counters: &mut NetCounters) {
         let mut due = mem::take(&mut self.due);
         self.wheel.advance(now_ms, &mut due);
@@ -60,7 +60,7 @@ impl Streams {
                 Overdue::Message => CloseReason::Incomplete,
                 Overdue::Idle => CloseReason::Idle,
                 Overdue::Close => {
-                    // What ended it was counted when it began to end.
+                    // The reason was counted when the end began.
                     self.remove(id, counters);
                     continue;
                 }
@@ -75,8 +75,8 @@ impl Streams {
         self.due = due;
     }
 
-    /// Says to all peers that we go: they connect elsewhere at once, and need not suspect that the connection
-    /// was cut. What does not fit into a socket now is not said.
+    /// Ends all open connections in order, so that peers connect elsewhere at once and do not take them for
+    /// cut. If a socket has no room now, its peer gets no notice.
     pub fn part(&mut self, now_ms: u64, counters: &mut NetCounters) {
         for id in self.table.keys() {
             if self
@@ -90,7 +90,7 @@ impl Streams {
         self.flush(now_ms, counters);
     }
 
-    /// Sends a ping, and looks for its answer later.
+    /// Sends a ping, and sets the deadline for its pong.
     fn ping(&mut self, id: ConnId, now_ms: u64) {
         let mut frame = Vec::new();
         if let Some(conn) = self.table.get_mut(id) {
@@ -103,7 +103,8 @@ impl Streams {
         }
     }
 
-    /// The peer has had the time of a handshake to refuse us, and has not.
+    /// Drops the copy of sent messages: the peer had the time of a handshake to refuse our certificate, and
+    /// did not.
     fn forget_unheard(&mut self, id: ConnId) {
         if let Some(conn) = self.table.get_mut(id) {
             let _ = conn.take_unheard();
@@ -130,7 +131,7 @@ impl Streams {
             return;
         };
         conn.begin_end(why, farewell, now_ms);
-        // What is not an answer to what came on it takes another way from now on.
+        // From now on only responses to requests from this connection may use it.
         match &conn.opened_to {
             Some(peer) => self.peers.remove(peer, id),
             None => forget(&self.accepted, conn, id),
@@ -141,10 +142,10 @@ impl Streams {
         self.mark_dirty(id);
     }
 
-    /// Ends a connection now. What was not wholly sent is lost, and comes back.
+    /// Ends a connection now. Messages that were not wholly sent are returned as lost.
     pub(super) fn close(&mut self, id: ConnId, why: CloseReason, counters: &mut NetCounters) {
         if matches!(why, CloseReason::Error | CloseReason::Peer) {
-            // A reset may have overtaken the alert by which the peer refused us.
+            // A reset may have overtaken the alert that refused our certificate.
             self.return_unheard(id, why, counters);
         }
         if let Some(state) = self.remove(id, counters)
@@ -186,7 +187,7 @@ impl Streams {
         Some(state)
     }
 
-    /// Gives back the messages that were not wholly written.
+    /// Returns the messages that were not wholly written.
     fn return_unsent(&mut self, id: ConnId, counters: &mut NetCounters) {
         let Some(conn) = self.table.get_mut(id) else {
             return;
@@ -202,8 +203,7 @@ impl Streams {
         self.recycle(out);
     }
 
-    /// Gives back all messages that came to nothing: where nothing ever came back from the peer, those
-    /// also that were written.
+    /// Returns all undelivered messages. If the peer never sent anything, these include the written ones.
     fn return_unheard(&mut self, id: ConnId, why: CloseReason, counters: &mut NetCounters) {
         let Some(conn) = self.table.get_mut(id) else {
             return;
@@ -227,8 +227,8 @@ impl Streams {
         self.recount(id);
     }
 
-    /// Gives back the messages that will never leave: their senders need not wait for the end. What
-    /// is in records under way leaves all the same, unless the connection is lost before.
+    /// Returns the messages that will never leave, so that their senders need not wait for the end. Records
+    /// under way still leave, unless the connection is lost before.
     fn return_stuck(&mut self, id: ConnId, counters: &mut NetCounters) {
         let Some(conn) = self.table.get_mut(id) else {
             return;
@@ -263,7 +263,7 @@ impl Streams {
     }
 }
 
-/// Messages to the peer no longer find this connection.
+/// Unlists a connection, so that messages to the peer no longer find it.
 fn forget(accepted: &Accepted, conn: &Conn, id: ConnId) {
     for address in [Some(conn.remote), conn.alias.as_deref().copied()]
         .into_iter()

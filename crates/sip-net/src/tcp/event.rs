@@ -1,4 +1,4 @@
-//! What connections report, and what is decided about them.
+//! Events of connections, and the decisions about them.
 
 use sip_core::transport::framing::FramingError;
 use sip_core::transport::{Flow, PeerName};
@@ -10,16 +10,16 @@ use crate::tls::TlsError;
 pub enum Arrival<'a> {
     /// A complete message.
     Message(&'a [u8]),
-    /// The end of all messages: the connection is closed once an answer has been sent.
+    /// A framing error, which ends the messages: the connection is closed once a response has been sent.
     Fault(FramingError<'a>),
 }
 
-/// What the receiver of a message wants done with its connection.
+/// What the receiver of a message decides about its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It goes on.
+    /// The connection stays open.
     Keep,
-    /// Send what is queued, and what this turn still queues, then end it.
+    /// The connection ends once the queue is sent, including what this turn still queues.
     Close,
 }
 
@@ -46,13 +46,13 @@ pub(super) enum CloseReason {
 /// A connection that TLS ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TlsFailure {
-    /// The two ends; the connection has gone.
+    /// The two ends of the connection, which is closed.
     pub flow: Flow,
-    /// We opened it.
+    /// Whether we opened the connection.
     pub outbound: bool,
-    /// The domain that the peer had to prove to be, where we opened it; `None`: its address.
+    /// The domain that the peer had to prove, if we opened the connection; `None`: the address.
     pub domain: Option<PeerName>,
-    /// Why.
+    /// The error of TLS.
     pub error: TlsError,
 }
 

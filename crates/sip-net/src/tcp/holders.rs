@@ -1,6 +1,7 @@
-//! The memory that the connections of a worker hold, and which connection ends if that is too much: one that
-//! holds the most. Ending the newest instead would keep those that hold much and send nothing, and would cut
-//! every peer that is sent a response.
+//! The memory that the connections of a worker hold, and the choice of one to end if that is too much.
+//!
+//! A connection that holds the most is ended. Ending the newest instead would spare those that hold much and
+//! send nothing, and would cut every peer that is sent a response.
 
 use sip_core::id::ConnId;
 
@@ -10,19 +11,19 @@ use super::streams::Streams;
 use super::table::Table;
 use crate::counters::NetCounters;
 
-/// Bytes below which a connection is not worth ending: what a message and its answer take.
+/// Bytes below which ending a connection frees too little: the size of a message and its response.
 const SMALL: usize = 4 << 10;
 
-/// Sizes by powers of two.
+/// Size classes, by powers of two.
 const CLASSES: usize = usize::BITS as usize;
 
-/// Connections that hold [`SMALL`] or more, by size; those of the usual size cost nothing here.
+/// Connections that hold [`SMALL`] or more, by size. Smaller ones, which are the rule, are not listed.
 #[derive(Debug)]
 pub(super) struct Holders {
     total: usize,
-    /// For each size, those that peers opened.
+    /// Accepted connections of each size class.
     accepted: [Vec<ConnId>; CLASSES],
-    /// The same of those that we opened: a next hop serves many.
+    /// Connections of each size class that we opened. They come last: a next hop serves many users.
     opened: [Vec<ConnId>; CLASSES],
 }
 
@@ -36,13 +37,13 @@ impl Default for Holders {
     }
 }
 
-/// What was last noted of a connection.
+/// The memory last noted for a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Holding {
     bytes: usize,
-    /// Place in its list, if it is in one.
+    /// Index in its list, if the connection is listed.
     place: u32,
-    /// Listed with those that peers opened.
+    /// Listed in `accepted`, not in `opened`.
     as_accepted: bool,
 }
 
@@ -52,7 +53,7 @@ impl Holders {
         self.total
     }
 
-    /// The list of those that hold so much.
+    /// The list for connections of this size; `None` below [`SMALL`].
     fn list(&mut self, holding: Holding) -> Option<&mut Vec<ConnId>> {
         let lists = if holding.as_accepted {
             &mut self.accepted
@@ -62,14 +63,14 @@ impl Holders {
         (holding.bytes >= SMALL).then(|| lists.get_mut(holding.bytes.ilog2() as usize))?
     }
 
-    /// One of those that hold the most, within a factor of two. Those that we opened come last.
+    /// A connection of the largest size class in use, so within a factor of two of the largest. Connections
+    /// that we opened come last.
     fn largest(&self) -> Option<ConnId> {
         let last = |lists: &[Vec<ConnId>]| lists.iter().rev().find_map(|list| list.last().copied());
         last(&self.accepted).or_else(|| last(&self.opened))
     }
 
-    /// Takes note of what connection `id` holds now: `bytes`. `exempt`: as a next hop, it is ended
-    /// last.
+    /// Notes that connection `id` now holds `bytes`. A next hop is `exempt`: it is ended last.
     pub(super) fn note(&mut self, table: &mut Table<Conn>, id: ConnId, bytes: usize, exempt: bool) {
         let Some(conn) = table.get_mut(id) else { return };
         let old = conn.holding;
@@ -103,7 +104,7 @@ impl Holders {
 }
 
 impl Streams {
-    /// Takes note of what a connection holds, after that may have changed.
+    /// Notes what a connection holds, after a change.
     pub(super) fn recount(&mut self, id: ConnId) {
         let limit = self.settings.write_queue_bytes;
         if let Some(conn) = self.table.get_mut(id) {
@@ -113,8 +114,8 @@ impl Streams {
         }
     }
 
-    /// Ends connections until all hold no more than they may: those that hold the most, if their peers take
-    /// nothing at this moment either. `last` has come to hold more; it ends if no connection holds much.
+    /// Ends connections until their memory is within the bound. The largest end first, unless their sockets
+    /// take bytes at this moment. If no connection holds much, `last` ends, which has just grown.
     pub(super) fn relieve(&mut self, last: ConnId, now_ms: u64, counters: &mut NetCounters) {
         while self.holders.total() > self.settings.stream_bytes {
             let id = self.holders.largest().unwrap_or(last);
@@ -122,7 +123,7 @@ impl Streams {
                 return;
             };
             let before = conn.memory();
-            // It may have been given much in this very turn, and never a chance to send it.
+            // The connection may have been given much in this very turn, without a chance to send it.
             self.write_what_fits(id, now_ms, counters);
             let after = self.table.get_mut(id).map(|conn| conn.memory());
             if after.is_some_and(|after| after >= before) {
@@ -173,8 +174,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// However holdings change: the total is their sum, and the one named is of the largest, those
-        /// that are exempt apart.
+        /// For any sequence of changes, the total is the sum of the holdings. The connection found is one of
+        /// the largest; exempt ones are found last.
         #[test]
         fn the_largest_is_found(
             notes in prop::collection::vec((0usize..8, 0usize..200_000, any::<bool>()), 1..100),

@@ -1,5 +1,5 @@
-//! What stands between a connection's socket and the messages on it: nothing, TLS, WebSocket, or
-//! TLS and then WebSocket. Values fed with bytes: no socket here, no clock.
+//! The protocols between a connection's socket and its messages: none, TLS, WebSocket, or WebSocket in TLS.
+//! They are values fed with bytes: no socket here, no clock.
 
 use std::mem;
 
@@ -27,29 +27,29 @@ pub(super) enum Decoder {
     Frames(Frames),
 }
 
-/// What was made of received bytes.
+/// The results of handling received bytes.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
     /// Complete messages.
     pub(super) messages: u64,
     /// Keep-alives answered.
     pub(super) pings: u64,
-    /// The handshake of TLS is done.
+    /// The TLS handshake has finished in these bytes.
     pub(super) secured: bool,
     /// A WebSocket was opened.
     pub(super) upgraded: bool,
     /// Origin of the page, if its WebSocket was refused.
     pub(super) foreign: Option<Box<str>>,
-    /// The connection is to end.
+    /// Why the connection is to end, if it is.
     pub(super) end: Option<CloseReason>,
-    /// The last words, behind the replies to what came before.
+    /// The Close frame, to be sent behind the replies to what came before.
     pub(super) farewell: Option<Farewell>,
-    /// The error of TLS, if that is why.
+    /// The error of TLS, if TLS ended the connection.
     pub(super) fault: Option<TlsError>,
 }
 
 impl Decoder {
-    /// For a connection that has just come to be.
+    /// The decoder of a new connection.
     pub(super) fn new(transport: Transport, limits: &Limits) -> Self {
         if is_websocket(transport) {
             Self::Upgrade(Handshake::new(limits.header_bytes))
@@ -67,7 +67,7 @@ impl Decoder {
         }
     }
 
-    /// Bytes kept of it.
+    /// Bytes kept of an incomplete message, frame or upgrade.
     pub(super) fn held_bytes(&self) -> usize {
         match self {
             Self::Stream(framer) => framer.held_bytes(),
@@ -76,8 +76,8 @@ impl Decoder {
         }
     }
 
-    /// Gives each message that `fresh` completes to `deliver`; appends to `replies` what the
-    /// protocol itself answers.
+    /// Gives each message that `fresh` completes to `deliver`. Appends the protocol's own replies (pongs, the
+    /// response to an upgrade) to `replies`.
     pub(super) fn take(
         &mut self,
         flow: Flow,
@@ -121,15 +121,15 @@ impl Decoder {
     }
 }
 
-/// What all connections of a worker use in turn.
+/// Buffers and settings of a worker, which its connections use in turn.
 pub(super) struct Context<'a> {
     pub(super) limits: &'a Limits,
     pub(super) origins: &'a AllowedOrigins,
-    /// Domains that are trusted where a certificate proves them.
+    /// Domains that are trusted if a certificate proves them.
     pub(super) trusted: &'a [Box<str>],
-    /// The observer of what is done.
+    /// The observer of the time spent.
     pub(super) activity: &'a Activity,
-    /// What is to be sent back at once.
+    /// Bytes to be sent back at once.
     pub(super) replies: &'a mut Vec<u8>,
 }
 
@@ -173,7 +173,7 @@ fn take_frames(
     taken: &mut Taken,
     deliver: &mut impl FnMut(Flow, Arrival<'_>) -> Verdict,
 ) {
-    // Of several pings that wait, the last alone is answered (RFC 6455 §5.5.3).
+    // Of several waiting pings, only the last is answered (RFC 6455 §5.5.3).
     let mut pong = Vec::new();
     loop {
         match frames.next(&mut fresh) {
@@ -216,9 +216,9 @@ fn take_frames(
 /// The Close frame of a WebSocket, after which nothing may be sent (RFC 6455 §5.5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Farewell {
-    /// With a code.
+    /// A Close frame with a code.
     Coded([u8; 4]),
-    /// Without: the answer to one without.
+    /// A Close frame without a code, which responds to one without.
     Bare,
 }
 
@@ -244,48 +244,48 @@ pub(super) fn closing_frame(decoder: &Decoder, why: CloseReason) -> Option<Farew
     Some(Farewell::Coded(code.frame()))
 }
 
-/// TLS on a connection, and what of its records waits for room in the socket.
+/// TLS on a connection, with the records that wait for room in the socket.
 #[derive(Debug)]
 pub(super) struct Secured {
     pub(super) session: TlsSession,
-    /// The identities in the peer's certificate, if it showed one: read once, used for each message.
+    /// The identities in the peer's certificate, if it sent one: read once, used for each message.
     pub(super) identities: Option<Box<SipIdentities>>,
-    /// Whether that certificate speaks for the peer's address.
+    /// Whether the peer's certificate names its address.
     pub(super) is_of_address: bool,
-    /// We have something to lose: the peer's first flight was answered, or we sent ours.
+    /// The costly part is done: we answered the peer's first flight, or sent ours.
     has_begun: bool,
-    /// Steps of the handshake that went before those of others.
+    /// Steps of the handshake that went before others.
     went_first: u8,
     /// Records to be written.
     cipher: Vec<u8>,
-    /// Bytes at the front that were written.
+    /// Bytes at the front of `cipher` that were written.
     written: usize,
-    /// The records that carry messages, in their order.
+    /// The records that carry messages, in order.
     carried: [Carried; RECORDS],
 }
 
-/// One record under way. Its bytes of the queue leave that when it has been written, and no
-/// earlier: of a record that is cut the peer can read nothing. Nor later: what the peer has read
-/// must not come back as lost.
+/// One record under way. Its bytes leave the queue exactly when the record is written. Earlier would be
+/// wrong, because the peer can read nothing of a cut record. So would later, because a message that the peer
+/// has read must not be returned as lost.
 #[derive(Clone, Copy, Debug, Default)]
 struct Carried {
-    /// Bytes to be written until this record has been.
+    /// Bytes still to be written up to the end of this record.
     until: usize,
-    /// Bytes of the queue in it.
+    /// Bytes of the queue in this record.
     bytes: usize,
 }
 
-/// Longest part of a page's origin that is kept, bytes.
+/// Longest part of a page's origin kept for the log, bytes.
 const MOST_ORIGIN: usize = 128;
 
-/// Records that are encrypted for one write.
+/// Most records encrypted for one write.
 const RECORDS: usize = 2;
 
 /// Bytes of messages in one record (RFC 8446 §5.1).
 const RECORD: usize = 16 << 10;
 
 impl Secured {
-    /// `first`: what the session wants sent already.
+    /// TLS with `session`, whose first records to be sent are `first`.
     pub(super) fn new(session: TlsSession, first: Vec<u8>) -> Self {
         Self {
             session,
@@ -299,7 +299,7 @@ impl Secured {
         }
     }
 
-    /// Takes what arrived; data goes to `data`.
+    /// Handles received bytes; decrypted data goes to `data`.
     pub(super) fn feed(
         &mut self,
         input: &mut [u8],
@@ -310,8 +310,8 @@ impl Secured {
         fed
     }
 
-    /// Whether this step of the handshake goes before those of others: the costly part is behind us,
-    /// and there were few such steps.
+    /// Whether this step of the handshake goes before others: the costly part is done, and there were few
+    /// such steps.
     pub(super) fn goes_first(&mut self) -> bool {
         let goes = self.has_begun && self.went_first < GOES_FIRST;
         self.went_first += u8::from(goes);
@@ -323,13 +323,13 @@ impl Secured {
         !self.cipher.is_empty()
     }
 
-    /// Bytes kept: of an incomplete record, and of records to be written.
+    /// Bytes kept of an incomplete record and of records to be written.
     pub(super) fn held_bytes(&self) -> usize {
         self.session.buffered() + self.cipher.capacity()
     }
 
-    /// Records to be written: those that are kept, else `waiting`, or as much of it as goes into one
-    /// write, encrypted in `scratch`. None where there is nothing to send, or nothing can be sent.
+    /// Records to be written: the kept ones, else as much of `waiting` as goes into one write, encrypted in
+    /// `scratch`. Empty if nothing waits, or if nothing can be sent.
     pub(super) fn records<'a>(
         &'a mut self,
         waiting: &[u8],
@@ -351,8 +351,8 @@ impl Secured {
         Ok(scratch)
     }
 
-    /// Of those records `count` bytes were written; the others are kept. The bytes of the queue that
-    /// are done with.
+    /// Notes that `count` bytes of those records were written; the rest is kept. Returns the bytes that may
+    /// now leave the queue.
     pub(super) fn written(&mut self, count: usize, scratch: &[u8]) -> usize {
         if self.cipher.is_empty() {
             self.cipher
@@ -360,7 +360,7 @@ impl Secured {
         } else {
             self.written += count;
             if self.written >= self.cipher.len() {
-                // A connection with nothing to send keeps no memory for it.
+                // A connection with nothing to send keeps no buffer for it.
                 self.cipher = Vec::new();
                 self.written = 0;
             }
@@ -380,7 +380,7 @@ impl Secured {
         self.carried.iter().map(|carried| carried.bytes).sum()
     }
 
-    /// Says that we send no more; to be written after what waits.
+    /// Appends `close_notify`, which is written after the waiting records.
     pub(super) fn close(&mut self) {
         self.session.close(&mut self.cipher);
     }

@@ -12,11 +12,11 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::sys;
 use crate::udp::local_address;
 
-/// Bytes that the kernel takes of what the peer has no room for, for each connection.
+/// Most unsent bytes that the kernel buffers for each connection.
 const UNSENT_IN_KERNEL: i32 = 128 << 10;
 
-/// Bounds what the kernel keeps for a peer that does not read. Otherwise its buffer grows to megabytes, which
-/// none of our bounds counts. Bytes in flight are not bounded by it, and so neither is the speed.
+/// Bounds the kernel's unsent bytes for a peer that does not read. Otherwise the kernel's buffer grows to
+/// megabytes, which none of our bounds counts. Bytes in flight are not bounded, and so neither is the speed.
 pub(super) fn bound_unsent(socket: &Socket) -> io::Result<()> {
     sys::set_option(
         socket.as_fd(),
@@ -32,10 +32,10 @@ pub(super) fn bound_unacknowledged(socket: &Socket, ms: u32) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(Duration::from_millis(ms.into())))
 }
 
-/// How to make a listener.
+/// Options of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpOptions {
-    /// Connections that the kernel keeps waiting.
+    /// Most connections that the kernel keeps waiting to be accepted.
     pub backlog: i32,
     /// Let other sockets of this user share the address (`SO_REUSEPORT`); the kernel then spreads
     /// connections over them.
@@ -54,8 +54,8 @@ pub struct TcpListener {
 }
 
 impl TcpListener {
-    /// Listens at `address` (port 0: one that is free). `transport` and `id` are those of the
-    /// connections accepted here.
+    /// Listens at `address` (port 0: a free port). `transport` and `id` are those of the connections accepted
+    /// here.
     pub fn bind(
         transport: Transport,
         id: ListenerId,
@@ -64,7 +64,7 @@ impl TcpListener {
     ) -> io::Result<Self> {
         let domain = Domain::for_address(address);
         let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
-        // Connections of an earlier process that are in TIME-WAIT do not stand in the way.
+        // Without this, connections of an earlier process in TIME-WAIT would make the bind fail.
         socket.set_reuse_address(true)?;
         if options.share {
             socket.set_reuse_port(true)?;
@@ -72,7 +72,8 @@ impl TcpListener {
         if address.is_ipv6() {
             socket.set_only_v6(true)?;
         }
-        // Accepted connections inherit it. A turn's messages leave in one write already.
+        // Accepted connections inherit it. Delaying gains nothing: a turn's messages already leave in one
+        // write.
         socket.set_tcp_nodelay(true)?;
         bound_unsent(&socket)?;
         bound_unacknowledged(&socket, options.unacknowledged_ms)?;
@@ -87,22 +88,22 @@ impl TcpListener {
         })
     }
 
-    /// The address bound to, with the port that was chosen.
+    /// The bound address, with the chosen port.
     pub fn local_address(&self) -> SocketAddr {
         self.local
     }
 
-    /// Transport of its connections.
+    /// Transport of the accepted connections.
     pub fn transport(&self) -> Transport {
         self.transport
     }
 
-    /// Its number in the configuration.
+    /// The listener's number in the configuration.
     pub fn id(&self) -> ListenerId {
         self.id
     }
 
-    /// The next connection that waits, made non-blocking.
+    /// The next waiting connection, made non-blocking.
     pub(super) fn accept(&self) -> io::Result<Option<(TcpStream, SocketAddr)>> {
         match sys::accept(self.socket.as_fd()) {
             Ok((socket, remote)) => Ok(Some((socket.into(), remote))),

@@ -1,4 +1,4 @@
-//! Connections by what they lead to, and opening one.
+//! Connections that we opened, by peer, and how one is opened.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -24,32 +24,32 @@ use crate::settings::Settings;
 use crate::sys;
 use crate::tls::TlsError;
 
-/// What a connection that we opened is for.
+/// The key of a connection that we opened: connections with different keys are not shared.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Peer {
     transport: Transport,
-    /// From one local address.
+    /// The listener from whose address the connection is opened.
     listener: ListenerId,
     remote: SocketAddr,
-    /// The domain that the peer has to prove to be, by TLS; none: the address.
+    /// The domain that the peer has to prove by TLS; `None`: the address.
     name: Option<PeerName>,
-    /// For one call alone: a hash of its Call-ID.
+    /// A hash of the Call-ID, if the connection serves one call alone.
     pub(super) call: Option<u64>,
 }
 
 impl Peer {
-    /// The domain that it has to prove to be.
+    /// The domain that the peer has to prove.
     pub(super) const fn name(&self) -> Option<&PeerName> {
         self.name.as_ref()
     }
 
-    /// Whether it is for the peer of this domain.
+    /// Whether the connection was opened to the peer of this domain.
     pub(super) fn is_named(&self, name: &str) -> bool {
         self.name.as_ref().is_some_and(|own| own.as_str() == name)
     }
 }
 
-/// Connections that we opened and that can be used, by what they are for.
+/// Usable connections that we opened, by peer.
 #[derive(Debug, Default)]
 pub(super) struct Peers {
     connections: HashMap<Peer, ConnId>,
@@ -57,7 +57,7 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// What a connection that carries this message would be for.
+    /// The key of a connection for this message.
     fn peer(&self, outgoing: &Outgoing<'_>, sharing: Sharing) -> Peer {
         let Outgoing { to, way, message, .. } = outgoing;
         Peer {
@@ -80,7 +80,7 @@ impl Peers {
         self.connections.insert(peer, id);
     }
 
-    /// Forgets the connection, unless another has its place.
+    /// Removes the connection, unless another one has taken its entry.
     pub(super) fn remove(&mut self, peer: &Peer, id: ConnId) {
         if self.connections.get(peer) == Some(&id) {
             self.connections.remove(peer);
@@ -88,19 +88,18 @@ impl Peers {
     }
 }
 
-/// Whether a message of ours is a response.
+/// Whether a message to be sent is a response.
 pub(super) fn is_response(message: &[u8]) -> bool {
     message.starts_with(b"SIP/2.0 ")
 }
 
 impl Streams {
-    /// Whether the connection that `to` names is one of this worker's and can be used.
+    /// Whether the connection named by `to` belongs to this worker and can be used.
     pub fn has(&mut self, to: &Flow) -> bool {
         to.conn.is_some_and(|id| self.usable(id, to))
     }
 
-    /// Whether this worker has opened a connection for this message to its address, and it can be
-    /// used.
+    /// Whether this worker has opened a usable connection for this message.
     pub fn has_opened(&mut self, outgoing: &Outgoing<'_>) -> bool {
         self.find_opened(outgoing).is_some()
     }
@@ -111,10 +110,10 @@ impl Streams {
         })
     }
 
-    /// Whether the connection that is named will do. A peer that must be of some domain must have
-    /// proved that on this very connection (RFC 5923 §8.1); the flow of a phone names no domain. One that
-    /// was found by its address must have proved that, as one that we open must; an answer goes there
-    /// all the same (RFC 3261 §18.2.2).
+    /// Whether the named connection may carry this message. If the peer must be of a domain, it must have
+    /// proved that domain on this very connection (RFC 5923 §8.1). The flow of a phone names no domain. A
+    /// connection found by its address must have proved that address, as one that we open must. A response
+    /// may use it all the same (RFC 3261 §18.2.2).
     fn will_do(&mut self, id: ConnId, outgoing: &Outgoing<'_>) -> bool {
         let to = &outgoing.to;
         let pinned = outgoing.way.pinned;
@@ -124,22 +123,22 @@ impl Streams {
                 let has_proved = match name {
                     Some(name) => conn.has_proved(name),
                     None => {
-                        // Another address than its own is no more than the peer's word.
+                        // An address other than the connection's own is only claimed by the peer.
                         let is_own = conn.alias.as_deref() != Some(&to.remote);
                         !outgoing.way.found
                             || is_response(outgoing.message) && is_own
                             || conn.has_proved_address()
                     }
                 };
-                // Where no state is kept, an answer goes by Via, which has no port of a client that
-                // did not ask for it (RFC 3581 §4); that connection is the right one all the same.
+                // Without kept state a response goes by Via. If the client did not ask for `rport`, Via lacks
+                // the client's port (RFC 3581 §4). The named connection is the right one all the same.
                 let is_it = !pinned || conn.remote == to.remote || is_response(outgoing.message);
                 is_it && has_proved
             })
     }
 
-    /// The peer of this connection, which it has opened, wants to be found by it at `address` too
-    /// (RFC 5923 §8.2). That it may is seen where it is used: [`Streams::send`].
+    /// Lists an accepted connection also under `address`, by which its peer wants to be found (RFC 5923
+    /// §8.2). [`Streams::send`] checks whether the peer may use that address.
     pub fn alias(&mut self, id: ConnId, address: SocketAddr) {
         let Some(conn) = self.table.get_mut(id) else {
             return;
@@ -226,8 +225,8 @@ impl Streams {
         Some(id)
     }
 
-    /// Whether one more connection may be opened. A peer can make us connect to it, by the address it gives
-    /// for responses. That gets it no more connections, and keeps no other peer from connecting to us.
+    /// Whether another connection to the peer may be opened. A peer can make us connect to it, by its address
+    /// for responses. That gets the peer no more connections, and keeps no other peer from connecting to us.
     fn may_open(&mut self, peer: &Peer, counters: &mut NetCounters) -> bool {
         let opened = self.table.len() - self.accepted_count;
         if opened >= self.settings.connections.div_ceil(2)
@@ -244,7 +243,7 @@ impl Streams {
         true
     }
 
-    /// Our end of TLS to the peer.
+    /// A TLS client for the peer, with its ClientHello.
     fn first_flight(&self, outgoing: &Outgoing<'_>) -> Result<Secured, TlsError> {
         let before = self.activity.enter(Component::Tls);
         let secured = self.client(outgoing);
@@ -270,7 +269,7 @@ impl Streams {
     }
 }
 
-/// The kernel counts in these.
+/// Unit of the kernel's keep-alive intervals.
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Begins to open a connection from `source`.
@@ -280,15 +279,15 @@ fn connect(source: IpAddr, remote: SocketAddr, settings: &Settings) -> io::Resul
         Type::STREAM.nonblocking().cloexec(),
         Some(Protocol::TCP),
     )?;
-    // The port is chosen at connect, when the peer is known: so ports run out for each peer, not
-    // for all together (ip(7)).
+    // The kernel chooses the port at connect, when the peer is known. Otherwise ports would run out for all
+    // peers together, not for each peer (ip(7)).
     sys::set_option(socket.as_fd(), libc::SOL_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)?;
     socket.set_tcp_nodelay(true)?;
     bound_unsent(&socket)?;
     let patience_ms = settings.peer_timeout_ms.min(settings.write_timeout_ms);
     bound_unacknowledged(&socket, patience_ms)?;
-    // Calls must not be the first to learn that a neighbour has gone. (Phones are not asked: it would
-    // wake their radios.)
+    // Keep-alives find a lost neighbour before a call does. (Phones are not probed: it would wake their
+    // radios.)
     let patience = Duration::from_millis(patience_ms.into());
     let probes = TcpKeepalive::new()
         .with_time((patience * 3).max(SECOND))

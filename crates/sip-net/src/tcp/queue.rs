@@ -1,4 +1,4 @@
-//! What waits to be sent on a connection, and which messages it is.
+//! Bytes waiting to be sent on a connection, with the bounds of each message.
 
 use std::collections::VecDeque;
 
@@ -6,41 +6,41 @@ use sip_core::id::WorkerId;
 use sip_core::transport::Flow;
 use sip_core::transport::websocket::write_frame;
 
-/// A message in an [`OutQueue`], by its place among all bytes of the connection.
+/// A message in an [`OutQueue`], by its offsets among all bytes of the connection.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     start: u64,
     end: u64,
-    /// Bytes at its front that are not the message's own.
+    /// Bytes of the frame header before the message.
     head: u8,
     to: Flow,
     origin: WorkerId,
 }
 
-/// Bytes to be sent, and which messages they are.
+/// Bytes to be sent, with the messages in them.
 #[derive(Debug, Default)]
 pub(super) struct OutQueue {
     bytes: Vec<u8>,
-    /// Bytes at the front that were written.
+    /// Bytes at the front of `bytes` that were written.
     written: usize,
     marks: VecDeque<Mark>,
-    /// Bytes of the connection before the first of `bytes`.
+    /// Offset of the first of `bytes` among all bytes of the connection.
     base: u64,
 }
 
-/// Written bytes that may stay at the front of a queue before they are cleared away.
+/// Written bytes at the front of a queue that are worth clearing away.
 const COMPACT_BYTES: usize = 64 << 10;
 
-/// A queue that grew beyond this is not kept for reuse.
+/// Capacity beyond which a queue is not kept for reuse, bytes.
 const KEPT_BYTES: usize = 64 << 10;
 
 impl OutQueue {
-    /// Bytes that wait.
+    /// Number of bytes that wait.
     pub(super) fn len(&self) -> usize {
         self.bytes.len() - self.written
     }
 
-    /// Memory taken: what the buffers have room for.
+    /// Memory taken, bytes: the capacity of the buffers.
     pub(super) fn memory(&self) -> usize {
         size_of::<Self>() + self.bytes.capacity() + self.marks.capacity() * size_of::<Mark>()
     }
@@ -55,7 +55,7 @@ impl OutQueue {
         self.push_with(to, origin, message, |bytes| bytes.extend_from_slice(message));
     }
 
-    /// The same in a WebSocket frame. Unsent, it comes back without.
+    /// Appends a message in a WebSocket frame. If unsent, the message is returned without the frame.
     pub(super) fn push_framed(&mut self, to: Flow, origin: WorkerId, message: &[u8]) {
         self.push_with(to, origin, message, |bytes| write_frame(bytes, message));
     }
@@ -74,12 +74,12 @@ impl OutQueue {
         });
     }
 
-    /// Appends bytes that are no message: they are never given back.
+    /// Appends bytes that are no message and are never returned.
     pub(super) fn push_unmarked(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Notes that `count` more bytes were written; the number of messages now complete.
+    /// Notes that `count` more bytes were written. Returns the number of messages completed by them.
     pub(super) fn advance(&mut self, count: usize) -> u64 {
         self.written = (self.written + count).min(self.bytes.len());
         let done = self.base + self.written as u64;
@@ -91,7 +91,8 @@ impl OutQueue {
         if self.len() == 0 {
             self.clear();
         } else if self.written >= COMPACT_BYTES && self.written > self.len() {
-            // The beginning of a message that is partly written stays: it may come back whole.
+            // The beginning of a partly written message stays, because the message may have to be returned
+            // whole.
             let keep = self.marks.front().map_or(done, |mark| mark.start.min(done));
             let cut = keep.saturating_sub(self.base) as usize;
             self.bytes.drain(..cut.min(self.written));
@@ -101,20 +102,20 @@ impl OutQueue {
         messages
     }
 
-    /// Forgets everything, keeps the memory.
+    /// Empties the queue; the memory stays.
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.marks.clear();
         (self.written, self.base) = (0, 0);
     }
 
-    /// Whether its memory is worth keeping.
+    /// Whether the buffer is of the usual size, so that it is worth keeping.
     pub(super) fn is_usual(&self) -> bool {
         self.bytes.capacity() <= KEPT_BYTES
     }
 
-    /// Takes out everything behind the first `keep` bytes that wait. `lost` gets each message that does not
-    /// end before.
+    /// Removes everything behind the first `keep` waiting bytes. Each message that ends behind them goes to
+    /// `lost`.
     pub(super) fn cut(&mut self, keep: usize, mut lost: impl FnMut(Flow, WorkerId, &[u8])) {
         let end = self.base + (self.written + keep) as u64;
         let first = self.marks.partition_point(|mark| mark.end <= end);
@@ -125,8 +126,7 @@ impl OutQueue {
         self.bytes.truncate(self.written + keep);
     }
 
-    /// The messages that were not wholly written. Of a message cut in two the peer has nothing
-    /// that it could use.
+    /// The messages that were not wholly written. The peer can use no part of a message that is cut.
     pub(super) fn unsent(&self) -> impl Iterator<Item = (Flow, WorkerId, &[u8])> {
         self.marks.iter().map(|mark| {
             let start = (mark.start + u64::from(mark.head)).saturating_sub(self.base);
@@ -177,8 +177,8 @@ mod tests {
     }
 
     proptest! {
-        /// However messages and writes alternate: what is written is the messages in order, and
-        /// what is unsent is those not wholly written, each whole.
+        /// For any sequence of messages and writes, the written bytes are the messages in order. The unsent
+        /// messages are those not wholly written, each whole.
         #[test]
         fn nothing_is_lost_between_written_and_unsent(
             steps in prop::collection::vec((0usize..3000, 0usize..200_000, any::<bool>()), 1..100),

@@ -1,4 +1,4 @@
-//! What the connections of one listener are besides TCP.
+//! What the connections of one listener need besides TCP.
 
 use std::sync::Arc;
 
@@ -7,15 +7,15 @@ use sip_core::transport::websocket::AllowedOrigins;
 
 use crate::tls::{TlsClients, TlsServer};
 
-/// What the connections of one listener are besides TCP. Which of it counts is decided by the
-/// listener's transport.
+/// What the connections of one listener need besides TCP. The listener's transport decides which fields
+/// count.
 #[derive(Clone, Debug, Default)]
 pub struct StreamService {
-    /// Our end of TLS towards peers that connect to this listener: for tls and wss, which take no
+    /// Our TLS server for peers that connect to this listener. Used by tls and wss, which accept no
     /// connection without it.
     pub server: Option<Arc<TlsServer>>,
-    /// Our end of TLS towards peers to which we connect from this listener: for tls. None: none can
-    /// be opened.
+    /// Our TLS client for peers to which we connect from this listener. Used by tls. `None`: no connection
+    /// can be opened.
     pub clients: Option<Arc<TlsClients>>,
     /// The origins of pages that may open a WebSocket: for ws and wss.
     pub origins: AllowedOrigins,
@@ -23,14 +23,14 @@ pub struct StreamService {
     pub sharing: Sharing,
 }
 
-/// How connections that we open are shared.
+/// How connections that we open are shared by messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Sharing {
-    /// One to each peer.
+    /// One connection to each peer.
     #[default]
     PerPeer,
-    /// One for each call to each peer, as long as the call's messages are less than a short idle time
-    /// apart; for comparisons (Shen 2009, section III).
+    /// One connection for each call to each peer, as long as the call's messages are less than a short idle
+    /// time apart. For comparisons (Shen 2009, section III).
     PerCall,
 }
 

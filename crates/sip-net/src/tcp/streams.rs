@@ -32,24 +32,24 @@ use crate::mailbox::{Block, ConnectionPolicy};
 use crate::settings::Settings;
 use crate::tls::TlsError;
 
-/// How connections are named.
+/// Numbering of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Naming {
-    /// The worker that owns them.
+    /// The worker of the connections.
     pub worker: WorkerId,
-    /// What their events' tokens have in the highest byte; the rest is theirs.
+    /// The highest byte of the connections' event tokens; the rest numbers the connection.
     pub token: u64,
-    /// First generation of their numbers; differs between processes, which numbers outlive.
+    /// First generation of the connections' numbers. It differs between processes, which numbers outlive.
     pub seed: u32,
 }
 
-/// What connections come from.
+/// The listeners, and the services behind them.
 #[derive(Debug, Default)]
 pub struct Serving {
     /// Where peers connect.
     pub listeners: Vec<TcpListener>,
-    /// For each listener of the configuration, what its connections are besides TCP; one that is
-    /// absent is nothing.
+    /// For each listener of the configuration, what its connections need besides TCP. A missing entry counts
+    /// as none.
     pub services: Vec<StreamService>,
 }
 
@@ -58,9 +58,9 @@ pub struct Serving {
 pub struct Outgoing<'a> {
     /// Where to.
     pub to: Flow,
-    /// The worker of the endpoint that made it: if the message is lost, it comes back to this worker.
+    /// The worker of the endpoint that made the message. If undelivered, the message returns to this worker.
     pub origin: WorkerId,
-    /// Which connections will do.
+    /// Which connections may carry the message.
     pub way: ConnectionPolicy,
     /// The message.
     pub message: &'a [u8],
@@ -71,38 +71,36 @@ static ANY_ORIGIN: AllowedOrigins = AllowedOrigins::any();
 /// Queues kept for reuse.
 const KEPT_QUEUES: usize = 256;
 
-/// Failures kept for the report of a turn; of more, only the number is known.
+/// Failures kept for the report of a turn; further ones are only counted.
 const KEPT_FAILURES: usize = 64;
 
 /// The connections of one worker, and its listeners.
 ///
 /// Messages are collected in each connection's queue and written once, at the end of the turn
-/// ([`Streams::flush`]). A message that cannot be delivered comes back, whole, through
-/// [`Streams::take_lost`].
+/// ([`Streams::flush`]). [`Streams::take_lost`] returns each undeliverable message, whole.
 #[derive(Debug)]
 pub struct Streams {
     pub(super) settings: Settings,
     epoll: Arc<Epoll>,
     token: u64,
     pub(super) listeners: Vec<TcpListener>,
-    /// For each listener of the configuration from which connections are opened: its address.
+    /// For each listener of the configuration, its address, if connections are opened from it.
     pub(super) sources: Vec<Option<IpAddr>>,
-    /// For each listener of the configuration.
+    /// For each listener of the configuration, its service.
     pub(super) services: Vec<StreamService>,
     pub(super) limits: Limits,
-    /// Domains that are trusted where a certificate proves them.
+    /// Domains that are trusted if a certificate proves them.
     trusted: Vec<Box<str>>,
     pub(super) table: Table<Conn>,
     pub(super) peers: Peers,
-    /// Connections that peers opened, of all workers.
+    /// Accepted connections of all workers.
     pub(super) accepted: Arc<Accepted>,
     pub(super) per_address: PerAddress,
-    /// Connections that peers opened.
+    /// Number of this worker's accepted connections.
     pub(super) accepted_count: usize,
-    /// Those of them that wait for their peers to close them, in the order in which they began to; some
-    /// may have ended.
+    /// Accepted connections that wait for their peers to close, the longest wait first. Some may have ended.
     pub(super) shut: VecDeque<ConnId>,
-    /// What is held of sources.
+    /// Banned sources, and those that are never banned.
     pub(super) standing: Arc<SourceLists>,
     turns: Turns,
     pub(super) wheel: Wheel,
@@ -114,28 +112,27 @@ pub struct Streams {
     )]
     spare: Vec<Box<OutQueue>>,
     buffer: Vec<u8>,
-    /// What the protocols below answer to what was read.
+    /// Replies of WebSocket and keep-alives to the bytes just read.
     replies: Vec<u8>,
-    /// Records under way to the socket.
+    /// Records on their way to the socket.
     scratch: Vec<u8>,
     pub(super) lost: Block,
     failures: Vec<TlsFailure>,
     foreign: Vec<ForeignPage>,
-    /// Bytes that wait to be sent.
+    /// Bytes in the queues of all connections.
     pub(super) unsent: usize,
-    /// Memory that connections take for what they hold.
+    /// Memory of each connection.
     pub(super) holders: Holders,
-    /// The observer of what is done here.
+    /// The observer of the time spent here.
     pub(super) activity: Activity,
-    /// Given up for a moment when descriptors run out, to accept and refuse a connection that
-    /// would otherwise be reported as waiting for ever.
+    /// A descriptor given up for a moment when descriptors run out, to accept and refuse a connection.
+    /// Otherwise epoll would report that connection as waiting for ever.
     pub(super) reserve: Option<std::fs::File>,
 }
 
 impl Streams {
-    /// No connections yet. The listeners are to be registered with `epoll` by the caller, the
-    /// connections register themselves; those that peers open also with `accepted`, for all
-    /// workers.
+    /// An empty set of connections. The caller registers the listeners with `epoll`; connections register
+    /// themselves. Accepted connections are also listed in `accepted`, for all workers.
     pub fn new(
         naming: Naming,
         config: &Config,
@@ -190,13 +187,12 @@ impl Streams {
         }
     }
 
-    /// Makes `activity` the observer of what is done here.
+    /// Makes `activity` the observer of the time spent here.
     pub fn observe(&mut self, activity: Activity) {
         self.activity = activity;
     }
 
-    /// Takes over from a new configuration the bounds of messages and the trusted names, for connections to
-    /// come.
+    /// Takes the bounds of messages and the trusted names from a new configuration, for connections to come.
     pub fn reconfigure(&mut self, config: &Config) {
         self.limits = config.limits.clone();
         self.trusted.clone_from(&config.trust_names);
@@ -222,7 +218,7 @@ impl Streams {
         self.turns.waiting()
     }
 
-    /// Connections, and bytes that they hold.
+    /// Number of connections, and the bytes they hold.
     pub fn load(&self) -> (usize, usize) {
         (self.table.len(), self.holders.total())
     }
@@ -247,7 +243,7 @@ impl Streams {
         }
         let (deadline, _) = conn.deadline(&self.settings);
         conn.placed = self.wheel.place(id, deadline, conn.placed);
-        // One that we open to a peer of TLS begins with its ClientHello.
+        // A TLS connection that we open begins with its ClientHello.
         self.recount(id);
         Some(id)
     }
@@ -256,8 +252,8 @@ impl Streams {
         self.token | u64::from(id.generation & LOW_GENERATION) << 32 | u64::from(id.slot)
     }
 
-    /// A turn of the loop begins: the handshakes that wait come first, in their order. Each complete
-    /// message goes to `deliver`.
+    /// Begins a turn of the loop with the waiting handshakes, in their order. Each complete message goes to
+    /// `deliver`.
     pub fn begin_turn(
         &mut self,
         now_ms: u64,
@@ -278,8 +274,8 @@ impl Streams {
         }
     }
 
-    /// Deals with an event of a connection. Each complete message goes to `deliver`, with the
-    /// flow that answers to it take.
+    /// Handles an event of a connection. Each complete message goes to `deliver`, with the flow for its
+    /// responses.
     pub fn ready(
         &mut self,
         event: Readiness,
@@ -296,7 +292,7 @@ impl Streams {
             return;
         };
         if conn.is_parked {
-            // All that it is waited for is that the peer has gone.
+            // A parked handshake is registered for a hang-up only: the peer has gone.
             return self.close(id, CloseReason::Peer, counters);
         }
         if conn.state == State::Connecting {
@@ -377,7 +373,7 @@ impl Streams {
         };
         counters.stream_received_bytes += fresh.len() as u64;
         if !matches!(conn.state, State::Open | State::Handshaking) {
-            // We are ending it; what still comes is thrown away.
+            // The connection is ending; bytes that still arrive are dropped.
             return;
         }
         conn.heard(now_ms);
@@ -403,7 +399,7 @@ impl Streams {
         self.settle(id, taken, now_ms, counters);
     }
 
-    /// Does what follows from what was read.
+    /// Applies the results of a read.
     fn settle(&mut self, id: ConnId, taken: Taken, now_ms: u64, counters: &mut NetCounters) {
         self.queue_replies(id, now_ms);
         let Some(conn) = self.table.get_mut(id) else {
@@ -411,7 +407,8 @@ impl Streams {
         };
         let has_records = conn.tls.as_ref().is_some_and(|tls| tls.has_records());
         if has_records || taken.secured && conn.waiting() > 0 {
-            // Records of the handshake, a ticket, an answer to a new key; what waited for its end.
+            // Records of the handshake, a session ticket, or a key update are to be written; or messages that
+            // waited for the end of the handshake.
             self.mark_dirty(id);
         }
         let Some(conn) = self.table.get_mut(id) else {
@@ -449,7 +446,7 @@ impl Streams {
         }
     }
 
-    /// Queues what the protocols below have to say.
+    /// Queues the replies of WebSocket and keep-alives.
     fn queue_replies(&mut self, id: ConnId, now_ms: u64) {
         let replies = mem::take(&mut self.replies);
         if !replies.is_empty() {
@@ -475,9 +472,9 @@ impl Streams {
         self.mark_dirty(id);
     }
 
-    /// Sends a message: on the connection that it names, if that is ours and stands; else, unless it
-    /// is pinned there, on the one to that address, opened if need be. It leaves at the next
-    /// [`Streams::flush`].
+    /// Sends a message, which leaves at the next [`Streams::flush`]. The connection that the message names is
+    /// used if it is ours and usable. Otherwise, unless the message is pinned there, the one to that address
+    /// is used, opened if need be.
     pub fn send(&mut self, outgoing: &Outgoing<'_>, now_ms: u64, counters: &mut NetCounters) {
         let Outgoing {
             to, origin, message, ..
@@ -490,13 +487,13 @@ impl Streams {
             },
         };
         if self.is_over(id, message.len()) {
-            // Perhaps the reader has caught up since.
+            // The reader may have caught up since.
             self.write(id, now_ms, counters);
         }
         if self.is_over(id, message.len()) {
             self.lose(to, origin, message, counters);
-            // One that does not stand yet is no slow reader; to cut it would only mean to open
-            // the next one for the next message.
+            // A connection that is not open yet is no slow reader. Cutting it would only mean opening another
+            // for the next message.
             if self
                 .table
                 .get_mut(id)
@@ -529,8 +526,7 @@ impl Streams {
         self.relieve(id, now_ms, counters);
     }
 
-    /// Whether `more` bytes are too many for what waits on a connection. One message always may
-    /// wait, however long.
+    /// Whether `more` bytes are too many for a connection's queue. An empty queue takes any one message.
     fn is_over(&mut self, id: ConnId, more: usize) -> bool {
         let limit = self.settings.write_queue_bytes;
         self.table
@@ -562,7 +558,7 @@ impl Streams {
     fn write(&mut self, id: ConnId, now_ms: u64, counters: &mut NetCounters) {
         let before = self.holders.total();
         self.write_what_fits(id, now_ms, counters);
-        // Records that wait take room beside the messages in them.
+        // Waiting records take room beside the messages in them.
         if self.holders.total() > before {
             self.relieve(id, now_ms, counters);
         }
@@ -607,7 +603,7 @@ impl Streams {
         if conn.interest != interest && !conn.is_parked && self.epoll.modify(conn, token, interest).is_ok() {
             counters.stream_pauses += u64::from(interest == Interest::Write);
             if conn.interest == Interest::Write {
-                // The rest of a message could not come meanwhile.
+                // The rest of a message could not arrive while reading was paused.
                 conn.message_begins(now_ms);
             }
             conn.interest = interest;
@@ -625,7 +621,7 @@ impl Streams {
         recycle(&mut self.spare, out);
     }
 
-    /// Keeps a failure for the report, if there are few.
+    /// Keeps a failure of TLS for the report, unless [`KEPT_FAILURES`] are kept already.
     pub(super) fn note_failure(
         &mut self,
         flow: Flow,
@@ -654,7 +650,7 @@ impl Streams {
     }
 }
 
-/// What is held in all, when one connection holds `after` in the place of `before`.
+/// The new total, when one connection holds `after` in the place of `before`.
 pub(super) fn exchanged(held: usize, before: usize, after: usize) -> usize {
     debug_assert!(
         held >= before,
@@ -663,7 +659,7 @@ pub(super) fn exchanged(held: usize, before: usize, after: usize) -> usize {
     (held + after).saturating_sub(before)
 }
 
-/// Keeps the memory of a queue for the next connection that has something to send.
+/// Keeps the buffer of a queue for the next connection that has something to send.
 #[expect(
     clippy::vec_box,
     reason = "connections hold boxes, to be small while they are silent"

@@ -2,7 +2,7 @@
 
 use sip_core::id::{ConnId, WorkerId};
 
-/// What of a generation fits beside a slot in an event's token.
+/// The bits of a generation that fit beside a slot in an event's token.
 pub(super) const LOW_GENERATION: u32 = (1 << 24) - 1;
 
 #[derive(Debug)]
@@ -11,8 +11,8 @@ struct Slot<T> {
     value: Option<T>,
 }
 
-/// Values in numbered slots. A slot's generation counts its uses, so that a number that outlived
-/// its value names nothing.
+/// Values in numbered slots. A slot's generation counts its uses, so that a number that has outlived its
+/// value names nothing.
 #[derive(Debug)]
 pub(super) struct Table<T> {
     worker: WorkerId,
@@ -23,8 +23,8 @@ pub(super) struct Table<T> {
 }
 
 impl<T> Table<T> {
-    /// At most `limit` values. Generations begin at `first_generation`: drawn anew for each
-    /// process, because keys are stored with registrations and outlive it.
+    /// A table of at most `limit` values. Generations begin at `first_generation`, drawn anew for each
+    /// process: keys are stored with registrations and outlive the process.
     pub(super) fn new(worker: WorkerId, limit: usize, first_generation: u32) -> Self {
         let limit = limit.min(u32::MAX as usize);
         Self {
@@ -44,7 +44,7 @@ impl<T> Table<T> {
         self.len() >= self.limit
     }
 
-    /// Stores a value; it comes back where the table is full.
+    /// Stores a value. Returns it as the error if the table is full.
     pub(super) fn insert(&mut self, value: T) -> Result<ConnId, T> {
         if self.is_full() {
             return Err(value);

@@ -1,4 +1,4 @@
-//! The times to look at connections: a wheel of coarse ticks.
+//! The times at which connections are examined: a wheel of coarse ticks.
 //!
 //! If a connection's deadline moves later (every message moves the idle time-out), the connection is left
 //! where it is, and moved when its old place comes up: at most once for each time-out, not once for each
@@ -9,7 +9,7 @@ use sip_core::id::ConnId;
 /// Milliseconds of one tick.
 pub(super) const TICK_MS: u64 = 100;
 
-/// Ticks of one round. A deadline further off is looked at once a round (409.6 s).
+/// Ticks of one round (409.6 s). A deadline further off is examined once a round.
 const SLOTS: u64 = 4096;
 
 /// "No place in the wheel."
@@ -18,9 +18,9 @@ pub(super) const NEVER: u64 = u64::MAX;
 #[derive(Debug)]
 pub(super) struct Wheel {
     slots: Vec<Vec<ConnId>>,
-    /// The next tick to be looked at.
+    /// The next tick to be examined.
     tick: u64,
-    /// No place before this tick is taken.
+    /// The first tick with a place taken; [`NEVER`] if no place is.
     first: u64,
 }
 
@@ -33,9 +33,8 @@ impl Wheel {
         }
     }
 
-    /// Sees to it that `id` is looked at once `deadline_ms` has passed, or earlier. `placed` is
-    /// the tick at which it is looked at already ([`NEVER`] for a new one); the new value is to
-    /// be kept with the connection.
+    /// Has `id` examined once `deadline_ms` has passed, or earlier. `placed` is the tick at which it is to be
+    /// examined already ([`NEVER`] for a new one). The caller keeps the returned tick with the connection.
     pub(super) fn place(&mut self, id: ConnId, deadline_ms: u64, placed: u64) -> u64 {
         let tick = (deadline_ms / TICK_MS + 1).clamp(self.tick, self.tick + SLOTS - 1);
         if placed <= tick {
@@ -55,7 +54,7 @@ impl Wheel {
             self.tick = self.tick.max(now);
             return;
         }
-        // Nothing lies before `first`, and nothing more than a round ahead of `tick`.
+        // Nothing is placed before `first`, or more than a round ahead of `tick`.
         let mut tick = self.first;
         while tick <= now && tick < self.tick + SLOTS {
             if let Some(slot) = self.slots.get_mut((tick % SLOTS) as usize) {
@@ -77,7 +76,7 @@ impl Wheel {
             .unwrap_or(NEVER);
     }
 
-    /// When [`Wheel::advance`] may have something to do, in milliseconds.
+    /// When [`Wheel::advance`] may find something due, milliseconds.
     pub(super) fn next_ms(&self) -> Option<u64> {
         (self.first != NEVER).then(|| self.first * TICK_MS)
     }

@@ -1,4 +1,4 @@
-//! Our ends of TLS towards peers: one for most of them, and one for each with which something else is agreed.
+//! Our TLS clients: one for most peers, and one for each peer with settings of its own.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -10,11 +10,11 @@ use rustls::time_provider::TimeProvider;
 use super::config::{ClientSettings, TlsClient};
 use super::error::{TlsFileError, TlsWarning};
 
-/// TLS towards the peers to which we connect: the authorities that verify each peer, and the certificate that
-/// it is shown.
+/// TLS clients for the peers to which we connect. Each has the authorities that verify the peer, and our
+/// certificate for the peer.
 pub struct TlsClients {
     others: One,
-    /// By SIP domain, lower case.
+    /// Clients for peers with settings of their own, by SIP domain in lower case.
     by_domain: HashMap<Box<str>, One>,
     clock: Arc<dyn TimeProvider>,
 }
@@ -28,10 +28,10 @@ impl fmt::Debug for TlsClients {
     }
 }
 
-/// A client, and its settings, by which its files can be checked before they are taken.
+/// A client, with its settings, by which its files can be checked before they are used.
 #[derive(Debug)]
 struct One {
-    /// Unknown where it was made elsewhere.
+    /// `None` if the client was made elsewhere.
     settings: Option<ClientSettings>,
     client: Arc<TlsClient>,
 }
@@ -58,7 +58,8 @@ impl One {
 }
 
 impl TlsClients {
-    /// `others` for every peer but those of `peers`, each a SIP domain and the end that serves it.
+    /// Clients that use `others` for every peer without an entry in `peers`, a list of SIP domains and their
+    /// clients.
     pub fn new(others: Arc<TlsClient>, peers: impl IntoIterator<Item = (String, Arc<TlsClient>)>) -> Self {
         let own = |(domain, client): (String, _)| (Box::from(bare(&domain).as_ref()), One::made(client));
         Self {
@@ -68,8 +69,8 @@ impl TlsClients {
         }
     }
 
-    /// Reads and checks all files. `peers` are SIP domains with settings of their own; of two
-    /// entries of one domain the later holds.
+    /// Reads and checks all files. `peers` are SIP domains with settings of their own; of two entries for one
+    /// domain the later counts.
     ///
     /// # Errors
     /// A file is missing or wrong, or the system has no authorities where none are named.
@@ -92,10 +93,10 @@ impl TlsClients {
         })
     }
 
-    /// The one for a server of `domain`: the host of the URI before any resolution, as
-    /// [`TlsClient::connect`] takes it. Neither case nor a final dot matter.
+    /// The client for a server of `domain`: the host of the URI before any resolution, as
+    /// [`TlsClient::connect`] takes it. Neither case nor a final dot matters.
     pub fn for_domain(&self, domain: &str) -> &Arc<TlsClient> {
-        // Most have none.
+        // Most configurations have no client of one domain.
         let own = match self.by_domain.is_empty() {
             true => None,
             false => self.by_domain.get(bare(domain).as_ref()),
@@ -103,8 +104,8 @@ impl TlsClients {
         &own.unwrap_or(&self.others).client
     }
 
-    /// Reads all files again. Those of [`TlsClients::load`] are all checked before any is taken: a
-    /// bad one leaves everything as it was, unless it is bad only a moment later.
+    /// Reads all files again. The files of [`TlsClients::load`] are all checked before any is used, so that a
+    /// bad file changes nothing (unless it turns bad between check and use).
     ///
     /// # Errors
     /// A file is missing or wrong.
@@ -116,7 +117,7 @@ impl TlsClients {
         let mut warnings = Vec::new();
         for one in all() {
             for warning in one.client.reload()? {
-                // Several have the same authorities, and often the same certificate.
+                // Several clients have the same authorities, and often the same certificate.
                 if !warnings.contains(&warning) {
                     warnings.push(warning);
                 }
@@ -126,7 +127,7 @@ impl TlsClients {
     }
 }
 
-/// A domain as it is looked up: lower case, without a final dot or the brackets of an address.
+/// A domain in the form for look-ups: lower case, without a final dot or the brackets of an address.
 fn bare(domain: &str) -> Cow<'_, str> {
     let bare = domain
         .strip_prefix('[')
@@ -150,7 +151,7 @@ mod tests {
     use super::super::{ClientAuth, IdentityFiles, ServerSettings, TlsServer, system_clock};
     use super::*;
 
-    /// An authority, and the files that it made.
+    /// An authority, with the files that it issued.
     struct Authority {
         directory: tempfile::TempDir,
         issuer: Issuer<'static, KeyPair>,
@@ -204,7 +205,8 @@ mod tests {
         }
     }
 
-    /// The identities in our certificate that a server sees if it asks for one; none if the handshake fails.
+    /// The identities in our certificate as seen by a server that asks for one; `None` if the handshake
+    /// fails.
     fn seen(clients: &TlsClients, domain: &str, server: &TlsServer) -> Option<Vec<String>> {
         let mut to_server = Vec::new();
         let mut to_client = Vec::new();
@@ -263,7 +265,7 @@ mod tests {
             seen(&clients, "PARTNER.example.", &theirs),
             names(&["guest.example"])
         );
-        // The partner's authority vouches for the partner alone, and others do not vouch for it.
+        // The partner's authority verifies the partner only, and no other authority verifies the partner.
         assert_eq!(
             seen(&clients, "gw.example", &server(&partner, "gw.example")),
             None

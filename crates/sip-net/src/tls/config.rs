@@ -1,8 +1,8 @@
-//! TLS configuration of a listener, and of our end towards peers: certificates, authorities, tickets. All of
-//! it can be exchanged while connections go on.
+//! TLS configuration of a listener, and of our clients: certificates, authorities, tickets. All of it can be
+//! exchanged while connections are open.
 //!
-//! A reload reads and checks every file, and only then puts the new configuration in the place of
-//! the old one, whole. Connections keep what they began with; a bad file changes nothing.
+//! A reload reads and checks every file, and only then replaces the old configuration as a whole. Connections
+//! keep the configuration with which they began. A bad file changes nothing.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -26,15 +26,15 @@ use super::tickets::{TicketKeys, Ticketer};
 use super::trust::Trust;
 use super::verify::{ClientAuth, SipServerVerifier, client_verifier};
 
-/// Tickets after a full handshake of TLS 1.3: each can be used once (RFC 8446 §C.4), and a client
-/// that opens two connections at once needs two.
+/// Tickets after a full handshake of TLS 1.3. Each can be used once (RFC 8446 §C.4), and a client that opens
+/// two connections at once needs two.
 const TICKETS: usize = 2;
 /// Tickets that the library keeps for each server.
 const TICKETS_PER_SERVER: usize = 8;
 
-/// The one provider of cryptography: AWS-LC, with the suites that RFC 9325 recommends. AES-128
-/// with SHA-256 comes first, and our order counts: its handshake costs less than that with
-/// SHA-384, for which processors have no instructions.
+/// The one provider of cryptography: AWS-LC, with the suites that RFC 9325 recommends. Our order of suites
+/// counts. AES-128 with SHA-256 comes first, because its handshake costs less than that with SHA-384, for
+/// which processors have no instructions.
 pub fn provider() -> Arc<CryptoProvider> {
     use aws_lc_rs::cipher_suite as suite;
     static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
@@ -62,15 +62,15 @@ pub fn system_clock() -> Arc<dyn TimeProvider> {
     Arc::new(DefaultTimeProvider)
 }
 
-/// Which versions of TLS are spoken.
+/// The supported versions of TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Versions {
     /// 1.2 and 1.3.
     #[default]
     Both,
-    /// 1.2 alone; for comparisons.
+    /// 1.2 only; for comparisons.
     Tls12,
-    /// 1.3 alone.
+    /// 1.3 only.
     Tls13,
 }
 
@@ -90,24 +90,25 @@ impl Versions {
 /// TLS settings of a listener.
 #[derive(Clone, Debug, Default)]
 pub struct ServerSettings {
-    /// What tickets are bound to. Nodes at which a client may resume give the same name to the
-    /// same listener; different listeners have different names.
+    /// Name to which tickets are bound. Nodes at which a client may resume a session give the same name to
+    /// the same listener. Different listeners have different names.
     pub name: String,
-    /// At least one. The first is shown to a client that names no server, or one that we do not know.
+    /// Our certificates, at least one. The first is for clients that name no server, or an unknown one.
     pub identities: Vec<IdentityFiles>,
-    /// Whether clients must show a certificate.
+    /// Whether clients must present a certificate.
     pub client_auth: ClientAuth,
-    /// The authorities of clients' certificates, PEM. None: those of the system.
+    /// The authorities of clients' certificates, PEM. `None`: those of the system.
     pub client_ca: Option<PathBuf>,
-    /// Lists of what these authorities have revoked, PEM. None: nothing is.
+    /// Revocation lists of these authorities, PEM. `None`: no certificate counts as revoked.
     pub client_crl: Option<PathBuf>,
-    /// SIP domains of which a client's certificate must name one (RFC 5922 §7.1). None: any will do.
+    /// SIP domains of which a client's certificate must name one (RFC 5922 §7.1). Empty: any certificate is
+    /// accepted.
     pub client_names: Vec<String>,
-    /// Which versions are spoken.
+    /// The supported versions.
     pub versions: Versions,
 }
 
-/// One listener's end of TLS.
+/// The TLS server of a listener.
 pub struct TlsServer {
     settings: ServerSettings,
     tickets: Option<Arc<TicketKeys>>,
@@ -121,7 +122,7 @@ struct ServerState {
 }
 
 impl TlsServer {
-    /// Reads and checks all files. `tickets`: none, and no session is ever resumed.
+    /// Reads and checks all files. If `tickets` is `None`, no session is ever resumed.
     ///
     /// # Errors
     /// A file is missing or wrong.
@@ -140,11 +141,11 @@ impl TlsServer {
         })
     }
 
-    /// Reads all files again, the keys of tickets apart ([`TicketKeys::reload`]). Connections that
-    /// stand keep what they have.
+    /// Reads all files again, except the keys of tickets ([`TicketKeys::reload`]). Open connections keep
+    /// their configuration.
     ///
     /// # Errors
-    /// A file is missing or wrong; then everything stays as it was.
+    /// A file is missing or wrong; the configuration then remains as it was.
     pub fn reload(&self) -> Result<Vec<TlsWarning>, TlsFileError> {
         let mut warnings = Vec::new();
         let state = server_state(&self.settings, self.tickets.as_ref(), &self.clock, &mut warnings)?;
@@ -152,20 +153,20 @@ impl TlsServer {
         Ok(warnings)
     }
 
-    /// Our end of a connection that a peer has opened.
+    /// The server's side of an accepted connection.
     ///
     /// # Errors
-    /// Our own fault, never the peer's.
+    /// An error of our own configuration, never of the peer.
     pub fn accept(&self) -> Result<TlsSession, TlsError> {
         TlsSession::server(Arc::clone(&self.current.load().config))
     }
 
-    /// The library's configuration as it is now.
+    /// The library's present configuration.
     pub fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.current.load().config)
     }
 
-    /// The certificates as they are now.
+    /// The present certificates.
     pub fn identities(&self) -> Arc<Identities> {
         Arc::clone(&self.current.load().identities)
     }
@@ -208,7 +209,7 @@ fn server_state(
     })
 }
 
-/// What the tickets of a listener are bound to.
+/// The digest to which the tickets of a listener are bound.
 fn context(settings: &ServerSettings, trust: &Trust) -> [u8; 32] {
     let auth: &[u8] = match settings.client_auth {
         ClientAuth::None => b"none",
@@ -225,23 +226,23 @@ fn now(clock: &Arc<dyn TimeProvider>) -> Result<UnixTime, TlsFileError> {
         .ok_or_else(|| TlsFileError::Config("the system's clock cannot be read".to_owned()))
 }
 
-/// TLS settings of our end towards peers.
+/// TLS settings of our client.
 #[derive(Clone, Debug, Default)]
 pub struct ClientSettings {
-    /// The certificate that we show to peers that ask for one.
+    /// Our certificate, for peers that ask for one.
     pub identity: Option<IdentityFiles>,
-    /// The authorities of peers' certificates, PEM. None: those of the system.
+    /// The authorities of peers' certificates, PEM. `None`: those of the system.
     pub ca: Option<PathBuf>,
-    /// Lists of what these authorities have revoked, PEM. None: nothing is.
+    /// Revocation lists of these authorities, PEM. `None`: no certificate counts as revoked.
     pub crl: Option<PathBuf>,
     /// Number of peers with sessions remembered for resumption; a new one replaces the oldest. 0: no session
     /// is resumed.
     pub remembered_peers: usize,
-    /// Which versions are spoken.
+    /// The supported versions.
     pub versions: Versions,
 }
 
-/// Our end of TLS towards peers.
+/// Our TLS client.
 pub struct TlsClient {
     settings: ClientSettings,
     clock: Arc<dyn TimeProvider>,
@@ -272,11 +273,11 @@ impl TlsClient {
         })
     }
 
-    /// Reads all files again, and forgets the sessions: what the new authorities do not vouch for
-    /// is not resumed either.
+    /// Reads all files again, and forgets the sessions, so that a server that the new authorities do not
+    /// verify cannot be resumed either.
     ///
     /// # Errors
-    /// A file is missing or wrong; then everything stays as it was.
+    /// A file is missing or wrong; the configuration then remains as it was.
     pub fn reload(&self) -> Result<Vec<TlsWarning>, TlsFileError> {
         let mut warnings = Vec::new();
         let state = client_state(&self.settings, &self.clock, &mut warnings)?;
@@ -284,12 +285,12 @@ impl TlsClient {
         Ok(warnings)
     }
 
-    /// Our end of a connection to a server of `domain`, the SIP domain for which its certificate
-    /// must speak: the host of the URI before any resolution (RFC 5922 §4), or an address. The
+    /// The client's side of a connection to a server. `domain` is the SIP domain that the server's
+    /// certificate must name, the host of the URI before any resolution (RFC 5922 §4), or an address. The
     /// first bytes to send are appended to `out`.
     ///
     /// # Errors
-    /// `domain` is no name; or our own fault.
+    /// `domain` is no valid name, or our own configuration is wrong.
     pub fn connect(&self, domain: &str, out: &mut Vec<u8>) -> Result<TlsSession, TlsError> {
         let bare = domain
             .strip_prefix('[')
@@ -310,7 +311,7 @@ impl TlsClient {
         Ok(session)
     }
 
-    /// The library's configuration as it is now.
+    /// The library's present configuration.
     pub fn config(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.current.load().config)
     }
@@ -332,7 +333,7 @@ fn client_state(
     let builder = ClientConfig::builder_with_details(provider, Arc::clone(clock))
         .with_protocol_versions(settings.versions.list())
         .map_err(|error| TlsFileError::Config(error.to_string()))?
-        // The library's word for a verifier that is not its own.
+        // `dangerous` is the library's word for any verifier but its own.
         .dangerous()
         .with_custom_certificate_verifier(verifier);
     let mut config = match identity {

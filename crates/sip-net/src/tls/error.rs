@@ -1,55 +1,55 @@
-//! What goes wrong: in files that an operator writes, and with a peer.
+//! Errors of TLS: in an operator's files, and with a peer.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use rustls::{AlertDescription, CertificateError, Error};
 
-/// Why a session ended or cannot go on. Where the protocol has an alert for it, the alert is among
-/// the bytes that the failing call has put out, and is to be sent before the connection is closed.
+/// Why a session ended or cannot continue. If the protocol has an alert for the error, the failing call has
+/// appended it to its output. That output must be sent before the connection is closed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// The peer's certificate does not hold: wrong name, unknown authority, expired.
+    /// The peer's certificate is not valid: wrong name, unknown authority, expired.
     #[error("the peer's certificate is refused: {0}")]
     PeerCertificate(CertificateError),
-    /// The session that the peer resumed began with a certificate which has expired since.
+    /// The session that the peer resumed began with a certificate that has expired since.
     #[error("the peer resumed a session although its certificate has expired since")]
     ResumedExpired,
-    /// We ask for a certificate and the peer has none.
+    /// A certificate is required, and the peer presented none.
     #[error("the peer has no certificate")]
     NoPeerCertificate,
     /// The peer ended the session with this alert.
     #[error("the peer sent the alert {0:?}")]
     Alert(AlertDescription),
-    /// No version, suite, group or signature that both know.
+    /// Both sides have no version, suite, group or signature in common.
     #[error("nothing in common with the peer: {0}")]
     Incompatible(String),
-    /// What arrived is no TLS, or breaks its rules.
+    /// The received bytes are not TLS, or break its rules.
     #[error("the peer breaks the protocol: {0}")]
     Protocol(String),
-    /// A record does not decrypt.
+    /// A record cannot be decrypted.
     #[error("a record does not decrypt")]
     Decrypt,
     /// A handshake message needs more memory than the session may take.
     #[error("an incomplete message of the peer exceeds {0} bytes")]
     TooLarge(usize),
-    /// Data was to be written before the handshake is done.
+    /// Data was to be written before the handshake was done.
     #[error("the handshake is not done")]
     NotEstablished,
-    /// The session has failed before, or we have closed it.
+    /// The session has failed earlier, or we have closed it.
     #[error("the session has ended")]
     Ended,
-    /// This name cannot stand in a certificate.
+    /// A certificate cannot contain this name.
     #[error("{0:?} is neither a host name nor an address")]
     Name(String),
-    /// Our own fault: randomness, time, keys.
+    /// An internal error: randomness, time, keys.
     #[error("{0}")]
     Internal(String),
 }
 
 impl TlsError {
-    /// One word for a counter's label; few and fixed.
+    /// The cause in one word, for a counter's label; the set is small and fixed.
     pub fn cause(&self) -> &'static str {
         match self {
             Self::PeerCertificate(_) | Self::ResumedExpired => "peer-certificate",
@@ -86,33 +86,33 @@ impl From<Error> for TlsError {
     }
 }
 
-/// What is wrong with a file. Says which file, and what would be right.
+/// An error of a file. The message names the file and says what would be right.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsFileError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{path}: {source}")]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
-    /// It is not PEM.
+    /// The file is not PEM.
     #[error("{path}: not PEM (text with `-----BEGIN …-----` and `-----END …-----` lines): {reason}")]
     Pem {
         /// The file.
         path: PathBuf,
-        /// What the reader stumbled over.
+        /// The reader's reason.
         reason: String,
     },
-    /// It holds no certificate.
+    /// The file holds no certificate.
     #[error("{path}: no certificate; expected `-----BEGIN CERTIFICATE-----`, the server's own first")]
     NoCertificate {
         /// The file.
         path: PathBuf,
     },
-    /// It holds no private key.
+    /// The file holds no private key.
     #[error(
         "{path}: no private key; expected `-----BEGIN PRIVATE KEY-----` (or RSA, or EC) without a password"
     )]
@@ -120,43 +120,43 @@ pub enum TlsFileError {
         /// The file.
         path: PathBuf,
     },
-    /// Its certificate cannot be used.
+    /// A certificate of the file cannot be used.
     #[error("{path}: certificate {number} cannot be used: {reason}")]
     Certificate {
         /// The file.
         path: PathBuf,
-        /// Which of the file, from 1.
+        /// The certificate's number in the file, from 1.
         number: usize,
-        /// Why.
+        /// Why the certificate cannot be used.
         reason: String,
     },
-    /// It holds no list of revoked certificates.
+    /// The file holds no revocation list.
     #[error("{path}: no list of revoked certificates; expected `-----BEGIN X509 CRL-----`")]
     NoRevocationList {
         /// The file.
         path: PathBuf,
     },
-    /// Its list of revoked certificates cannot be used.
+    /// A revocation list of the file cannot be used.
     #[error("{path}: list {number} of revoked certificates cannot be used: {reason}")]
     RevocationList {
         /// The file.
         path: PathBuf,
-        /// Which of the file, from 1.
+        /// The list's number in the file, from 1.
         number: usize,
-        /// Why.
+        /// Why the list cannot be used.
         reason: String,
     },
-    /// Its key cannot be used.
+    /// The file's private key cannot be used.
     #[error(
         "{path}: the private key cannot be used ({reason}); RSA of 2048 bits or more, or ECDSA, is needed"
     )]
     Key {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Why the key cannot be used.
         reason: String,
     },
-    /// Key and certificate do not belong together.
+    /// The key does not belong to the certificate.
     #[error("{key}: not the private key of the first certificate in {certificate}")]
     KeyMismatch {
         /// The file with the certificate.
@@ -177,18 +177,18 @@ pub enum TlsFileError {
     TicketKeys {
         /// The file.
         path: PathBuf,
-        /// From 1.
+        /// The line's number, from 1.
         line: usize,
         /// What is wrong.
         reason: String,
     },
-    /// What the files say does not make a configuration.
+    /// The files together do not make a configuration.
     #[error("{0}")]
     Config(String),
 }
 
 impl TlsFileError {
-    /// The file that it is about, if it is about one.
+    /// The file of the error, if the error is about a file.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::Read { path, .. }
@@ -206,11 +206,11 @@ impl TlsFileError {
     }
 }
 
-/// What works and yet should be looked at.
+/// A finding that does not prevent use, but needs attention.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsWarning {
-    /// Peers that verify will refuse it.
+    /// The certificate has expired: peers that verify it will refuse it.
     #[error("{path}: the certificate expired {} ago; peers will refuse it", span(*ago_s))]
     Expired {
         /// The file.
@@ -218,7 +218,7 @@ pub enum TlsWarning {
         /// Seconds since it expired.
         ago_s: u64,
     },
-    /// Peers that verify will refuse it as yet.
+    /// The certificate is not valid yet: peers that verify it will refuse it until then.
     #[error("{path}: the certificate is valid only in {}; peers will refuse it until then", span(*in_s))]
     NotYetValid {
         /// The file.
@@ -226,7 +226,7 @@ pub enum TlsWarning {
         /// Seconds until it is valid.
         in_s: u64,
     },
-    /// It expires within two weeks.
+    /// The certificate expires within two weeks.
     #[error("{path}: the certificate expires in {}", span(*in_s))]
     ExpiresSoon {
         /// The file.
@@ -234,7 +234,7 @@ pub enum TlsWarning {
         /// Seconds until it expires.
         in_s: u64,
     },
-    /// No name in it is one that a SIP peer would accept (RFC 5922 §7.1).
+    /// The certificate has no name that a SIP peer would accept (RFC 5922 §7.1).
     #[error(
         "{path}: the certificate names no SIP domain (subjectAltName URI sip:DOMAIN, or DNS without wildcard); SIP peers will refuse it"
     )]
@@ -242,31 +242,31 @@ pub enum TlsWarning {
         /// The file.
         path: PathBuf,
     },
-    /// A secret that others on the machine can read.
+    /// The file is a secret, and other users of the machine can read it.
     #[error("{path}: readable by others; it should have mode 0600")]
     ReadableByOthers {
         /// The file.
         path: PathBuf,
     },
-    /// A list of revoked certificates for which there should be a newer one by now; it still counts.
+    /// A revocation list whose next update is overdue. It still counts.
     #[error("{path}: list {number} of revoked certificates is out of date for {}; it still counts", span(*ago_s))]
     RevocationListOutOfDate {
         /// The file.
         path: PathBuf,
-        /// Which of the file, from 1.
+        /// The list's number in the file, from 1.
         number: usize,
-        /// Seconds since the next was promised.
+        /// Seconds since the promised time of the next list.
         ago_s: u64,
     },
     /// Some of the system's authorities could not be used.
     #[error("{count} of the system's certificates of authorities cannot be used")]
     SystemRootsSkipped {
-        /// How many.
+        /// Number of skipped authorities.
         count: usize,
     },
 }
 
-/// A time that people can read: its largest unit of which there are two.
+/// A time in readable form, in the largest unit of which it has at least two.
 fn span(seconds: u64) -> String {
     let units = [(86_400, "days"), (3_600, "hours"), (60, "minutes")];
     let unit = units.into_iter().find(|(unit, _)| seconds >= 2 * unit);

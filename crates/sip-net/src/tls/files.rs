@@ -14,9 +14,9 @@ use zeroize::Zeroizing;
 
 use super::error::{TlsFileError, TlsWarning};
 
-/// The largest file that is read; a bundle of all public authorities has 0.2 MB.
+/// The largest accepted file, bytes. A bundle of all public authorities has 0.2 MB.
 const FILE_MAX: u64 = 4 << 20;
-/// Warned about before it expires, seconds.
+/// Seconds before its expiry from which on a certificate is warned about.
 const SOON: u64 = 14 * 86_400;
 
 pub(super) fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, TlsFileError> {
@@ -31,7 +31,7 @@ pub(super) fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, TlsFileError> {
     fs::read(path).map(Zeroizing::new).map_err(failed)
 }
 
-/// Warns where others than its owner's group can read a secret.
+/// Warns if users beyond the owner's group can read a secret.
 pub(super) fn check_private(path: &Path, warnings: &mut Vec<TlsWarning>) {
     if fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o004 != 0) {
         warnings.push(TlsWarning::ReadableByOthers {
@@ -76,7 +76,7 @@ pub(super) fn pem_error(path: &Path, error: &pem::Error) -> TlsFileError {
     }
 }
 
-/// SHA-256 over pieces, each preceded by its length, so that no two lists give the same.
+/// SHA-256 over pieces, each preceded by its length, so that no two lists give the same digest.
 pub(super) fn sha256(pieces: &[&[u8]]) -> [u8; 32] {
     let mut context = digest::Context::new(&digest::SHA256);
     for piece in pieces {
@@ -88,7 +88,7 @@ pub(super) fn sha256(pieces: &[&[u8]]) -> [u8; 32] {
     result
 }
 
-/// From when to when a certificate is valid, seconds since 1970. None where that cannot be read.
+/// The validity of a certificate, from and until, seconds since 1970. `None` if it cannot be read.
 pub(super) fn validity(certificate: &CertificateDer<'_>) -> Option<(u64, u64)> {
     let certificate = Certificate::from_der(certificate).ok()?;
     let validity = certificate.tbs_certificate().validity();
@@ -98,7 +98,7 @@ pub(super) fn validity(certificate: &CertificateDer<'_>) -> Option<(u64, u64)> {
     ))
 }
 
-/// Warns of a certificate that peers refuse now, or soon will.
+/// Warns of a certificate that peers refuse now, or will refuse soon.
 pub(super) fn check_validity(
     path: &Path,
     certificate: &CertificateDer<'_>,

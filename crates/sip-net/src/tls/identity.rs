@@ -1,4 +1,4 @@
-//! Our own certificates: which one a peer is shown, by the name that it asks for.
+//! Our own certificates, and the choice of one by the name that a peer asks for.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,28 +15,28 @@ use super::error::{TlsFileError, TlsWarning};
 use super::files;
 use super::names::{SipIdentities, server_names};
 
-/// Where a certificate and its key are.
+/// The files of a certificate and its key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct IdentityFiles {
-    /// PEM: our certificate, then those that lead from it to an authority.
+    /// PEM: our certificate, then the chain from it to an authority.
     pub certificate: PathBuf,
-    /// PEM: its private key, PKCS#8, PKCS#1 or SEC1, without a password.
+    /// PEM: the certificate's private key, PKCS#8, PKCS#1 or SEC1, without a password.
     pub key: PathBuf,
 }
 
-/// Our certificates, with the names under which each is found. Never changes: a reload makes a
-/// new one.
+/// Our certificates, by the names under which each is found. The value never changes: a reload makes a new
+/// one.
 pub struct Identities {
-    /// By whole name; several where a name has an RSA and an ECDSA certificate.
+    /// Certificates by whole name. A name with an RSA and an ECDSA certificate has several.
     exact: HashMap<String, Vec<Arc<CertifiedKey>>>,
-    /// By the name behind `*.`.
+    /// Certificates by the name behind `*.`.
     wildcard: HashMap<String, Vec<Arc<CertifiedKey>>>,
-    /// In the order of the configuration; for every other name, and none.
+    /// All certificates in the order of the configuration, for any other name and for none.
     all: Vec<Arc<CertifiedKey>>,
 }
 
 impl Identities {
-    /// Reads and checks all files: none is used unless all are good.
+    /// Reads and checks all files. If one is wrong, none is used.
     ///
     /// # Errors
     /// A file cannot be read or holds the wrong thing; a key does not fit its certificate; `files`
@@ -72,9 +72,9 @@ impl Identities {
         self.all.push(key);
     }
 
-    /// The certificate for a name: that of the whole name, else that of `*.` and the rest behind
-    /// its first label, else the first of all; of several the first whose signature the peer
-    /// understands. Without any in common: the first, so that the handshake fails with a reason.
+    /// The certificate for a name: by the whole name, else by `*.` and the rest behind the first label, else
+    /// any. Of several candidates, the first whose signature the peer supports is chosen. If the peer
+    /// supports none, the first of all is chosen, so that the handshake fails with a reason.
     pub fn choose(&self, name: Option<&str>, schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         let lower = name.map(|name| name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase());
         let exact = lower.as_ref().and_then(|name| self.exact.get(name));
@@ -91,17 +91,17 @@ impl Identities {
             .map(Arc::clone)
     }
 
-    /// How many certificates there are.
+    /// Number of certificates.
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// There is none; never so after [`Identities::load`].
+    /// Whether there is no certificate; never so after [`Identities::load`].
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// When the first of them expires, seconds since 1970.
+    /// The earliest expiry of the certificates, seconds since 1970.
     pub fn expires(&self) -> Option<u64> {
         self.all
             .iter()

@@ -1,12 +1,12 @@
-//! TLS without sockets: everything is a value that is fed with bytes.
+//! TLS without sockets: all types are values that are fed with bytes.
 //!
 //! - [`TlsSession`]: one connection.
-//! - [`TlsServer`], [`TlsClient`]: the configuration of a listener, or of our end towards peers; reloaded
-//!   while connections go on.
-//! - [`TlsClients`]: our ends towards peers, by their domains.
+//! - [`TlsServer`], [`TlsClient`]: the configuration of a listener, or of our client; reloaded while
+//!   connections are open.
+//! - [`TlsClients`]: our clients, by the domains of peers.
 //! - [`Identities`]: our certificates, found by the name that a client asks for.
-//! - [`TicketKeys`]: sessions that go on at another node, and after a restart.
-//! - [`SipIdentities`]: for which SIP domains a peer's certificate speaks (RFC 5922).
+//! - [`TicketKeys`]: keys with which sessions are resumed at another node, and after a restart.
+//! - [`SipIdentities`]: the SIP domains that a peer's certificate names (RFC 5922).
 //!
 //! The protocol and the cryptography are those of rustls on AWS-LC, which is named in every
 //! configuration: there is no provider of the whole process.

@@ -1,4 +1,4 @@
-//! Which SIP domains a certificate speaks for (RFC 5922 §7).
+//! The SIP domains that a certificate names (RFC 5922 §7).
 
 use std::net::IpAddr;
 
@@ -20,8 +20,8 @@ pub struct SipIdentities {
 }
 
 impl SipIdentities {
-    /// Those of this certificate; none where it cannot be read. That the certificate holds is for
-    /// others to verify.
+    /// The identities of this certificate; none if it cannot be read. The certificate's
+    /// validity is verified elsewhere.
     pub fn of(certificate: &CertificateDer<'_>) -> Self {
         let Ok(certificate) = EndEntityCert::try_from(certificate) else {
             return Self::default();
@@ -33,27 +33,27 @@ impl SipIdentities {
         Self { domains }
     }
 
-    /// Whether the certificate speaks for exactly this domain: whole names are compared, without
-    /// regard to case; neither suffixes nor wildcards match (RFC 5922 §7.2).
+    /// Whether the certificate names exactly this domain. Whole names are compared, without regard to case.
+    /// Neither suffixes nor wildcards match (RFC 5922 §7.2).
     pub fn contains(&self, domain: &str) -> bool {
         let wanted = domain.strip_suffix('.').unwrap_or(domain);
         self.domains.iter().any(|own| own.eq_ignore_ascii_case(wanted))
     }
 
-    /// All of them.
+    /// All domains.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         self.domains.iter().map(String::as_str)
     }
 
-    /// There is none.
+    /// Whether there is no domain.
     pub fn is_empty(&self) -> bool {
         self.domains.is_empty()
     }
 }
 
-/// Whether `certificate` speaks for `name`, a SIP domain, or the address where a peer has no name.
-/// For an address, a `sip` URI with it or a subjectAltName of type iPAddress will do; RFC 5922
-/// says nothing of these, and an address is compared whole.
+/// Whether `certificate` names `name`, which is a SIP domain, or the address of a peer without a name. An
+/// address matches a `sip` URI with it, or a subjectAltName of type iPAddress. RFC 5922 does not cover these;
+/// the whole address is compared.
 pub(super) fn speaks_for(certificate: &CertificateDer<'_>, name: &ServerName<'_>) -> bool {
     let identities = SipIdentities::of(certificate);
     match name {
@@ -68,13 +68,13 @@ pub(super) fn speaks_for(certificate: &CertificateDer<'_>, name: &ServerName<'_>
                 || EndEntityCert::try_from(certificate)
                     .is_ok_and(|certificate| certificate.verify_is_valid_for_subject_name(name).is_ok())
         }
-        // The type may get more kinds; none of them is a SIP domain.
+        // The enum may get more kinds; none of them is a SIP domain.
         _ => false,
     }
 }
 
-/// All names under which a certificate of ours is found by SNI: its domains, its other DNS names,
-/// and wildcards, since clients that are no SIP servers accept those.
+/// All names under which a certificate of ours is found by SNI: its domains, its other DNS names, and
+/// wildcards, because clients that are no SIP servers accept those.
 pub(super) fn server_names(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok(certificate) = EndEntityCert::try_from(certificate) else {
         return Vec::new();

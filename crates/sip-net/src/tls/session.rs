@@ -1,11 +1,12 @@
 //! One TLS connection as a value that is fed with bytes.
 //!
-//! Nothing waits here and nothing is queued: what is to be sent goes into the caller's buffer at
-//! once, decrypted data into the caller's function, and of what has arrived only an incomplete
-//! record (while the handshake lasts, an incomplete message) is kept, up to a bound. A session
-//! with nothing under way holds no buffer at all: records are decrypted in the caller's memory,
-//! which is why the library's own buffered interface is not used; it keeps 4 KiB for reading in
-//! every connection that has ever received something.
+//! No call blocks, and nothing is queued. Bytes to be sent go into the caller's buffer at once, and decrypted
+//! data to the caller's function. Of received bytes only an incomplete record (during the handshake, an
+//! incomplete message) is kept, up to a bound.
+//!
+//! A session with nothing under way holds no buffer at all: records are decrypted in the caller's memory. For
+//! this reason the library's own buffered interface is not used: it keeps 4 KiB for reading in every
+//! connection that has ever received something.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -26,14 +27,13 @@ use super::error::TlsError;
 use super::files::validity;
 use super::names::{SipIdentities, speaks_for};
 
-/// Bytes of an incomplete record or handshake message that a session keeps by default: the largest record and
-/// the certificates of a usual peer.
+/// Bytes of an incomplete record or handshake message that a session keeps by default: enough for the largest
+/// record and for the certificates of a usual peer.
 pub const DEFAULT_BUFFER_LIMIT: usize = 32 << 10;
-/// The largest record on the wire: header, payload, and what encryption may add
-/// (RFC 5246 §6.2.3).
+/// The largest record on the wire: header, payload, and the most that encryption may add (RFC 5246 §6.2.3).
 const RECORD_MAX: usize = 5 + (16 << 10) + 2048;
 const HEADER: usize = 5;
-/// The most that a record adds to its payload: header, explicit nonce and tag of TLS 1.2.
+/// Most bytes that a record adds to its payload: header, explicit nonce and tag of TLS 1.2.
 const RECORD_OVERHEAD: usize = HEADER + 8 + 16;
 const FRAGMENT: usize = 16 << 10;
 
@@ -42,37 +42,37 @@ const FRAGMENT: usize = 16 << 10;
 pub struct Fed {
     /// Bytes of data given to the caller's function.
     pub plaintext: usize,
-    /// The handshake was completed by these bytes.
+    /// Whether these bytes completed the handshake.
     pub established: bool,
-    /// The peer has said that it sends no more (`close_notify`).
+    /// Whether the peer has ended its direction by `close_notify`.
     pub peer_closed: bool,
 }
 
-/// A TLS connection, at either end of it.
+/// One side of a TLS connection, server's or client's.
 pub struct TlsSession {
     side: Side,
-    /// An incomplete record, or message of the handshake. No memory while empty.
+    /// An incomplete record, or message of the handshake. Takes no memory while empty.
     pending: Vec<u8>,
     limit: u32,
     established: bool,
     peer_closed: bool,
     phase: Phase,
-    /// Until the handshake is done.
+    /// `Some` until the handshake is done.
     resumed: Option<Box<Resumed>>,
 }
 
-/// What a session that may be resumed is checked with: the library does not look at the server's
-/// certificate again, and would go on with one that has expired as long as tickets last.
+/// The means to check a resumed session. The library does not check the server's certificate again, and would
+/// continue with an expired one as long as tickets last.
 pub(super) struct Resumed {
     pub(super) sessions: Arc<dyn ClientSessionStore>,
-    /// The server that the sessions are with.
+    /// The server of the sessions.
     pub(super) name: ServerName<'static>,
     pub(super) clock: Arc<dyn TimeProvider>,
 }
 
 impl Resumed {
-    /// Whether the session may go on with this certificate. If not, all of the peer's are forgotten:
-    /// the next handshake is a whole one.
+    /// Whether the session may continue with this certificate. If not, all of the peer's sessions are
+    /// forgotten, so that the next handshake is a full one.
     fn holds(&self, certificate: Option<&CertificateDer<'_>>) -> bool {
         let until = certificate.and_then(validity).map(|(_, until)| until);
         let now = self.clock.current_time().map(|now| now.as_secs());
@@ -93,22 +93,22 @@ enum Side {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Open,
-    /// We have said that we send no more.
+    /// We have sent `close_notify`.
     Closed,
     Failed,
 }
 
-/// What a state of the library asks for.
+/// The request of a state of the library.
 enum Step {
-    /// Ask again.
+    /// Call again.
     Again,
-    /// The peer sends no more data; ask again.
+    /// The peer has ended its direction; call again.
     PeerClosed,
     /// More bytes are needed.
     Wait,
 }
 
-/// What to do once the library would let us write.
+/// The action to take once the library permits writing.
 enum Order<'a> {
     Nothing,
     Write(&'a [u8]),
@@ -116,19 +116,19 @@ enum Order<'a> {
 }
 
 impl TlsSession {
-    /// The server's end of a connection that a peer has opened.
+    /// The server's side of an accepted connection.
     ///
     /// # Errors
-    /// Our own fault: the configuration.
+    /// The configuration is wrong, never the peer.
     pub fn server(config: Arc<ServerConfig>) -> Result<Self, TlsError> {
         let connection = UnbufferedServerConnection::new(config)?;
         Ok(Self::new(Side::Server(Box::new(connection))))
     }
 
-    /// The client's end. The first bytes to send, the `ClientHello`, are appended to `out`.
+    /// The client's side of a connection. The first bytes to send, the `ClientHello`, are appended to `out`.
     ///
     /// # Errors
-    /// Our own fault: the configuration, no randomness.
+    /// The configuration is wrong, or there is no randomness.
     pub fn client(
         config: Arc<ClientConfig>,
         name: ServerName<'static>,
@@ -152,22 +152,22 @@ impl TlsSession {
         }
     }
 
-    /// Has the session fail where it is resumed with a certificate that has expired.
+    /// Makes the session fail if it is resumed with a certificate that has expired.
     pub(super) fn check_resumption(&mut self, resumed: Resumed) {
         self.resumed = Some(Box::new(resumed));
     }
 
-    /// Sets how many bytes of an incomplete record or handshake message are kept; at the bound the
-    /// session fails. Never less than one record.
+    /// Sets the most bytes of an incomplete record or handshake message that are kept. Beyond the bound the
+    /// session fails. The bound is never less than one record.
     pub fn set_buffer_limit(&mut self, bytes: usize) {
         self.limit = u32::try_from(bytes.max(RECORD_MAX)).unwrap_or(u32::MAX);
     }
 
-    /// Takes all of `input`, bytes that arrived from the peer, which is overwritten. Data for us
-    /// goes to `data`, piece by piece; what is to be sent in reply is appended to `out`.
+    /// Handles all of `input`, bytes received from the peer, and overwrites them. Data goes to `data`, piece
+    /// by piece. Bytes to be sent in reply are appended to `out`.
     ///
-    /// How the stream is cut into calls makes no difference. After `close_notify` of the peer,
-    /// whatever follows is ignored (RFC 8446 §6.1).
+    /// The cuts of the stream into calls make no difference. After the peer's `close_notify`, all further
+    /// bytes are ignored (RFC 8446 §6.1).
     ///
     /// # Errors
     /// The session has failed; `out` ends with the alert for the peer. Data given before the fault is good.
@@ -181,7 +181,7 @@ impl TlsSession {
             return Err(TlsError::Ended);
         }
         let mut fed = Fed::default();
-        // What is kept is completed first: by no more than it lacks, as the rest need not be copied.
+        // Kept bytes are completed first, by no more than they lack, as the rest need not be copied.
         while !self.pending.is_empty() && !input.is_empty() {
             let take = lacking(&self.pending).map_or(input.len(), |lacking| lacking.min(input.len()));
             let (head, tail) = std::mem::take(&mut input).split_at_mut(take);
@@ -215,12 +215,12 @@ impl TlsSession {
         if self.pending.len() <= self.limit as usize {
             return Ok(());
         }
-        // There is no way to have the library say `record_overflow`; the close says enough.
+        // The library offers no way to send `record_overflow`; closing the connection suffices.
         self.fail(out);
         Err(TlsError::TooLarge(self.limit as usize))
     }
 
-    /// Lets the library work on `input`; how much of it is done with.
+    /// Lets the library work on `input`. Returns the number of bytes that it is done with.
     fn advance(
         &mut self,
         input: &mut [u8],
@@ -260,12 +260,12 @@ impl TlsSession {
         Ok(used)
     }
 
-    /// Takes out the alert, if there is one, and lets nothing more happen.
+    /// Appends the alert to `out`, if there is one, and ends the session as failed.
     fn fail(&mut self, out: &mut Vec<u8>) {
         self.phase = Phase::Failed;
         self.pending = Vec::new();
-        // While the library has something to send it does not look at its input, so that none
-        // being there is no harm.
+        // While the library has something to send it does not look at its input, so an empty input does no
+        // harm.
         while self.side.common().wants_write() {
             let mut none = 0;
             let (_, step) = self
@@ -292,8 +292,8 @@ impl TlsSession {
         self.order(&Order::Write(plaintext), out)
     }
 
-    /// Appends `close_notify` to `out`: we send no more. Does nothing where that has been said, or
-    /// cannot be because the handshake is not done.
+    /// Appends `close_notify` to `out`, after which we send no more. Does nothing if it was sent already, or
+    /// if the handshake is not done.
     pub fn close(&mut self, out: &mut Vec<u8>) {
         if self.phase != Phase::Open {
             return;
@@ -316,7 +316,7 @@ impl TlsSession {
                 Order::Close => Order::Close,
             };
             let mut none = 0;
-            // What is kept is incomplete, so that it yields no data here.
+            // Kept bytes are incomplete, so they yield no data here.
             let (discard, step) = self.side.step(&mut pending, out, &mut |_| {}, &mut none, order);
             pending.drain(..discard.min(pending.len()));
             match step {
@@ -332,28 +332,28 @@ impl TlsSession {
         result
     }
 
-    /// The handshake is under way; no data goes either way.
+    /// Whether the handshake is under way, so that no data goes either way.
     pub fn is_handshaking(&self) -> bool {
         !self.established && self.phase != Phase::Failed
     }
 
-    /// The session has failed, or we have closed it.
+    /// Whether the session has failed, or we have closed it.
     pub fn has_ended(&self) -> bool {
         self.phase != Phase::Open
     }
 
-    /// The peer has said that it sends no more. A connection that ends without that was cut.
+    /// Whether the peer has ended its direction by `close_notify`. A connection that ends without it was cut.
     pub fn peer_closed(&self) -> bool {
         self.peer_closed
     }
 
-    /// Whether this session goes on from an earlier one; unknown while the handshake lasts.
+    /// Whether this session resumes an earlier one; `None` during the handshake.
     pub fn resumed(&self) -> Option<bool> {
         let kind = self.side.common().handshake_kind()?;
         Some(matches!(kind, HandshakeKind::Resumed))
     }
 
-    /// Version, cipher suite and key-exchange group, as far as agreed.
+    /// Version, cipher suite and key-exchange group, as far as they are agreed.
     pub fn agreed(&self) -> Agreed {
         let common = self.side.common();
         Agreed {
@@ -363,13 +363,13 @@ impl TlsSession {
         }
     }
 
-    /// The peer's certificates, its own first. Empty: it gave none.
+    /// The peer's certificate and its chain, in this order. Empty if the peer presented none.
     pub fn peer_certificates(&self) -> &[CertificateDer<'static>] {
         self.side.common().peer_certificates().unwrap_or_default()
     }
 
-    /// The SIP domains that the peer has shown to be (RFC 5922 §7.1). Empty while the handshake
-    /// lasts, and where the peer gave no certificate.
+    /// The SIP domains that the peer has proved (RFC 5922 §7.1). Empty during the handshake, and if the peer
+    /// presented no certificate.
     pub fn peer_identities(&self) -> SipIdentities {
         if !self.established {
             return SipIdentities::default();
@@ -380,32 +380,32 @@ impl TlsSession {
             .unwrap_or_default()
     }
 
-    /// Whether the certificate that the peer has shown speaks for this address.
+    /// Whether the peer's certificate names this address.
     pub fn peer_speaks_for(&self, address: IpAddr) -> bool {
         let certificate = self.peer_certificates().first();
         self.established
             && certificate.is_some_and(|certificate| speaks_for(certificate, &ServerName::from(address)))
     }
 
-    /// Bytes of an incomplete record or message that are kept.
+    /// Bytes kept of an incomplete record or message.
     pub fn buffered(&self) -> usize {
         self.pending.capacity()
     }
 }
 
-/// What a handshake has agreed on.
+/// The parameters that a handshake has agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed {
     /// TLS 1.2 or 1.3.
     pub version: Option<ProtocolVersion>,
     /// The cipher suite.
     pub suite: Option<CipherSuite>,
-    /// The group of the key exchange; none in a resumed session of TLS 1.2.
+    /// The group of the key exchange; `None` in a resumed session of TLS 1.2.
     pub group: Option<NamedGroup>,
 }
 
-/// Bytes that the record at the start of `pending` lacks; none where it lacks nothing (it is part
-/// of a message of several records).
+/// Bytes that the record at the start of `pending` lacks. `None` if it lacks nothing, being part of a message
+/// of several records.
 fn lacking(pending: &[u8]) -> Option<usize> {
     let total = match pending {
         [_, _, _, high, low, ..] => HEADER + usize::from(u16::from_be_bytes([*high, *low])),
@@ -445,7 +445,7 @@ impl Side {
     }
 }
 
-/// Does what the library's state asks for. Returns how many bytes of the input are done with.
+/// Does what the library's state asks for. Returns the number of input bytes that are done with.
 fn handle<Data>(
     status: UnbufferedStatus<'_, '_, Data>,
     out: &mut Vec<u8>,
@@ -482,9 +482,9 @@ fn handle<Data>(
             carry_out(&mut traffic, order, out).map(|()| Step::Wait)
         }
         ConnectionState::BlockedHandshake | ConnectionState::Closed => Ok(Step::Wait),
-        // It is off at every listener.
+        // Early data is off at every listener.
         ConnectionState::ReadEarlyData(_) => Err(TlsError::Protocol("early data".to_owned())),
-        // The library has no more states, but may get some.
+        // The library has no more states, but may get more.
         _ => Err(TlsError::Internal("unexpected state".to_owned())),
     };
     (discard, step)
@@ -493,7 +493,7 @@ fn handle<Data>(
 /// Appends a record of the handshake.
 fn encode<Data>(mut state: EncodeTlsData<'_, Data>, out: &mut Vec<u8>) -> Result<(), TlsError> {
     let start = out.len();
-    // Asked with no room, it says how much it needs.
+    // If asked without room, the library returns the size that it needs.
     let needed = match state.encode(&mut []) {
         Ok(_) => return Ok(()),
         Err(EncodeError::InsufficientSize(size)) => size.required_size,

@@ -1,31 +1,30 @@
 //! Session tickets that every node of a cluster can read, also after a restart.
 //!
-//! The library's own ticketer makes its keys itself and keeps them to itself, so that a client
-//! resumes only at the process that it spoke with. Here keys come from a file that nodes share:
+//! The library's own ticketer generates its keys and keeps them in memory, so that a client can resume only
+//! at the process that issued the ticket. Here keys come from a file that nodes share:
 //!
 //! ```text
 //! # SECONDS-SINCE-1970  BASE64 of 48 random bytes: 16 of name, 32 of secret
 //! 1795200000 q83vEjRWeJCrze8SNFZ4kKvN7xI0VniQq83vEjRWeJCrze8SNFZ4kKvN7xI0VniQ
 //! ```
 //!
-//! - The line with the latest time that is not in the future encrypts; all decrypt. A new key is
-//!   given to all nodes with a time in the near future, and used by all from then on; an old one
-//!   is deleted when its tickets have expired. What a removed key made means a full handshake.
-//! - No line encrypts anything itself: from each comes one AES-256-GCM key for each period of rotation since
-//!   1970, by HKDF (RFC 5869). So the keys change by time, and nodes agree without talking. Nonces are 96
-//!   random bits, which no node need coordinate; a period's key makes far less than the 2^32 tickets at which
+//! - The line with the latest time that is not in the future encrypts; all lines decrypt. A new key is given
+//!   to all nodes with a time in the near future, and is used by all from then on. An old key is deleted when
+//!   its tickets have expired. A ticket of a removed key leads to a full handshake.
+//! - No line encrypts anything itself. Each gives one AES-256-GCM key for each period of rotation since 1970,
+//!   by HKDF (RFC 5869). So the keys change by time, and nodes agree without communication. Nonces are 96
+//!   random bits, which no node need coordinate. A period's key makes far less than the 2^32 tickets at which
 //!   that would be a concern (NIST SP 800-38D §8.3). Forward secrecy needs the file itself to be replaced: a
 //!   line gives its reader the keys of all its periods.
-//! - A ticket is bound to the listener's name, what it asks of clients and the authorities that it
-//!   verifies them by: a digest of these is authenticated with it, so that a change of any makes
-//!   all older tickets void. The library calls a ticketer with the state alone, hence one
-//!   [`Ticketer`] for each listener and set of authorities. The server name and the client's
-//!   certificates are in the state; the library refuses to resume under another name
-//!   (RFC 6066 §3).
-//! - A ticket ends after the lifetime, or earlier when the certificates that the client has shown
-//!   expire: then it has to show valid ones.
+//! - A ticket is bound to the listener's name, to the listener's demands on clients, and to the authorities
+//!   that verify them. A digest of these is authenticated with the ticket, so that a change of any makes all
+//!   older tickets void. The library calls a ticketer with the state alone; hence one [`Ticketer`] for each
+//!   listener and set of authorities. The server name and the client's certificates are in the state. The
+//!   library refuses to resume under another name (RFC 6066 §3).
+//! - A ticket ends after the lifetime, or earlier when the client's certificates expire: the client then has
+//!   to present valid ones.
 //!
-//! There is no early data (0-RTT): a request that can be replayed is no good to SIP.
+//! There is no early data (0-RTT): a request that can be replayed is unsuitable for SIP.
 
 use std::fmt;
 use std::fs::OpenOptions;
@@ -47,9 +46,9 @@ use zeroize::Zeroizing;
 use super::error::{TlsError, TlsFileError, TlsWarning};
 use super::files;
 
-/// The most keys that a file may hold.
+/// Most keys that a file may hold.
 pub const MAX_TICKET_KEYS: usize = 8;
-/// The longest that a ticket may live, seconds (RFC 8446 §4.6.1).
+/// Longest lifetime of a ticket, seconds (RFC 8446 §4.6.1).
 pub const MAX_TICKET_LIFETIME_S: u32 = 7 * 86_400;
 /// Periods of rotation that a lifetime may span; bounds the keys in memory.
 const MAX_PERIODS: u64 = 14;
@@ -57,15 +56,15 @@ const MAX_PERIODS: u64 = 14;
 const NAME: usize = 16;
 const SECRET: usize = 32;
 const TAG: usize = 16;
-/// Version, key's name, period, end of life.
+/// Bytes of version, key name, period and end of life.
 const HEADER: usize = 1 + NAME + 8 + 8;
 const VERSION: u8 = 1;
 const PURPOSE: &[u8] = b"trapezoid session ticket 1";
 
-/// How long tickets live, and how often their keys change.
+/// Lifetime of tickets, and rotation of their keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TicketSettings {
-    /// Seconds for which a ticket is good; at most [`MAX_TICKET_LIFETIME_S`].
+    /// Seconds for which a ticket is valid; at most [`MAX_TICKET_LIFETIME_S`].
     pub lifetime_s: u32,
     /// Seconds after which the next key is derived; at least a fourteenth of the lifetime.
     pub rotation_s: u32,
@@ -91,13 +90,13 @@ pub struct TicketKeys {
 struct Master {
     name: [u8; NAME],
     secret: Zeroizing<[u8; SECRET]>,
-    /// Seconds since 1970 from which it encrypts.
+    /// Seconds since 1970 from which on the key encrypts.
     from: u64,
 }
 
-/// All keys that are of use in one period.
+/// All keys that can be used in one period.
 struct Ring {
-    /// The latest first.
+    /// The keys of the file, the latest first.
     masters: Arc<[Master]>,
     period: u64,
     derived: Vec<Derived>,
@@ -110,7 +109,7 @@ struct Derived {
 }
 
 impl TicketKeys {
-    /// Keys of this process alone: clients resume here, until it ends.
+    /// Keys of this process alone: clients can resume here, until the process ends.
     ///
     /// # Errors
     /// There is no randomness, or no time.
@@ -131,7 +130,7 @@ impl TicketKeys {
     /// Keys of a file.
     ///
     /// # Errors
-    /// It cannot be read, a line is wrong, or there is no key in it.
+    /// The file cannot be read, a line is wrong, or the file holds no key.
     pub fn load(
         path: &Path,
         settings: TicketSettings,
@@ -167,7 +166,7 @@ impl TicketKeys {
         })
     }
 
-    /// Reads the file again. Where it is bad, the keys stay as they are.
+    /// Reads the file again. If it is bad, the keys remain as they are.
     ///
     /// # Errors
     /// As [`TicketKeys::load`].
@@ -181,7 +180,7 @@ impl TicketKeys {
         Ok(())
     }
 
-    /// How long a ticket made now is good, seconds.
+    /// Lifetime of a ticket made now, seconds.
     pub fn lifetime_s(&self) -> u32 {
         self.settings.lifetime_s
     }
@@ -209,7 +208,7 @@ impl TicketKeys {
         let (ring, now) = self.now()?;
         let mut expires = now + u64::from(self.settings.lifetime_s);
         for certificate in client_certificates(plain)? {
-            // What cannot be read cannot be bounded either: then no ticket.
+            // If a certificate cannot be read, its expiry cannot bound the ticket, so no ticket is made.
             expires = expires.min(files::validity(&certificate)?.1);
         }
         if expires <= now {
@@ -276,7 +275,7 @@ impl Ring {
         })
     }
 
-    /// The key that encrypts: of the latest line with a time that has come, else of the earliest line.
+    /// The key that encrypts: of the latest line whose time has come, else of the earliest line.
     fn sealing(&self, now: u64) -> Option<&Derived> {
         let come = self.masters.iter().find(|master| master.from <= now);
         let master = come.or_else(|| self.masters.last())?;
@@ -318,7 +317,7 @@ pub fn new_ticket_key(from: u64) -> Result<String, TlsError> {
 /// Makes a file with one key, readable by its owner alone.
 ///
 /// # Errors
-/// It exists, or cannot be written.
+/// The file exists, or cannot be written.
 pub fn create_ticket_key_file(path: &Path, from: u64) -> Result<(), TlsFileError> {
     let failed = |source| TlsFileError::Read {
         path: path.to_owned(),
@@ -390,9 +389,9 @@ fn parse_master(line: &str) -> Result<Master, &'static str> {
     Ok(master)
 }
 
-/// The client's certificates in a state that the library wants to have encrypted. The layout is
-/// the library's own: server name, version, suite, secret, a flag, then the chain. None where it
-/// is not understood, so that a change of it means no tickets, never tickets without bound.
+/// The client's certificates in a state that the library wants encrypted. The layout is the library's own:
+/// server name, version, suite, secret, a flag, then the chain. `None` if the layout is not understood, so
+/// that a change of it leads to no tickets, never to tickets without bound.
 fn client_certificates(plain: &[u8]) -> Option<Vec<CertificateDer<'_>>> {
     let mut rest = plain;
     if take(&mut rest, 1)? != [0] {
@@ -425,13 +424,13 @@ fn take<'a>(rest: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
     Some(head)
 }
 
-/// Three bytes.
+/// A length of three bytes.
 fn take_length(rest: &mut &[u8]) -> Option<usize> {
     let bytes = take(rest, 3)?;
     Some(bytes.iter().fold(0, |sum, byte| (sum << 8) | usize::from(*byte)))
 }
 
-/// Makes and reads the tickets of one listener, with one set of authorities.
+/// Ticketer of one listener, with one set of authorities.
 #[derive(Debug)]
 pub(super) struct Ticketer {
     keys: Arc<TicketKeys>,

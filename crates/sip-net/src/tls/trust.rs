@@ -1,4 +1,4 @@
-//! By what peers' certificates are verified: authorities, and what they have revoked.
+//! Authorities and revocation lists that verify peers' certificates.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,17 +20,16 @@ use super::files::{certificates, pem_error, read, sha256};
 /// `id-kp-sipDomain` (RFC 5924 §4): the certificate is for a SIP domain, at either end.
 const SIP_DOMAIN: &[u8] = &[40 + 3, 6, 1, 5, 5, 7, 3, 20];
 
-/// What the other end of a connection is, and so what its certificate must be good for.
+/// Role of the other end of a connection, for which its certificate must be valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// We connect to it.
+    /// The other end is a server to which we connect.
     Server,
-    /// It connects to us.
+    /// The other end is a client that connects to us.
     Client,
 }
 
-/// Authorities by which peers are verified, what they have revoked, and a digest that changes when any
-/// of it does.
+/// Authorities that verify peers, their revocation lists, and a digest that changes with any of these.
 #[derive(Debug)]
 pub(super) struct Trust {
     pub(super) roots: RootCertStore,
@@ -48,7 +47,7 @@ impl Trust {
         }
     }
 
-    /// The authorities of a file (none: those of the system), and the lists of another.
+    /// The authorities of a file (`None`: those of the system), and the lists of another file.
     pub(super) fn load(
         ca: Option<&PathBuf>,
         crl: Option<&PathBuf>,
@@ -71,8 +70,8 @@ impl Trust {
         })
     }
 
-    /// Whether a chain leads to one of the authorities, is good for the purpose or says to be of a SIP
-    /// domain (RFC 5924 §5), and holds nothing revoked.
+    /// Verifies that a chain leads to one of the authorities and holds no revoked certificate. The
+    /// certificate must be valid for the purpose, or be marked as one of a SIP domain (RFC 5924 §5).
     pub(super) fn verify(
         &self,
         purpose: Purpose,
@@ -108,9 +107,9 @@ impl Trust {
     }
 }
 
-/// Options for lists of revoked certificates. A list that is out of date counts all the same. If its
-/// authority does not renew it, that must not end signalling, and a certificate it names stays revoked. An
-/// authority without a list has revoked nothing.
+/// Options for revocation lists. A list that is out of date still counts. If its authority does not renew it,
+/// that must not end signalling, and a certificate that it names stays revoked. An authority without a list
+/// has revoked nothing.
 fn revocation<'a>(lists: &'a [&'a CertRevocationList<'a>]) -> Option<RevocationOptions<'a>> {
     let options = RevocationOptionsBuilder::new(lists).ok()?;
     Some(
@@ -122,7 +121,7 @@ fn revocation<'a>(lists: &'a [&'a CertRevocationList<'a>]) -> Option<RevocationO
     )
 }
 
-/// The library's error for the other library's.
+/// The TLS library's error for an error of the certificate library.
 #[expect(
     clippy::wildcard_enum_match_arm,
     reason = "what has no name of its own is reported as it is"
@@ -178,7 +177,8 @@ type Lists = (
     Vec<CertificateRevocationListDer<'static>>,
 );
 
-/// The lists of a file; at least one. Their authority and its signature are checked when one is needed.
+/// The revocation lists of a file, at least one. A list's authority and signature are checked when the list is
+/// needed.
 fn revocations(path: &Path, now: UnixTime, warnings: &mut Vec<TlsWarning>) -> Result<Lists, TlsFileError> {
     let text = read(path)?;
     let (mut lists, mut ders) = (Vec::new(), Vec::new());
@@ -209,13 +209,13 @@ fn revocations(path: &Path, now: UnixTime, warnings: &mut Vec<TlsWarning>) -> Re
     Ok((lists, ders))
 }
 
-/// When the next list was promised, seconds since 1970.
+/// The promised time of the next list, seconds since 1970.
 fn next_update(der: &[u8]) -> Option<u64> {
     let list: CertificateList = CertificateList::from_der(der).ok()?;
     Some(list.tbs_cert_list.next_update?.to_unix_duration().as_secs())
 }
 
-/// The order makes no difference to the digest: two nodes with the same set are to agree.
+/// The digest of a set, whatever its order: two nodes with the same set must agree.
 fn digest<'a>(ders: impl Iterator<Item = &'a [u8]>) -> [u8; 32] {
     let mut each: Vec<[u8; 32]> = ders.map(|der| sha256(&[der])).collect();
     each.sort_unstable();

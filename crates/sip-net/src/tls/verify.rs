@@ -1,5 +1,5 @@
-//! Verifying peers: the chain by the library, the name by the rules of SIP (RFC 5922 §7) and not
-//! by those of HTTPS, which would let `*.example.com` match.
+//! Verification of peers: the chain by the library, the name by the rules of SIP (RFC 5922 §7). The rules of
+//! HTTPS would let `*.example.com` match.
 
 use std::sync::Arc;
 
@@ -16,19 +16,19 @@ use super::error::TlsFileError;
 use super::names::{SipIdentities, speaks_for};
 use super::trust::{Purpose, Trust};
 
-/// Whether peers that connect to us must show a certificate.
+/// Whether peers that connect to us must present a certificate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ClientAuth {
-    /// None is asked for.
+    /// No certificate is asked for.
     #[default]
     None,
-    /// One is asked for; a peer without any is served, one with a bad one is not.
+    /// A certificate is asked for. A peer without any is served; a peer with a bad one is not.
     Optional,
-    /// None is served without.
+    /// A peer without a certificate is not served.
     Required,
 }
 
-/// What both verifiers leave to the library: the signatures that prove the possession of the key.
+/// The part that both verifiers leave to the library: the signatures that prove possession of the key.
 macro_rules! signatures_by_library {
     () => {
         fn verify_tls12_signature(
@@ -96,15 +96,15 @@ impl ServerCertVerifier for SipServerVerifier {
     signatures_by_library!();
 }
 
-/// Verifies the clients that connect to us. The code that relies on a client's certificate decides for which
-/// domain it speaks (RFC 5922 §7.4), unless the listener lets in certain ones alone.
+/// Verifies the clients that connect to us. The code that relies on a client's certificate decides which
+/// domain the certificate names (RFC 5922 §7.4), unless the listener accepts certain domains only.
 #[derive(Debug)]
 struct SipClientVerifier {
     trust: Trust,
-    /// The authorities by name, for clients that have several certificates.
+    /// Names of the authorities, for clients that have several certificates.
     hints: Vec<DistinguishedName>,
     is_required: bool,
-    /// The domains of which a client's certificate must name one; none: any will do.
+    /// The domains of which a client's certificate must name one; empty: any certificate is accepted.
     names: Vec<String>,
     algorithms: WebPkiSupportedAlgorithms,
 }

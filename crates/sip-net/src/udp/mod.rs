@@ -1,7 +1,7 @@
 //! Datagrams in batches.
 //!
-//! One `recvmmsg` and (mostly) one `sendmmsg` for each socket and turn, into and out of memory
-//! that is made once. ICMP errors come back with the bytes of the datagram that caused them.
+//! Each socket and turn needs one `recvmmsg` and (mostly) one `sendmmsg`, with memory that is allocated once.
+//! ICMP errors come back with the bytes of the datagram that caused them.
 
 mod recv;
 mod send;
@@ -14,12 +14,12 @@ pub use send::{Backlog, SendBatch, SendReport};
 pub(crate) use socket::local_address;
 pub use socket::{IcmpErrors, UdpOptions, UdpSocket};
 
-/// Errors of earlier datagrams that one call puts up with before it believes that an error is its
-/// own (udp(7): the kernel reports an ICMP error to whatever call comes next).
+/// Errors of earlier datagrams that one call ignores before an error counts as the call's own (udp(7): the
+/// kernel reports an ICMP error to whatever call comes next).
 const PENDING_ERRORS: u32 = 3;
 
-/// Returns when the datagrams that this thread has sent to sockets of this machine are there. Mostly they are
-/// once they have been sent; but the kernel may leave the rest to a thread of its own.
+/// Waits until the datagrams that this thread has sent to sockets of this machine have arrived. Mostly they
+/// have arrived when sending returns, but the kernel may leave the rest to a thread of its own.
 #[cfg(test)]
 pub(crate) fn wait_for_delivery() {
     let [from, to] = [(), ()].map(|()| std::net::UdpSocket::bind("127.0.0.1:0").unwrap());

@@ -1,4 +1,4 @@
-//! Receiving in batches.
+//! Receiving of datagrams in batches.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,30 +7,29 @@ use std::os::fd::AsFd;
 use super::PENDING_ERRORS;
 use crate::sys::{RawDatagram, RecvSlots};
 
-/// Bytes of a datagram that its slot takes in place. A SIP message over UDP rarely exceeds the
-/// 1,300 bytes of RFC 3261 §18.1.1. An odd number of cache lines, so that the first bytes of the
-/// slots do not fall on the same cache sets.
+/// Bytes of a datagram that its slot takes in place. A SIP message over UDP rarely exceeds the 1,300 bytes of
+/// RFC 3261 §18.1.1. The number of cache lines is odd, so that the first bytes of the slots do not fall on
+/// the same cache sets.
 const HEAD_LEN: usize = 33 * 64;
 
-/// The largest datagram there is: the length field has 16 bits (jumbograms, RFC 2675, aside).
+/// The largest datagram: the length field has 16 bits (jumbograms, RFC 2675, aside).
 const LARGEST: usize = 65_535;
 
-/// One datagram, as long as its batch is not used again.
+/// One datagram, valid until its batch is used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram<'a> {
-    /// Where it came from.
+    /// Address of the sender.
     pub source: SocketAddr,
-    /// What it holds.
+    /// The datagram's bytes.
     pub bytes: &'a [u8],
 }
 
 /// Receives datagrams of up to 65,535 bytes whole, many at a time.
 ///
-/// A slot has 2,112 bytes in a small area that stays in the cache, and room for the rest of the largest
-/// datagram in an area that gets its pages only once a datagram has needed them. 64 slots cost 132 KiB, and 4
-/// MiB more only for a peer's burst of 64 giant datagrams. A datagram that lies in both areas is joined by
-/// one copy. Longer ones cannot occur with the default size; where they do, they are marked by the kernel and
-/// never shown.
+/// A slot has 2,112 bytes in a small area that stays in the cache. The rest of a large datagram goes to an
+/// area that gets its pages only once a datagram has needed them. 64 slots cost 132 KiB, and 4 MiB more only
+/// for a peer's burst of 64 giant datagrams. A datagram that lies in both areas is joined by one copy. Longer
+/// ones cannot occur with the default size; with a smaller one they are marked by the kernel and never shown.
 #[derive(Debug)]
 pub struct RecvBatch {
     slots: RecvSlots,
@@ -41,7 +40,7 @@ pub struct RecvBatch {
 }
 
 impl RecvBatch {
-    /// Room for `capacity` datagrams a call.
+    /// A batch of at most `capacity` datagrams a call.
     pub fn new(capacity: usize) -> Self {
         Self::with_largest(capacity, LARGEST)
     }
@@ -59,8 +58,8 @@ impl RecvBatch {
         }
     }
 
-    /// Receives what waits at `socket`, at most as many as fit; never blocks. 0: nothing waited.
-    /// Errors concern the socket, not a datagram; the next call may well succeed.
+    /// Receives the datagrams that wait at `socket`, at most as many as fit; never blocks. Returns 0 if none
+    /// waited. An error concerns the socket, not a datagram; the next call may well succeed.
     pub fn receive(&mut self, socket: &impl AsFd) -> io::Result<usize> {
         self.count = 0;
         let mut tries = 0;
@@ -72,15 +71,15 @@ impl RecvBatch {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(0),
-                // An ICMP error that waits at the socket is reported once, by whatever call comes
-                // next (udp(7)); what it says is read from the error queue. More may arrive.
+                // A waiting ICMP error is reported once, by whatever call comes next (udp(7)). The details
+                // are in the error queue. More may arrive.
                 Err(_) if tries < PENDING_ERRORS => tries += 1,
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Datagrams of the last call.
+    /// Number of datagrams of the last call.
     pub fn len(&self) -> usize {
         self.count
     }
@@ -95,8 +94,8 @@ impl RecvBatch {
         self.count == self.capacity
     }
 
-    /// Datagram `index` of the last call; `None` beyond the last, and for one that was truncated
-    /// (which is counted, once for each time that it is asked for).
+    /// Datagram `index` of the last call. `None` beyond the last, and for a truncated datagram, which is
+    /// counted once for each call of this function.
     pub fn datagram(&mut self, index: usize) -> Option<Datagram<'_>> {
         if index >= self.count {
             return None;
@@ -124,7 +123,7 @@ impl RecvBatch {
         })
     }
 
-    /// Datagrams too long for their slot, since the batch was made.
+    /// Number of datagrams too long for their slot, since the batch was made.
     pub fn truncated(&self) -> u64 {
         self.truncated
     }

@@ -1,4 +1,4 @@
-//! Sending in batches.
+//! Sending of datagrams in batches.
 
 use std::collections::VecDeque;
 use std::io;
@@ -8,15 +8,15 @@ use std::os::fd::AsFd;
 use super::PENDING_ERRORS;
 use crate::sys::{SendSlots, knows_runs};
 
-/// Runs that the kernel may refuse before none is tried any more: a device that cannot cut them apart never will.
+/// Refused runs after which none is tried any more. A device that cannot cut one apart never will.
 const RUNS_REFUSED: u32 = 8;
 
-/// The outcome of the messages given to [`SendBatch::send`].
+/// The results of one [`SendBatch::send`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendReport {
-    /// Datagrams that the kernel took.
+    /// Datagrams that the kernel accepted.
     pub sent: u64,
-    /// Their bytes.
+    /// Bytes of the accepted datagrams.
     pub bytes: u64,
     /// Datagrams that the kernel refused for good.
     pub errors: u64,
@@ -30,13 +30,13 @@ pub struct SendReport {
 #[derive(Debug)]
 pub struct SendBatch {
     slots: SendSlots,
-    /// Whether equally long messages are sent as runs; `None`: when the kernel knows them.
+    /// Whether equally long messages are sent as runs; `None`: if the kernel supports runs.
     runs: Option<bool>,
     refused: u32,
 }
 
 impl SendBatch {
-    /// At most `capacity` messages a system call.
+    /// A batch of at most `capacity` messages a system call.
     pub fn new(capacity: usize) -> Self {
         Self {
             slots: SendSlots::new(capacity),
@@ -45,9 +45,9 @@ impl SendBatch {
         }
     }
 
-    /// The same, and neighbours of one length to one address are given to the kernel as one: it goes its
-    /// way through the network once for up to 64 of them, which saves most of what sending costs. Where
-    /// the kernel or the device refuses that, each goes by itself.
+    /// A batch that gives the kernel neighbouring messages of one length to one address as one. Up to 64 of
+    /// them pass the network stack at once, which saves most of the cost of sending. If the kernel or the
+    /// device refuses a run, its messages are sent one by one.
     pub fn with_runs(capacity: usize) -> Self {
         Self {
             runs: None,
@@ -55,11 +55,11 @@ impl SendBatch {
         }
     }
 
-    /// Sends `count` messages on `socket`, in order; `message` gives the one of an index.
+    /// Sends `count` messages on `socket`, in order; `message` returns the one of an index.
     ///
-    /// While the socket's send buffer is full, messages wait in `backlog`, in order, and beyond
-    /// its bound are dropped, as a network would. A message that the kernel refuses (no route,
-    /// too long, forbidden) is reported to `failed` by its index and does not hold up the rest.
+    /// While the socket's send buffer is full, messages wait in `backlog`, in order. Beyond its bound they
+    /// are dropped, as a network would drop them. If the kernel refuses a message (no route, too long,
+    /// forbidden), `failed` gets its index, and the rest are sent all the same.
     pub fn send<'a>(
         &mut self,
         socket: &impl AsFd,
@@ -84,7 +84,7 @@ impl SendBatch {
         report
     }
 
-    /// Sends what waits, as far as there is room. `failed` gets those that the kernel refuses.
+    /// Sends waiting messages, as far as there is room. `failed` gets those that the kernel refuses.
     pub fn flush(
         &mut self,
         socket: &impl AsFd,
@@ -114,7 +114,7 @@ impl SendBatch {
         report
     }
 
-    /// Sends from the first on; the index of the first that there was no room for, or `count`.
+    /// Sends messages from the first on. Returns the index of the first one without room, or `count`.
     fn send_until_full<'a>(
         &mut self,
         socket: &impl AsFd,
@@ -126,7 +126,7 @@ impl SendBatch {
         let runs = *self.runs.get_or_insert_with(|| knows_runs(socket.as_fd()));
         let mut next = 0;
         let mut tries = 0;
-        // Before this one, each goes by itself.
+        // Messages before this one are sent one by one.
         let mut runs_from = 0;
         while next < count {
             let together = runs && next >= runs_from;
@@ -143,8 +143,8 @@ impl SendBatch {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if is_full(&error) => return next,
-                // An ICMP error that waits at the socket is reported by the next call, whatever
-                // that sends (udp(7)), and only once: it is no verdict on this message.
+                // A waiting ICMP error is reported once, by whatever call comes next (udp(7)): it is no
+                // verdict on this message.
                 Err(_) if tries < PENDING_ERRORS => tries += 1,
                 Err(_) if self.slots.first_run() > 1 => {
                     runs_from = next + self.slots.first_run();
@@ -167,7 +167,7 @@ impl SendBatch {
 pub(crate) const NOWHERE: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
 
-/// No room: in the socket's buffer, or in the kernel's memory.
+/// Whether the error means that there is no room: in the socket's buffer, or in the kernel's memory.
 fn is_full(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::ENOBUFS)
 }
@@ -181,7 +181,7 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    /// At most `limit` bytes wait.
+    /// A backlog of at most `limit` bytes.
     pub fn new(limit: usize) -> Self {
         Self {
             messages: VecDeque::new(),
@@ -190,7 +190,7 @@ impl Backlog {
         }
     }
 
-    /// Whether nothing waits.
+    /// Whether no datagram waits.
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }
@@ -214,7 +214,7 @@ impl Backlog {
             self.bytes -= bytes.len();
         }
         if self.messages.is_empty() {
-            // Congestion is rare; its memory is not kept.
+            // Congestion is rare, so the memory is not kept.
             self.messages = VecDeque::new();
         }
     }
@@ -292,7 +292,8 @@ mod tests {
         assert!(backlog.is_empty());
     }
 
-    /// Sends these lengths, by turns to two sockets where `turns`; what each received, in order.
+    /// Sends messages of these lengths, to two sockets by turns if `turns`. Returns what each received, in
+    /// order.
     fn exchange(
         batch: &mut SendBatch,
         from: &UdpSocket,
@@ -348,7 +349,7 @@ mod tests {
         );
     }
 
-    /// The kernel cuts no run apart if its parts would have no checksums.
+    /// The socket has no checksums, so the kernel refuses to cut its runs.
     #[test]
     fn runs_that_are_refused_go_one_by_one_and_are_given_up_in_the_end() {
         let from = socket();

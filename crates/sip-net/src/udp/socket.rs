@@ -1,4 +1,4 @@
-//! Making a datagram socket, and reading the errors that come back to it.
+//! Datagram sockets, and the errors that come back to them.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -8,12 +8,12 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::sys::{self, ErrorQueue, SocketError};
 
-/// How to make a socket.
+/// Options of a datagram socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpOptions {
-    /// Receive buffer asked for, bytes.
+    /// Receive buffer requested, bytes.
     pub receive_buffer: usize,
-    /// Send buffer asked for, bytes.
+    /// Send buffer requested, bytes.
     pub send_buffer: usize,
     /// Let other sockets of this user share the address (`SO_REUSEPORT`); the kernel then spreads
     /// sources over them.
@@ -29,20 +29,21 @@ pub struct UdpSocket {
 }
 
 impl UdpSocket {
-    /// Binds to `address` (port 0: one that is free).
+    /// Binds to `address` (port 0: a free port).
     pub fn bind(address: SocketAddr, options: UdpOptions) -> io::Result<Self> {
         let domain = Domain::for_address(address);
         let socket = Socket::new(domain, Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))?;
-        // Of the ports that a socket may share the kernel also chooses one that another process of this user
-        // shares already (not for TCP): it is asked for a port of our own, which is shared from then on.
+        // For a shared socket the kernel may choose a port that another process of this user shares already
+        // (not for TCP). So the kernel chooses a port for an unshared socket, which shares the port from then
+        // on.
         let is_chosen = address.port() == 0;
         if options.share && !is_chosen {
             socket.set_reuse_port(true)?;
         }
         // ICMP errors are queued with the datagram that caused them.
         if address.is_ipv6() {
-            // An IPv6 listener takes IPv6 only: IPv4 has its own, and a mapped address would be
-            // neither in Via nor in the rules that speak of networks.
+            // An IPv6 listener takes IPv6 only: IPv4 has its own listeners, and a mapped address would fit
+            // neither Via nor the rules about networks.
             socket.set_only_v6(true)?;
             sys::set_option(socket.as_fd(), libc::SOL_IPV6, libc::IPV6_RECVERR, 1)?;
         } else {
@@ -52,7 +53,7 @@ impl UdpSocket {
             let size = libc::c_int::try_from(size).unwrap_or(libc::c_int::MAX);
             sys::set_option(socket.as_fd(), libc::SOL_SOCKET, name, size)
         };
-        // The forced size needs CAP_NET_ADMIN; the other is cut to net.core.{r,w}mem_max.
+        // The forced size needs CAP_NET_ADMIN; the unforced one is limited to net.core.{r,w}mem_max.
         if force(libc::SO_RCVBUFFORCE, options.receive_buffer).is_err() {
             socket.set_recv_buffer_size(options.receive_buffer)?;
         }
@@ -64,8 +65,8 @@ impl UdpSocket {
             socket.set_reuse_port(true)?;
         }
         let local = local_address(&socket)?;
-        // The kernel doubles what it was asked for, to account for its own overhead, and reports
-        // the double (socket(7)).
+        // The kernel doubles the requested size, to account for its own overhead, and reports the double
+        // (socket(7)).
         let receive_buffer = socket.recv_buffer_size()? / 2;
         Ok(Self {
             socket,
@@ -74,7 +75,7 @@ impl UdpSocket {
         })
     }
 
-    /// The address bound to, with the port that was chosen.
+    /// The bound address, with the chosen port.
     pub fn local_address(&self) -> SocketAddr {
         self.local
     }
@@ -103,7 +104,7 @@ pub(crate) fn local_address(socket: &Socket) -> io::Result<SocketAddr> {
         .ok_or_else(|| io::Error::other("not an internet address"))
 }
 
-/// Reads ICMP errors off datagram sockets.
+/// Reads ICMP errors of datagram sockets.
 #[derive(Debug)]
 pub struct IcmpErrors {
     queue: ErrorQueue,
@@ -125,10 +126,11 @@ impl IcmpErrors {
         }
     }
 
-    /// Takes at most `limit` errors off `socket`. `lost` is called with destination and the
-    /// beginning of the datagram (as much as the error quotes) for those that RFC 3261 §18.4
-    /// names: destination unreachable and parameter problem. Others (time exceeded, a path MTU
-    /// that a retransmission will respect) are only counted. Returns how many were taken.
+    /// Takes at most `limit` errors off `socket`. Returns how many were taken.
+    ///
+    /// `lost` is called for the errors that RFC 3261 §18.4 names: destination unreachable and parameter
+    /// problem. It gets the destination and the beginning of the datagram, as much as the error quotes. Other
+    /// errors (time exceeded, a path MTU that a retransmission will respect) are only counted.
     pub fn drain(
         &mut self,
         socket: &impl AsFd,
@@ -149,8 +151,8 @@ impl IcmpErrors {
     }
 }
 
-/// RFC 3261 §18.4: host, network, port or protocol unreachable, and parameter problems, mean that
-/// the message was not delivered; source quench and time exceeded say nothing.
+/// Whether the error means that the message was not delivered (RFC 3261 §18.4): host, network, port or
+/// protocol unreachable, and parameter problems. Source quench and time exceeded do not.
 fn means_undelivered(error: &SocketError) -> bool {
     const IPV4_UNREACHABLE: u8 = 3;
     const IPV4_FRAGMENTATION_NEEDED: u8 = 4;

@@ -1,17 +1,18 @@
 //! The program by which the kernel chooses the worker that gets a datagram.
 //!
-//! Sockets that share an address by `SO_REUSEPORT` get datagrams by a hash of the addresses: all of
-//! one busy peer's go to one worker. This classic BPF program (bpf(4); no privilege is needed)
-//! computes [`sip_core::affinity::worker_of`] instead: what belongs to one call comes to the worker that
-//! holds its state, in the order in which it came to the machine, and one peer's calls spread over
-//! all workers.
+//! Sockets that share an address by `SO_REUSEPORT` get datagrams by a hash of the addresses, so that all
+//! those of a busy peer go to one worker. This classic BPF program (bpf(4); no privilege is needed) computes
+//! [`sip_core::affinity::worker_of`] instead. The messages of one call come to the worker that holds its
+//! state, in the order of their arrival at the machine. The calls of one peer spread over all workers.
 //!
-//! Classic BPF has no loops, so the search for the Call-ID is written out: one word every
-//! [`STRIDE`] bytes, compared with each word that `"\r\nCall-ID:"` may show there. What is found is
-//! compared whole, then hashed up to the CR. Where the name is written otherwise (`i:`, `call-id:`),
-//! stands further back than is searched, or something else looked like it, the program decides
-//! nothing and the kernel hashes addresses, as it does without the program; the worker that then
-//! gets the datagram hands it over if it must. The program's mistakes cost time, nothing else.
+//! Classic BPF has no loops, so the search for the Call-ID is written out: one word every [`STRIDE`] bytes,
+//! compared with each word that `"\r\nCall-ID:"` may show there. A match is compared whole, then the value is
+//! hashed up to the CR.
+//!
+//! The program decides nothing if the name is written otherwise (`i:`, `call-id:`), stands further back than
+//! is searched, or something else looked like it. The kernel then hashes addresses, as it does without the
+//! program. The worker that gets the datagram hands it over if necessary. The program's mistakes cost time,
+//! nothing else.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -21,32 +22,32 @@ use sip_core::affinity::{MULTIPLIER, SEED, SHIFT, WORDS};
 
 use crate::sys;
 
-/// What is looked for.
+/// The name that is searched for.
 const NAME: &[u8; 10] = b"\r\nCall-ID:";
 
 /// Bytes between two words that are compared: one of them then lies inside [`NAME`].
 const STRIDE: u32 = NAME.len() as u32 - 3;
 
-/// Where the search begins: a start line and a Via are at least that long together.
+/// Offset at which the search begins: a start line and a Via are at least that long together.
 const FIRST: u32 = 63;
 
-/// Words compared between two looks at the datagram's length.
+/// Words compared between two checks of the datagram's length.
 const WORDS_PER_GROUP: u32 = 12;
 
-/// Groups of words: how far the search goes. The kernel limits a program's size (`optmem_max`, 20
-/// KiB before Linux 6.8), so that fewer are tried where it refuses.
+/// Numbers of groups of words, which bound the search. The kernel limits a program's size (`optmem_max`, 20
+/// KiB before Linux 6.8), so fewer groups are tried if it refuses the program.
 const GROUPS: [u32; 4] = [14, 9, 5, 3];
 
-/// Places in the program's memory.
+/// Slots of the program's memory.
 const HASH: u32 = 0;
 const WORD: u32 = 1;
 const POSITION: u32 = 2;
 
-/// No index of a socket: the kernel then chooses by the addresses.
+/// A result that is no index of a socket: the kernel then chooses by the addresses.
 const UNDECIDED: u32 = u32::MAX;
 
-/// Lets the kernel give datagrams to the sockets that share an address with `socket` by the calls
-/// that they belong to. There are `workers` of them, bound in the workers' order.
+/// Makes the kernel give each datagram to the worker of its call. `workers` sockets share the address of
+/// `socket`, bound in the workers' order.
 pub(crate) fn steer(socket: &impl AsFd, workers: u16) -> io::Result<()> {
     let mut result = Ok(());
     for groups in GROUPS {
@@ -64,10 +65,10 @@ fn is_too_large(result: &io::Result<()>) -> bool {
         .is_err_and(|error| error.raw_os_error() == Some(libc::ENOMEM))
 }
 
-/// A jump to a target that is not known yet.
+/// The index of a jump whose target is not known yet.
 type Jump = usize;
 
-/// Instructions as they are written one by one. Jumps lead forward only, as BPF demands.
+/// A program under construction. Jumps lead forward only, as BPF demands.
 #[derive(Default)]
 struct Assembler(Vec<sock_filter>);
 
@@ -112,7 +113,7 @@ impl Assembler {
         self.add(libc::BPF_MISC | libc::BPF_TXA, 0);
     }
 
-    /// Goes on only if `condition` holds for A and `k`; the jump is taken otherwise.
+    /// Continues only if `condition` holds for A and `k`; otherwise jumps.
     fn unless(&mut self, condition: u32, k: u32) -> Jump {
         let at = self.add(libc::BPF_JMP | condition | libc::BPF_K, k);
         self.0[at].jt = 1;
@@ -123,7 +124,7 @@ impl Assembler {
         self.add(libc::BPF_JMP | libc::BPF_JA, 0)
     }
 
-    /// Lets a jump lead to the next instruction. A conditional one is taken if its condition holds.
+    /// Makes a jump lead to the next instruction. A conditional one is taken if its condition holds.
     fn land(&mut self, jump: Jump) {
         let distance = self.0.len() - jump - 1;
         let instruction = &mut self.0[jump];
@@ -141,7 +142,7 @@ impl Assembler {
         }
     }
 
-    /// The hash takes A in. X is lost.
+    /// HASH ← the hash with the byte in A. X is lost.
     fn step(&mut self) {
         self.recall_x(HASH);
         self.add(libc::BPF_ALU | libc::BPF_XOR | libc::BPF_X, 0);
@@ -175,7 +176,7 @@ fn program(workers: u16, groups: u32) -> Vec<sock_filter> {
     a.0
 }
 
-/// Compares words. The jumps returned are taken with the place of the name, if it is one, in A.
+/// Compares words. The returned jumps are taken with the place of the possible name in A.
 fn search(a: &mut Assembler, groups: u32, undecided: &mut Vec<Jump>) -> Vec<Jump> {
     let mut found = Vec::new();
     for group in 0..groups {

@@ -1,4 +1,4 @@
-//! What the loop needs of the protocol engine, and of the program.
+//! The interfaces between the loop and the protocol engine, and between the loop and the program.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -158,22 +158,21 @@ impl Core for Endpoint {
     }
 }
 
-/// Takes the questions of the workers to the back-ends. A result comes back by the worker's
-/// mailbox, [`crate::mailbox::Item::Result`].
+/// Takes the workers' queries to the back-ends. The result of a query returns by the worker's mailbox, as
+/// [`crate::mailbox::Item::Result`].
 pub trait QuerySink: Send {
-    /// Takes all of `queries`, a turn's worth, and leaves it empty. Must not block; a question
-    /// that cannot be taken on is answered `Unavailable`, or not at all (the core gives it up at
-    /// its deadline).
+    /// Takes all of `queries`, a turn's worth, and leaves it empty. Must not block. A query that cannot be
+    /// accepted gets the result `Unavailable`, or none (the core gives it up at its deadline).
     fn submit(&mut self, worker: WorkerId, queries: &mut Vec<Query>);
 }
 
 /// Takes the workers' events to logs, metrics and call records.
 pub trait EventSink: Send {
-    /// Takes all of `events`, a turn's worth, and leaves it empty. Must not block; what it cannot
-    /// take it drops and counts.
+    /// Takes all of `events`, a turn's worth, and leaves it empty. Must not block. Events that cannot be
+    /// recorded are dropped and counted.
     fn record(&mut self, worker: WorkerId, events: &mut Vec<Event>);
-    /// A TLS handshake failed, or TLS ended a connection. Must not block.
+    /// Reports a failed TLS handshake, or a connection that TLS ended. Must not block.
     fn tls_failed(&mut self, worker: WorkerId, failure: &TlsFailure);
-    /// A WebSocket was refused for the origin of its page. Must not block.
+    /// Reports a WebSocket that was refused because of the origin of its page. Must not block.
     fn origin_refused(&mut self, worker: WorkerId, page: &ForeignPage);
 }

@@ -1,9 +1,9 @@
 //! The loop of one worker.
 //!
-//! Each turn: wait; read the clock; receive (datagrams in one batch for each socket, connections
-//! up to a bound, the mailbox); fire timers; send what the core wants sent; pass on questions and
-//! events; give other workers what is theirs. Nothing that other threads read is written for a
-//! message: counters are published a few times a second.
+//! Each turn: wait; read the clock; receive (datagrams in one batch for each socket, connections up to a
+//! bound, the mailbox); fire timers; send the core's messages; pass on queries and events; post messages for
+//! other workers. No message writes anything that other threads read: counters are published a few times a
+//! second.
 
 mod core;
 mod receive;
@@ -39,7 +39,7 @@ use crate::udp::{Backlog, IcmpErrors, RecvBatch, SendBatch, UdpSocket};
 /// Events taken from the kernel in one turn.
 const EVENTS_PER_TURN: usize = 256;
 
-/// Kinds of tokens, in their highest byte; what is below depends on the kind.
+/// Kinds of tokens, in the highest byte. The meaning of the rest depends on the kind.
 mod token {
     pub(super) const KIND: u64 = 0xff << 56;
     pub(super) const WAKER: u64 = 1 << 56;
@@ -48,32 +48,32 @@ mod token {
     pub(super) const CONNECTION: u64 = 4 << 56;
 }
 
-/// What a worker publishes of itself.
+/// The values that a worker publishes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// When it was taken.
+    /// Time of the snapshot.
     pub at: Now,
     /// The core's counts.
     pub counters: Counters,
-    /// Final responses to INVITEs by code, and how long callers waited.
+    /// Final responses to INVITEs by code, and the times that callers waited.
     pub calls: Calls,
-    /// The core's values of the moment.
+    /// The core's present values.
     pub gauges: Gauges,
     /// The sockets' counts.
     pub net: NetCounters,
-    /// The sockets' values of the moment.
+    /// The sockets' present values.
     pub net_gauges: NetGauges,
-    /// What its CPU time went into, where that is measured.
+    /// The CPU time by component, if it is measured.
     pub cpu: CpuSplit,
 }
 
-/// The worker's latest [`Snapshot`], for any thread; at most the publish interval old while the
-/// worker is busy.
+/// The worker's latest [`Snapshot`], for any thread. While the worker is busy, the snapshot is at most the
+/// publish interval old.
 #[derive(Clone, Debug, Default)]
 pub struct Published(Arc<Mutex<Snapshot>>);
 
 impl Published {
-    /// A copy of the latest.
+    /// A copy of the latest snapshot.
     pub fn get(&self) -> Snapshot {
         *self.0.lock()
     }
@@ -82,45 +82,46 @@ impl Published {
 /// Why a worker returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It got the order to drain, as all workers did, and the work of all came to an end.
+    /// All workers got the order to drain, and all of them finished their work.
     Quiet,
-    /// It got the order to drain, and the deadline came first.
+    /// The worker got the order to drain, and the deadline passed first.
     Deadline,
-    /// It got the order to stop.
+    /// The worker got the order to stop.
     Stopped,
 }
 
-/// What a worker is made of.
+/// The parts of a worker.
 #[derive(Debug)]
 pub struct Parts<C, Q, E> {
-    /// Its number.
+    /// The worker's number.
     pub worker: WorkerId,
-    /// Its protocol engine.
+    /// The worker's protocol engine.
     pub core: C,
-    /// The configuration that the engine and the sockets were made from.
+    /// The configuration from which the engine and the sockets were made.
     pub config: Arc<Config>,
     /// Bounds and time-outs.
     pub settings: Settings,
-    /// Its sockets.
+    /// The worker's sockets.
     pub sockets: WorkerSockets,
-    /// For each listener of the configuration, what its connections are besides TCP; one that is
-    /// absent is nothing.
+    /// For each listener of the configuration, what its connections need besides TCP. A missing entry counts
+    /// as none.
     pub services: Vec<StreamService>,
-    /// Its mailbox.
+    /// The worker's mailbox.
     pub mailbox: MailboxReceiver,
     /// The mailboxes of all workers.
     pub hub: Hub,
-    /// Its clock; all workers' clocks have one origin.
+    /// The worker's clock; all workers' clocks have one origin.
     pub clock: Clock,
-    /// Takes the core's questions.
+    /// Takes the core's queries.
     pub queries: Q,
     /// Takes the core's events.
     pub events: E,
-    /// Differs between processes: makes connection numbers of an earlier one name nothing.
+    /// A number that differs between processes, so that connection numbers of an earlier process name
+    /// nothing.
     pub seed: u32,
 }
 
-/// A datagram socket and what belongs to it.
+/// A datagram socket with its buffers.
 #[derive(Debug)]
 struct Udp {
     listener: ListenerId,
@@ -128,7 +129,7 @@ struct Udp {
     backlog: Backlog,
     waits_for_room: bool,
     kernel_drops: u32,
-    /// Messages of the batch under way that go out here, by their index.
+    /// Indexes of messages of the present batch that leave by this socket.
     outgoing: Vec<u32>,
 }
 
@@ -147,11 +148,11 @@ pub struct Worker<C, Q, E> {
     settings: Settings,
     epoll: Arc<Epoll>,
     ready: EventList,
-    /// The event with which the next turn begins: where this one had taken enough.
+    /// The event with which the next turn begins, if this turn had taken enough.
     first_ready: usize,
     clock: Clock,
     udp: Vec<Udp>,
-    /// For each listener of the configuration: its place in `udp`.
+    /// For each listener of the configuration, its index in `udp`.
     udp_of: Vec<Option<usize>>,
     received: RecvBatch,
     strays: MisroutedRate,
@@ -161,10 +162,10 @@ pub struct Worker<C, Q, E> {
     mailbox: MailboxReceiver,
     inbox: Inbox,
     hub: Hub,
-    /// For each worker: what this turn has for it.
+    /// For each worker, this turn's messages for it.
     outboxes: Vec<Block>,
     out: TransmitBatch,
-    /// Messages of `out` that could not be sent.
+    /// Indexes of messages of `out` that could not be sent.
     failed: Vec<u32>,
     lost: Block,
     queries: Vec<Query>,
@@ -172,24 +173,24 @@ pub struct Worker<C, Q, E> {
     events: Vec<Event>,
     event_sink: E,
     counters: NetCounters,
-    /// Measures what CPU time goes into.
+    /// Measures the CPU time by component.
     meter: Meter,
     /// The observer of this turn: the meter, if the turn is measured.
     activity: Activity,
     published: Published,
     publish_at: Instant,
-    /// Something happened since the last publication.
+    /// Whether something happened since the last publication.
     is_unpublished: bool,
     peak: Peak,
-    /// There is something to do of which no event will come.
+    /// Whether the next turn must not wait: work is left for which no event will come.
     again: bool,
-    /// When the listeners that could not accept are listened to again.
+    /// When the listeners that could not accept are registered again.
     accept_again_at: Option<Instant>,
     phase: Phase,
 }
 
 impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
-    /// Puts a worker together and registers its sockets.
+    /// Makes a worker from its parts and registers its sockets.
     pub fn new(parts: Parts<C, Q, E>) -> io::Result<Self> {
         let Parts {
             worker,
@@ -260,13 +261,13 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         })
     }
 
-    /// Where this worker's counters can be read.
+    /// The handle by which other threads read this worker's counters.
     pub fn published(&self) -> Published {
         self.published.clone()
     }
 
     /// Runs the worker until an order to stop or drain. An error is one of the event loop itself, after which
-    /// nothing can go on.
+    /// the worker cannot go on.
     pub fn run(mut self) -> io::Result<Ended> {
         let mut now = self.clock.read();
         loop {
@@ -288,7 +289,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         }
     }
 
-    /// Lets `activity` hear what the worker is busy with, from now on.
+    /// Makes `activity` the observer of the worker's work, from now on.
     fn observe(&mut self, activity: &Activity) {
         self.activity = activity.clone();
         self.core.observe(activity.clone());
@@ -306,7 +307,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         result
     }
 
-    /// Microseconds until something is due; `None`: nothing is.
+    /// Microseconds until something is due; `None` if nothing is.
     fn sleep_us(&self, now: Now) -> Option<u64> {
         if self.again {
             return Some(0);
@@ -334,7 +335,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         Some(next.micros_since(now.instant))
     }
 
-    /// Everything after the wait.
+    /// Does everything after the wait. Returns why the worker ends, if it ends.
     fn turn(&mut self, now: Now) -> Option<Ended> {
         self.again = false;
         self.counters.turns += 1;
@@ -354,7 +355,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             self.streams.advance(now_ms, &mut self.counters);
             self.activity.enter(before);
         }
-        // Before the response goes out: what its receiver does next may need the alias.
+        // Done before the response leaves: the peer's next message may need the alias.
         while let Some((conn, address)) = self.core.poll_alias() {
             self.streams.alias(conn, address);
         }
@@ -373,7 +374,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         ended
     }
 
-    /// Gives questions and events to the program.
+    /// Passes queries and events to the program.
     fn pass_on(&mut self) {
         let before = self.activity.enter(Component::Store);
         while let Some(query) = self.core.poll_query() {
@@ -401,7 +402,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
 
     fn begin_drain(&mut self, now: Now, deadline_ms: u32) {
         for listener in self.streams.listeners() {
-            // Closing it does the same, later.
+            // If this fails, closing the listener does the same, later.
             let _ = self.epoll.remove(listener);
         }
         self.streams.stop_accepting();
@@ -464,7 +465,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
     }
 }
 
-/// How a worker's connections are named.
+/// The numbering of a worker's connections.
 fn naming(worker: WorkerId, seed: u32) -> Naming {
     let token = token::CONNECTION;
     Naming { worker, token, seed }

@@ -1,4 +1,4 @@
-//! What comes in: datagrams, ICMP errors, connections, the mailbox.
+//! Receiving: datagrams, ICMP errors, connections, the mailbox.
 
 use std::mem;
 
@@ -16,18 +16,19 @@ use crate::hub::Reach;
 use crate::mailbox::{Block, Control, Item, Task};
 use crate::tcp::{Arrival, Outgoing, Streams, Verdict};
 
-/// ICMP errors taken from one socket in one turn; the rest waits in the kernel.
+/// ICMP errors taken from one socket in one turn; the rest wait in the kernel.
 const ICMP_PER_TURN: usize = 64;
 
-/// Bytes of undeliverable messages that are returned to their origins before further connections end in the
-/// same turn. Beside the queues that they come from they would take as much memory again.
+/// Bytes of undeliverable messages at which these are returned to their origins before further connections
+/// end in the same turn. Kept beside the queues that they come
+/// from, they would take as much memory again.
 const LOST_BYTES: usize = 1 << 20;
 
-/// For so long connections wait in the kernel after it could not give one: it is short of memory.
+/// Pause of accepting after the kernel could not give a connection, because it is short of memory.
 const ACCEPT_PAUSE: Millis = Millis(100);
 
 impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
-    /// Deals with all that the wait returned.
+    /// Handles all events of the wait.
     pub(super) fn receive_ready(&mut self, now: Now) {
         let taken_before = self.counters.stream_received;
         let mut saw_udp = false;
@@ -52,8 +53,8 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                 _ => {
                     let taken = self.counters.stream_received - taken_before;
                     if taken >= self.settings.stream_messages_per_turn as u64 {
-                        // It is still ready at the next turn, which begins with the first that had to
-                        // wait: the kernel names them in the same order each time.
+                        // The connection is still ready at the next turn, which begins with the first that
+                        // had to wait: the kernel reports them in the same order each time.
                         if self.first_ready == 0 {
                             self.first_ready = index;
                             self.counters.stream_reads_put_off += 1;
@@ -78,7 +79,8 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         }
     }
 
-    /// A listener that cannot accept stays ready all the same: it is left alone for a moment.
+    /// Accepts connections. A listener that cannot accept stays ready all the same, so it is unregistered for
+    /// a moment.
     fn accept(&mut self, number: usize, now: Now) {
         let before = self.activity.enter(Component::Connections);
         let accepted = self
@@ -95,10 +97,10 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         }
     }
 
-    /// Listens again where that was paused.
+    /// Registers the listeners again after a pause.
     pub(super) fn accept_again(&mut self) {
         for (listener, index) in self.streams.listeners().iter().zip(0u64..) {
-            // The others are there already (EEXIST).
+            // Listeners that were not paused are registered already (EEXIST).
             let _ = self.epoll.add(listener, token::LISTENER | index, Interest::Read);
         }
         self.accept_again_at = None;
@@ -116,7 +118,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         }
     }
 
-    /// One batch from one socket.
+    /// Receives one batch from one socket.
     fn receive_datagrams(&mut self, number: usize, now: Now) {
         let Some(udp) = self.udp.get(number) else { return };
         let before = self.activity.enter(Component::Receive);
@@ -166,8 +168,8 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         }
     }
 
-    /// Receives ICMP errors. They reach the socket that the kernel chooses by the addresses, not the one that
-    /// sent. So every worker gets them, and the worker that holds the transaction knows it.
+    /// Receives ICMP errors. The kernel chooses the socket of an error by the addresses, not by the socket
+    /// that sent. So every worker gets the errors, and the worker that holds the transaction recognizes it.
     fn receive_icmp(&mut self, number: usize, now: Now) {
         let Some(udp) = self.udp.get(number) else { return };
         let (core, outboxes, own) = (&mut self.core, &mut self.outboxes, self.id);
@@ -200,7 +202,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         });
     }
 
-    /// Lets handshakes go on that wait since earlier turns.
+    /// Continues handshakes that have waited since earlier turns.
     pub(super) fn begin_streams(&mut self, now: Now) {
         self.with_streams(now, |streams, counters, deliver| {
             streams.begin_turn(now.instant.as_millis(), counters, deliver);
@@ -239,7 +241,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         self.counters.hand_over_drops += handed_over.hand_over_drops;
     }
 
-    /// Takes all that other threads have posted.
+    /// Takes everything that other threads have posted.
     pub(super) fn receive_mail(&mut self, now: Now) {
         let before = self.activity.enter(Component::HandOver);
         let mut inbox = mem::take(&mut self.inbox);
@@ -263,9 +265,10 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
             match &entry.task {
                 Task::Handle => match self.core.handle_message(now, entry.flow, bytes) {
                     Handled::Here => {}
-                    // The worker that received it let it pass; its connection is not ours to close.
+                    // The worker that received the message admitted it, and its connection is not ours to
+                    // close.
                     Handled::Close => {}
-                    // Workers that disagree on the owner of a call must not throw it to and fro.
+                    // If workers disagree on the owner of a call, they must not pass the message to and fro.
                     Handled::HandOver(_) => self.counters.hand_over_drops += 1,
                 },
                 Task::Send { origin, way } => {
@@ -306,18 +309,18 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
 
 /// The recent share of received datagrams that belong to other workers.
 ///
-/// It is nearly zero if the kernel steers by call ([`crate::udp`]); looking for the owner before each message
-/// is read would be for nothing then. Otherwise it is half or more.
+/// The share is nearly zero if the kernel steers by call ([`crate::udp`]). Looking for the owner before
+/// reading each message would then be wasted. Otherwise the share is half or more.
 #[derive(Debug, Default)]
 pub(super) struct MisroutedRate {
-    /// Their share, of 65,536; the last 64 or so datagrams count.
+    /// The share in units of 1/65,536; the last 64 or so datagrams count.
     share: u32,
 }
 
 impl MisroutedRate {
     const ALL: u32 = 1 << 16;
 
-    /// Looking costs about a tenth of the reading that it saves.
+    /// Whether looking for the owner first is worth its cost: about a tenth of the reading that it saves.
     fn is_high(&self) -> bool {
         self.share > Self::ALL / 8
     }
@@ -328,7 +331,7 @@ impl MisroutedRate {
     }
 }
 
-/// Does with a message what the core said.
+/// Acts on the core's verdict about a message.
 fn dispatch(
     handled: Handled,
     activity: &Activity,

@@ -1,4 +1,4 @@
-//! What goes out: datagrams, messages on connections, what other workers are given.
+//! Sending: datagrams, messages on connections, messages for other workers.
 
 use std::mem;
 
@@ -15,11 +15,12 @@ use crate::mailbox::{Block, ConnectionPolicy, Task};
 use crate::tcp::Outgoing;
 use crate::udp::SendReport;
 
-/// Rounds of sending in one turn: a message that cannot be sent makes the core send others.
+/// Rounds of sending in one turn. More than one, because a message that cannot be sent makes the core send
+/// others.
 const ROUNDS: usize = 4;
 
 impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
-    /// Sends all that the core wants sent, and returns to it what could not be sent.
+    /// Sends all messages of the core, and returns those that could not be sent.
     pub(super) fn transmit(&mut self, now: Now) {
         let now_ms = now.instant.as_millis();
         for _ in 0..ROUNDS {
@@ -98,7 +99,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         }
     }
 
-    /// The socket has room again.
+    /// Sends waiting datagrams, after the socket has room again.
     pub(super) fn flush_backlog(&mut self, number: usize, now: Now) {
         let Some(udp) = self.udp.get_mut(number) else {
             return;
@@ -128,9 +129,9 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         }
     }
 
-    /// Sends on a connection of ours, or gives the message to the worker that owns it. Where the
-    /// connection has gone, or none is named, one to the same address is looked for, then a new
-    /// one opened (RFC 3261 §18.1.1, §18.2.2), unless the message is for that connection alone.
+    /// Sends a message on a connection of ours, or gives it to the worker that owns the connection. If the
+    /// connection is closed, or none is named, another to the same address is used, else a new one is opened
+    /// (RFC 3261 §18.1.1, §18.2.2). A message that is pinned to its connection goes nowhere else.
     pub(super) fn send_on_stream(&mut self, mut outgoing: Outgoing<'_>, reach: Reach, now: Now) {
         let owner = match outgoing.to.conn {
             Some(id) if id.worker != self.id && id.worker.0 < self.hub.workers() => id.worker,
@@ -144,7 +145,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
                     let (owner, conn) = self.hub.route(&outgoing.to, self.id, reach);
                     outgoing.to.conn = conn;
                     outgoing.way.found = conn.is_some();
-                    // None is opened for it, so no other worker need try.
+                    // No connection is opened for a pinned message, so no other worker need try.
                     if pinned && conn.is_none() { self.id } else { owner }
                 }
             }
@@ -175,7 +176,7 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         self.lost = lost;
     }
 
-    /// Returns the messages of a block that were to be sent to their origins.
+    /// Returns the undelivered messages of a block to their origins.
     fn return_block(&mut self, block: &Block, now: Now) {
         for (entry, bytes) in block.iter() {
             match &entry.task {
@@ -193,8 +194,8 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         }
     }
 
-    /// Reports the closed connections of this block to all workers: any worker may wait for a response on
-    /// one.
+    /// Reports the closed connections of this block to all workers, since any of them may wait for a response
+    /// on one.
     fn tell_closed(&mut self, block: &Block, now: Now) {
         for (entry, _) in block.iter().filter(|(entry, _)| entry.task == Task::Closed) {
             self.closed(&entry.flow, now);
@@ -213,8 +214,8 @@ impl<C: Core, Q: QuerySink, E: EventSink> Worker<C, Q, E> {
         }
     }
 
-    /// Posts what this turn has collected for other workers. What does not fit is dropped and
-    /// counted; of messages to be sent, the core hears that they were not.
+    /// Posts this turn's messages for other workers. Messages that do not fit are dropped and counted; those
+    /// to be sent are reported to the core as undelivered.
     pub(super) fn post_outboxes(&mut self, now: Now) {
         let before = self.activity.enter(Component::HandOver);
         let mut outboxes = mem::take(&mut self.outboxes);

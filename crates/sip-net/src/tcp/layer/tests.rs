@@ -1,4 +1,4 @@
-//! The layers without sockets: what leaves, and what arrives however it is cut.
+//! Tests of the layers without sockets: what is sent, and what is received however the stream is cut.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -61,7 +61,7 @@ fn ends() -> &'static Ends {
     })
 }
 
-/// An end that has just accepted, and a client that has not said anything yet.
+/// A TLS server that has just accepted, and a client that has sent nothing yet.
 fn beginning(version: usize) -> (Secured, ClientConnection) {
     let ends = ends();
     let secured = Secured::new(ends.server.accept().unwrap(), Vec::new());
@@ -70,7 +70,7 @@ fn beginning(version: usize) -> (Secured, ClientConnection) {
     (secured, client)
 }
 
-/// The same with the handshake done.
+/// Both ends with the handshake done.
 fn established(version: usize) -> (Secured, ClientConnection) {
     let (mut secured, mut client) = beginning(version);
     while client.is_handshaking() || client.wants_write() {
@@ -83,7 +83,7 @@ fn established(version: usize) -> (Secured, ClientConnection) {
     (secured, client)
 }
 
-/// What the client wants sent.
+/// The records that the client has to send.
 fn flight(client: &mut ClientConnection) -> Vec<u8> {
     let mut flight = Vec::new();
     while client.wants_write() {
@@ -92,8 +92,7 @@ fn flight(client: &mut ClientConnection) -> Vec<u8> {
     flight
 }
 
-/// Writes at most `room` bytes to the client, which reads them. The bytes of the queue that are done
-/// with.
+/// Writes at most `room` bytes to the client, which reads them. Returns the bytes that may leave the queue.
 fn give(
     secured: &mut Secured,
     client: &mut ClientConnection,
@@ -109,13 +108,13 @@ fn give(
     while !rest.is_empty() {
         client.read_tls(&mut rest).unwrap();
         client.process_new_packets().unwrap();
-        // It ends with "would block".
+        // Reading ends with "would block".
         let _ = client.reader().read_to_end(arrived);
     }
     secured.written(count, &scratch)
 }
 
-/// What was made of a stream.
+/// The results of feeding a stream.
 #[derive(Debug, Default, PartialEq)]
 struct Outcome {
     messages: Vec<Vec<u8>>,
@@ -149,7 +148,7 @@ impl Connection {
         }
     }
 
-    /// As a connection takes what was read from its socket.
+    /// Handles bytes as a connection does those read from its socket.
     fn take(&mut self, bytes: &mut [u8]) {
         let flow = Flow {
             transport: Transport::Wss,
@@ -195,7 +194,7 @@ impl Connection {
         }
     }
 
-    /// All of the stream of a client, in pieces of these lengths, again and again.
+    /// Feeds a client's whole stream, in pieces of these lengths, again and again.
     fn run(mut self, mut client: Option<ClientConnection>, stream: &[u8], pieces: &[usize]) -> Outcome {
         let mut lengths = pieces.iter().copied().cycle();
         let mut send = |connection: &mut Self, bytes: &[u8]| {
@@ -225,7 +224,7 @@ impl Connection {
     }
 }
 
-/// Something that a client sends, and whether it is a message.
+/// A message or keep-alive that a client sends.
 #[derive(Clone, Debug)]
 enum Sent {
     Message(usize),
@@ -306,7 +305,7 @@ fn sent() -> impl Strategy<Value = Vec<Sent>> {
     prop::collection::vec(one, 1..8)
 }
 
-/// The stream of one transport, and what there is at its end: nothing, a fault, a close.
+/// The stream of one transport, with its end: nothing, a fault, or a close.
 fn stream(transport: Transport, sent: &[Sent], end: usize) -> Vec<u8> {
     let framed = is_websocket(transport);
     let mut stream = if framed { UPGRADE.to_vec() } else { Vec::new() };
@@ -330,8 +329,8 @@ fn stream(transport: Transport, sent: &[Sent], end: usize) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// However little the socket takes at a time: what has left the queue is what the peer can read,
-    /// neither more (it would be lost with the connection) nor less (it would arrive twice).
+    /// For any room in the socket, the bytes that leave the queue are those that the peer can read. Fewer
+    /// would arrive twice, more would be lost with the connection.
     #[test]
     fn what_leaves_the_queue_is_what_the_peer_can_read(
         version in 0usize..2,
@@ -352,7 +351,7 @@ proptest! {
         prop_assert_eq!(secured.cipher.capacity(), 0, "nothing is kept for what was written");
     }
 
-    /// However a client's bytes are cut, from the first of its handshake on, they yield the same messages.
+    /// A client's bytes yield the same messages however they are cut, from the first of the handshake on.
     #[test]
     fn any_split_of_a_stream_yields_the_same(
         sent in sent(),

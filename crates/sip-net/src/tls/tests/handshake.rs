@@ -69,7 +69,7 @@ fn any_cut_of_the_stream_behaves_alike() {
             }
             pair.good();
             assert_eq!((pair.at_server.len(), pair.at_client.len()), (60_000, 231));
-            // What lies at a cut is kept; nothing is kept at the end of a record.
+            // Bytes before a cut are kept; nothing is kept at the end of a record.
             assert_eq!((pair.client.buffered(), pair.server.buffered()), (0, 0));
         }
     }
@@ -112,13 +112,13 @@ fn an_orderly_end_is_told_from_a_cut() {
             pair.client.write(b"more", &mut pair.to_server),
             Err(TlsError::Ended)
         );
-        // What follows the end is ignored.
+        // Bytes that follow the end are ignored.
         pair.to_server.extend_from_slice(b"not TLS at all");
         pair.good();
         assert_eq!(pair.at_server, b"bye");
         assert!(pair.server.peer_closed());
         assert_eq!(pair.server.buffered(), 0);
-        // The other way may still carry data.
+        // The other direction may still carry data.
         pair.server.write(b"last words", &mut pair.to_client).unwrap();
         pair.server.close(&mut pair.to_client);
         pair.good();

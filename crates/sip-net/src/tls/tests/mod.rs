@@ -90,7 +90,7 @@ impl Authority {
         }
     }
 
-    /// A certificate for both ends, with what `change` makes of it, in files named `name`.
+    /// A certificate for both ends, changed by `change`, in files named `name`.
     fn issue(&self, name: &str, kind: Kind, change: impl FnOnce(&mut CertificateParams)) -> IdentityFiles {
         let key = kind.key();
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
@@ -163,14 +163,14 @@ fn trusting(ca: &Path) -> ClientSettings {
     }
 }
 
-/// Two ends, and what is on its way between them.
+/// Two ends, with the bytes on their way between them.
 #[derive(Debug)]
 struct Pair {
     client: TlsSession,
     server: TlsSession,
     to_server: Vec<u8>,
     to_client: Vec<u8>,
-    /// What has arrived.
+    /// Data received by the server.
     at_server: Vec<u8>,
     at_client: Vec<u8>,
     /// Bytes fed in one call.
@@ -192,7 +192,7 @@ impl Pair {
         }
     }
 
-    /// Carries bytes until none are left. The first error of each end: client's, server's.
+    /// Carries bytes until none are left. Returns the first error of each end: client's, server's.
     fn run(&mut self) -> (Result<(), TlsError>, Result<(), TlsError>) {
         let (mut of_client, mut of_server) = (Ok(()), Ok(()));
         while !self.to_server.is_empty() || !self.to_client.is_empty() {
@@ -225,7 +225,7 @@ impl Pair {
     }
 }
 
-/// A whole handshake in which nothing fails; whether it was a resumption.
+/// Does a full handshake in which nothing fails. Returns whether it was a resumption.
 fn connect(client: &TlsClient, domain: &str, server: &TlsServer) -> bool {
     let mut pair = Pair::new(client, domain, server);
     pair.good();

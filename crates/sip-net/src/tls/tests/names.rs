@@ -1,4 +1,4 @@
-//! Which names let a server pass (RFC 5922 §7), and which certificate a client is shown.
+//! Tests of the names by which a server is accepted (RFC 5922 §7), and of the choice of our certificate.
 
 use rustls::CertificateError;
 
@@ -28,7 +28,7 @@ fn names_are_those_of_sip_and_not_those_of_https() {
         (&[uri("sips:example.com")], "example.com", false),
         (&[uri("sip:alice@example.com")], "example.com", false),
         (&[uri("https://example.com")], "example.com", false),
-        // Where a URI names a SIP domain, DNS names do not count.
+        // If a URI names a SIP domain, DNS names do not count.
         (
             &[uri("sip:example.com"), dns("host.example.com")],
             "example.com",
@@ -39,7 +39,7 @@ fn names_are_those_of_sip_and_not_those_of_https() {
             "host.example.com",
             false,
         ),
-        // Where none does, they do.
+        // If no URI does, they count.
         (
             &[uri("sip:alice@example.com"), dns("example.com")],
             "example.com",

@@ -1,8 +1,8 @@
-//! Exchanging certificates under living sessions; files that are wrong.
+//! Tests of exchanging certificates under open sessions, and of wrong files.
 
 use super::*;
 
-/// Puts the files of `from` in the place of those of `to`.
+/// Replaces the files of `to` by those of `from`.
 fn replace(to: &IdentityFiles, from: &IdentityFiles) {
     fs::copy(&from.certificate, &to.certificate).unwrap();
     fs::copy(&from.key, &to.key).unwrap();
@@ -22,7 +22,7 @@ fn a_reload_is_for_new_sessions_alone_and_a_bad_file_for_none() {
     assert_eq!(server.reload().unwrap(), vec![]);
     assert!(!connect(&client, "new.com", &server));
     assert!(Pair::new(&client, "old.com", &server).run().0.is_err());
-    // What began before goes on with what it began with.
+    // A session that began before continues with its configuration.
     begun.good();
     living
         .client

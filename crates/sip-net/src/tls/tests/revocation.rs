@@ -20,7 +20,8 @@ impl Authority {
         })
     }
 
-    /// The list of what this authority has revoked; the next is promised for the first of that month.
+    /// A list of certificates that this authority has revoked; the next one is promised for the first of that
+    /// month.
     fn revoke(&self, serials: &[u64], (year, month): (i32, u8)) -> String {
         let revoked = |serial: &u64| RevokedCertParams {
             serial_number: SerialNumber::from(*serial),
@@ -50,7 +51,7 @@ fn revoked() -> Result<(), TlsError> {
     Err(TlsError::PeerCertificate(CertificateError::Revoked))
 }
 
-/// A listener that wants certificates of this authority and has its list.
+/// A listener that requires certificates of this authority and has its list.
 fn listener(authority: &Authority, crl: &Path, tickets: Option<&Arc<TicketKeys>>) -> TlsServer {
     let settings = ServerSettings {
         name: "a listener".to_owned(),
@@ -77,7 +78,7 @@ fn a_client_whose_certificate_is_revoked_is_refused() {
     let (authority, another) = (Authority::new("ca"), Authority::new("another"));
     let bad = authority.numbered("partner.com", PARTNER);
     let good = authority.numbered("other.com", OTHER);
-    // The list of one authority says nothing of what another has issued under the same number.
+    // A list of one authority does not affect certificates of another with the same number.
     let both = another.revoke(&[OTHER], (2030, 1)) + &authority.revoke(&[PARTNER], (2030, 1));
     let server = listener(&authority, &authority.write("crl.pem", &both), None);
     for versions in [Versions::Tls12, Versions::Tls13] {
@@ -104,7 +105,7 @@ fn a_server_whose_certificate_is_revoked_is_refused() {
     assert!(!connect(&client, "other.com", &good));
 }
 
-/// What an authority between has lost is lost for all that it issued.
+/// If an intermediate authority is revoked, so are all certificates that it issued.
 #[test]
 fn a_chain_with_a_revoked_authority_is_refused() {
     let authority = Authority::new("ca");
@@ -135,8 +136,8 @@ fn a_chain_with_a_revoked_authority_is_refused() {
     }
 }
 
-/// A session that began before goes on, another is not resumed: there the certificate would not be looked
-/// at.
+/// An open session continues. A new connection is not resumed, because a resumption would not check the
+/// certificate.
 #[test]
 fn a_new_list_counts_for_those_who_would_resume() {
     let authority = Authority::new("ca");
@@ -166,7 +167,8 @@ fn a_new_list_counts_for_those_who_would_resume() {
     }
 }
 
-/// A list that its authority does not renew must not end signalling, nor let in again the clients it names.
+/// A list that its authority does not renew must neither end signalling nor readmit the clients that it
+/// names.
 #[test]
 fn a_list_that_is_out_of_date_counts_and_is_warned_about() {
     let authority = Authority::new("ca");
@@ -192,7 +194,7 @@ fn a_list_that_is_out_of_date_counts_and_is_warned_about() {
     assert_eq!(Pair::new(&client, "example.com", &server).run().1, revoked());
 }
 
-/// A forger's list in the authority's name.
+/// A forger's list in the authority's name has no effect.
 #[test]
 fn a_list_that_its_authority_has_not_signed_lets_nobody_in() {
     let (authority, forger) = (Authority::new("ca"), Authority::new("ca"));

@@ -1,8 +1,8 @@
-//! Sessions that go on: at another node, after a restart, and not where something has changed.
+//! Tests of resumption: at another node, after a restart, and refused if something has changed.
 
 use super::*;
 
-/// A listener of a node of its own, which reads its files itself.
+/// A listener of a separate node, which reads its files itself.
 struct Site {
     authority: Authority,
     identity: IdentityFiles,
@@ -79,7 +79,7 @@ fn a_session_goes_on_here_at_another_node_and_after_a_restart() {
         for _ in 0..3 {
             assert!(connect(&client, "example.com", &site.node()), "{versions:?}");
         }
-        // Another name is another session.
+        // Under another name nothing is resumed.
         assert!(!connect(&client, "example.net", &site.node()));
     }
 }
@@ -137,7 +137,7 @@ fn a_key_that_is_no_longer_the_first_still_decrypts_and_a_removed_one_does_not()
         fs::write(site.keys(), format!("# the next\n{new}\n{old}")).unwrap();
         keys.reload().unwrap();
         assert!(connect(&client, "example.com", &node));
-        // The new one's time has not come: nodes without it can read what is made now.
+        // The new key's time has not come: nodes without it can read a ticket made now.
         fs::write(site.keys(), &old).unwrap();
         assert!(connect(&client, "example.com", &site.node()));
 
@@ -146,7 +146,7 @@ fn a_key_that_is_no_longer_the_first_still_decrypts_and_a_removed_one_does_not()
         assert!(!connect(&client, "example.com", &node));
         assert!(connect(&client, "example.com", &node));
     }
-    // Now it has come, and the new one makes what is made.
+    // The new key's time has come, so it encrypts.
     fs::write(site.keys(), format!("{old}{new}")).unwrap();
     site.clock.advance(61);
     let client = site.client(Versions::Tls13);
@@ -161,7 +161,7 @@ fn keys_change_by_time_and_nodes_agree() {
     let node = site.node();
     let client = site.client(Versions::Tls12);
     assert!(!connect(&client, "example.com", &node));
-    // Twelve hours later another period has begun; this ticket is a day old in the end.
+    // Twelve hours later another period has begun; this ticket is a day old at the end.
     site.clock.advance(43_200);
     assert!(connect(&client, "example.com", &node));
     assert!(connect(&client, "example.com", &site.node()));
@@ -221,13 +221,13 @@ fn tickets_are_bound_to_listener_and_authorities() {
         assert!(!connect(&client, "example.com", &site.node_with(other)));
         let optional = asking(ClientAuth::Optional);
         assert!(!connect(&client, "example.com", &site.node_with(optional)));
-        // Other authorities: a reload voids what was made before.
+        // Under other authorities: a reload voids older tickets.
         assert!(!connect(&client, "example.com", &node));
         assert!(connect(&client, "example.com", &node));
         fs::write(&ca, &extended).unwrap();
         node.reload().unwrap();
         assert!(!connect(&client, "example.com", &node));
-        // The same ones make no difference.
+        // The same authorities make no difference.
         node.reload().unwrap();
         assert!(connect(&client, "example.com", &node));
     }
@@ -283,7 +283,7 @@ fn a_server_whose_certificate_has_expired_is_not_gone_on_with() {
         let mut pair = Pair::new(&client, "example.com", &node);
         assert_eq!(pair.run().0, Err(TlsError::ResumedExpired));
         assert!(pair.client.has_ended() && pair.client.write(b"x", &mut Vec::new()).is_err());
-        // Nothing is left to resume: the certificate itself is refused.
+        // Nothing is left to resume, so the certificate itself is refused.
         let mut pair = Pair::new(&client, "example.com", &node);
         let (of_client, _) = pair.run();
         assert!(

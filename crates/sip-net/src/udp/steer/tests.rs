@@ -1,4 +1,4 @@
-//! The program by an interpreter of classic BPF, and by the kernel.
+//! Tests of the program by an interpreter of classic BPF, and by the kernel.
 
 use super::*;
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ use sip_core::id::WorkerId;
 
 use crate::udp::{RecvBatch, UdpOptions, UdpSocket, wait_for_delivery};
 
-/// What the kernel would return: bpf(4), for the instructions that are used here.
+/// The result that the kernel would return: bpf(4), for the instructions that are used here.
 fn run(program: &[sock_filter], data: &[u8]) -> u32 {
     let (mut a, mut x, mut memory) = (0u32, 0u32, [0u32; 16]);
     let mut at = 0;
@@ -68,7 +68,7 @@ fn run(program: &[sock_filter], data: &[u8]) -> u32 {
     }
 }
 
-/// A message with the Call-ID line `line`, `filler` bytes further on than it could be.
+/// A message with the Call-ID line `line`, moved back by `filler` bytes.
 fn message(line: &str, filler: usize) -> String {
     let via = "x".repeat(filler);
     format!(
@@ -140,7 +140,7 @@ proptest! {
             let result = run(&program, &bytes[..stop]);
             prop_assert!(result == UNDECIDED || result < 5);
         }
-        // What ends at a CR is a Call-ID, whatever its bytes.
+        // The value up to a CR is a Call-ID, whatever its bytes.
         let before = message("", 0).len() - 2;
         prop_assume!(!id.contains(&b'\r') && id.first().is_some_and(|c| *c != b' '));
         let mut text = message("", 0).into_bytes();
@@ -162,7 +162,7 @@ fn socket(address: &str) -> UdpSocket {
     UdpSocket::bind(address.parse().unwrap(), options).unwrap()
 }
 
-/// By the kernel, from one source port. Where it does not allow programs there is nothing to see.
+/// Tests the kernel, from one source port. If it does not allow programs, nothing can be tested.
 #[test]
 fn the_kernel_gives_each_call_to_its_worker() {
     for any in ["127.0.0.1:0", "[::1]:0"] {
